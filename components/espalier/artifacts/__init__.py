@@ -1,0 +1,38 @@
+"""What stages hand each other: versioned, digest-checked directories, published by one rename."""
+
+from espalier.artifacts.digests import content_digest, file_digest, json_digest
+from espalier.artifacts.errors import (
+    ArtifactError,
+    DataError,
+    EspalierError,
+    KnowledgeError,
+    PolicyError,
+    ProfileError,
+    RegistryError,
+)
+from espalier.artifacts.manifest import Manifest, Provenance, read_manifest
+from espalier.artifacts.publish import Draft, open_artifact, publishing, work_dir
+from espalier.artifacts.tracker import NullTracker, Progress, Tracker
+
+__all__ = [
+    "ArtifactError",
+    "DataError",
+    "Draft",
+    "EspalierError",
+    "KnowledgeError",
+    "Manifest",
+    "NullTracker",
+    "PolicyError",
+    "ProfileError",
+    "Progress",
+    "Provenance",
+    "RegistryError",
+    "Tracker",
+    "content_digest",
+    "file_digest",
+    "json_digest",
+    "open_artifact",
+    "publishing",
+    "read_manifest",
+    "work_dir",
+]

@@ -1,0 +1,38 @@
+"""The errors that a user can cause, drawn as a tree.
+
+EspalierError             one clear message: what, where, what to do; the CLI prints it and exits 1
++-- ProfileError          a profile that does not parse, or that contradicts itself
++-- ArtifactError         a directory that is missing, half-written, edited or truncated
++-- KnowledgeError        a knowledge source that cannot be read or holds nothing
++-- DataError             rows that break a critical expectation, or a file of tasks that does not parse
++-- PolicyError           a model directory that cannot act in the environment
++-- RegistryError         the tracking server is away, or a promotion is refused
+"""
+
+
+class EspalierError(Exception):
+    """Base of every error that is the user's to mend; its text is the whole message."""
+
+
+class ProfileError(EspalierError):
+    """A profile that does not parse, names an unknown key, or contradicts itself."""
+
+
+class ArtifactError(EspalierError):
+    """An artifact directory that is missing, half-written, edited or truncated."""
+
+
+class KnowledgeError(EspalierError):
+    """A knowledge source that cannot be read, or holds nothing to ask about."""
+
+
+class DataError(EspalierError):
+    """Tasks or trajectories that do not parse, or break a critical expectation."""
+
+
+class PolicyError(EspalierError):
+    """A policy directory that cannot be loaded, or cannot act in the environment."""
+
+
+class RegistryError(EspalierError):
+    """The tracking server cannot be reached, or refuses what was asked."""

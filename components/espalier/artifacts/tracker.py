@@ -1,0 +1,73 @@
+"""What a stage tells the world while it runs; MLflow and the terminal are two listeners of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """A counted piece of work in progress."""
+
+    def advance(self, count: int = 1, **shown: float) -> None:
+        """`count` more units are done; `shown` are figures to print beside the bar."""
+        ...
+
+
+class Tracker(Protocol):
+    """One stage's listener. Nothing that a stage returns may depend on it."""
+
+    def params(self, values: Mapping[str, object]) -> None:
+        """Record settings of the stage."""
+        ...
+
+    def metrics(self, values: Mapping[str, float], *, step: int | None = None) -> None:
+        """Record figures, at an optimizer step where there is one."""
+        ...
+
+    def artifact(self, path: Path) -> None:
+        """Record a small file (a report, a table)."""
+        ...
+
+    def episodes(self, episodes: Sequence[Mapping[str, object]]) -> None:
+        """Record some trajectories: `task_id`, `messages`, `reward`, `finish_reason` each."""
+        ...
+
+    def note(self, line: str) -> None:
+        """Say one line to whoever watches."""
+        ...
+
+    def progress(self, description: str, total: int) -> AbstractContextManager[Progress]:
+        """A bar (or plain lines, where there is no terminal) of `total` units."""
+        ...
+
+
+class NullTracker:
+    """Listens to nothing."""
+
+    def params(self, values: Mapping[str, object]) -> None:
+        """Ignore."""
+
+    def metrics(self, values: Mapping[str, float], *, step: int | None = None) -> None:
+        """Ignore."""
+
+    def artifact(self, path: Path) -> None:
+        """Ignore."""
+
+    def episodes(self, episodes: Sequence[Mapping[str, object]]) -> None:
+        """Ignore."""
+
+    def note(self, line: str) -> None:
+        """Ignore."""
+
+    @contextmanager
+    def progress(self, description: str, total: int) -> Iterator[Progress]:
+        """Ignore."""
+        yield _NoProgress()
+
+
+class _NoProgress:
+    def advance(self, count: int = 1, **shown: float) -> None:
+        """Ignore."""

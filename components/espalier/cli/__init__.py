@@ -1,0 +1,35 @@
+"""The command line: arguments in, results on stdout, everything else on stderr.
+
+app          the commands' frame: errors become one message and exit code 1
+options      arguments that several commands share
+running      run, compile
+registry     promote, rollback, load, versions
+looking      evaluate, report, chat
+doctor       doctor
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from espalier.steps.determinism import prepare_environment
+
+if TYPE_CHECKING:
+    import typer
+
+
+def command_line() -> typer.Typer:
+    """Every command, in order."""
+    from espalier.cli import doctor, looking, registry, running  # noqa: F401 (they add commands)
+    from espalier.cli.app import app, in_order
+
+    return in_order(app)
+
+
+def main() -> None:
+    """Entry point of `espalier`."""
+    prepare_environment()  # before anything imports torch, tokenizers or mlflow
+    command_line()()
+
+
+__all__ = ["command_line", "main"]

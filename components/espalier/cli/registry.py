@@ -1,0 +1,113 @@
+"""promote, rollback, load, versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from espalier.cli.app import app, examples, print_json
+from espalier.cli.options import JsonOption, ModelArgument, RunOption, RunsOption
+
+VersionOption = Annotated[
+    str | None,
+    typer.Option("--version", metavar="N", help="Version number; default: @challenger."),
+]
+
+
+@app.command(
+    epilog=examples(
+        "espalier promote",
+        "espalier promote espalier-search-agent --version 3 --json",
+        "espalier promote --force 'the suite of May was wrong, see the incident of 3 June'",
+    )
+)
+def promote(
+    *,
+    model: ModelArgument = None,
+    version: VersionOption = None,
+    force: Annotated[
+        str | None,
+        typer.Option("--force", metavar="REASON", help="Pass the gate by; REASON is recorded."),
+    ] = None,
+    run: RunOption = None,
+    runs: RunsOption = Path("runs"),
+    as_json: JsonOption = False,
+) -> None:
+    """Move @champion to a version that passes the gate.
+
+    It has to beat the champion on the same held-out questions, or, where there is no champion yet,
+    its own warm start.
+    """
+    from espalier.orchestration.promotion import open_registry, promotion_record
+
+    registry = open_registry(run, model, runs)
+    if force is None:
+        promotion = registry.promote(version)
+    else:
+        promotion = registry.promote_forced(version, force)
+    if as_json:
+        print_json(promotion_record(promotion))
+        return
+    previous = f", was version {promotion.previous}" if promotion.previous else ""
+    typer.echo(f"{promotion.model}@champion is version {promotion.version}{previous}")
+    typer.echo(f"gate {promotion.gate}: {promotion.comparison or force}")
+
+
+@app.command(epilog=examples("espalier rollback", "espalier rollback espalier-search-agent"))
+def rollback(
+    *,
+    model: ModelArgument = None,
+    run: RunOption = None,
+    runs: RunsOption = Path("runs"),
+    as_json: JsonOption = False,
+) -> None:
+    """Move @champion back to the version that led before."""
+    from espalier.orchestration.promotion import open_registry, promotion_record
+
+    promotion = open_registry(run, model, runs).rollback()
+    if as_json:
+        print_json(promotion_record(promotion))
+        return
+    typer.echo(
+        f"{promotion.model}@champion is version {promotion.version} again, "
+        f"was version {promotion.previous}"
+    )
+
+
+@app.command(epilog=examples("espalier load espalier-search-agent@champion --out policy"))
+def load(
+    *,
+    reference: Annotated[
+        str, typer.Argument(metavar="MODEL@ALIAS", help="MODEL@champion, or MODEL/3.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write; must not be there yet.")],
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Write a registered policy to a folder, bit for bit."""
+    from espalier.orchestration.promotion import open_registry
+
+    typer.echo(str(open_registry(None, None, runs).load(reference, out)))
+
+
+@app.command(epilog=examples("espalier versions", "espalier versions --json"))
+def versions(
+    *,
+    model: ModelArgument = None,
+    runs: RunsOption = Path("runs"),
+    as_json: JsonOption = False,
+) -> None:
+    """List the versions of a model, newest first."""
+    from espalier.orchestration.promotion import open_registry, version_record
+
+    records = [version_record(found) for found in open_registry(None, model, runs).versions()]
+    if as_json:
+        print_json(records)
+        return
+    for record in records:
+        aliases = " ".join(f"@{alias}" for alias in record["aliases"])
+        reason = f"  {record['gate_reason']}" if record["gate_reason"] else ""
+        typer.echo(
+            f"{record['version']:>4}  {record['created']}  {record['gate']:<8}  {aliases}{reason}"
+        )

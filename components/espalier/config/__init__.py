@@ -1,0 +1,45 @@
+"""The profile of a run: one TOML file, every choice in it."""
+
+from espalier.config.data import (
+    KnowledgeConfig,
+    SearchConfig,
+    SplitsConfig,
+    SynthesisConfig,
+    ValidationConfig,
+)
+from espalier.config.learning import (
+    CurriculumConfig,
+    EpisodeConfig,
+    EvaluationConfig,
+    OptimizerConfig,
+    PolicyConfig,
+    PrestageConfig,
+    RegistryConfig,
+    RewardConfig,
+    RolloutConfig,
+    TrainingConfig,
+    WarmStartConfig,
+)
+from espalier.config.profile import STAGE_SECTIONS, Profile, load_profile
+
+__all__ = [
+    "STAGE_SECTIONS",
+    "CurriculumConfig",
+    "EpisodeConfig",
+    "EvaluationConfig",
+    "KnowledgeConfig",
+    "OptimizerConfig",
+    "PolicyConfig",
+    "PrestageConfig",
+    "Profile",
+    "RegistryConfig",
+    "RewardConfig",
+    "RolloutConfig",
+    "SearchConfig",
+    "SplitsConfig",
+    "SynthesisConfig",
+    "TrainingConfig",
+    "ValidationConfig",
+    "WarmStartConfig",
+    "load_profile",
+]

@@ -1,0 +1,108 @@
+"""Profile sections of the data side: knowledge, search, splits, synthesis, validation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+
+class Section(BaseModel, frozen=True, extra="forbid"):
+    """A table of the profile: frozen, and closed to unknown keys."""
+
+
+class KnowledgeConfig(Section):
+    """What the agent can search, and what questions are made from."""
+
+    source: Literal["geonames", "folder"] = "geonames"
+    path: Path | None = None
+    """Folder of .md, .txt and .jsonl documents; only with source = "folder"."""
+    triples: Path | None = None
+    """JSON lines of {subject, relation, object, subject_type, object_type}; questions come from it."""
+    questions: Path | None = None
+    """JSON lines of {question, answer}; the tasks where there are no triples."""
+    min_city_population: Literal[500, 1000, 5000, 15000] = 15000
+    max_cities: int = Field(0, ge=0)
+    """Keep only the most populous cities; 0 keeps all."""
+
+    @model_validator(mode="after")
+    def _folder_has_a_path_and_tasks(self) -> Self:
+        if self.source == "folder" and self.path is None:
+            raise ValueError('knowledge.source="folder" needs knowledge.path = "DIR"')
+        if self.source == "folder" and self.triples is None and self.questions is None:
+            raise ValueError(
+                'knowledge.source="folder" needs something to ask: set knowledge.triples (JSON '
+                "lines of typed triples) or knowledge.questions (JSON lines of question/answer)"
+            )
+        if self.source == "geonames" and (self.path or self.triples or self.questions):
+            raise ValueError(
+                'knowledge.path, .triples and .questions go with knowledge.source = "folder"; '
+                "remove them, or change the source"
+            )
+        return self
+
+
+class SplitsConfig(Section):
+    """Which share of the entities the policy never meets before it is judged."""
+
+    heldout_share: float = Field(0.25, gt=0, lt=0.8)
+    dev_share: float = Field(0.10, gt=0, lt=0.5)
+
+    @model_validator(mode="after")
+    def _something_is_left_to_train_on(self) -> Self:
+        if self.heldout_share + self.dev_share > 0.8:
+            raise ValueError(
+                f"splits.heldout_share={self.heldout_share} and splits.dev_share={self.dev_share} "
+                "leave less than 0.2 of the entities to train on; lower one of them"
+            )
+        return self
+
+
+class SearchConfig(Section):
+    """The search tool that the agent calls."""
+
+    top_k: int = Field(1, ge=1, le=10)
+    snippet_lines: int = Field(2, ge=1)
+    """Lines of a document that a result shows: those that match the query best."""
+    max_observation_words: int = Field(48, ge=4)
+
+
+class SynthesisConfig(Section):
+    """Questions from formal queries, and teacher trajectories that answer some of them."""
+
+    train_tasks: int = Field(6000, ge=1)
+    dev_tasks: int = Field(300, ge=1)
+    heldout_tasks: int = Field(1000, ge=1)
+    trajectories: int = Field(300, ge=1)
+    chain_weights: tuple[float, float, float, float] = (0.15, 0.40, 0.30, 0.05)
+    """Share of chain questions of 1, 2, 3 and 4 hops."""
+    intersection_weight: float = Field(0.06, ge=0)
+    union_weight: float = Field(0.04, ge=0)
+    detour_share: float = Field(0.15, ge=0, le=1)
+    """Share of teacher trajectories with a detour (bad query, empty result, wrong document)."""
+
+    @model_validator(mode="after")
+    def _weights_ask_for_something(self) -> Self:
+        if min(self.chain_weights) < 0:
+            raise ValueError("synthesis.chain_weights must not be negative")
+        if sum(self.chain_weights) + self.intersection_weight + self.union_weight <= 0:
+            raise ValueError("synthesis: all weights are 0, so no question can be drawn")
+        if self.trajectories > self.train_tasks:
+            raise ValueError(
+                f"synthesis.trajectories={self.trajectories} exceeds synthesis.train_tasks="
+                f"{self.train_tasks}: a teacher trajectory answers a training question of its own"
+            )
+        return self
+
+
+class ValidationConfig(Section):
+    """Bounds of the Great Expectations suites."""
+
+    max_question_words: int = Field(80, ge=1)
+    max_turns: int = Field(12, ge=1)
+    min_action_share: float = Field(0.15, ge=0, le=1)
+    """Least share of a trajectory's characters after the prompt that the policy writes."""
+    max_action_share: float = Field(0.95, ge=0, le=1)
+    max_dropped_share: float = Field(0.05, ge=0, le=1)
+    """Rows that fail a row-wise, non-critical expectation are dropped, up to this share."""

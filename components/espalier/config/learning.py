@@ -1,0 +1,188 @@
+"""Profile sections of the learning side: policy, episode, warm start, curriculum, training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from espalier.config.data import Section
+
+
+class PrestageConfig(Section):
+    """Question-free browsing logs that give the embedded policy its reading and copying skill."""
+
+    steps: int = Field(400, ge=1)
+    tokens_per_step: int = Field(8192, ge=64)
+    learning_rate: float = Field(5e-3, gt=0)
+    substitution_share: float = Field(0.6, ge=0, le=1)
+    """Share of the names replaced by invented ones, so that names are read and not memorised."""
+
+
+class PolicyConfig(Section):
+    """The base policy: a given model directory, or the embedded one trained from scratch."""
+
+    model: Path | None = None
+    """Any local Hugging Face causal LM; unset means the embedded policy."""
+    start: Literal["base", "champion"] = "base"
+    """"champion" starts from the registered model version that carries that alias."""
+    vocab_size: int = Field(2048, ge=300)
+    hidden_size: int = Field(128, ge=16)
+    attention_heads: int = Field(4, ge=1)
+    layers: tuple[Literal["conv", "attention"], ...] = ("conv", "attention", "conv", "attention")
+    """LFM2 blocks (short convolutions and attention), in order."""
+    feed_forward_size: int = Field(256, ge=16)
+    prestage: PrestageConfig = PrestageConfig()
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        if self.hidden_size % (2 * self.attention_heads):
+            raise ValueError(
+                f"policy.hidden_size={self.hidden_size} must be an even multiple of "
+                f"policy.attention_heads={self.attention_heads} (rotary halves need it)"
+            )
+        if self.model is not None and self.start == "champion":
+            raise ValueError('policy.model and policy.start = "champion" exclude each other')
+        return self
+
+
+class EpisodeConfig(Section):
+    """Limits of one episode, the same for every policy, stage and benchmark."""
+
+    max_turns: int = Field(6, ge=1)
+    max_tokens: int = Field(224, ge=16)
+    """Tokens of an episode, prompt and observations included."""
+    max_turn_tokens: int = Field(40, ge=4)
+
+
+class OptimizerConfig(Section):
+    """AdamW with linear warm-up and cosine decay to `final_share` of the peak."""
+
+    learning_rate: float = Field(1e-3, gt=0)
+    warmup_share: float = Field(0.05, ge=0, le=1)
+    final_share: float = Field(0.1, ge=0, le=1)
+    weight_decay: float = Field(0.01, ge=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    max_grad_norm: float = Field(1.0, gt=0)
+
+
+class WarmStartConfig(Section):
+    """Masked SFT on the teacher's trajectories."""
+
+    steps: int = Field(300, ge=1)
+    trajectories_per_step: int = Field(16, ge=1)
+    optimizer: OptimizerConfig = OptimizerConfig()
+    evaluate_every: int = Field(50, ge=1)
+    """Dev questions are answered, and a checkpoint is written, every so many steps."""
+    dev_questions: int = Field(200, ge=1)
+
+
+class CurriculumConfig(Section):
+    """Which training tasks are worth sampling, judged by the warm-started policy."""
+
+    enabled: bool = True
+    candidates: int = Field(1500, ge=1)
+    """Training tasks whose pass rate is estimated."""
+    rollouts_per_task: int = Field(4, ge=2)
+    pass_rate_band: tuple[float, float] = (0.05, 0.90)
+    """Tasks with a pass rate inside are kept; a task at 0 or at 1 gives a group no gradient."""
+    refresh_every: int = Field(20, ge=1)
+    """Optimizer steps between refreshes of the band from the rollouts of training itself."""
+    explore_share: float = Field(0.15, ge=0, le=1)
+    """Share of a step's tasks drawn from outside the kept band, so that it can be refreshed."""
+
+    @model_validator(mode="after")
+    def _band_is_an_interval(self) -> Self:
+        low, high = self.pass_rate_band
+        if not 0 <= low < high <= 1:
+            raise ValueError(
+                f"curriculum.pass_rate_band={self.pass_rate_band} is not an interval inside 0-1"
+            )
+        return self
+
+
+class RewardConfig(Section):
+    """Outcome reward with a small format term; the outcome is at least half of any total."""
+
+    outcome: float = Field(1.0, gt=0)
+    format: float = Field(0.1, ge=0)
+
+    @model_validator(mode="after")
+    def _outcome_dominates(self) -> Self:
+        if self.format > self.outcome:
+            raise ValueError(
+                f"training.reward: format={self.format} exceeds outcome={self.outcome}; a policy "
+                "would be paid more for its tags than for its answer. Lower format"
+            )
+        return self
+
+
+class TrainingConfig(Section):
+    """GRPO over multi-turn search episodes."""
+
+    steps: int = Field(100, ge=0)
+    tasks_per_step: int = Field(16, ge=1)
+    group_size: int = Field(16, ge=2)
+    minibatches: int = Field(2, ge=1)
+    """Optimizer updates per step, each on a part of the step's trajectories."""
+    micro_batch_tokens: int = Field(8192, ge=64)
+    clip_low: float = Field(0.2, gt=0, lt=1)
+    clip_high: float = Field(0.28, gt=0)  # DAPO (arXiv:2503.14476), sec. 3.1
+    kl_coefficient: float = Field(0.0, ge=0)
+    """Weight of the k3 estimate of KL(policy || warm start) in the loss."""
+    temperature: float = Field(1.0, gt=0)
+    max_regenerations: int = Field(2, ge=0)
+    """How often zero-variance groups are drawn anew within a step (DAPO's dynamic sampling)."""
+    train_on_observations: bool = False
+    """Ablation only: leaves the tool's tokens in the loss."""
+    optimizer: OptimizerConfig = OptimizerConfig(
+        learning_rate=3e-4, warmup_share=0.05, final_share=0.3, weight_decay=0.0
+    )
+    reward: RewardConfig = RewardConfig()
+    evaluate_every: int = Field(20, ge=1)
+    """Dev questions are answered, and a checkpoint is written, every so many steps."""
+    dev_questions: int = Field(300, ge=1)
+
+    @model_validator(mode="after")
+    def _minibatches_are_whole(self) -> Self:
+        trajectories = self.tasks_per_step * self.group_size
+        if trajectories % self.minibatches:
+            fits = [n for n in range(1, trajectories + 1) if trajectories % n == 0]
+            raise ValueError(
+                f"training.minibatches={self.minibatches} does not divide the {trajectories} "
+                f"trajectories of a step (tasks_per_step={self.tasks_per_step} x group_size="
+                f"{self.group_size}); use one of {fits}"
+            )
+        return self
+
+
+class RolloutConfig(Section):
+    """How many episodes the engine carries side by side."""
+
+    max_rows: int = Field(256, ge=1)
+    compact_below: float = Field(0.85, gt=0, le=1)
+    """Rows are compacted in the cache when less than this share of them is still alive."""
+
+
+class EvaluationConfig(Section):
+    """The held-out comparison of untrained, warm-started and trained policy."""
+
+    samples_per_task: int = Field(4, ge=1)
+    """Sampled answers a question for pass@k; EM and F1 are greedy."""
+    sampled_questions: int = Field(500, ge=1)
+    temperature: float = Field(1.0, gt=0)
+    bootstrap_resamples: int = Field(10_000, ge=100)
+    confidence: float = Field(0.95, gt=0.5, lt=1)
+    kept_trajectories: int = Field(20, ge=0)
+
+
+class RegistryConfig(Section):
+    """Where the model version goes, and what it must show before it becomes champion."""
+
+    model_name: str = Field("espalier-search-agent", min_length=1)
+    experiment: str = Field("espalier", min_length=1)
+    min_gain: float = Field(0.0, ge=-1, le=1)
+    """The lower end of the paired interval (challenger - champion, EM 0-1) must exceed this."""
+    min_questions: int = Field(500, ge=1)
+    """Fewer held-out questions than this never pass the gate."""

@@ -1,0 +1,157 @@
+"""A profile: the TOML file that describes a run, parsed, cross-checked, and digested by stage."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from espalier.artifacts.digests import json_digest
+from espalier.artifacts.errors import ProfileError
+from espalier.config.data import (
+    KnowledgeConfig,
+    SearchConfig,
+    Section,
+    SplitsConfig,
+    SynthesisConfig,
+    ValidationConfig,
+)
+from espalier.config.learning import (
+    CurriculumConfig,
+    EpisodeConfig,
+    EvaluationConfig,
+    PolicyConfig,
+    RegistryConfig,
+    RolloutConfig,
+    TrainingConfig,
+    WarmStartConfig,
+)
+
+STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
+    "ingest": ("knowledge", "splits"),
+    "synthesize": ("search", "synthesis"),
+    "validate": ("validation",),
+    "prepare_policy": ("policy", "episode", "search"),
+    "warm_start": ("warm_start", "episode", "rollout", "search"),
+    "filter_curriculum": ("curriculum", "episode", "rollout", "search"),
+    "train": ("training", "curriculum", "episode", "rollout", "search"),
+    "evaluate": ("evaluation", "episode", "rollout", "search"),
+    "register": ("registry",),
+}
+"""The stages in order, and the sections that each reads: a changed section reruns only those."""
+
+
+class Profile(Section):
+    """Everything that a run depends on, apart from its output folder."""
+
+    name: str = Field("unnamed", min_length=1)
+    seed: int = Field(0, ge=0)
+    threads: int = Field(2, ge=1)
+    """CPU threads of torch; part of what makes a run repeat itself bit for bit."""
+    knowledge: KnowledgeConfig = KnowledgeConfig()
+    splits: SplitsConfig = SplitsConfig()
+    search: SearchConfig = SearchConfig()
+    synthesis: SynthesisConfig = SynthesisConfig()
+    validation: ValidationConfig = ValidationConfig()
+    policy: PolicyConfig = PolicyConfig()
+    episode: EpisodeConfig = EpisodeConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    warm_start: WarmStartConfig = WarmStartConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    registry: RegistryConfig = RegistryConfig()
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        if self.curriculum.candidates > self.synthesis.train_tasks:
+            raise ValueError(
+                f"curriculum.candidates={self.curriculum.candidates} exceeds synthesis.train_tasks="
+                f"{self.synthesis.train_tasks}; lower the one or raise the other"
+            )
+        if self.training.dev_questions > self.synthesis.dev_tasks:
+            raise ValueError(
+                f"training.dev_questions={self.training.dev_questions} exceeds "
+                f"synthesis.dev_tasks={self.synthesis.dev_tasks}"
+            )
+        if self.episode.max_turn_tokens >= self.episode.max_tokens:
+            raise ValueError("episode.max_turn_tokens must be smaller than episode.max_tokens")
+        return self
+
+    def stage_digest(self, stage: str) -> str:
+        """Digest of what `stage` reads of this profile: seed, threads and its sections."""
+        content = self.model_dump(mode="json", include=set(STAGE_SECTIONS[stage]))
+        return json_digest({"seed": self.seed, "threads": self.threads, "sections": content})
+
+
+def load_profile(path: Path, overrides: Sequence[str] = ()) -> Profile:
+    """Read a TOML profile and apply `--set section.key=value` overrides.
+
+    Raises:
+        ProfileError: a file that is missing or not TOML, an unknown key (with the nearest valid
+            name), a value out of range, or sections that contradict each other.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ProfileError(f"{path}: no such profile") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ProfileError(f"{path}: not TOML: {error}") from error
+    for override in overrides:
+        _apply_override(tables, override)
+    try:
+        return Profile.model_validate_json(json.dumps(tables, default=str))
+    except ValidationError as error:
+        raise ProfileError(_explained(path, error)) from error
+
+
+def _apply_override(tables: dict[str, object], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key.strip():
+        raise ProfileError(f"--set {override}: write it as section.key=value")
+    *parents, leaf = key.strip().split(".")
+    table = tables
+    for parent in parents:
+        child = table.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise ProfileError(f"--set {override}: {parent} is a value, not a section")
+        table = child
+    table[leaf] = _parsed_value(text.strip())
+
+
+def _parsed_value(text: str) -> object:
+    """The TOML value that `text` spells, or the bare string where it spells none."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explained(path: Path, error: ValidationError) -> str:
+    lines = [f"{path}: {error.error_count()} fault(s) in the profile"]
+    for fault in error.errors():
+        location = tuple(str(part) for part in fault["loc"])
+        if fault["type"] == "extra_forbidden":
+            lines.append(f"  {'.'.join(location)}: no such key{_nearest(location)}")
+        else:
+            message = fault["msg"].removeprefix("Value error, ")
+            lines.append(f"  {'.'.join(location) or 'profile'}: {message}")
+    return "\n".join(lines)
+
+
+def _nearest(location: tuple[str, ...]) -> str:
+    model: type[BaseModel] = Profile
+    for part in location[:-1]:
+        annotation = model.model_fields[part].annotation if part in model.model_fields else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return ""
+        model = annotation
+    close = difflib.get_close_matches(location[-1], model.model_fields, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {'.'.join((*location[:-1], close[0]))}?"
+    return f"; valid keys here: {', '.join(sorted(model.model_fields))}"

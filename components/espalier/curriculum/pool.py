@@ -1,0 +1,109 @@
+"""The pool of training tasks: what is known of each, and which are worth sampling now."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from espalier.config import CurriculumConfig
+from espalier.tasks import Task
+
+_PRIOR_ATTEMPTS = 2.0
+"""Weight, in attempts, of what tasks of the same signature showed: one group is a noisy figure."""
+
+_MEMORY = 0.5
+"""How much an older estimate counts beside a fresh group, since the policy has moved on."""
+
+
+@dataclass(slots=True)
+class TaskRecord:
+    """Attempts at one task, older ones discounted."""
+
+    attempts: float = 0.0
+    successes: float = 0.0
+
+
+class TaskPool:
+    """Draws the tasks of a step from the band of learnable pass rates, and a few from outside it."""
+
+    def __init__(self, tasks: Sequence[Task], config: CurriculumConfig) -> None:
+        self._tasks = {task.task_id: task for task in tasks}
+        self._config = config
+        self._records: dict[str, TaskRecord] = defaultdict(TaskRecord)
+        self._kept: list[str] = list(self._tasks)
+        self._others: list[str] = []
+
+    @property
+    def num_kept(self) -> int:
+        """Tasks inside the band at the last refresh."""
+        return len(self._kept)
+
+    def observe(self, task_id: str, *, attempts: int, successes: int) -> None:
+        """Take note of a group of rollouts."""
+        record = self._records[task_id]
+        record.attempts = record.attempts * _MEMORY + attempts
+        record.successes = record.successes * _MEMORY + successes
+
+    def refresh(self) -> None:
+        """Sort the tasks anew into those inside the band and the others."""
+        if not self._config.enabled:
+            return
+        low, high = self._config.pass_rate_band
+        rates = self.estimates()
+        kept = [task_id for task_id in self._tasks if low <= rates[task_id] <= high]
+        if kept:
+            chosen = set(kept)
+            self._kept = kept
+            self._others = [task_id for task_id in self._tasks if task_id not in chosen]
+
+    def estimates(self) -> dict[str, float]:
+        """Pass rate of every task, drawn towards the mean of its signature."""
+        attempts: dict[str, float] = defaultdict(float)
+        successes: dict[str, float] = defaultdict(float)
+        for task_id, record in self._records.items():
+            signature = self._tasks[task_id].metadata.signature
+            attempts[signature] += record.attempts
+            successes[signature] += record.successes
+        overall = sum(successes.values()) / max(1.0, sum(attempts.values()))
+        rates = {}
+        for task_id, task in self._tasks.items():
+            signature = task.metadata.signature
+            prior = (successes[signature] + overall) / (attempts[signature] + 1.0)
+            record = self._records.get(task_id, TaskRecord())
+            rates[task_id] = (record.successes + _PRIOR_ATTEMPTS * prior) / (
+                record.attempts + _PRIOR_ATTEMPTS
+            )
+        return rates
+
+    def draw(self, count: int, rng: random.Random, *, without: Iterable[str] = ()) -> list[Task]:
+        """Draw `count` distinct tasks (fewer where the pool is smaller), none of `without`."""
+        used = set(without)
+        drawn: list[str] = []
+        while len(drawn) < count and len(used) < len(self._tasks):
+            outside = self._others and rng.random() < self._config.explore_share
+            source = self._others if outside else self._kept
+            candidates = source if any(t not in used for t in source) else list(self._tasks)
+            task_id = candidates[rng.randrange(len(candidates))]
+            if task_id not in used:
+                used.add(task_id)
+                drawn.append(task_id)
+        return [self._tasks[task_id] for task_id in drawn]
+
+    def state(self) -> dict[str, list[float]]:
+        """What a checkpoint keeps; `restore` takes it back."""
+        return {tid: [r.attempts, r.successes] for tid, r in self._records.items()}
+
+    def restore(self, state: dict[str, list[float]], kept: Sequence[str]) -> None:
+        """Continue from a checkpoint: the records, and the band as it was last sorted."""
+        self._records.clear()
+        for task_id, (attempts, successes) in state.items():
+            self._records[task_id] = TaskRecord(attempts, successes)
+        chosen = set(kept)
+        self._kept = list(kept)
+        self._others = [task_id for task_id in self._tasks if task_id not in chosen]
+
+    def kept_ids(self) -> list[str]:
+        """Ids of the tasks inside the band."""
+        return list(self._kept)

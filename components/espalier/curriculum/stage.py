@@ -1,0 +1,136 @@
+"""filter_curriculum: the pass rate of training tasks under the warm-started policy.
+
+Enters: knowledge (train view), accepted training tasks, the warm policy.
+Leaves: tasks.jsonl (all training tasks), pass_rates.parquet (one row a candidate), kept.jsonl
+(the candidates inside the band), rollouts.json (how many rollouts it took).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from espalier.artifacts import (
+    DataError,
+    Manifest,
+    Provenance,
+    Tracker,
+    open_artifact,
+    publishing,
+)
+from espalier.config import Profile
+from espalier.curriculum.difficulty import keep_learnable
+from espalier.knowledge.search import SearchTool
+from espalier.rollout.roller import Roller
+from espalier.tasks import Task, read_tasks, write_tasks
+
+_CHUNK_TASKS = 64
+
+
+class Inputs(NamedTuple):
+    """Artifact directories that the stage reads."""
+
+    knowledge: Path
+    accepted: Path
+    warm_policy: Path
+
+
+def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) -> Manifest:
+    """Roll the candidates out, keep those inside the band."""
+    manifests = {name: open_artifact(path) for name, path in inputs._asdict().items()}
+    provenance = Provenance(
+        producer="filter_curriculum",
+        config_digest=profile.stage_digest("filter_curriculum"),
+        seed=profile.seed,
+        inputs={name: manifest.content for name, manifest in manifests.items()},
+    )
+    config = profile.curriculum
+    tasks = read_tasks(inputs.accepted / "tasks" / "train.jsonl")
+    candidates = _candidates(tasks, config.candidates if config.enabled else 0, profile.seed)
+    search = SearchTool.open(inputs.knowledge, "train", profile.search)
+    roller = Roller.open(inputs.warm_policy / "policy", search, profile)
+    successes = _count_successes(profile, roller, candidates, tracker)
+    attempts = config.rollouts_per_task
+    rates = {task.task_id: successes[task.task_id] / attempts for task in candidates}
+    kept = keep_learnable(candidates, rates, config.pass_rate_band)
+    if candidates and not kept:
+        raise DataError(
+            f"no candidate's pass rate lies inside curriculum.pass_rate_band="
+            f"{config.pass_rate_band} (mean {sum(rates.values()) / len(rates):.2f}): the warm-"
+            "started policy answers none, or all. Train the warm start longer, or widen the band."
+        )
+    with publishing(output_dir, provenance) as draft:
+        draft.rows["candidates"] = len(candidates)
+        draft.rows["kept"] = write_tasks(draft.path / "kept.jsonl", kept)
+        write_tasks(draft.path / "tasks.jsonl", tasks)
+        _write_pass_rates(draft.path / "pass_rates.parquet", candidates, successes, kept, attempts)
+        (draft.path / "rollouts.json").write_text(
+            json.dumps({"rollouts": len(candidates) * attempts})
+        )
+    tracker.metrics({"candidates": len(candidates), "kept": len(kept)})
+    return draft.published
+
+
+def _candidates(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
+    order = list(range(len(tasks)))
+    random.Random(f"candidates:{seed}").shuffle(order)
+    return [tasks[index] for index in sorted(order[:count])]
+
+
+def _count_successes(
+    profile: Profile, roller: Roller, candidates: Sequence[Task], tracker: Tracker
+) -> dict[str, int]:
+    samples = profile.curriculum.rollouts_per_task
+    successes = dict.fromkeys((task.task_id for task in candidates), 0)
+    with tracker.progress("filter curriculum", len(candidates)) as progress:
+        for start in range(0, len(candidates), _CHUNK_TASKS):
+            chunk = candidates[start : start + _CHUNK_TASKS]
+            seed = random.Random(f"filter:{profile.seed}:{start}").getrandbits(48)
+            for trajectory in roller.roll_out(
+                chunk, samples=samples, temperature=profile.training.temperature, seed=seed
+            ):
+                successes[trajectory.task_id] += trajectory.reward["outcome"] > 0
+            progress.advance(len(chunk))
+    return successes
+
+
+def _write_pass_rates(
+    path: Path,
+    candidates: Sequence[Task],
+    successes: dict[str, int],
+    kept: Sequence[Task],
+    attempts: int,
+) -> None:
+    kept_ids = {task.task_id for task in kept}
+    rows = [
+        {
+            "task_id": task.task_id,
+            "family": task.metadata.family,
+            "hops": task.metadata.hops,
+            "attempts": attempts,
+            "successes": successes[task.task_id],
+            "pass_rate": successes[task.task_id] / attempts,
+            "kept": task.task_id in kept_ids,
+        }
+        for task in candidates
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, schema=_PASS_RATES), path)
+
+
+_PASS_RATES = pa.schema(
+    [
+        ("task_id", pa.string()),
+        ("family", pa.string()),
+        ("hops", pa.int64()),
+        ("attempts", pa.int64()),
+        ("successes", pa.int64()),
+        ("pass_rate", pa.float64()),
+        ("kept", pa.bool_()),
+    ]
+)

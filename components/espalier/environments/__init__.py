@@ -1,0 +1,21 @@
+"""Environments: where a policy's actions are played and scored, one module per task family."""
+
+from espalier.environments.search_qa import (
+    NO_RESULTS,
+    STOP_TAGS,
+    Answer,
+    Malformed,
+    Search,
+    SearchQA,
+    parse_action,
+)
+
+__all__ = [
+    "NO_RESULTS",
+    "STOP_TAGS",
+    "Answer",
+    "Malformed",
+    "Search",
+    "SearchQA",
+    "parse_action",
+]

@@ -1,0 +1,130 @@
+"""Question answering with a search tool, in the tags of Search-R1 (Jin et al. 2025, arXiv:2503.09516).
+
+One action is `<think> ... </think> <search> QUERY </search>` or
+`<think> ... </think> <answer> ANSWER </answer>`; a search provokes an observation, which the
+policy reads between `<information>` and `</information>`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+from espalier.config import RewardConfig
+from espalier.rewards import exact_match
+from espalier.rollout.trajectory import FinishReason, ToolCall
+from espalier.tasks import Task
+
+STOP_TAGS = ("</search>", "</answer>")
+"""An action ends with the first of these that the policy writes."""
+
+
+class Searcher(Protocol):
+    """What the environment needs of a search tool."""
+
+    def observation(self, query: str) -> str:
+        """What the agent reads after searching for `query`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A well-formed call of the search tool."""
+
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A well-formed final answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Text that is neither; `reason` says what is wrong with it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What an action led to; `observation` is None when the episode is done."""
+
+    observation: str | None
+    finish_reason: FinishReason | None
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode ended with this action."""
+        return self.finish_reason is not None
+
+
+_ACTION = re.compile(
+    r"\s*<think>(?P<think>[^<>]*)</think>\s*<(?P<tag>search|answer)>(?P<body>[^<>]*)</(?P=tag)>\s*"
+)
+
+
+def parse_action(text: str) -> Search | Answer | Malformed:
+    """Parse one policy message; never raises, whatever the policy wrote."""
+    match = _ACTION.fullmatch(text)
+    if match is None:
+        return Malformed("not one think block followed by one search or answer block")
+    body = " ".join(match["body"].split())
+    if not body:
+        return Malformed(f"empty {match['tag']} block")
+    return Search(body) if match["tag"] == "search" else Answer(body)
+
+
+class SearchQA:
+    """One episode of question answering; single use, as nothing survives a reset."""
+
+    def __init__(self, task: Task, search: Searcher, *, max_turns: int, reward: RewardConfig) -> None:
+        self._task = task
+        self._search = search
+        self._max_turns = max_turns
+        self._reward = reward
+        self.tool_calls: list[ToolCall] = []
+        self.answer: str | None = None
+        self.finish_reason: FinishReason | None = None
+
+    def step(self, action: str) -> Step:
+        """Play one policy message."""
+        match parse_action(action):
+            case Search(query):
+                observation = self._search.observation(query)
+                found = observation != NO_RESULTS
+                self.tool_calls.append(
+                    ToolCall(name="search", argument=query, result=observation, succeeded=found)
+                )
+                if len(self.tool_calls) >= self._max_turns:
+                    return self._finish(FinishReason.MAX_TURNS)
+                return Step(observation, None)
+            case Answer(text):
+                self.answer = text
+                return self._finish(FinishReason.ANSWERED)
+            case Malformed():
+                return self._finish(FinishReason.PARSE_ERROR)
+
+    def cut_off(self, reason: FinishReason) -> Step:
+        """End the episode from outside: the token budget is used up."""
+        return self._finish(reason)
+
+    def score(self) -> dict[str, float]:
+        """Named reward terms: `outcome` (exact match) and `format` (ended with a well-formed answer)."""
+        correct = exact_match(self.answer, self._task.verifier.gold)
+        well_formed = self.finish_reason is FinishReason.ANSWERED
+        return {
+            "outcome": self._reward.outcome * correct,
+            "format": self._reward.format * well_formed,
+        }
+
+    def _finish(self, reason: FinishReason) -> Step:
+        self.finish_reason = reason
+        return Step(None, reason)
+
+
+NO_RESULTS = "no results"
+"""The observation of a search that matched nothing."""

@@ -1,0 +1,69 @@
+"""Judging a policy: roll the suite out under it, and score the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from espalier.config import Profile
+from espalier.environments.search_qa import Searcher
+from espalier.evaluation.judged import Judged, RolloutCost
+from espalier.evaluation.kept import choose_kept
+from espalier.evaluation.questions import QuestionRow, score_question
+from espalier.evaluation.suite import Suite, make_suite
+from espalier.rollout.roller import Roller, RollsOut
+from espalier.tasks import Task
+
+
+class CountingRoller(RollsOut, Protocol):
+    """A roller that counts what it does."""
+
+    @property
+    def action_tokens(self) -> int:
+        """Tokens sampled so far."""
+        ...
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens forwarded so far."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Spent in rolling out so far."""
+        ...
+
+
+def evaluate_policy(
+    policy_dir: Path, tasks: Sequence[Task], search: Searcher, profile: Profile
+) -> list[QuestionRow]:
+    """Judge the model directory `policy_dir` on `tasks`, as the `evaluate` stage does.
+
+    With the tasks, knowledge, episode, search and evaluation settings of a suite, the rows may be
+    compared with the stage's: same questions, same order, same verifier.
+
+    Raises:
+        PolicyError: the directory cannot be loaded, or its model cannot act.
+    """
+    roller = Roller.open(policy_dir, search, profile)
+    return judge_policy(roller, make_suite(profile, tasks, ""), profile.seed).rows
+
+
+def judge_policy(roller: CountingRoller, suite: Suite, seed: int) -> Judged:
+    """Roll the suite out greedily, then its first part by sampling, and score both."""
+    config = suite.config
+    greedy = roller.roll_out(suite.tasks, samples=1, temperature=0.0, seed=seed)
+    each = config.samples_per_task
+    sampled = roller.roll_out(
+        suite.sampled_tasks, samples=each, temperature=config.temperature, seed=seed
+    )
+    rows = [
+        # A slice past the end is empty: a question outside the sampled part has no samples.
+        score_question(task, greedy[place], sampled[place * each : (place + 1) * each])
+        for place, task in enumerate(suite.tasks)
+    ]
+    is_right = [row.em for row in rows]
+    kept = choose_kept(greedy, is_right, config.kept_trajectories)
+    cost = RolloutCost(roller.action_tokens, roller.total_tokens, round(roller.seconds, 3))
+    return Judged(rows, kept, cost)

@@ -1,0 +1,100 @@
+"""From question rows to the figures of results.json; every rate is 0-1."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from espalier.config import EvaluationConfig
+from espalier.evaluation.intervals import Interval, mean_interval, paired_difference
+from espalier.evaluation.pass_at_k import pass_at_k
+from espalier.evaluation.questions import QuestionRow
+
+PASS_AT = (1, 4)
+_DIGITS = 6
+
+
+def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) -> dict[str, Any]:
+    """One policy's figures: overall, by hops, by family, and why its episodes ended.
+
+    Returns:
+        `em`, `f1`, `n`, `ci95` (of em), `f1_ci95`, `pass_at_1`, `pass_at_4` (null where fewer than
+        k answers were sampled), `tool_calls` (mean), `by_hops`, `by_family`, `finish_reasons`.
+        The intervals are at `config.confidence`, 0.95 unless the profile says otherwise.
+
+    Raises:
+        ValueError: no rows.
+    """
+    overall = _exact_match(rows, config, seed)
+    f1 = _interval([row.f1 for row in rows], config, seed)
+    return {
+        **overall,
+        "f1": _rounded(f1.mean),
+        "f1_ci95": _ends(f1),
+        **{f"pass_at_{k}": _mean_pass_at_k(rows, k) for k in PASS_AT},
+        "tool_calls": _rounded(sum(row.tool_calls for row in rows) / len(rows)),
+        "by_hops": _grouped(rows, lambda row: str(row.hops), config, seed),
+        "by_family": _grouped(rows, lambda row: row.family, config, seed),
+        "finish_reasons": dict(sorted(Counter(row.finish_reason for row in rows).items())),
+    }
+
+
+def gain(
+    after: Sequence[QuestionRow], before: Sequence[QuestionRow], config: EvaluationConfig, seed: int
+) -> dict[str, Any]:
+    """EM of `after` minus that of `before`, paired by question.
+
+    Raises:
+        ValueError: the two did not answer the same questions in the same order.
+    """
+    if [row.task_id for row in after] != [row.task_id for row in before]:
+        raise ValueError("a paired difference needs the same questions in the same order")
+    difference = paired_difference(
+        [row.em for row in after],
+        [row.em for row in before],
+        resamples=config.bootstrap_resamples,
+        confidence=config.confidence,
+        seed=seed,
+    )
+    return {"em": _rounded(difference.mean), "ci95": _ends(difference)}
+
+
+def _exact_match(
+    rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int
+) -> dict[str, Any]:
+    em = _interval([row.em for row in rows], config, seed)
+    return {"em": _rounded(em.mean), "n": len(rows), "ci95": _ends(em)}
+
+
+def _grouped(
+    rows: Sequence[QuestionRow],
+    key: Callable[[QuestionRow], str],
+    config: EvaluationConfig,
+    seed: int,
+) -> dict[str, Any]:
+    names = sorted({key(row) for row in rows})
+    groups = {name: [row for row in rows if key(row) == name] for name in names}
+    return {name: _exact_match(group, config, seed) for name, group in groups.items()}
+
+
+def _mean_pass_at_k(rows: Sequence[QuestionRow], k: int) -> float | None:
+    sampled = [row for row in rows if row.samples >= k]
+    if not sampled:
+        return None
+    estimates = (pass_at_k(row.samples, row.samples_right, k) for row in sampled)
+    return _rounded(sum(estimates) / len(sampled))
+
+
+def _interval(values: Sequence[float], config: EvaluationConfig, seed: int) -> Interval:
+    return mean_interval(
+        values, resamples=config.bootstrap_resamples, confidence=config.confidence, seed=seed
+    )
+
+
+def _ends(interval: Interval) -> list[float]:
+    return [_rounded(interval.low), _rounded(interval.high)]
+
+
+def _rounded(value: float) -> float:
+    return round(value, _DIGITS)

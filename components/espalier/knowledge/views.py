@@ -1,0 +1,95 @@
+"""Documents of the graph, and the views that hide what a split must not show."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Literal
+
+from espalier.knowledge.documents import Document
+from espalier.knowledge.folding import folded_name
+from espalier.knowledge.graph import Entity, KnowledgeGraph, Split
+from espalier.knowledge.names import NameIndex
+from espalier.knowledge.sources import Source
+
+View = Literal["train", "dev", "full"]
+VIEWS: tuple[View, ...] = ("train", "dev", "full")
+HIDDEN_SPLITS: Mapping[View, frozenset[Split]] = {
+    "train": frozenset({"dev", "heldout"}),
+    "dev": frozenset({"heldout"}),
+    "full": frozenset(),
+}
+
+
+def forbidden_names(
+    graph: KnowledgeGraph, view: View, common_names: frozenset[str]
+) -> frozenset[str]:
+    """Folded names of the view's hidden entities, without those that no view can avoid."""
+    hidden = HIDDEN_SPLITS[view]
+    names = {folded_name(e.name) for e in graph.entities.values() if e.split in hidden}
+    return frozenset(names - common_names - {""})
+
+
+def view_documents(
+    source: Source,
+    graph: KnowledgeGraph,
+    document_splits: Mapping[str, Split],
+    view: View,
+    forbidden: frozenset[str],
+) -> list[Document]:
+    """The documents of a view: no hidden document, object or line.
+
+    `document_splits` holds the split of documents that belong to no entity; a document named in
+    neither is in every view.
+    """
+    hidden = HIDDEN_SPLITS[view]
+    index = NameIndex(forbidden)
+    owners: dict[str, list[Entity]] = defaultdict(list)
+    for entity in graph.entities.values():
+        if entity.document_id:
+            owners[entity.document_id].append(entity)
+    texts = {document.document_id: document for document in source.documents}
+    facts = {entity.entity_id: entity.facts for entity in source.entities}
+    relation_lines = _relation_lines(graph, hidden)
+    documents = []
+    for document_id in dict.fromkeys((*texts, *owners)):
+        owned_by = owners.get(document_id, [])
+        split = _split(owned_by, document_splits.get(document_id, "hub"))
+        text = texts.get(document_id)
+        title = text.title if text else owned_by[0].name
+        lines = list(text.lines) if text else []
+        for entity in owned_by:
+            lines += [*relation_lines.get(entity.entity_id, ()), *facts[entity.entity_id]]
+        if split in hidden or _names_any(index, title):
+            continue
+        if lines := [line for line in lines if not _names_any(index, line)]:
+            documents.append(Document(document_id, title, tuple(lines), split))
+    return documents
+
+
+def _relation_lines(graph: KnowledgeGraph, hidden: frozenset[Split]) -> dict[str, list[str]]:
+    """Subject id -> lines "label: object; object", without the objects of hidden splits."""
+    names: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for triple in graph.triples():
+        target = graph.entities[triple.object]
+        if target.split not in hidden:
+            label = graph.relations[triple.relation].label
+            names[triple.subject][label].append(target.name)
+    return {
+        subject: [f"{label}: {'; '.join(objects)}" for label, objects in by_label.items()]
+        for subject, by_label in names.items()
+    }
+
+
+def _split(owned_by: list[Entity], otherwise: Split) -> Split:
+    """The most secret split of the document's entities."""
+    secrecy: tuple[Split, ...] = ("heldout", "dev", "train", "hub")
+    splits: set[Split] = {entity.split for entity in owned_by}
+    for split in secrecy:
+        if split in splits:
+            return split
+    return otherwise
+
+
+def _names_any(index: NameIndex, text: str) -> bool:
+    return next(index.found_in(text), None) is not None

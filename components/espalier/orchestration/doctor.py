@@ -1,0 +1,173 @@
+"""What is installed, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import re
+import shutil
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from espalier.artifacts import EspalierError, RegistryError
+
+KFP_VARIABLE = "KF_PIPELINES_ENDPOINT"
+_MIN_FREE_GB, _MIN_MEMORY_GB = 2.0, 4.0
+"""A laptop run with its tracking database stays below these (MLflow keeps a copy of the policy)."""
+_TIMEOUT_S = 5.0
+_TOOLS = {
+    ("chromium", "chromium-browser", "google-chrome"): "looking at reports in the tests",
+    ("bwrap",): "local sandboxes",
+    ("podman", "docker"): "container sandboxes and images",
+    ("runsc",): "gVisor sandboxes",
+    ("kubectl",): "the cluster overlays in k8s/",
+}
+
+
+class Finding(NamedTuple):
+    """One thing looked at."""
+
+    name: str
+    state: Literal["ok", "absent", "broken"]
+    """`absent` is fine on a laptop; `broken` keeps `espalier run` from working."""
+    found: str
+    remedy: str = ""
+
+
+def examine(runs_dir: Path) -> list[Finding]:
+    """Look at everything; nothing is changed and nothing is started.
+
+    Args:
+        runs_dir: where runs will be written.
+    """
+    parts: tuple[Callable[[], Iterator[Finding]], ...] = (
+        _python,
+        _packages,
+        _torch,
+        _profiles,
+        lambda: _machine(runs_dir),
+        lambda: _tracking(runs_dir),
+        _kubeflow,
+        _tools,
+    )
+    return [finding for part in parts for finding in part()]
+
+
+def _python() -> Iterator[Finding]:
+    yield Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
+
+
+def _packages() -> Iterator[Finding]:
+    for requirement in metadata.requires("espalier") or []:
+        name = re.split(r"[^A-Za-z0-9_.-]", requirement, maxsplit=1)[0]
+        extra = re.search(r"""extra == ['"](\w+)['"]""", requirement)
+        if extra and extra.group(1) == "dev":
+            continue
+        try:
+            yield Finding(name, "ok", metadata.version(name))
+        except metadata.PackageNotFoundError:
+            if extra:
+                remedy = f"only for clusters: pip install 'espalier[{extra.group(1)}]'"
+                yield Finding(name, "absent", "not installed", remedy)
+            else:
+                yield Finding(name, "broken", "not installed", f"pip install {name}")
+
+
+def _torch() -> Iterator[Finding]:
+    try:
+        torch = importlib.import_module("torch")
+    except (ImportError, OSError) as error:
+        yield Finding("torch", "broken", f"does not import: {error}", "install torch again")
+        return
+    device = "CUDA" if torch.cuda.is_available() else "no GPU (none is needed)"
+    yield Finding("torch threads", "ok", f"{torch.get_num_threads()}, {device}")
+
+
+def _profiles() -> Iterator[Finding]:
+    from espalier.steps.pipeline_files import profile_names
+    from espalier.steps.profiles import named_profile
+
+    try:
+        names = profile_names()
+        for name in names:
+            named_profile(name)
+        yield Finding("profiles", "ok", ", ".join(names))
+    except EspalierError as error:
+        yield Finding("profiles", "broken", str(error), "mend the profile, or install again")
+
+
+def _machine(runs_dir: Path) -> Iterator[Finding]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    user = "root" if os.geteuid() == 0 else f"user {os.geteuid()}"
+    yield Finding("machine", "ok", f"{cores} cores, {platform.platform()}, as {user}")
+    free_gb = shutil.disk_usage(_existing(runs_dir)).free / 2**30
+    yield _enough("free disk", free_gb, _MIN_FREE_GB, "free space, or give --runs another disk")
+    memory_gb = _available_memory_gb()
+    if memory_gb is not None:
+        yield _enough("free memory", memory_gb, _MIN_MEMORY_GB, "close other programs")
+    if not os.access(_existing(runs_dir), os.W_OK):
+        yield Finding("runs", "broken", f"{runs_dir}: not writable", "give another --runs")
+
+
+def _enough(name: str, have_gb: float, want_gb: float, remedy: str) -> Finding:
+    if have_gb >= want_gb:
+        return Finding(name, "ok", f"{have_gb:.1f} GiB")
+    return Finding(name, "broken", f"{have_gb:.1f} GiB, a run wants {want_gb:g} GiB", remedy)
+
+
+def _tracking(runs_dir: Path) -> Iterator[Finding]:
+    from espalier.registry.connection import connect
+
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if uri is None:
+        yield Finding("MLflow", "ok", f"MLFLOW_TRACKING_URI unset: sqlite in {runs_dir}/mlflow.db")
+        return
+    try:
+        connect(uri)
+        yield Finding("MLflow", "ok", f"answers at {uri}")
+    except RegistryError as error:
+        yield Finding("MLflow", "broken", str(error), "or unset MLFLOW_TRACKING_URI")
+
+
+def _kubeflow() -> Iterator[Finding]:
+    endpoint = os.environ.get(KFP_VARIABLE)
+    if endpoint is None:
+        remedy = f"only to submit runs to a cluster: set {KFP_VARIABLE}=http://host"
+        yield Finding("Kubeflow", "absent", "no endpoint set", remedy)
+        return
+    url = f"{endpoint.rstrip('/')}/apis/v2beta1/healthz"
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+            yield Finding("Kubeflow", "ok", f"{endpoint} answers {answer.status}")
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        remedy = f"start it, or mend {KFP_VARIABLE}"
+        yield Finding("Kubeflow", "absent", f"{endpoint}: {error}", remedy)
+
+
+def _tools() -> Iterator[Finding]:
+    for names, purpose in _TOOLS.items():
+        path = next((found for name in names if (found := shutil.which(name))), None)
+        if path:
+            yield Finding(names[0], "ok", path)
+        else:
+            yield Finding(names[0], "absent", "not found", f"only for {purpose}")
+
+
+def _existing(path: Path) -> Path:
+    """`path`, or the nearest folder above it that is there."""
+    path = path.resolve()
+    return path if path.exists() else _existing(path.parent)
+
+
+def _available_memory_gb() -> float | None:
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():
+        return None
+    found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
+    return int(found.group(1)) / 2**20 if found else None

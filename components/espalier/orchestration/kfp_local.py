@@ -1,0 +1,75 @@
+"""The Kubeflow pipeline on this machine: kfp.local runs each step in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import warnings
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from espalier.artifacts import EspalierError, open_artifact
+from espalier.config import Profile
+from espalier.orchestration.chain import CHAIN, Link
+from espalier.orchestration.pipelines import load_pipeline
+from espalier.orchestration.timings import Timings
+from espalier.steps.usage import Usage
+
+KFP_FOLDER = ".kfp"
+"""Inside the run's folder, so that finished artifacts move by a rename."""
+
+
+def run_pipeline(profile: Profile, run_dir: Path) -> None:
+    """Run the pipeline and move its artifacts to where the in-process runner puts them.
+
+    Everything that KFP and the steps print goes to stderr.
+
+    Raises:
+        EspalierError: a step failed; its own last line said why.
+    """
+    from kfp import local
+
+    root = run_dir / KFP_FOLDER
+    shutil.rmtree(root, ignore_errors=True)
+    local.init(
+        runner=local.SubprocessRunner(use_venv=False),
+        pipeline_root=str(root),
+        workspace_root=str(root / "workspace"),
+        raise_on_error=True,
+        enable_caching=False,
+    )
+    with redirect_stdout(sys.stderr), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="You may be attemping to run a task")
+        try:
+            load_pipeline()(profile=profile.model_dump_json(), seed=profile.seed)
+        except RuntimeError as error:
+            raise EspalierError(f"kfp.local: {error} What the step said is above") from error
+    _collect(root, run_dir)
+
+
+def _collect(root: Path, run_dir: Path) -> None:
+    timings = Timings(run_dir)
+    for link in CHAIN:
+        task_dir = _task_dir(root, link)
+        open_artifact(task_dir / link.folder)
+        destination = run_dir / link.folder
+        shutil.rmtree(destination, ignore_errors=True)
+        (task_dir / link.folder).rename(destination)
+        timings.record(link.name, _usage(task_dir))
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def _task_dir(root: Path, link: Link) -> Path:
+    """kfp.local writes to <pipeline root>/<pipeline>-<time>/<component with dashes>/<output>."""
+    found = sorted(root.glob(f"*/{link.name.replace('_', '-')}"))
+    if len(found) != 1:
+        raise EspalierError(f"{root}: kfp.local left {len(found)} folders for {link.name}, not one")
+    return found[0]
+
+
+def _usage(task_dir: Path) -> Usage:
+    """What the step logged as metrics of its `usage` output."""
+    output = json.loads((task_dir / "executor_output.json").read_bytes())
+    figures = output["artifacts"]["usage"]["artifacts"][0]["metadata"]
+    return Usage(seconds=figures["seconds"], peak_rss_mb=figures["peak_rss_mb"])

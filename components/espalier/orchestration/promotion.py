@@ -1,0 +1,126 @@
+"""Promotion wired: which registry, which run stands behind a version, and what judges it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from espalier.artifacts import RegistryError
+from espalier.config import RegistryConfig
+from espalier.orchestration.finished_run import FinishedRun, open_finished_run
+from espalier.orchestration.judging import judge_of, paired_interval
+from espalier.orchestration.tracking import DATABASE_NAME, RUN_DIR_TAG
+from espalier.registry.connection import reaching, tracking_target
+from espalier.registry.gate import PromotionGate
+from espalier.registry.loading import load_version
+from espalier.registry.model import (
+    CHALLENGER,
+    GATE_REASON,
+    PARENT_RUN,
+    ModelVersion,
+    RegisteredModel,
+)
+from espalier.registry.promotion import Promotion, promote, rollback
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """A registered model, and the run to judge with where the caller named one."""
+
+    uri: str
+    model_name: str
+    run: FinishedRun | None
+
+    @property
+    def model(self) -> RegisteredModel:
+        """The model, connected."""
+        return RegisteredModel.open(self.uri, self.model_name)
+
+    def versions(self) -> list[ModelVersion]:
+        """Every version, newest first."""
+        return self.model.versions()
+
+    def load(self, reference: str, destination: Path) -> Path:
+        """Write `MODEL@alias` or `MODEL/version` to `destination`, bit for bit."""
+        return load_version(self.uri, reference, destination)
+
+    def rollback(self) -> Promotion:
+        """Return to the version that led before."""
+        return rollback(self.model)
+
+    def promote(self, version: str | None) -> Promotion:
+        """Make a version (default: the challenger) champion, if it passes its run's gate."""
+        model = self.model
+        run = self.run or _run_behind(model, model.version(version or CHALLENGER))
+        config = run.profile.registry
+        gate = PromotionGate(config, paired_interval(run.profile), judge_of(run))
+        return promote(model, gate, version=version)
+
+    def promote_forced(self, version: str | None, reason: str) -> Promotion:
+        """Make a version champion past the gate; the reason is recorded."""
+        profile = self.run.profile if self.run else None
+        config = profile.registry if profile else RegistryConfig()
+        gate = PromotionGate(config, _unused, _unused)
+        return promote(self.model, gate, version=version, force_reason=reason)
+
+
+def open_registry(run_dir: Path | None, model_name: str | None, runs_dir: Path) -> Registry:
+    """The registry that MLFLOW_TRACKING_URI names, or the sqlite database of the run folders.
+
+    Args:
+        run_dir: the run to judge with; its folder also says where the database is.
+        model_name: None means that of the run, or the default of profiles.
+        runs_dir: where runs are; used where neither a run nor MLFLOW_TRACKING_URI says more.
+
+    Raises:
+        RegistryError: no server is named, and there is no database.
+    """
+    run = open_finished_run(run_dir) if run_dir else None
+    database = (run_dir.resolve().parent if run_dir else runs_dir) / DATABASE_NAME
+    config = run.profile.registry if run else RegistryConfig()
+    target = tracking_target(database, config.experiment)
+    if target.artifact_location is not None and not database.exists():
+        raise RegistryError(
+            f"{database}: no registry here, because no run has registered anything. Run the "
+            "command beside your runs/, name them with --runs, or set MLFLOW_TRACKING_URI"
+        )
+    return Registry(target.uri, model_name or config.model_name, run)
+
+
+def _run_behind(model: RegisteredModel, version: ModelVersion) -> FinishedRun:
+    """The run folder that made a version, as its parent run in MLflow remembers it."""
+    parent_id = version.tags.get(PARENT_RUN, version.run_id)
+    with reaching(model.uri, f"look up the run of {version.label}"):
+        tags = model.client.get_run(parent_id).data.tags
+    run_dir = tags.get(RUN_DIR_TAG)
+    if run_dir is None or not Path(run_dir).is_dir():
+        raise RegistryError(
+            f"{version.label}: the run that made it is not on this machine "
+            f"({run_dir or 'no folder recorded'}). Name a copy of it with --run RUN, or promote "
+            "with --force REASON"
+        )
+    return open_finished_run(Path(run_dir))
+
+
+def _unused(*_: object) -> NoReturn:
+    raise AssertionError("a forced promotion judges nothing")
+
+
+def promotion_record(promotion: Promotion) -> dict[str, Any]:
+    """What a promotion or a rollback did, for scripts."""
+    comparison = promotion.comparison._asdict() if promotion.comparison else None
+    return {**promotion._asdict(), "comparison": comparison}
+
+
+def version_record(version: ModelVersion) -> dict[str, Any]:
+    """A version, for scripts."""
+    return {
+        "model": version.model,
+        "version": version.version,
+        "aliases": list(version.aliases),
+        "gate": version.gate,
+        "gate_reason": version.tags.get(GATE_REASON, ""),
+        "policy_digest": version.policy_digest,
+        "created": version.created,
+    }

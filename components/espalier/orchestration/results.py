@@ -1,0 +1,42 @@
+"""What a finished run prints: the before/after table, and where everything is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def results_text(run_dir: Path, summary: Mapping[str, Any]) -> str:
+    """The results of a finished run, for a terminal."""
+    from espalier.evaluation import results_table
+
+    results = json.loads((run_dir / "evaluation" / "results.json").read_bytes())
+    questions, digest = results["suite"]["n"], results["suite"]["digest"]
+    seconds = sum(stage["seconds"] or 0 for stage in summary["stages"].values())
+    peak_mb = max((stage["peak_rss_mb"] or 0 for stage in summary["stages"].values()), default=0)
+    registry = summary["registry"]
+    facts = {
+        "questions": f"{questions} held out, suite {digest[:12]}",
+        "cost": f"{seconds:.0f} s, peak memory {peak_mb:.0f} MiB",
+        "report": str(run_dir / "report.html"),
+        "summary": str(run_dir / "summary.json"),
+        "registered": f"{registry['name']}/{registry['version']} @challenger",
+    }
+    lines = [f"{name:<10}  {fact}" for name, fact in facts.items()]
+    return "\n".join([aligned(results_table(results)), "", *lines])
+
+
+def aligned(rows: Sequence[Mapping[str, str]]) -> str:
+    """Rows with the same keys as a plain table: the first column left, figures right."""
+    titles = list(rows[0])
+    widths = {title: max(len(title), *(len(row[title]) for row in rows)) for title in titles}
+    header = dict(zip(titles, titles, strict=True))
+    return "\n".join(_line(row, widths) for row in [header, *rows])
+
+
+def _line(row: Mapping[str, str], widths: Mapping[str, int]) -> str:
+    first, *figures = widths
+    cells = [row[first].ljust(widths[first]), *(row[name].rjust(widths[name]) for name in figures)]
+    return "  ".join(cells).rstrip()

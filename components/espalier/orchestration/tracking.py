@@ -1,0 +1,76 @@
+"""The run's parent in MLflow, and the listeners of each stage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from espalier.artifacts import Tracker
+from espalier.config import Profile
+from espalier.orchestration.run_state import RunState
+from espalier.registry.connection import tracking_target
+from espalier.registry.tracking import ParentRun, open_parent_run
+from espalier.steps.console import ConsoleTracker
+from espalier.steps.profiles import stage_settings
+from espalier.steps.trackers import CompositeTracker
+
+DATABASE_NAME = "mlflow.db"
+RUN_DIR_TAG = "espalier.run_dir"
+
+
+@contextmanager
+def tracked_run(profile: Profile, run_dir: Path, state: RunState) -> Iterator[ParentRun]:
+    """Open the run's parent in MLflow, or the one of an earlier attempt, and end it with the block.
+
+    Inside, the environment names tracking server and parent, for stages in other processes and for
+    the registry. Without MLFLOW_TRACKING_URI the server is a sqlite database beside `run_dir`.
+
+    Raises:
+        RegistryError: the server is away; nothing has run yet.
+    """
+    database = run_dir.resolve().parent / DATABASE_NAME
+    target = tracking_target(database, profile.registry.experiment)
+    tags = {"espalier.profile": profile.name, RUN_DIR_TAG: str(run_dir.resolve())}
+    parent = open_parent_run(target, run_dir.name, tags, state.tracking_run_id)
+    state.tracking_run_id = parent.run_id
+    state.save(run_dir)
+    status = "FAILED"
+    try:
+        with _environment(parent.environment):
+            yield parent
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        parent.finish(status)
+
+
+def stage_listeners(
+    parent: ParentRun, profile: Profile
+) -> Callable[[str], AbstractContextManager[Tracker]]:
+    """What opens a stage's listeners: the terminal, and a run nested in `parent`."""
+
+    @contextmanager
+    def listeners(stage: str) -> Iterator[Tracker]:
+        with parent.stage(stage) as tracked:
+            tracked.params(stage_settings(profile, stage))
+            yield CompositeTracker(ConsoleTracker(stage), tracked)
+
+    return listeners
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

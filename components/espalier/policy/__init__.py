@@ -1,0 +1,1 @@
+"""The policy: tokenizer, rendering and architecture of the embedded default, or a given model."""

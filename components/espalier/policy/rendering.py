@@ -1,0 +1,76 @@
+"""Between messages and token ids: the only place where text of an episode is tokenised.
+
+Each piece is encoded once, when it enters the context; what the policy sampled is never encoded
+again. The chat template renders the same pieces, which a test compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from transformers import PreTrainedTokenizerBase
+
+from espalier.artifacts import PolicyError
+from espalier.tasks import Message
+
+INSTRUCTIONS = (
+    "Answer the question. First reason inside <think> and </think>. Then either search by writing "
+    "<search> query </search>, whose result comes back between <information> and </information>, "
+    "or give the final answer, only the name, as <answer> name </answer>. You may search several "
+    "times.\n"
+)
+"""Prefixed to the question for a policy whose tokenizer does not know the tags."""
+
+_TAIL_TOKENS = 16
+"""Tokens that are decoded to look for a closing tag that is not one token."""
+
+
+class Rendering:
+    """Encodes prompts, actions and observations for one tokenizer, and knows where actions stop."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop_tags: Sequence[str]) -> None:
+        if tokenizer.chat_template is None:
+            raise PolicyError(
+                f"{tokenizer.name_or_path}: its tokenizer has no chat template. Set one in "
+                "tokenizer_config.json, or use the instruction-tuned model of the same family."
+            )
+        self.tokenizer = tokenizer
+        self._stop_tags = tuple(stop_tags)
+        pieces = [self._encode(tag) for tag in stop_tags]
+        self.knows_tags = all(len(piece) == 1 for piece in pieces)
+        self._stop_ids = frozenset(piece[0] for piece in pieces) if self.knows_tags else frozenset()
+        self.observation_ids = lru_cache(maxsize=65_536)(self._observation_ids)
+        self.prompt_ids = lru_cache(maxsize=65_536)(self._prompt_ids)
+
+    def action_ids(self, text: str) -> tuple[int, ...]:
+        """Ids of an action that a teacher wrote."""
+        return tuple(self._encode(text))
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """The text that `token_ids` spell, tags included."""
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+    def ends_action(self, action_ids: Sequence[int]) -> bool:
+        """Whether the last id of a growing action completes a closing tag."""
+        if self.knows_tags:
+            return action_ids[-1] in self._stop_ids
+        tail = self.text(action_ids[-_TAIL_TOKENS:])
+        return any(tag in tail for tag in self._stop_tags)
+
+    def _prompt_ids(self, prompt: tuple[Message, ...]) -> tuple[int, ...]:
+        messages = [message.model_dump() for message in prompt]
+        if not self.knows_tags:
+            messages[-1]["content"] = INSTRUCTIONS + messages[-1]["content"]
+        text = self.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False
+        )
+        return tuple(self._encode(str(text)))
+
+    def _observation_ids(self, observation: str) -> tuple[int, ...]:
+        # A document may spell a tag; it must reach the policy as text, never as control.
+        defused = observation.replace("<", "(").replace(">", ")")
+        return tuple(self._encode(f"<information> {defused} </information>"))
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False))

@@ -1,0 +1,38 @@
+"""MLflow: runs, model versions with their digests, the promotion gate, and the way back.
+
+espalier promote espalier-search-agent        compares, and moves @champion if it passes
+espalier load espalier-search-agent@champion --to DIR
+"""
+
+from espalier.registry.connection import TrackingTarget, tracking_target
+from espalier.registry.gate import Comparison, PromotionGate
+from espalier.registry.loading import champion_policy, load_version
+from espalier.registry.model import ModelVersion, RegisteredModel, versions
+from espalier.registry.promotion import Promotion, promote, rollback
+from espalier.registry.tracker import MlflowTracker
+from espalier.registry.tracking import (
+    ParentRun,
+    open_parent_run,
+    stage_tracking,
+    tracker_from_environment,
+)
+
+__all__ = [
+    "Comparison",
+    "MlflowTracker",
+    "ModelVersion",
+    "ParentRun",
+    "Promotion",
+    "PromotionGate",
+    "RegisteredModel",
+    "TrackingTarget",
+    "champion_policy",
+    "load_version",
+    "open_parent_run",
+    "promote",
+    "rollback",
+    "stage_tracking",
+    "tracker_from_environment",
+    "tracking_target",
+    "versions",
+]

@@ -1,0 +1,117 @@
+"""The figures of a run with the tables they were drawn from; a stage that did not run has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from espalier.reporting.columns import measured
+from espalier.reporting.comparison import exact_match_table
+from espalier.reporting.formats import number
+from espalier.reporting.plots import (
+    GRPO_CURVES,
+    POLICIES,
+    WARM_START_CURVES,
+    Curve,
+    pass_rate_bins,
+    plot_curve,
+    plot_exact_match,
+    plot_pass_rate_histogram,
+)
+from espalier.reporting.run_directory import RunDirectory
+from espalier.reporting.svg import Table, downloadable, embed
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Figures side by side, and the one table behind them."""
+
+    figures: tuple[Markup, ...]
+    table: Table
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PassRates:
+    """The curriculum's histogram and what it adds up to."""
+
+    chart: Chart
+    kept: int
+    tasks: int
+    band: tuple[float, float] | None
+
+
+def warm_start_chart(run: RunDirectory) -> Chart | None:
+    """Loss and dev EM of the warm start against its optimizer steps."""
+    return _history_chart(run, "warm_start", WARM_START_CURVES)
+
+
+def grpo_chart(run: RunDirectory) -> Chart | None:
+    """Reward, pass rate, dev EM and the health signals of GRPO against its optimizer steps."""
+    return _history_chart(run, "train", GRPO_CURVES)
+
+
+def pass_rates(run: RunDirectory) -> PassRates | None:
+    """Histogram of the pass rates that the warm-started policy has on the training tasks."""
+    table = run.table("filter_curriculum", "pass_rates.parquet")
+    if table is None or table.empty:
+        return None
+    bins = pass_rate_bins(table)
+    band = _kept_band(run.profile)
+    kept = int(bins["kept"].to_numpy().sum())
+    told = "; ".join(
+        f"pass rate {row['pass_rate']:.2f}: {row['kept']} kept, {row['left_out']} left out"
+        for row in bins.to_dict("records")
+    )
+    figure = embed(
+        plot_pass_rate_histogram(bins, band),
+        "pass-rates",
+        f"Histogram of pass rates, {kept} of {len(table)} tasks kept. {told}",
+    )
+    return PassRates(Chart((figure,), downloadable(bins, "pass_rates.csv")), kept, len(table), band)
+
+
+def exact_match_chart(results: Mapping[str, Any]) -> Chart | None:
+    """Held-out EM by hops, one bar per policy."""
+    table = exact_match_table(results, "by_hops")
+    if table.empty:
+        return None
+    told = "; ".join(
+        f"{row['hops']} hops: "
+        + ", ".join(f"{policy.replace('_', ' ')} {number(row[policy])}" for policy in POLICIES)
+        for row in table.to_dict("records")
+    )
+    figure = embed(plot_exact_match(table), "exact-match", f"Held-out exact match by hops. {told}")
+    return Chart((figure,), downloadable(table, "exact_match_by_hops.csv"))
+
+
+def _history_chart(run: RunDirectory, stage: str, curves: Sequence[Curve]) -> Chart | None:
+    history = run.table(stage, "history.parquet")
+    if history is None or history.empty or "step" not in history:
+        return None
+    figures = tuple(
+        embed(plot_curve(history, curve), f"{stage}-{curve.column}", _told(history, curve))
+        for curve in curves
+        if curve.column in history and len(measured(history, "step", curve.column).y)
+    )
+    best_step = run.measured(stage).get("best_step")
+    note = "" if best_step is None else f"Weights kept: step {best_step}, best on dev questions."
+    return Chart(figures, downloadable(history, f"{stage}_history.csv"), note)
+
+
+def _told(history: pd.DataFrame, curve: Curve) -> str:
+    steps, values = measured(history, "step", curve.column)
+    return (
+        f"{curve.title} ({curve.unit}) against optimizer step: {values[0]:.4g} at step "
+        f"{steps[0]:.0f}, {values[-1]:.4g} at step {steps[-1]:.0f}, lowest {values.min():.4g}, "
+        f"highest {values.max():.4g}."
+    )
+
+
+def _kept_band(profile: Mapping[str, Any]) -> tuple[float, float] | None:
+    band = profile.get("curriculum", {}).get("pass_rate_band")
+    return (float(band[0]), float(band[1])) if band else None

@@ -1,0 +1,155 @@
+"""The artifact folders of one run, found by the stage that made them; absent ones are no fault."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from espalier.artifacts import ArtifactError, Manifest, file_digest, read_manifest
+from espalier.artifacts.manifest import MANIFEST_NAME
+
+_FAILED_VALIDATION = "validation_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedArtifact:
+    """One artifact folder; every file is checked against the manifest when it is read."""
+
+    path: Path
+    manifest: Manifest
+
+    def file(self, name: str) -> Path | None:
+        """The checked path of a payload file, or None where the artifact has no such file.
+
+        Raises:
+            ArtifactError: the file is gone, or its bytes are not those that were published.
+        """
+        if name not in self.manifest.files:
+            return None
+        path = self.path / name
+        if not path.is_file() or file_digest(path) != self.manifest.files[name]:
+            raise ArtifactError(
+                f"{path}: its bytes are not those that were published (missing, truncated or "
+                f"edited). Delete {self.path} and run the same command again."
+            )
+        return path
+
+    def json(self, name: str) -> Any:  # noqa: ANN401 (whatever the stage's JSON holds)
+        """The parsed JSON of a payload file, or None where there is no such file."""
+        path = self.file(name)
+        if path is None:
+            return None
+        try:
+            return json.loads(path.read_bytes())
+        except ValueError as error:
+            raise ArtifactError(f"{path}: does not parse as JSON ({error})") from error
+
+    def table(self, name: str) -> pd.DataFrame | None:
+        """A parquet payload file as a table, or None where there is no such file."""
+        path = self.file(name)
+        if path is None:
+            return None
+        try:
+            return pq.read_table(path).to_pandas()
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ArtifactError(f"{path}: not a readable parquet file ({error})") from error
+
+    def text(self, name: str) -> str:
+        """The text of a payload file, or nothing where there is no such file."""
+        path = self.file(name)
+        return path.read_text(encoding="utf-8", errors="replace") if path else ""
+
+    def measured(self) -> dict[str, Any]:
+        """Seconds, memory and throughput that the stage measured (run.json)."""
+        found = self.json("run.json")
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """What one run has published so far."""
+
+    path: Path
+    profile: dict[str, Any]
+    artifacts: dict[str, PublishedArtifact]
+    """Stage name -> its artifact, as the manifest's producer says."""
+    usage: dict[str, dict[str, float]]
+    """Stage name -> seconds and peak memory over all attempts, where the runner measured them."""
+    failed_validation: PublishedArtifact | None = None
+    """What a validation that stopped the run has left instead of its artifact."""
+
+    def json(self, stage: str, name: str) -> Any:  # noqa: ANN401 (whatever the stage's JSON holds)
+        """The parsed JSON of a stage's payload file; None where the stage did not run."""
+        artifact = self.artifacts.get(stage)
+        return artifact.json(name) if artifact else None
+
+    def measured(self, stage: str) -> dict[str, Any]:
+        """What a stage measured of itself, and what the runner measured of all its attempts."""
+        artifact = self.artifacts.get(stage)
+        return {**(artifact.measured() if artifact else {}), **self.usage.get(stage, {})}
+
+    def table(self, stage: str, name: str) -> pd.DataFrame | None:
+        """A stage's parquet payload file; None where the stage did not run."""
+        artifact = self.artifacts.get(stage)
+        return artifact.table(name) if artifact else None
+
+
+def open_run(run_dir: Path) -> RunDirectory:
+    """Find the artifacts below `run_dir`; drafts and work folders (dotted names) do not count.
+
+    Raises:
+        ArtifactError: no such folder, or a manifest or profile that does not parse.
+    """
+    if not run_dir.is_dir():
+        raise ArtifactError(f"{run_dir}: no such run. Point at a folder that `espalier run` made.")
+    folders = sorted(path.parent for path in run_dir.glob(f"[!.]*/{MANIFEST_NAME}"))
+    found = [PublishedArtifact(folder, read_manifest(folder)) for folder in folders]
+    failed = [artifact for artifact in found if artifact.path.name == _FAILED_VALIDATION]
+    artifacts = {a.manifest.producer: a for a in found if a not in failed}
+    return RunDirectory(
+        path=run_dir,
+        profile=_json_object(run_dir / "profile.json"),
+        artifacts=artifacts,
+        usage=_json_object(run_dir / "timings.json"),
+        failed_validation=failed[0] if failed else None,
+    )
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write `text` beside `path` and rename it there, so that no reader sees half a file.
+
+    Raises:
+        ArtifactError: the folder cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        with draft.open("w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise ArtifactError(
+            f"{path}: could not be written ({error}). Free space or mend the folder's rights, "
+            "and run the same command again."
+        ) from error
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    """The object that a file of the run folder holds; empty where there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ArtifactError(f"{path}: does not parse as JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise ArtifactError(f"{path}: holds no JSON object. Run the same command again.")
+    return found

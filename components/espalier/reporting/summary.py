@@ -1,0 +1,144 @@
+"""RUN/summary.json: the figures of a run in one documented shape, for scripts to read.
+
+Rates are 0-1, times are seconds, memory is MiB. A figure that no stage has measured yet is null,
+so that every key is there from the first stage on; `stages` and `digests` hold what has run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from espalier.artifacts import ArtifactError
+from espalier.config import STAGE_SECTIONS
+from espalier.reporting.run_directory import RunDirectory, open_run, replace_text
+
+Interval = tuple[float, float]
+
+
+class _Figures(BaseModel):
+    """A table of the summary: takes its own keys out of a stage's larger one."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class PolicyFigures(_Figures):
+    """One policy on the held-out questions."""
+
+    em: float
+    """Share of questions whose greedy answer matches exactly."""
+    f1: float
+    n: int
+    ci95: Interval
+    """Bootstrap interval of `em`."""
+
+
+class Gain(_Figures):
+    """EM of the trained minus that of the warm-started policy, on the same questions."""
+
+    em: float
+    ci95: Interval
+    """Bootstrap interval of the paired difference."""
+
+
+class EvaluationFigures(_Figures):
+    """The three policies of a run, and what training added."""
+
+    untrained: PolicyFigures | None = None
+    warm_start: PolicyFigures | None = None
+    trained: PolicyFigures | None = None
+    gain: Gain | None = None
+
+
+class StageFigures(_Figures):
+    """What one stage cost."""
+
+    seconds: float | None = None
+    peak_rss_mb: float | None = None
+
+
+class Throughput(_Figures):
+    """Tokens a second, of the two stages that spend the time."""
+
+    sft_tokens_per_s: float | None = None
+    rollout_tokens_per_s: float | None = None
+
+
+class RegistryEntry(_Figures):
+    """Where the trained policy was registered."""
+
+    name: str | None = None
+    version: int | None = None
+
+
+class Summary(BaseModel, frozen=True, extra="forbid"):
+    """The shape of RUN/summary.json."""
+
+    eval: EvaluationFigures = EvaluationFigures()
+    stages: dict[str, StageFigures] = Field(default_factory=dict)
+    """Stage name -> its cost, in the order in which stages run."""
+    throughput: Throughput = Throughput()
+    registry: RegistryEntry = RegistryEntry()
+    digests: dict[str, str] = Field(default_factory=dict)
+    """Artifact folder -> content digest."""
+
+
+def write_summary(run_dir: Path, registry: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Collect the run's figures, write RUN/summary.json in one rename, and return it.
+
+    Args:
+        run_dir: folder of a finished or partly finished run.
+        registry: `name` and `version` of the registered model; None reads what the register
+            stage left in its artifact.
+
+    Raises:
+        ArtifactError: a folder that is no run, or an artifact that was damaged after publishing.
+    """
+    summary = summarize(open_run(run_dir), registry)
+    text = summary.model_dump_json(indent=2)
+    replace_text(run_dir / "summary.json", text + "\n")
+    return json.loads(text)
+
+
+def summarize(run: RunDirectory, registry: Mapping[str, Any] | None) -> Summary:
+    """The figures that the run's artifacts hold so far."""
+    results = run.json("evaluate", "results.json") or {}
+    in_order = sorted(run.artifacts, key=_stage_order)
+    measured = {stage: run.measured(stage) for stage in in_order}
+    try:
+        return Summary(
+            eval=EvaluationFigures.model_validate(results.get("eval", {})),
+            stages={stage: StageFigures.model_validate(measured[stage]) for stage in in_order},
+            throughput=Throughput(
+                sft_tokens_per_s=measured.get("warm_start", {}).get("sft_tokens_per_s"),
+                rollout_tokens_per_s=measured.get("train", {}).get("rollout_tokens_per_s"),
+            ),
+            registry=RegistryEntry.model_validate(dict(registry or _registered(run))),
+            digests={
+                a.path.name: a.manifest.content for a in map(run.artifacts.get, in_order) if a
+            },
+        )
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(str(part) for part in fault["loc"])
+        raise ArtifactError(
+            f"{run.path}: {error.title}.{where} is not of the documented shape ({fault['msg']}). "
+            "Run the stage that wrote it again."
+        ) from error
+
+
+def _registered(run: RunDirectory) -> dict[str, Any]:
+    """Name and version out of the registration artifact; ids of a server live in its run.json."""
+    artifact = run.artifacts.get("register")
+    if artifact is None:
+        return {}
+    return {**(artifact.json("registered.json") or {}), **artifact.measured()}
+
+
+def _stage_order(stage: str) -> tuple[int, str]:
+    stages = list(STAGE_SECTIONS)
+    return (stages.index(stage) if stage in stages else len(stages), stage)

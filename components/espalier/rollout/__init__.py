@@ -1,0 +1,1 @@
+"""Rolling episodes out: trajectories, the episode loop, and the engines that sample tokens."""

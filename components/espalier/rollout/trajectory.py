@@ -1,0 +1,165 @@
+"""The record of one attempt at one task, and its parquet file."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from espalier.artifacts import ArtifactError
+from espalier.tasks import Message
+
+
+class FinishReason(enum.StrEnum):
+    """Why a trajectory ended."""
+
+    ANSWERED = "answered"
+    MAX_TURNS = "max_turns"
+    MAX_TOKENS = "max_tokens"
+    PARSE_ERROR = "parse_error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One policy message and the observation it provoked, as spans of `token_ids`."""
+
+    action_start: int
+    action_end: int
+    observation_end: int
+    """Equal to `action_end` where nothing was observed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A parsed request and what came of it."""
+
+    name: str
+    argument: str
+    result: str
+    succeeded: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One attempt at one task, as the tokens the policy saw (P prompt, O observation) and sampled (A).
+
+        token_ids          P P P A A O O A      two turns, one tool call
+        action_mask        0 0 0 1 1 0 0 1
+        behavior_logprobs  0 0 0 a b 0 0 c      nats, under the policy that sampled; 0.0 where action_mask is 0
+
+    A teacher's demonstration is text until the warm start encodes it with the policy's own
+    tokenizer: until then `token_ids`, `action_mask`, `behavior_logprobs` and `turns` are empty.
+    """
+
+    task_id: str
+    group_id: str
+    messages: tuple[Message, ...]
+    tool_calls: tuple[ToolCall, ...]
+    reward: dict[str, float]
+    """The named terms; their sum is the scalar reward. `outcome` is one of them."""
+    answer: str | None
+    finish_reason: FinishReason
+    policy_version: int
+    token_ids: tuple[int, ...] = ()
+    action_mask: tuple[int, ...] = ()
+    behavior_logprobs: tuple[float, ...] = ()
+    turns: tuple[Turn, ...] = ()
+    detour: str = ""
+    """Kind of detour that a teacher took on the way; empty where it took none."""
+
+    @property
+    def total_reward(self) -> float:
+        """Sum of the named terms."""
+        return sum(self.reward.values())
+
+
+_SCHEMA = pa.schema(
+    [
+        ("task_id", pa.string()),
+        ("group_id", pa.string()),
+        ("messages", pa.string()),
+        ("tool_calls", pa.string()),
+        ("reward", pa.string()),
+        ("answer", pa.string()),
+        ("finish_reason", pa.string()),
+        ("policy_version", pa.int64()),
+        ("token_ids", pa.list_(pa.int32())),
+        ("action_mask", pa.list_(pa.int8())),
+        ("behavior_logprobs", pa.list_(pa.float32())),
+        ("turns", pa.list_(pa.list_(pa.int32()))),
+        ("detour", pa.string()),
+    ]
+)
+
+
+def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> int:
+    """Write one row a trajectory and return how many there were."""
+    pq.write_table(pa.Table.from_pylist([_row(t) for t in trajectories], schema=_SCHEMA), path)
+    return len(trajectories)
+
+
+def read_trajectories(path: Path) -> list[Trajectory]:
+    """Read a trajectory file.
+
+    Raises:
+        ArtifactError: a file that is not parquet, is truncated, or has a row whose mask and
+            log-probs are not as long as its tokens.
+    """
+    try:
+        rows = pq.read_table(path, schema=_SCHEMA).to_pylist()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ArtifactError(
+            f"{path}: not a readable parquet file of trajectories ({error}). "
+            "Delete the artifact and run its stage again."
+        ) from error
+    return [_trajectory(path, number, row) for number, row in enumerate(rows)]
+
+
+def _row(trajectory: Trajectory) -> dict[str, object]:
+    calls = [
+        {"name": c.name, "argument": c.argument, "result": c.result, "succeeded": c.succeeded}
+        for c in trajectory.tool_calls
+    ]
+    messages = [message.model_dump() for message in trajectory.messages]
+    return {
+        "task_id": trajectory.task_id,
+        "group_id": trajectory.group_id,
+        "messages": json.dumps(messages, ensure_ascii=False),
+        "tool_calls": json.dumps(calls, ensure_ascii=False),
+        "reward": json.dumps(trajectory.reward),
+        "answer": trajectory.answer,
+        "finish_reason": trajectory.finish_reason.value,
+        "policy_version": trajectory.policy_version,
+        "token_ids": list(trajectory.token_ids),
+        "action_mask": list(trajectory.action_mask),
+        "behavior_logprobs": list(trajectory.behavior_logprobs),
+        "turns": [[t.action_start, t.action_end, t.observation_end] for t in trajectory.turns],
+        "detour": trajectory.detour,
+    }
+
+
+def _trajectory(path: Path, number: int, row: dict[str, object]) -> Trajectory:
+    fields = dict(row)
+    tokens = len(row["token_ids"])  # pyright: ignore[reportArgumentType] (arrow rows are untyped)
+    for name in ("action_mask", "behavior_logprobs"):
+        if len(row[name]) != tokens:  # pyright: ignore[reportArgumentType] (arrow rows are untyped)
+            raise ArtifactError(
+                f"{path}, row {number}: trajectory of task {row['task_id']} has {tokens} tokens and "
+                f"another number of {name}. Write the engine's token_ids, or drop the row."
+            )
+        fields[name] = tuple(row[name])  # pyright: ignore[reportArgumentType]
+    fields["token_ids"] = tuple(row["token_ids"])  # pyright: ignore[reportArgumentType]
+    fields["messages"] = tuple(Message(**m) for m in json.loads(str(row["messages"])))
+    fields["tool_calls"] = tuple(ToolCall(**c) for c in json.loads(str(row["tool_calls"])))
+    fields["reward"] = json.loads(str(row["reward"]))
+    fields["finish_reason"] = FinishReason(str(row["finish_reason"]))
+    fields["turns"] = tuple(
+        Turn(action_start=start, action_end=end, observation_end=seen)
+        for start, end, seen in row["turns"]  # pyright: ignore[reportGeneralTypeIssues]
+    )
+    return Trajectory(**fields)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,35 @@
+"""What has to be set so that a run repeats itself bit for bit, on any of its runners."""
+
+from __future__ import annotations
+
+import os
+
+_ENVIRONMENT = {
+    # MKL picks another summation order when a buffer is aligned differently; this forbids it.
+    "MKL_CBWR": "COMPATIBLE",
+    "TOKENIZERS_PARALLELISM": "false",
+    # A policy is a local directory; a hub that is asked first costs seconds where there is no net.
+    "HF_HUB_OFFLINE": "1",
+    # transformers draws a bar for every file of a policy that is read or written.
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "GX_ANALYTICS_ENABLED": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+
+
+def prepare_environment() -> None:
+    """Set the variables that libraries read when they are first imported; a set one stays."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def prepare_torch(threads: int) -> None:
+    """Fix torch's thread count and refuse operations without a deterministic implementation.
+
+    Args:
+        threads: CPU threads of torch; sums are split by it, so it is part of the profile.
+    """
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(mode=True)

@@ -1,0 +1,76 @@
+"""A profile from what a person names it by: a name, a path, or its whole JSON."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from espalier.artifacts import ProfileError
+from espalier.config import STAGE_SECTIONS, Profile, load_profile
+from espalier.steps.pipeline_files import pipelines_dir, profile_names
+
+
+def named_profile(name: str, overrides: Sequence[str] = ()) -> Profile:
+    """The profile of that name under `pipelines/profiles`, or the TOML file at that path.
+
+    Args:
+        name: `laptop`, or `path/to/own.toml` (anything with a slash or a .toml suffix is a path).
+        overrides: `section.key=value` each.
+
+    Raises:
+        ProfileError: no such profile (with the nearest name), or one that does not parse.
+    """
+    if "/" in name or name.endswith(".toml"):
+        return load_profile(Path(name), overrides)
+    known = profile_names()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)};"
+        raise ProfileError(f"{name}: no such profile; {hint} a path ends in .toml")
+    return load_profile(pipelines_dir() / "profiles" / f"{name}.toml", overrides)
+
+
+def resolved_profile(profile: str, *, seed: int, overrides: str) -> Profile:
+    """The profile of a Kubeflow run, from the three fields of its form.
+
+    Args:
+        profile: name of a profile in the image, or the JSON of a whole profile.
+        seed: replaces the profile's own.
+        overrides: `section.key=value`, several separated by semicolons or line ends.
+
+    Raises:
+        ProfileError: no such profile, one that does not parse, or overrides of a whole profile.
+    """
+    pairs = [pair.strip() for pair in overrides.replace("\n", ";").split(";") if pair.strip()]
+    if not profile.lstrip().startswith("{"):
+        return named_profile(profile.strip(), [*pairs, f"seed={seed}"])
+    if pairs:
+        raise ProfileError(
+            "overrides go with the name of a profile; this run was given a whole profile as JSON: "
+            "change the values there"
+        )
+    return parsed_profile(profile).model_copy(update={"seed": seed})
+
+
+def parsed_profile(profile_json: str) -> Profile:
+    """The profile that `profile_json` spells, as `resolve_profile` handed it on.
+
+    Raises:
+        ProfileError: JSON that is not a profile of this version.
+    """
+    try:
+        return Profile.model_validate_json(profile_json)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "profile"
+        raise ProfileError(f"profile JSON: {where}: {first['msg']}") from error
+
+
+def stage_settings(profile: Profile, stage: str) -> dict[str, Any]:
+    """What `stage` reads of the profile, as parameters of its tracked run."""
+    sections = {"seed", "threads", *STAGE_SECTIONS[stage]}
+    return profile.model_dump(mode="json", include=sections)

@@ -1,0 +1,53 @@
+"""The teacher's notebook: actions and observations of one episode, and the trajectory of them."""
+
+from __future__ import annotations
+
+from espalier.environments import NO_RESULTS
+from espalier.knowledge.search import SearchTool
+from espalier.rollout.trajectory import FinishReason, ToolCall, Trajectory
+from espalier.synthesis import plans
+from espalier.tasks import Message, Task
+
+
+class Episode:
+    """One attempt at one task through the real search tool."""
+
+    def __init__(self, task: Task, search: SearchTool) -> None:
+        self._task = task
+        self._search = search
+        self._messages = list(task.prompt)
+        self._calls: list[ToolCall] = []
+        self.detour = ""
+
+    def search(self, thought: str, query: str) -> str:
+        """Search, note action and observation, and return the observation."""
+        observation = self._search.observation(query)
+        self._say(plans.search_action(thought, query))
+        self._messages.append(Message(role="tool", content=observation))
+        found = observation != NO_RESULTS
+        self._calls.append(
+            ToolCall(name="search", argument=query, result=observation, succeeded=found)
+        )
+        return observation
+
+    def peek(self, query: str) -> str:
+        """What a search would show, without making it part of the episode."""
+        return self._search.observation(query)
+
+    def answered(self, answer: str) -> Trajectory:
+        """End with `answer`; the caller has verified that it is right."""
+        self._say(plans.answer_action(plans.ready_to_answer(), answer))
+        return Trajectory(
+            task_id=self._task.task_id,
+            group_id=f"teacher/{self._task.task_id}",
+            messages=tuple(self._messages),
+            tool_calls=tuple(self._calls),
+            reward={"outcome": 1.0},
+            answer=answer,
+            finish_reason=FinishReason.ANSWERED,
+            policy_version=0,
+            detour=self.detour,
+        )
+
+    def _say(self, action: str) -> None:
+        self._messages.append(Message(role="assistant", content=action))

@@ -1,0 +1,52 @@
+"""A query as a route: which lines to look up, from which names, in which order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from espalier.knowledge import KnowledgeGraph
+from espalier.synthesis.webshaper.query import (
+    Constant,
+    ConstantSet,
+    Intersection,
+    Projection,
+    Query,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Start at each of `names` and follow `labels`; the last line may list several values."""
+
+    names: tuple[str, ...]
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Walk every arm, keep what all of them share, and follow `tail` from there."""
+
+    arms: tuple[Arm, ...]
+    tail: tuple[str, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The line of every search, in order."""
+        walked = (label for arm in self.arms for _ in arm.names for label in arm.labels)
+        return (*walked, *self.tail)
+
+
+def route_of(query: Query, graph: KnowledgeGraph) -> Route:
+    """The route of a chain, or of an intersection of chains with a chain behind it."""
+    labels: list[str] = []
+    while isinstance(query, Projection):
+        labels.insert(0, graph.relations[query.relation].label)
+        query = query.inner
+    if isinstance(query, Intersection):
+        arms = tuple(arm for part in query.parts for arm in route_of(part, graph).arms)
+        return Route(arms, tuple(labels))
+    if isinstance(query, Constant | ConstantSet):
+        ids = (query.entity_id,) if isinstance(query, Constant) else query.entity_ids
+        names = tuple(graph.entities[entity_id].name for entity_id in ids)
+        return Route((Arm(names, tuple(labels)),), ())
+    raise NotImplementedError("a union of projections is evaluated, but no teacher walks it")

@@ -1,0 +1,145 @@
+"""Queries as trees of knowledge projections (WebShaper, Tao et al. 2025, arXiv:2507.15061).
+
+A knowledge projection R(V) is the set of entities that stand in relation R to the set V. Here the
+projection runs forward: R(V) holds the objects of R whose subject is in V, so that whoever reads
+the documents of V finds them. A question asks for the one entity of such a tree:
+
+    currency(country([Lyon]))                          the currency of the country of Lyon
+    capital((neighbours([A]) & neighbours([B])))       an intersection, then one projection more
+    neighbours([A | B])                                R-Union: R({A}) + R({B}) = R({A, B})
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+_PLAIN = re.compile(r"[\w:.\-]+(?: [\w:.\-]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """An entity that the question names."""
+
+    entity_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantSet:
+    """Several named entities that stand for each other: the operand of an R-Union."""
+
+    entity_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """The objects of `relation` whose subject is in `inner`."""
+
+    relation: str
+    inner: Query
+
+
+@dataclass(frozen=True, slots=True)
+class Intersection:
+    """Entities that every part holds."""
+
+    parts: tuple[Query, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """Entities that some part holds."""
+
+    parts: tuple[Query, ...]
+
+
+Query: TypeAlias = Constant | ConstantSet | Projection | Intersection | Union
+
+
+def children(query: Query) -> tuple[Query, ...]:
+    """The queries directly below a node; constants have none."""
+    match query:
+        case Projection(_, inner):
+            return (inner,)
+        case Intersection(parts) | Union(parts):
+            return parts
+        case Constant() | ConstantSet():
+            return ()
+
+
+def nodes(query: Query) -> Iterator[Query]:
+    """Every node of the tree, the root first."""
+    yield query
+    for child in children(query):
+        yield from nodes(child)
+
+
+def constants(query: Query) -> tuple[str, ...]:
+    """Ids of the named entities, in reading order."""
+    found: list[str] = []
+    for node in nodes(query):
+        if isinstance(node, Constant):
+            found.append(node.entity_id)
+        elif isinstance(node, ConstantSet):
+            found.extend(node.entity_ids)
+    return tuple(found)
+
+
+def hops(query: Query) -> int:
+    """Projections on the longest path from the target to a constant."""
+    below = max((hops(child) for child in children(query)), default=0)
+    return below + isinstance(query, Projection)
+
+
+def canonical(query: Query) -> str:
+    """Text that two queries share exactly when they are the same question.
+
+    The order and the nesting of intersections and unions do not matter, nor do repeated parts.
+    """
+    match query:
+        case Constant(entity_id):
+            return f"[{_quoted(entity_id)}]"
+        case ConstantSet(entity_ids):
+            return f"[{' | '.join(sorted(map(_quoted, set(entity_ids))))}]"
+        case Projection(relation, inner):
+            return f"{_quoted(relation)}({canonical(inner)})"
+        case Intersection():
+            return _joined(" & ", query)
+        case Union():
+            return _joined(" + ", query)
+
+
+def signature(query: Query) -> str:
+    """The canonical text with `C` for every constant: which relations, in which shape."""
+    match query:
+        case Constant():
+            return "C"
+        case ConstantSet(entity_ids):
+            return "|".join("C" for _ in entity_ids)
+        case Projection(relation, inner):
+            return f"{_quoted(relation)}({signature(inner)})"
+        case Intersection(parts):
+            return f"({' & '.join(sorted(map(signature, parts)))})"
+        case Union(parts):
+            return f"({' + '.join(sorted(map(signature, parts)))})"
+
+
+def _joined(separator: str, query: Intersection | Union) -> str:
+    """Sorted distinct texts of the parts, nested nodes of the same type flattened."""
+    texts: set[str] = set()
+    pending = list(query.parts)
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Intersection | Union) and type(part) is type(query):
+            pending.extend(part.parts)
+        else:
+            texts.add(canonical(part))
+    return texts.pop() if len(texts) == 1 else f"({separator.join(sorted(texts))})"
+
+
+def _quoted(name: str) -> str:
+    """The name itself where it holds no character of the notation, else as a JSON string."""
+    return name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)

@@ -1,0 +1,75 @@
+"""Rules about what a solver can read: no shortcut past the chain, and every line readable."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from espalier.synthesis.webshaper.candidate import Candidate, World
+from espalier.synthesis.webshaper.query import Constant, Projection, constants
+
+
+def answer_on_chain(candidate: Candidate) -> bool:
+    """The answer is named by the question, or met as an intermediate."""
+    world = candidate.world
+    answer = world.folded_name(candidate.answer)
+    earlier = (*constants(candidate.query), *candidate.subjects)
+    return any(world.folded_name(entity) == answer for entity in earlier)
+
+
+def answer_in_earlier_document(candidate: Candidate) -> bool:
+    """The answer can be read before the last step: the chain need not be followed."""
+    evidence = candidate.world.evidence
+    name = candidate.world.folded_name(candidate.answer)
+    return any(evidence.occurrences(name, document) for document in candidate.earlier_documents)
+
+
+def answer_twice_in_last_document(candidate: Candidate) -> bool:
+    """The last document shows the answer outside the line that is asked for."""
+    evidence = candidate.world.evidence
+    name = candidate.world.folded_name(candidate.answer)
+    return any(evidence.occurrences(name, document) > 1 for document in candidate.last_documents)
+
+
+def shorter_chain(candidate: Candidate) -> bool:
+    """Leaving out relations of the chain, up to all but one, yields the same answer."""
+    labels, start = _chain(candidate)
+    return any(
+        _follow(candidate.world, start, kept) == candidate.trace.answers
+        for length in range(1, len(labels))
+        for kept in combinations(labels, length)
+    )
+
+
+def unreadable_line(candidate: Candidate) -> bool:
+    """The split's solvers lack a line of the chain, or an observation would cut it short.
+
+    A list may be shorter than in the graph, as a view hides names; what the chain needs is there.
+    """
+    chain = set(candidate.entities)
+    for read in candidate.trace.reads:
+        line = candidate.line(read)
+        if line is None or len(line.split()) > candidate.world.max_line_words:
+            return True
+        listed = set(line.split("; "))
+        if not listed.issuperset(candidate.name(e) for e in read.objects if e in chain):
+            return True
+        if not listed.issubset(candidate.name(e) for e in read.objects):
+            return True
+    return False
+
+
+def _chain(candidate: Candidate) -> tuple[list[str], str]:
+    """Labels from the constant outwards, and the constant; no labels where it is not a chain."""
+    labels: list[str] = []
+    node = candidate.query
+    while isinstance(node, Projection):
+        labels.append(candidate.world.graph.relations[node.relation].label)
+        node = node.inner
+    return (labels[::-1], node.entity_id) if isinstance(node, Constant) else ([], "")
+
+
+def _follow(world: World, start: str, labels: tuple[str, ...]) -> frozenset[str]:
+    reached = frozenset((start,))
+    for label in labels:
+        reached = frozenset(found for entity in reached for found in world.labelled(label, entity))
+    return reached

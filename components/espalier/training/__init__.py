@@ -1,0 +1,1 @@
+"""Training: the pre-stage, the warm start, and GRPO."""

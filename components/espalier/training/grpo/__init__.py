@@ -1,0 +1,1 @@
+"""train: group-relative policy optimisation over search episodes."""

@@ -1,0 +1,1 @@
+"""prepare_policy: the base policy and its browsing pre-stage."""

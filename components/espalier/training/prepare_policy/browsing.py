@@ -1,0 +1,111 @@
+"""Browsing logs: question-free walks over train documents, in the grammar of episodes.
+
+A log names an entity, lists the lines to be read, searches for one after the other, carries the
+value it read into the next search, and ends by stating the last one:
+
+    <|user|> lyon <|assistant|> <think> country , currency </think> <search> lyon country </search>
+    <information> lyon | country: france </information> ... <answer> euro </answer>
+
+Most names are replaced by invented ones, so that the policy learns to read and copy a name rather
+than to remember it: a country of the held-out split must be as readable as one it has seen. It is
+a small agentic continual pre-training (Su et al. 2025, arXiv:2509.13310): nothing here asks.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from espalier.knowledge.documents import Document
+
+_HOP_WEIGHTS = (0.3, 0.3, 0.25, 0.15)
+"""Share of logs of 1 to 4 searches."""
+
+
+class ShowsDocuments(Protocol):
+    """What the generator needs of the search tool: how a result for a query looks."""
+
+    def show(self, document: Document, query: str) -> str:
+        """The observation of `query` if it finds `document`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A walk: what it starts from, and its messages as (text, whether the policy writes it)."""
+
+    start: str
+    pieces: tuple[tuple[str, bool], ...]
+
+
+class LogWriter:
+    """Writes logs over `documents`, grouped by the kind of entity that each describes."""
+
+    def __init__(
+        self,
+        documents: Sequence[Document],
+        kinds: Mapping[str, str],
+        object_kinds: Mapping[str, str],
+        search: ShowsDocuments,
+        *,
+        substitution_share: float,
+    ) -> None:
+        self._by_kind: dict[str, list[Document]] = defaultdict(list)
+        for document in documents:
+            if any(": " in line for line in document.lines):
+                self._by_kind[kinds.get(document.document_id, "")].append(document)
+        self._object_kinds = object_kinds
+        self._search = search
+        self._substitution_share = substitution_share
+        self._names = [document.title for document in documents]
+
+    def write(self, rng: random.Random) -> Log:
+        """One log; a function of the generator's state alone."""
+        hops = rng.choices(range(1, len(_HOP_WEIGHTS) + 1), _HOP_WEIGHTS)[0]
+        kind = rng.choice(list(self._by_kind))
+        start = name = self._renamed(rng.choice(self._by_kind[kind]).title, rng)
+        walk: list[tuple[str, str, str]] = []
+        while len(walk) < hops and kind in self._by_kind:
+            document = self._disguised(rng.choice(self._by_kind[kind]), name, rng)
+            label, _, values = rng.choice([x for x in document.lines if ": " in x]).partition(": ")
+            query = f"{name} {label}"
+            walk.append((label, query, self._search.show(document, query)))
+            name = rng.choice(values.split("; "))
+            kind = self._object_kinds.get(label, "")
+        return Log(start, tuple(_pieces(walk, name)))
+
+    def _disguised(self, document: Document, title: str, rng: random.Random) -> Document:
+        """The document under another title, with most of its values renamed."""
+        lines = []
+        for line in document.lines:
+            label, separator, values = line.partition(": ")
+            if separator:
+                renamed = [self._renamed(value, rng) for value in values.split("; ")]
+                line = f"{label}: {'; '.join(renamed)}"
+            lines.append(line)
+        return Document(document.document_id, title, tuple(lines), document.split)
+
+    def _renamed(self, name: str, rng: random.Random) -> str:
+        if rng.random() >= self._substitution_share:
+            return name
+        return invented_name(self._names, rng)
+
+
+def invented_name(names: Sequence[str], rng: random.Random) -> str:
+    """The head of one name and the tail of another: a name that nobody has read before."""
+    head, tail = rng.choice(names), rng.choice(names)
+    return (head[: (len(head) + 1) // 2] + tail[len(tail) // 2 :]).strip(" -'")
+
+
+def _pieces(walk: Sequence[tuple[str, str, str]], answer: str) -> list[tuple[str, bool]]:
+    pieces = []
+    labels = [label for label, _, _ in walk]
+    for number, (_, query, observation) in enumerate(walk):
+        plan = " , ".join(labels[number:])
+        pieces.append((f"<think> {plan} </think> <search> {query} </search>", True))
+        pieces.append((observation, False))
+    pieces.append((f"<think> answer </think> <answer> {answer} </answer>", True))
+    return pieces

@@ -1,0 +1,141 @@
+"""prepare_policy: the policy that every comparison calls untrained.
+
+Enters: knowledge (train view), accepted training tasks (for the tokenizer's words).
+Leaves: policy/ - a given model passed through, the champion, or the embedded policy with its own
+tokenizer and the reading skill of a browsing pre-stage; history.parquet of that pre-stage.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from espalier.artifacts import (
+    Manifest,
+    Provenance,
+    Tracker,
+    json_digest,
+    open_artifact,
+    publishing,
+    work_dir,
+)
+from espalier.config import OptimizerConfig, Profile
+from espalier.environments import STOP_TAGS
+from espalier.knowledge.documents import Document, load_documents
+from espalier.knowledge.graph import KnowledgeGraph
+from espalier.knowledge.search import SearchTool, documents_path
+from espalier.policy.embedded import build_policy
+from espalier.policy.loading import Policy, load_policy, save_policy
+from espalier.policy.rendering import Rendering
+from espalier.policy.tokenizer import train_tokenizer
+from espalier.tasks import Message, Task, read_tasks
+from espalier.training.checkpoint import CheckpointStore
+from espalier.training.history import write_history
+from espalier.training.packing import TrainingSequence
+from espalier.training.prepare_policy.browsing import LogWriter
+from espalier.training.supervised import SupervisedLoop, SupervisedPlan
+from espalier.training.warm_start.stage import HISTORY_COLUMNS
+
+_CHECKPOINT_STEPS = 50
+
+
+class Inputs(NamedTuple):
+    """Artifact directories that the stage reads."""
+
+    knowledge: Path
+    accepted: Path
+
+
+def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) -> Manifest:
+    """Make or fetch the base policy and publish it."""
+    manifests = {name: open_artifact(path) for name, path in inputs._asdict().items()}
+    provenance = Provenance(
+        producer="prepare_policy",
+        config_digest=profile.stage_digest("prepare_policy"),
+        seed=profile.seed,
+        inputs={name: manifest.content for name, manifest in manifests.items()},
+    )
+    history: list[dict[str, float]] = []
+    run_figures: dict[str, float] = {}
+    if profile.policy.model is not None:
+        policy = load_policy(profile.policy.model)
+        Rendering(policy.tokenizer, STOP_TAGS)  # refuses a tokenizer without a chat template
+    else:
+        policy = _fresh_policy(profile, inputs)
+        store = CheckpointStore(work_dir(output_dir), json_digest(provenance.model_dump()))
+        plan = _browsing_plan(profile, inputs, policy)
+        result = SupervisedLoop(policy.model, plan, store).run(tracker)
+        history = result.history
+        run_figures = {"prestage_tokens_per_s": result.tokens_per_s}
+    with publishing(output_dir, provenance) as draft:
+        save_policy(policy, draft.path / "policy")
+        write_history(draft.path / "history.parquet", history, HISTORY_COLUMNS)
+        (draft.path / "run.json").write_text(json.dumps(run_figures))
+        draft.rows["parameters"] = policy.model.num_parameters()
+    return draft.published
+
+
+def _fresh_policy(profile: Profile, inputs: Inputs) -> Policy:
+    documents = load_documents(documents_path(inputs.knowledge, "train"))
+    tasks = read_tasks(inputs.accepted / "tasks" / "train.jsonl")
+    tokenizer = train_tokenizer(_tokenizer_texts(documents, tasks), profile.policy.vocab_size)
+    model = build_policy(
+        profile.policy, tokenizer, max_tokens=profile.episode.max_tokens, seed=profile.seed
+    )
+    return Policy(model, tokenizer)
+
+
+def _tokenizer_texts(documents: list[Document], tasks: list[Task]) -> Iterator[str]:
+    """Train documents and train questions: no held-out name is among the words."""
+    for document in documents:
+        yield document.title
+        yield from document.lines
+    for task in tasks:
+        yield task.question
+
+
+def _browsing_plan(profile: Profile, inputs: Inputs, policy: Policy) -> SupervisedPlan:
+    config = profile.policy.prestage
+    graph = KnowledgeGraph.load(inputs.knowledge)
+    writer = LogWriter(
+        load_documents(documents_path(inputs.knowledge, "train")),
+        {e.document_id: e.kind for e in graph.entities.values() if e.document_id},
+        {relation.label: relation.object_kind for relation in graph.relations.values()},
+        SearchTool.open(inputs.knowledge, "train", profile.search),
+        substitution_share=config.substitution_share,
+    )
+    rendering = Rendering(policy.tokenizer, STOP_TAGS)
+
+    def sequences_at(step: int) -> list[TrainingSequence]:
+        rng = random.Random(f"browsing:{profile.seed}:{step}")
+        sequences: list[TrainingSequence] = []
+        tokens = 0
+        while tokens < config.tokens_per_step:
+            sequence = _encoded_log(writer, rendering, rng)
+            if len(sequence.token_ids) <= profile.episode.max_tokens:
+                sequences.append(sequence)
+                tokens += len(sequence.token_ids)
+        return sequences
+
+    return SupervisedPlan(
+        name="browsing pre-stage",
+        sequences_at=sequences_at,
+        steps=config.steps,
+        optimizer=OptimizerConfig(learning_rate=config.learning_rate),
+        row_tokens=profile.episode.max_tokens,
+        micro_batch_tokens=profile.training.micro_batch_tokens,
+        checkpoint_every=_CHECKPOINT_STEPS,
+    )
+
+
+def _encoded_log(writer: LogWriter, rendering: Rendering, rng: random.Random) -> TrainingSequence:
+    log = writer.write(rng)
+    token_ids = list(rendering.prompt_ids((Message(role="user", content=log.start),)))
+    for text, written in log.pieces:
+        encode = rendering.action_ids if written else rendering.observation_ids
+        token_ids.extend(encode(text))
+    # next-token training on everything, as in continual pre-training; nothing predicts the start
+    return TrainingSequence(token_ids=tuple(token_ids), loss_mask=(1,) * len(token_ids))

@@ -1,0 +1,149 @@
+"""Next-token training on masked sequences: the loop under the pre-stage and the warm start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from espalier.artifacts import Tracker
+from espalier.config import OptimizerConfig
+from espalier.training.checkpoint import Checkpoint, CheckpointStore, cloned_weights
+from espalier.training.optimization import Updater, learning_rate
+from espalier.training.packing import TrainingSequence, convolution_reach, micro_batches, pack
+from espalier.training.scoring import score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisedPlan:
+    """What to train on and for how long."""
+
+    name: str
+    sequences_at: Callable[[int], Sequence[TrainingSequence]]
+    """The sequences of a step; a function of the step alone, so that a resumed run repeats it."""
+    steps: int
+    optimizer: OptimizerConfig
+    row_tokens: int
+    micro_batch_tokens: int
+    checkpoint_every: int
+    judge: Callable[[], float] | None = None
+    """Dev EM (0-1) of the model as it stands, at every checkpoint; the best weights are kept."""
+
+
+@dataclass(slots=True)
+class SupervisedResult:
+    """History of the loop and its throughput."""
+
+    history: list[dict[str, float]]
+    tokens: int
+    seconds: float
+    best_step: int
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Real tokens (padding left out) a second, evaluations left out."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+class SupervisedLoop:
+    """Trains `model` in place; ends with the best weights where a judge is given."""
+
+    def __init__(self, model: PreTrainedModel, plan: SupervisedPlan, store: CheckpointStore) -> None:
+        self._model = model
+        self._plan = plan
+        self._store = store
+        self._updater = Updater(model, plan.optimizer, plan.steps)
+        self._gap = convolution_reach(model)
+        self._history: list[dict[str, float]] = []
+        self._best = (-1.0, 0, cloned_weights(model))
+        self._tokens = 0
+        self._seconds = 0.0
+
+    def run(self, tracker: Tracker) -> SupervisedResult:
+        """Train from the newest checkpoint, or from the start."""
+        plan = self._plan
+        start = self._resume()
+        with tracker.progress(plan.name, plan.steps) as progress:
+            progress.advance(start)
+            for step in range(start, plan.steps):
+                row = self._step(step)
+                if (step + 1) % plan.checkpoint_every == 0 or step + 1 == plan.steps:
+                    self._judge(step + 1, row)
+                    self._history.append(row)
+                    self._save(step + 1)
+                else:
+                    self._history.append(row)
+                tracker.metrics({k: v for k, v in row.items() if k != "step"}, step=step + 1)
+                shown = {"loss": row["loss"]}
+                if "dev_em" in row:
+                    shown["dev_em"] = row["dev_em"]
+                progress.advance(1, **shown)
+        if plan.judge is not None:
+            self._model.load_state_dict(self._best[2])
+        return SupervisedResult(self._history, self._tokens, self._seconds, self._best[1])
+
+    def _step(self, step: int) -> dict[str, float]:
+        started = time.perf_counter()
+        plan = self._plan
+        self._model.train()
+        sequences = list(plan.sequences_at(step))
+        scored_total = sum(sum(s.loss_mask[1:]) for s in sequences)
+        loss_sum = 0.0
+        tokens = 0
+        for part in micro_batches(sequences, max_tokens=plan.micro_batch_tokens):
+            batch = pack(part, row_tokens=plan.row_tokens, gap=self._gap)
+            loss = -score(self._model, batch).logprobs_N.sum() / scored_total
+            loss.backward()
+            loss_sum += float(loss)
+            tokens += batch.num_tokens
+        norm = self._updater.apply(step)
+        self._model.eval()
+        self._tokens += tokens
+        self._seconds += time.perf_counter() - started
+        return {
+            "step": step + 1,
+            "loss": loss_sum,
+            "learning_rate": learning_rate(plan.optimizer, step, plan.steps),
+            "grad_norm": norm,
+            "tokens": tokens,
+        }
+
+    def _judge(self, step: int, row: dict[str, float]) -> None:
+        if self._plan.judge is None:
+            return
+        row["dev_em"] = self._plan.judge()
+        if row["dev_em"] > self._best[0]:
+            self._best = (row["dev_em"], step, cloned_weights(self._model))
+
+    def _resume(self) -> int:
+        checkpoint = self._store.load()
+        if checkpoint is None:
+            return 0
+        self._model.load_state_dict(checkpoint.model)
+        self._updater.optimizer.load_state_dict(checkpoint.optimizer)
+        self._history = checkpoint.history
+        extra = checkpoint.extra
+        self._best = (extra["best_em"], extra["best_step"], extra["best_weights"])  # pyright: ignore[reportAttributeAccessIssue] (written by _save)
+        self._tokens, self._seconds = extra["tokens"], extra["seconds"]  # pyright: ignore[reportAttributeAccessIssue]
+        return checkpoint.step
+
+    def _save(self, step: int) -> None:
+        best_em, best_step, best_weights = self._best
+        self._store.save(
+            Checkpoint(
+                step=step,
+                model=self._model.state_dict(),
+                optimizer=self._updater.optimizer.state_dict(),
+                history=self._history,
+                extra={
+                    "best_em": best_em,
+                    "best_step": best_step,
+                    "best_weights": best_weights,
+                    "tokens": self._tokens,
+                    "seconds": self._seconds,
+                },
+            )
+        )

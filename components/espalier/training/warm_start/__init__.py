@@ -1,0 +1,1 @@
+"""warm_start: masked SFT on teacher trajectories."""

@@ -1,0 +1,114 @@
+"""warm_start: masked SFT of the base policy on the teacher's trajectories.
+
+Enters: knowledge (its dev view), accepted tasks and trajectories, the base policy.
+Leaves: policy/ with the best weights by dev EM, history.parquet, run.json with the throughput.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from espalier.artifacts import (
+    Manifest,
+    Provenance,
+    Tracker,
+    json_digest,
+    open_artifact,
+    publishing,
+    work_dir,
+)
+from espalier.config import Profile
+from espalier.environments import STOP_TAGS
+from espalier.knowledge.search import SearchTool
+from espalier.policy.loading import load_policy, save_policy
+from espalier.policy.rendering import Rendering
+from espalier.rollout.roller import Roller
+from espalier.rollout.trajectory import read_trajectories
+from espalier.tasks import read_tasks
+from espalier.training.checkpoint import CheckpointStore
+from espalier.training.demonstrations import encode_demonstration
+from espalier.training.dev_score import dev_exact_match
+from espalier.training.history import write_history
+from espalier.training.packing import TrainingSequence
+from espalier.training.supervised import SupervisedLoop, SupervisedPlan
+
+HISTORY_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens", "dev_em")
+
+
+class Inputs(NamedTuple):
+    """Artifact directories that the stage reads."""
+
+    knowledge: Path
+    accepted: Path
+    base_policy: Path
+
+
+def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) -> Manifest:
+    """Train, keep the weights that answer most dev questions, publish them."""
+    manifests = {name: open_artifact(path) for name, path in inputs._asdict().items()}
+    provenance = Provenance(
+        producer="warm_start",
+        config_digest=profile.stage_digest("warm_start"),
+        seed=profile.seed,
+        inputs={name: manifest.content for name, manifest in manifests.items()},
+    )
+    policy = load_policy(inputs.base_policy / "policy")
+    tasks = {task.task_id: task for task in read_tasks(inputs.accepted / "tasks" / "train.jsonl")}
+    dev_tasks = read_tasks(inputs.accepted / "tasks" / "dev.jsonl")
+    rendering = Rendering(policy.tokenizer, STOP_TAGS)
+    trajectories = read_trajectories(inputs.accepted / "trajectories.parquet")
+    sequences = [encode_demonstration(t, tasks, rendering) for t in trajectories]
+    config = profile.warm_start
+    search = SearchTool.open(inputs.knowledge, "dev", profile.search)
+    roller = Roller(policy, search, profile)
+    judged = dev_tasks[: config.dev_questions]
+    plan = SupervisedPlan(
+        name="warm start",
+        sequences_at=EpochOrder(sequences, config.trajectories_per_step, profile.seed).at,
+        steps=config.steps,
+        optimizer=config.optimizer,
+        row_tokens=profile.episode.max_tokens,
+        micro_batch_tokens=profile.training.micro_batch_tokens,
+        checkpoint_every=config.evaluate_every,
+        judge=lambda: dev_exact_match(roller, judged),
+    )
+    store = CheckpointStore(work_dir(output_dir), json_digest(provenance.model_dump()))
+    result = SupervisedLoop(policy.model, plan, store).run(tracker)
+    with publishing(output_dir, provenance) as draft:
+        save_policy(policy, draft.path / "policy")
+        write_history(draft.path / "history.parquet", result.history, HISTORY_COLUMNS)
+        (draft.path / "run.json").write_text(
+            json.dumps({"sft_tokens_per_s": result.tokens_per_s, "best_step": result.best_step})
+        )
+        draft.rows["trajectories"] = len(trajectories)
+    tracker.metrics({"sft_tokens_per_s": result.tokens_per_s})
+    return draft.published
+
+
+class EpochOrder:
+    """Draws a step's sequences from shuffled epochs; a function of the step number alone."""
+
+    def __init__(self, sequences: Sequence[TrainingSequence], per_step: int, seed: int) -> None:
+        self._sequences = sequences
+        self._per_step = per_step
+        self._seed = seed
+        self._order = lru_cache(maxsize=4)(self._shuffled)
+
+    def at(self, step: int) -> list[TrainingSequence]:
+        """The sequences of optimizer step `step`, counted from 0."""
+        first = step * self._per_step
+        return [self._draw(number) for number in range(first, first + self._per_step)]
+
+    def _draw(self, number: int) -> TrainingSequence:
+        epoch, position = divmod(number, len(self._sequences))
+        return self._sequences[self._order(epoch)[position]]
+
+    def _shuffled(self, epoch: int) -> list[int]:
+        order = list(range(len(self._sequences)))
+        random.Random(f"{self._seed}:{epoch}").shuffle(order)
+        return order

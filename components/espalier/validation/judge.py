@@ -1,0 +1,109 @@
+"""The one door to Great Expectations: run a suite over a frame, get plain findings back.
+
+The library is imported on the first call: it takes seconds, and commands that validate nothing
+should not pay for them.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from espalier.validation.expectations import Expectation
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROW_COLUMN = "row"
+"""Every frame numbers its rows in this column; findings refer to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What came of one expectation."""
+
+    expectation: Expectation
+    success: bool
+    rows: tuple[int, ...]
+    """Rows that break it, in order; empty for an expectation about the whole table."""
+    problem: str
+    """What was seen instead, where no row can be named; otherwise empty."""
+
+
+def judge(frame: pd.DataFrame, suite: Sequence[Expectation]) -> tuple[Finding, ...]:
+    """Run `suite` over `frame` in an ephemeral context and return findings in the suite's order.
+
+    Nothing is sent anywhere and nothing is written: no analytics, no data docs, no progress bars.
+    """
+    gx = _great_expectations()
+    context = gx.get_context(mode="ephemeral")
+    # The setter takes a plain dictionary; its annotation names the library's own config class.
+    context.variables.progress_bars = {"globally": False}  # pyright: ignore[reportAttributeAccessIssue]
+    asset = context.data_sources.add_pandas("espalier").add_dataframe_asset("table")
+    gx_suite = gx.ExpectationSuite(name="suite", expectations=[_translated(e) for e in suite])
+    definition = gx.ValidationDefinition(
+        name="table",
+        data=asset.add_batch_definition_whole_dataframe("all"),
+        suite=context.suites.add(gx_suite),
+    )
+    checkpoint = gx.Checkpoint(
+        name="table",
+        validation_definitions=[context.validation_definitions.add(definition)],
+        result_format={
+            "result_format": "COMPLETE",
+            "unexpected_index_column_names": [ROW_COLUMN],
+            "return_unexpected_index_query": False,
+        },
+    )
+    outcome = context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": frame})
+    (validation,) = outcome.run_results.values()
+    # The library orders results as it pleases; the suite's order is the one that is kept.
+    by_name = {_name(result): result for result in validation.results}
+    return tuple(_finding(expectation, by_name[expectation.name]) for expectation in suite)
+
+
+def _great_expectations() -> Any:  # noqa: ANN401 (a module)
+    # Read when the library is imported: usage statistics would otherwise be posted.
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    with warnings.catch_warnings():
+        # 1.24 imports sre_constants, which is none of our users' business.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import great_expectations
+
+    return great_expectations
+
+
+def _translated(expectation: Expectation) -> Any:  # noqa: ANN401 (a class of the library, by name)
+    build = getattr(_great_expectations().expectations, expectation.rule.kind)
+    severity = "critical" if expectation.critical else "warning"
+    return build(**expectation.rule.arguments, severity=severity, meta={"name": expectation.name})
+
+
+def _name(result: Any) -> str:  # noqa: ANN401 (the library's result is untyped here)
+    return result.expectation_config.meta["name"]
+
+
+def _finding(expectation: Expectation, result: Any) -> Finding:  # noqa: ANN401 (as above)
+    if result.success:
+        return Finding(expectation, success=True, rows=(), problem="")
+    details: Mapping[str, Any] = result.result
+    found = details.get("unexpected_index_list") or ()
+    rows = tuple(sorted({int(entry[ROW_COLUMN]) for entry in found}))
+    problem = "" if rows else _problem(result.exception_info, details)
+    return Finding(expectation, success=False, rows=rows, problem=problem)
+
+
+def _problem(exception_info: Mapping[str, Any], details: Mapping[str, Any]) -> str:
+    if "raised_exception" in exception_info:  # otherwise: one entry for each failed metric
+        exception_info = {"": exception_info}
+    messages = sorted(
+        {
+            str(entry["exception_message"])
+            for entry in exception_info.values()
+            if entry["raised_exception"]
+        }
+    )
+    return "; ".join(messages) or f"found {details.get('observed_value')}"

@@ -1,0 +1,70 @@
+"""Hand-built held-out tasks, question rows, and a roller that plays a script."""
+
+from collections.abc import Sequence
+
+from espalier.evaluation.questions import QuestionRow
+from espalier.rollout.trajectory import FinishReason, ToolCall, Trajectory
+from espalier.tasks import Message, Task, TaskMetadata, Verifier
+
+
+def a_task(task_id, *, gold="Lyon", hops=1, family="chain"):
+    return Task(
+        task_id=task_id,
+        prompt=(Message(role="user", content=f"what is asked by {task_id}"),),
+        verifier=Verifier(gold=(gold,)),
+        metadata=TaskMetadata(family=family, split="heldout", hops=hops, source="hand"),
+    )
+
+
+def a_row(task_id="t", **fields):
+    defaults = {
+        "hops": 1,
+        "family": "chain",
+        "em": True,
+        "f1": 1.0,
+        "answer": "Lyon",
+        "gold": "Lyon",
+        "tool_calls": 1,
+        "finish_reason": "answered",
+        "samples": 0,
+        "samples_right": 0,
+    }
+    return QuestionRow(task_id=task_id, **(defaults | fields))
+
+
+def a_trajectory(task_id, answer, num_searches=1):
+    call = ToolCall(name="search", argument="q", result="r", succeeded=True)
+    return Trajectory(
+        task_id=task_id,
+        group_id=task_id,
+        messages=(Message(role="user", content="q"),),
+        tool_calls=(call,) * num_searches,
+        reward={"outcome": 0.0},
+        answer=answer,
+        finish_reason=FinishReason.MAX_TURNS if answer is None else FinishReason.ANSWERED,
+        policy_version=0,
+    )
+
+
+class ScriptedRoller:
+    """Answers task t greedily with greedy[t], and its samples with sampled[t] in turn."""
+
+    action_tokens = 10
+    total_tokens = 40
+    seconds = 2.0
+
+    def __init__(self, greedy, sampled):
+        self._greedy = greedy
+        self._sampled = sampled
+
+    def roll_out(
+        self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
+    ) -> list[Trajectory]:
+        if temperature == 0.0:
+            assert samples == 1
+            return [a_trajectory(t.task_id, self._greedy[t.task_id]) for t in tasks]
+        return [
+            a_trajectory(t.task_id, self._sampled[t.task_id][sample])
+            for t in tasks
+            for sample in range(samples)
+        ]

@@ -1,0 +1,70 @@
+import json
+
+import pytest
+from espalier.artifacts import Manifest
+from espalier.config import EvaluationConfig, Profile
+from espalier.evaluation import results_table
+from espalier.evaluation.judged import Judged, RolloutCost
+from espalier.evaluation.stage import policy_digest, results_of
+from espalier.evaluation.suite import make_suite
+
+from tests.unit.evaluation.specimens import a_row, a_task
+
+COST = RolloutCost(1, 2, 1.0)
+
+
+def judged(correct):
+    rows = [
+        a_row(str(place), em=em, hops=1 + place % 2, samples=4, samples_right=2 * em)
+        for place, em in enumerate(correct)
+    ]
+    return Judged(rows, [], COST)
+
+
+@pytest.fixture(scope="module")
+def results():
+    profile = Profile(evaluation=EvaluationConfig(bootstrap_resamples=200))
+    suite = make_suite(profile, [a_task(str(place)) for place in range(4)], "k")
+    by_policy = {
+        "untrained": judged([False, False, False, False]),
+        "warm_start": judged([True, False, False, False]),
+        "trained": judged([True, True, True, False]),
+    }
+    return results_of(profile, suite, dict.fromkeys(by_policy, "digest"), by_policy)
+
+
+def test_results_have_the_documented_shape(results):
+    assert set(results["suite"]) == {"digest", "n", "sampled_n", "samples_per_task"}
+    assert set(results["eval"]) == {"untrained", "warm_start", "trained", "gain"}
+    assert {
+        "em", "f1", "n", "ci95", "pass_at_1", "pass_at_4", "tool_calls", "by_hops", "by_family",
+        "finish_reasons",
+    } <= set(results["eval"]["trained"])  # fmt: skip
+    assert results["eval"]["gain"]["em"] == 0.5
+    assert results["eval"]["gain"]["baseline"] == "warm_start"
+    assert json.loads(json.dumps(results)) == results
+
+
+def test_the_table_has_a_row_a_policy_and_the_gain(results):
+    table = results_table(results)
+    assert [row["policy"] for row in table] == [
+        "untrained", "warm start", "trained", "trained - warm start",
+    ]  # fmt: skip
+    assert [row["EM %"] for row in table] == ["0.0", "25.0", "75.0", "+50.0"]
+    assert [row["1 hop %"] for row in table] == ["0.0", "50.0", "100.0", ""]
+    assert [row["2 hops %"] for row in table] == ["0.0", "0.0", "50.0", ""]
+    assert len({tuple(row) for row in table}) == 1
+
+
+def test_equal_weights_have_an_equal_digest_whatever_stands_beside_them():
+    def manifest(**files):
+        return Manifest(
+            producer="train", config_digest="0", seed=0, files=files, integrity="", content="",
+            packages={}, created="",
+        )  # fmt: skip
+
+    weights = {"policy/model.safetensors": "w"}
+    first = manifest(**weights, **{"history.parquet": "1"})
+    second = manifest(**weights, **{"history.parquet": "2"})
+    other = manifest(**{"policy/model.safetensors": "v", "history.parquet": "1"})
+    assert policy_digest(first) == policy_digest(second) != policy_digest(other)

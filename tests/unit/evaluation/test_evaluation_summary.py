@@ -1,0 +1,64 @@
+import pytest
+from espalier.config import EvaluationConfig
+from espalier.evaluation import gain, summarize
+
+from tests.unit.evaluation.specimens import a_row
+
+CONFIG = EvaluationConfig(bootstrap_resamples=500)
+
+
+def rows_with(correct):
+    return [a_row(str(place), em=em) for place, em in enumerate(correct)]
+
+
+def test_figures_are_means_over_questions():
+    rows = [
+        a_row("a", em=True, f1=1.0, tool_calls=1, hops=1),
+        a_row("b", em=False, f1=0.5, tool_calls=2, hops=2, finish_reason="max_turns"),
+        a_row("c", em=False, f1=0.0, tool_calls=3, hops=2, family="union"),
+        a_row("d", em=True, f1=1.0, tool_calls=4, hops=2),
+    ]
+    found = summarize(rows, CONFIG, seed=0)
+    assert (found["em"], found["f1"], found["n"], found["tool_calls"]) == (0.5, 0.625, 4, 2.5)
+    low, high = found["ci95"]
+    assert 0 <= low <= 0.5 <= high <= 1
+    assert found["by_hops"]["1"]["em"] == 1.0
+    assert found["by_hops"]["2"]["em"] == pytest.approx(1 / 3, abs=1e-6)
+    assert found["by_hops"]["2"]["n"] == 3
+    assert set(found["by_family"]) == {"chain", "union"}
+    assert found["finish_reasons"] == {"answered": 3, "max_turns": 1}
+
+
+def test_pass_at_k_is_averaged_over_the_sampled_questions_only():
+    rows = [
+        a_row("a", samples=4, samples_right=1),
+        a_row("b", samples=4, samples_right=0),
+        a_row("c", samples=0),
+    ]
+    found = summarize(rows, CONFIG, seed=0)
+    assert found["pass_at_1"] == 0.125
+    assert found["pass_at_4"] == 0.5
+
+
+def test_pass_at_4_of_fewer_than_four_samples_is_null():
+    found = summarize([a_row(samples=2, samples_right=1)], CONFIG, seed=0)
+    assert found["pass_at_1"] == 0.5
+    assert found["pass_at_4"] is None
+
+
+def test_gain_is_paired_by_question():
+    before = rows_with([True, False, False, True])
+    after = rows_with([True, True, True, False])
+    found = gain(after, before, CONFIG, seed=0)
+    assert found["em"] == 0.25
+    assert found["ci95"][0] < 0.25 < found["ci95"][1]
+
+
+def test_an_equal_gain_on_every_question_has_no_doubt():
+    found = gain(rows_with([True] * 3), rows_with([False] * 3), CONFIG, seed=0)
+    assert found == {"em": 1.0, "ci95": [1.0, 1.0]}
+
+
+def test_rows_of_other_questions_are_not_compared():
+    with pytest.raises(ValueError, match="same questions"):
+        gain([a_row("a")], [a_row("b")], CONFIG, seed=0)

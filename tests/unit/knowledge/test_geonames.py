@@ -1,0 +1,71 @@
+import numpy as np
+
+from espalier.knowledge.sources.distances import nearest_larger
+from espalier.knowledge.sources.geonames_relations import geonames_relations
+
+
+def _names(graph, relation, subject_id):
+    return [graph.entities[found].name for found in graph.objects(relation, subject_id)]
+
+
+def test_facts_of_france_and_its_capital_are_in_the_graph(geonames_graph):
+    assert _names(geonames_graph, "capital", "country:FR") == ["Paris"]
+    assert _names(geonames_graph, "currency", "country:FR") == ["Euro"]
+    assert _names(geonames_graph, "language", "country:FR") == ["French"]
+    assert "Spain" in _names(geonames_graph, "neighbours", "country:FR")
+    (paris,) = geonames_graph.objects("capital", "country:FR")
+    assert _names(geonames_graph, "capital_of", paris) == ["France"]
+    assert _names(geonames_graph, "time_zone", paris) == ["Europe/Paris"]
+
+
+def test_currencies_that_share_a_name_are_told_apart_by_their_code(geonames_graph):
+    assert _names(geonames_graph, "currency", "country:GA") == ["Franc XAF"]
+    assert _names(geonames_graph, "currency", "country:CH") == ["Franc CHF"]
+
+
+def test_functional_relations_have_at_most_one_object_per_subject(geonames_graph):
+    for triple in geonames_graph.triples():
+        if geonames_graph.relations[triple.relation].functional:
+            assert geonames_graph.objects(triple.relation, triple.subject) == (triple.object,)
+
+
+def test_ends_of_every_triple_have_the_kinds_of_its_relation(geonames_graph):
+    for subject, relation, object_ in geonames_graph.triples():
+        kinds = geonames_graph.relations[relation]
+        assert geonames_graph.entities[subject].kind == kinds.subject_kind
+        assert geonames_graph.entities[object_].kind == kinds.object_kind
+
+
+def test_every_relation_has_three_phrasings_that_nest():
+    relations = geonames_relations()
+    assert len(relations) >= 14
+    assert len({relation.name for relation in relations}) == len(relations)
+    for relation in relations:
+        assert len(set(relation.phrasings)) >= 3
+        assert all(
+            text.count("{x}") == 1 and text[:2] in ("th", "a ") for text in relation.phrasings
+        )
+
+
+def test_nearest_larger_city_agrees_with_a_search_over_all_pairs():
+    rng = np.random.default_rng(0)
+    latitudes, longitudes = rng.uniform(-90, 90, 300), rng.uniform(-180, 180, 300)
+    populations = rng.integers(1, 100, 300)
+    nearest = nearest_larger(latitudes, longitudes, populations)
+    phi, lam = np.radians(latitudes), np.radians(longitudes)
+    for place in range(300):
+        haversine = (
+            np.sin((phi - phi[place]) / 2) ** 2
+            + np.cos(phi) * np.cos(phi[place]) * np.sin((lam - lam[place]) / 2) ** 2
+        )
+        haversine[populations <= populations[place]] = np.inf
+        expected = -1 if np.isinf(haversine).all() else int(haversine.argmin())
+        assert nearest[place] == expected
+
+
+def test_askable_names_are_unique_and_speakable(geonames_graph):
+    by_id = geonames_graph.entities
+    assert by_id["country:FR"].askable
+    assert not by_id["country:SG"].askable  # its capital has the same name
+    assert not by_id["calling code:+33"].askable
+    assert by_id["domain:.fr"].askable

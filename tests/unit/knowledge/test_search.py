@@ -1,0 +1,126 @@
+import shutil
+
+import pytest
+
+from espalier.artifacts import ArtifactError
+from espalier.config import SearchConfig
+from espalier.knowledge import SearchTool
+from espalier.knowledge.documents import load_documents
+from espalier.knowledge.search import documents_path
+
+
+@pytest.fixture(scope="module")
+def search(geonames_dir):
+    return SearchTool.open(geonames_dir, "full", SearchConfig())
+
+
+def test_every_triple_is_readable_in_its_subjects_full_document(search, geonames_graph):
+    for subject, relation, object_ in geonames_graph.triples():
+        document_id = geonames_graph.entities[subject].document_id
+        label = geonames_graph.relations[relation].label
+        lines = dict(line.split(": ", 1) for line in search.document(document_id).lines)
+        assert geonames_graph.entities[object_].name in lines[label].split("; ")
+
+
+def test_the_train_view_shows_exactly_the_triples_between_train_and_hub_entities(
+    geonames_dir, geonames_graph
+):
+    documents = load_documents(documents_path(geonames_dir, "train"))
+    lines = {
+        (document.document_id, *line.split(": ", 1))
+        for document in documents
+        for line in document.lines
+    }
+    shown = {(doc, label, name) for doc, label, names in lines for name in names.split("; ")}
+    seen = ("train", "hub")
+    for subject, relation, object_ in geonames_graph.triples():
+        start, end = geonames_graph.entities[subject], geonames_graph.entities[object_]
+        label = geonames_graph.relations[relation].label
+        visible = start.split in seen and end.split in seen
+        assert ((start.document_id, label, end.name) in shown) == visible
+
+
+def test_lines_stay_short(geonames_dir):
+    documents = load_documents(documents_path(geonames_dir, "full"))
+    assert max(len(line.split()) for document in documents for line in document.lines) <= 40
+
+
+@pytest.mark.parametrize("query", ["{name} {label}", "{label} of {name}"])
+def test_a_name_with_a_label_finds_the_entitys_own_document(search, geonames_graph, query):
+    asked = [
+        (geonames_graph.entities[triple.subject], triple)
+        for triple in geonames_graph.triples()
+        if geonames_graph.entities[triple.subject].askable
+    ][::5]
+    found = answered = 0
+    for entity, triple in asked:
+        label = geonames_graph.relations[triple.relation].label
+        (hit,) = search.search(query.format(name=entity.name, label=label))
+        found += hit.document_id == entity.document_id
+        answered += geonames_graph.entities[triple.object].name in hit.snippet
+    assert found >= 0.97 * len(asked)
+    assert answered >= 0.97 * len(asked)
+
+
+def test_an_observation_is_the_title_and_the_lines_that_match(search):
+    assert search.observation("France capital") == "France | capital: Paris"
+    assert search.observation("time zone of Paris") == "Paris | time zone: Europe/Paris"
+
+
+def test_accents_and_case_do_not_matter(search):
+    assert search.observation("SAO PAULO country") == search.observation("são paulo country")
+    assert search.observation("Sao Paulo country") == "São Paulo | country: Brazil"
+
+
+def test_a_query_without_a_known_word_has_no_results(search):
+    assert search.search("qqzzxx") == ()
+    assert search.observation("qqzzxx") == "no results"
+    assert search.observation("") == "no results"
+
+
+def test_a_query_without_a_matching_line_shows_the_first_lines(search):
+    assert search.observation("France") == "France | capital: Paris | largest city: Paris"
+
+
+def test_an_observation_is_cut_to_its_words(geonames_dir):
+    config = SearchConfig(top_k=5, snippet_lines=4, max_observation_words=12)
+    tool = SearchTool.open(geonames_dir, "full", config)
+    assert len(tool.search("San Juan")) == 5
+    assert len(tool.observation("San Juan").split()) == 12
+
+
+def test_several_hits_are_set_apart_by_double_bars(geonames_dir):
+    tool = SearchTool.open(geonames_dir, "full", SearchConfig(top_k=2, snippet_lines=1))
+    assert tool.observation("Paris France").count(" || ") == 1
+
+
+def test_the_train_view_knows_no_heldout_document(geonames_dir, geonames_graph):
+    tool = SearchTool.open(geonames_dir, "train", SearchConfig())
+    heldout = [e for e in geonames_graph.entities.values() if e.split == "heldout" and e.askable]
+    for entity in heldout[:300]:
+        assert all(hit.title != entity.name for hit in tool.search(entity.name))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["documents.parquet", "index/full/data.csc.index.npy", "index/full/indptr.csc.index.npy",
+     "index/full/vocab.index.json", "index/full/params.index.json"],
+)  # fmt: skip
+def test_a_truncated_or_missing_file_is_named(geonames_dir, tmp_path, name):
+    copy = tmp_path / "knowledge"
+    shutil.copytree(geonames_dir, copy)
+    path = copy / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(ArtifactError, match=path.name):
+        SearchTool.open(copy, "full", SearchConfig())
+    path.unlink()
+    with pytest.raises(ArtifactError, match=path.name):
+        SearchTool.open(copy, "full", SearchConfig())
+
+
+def test_an_index_of_other_documents_is_refused(geonames_dir, tmp_path):
+    copy = tmp_path / "knowledge"
+    shutil.copytree(geonames_dir, copy)
+    shutil.copy(copy / "index/train/documents.parquet", copy / "documents.parquet")
+    with pytest.raises(ArtifactError, match="documents"):
+        SearchTool.open(copy, "full", SearchConfig())

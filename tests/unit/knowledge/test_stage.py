@@ -1,0 +1,79 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from espalier.artifacts import ArtifactError, NullTracker, open_artifact
+from espalier.config import KnowledgeConfig, Profile
+from espalier.knowledge import KnowledgeGraph, stage
+from tests.unit.knowledge.conftest import FEW_CITIES
+
+_RUN = """
+import sys
+from pathlib import Path
+from espalier.artifacts import NullTracker
+from espalier.config import Profile
+from espalier.knowledge import stage
+profile = Profile.model_validate_json(sys.argv[1])
+print(stage.run(profile, stage.Inputs(), Path(sys.argv[2]), NullTracker()).content)
+"""
+
+
+def test_equal_profiles_write_equal_bytes_in_another_process(geonames_dir, tmp_path):
+    command = [sys.executable, "-c", _RUN, FEW_CITIES.model_dump_json(), str(tmp_path / "again")]
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    again = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    assert again.stdout.strip() == open_artifact(geonames_dir).content
+
+
+def test_the_artifact_opens_and_names_what_it_holds(geonames_dir):
+    manifest = open_artifact(geonames_dir)
+    assert manifest.producer == "ingest"
+    assert manifest.rows["train_documents"] < manifest.rows["full_documents"]
+    assert manifest.rows["relations"] >= 14
+    assert "CC BY 4.0" in (geonames_dir / "attribution.txt").read_text()
+    names = json.loads((geonames_dir / "names.json").read_text())
+    assert len(names["common_names"]) == manifest.rows["common_names"]
+
+
+def test_common_names_are_never_asked_about(geonames_dir, geonames_graph):
+    common = set(json.loads((geonames_dir / "names.json").read_text())["common_names"])
+    askable = {e.name.lower() for e in geonames_graph.entities.values() if e.askable}
+    assert not common & askable
+
+
+def test_a_loaded_graph_equals_the_saved_one(geonames_graph, tmp_path):
+    geonames_graph.save(tmp_path)
+    loaded = KnowledgeGraph.load(tmp_path)
+    assert loaded.entities == geonames_graph.entities
+    assert loaded.relations == geonames_graph.relations
+    assert list(loaded.triples()) == list(geonames_graph.triples())
+
+
+def test_a_damaged_graph_file_is_named(geonames_graph, tmp_path):
+    geonames_graph.save(tmp_path)
+    (tmp_path / "relations.json").write_text("[{")
+    with pytest.raises(ArtifactError, match=r"relations\.json"):
+        KnowledgeGraph.load(tmp_path)
+
+
+def test_a_folder_run_holds_questions_with_their_evidence(folder, tmp_path):
+    questions = tmp_path / "questions.jsonl"
+    rows = [
+        {"question": "When were the notes on the engine published?", "answer": "1843"},
+        {"question": "Who designed the engine?", "answer": ["Babbage", "C. Babbage"]},
+        {"question": "Who won the race?", "answer": "nobody at all"},
+    ]
+    questions.write_text("\n".join(json.dumps(row) for row in rows))
+    config = KnowledgeConfig(source="folder", path=folder, questions=questions)
+    out = tmp_path / "knowledge"
+    manifest = stage.run(Profile(knowledge=config), stage.Inputs(), out, NullTracker())
+    kept = [json.loads(line) for line in (out / "questions.jsonl").read_text().splitlines()]
+    assert [row["document_id"] for row in kept] == ["document:ada.md", "document:babbage.txt"]
+    assert kept[1]["answers"] == ["Babbage", "C. Babbage"]
+    assert {row["split"] for row in kept} <= {"train", "dev", "heldout"}
+    assert manifest.rows["questions_dropped"] == 1
+    dropped = json.loads((out / "questions_dropped.json").read_text())
+    assert dropped["first_without_evidence"] == ["Who won the race?"]

@@ -1,0 +1,74 @@
+"""Loading a version gives the registered bytes back, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+from espalier.artifacts import RegistryError
+from espalier.registry import champion_policy, load_version, promote
+
+
+def stored(bench, name: str):
+    version = bench.model.version("challenger")
+    return next((bench.model_root() / version.run_id).rglob(name))
+
+
+def tree(directory):
+    return {p.relative_to(directory).as_posix(): p.read_bytes() for p in directory.rglob("*")}
+
+
+@pytest.mark.parametrize("reference", ["{}@champion", "{}/1", "models:/{}@challenger"])
+def test_loaded_policy_is_the_registered_one_bit_for_bit(bench, reference):
+    bench.register(0.6)
+    promote(bench.model, bench.gate())
+    loaded = load_version(bench.target.uri, reference.format(bench.name), bench.root / "loaded")
+    assert tree(loaded) == tree(bench.root / "run1" / "trained_policy" / "policy")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "files.json"])
+def test_file_changed_in_the_store_is_refused_and_nothing_is_left(bench, name):
+    bench.register(0.6)
+    stored(bench, name).write_bytes(b"{}")
+    with pytest.raises(RegistryError, match=name):
+        load_version(bench.target.uri, f"{bench.name}@challenger", bench.root / "to" / "loaded")
+    assert list((bench.root / "to").iterdir()) == []
+
+
+def test_file_added_to_the_store_is_refused(bench):
+    bench.register(0.6)
+    (stored(bench, "config.json").parent / "extra.py").write_text("import os")
+    with pytest.raises(RegistryError, match=r"extra\.py was added"):
+        load_version(bench.target.uri, f"{bench.name}@challenger", bench.root / "loaded")
+
+
+def test_missing_file_is_refused(bench):
+    bench.register(0.6)
+    stored(bench, "config.json").unlink()
+    with pytest.raises(RegistryError, match=r"config\.json is missing"):
+        load_version(bench.target.uri, f"{bench.name}@challenger", bench.root / "loaded")
+
+
+def test_what_stands_at_the_destination_is_not_overwritten(bench):
+    bench.register(0.6)
+    (bench.root / "mine").mkdir()
+    (bench.root / "mine" / "work.txt").write_text("mine")
+    with pytest.raises(RegistryError, match="not empty"):
+        load_version(bench.target.uri, f"{bench.name}/1", bench.root / "mine")
+    assert (bench.root / "mine" / "work.txt").read_text() == "mine"
+
+
+def test_champion_moved_by_hand_past_the_gate_does_not_load(bench):
+    bench.register(0.6)
+    bench.model.point("champion", bench.model.version("1"))
+    with pytest.raises(RegistryError, match="neither a gate pass nor"):
+        champion_policy(bench.target.uri, bench.name, bench.root / "loaded")
+
+
+def test_start_from_a_champion_that_is_not_there_says_what_to_do(bench):
+    with pytest.raises(RegistryError, match="has no champion yet"):
+        champion_policy(bench.target.uri, bench.name, bench.root / "loaded")
+
+
+@pytest.mark.parametrize("reference", ["model", "model@", "@champion", "model/champion", ""])
+def test_reference_that_names_no_version_is_explained(bench, reference):
+    with pytest.raises(RegistryError, match="MODEL@champion"):
+        load_version(bench.target.uri, reference, bench.root / "loaded")

@@ -1,0 +1,79 @@
+"""The register stage: one version for one policy, with what promotion needs to judge it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from espalier.artifacts import ArtifactError, NullTracker, RegistryError, open_artifact
+from espalier.registry import open_parent_run
+from espalier.registry.stage import run
+
+
+def test_registered_policy_is_the_challenger_and_carries_digests_and_figures(bench):
+    bench.register(0.6)
+    version = bench.model.version("challenger")
+    registered = json.loads((bench.root / "out1" / "registered.json").read_text())
+    assert version.gate == "pending"
+    assert version.tags["espalier.em"] == "0.6"
+    assert version.tags["espalier.warm_start_em"] == "0.2"
+    assert version.policy_digest == registered["policy_digest"]
+    assert version.tags["espalier.code_digest"] == registered["code_digest"]
+    assert version.tags["espalier.suite_digest"] == "s" * 64
+
+
+def test_weights_are_uploaded_once(bench, target):
+    bench.register(0.6)
+    version = bench.model.version("challenger")
+    copies = list((bench.model_root()).rglob(f"*{version.run_id}*/**/model.safetensors"))
+    assert len(copies) == 1
+
+
+def test_stage_killed_before_publishing_finds_its_version_again(bench):
+    inputs = bench.inputs(0.6)
+    parent = open_parent_run(bench.target, "killed", {})
+    contents = []
+    for attempt in ("first", "second"):
+        with parent.stage("register") as tracker:
+            contents.append(run(bench.profile, inputs, bench.root / attempt, tracker).content)
+    assert len(bench.model.versions()) == 1
+    assert contents[0] == contents[1]
+
+
+def test_second_policy_of_one_run_leaves_the_first_version_as_it_was(bench):
+    parent = open_parent_run(bench.target, "retrained in place", {})
+    for attempt in ("first", "second"):
+        with parent.stage("register") as tracker:
+            run(bench.profile, bench.inputs(0.6), bench.root / attempt, tracker)
+    one, two = bench.model.version("1"), bench.model.version("2")
+    weights = bench.model.fetch(one, "policy/model.safetensors", bench.root)
+    assert one.run_id == two.run_id
+    assert weights.read_bytes() == b"weights 1" * 100
+
+
+def test_other_listeners_leave_the_server_to_the_environment(bench, monkeypatch):
+    parent = open_parent_run(bench.target, "by environment", {})
+    for name, value in parent.environment.items():
+        monkeypatch.setenv(name, value)
+    run(bench.profile, bench.inputs(0.6), bench.root / "out", NullTracker())
+    assert open_artifact(bench.root / "out").producer == "register"
+    assert bench.model.version("challenger").tags["espalier.parent_run"] == parent.run_id
+
+
+def test_no_server_at_all_is_an_error_that_names_the_variable(bench):
+    with pytest.raises(RegistryError, match="MLFLOW_TRACKING_URI"):
+        run(bench.profile, bench.inputs(0.6), bench.root / "out", NullTracker())
+    assert not (bench.root / "out").exists()
+
+
+def test_evaluation_of_another_policy_is_refused(bench):
+    inputs = bench.inputs(0.6)
+    bench.write_policy(bench.root / "other", "other weights")
+    with pytest.raises(ArtifactError, match="evaluated the policy"):
+        run(
+            bench.profile,
+            replace(inputs, trained_policy=bench.root / "other"),
+            bench.root / "out",
+            NullTracker(),
+        )

@@ -1,0 +1,151 @@
+"""Runs in MLflow: nested, resumed, batched, and a clear error where no server answers."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from espalier.artifacts import NullTracker, RegistryError
+from espalier.registry import open_parent_run, stage_tracking, tracker_from_environment
+from espalier.registry.connection import TrackingTarget, connect, shown, tracking_target
+from espalier.registry.tracker import MlflowTracker
+
+EPISODE = {
+    "task_id": "t1",
+    "messages": [
+        {"role": "user", "content": "capital of France?"},
+        {"role": "assistant", "content": "<search> France capital </search>"},
+        {"role": "tool", "content": "France | capital: Paris"},
+        {"role": "assistant", "content": "<answer> Paris </answer>"},
+    ],
+    "reward": {"outcome": 1.0},
+    "finish_reason": "answered",
+}
+
+
+def test_stage_run_is_nested_and_keeps_params_metrics_and_files(parent, tmp_path):
+    (tmp_path / "report.txt").write_text("fine")
+    with parent.stage("nested") as tracker:
+        tracker.params({"steps": 3, "optimizer": {"learning_rate": 0.1}})
+        for step in range(3):
+            tracker.metrics({"loss": 1.0 / (step + 1)}, step=step)
+        tracker.artifact(tmp_path / "report.txt")
+        tracker.note("went well")
+    run = tracker.run.client.get_run(tracker.run.run_id)
+    history = tracker.run.client.get_metric_history(tracker.run.run_id, "loss")
+    files = [entry.path for entry in tracker.run.client.list_artifacts(tracker.run.run_id)]
+    assert run.data.tags["mlflow.parentRunId"] == parent.run_id
+    assert run.data.params == {"steps": "3", "optimizer.learning_rate": "0.1"}
+    assert [(metric.step, metric.value) for metric in history] == [(0, 1.0), (1, 0.5), (2, 1 / 3)]
+    assert files == ["report.txt"]
+    assert run.info.status == "FINISHED"
+    assert "went well" in run.data.tags["mlflow.note.content"]
+
+
+def test_resumed_stage_goes_on_in_the_run_of_its_first_attempt(parent, monkeypatch):
+    with pytest.raises(ZeroDivisionError), parent.stage("resumed") as first:
+        raise ZeroDivisionError
+    status_before = first.run.client.get_run(first.run.run_id).info.status
+    for name, value in parent.environment.items():
+        monkeypatch.setenv(name, value)
+    with stage_tracking("resumed") as second:
+        assert isinstance(second, MlflowTracker)
+    assert (status_before, second.run.run_id) == ("FAILED", first.run.run_id)
+
+
+def test_stage_that_runs_again_with_other_settings_gets_a_new_run(parent):
+    with parent.stage("changed") as first:
+        first.params({"steps": 3})
+    former = first.run.run_id
+    with parent.stage("changed") as second:
+        second.params({"steps": 4})
+    with parent.stage("changed") as third:
+        third.params({"steps": 4})
+    assert second.run.run_id not in (former, "")
+    assert third.run.run_id == second.run.run_id
+
+
+def test_figures_are_sent_in_batches_not_one_by_one(parent):
+    now = [0.0]
+    tracker = MlflowTracker(tracker_handle(parent), clock=lambda: now[0])
+    tracker.metrics({"em": 0.0}, step=0)
+    for step in range(1, 5):
+        now[0] += 1.0
+        tracker.metrics({"em": 0.0}, step=step)
+    shown_early = len(tracker.run.client.get_metric_history(tracker.run.run_id, "em"))
+    tracker.flush()
+    shown_late = len(tracker.run.client.get_metric_history(tracker.run.run_id, "em"))
+    assert (shown_early, shown_late) == (1, 5)
+
+
+def test_ten_thousand_figures_cost_less_than_three_seconds(parent):
+    with parent.stage("cost") as tracker:
+        started = time.monotonic()
+        for step in range(1000):
+            tracker.metrics({f"figure_{i}": float(step) for i in range(10)}, step=step)
+        tracker.flush()
+    assert time.monotonic() - started < 3.0
+
+
+def test_trajectory_becomes_one_trace_with_a_span_for_each_tool_call(parent):
+    with parent.stage("traced") as tracker:
+        tracker.episodes([EPISODE] * 3)
+    with parent.stage("traced") as resumed:
+        resumed.episodes([EPISODE] * 30)
+    traces = tracker.run.client.search_traces(
+        locations=[tracker.run.experiment_id], run_id=tracker.run.run_id, max_results=50
+    )
+    spans = {span.name: span for span in traces[0].data.spans}
+    assert len(traces) == 20
+    assert spans["search"].parent_id == spans["t1"].span_id
+    assert spans["search"].outputs == {"observation": "France | capital: Paris"}
+
+
+def test_parent_run_is_opened_again_by_its_id_and_replaced_where_it_is_gone(target, parent):
+    again = open_parent_run(target, "a run", {}, run_id=parent.run_id)
+    replaced = open_parent_run(target, "a run", {}, run_id="0" * 32)
+    tags = replaced.tracker.run.client.get_run(replaced.run_id).data.tags
+    assert again.run_id == parent.run_id
+    assert tags["espalier.continues"] == "0" * 32
+
+
+def test_run_injected_by_kubeflow_becomes_the_parent(target, parent, monkeypatch):
+    monkeypatch.setenv("MLFLOW_RUN_ID", parent.run_id)
+    assert open_parent_run(target, "another", {}).run_id == parent.run_id
+    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
+    with pytest.raises(RegistryError, match="no such run"):
+        open_parent_run(target, "another", {})
+
+
+def test_nothing_is_tracked_where_the_environment_names_no_server():
+    assert isinstance(tracker_from_environment("train"), NullTracker)
+
+
+def test_tracking_uri_of_the_environment_comes_before_the_default(monkeypatch, tmp_path):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking:5000")
+    target = tracking_target(tmp_path / "mlflow.db", "tests")
+    assert (target.uri, target.artifact_location) == ("http://tracking:5000", None)
+
+
+def test_server_that_is_away_is_a_clear_error_within_seconds(monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://name:secret@127.0.0.1:9")
+    started = time.monotonic()
+    with pytest.raises(RegistryError, match=r"127\.0\.0\.1:9 does not answer") as refusal:
+        tracker_from_environment("train")
+    assert time.monotonic() - started < 5.0
+    assert "secret" not in str(refusal.value)
+
+
+def test_password_is_not_shown():
+    assert shown("https://me:secret@host:5000/x") == "https://host:5000/x"
+
+
+def test_database_that_is_no_database_is_a_clear_error(tmp_path):
+    (tmp_path / "mlflow.db").write_text("not a database at all, " * 100)
+    with pytest.raises(RegistryError, match="cannot be used as MLflow's database"):
+        connect(TrackingTarget(f"sqlite:///{tmp_path}/mlflow.db", "tests").uri)
+
+
+def tracker_handle(parent):
+    with parent.stage("batched") as tracker:
+        return tracker.run

@@ -1,0 +1,173 @@
+import re
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+from espalier.artifacts import ArtifactError
+from espalier.reporting import write_report
+
+from tests.unit.reporting.sample_run import STAGES, make_run, publish, refuse
+
+
+class Page(HTMLParser):
+    """Every tag with its attributes, and every id."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.attributes = [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+
+    def values(self, name):
+        return [value for _, attribute, value in self.attributes if attribute == name]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("runs") / "sample")
+
+
+@pytest.fixture(scope="module")
+def html(run):
+    return write_report(run).read_text(encoding="utf-8")
+
+
+def test_report_is_written_beside_the_artifacts(run, html):
+    assert (run / "report.html").read_text(encoding="utf-8") == html
+    assert not list(run.glob(".report*"))
+
+
+def test_report_loads_nothing_and_runs_nothing(html):
+    page = Page(html)
+
+    assert not {"script", "link", "iframe", "object", "embed", "img", "base"} & set(page.tags)
+    assert not [name for _, name, _ in page.attributes if name.startswith("on")]
+    assert html.count("://") == 1  # the attribution's address, which is text
+    addresses = page.values("href") + page.values("xlink:href")
+    assert all(address.startswith(("#", "data:text/csv")) for address in addresses)
+
+
+def test_text_that_a_model_wrote_is_escaped(html):
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "&lt;script&gt;alert(&#34;owned&#34;)&lt;/script&gt;" in html
+
+
+def test_characters_that_turn_the_reading_direction_are_spelled_out(html):
+    assert "\u202e" not in html
+    assert r"\u{202e}gnp.exe" in html
+
+
+def test_every_id_of_the_page_is_unique_and_every_reference_resolves(html):
+    page = Page(html)
+    ids = page.values("id")
+
+    assert len(ids) == len(set(ids))
+    local = [a for a in page.values("href") + page.values("xlink:href") if a.startswith("#")]
+    referred = {address[1:] for address in local} | set(re.findall(r"url\(#([^)]+)\)", html))
+    assert referred <= set(ids)
+
+
+def test_equal_artifacts_give_equal_bytes(run, html):
+    assert write_report(run).read_text(encoding="utf-8") == html
+
+
+def test_every_picture_says_what_it_shows(html):
+    pictures = re.findall(r"<svg[^>]*>", html)
+
+    assert len(pictures) == 13
+    assert all('role="img"' in picture and "aria-label=" in picture for picture in pictures)
+
+
+def test_the_report_names_the_figures_of_the_run(html):
+    for figure in (
+        "68.4 %",
+        "+27.2",
+        "65.4 to 71.4",
+        "+23.1 to +31.3",
+        "9 min 33 s",
+        "32,017 documents",
+    ):
+        assert figure in html
+    assert "GeoNames (https://example.org), CC BY 4.0" in html
+
+
+def test_twenty_trajectories_are_coloured_by_mask_and_by_outcome(html):
+    assert html.count('<details class="episode') == 20
+    assert html.count('<details class="episode correct"') > 0
+    for writer in ("prompt", "action", "observation"):
+        assert f'<div class="passage {writer}"' in html
+    assert "14 of 28 tokens are the policy&#39;s own (50 %)" in html
+
+
+def test_tables_behind_the_figures_can_be_downloaded(html):
+    downloads = Page(html).values("download")
+
+    assert downloads == [
+        "exact_match_by_hops.csv", "warm_start_history.csv", "train_history.csv", "pass_rates.csv",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("last_stage", list(STAGES))
+def test_a_run_that_stopped_shows_the_rest_as_not_run(tmp_path, last_stage):
+    html = write_report(make_run(tmp_path / "run", last_stage=last_stage)).read_text("utf-8")
+
+    missing = len(STAGES) - 1 - list(STAGES).index(last_stage)
+    assert html.count('class="absent"') == missing
+    assert ("not run" in html) == (missing > 0)
+
+
+def test_a_run_without_any_artifact_still_has_a_report(tmp_path):
+    html = write_report(tmp_path).read_text("utf-8")
+
+    assert html.count('class="absent"') == len(STAGES)
+
+
+def test_a_truncated_artifact_is_named_and_no_report_is_written(tmp_path):
+    run = make_run(tmp_path / "run")
+    history = run / "trained_policy" / "history.parquet"
+    history.write_bytes(history.read_bytes()[:100])
+
+    with pytest.raises(ArtifactError, match=r"trained_policy/history\.parquet"):
+        write_report(run)
+    assert not (run / "report.html").exists()
+
+
+def test_synthesis_tables_show_what_was_asked_for_reached_and_refused(html):
+    text = " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+    assert "train 6,000 5,600" in text
+    assert "not unique 13,693 752 1,531" in text
+    assert "train: 5600 of 6000 tasks; the source yields no more" in text
+    assert "Kinds with hubs: continent, currency" in text
+
+
+def test_the_step_whose_weights_were_kept_is_named(html):
+    assert "Weights kept: step 80" in html
+
+
+def test_a_validation_that_stopped_the_run_is_shown_with_its_fault(tmp_path):
+    run = make_run(tmp_path / "run", last_stage="synthesize")
+    publish(run, "validation_failed", "validate", refuse)
+
+    html = write_report(run).read_text("utf-8")
+
+    assert "stopped the run" in html
+    assert "tasks: expectation answer_is_in_evidence failed: task-1" in html
+    assert html.count('class="absent"') == len(STAGES) - 2
+
+
+def test_a_stage_that_measured_nothing_says_so(tmp_path):
+    run = make_run(tmp_path / "run", last_stage="prepare_policy")
+    columns = {"step": pd.Series([], dtype=int), "loss": pd.Series([], dtype=float)}
+
+    def no_steps(path):
+        pd.DataFrame(columns).to_parquet(path / "history.parquet")
+        return {}
+
+    publish(run, "warm_policy", "warm_start", no_steps)
+
+    assert "warm start ran and left nothing to show here" in write_report(run).read_text("utf-8")

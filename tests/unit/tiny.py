@@ -1,0 +1,42 @@
+"""A policy of a few thousand parameters and a search over a handful of lines, for unit tests."""
+
+from functools import lru_cache
+
+from espalier.config import PolicyConfig
+from espalier.policy.embedded import build_policy
+from espalier.policy.loading import Policy
+from espalier.policy.tokenizer import train_tokenizer
+
+TEXTS = (
+    "Lyon country: France time zone: Europe/Paris",
+    "France capital: Paris currency: Euro neighbours: Spain; Italy",
+    "What is the currency of the country of Lyon?",
+    "country , currency answer lookup",
+)
+
+
+@lru_cache(maxsize=1)
+def tiny_tokenizer():
+    return train_tokenizer(TEXTS * 20, 400)
+
+
+def tiny_policy(seed=0):
+    config = PolicyConfig(
+        vocab_size=400,
+        hidden_size=32,
+        attention_heads=2,
+        layers=("conv", "attention", "conv"),
+        feed_forward_size=48,
+    )
+    tokenizer = tiny_tokenizer()
+    return Policy(build_policy(config, tokenizer, max_tokens=256, seed=seed), tokenizer)
+
+
+class LookupSearch:
+    """Answers a query with the line whose first word it starts with."""
+
+    def __init__(self, lines):
+        self._lines = {line.split()[0].lower(): line for line in lines}
+
+    def observation(self, query):
+        return self._lines.get(query.split()[0].lower(), "no results")

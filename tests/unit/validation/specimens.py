@@ -1,0 +1,91 @@
+"""Hand-built tasks and trajectories, and artifacts made of them."""
+
+from pathlib import Path
+
+from espalier.artifacts import Provenance, publishing
+from espalier.knowledge.graph import Entity, KnowledgeGraph
+from espalier.rollout.trajectory import FinishReason, ToolCall, Trajectory, write_trajectories
+from espalier.tasks import Message, Task, TaskMetadata, Verifier, write_tasks
+
+
+def a_task(task_id, split="train", *, question=None, gold=("Lyon",), query=None, entities=()):
+    return Task(
+        task_id=task_id,
+        prompt=(Message(role="user", content=question or f"what is asked by {task_id}"),),
+        verifier=Verifier(gold=gold),
+        metadata=TaskMetadata(
+            family="chain",
+            split=split,
+            hops=1,
+            source="hand",
+            query=f"query({task_id})" if query is None else query,
+            entities=entities,
+        ),
+    )
+
+
+def search(query):
+    return Message(role="assistant", content=f"<think> look </think> <search> {query} </search>")
+
+
+def answer(text):
+    return Message(role="assistant", content=f"<think> found </think> <answer> {text} </answer>")
+
+
+def saw(text):
+    return Message(role="tool", content=text)
+
+
+def a_trajectory(task_id, *episode, calls=None, reward=1.0, final="Lyon", **fields):
+    """A solved one-search episode, unless `episode` says otherwise."""
+    episode = episode or (search("rhone"), saw("Rhone | city: Lyon"), answer("Lyon"))
+    if calls is None:
+        calls = (("rhone", "Rhone | city: Lyon"),)
+    return Trajectory(
+        task_id=task_id,
+        group_id=task_id,
+        messages=(Message(role="user", content=f"what is asked by {task_id}"), *episode),
+        tool_calls=tuple(
+            ToolCall(name="search", argument=query, result=result, succeeded=True)
+            for query, result in calls
+        ),
+        reward={"outcome": reward},
+        answer=final,
+        finish_reason=FinishReason.ANSWERED,
+        policy_version=0,
+        **fields,
+    )
+
+
+def an_entity(name, split, kind="city"):
+    return Entity(
+        entity_id=f"{kind}:{name}",
+        name=name,
+        kind=kind,
+        hub=split == "hub",
+        split=split,
+        askable=True,
+        document_id="",
+    )
+
+
+def knowledge_artifact(directory: Path, *entities: Entity) -> Path:
+    with publishing(directory, _provenance("ingest")) as draft:
+        KnowledgeGraph(entities, [], []).save(draft.path)
+    return directory
+
+
+def synthetic_artifact(directory: Path, tasks, trajectories) -> Path:
+    """An artifact of `tasks`, each in the file of its split."""
+    with publishing(directory, _provenance("synthesize")) as draft:
+        (draft.path / "tasks").mkdir()
+        for split in ("train", "dev", "heldout"):
+            own = [task for task in tasks if task.metadata.split == split]
+            write_tasks(draft.path / "tasks" / f"{split}.jsonl", own)
+        write_trajectories(draft.path / "trajectories.parquet", trajectories)
+        (draft.path / "funnel.json").write_text("{}\n")
+    return directory
+
+
+def _provenance(producer):
+    return Provenance(producer=producer, config_digest="0", seed=0)

@@ -1,0 +1,124 @@
+import pandas as pd
+import pytest
+from espalier.config import ValidationConfig
+from espalier.validation import (
+    TASK_SCHEMA,
+    TRAJECTORY_SCHEMA,
+    EntitySplits,
+    SplitTask,
+    judge,
+    task_columns,
+    task_suite,
+    trajectory_columns,
+    trajectory_suite,
+)
+
+from tests.unit.validation.specimens import a_task, a_trajectory
+
+CONFIG = ValidationConfig(max_question_words=8, max_turns=3)
+
+
+@pytest.fixture(scope="module")
+def task_frame():
+    tasks = [
+        SplitTask(s, a_task(f"{s}-{n}", s)) for s in ("train", "dev", "heldout") for n in (0, 1)
+    ]
+    return task_columns(tasks, EntitySplits({}, frozenset()))
+
+
+@pytest.fixture(scope="module")
+def trajectory_frame():
+    return trajectory_columns([a_trajectory("t1"), a_trajectory("t2")], {"t1", "t2"})
+
+
+def failures(frame, suite):
+    return {f.expectation.name: f.rows for f in judge(frame, suite) if not f.success}
+
+
+def with_value(frame, column, value):
+    """`frame` with `value` in the last row of `column`."""
+    changed = frame.copy()
+    changed.loc[changed.index[-1], column] = value
+    return changed
+
+
+def test_sound_tasks_and_trajectories_meet_every_expectation(task_frame, trajectory_frame):
+    assert failures(task_frame, task_suite(CONFIG)) == {}
+    assert failures(trajectory_frame, trajectory_suite(CONFIG)) == {}
+
+
+def test_names_are_unique_and_every_expectation_has_a_reason():
+    for suite in (task_suite(CONFIG), trajectory_suite(CONFIG)):
+        names = [expectation.name for expectation in suite]
+        assert len(set(names)) == len(names)
+        assert all(expectation.reason for expectation in suite)
+
+
+def test_every_column_but_the_bookkeeping_ones_is_judged():
+    for suite, schema in (
+        (task_suite(CONFIG), TASK_SCHEMA),
+        (trajectory_suite(CONFIG), TRAJECTORY_SCHEMA),
+    ):
+        judged = {e.rule.column for e in suite if not e.name.startswith("type_of_")}
+        assert set(schema) - judged <= {"row", "question", "query", "task_id"}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "name"),
+    [
+        ("task_id", "train-0", "task_ids_are_unique"),
+        ("split", "test", "splits_are_known"),
+        ("is_in_own_file", False, "tasks_are_in_their_own_file"),
+        ("blank_gold_answers", 1, "gold_answers_are_not_blank"),
+        ("other_splits_of_query", 1, "splits_share_no_query"),
+        ("entity_split_conflicts", 2, "splits_share_no_entity"),
+        ("earlier_same_question", 1, "questions_are_unique"),
+        ("earlier_same_query", 1, "queries_are_unique"),
+        ("question_words", 9, "question_length"),
+        ("question_words", 0, "question_length"),
+    ],
+)
+def test_a_broken_task_fails_its_expectation_and_is_named(task_frame, column, value, name):
+    found = failures(with_value(task_frame, column, value), task_suite(CONFIG))
+    assert set(found) == {name}
+    assert found[name][-1] == len(task_frame) - 1
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "name"),
+    [
+        ("is_train_task", False, "tasks_are_train_tasks"),
+        ("order_faults", 1, "messages_alternate"),
+        ("call_faults", 1, "tool_calls_match_messages"),
+        ("mask_faults", 1, "mask_covers_the_actions_only"),
+        ("is_solved", False, "answers_are_verified"),
+        ("is_answer_in_evidence", False, "answer_is_in_the_evidence"),
+        ("grammar_faults", 1, "actions_follow_the_grammar"),
+        ("turns", 4, "turns_are_few"),
+        ("action_share", 0.99, "action_share"),
+        ("action_share", 0.01, "action_share"),
+    ],
+)
+def test_a_broken_trajectory_fails_its_expectation(trajectory_frame, column, value, name):
+    found = failures(with_value(trajectory_frame, column, value), trajectory_suite(CONFIG))
+    assert found == {name: (1,)}
+
+
+def test_a_repeated_id_names_every_copy(task_frame):
+    frame = with_value(task_frame, "task_id", "train-0")
+    assert failures(frame, task_suite(CONFIG))["task_ids_are_unique"] == (0, 5)
+
+
+def test_a_missing_column_fails_the_schema_and_names_no_row(task_frame):
+    found = failures(task_frame.drop(columns=["query"]), task_suite(CONFIG))
+    assert found["columns"] == ()
+
+
+def test_a_column_of_another_type_fails_the_schema(task_frame):
+    frame = task_frame.assign(question_words=task_frame["question_words"].astype(float))
+    assert set(failures(frame, task_suite(CONFIG))) == {"type_of_question_words"}
+
+
+def test_an_empty_table_is_not_sound():
+    empty = pd.DataFrame({name: pd.Series(dtype=t) for name, t in TASK_SCHEMA.items()})
+    assert "has_rows" in failures(empty, task_suite(CONFIG))

@@ -1,0 +1,108 @@
+import pytest
+from espalier.rollout.trajectory import Turn
+from espalier.tasks import Message
+from espalier.validation import trajectory_columns
+
+from tests.unit.validation.specimens import a_trajectory, answer, saw, search
+
+
+def row(trajectory):
+    return trajectory_columns([trajectory], {"t1"}).iloc[0]
+
+
+def encoded(mask, logprobs):
+    """Five tokens: prompt, action, action, observation, action."""
+    turns = (
+        Turn(action_start=1, action_end=3, observation_end=4),
+        Turn(action_start=4, action_end=5, observation_end=5),
+    )
+    return a_trajectory(
+        "t1", token_ids=(9,) * 5, action_mask=mask, behavior_logprobs=logprobs, turns=turns
+    )
+
+
+def test_a_sound_demonstration_has_no_faults():
+    found = row(a_trajectory("t1"))
+    assert found["turns"] == 2
+    faults = ["order_faults", "call_faults", "mask_faults", "grammar_faults"]
+    assert [found[name] for name in faults] == [0, 0, 0, 0]
+    assert found["is_train_task"]
+    assert found["is_solved"]
+    assert found["is_answer_in_evidence"]
+
+
+def test_action_share_is_counted_in_characters_after_the_prompt():
+    episode = (search("q"), saw("x" * 100), answer("x"))
+    written = len(episode[0].content) + len(episode[2].content)
+    found = row(a_trajectory("t1", *episode))
+    assert found["action_share"] == pytest.approx(written / (written + 100))
+
+
+@pytest.mark.parametrize(
+    ("episode", "faults"),
+    [
+        ((search("q"), saw("x")), 1),
+        ((search("q"), search("r"), answer("x")), 1),
+        ((saw("x"), search("q"), answer("x")), 2),
+        ((search("q"), Message(role="user", content="go on"), answer("x")), 1),
+    ],
+)
+def test_messages_that_do_not_alternate_are_faults(episode, faults):
+    assert row(a_trajectory("t1", *episode))["order_faults"] == faults
+
+
+def test_a_tool_call_that_the_messages_do_not_show_is_a_fault():
+    assert row(a_trajectory("t1", calls=()))["call_faults"] == 2
+    other = a_trajectory("t1", calls=(("rhone", "another result"),))
+    assert row(other)["call_faults"] == 1
+
+
+def test_a_mask_over_exactly_the_actions_is_sound():
+    sound = encoded((0, 1, 1, 0, 1), (0.0, -1.0, -1.0, 0.0, -1.0))
+    assert row(sound)["mask_faults"] == 0
+
+
+def test_an_observation_token_in_the_mask_is_a_fault():
+    leaking = encoded((0, 1, 1, 1, 1), (0.0, -1.0, -1.0, -1.0, -1.0))
+    assert row(leaking)["mask_faults"] == 1
+
+
+def test_a_log_prob_outside_the_mask_is_a_fault():
+    leaking = encoded((0, 1, 1, 0, 1), (0.0, -1.0, -1.0, -0.5, -1.0))
+    assert row(leaking)["mask_faults"] == 1
+
+
+@pytest.mark.parametrize(
+    "episode",
+    [
+        (Message(role="assistant", content="<search> no thought </search>"),),
+        (answer("x"), saw("x"), answer("x")),
+        (search("q"),),
+        (Message(role="assistant", content="<think> t </think> <answer> a </answer> b"),),
+    ],
+)
+def test_actions_that_the_environment_would_not_end_well_on_are_faults(episode):
+    assert row(a_trajectory("t1", *episode))["grammar_faults"] == 1
+
+
+@pytest.mark.parametrize(
+    ("observation", "final", "shown"),
+    [
+        ("Rhône | city: LYON", "lyon", True),
+        ("city: Saint-Étienne; Lyon", "saint etienne", True),
+        ("city: Lyonnais", "Lyon", False),
+        ("saint | etienne", "Etienne Saint", False),
+        ("Lyon", "", False),
+        ("Lyon", None, False),
+    ],
+)
+def test_evidence_shows_the_answer_word_by_word(observation, final, shown):
+    episode = (search("q"), saw(observation), answer("x"))
+    found = row(a_trajectory("t1", *episode, final=final))
+    assert found["is_answer_in_evidence"] == shown
+
+
+def test_a_demonstration_of_an_unknown_task_and_an_unsolved_one_are_seen():
+    found = row(a_trajectory("another", reward=0.0))
+    assert not found["is_train_task"]
+    assert not found["is_solved"]
