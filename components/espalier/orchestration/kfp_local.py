@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -13,9 +12,11 @@ from espalier.artifacts import EspalierError, open_artifact
 from espalier.config import Profile
 from espalier.orchestration.chain import CHAIN, Link
 from espalier.orchestration.pipelines import load_pipeline
+from espalier.orchestration.step_log import StepLog
 from espalier.orchestration.timings import Timings
 from espalier.steps.usage import Usage
 
+LOG_NAME = "kfp.log"
 KFP_FOLDER = ".kfp"
 """Inside the run's folder, so that finished artifacts move by a rename."""
 
@@ -23,10 +24,10 @@ KFP_FOLDER = ".kfp"
 def run_pipeline(profile: Profile, run_dir: Path) -> None:
     """Run the pipeline and move its artifacts to where the in-process runner puts them.
 
-    Everything that KFP and the steps print goes to stderr.
+    Everything that KFP and the steps print goes to RUN/kfp.log; what stages say, to stderr too.
 
     Raises:
-        EspalierError: a step failed; its own last line said why.
+        EspalierError: a step failed, in the step's own words.
     """
     from kfp import local
 
@@ -39,12 +40,14 @@ def run_pipeline(profile: Profile, run_dir: Path) -> None:
         raise_on_error=True,
         enable_caching=False,
     )
-    with redirect_stdout(sys.stderr), warnings.catch_warnings():
+    log = StepLog(run_dir / LOG_NAME, [link.name for link in CHAIN])
+    with log, redirect_stdout(log), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="You may be attemping to run a task")
         try:
             load_pipeline()(profile=profile.model_dump_json(), seed=profile.seed)
         except RuntimeError as error:
-            raise EspalierError(f"kfp.local: {error} What the step said is above") from error
+            reason = log.error or f"kfp.local: {error}"
+            raise EspalierError(f"{reason}\nThe whole log is {run_dir / LOG_NAME}") from error
     _collect(root, run_dir)
 
 

@@ -1,7 +1,7 @@
 """MLflow: runs, model versions with their digests, the promotion gate, and the way back.
 
 espalier promote espalier-search-agent        compares, and moves @champion if it passes
-espalier load espalier-search-agent@champion --to DIR
+espalier load espalier-search-agent@champion --out DIR
 """
 
 from espalier.registry.connection import TrackingTarget, tracking_target

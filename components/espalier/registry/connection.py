@@ -7,24 +7,22 @@ here, inside functions, after the settings have been made.
 from __future__ import annotations
 
 import os
-import sqlite3
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from espalier.artifacts import RegistryError
+from espalier.registry.database import SQLITE, database_path, ensure_database
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _PROBE_TIMEOUT_S = 5.0
-_LOCK_TIMEOUT_S = 10.0
-_SQLITE = "sqlite:///"
 _SETTINGS = {
     # A server that is briefly away is waited for about ten seconds, not for MLflow's four minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
@@ -53,14 +51,14 @@ class TrackingTarget:
     @property
     def artifact_location(self) -> str | None:
         """A folder beside a sqlite database; None where the server decides."""
-        if not self.uri.startswith(_SQLITE):
+        if not self.uri.startswith(SQLITE):
             return None
-        return str(_database_path(self.uri).resolve().parent / "mlartifacts")
+        return str(database_path(self.uri).resolve().parent / "mlartifacts")
 
 
 def tracking_target(default_database: Path, experiment: str) -> TrackingTarget:
     """`MLFLOW_TRACKING_URI` where it is set, else the sqlite database `default_database`."""
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{default_database.resolve()}"
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{default_database.resolve()}"
     return TrackingTarget(uri, experiment)
 
 
@@ -76,9 +74,9 @@ def connect(uri: str) -> MlflowClient:
         os.environ.setdefault(name, value)
     if uri.startswith(("http://", "https://")):
         _check_server(uri)
-    elif uri.startswith(_SQLITE):
-        _check_database(uri)
     with reaching(uri, "open it"):
+        if uri.startswith(SQLITE):
+            ensure_database(database_path(uri))
         import mlflow
         from mlflow import MlflowClient
 
@@ -97,9 +95,15 @@ def reaching(uri: str, purpose: str) -> Iterator[None]:
         RegistryError: MLflow refused, or could not be reached or written.
     """
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
+    except SQLAlchemyError as error:
+        raise RegistryError(
+            f"MLflow at {shown(uri)}: could not {purpose}: {type(error).__name__}: {error}. If the "
+            "database was left half-made, move it away and run the command again."
+        ) from error
     except MlflowException as error:
         raise RegistryError(
             f"MLflow at {shown(uri)}: could not {purpose}: {error.message}"
@@ -151,23 +155,3 @@ def _check_server(uri: str) -> None:
             f"MLflow at {shown(uri)} does not answer ({error}). Start the server, mend "
             "MLFLOW_TRACKING_URI, or unset it to track in a local sqlite database."
         ) from error
-
-
-def _check_database(uri: str) -> None:
-    """MLflow itself retries a database that it cannot open for the best part of an hour."""
-    path = _database_path(uri)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S)) as database:
-            database.execute("BEGIN IMMEDIATE")
-            database.execute("SELECT count(*) FROM sqlite_master")
-            database.rollback()
-    except (OSError, sqlite3.Error) as error:
-        raise RegistryError(
-            f"{path}: cannot be used as MLflow's database ({error}). Choose a folder that can be "
-            "written, move the file away if it is damaged, or set MLFLOW_TRACKING_URI."
-        ) from error
-
-
-def _database_path(uri: str) -> Path:
-    return Path(uri.removeprefix(_SQLITE).partition("?")[0])

@@ -1,4 +1,4 @@
-"""What a stage says on the terminal: bars where someone watches, aligned lines in a log. On stderr.
+"""What a stage says on stderr: bars on a terminal, aligned lines in a log.
 
 train          step  reward  pass_rate  zero_variance_share
 train            12   0.431      0.380                0.625
@@ -35,24 +35,20 @@ class ConsoleTracker:
     def __init__(self, stage: str, console: Console | None = None) -> None:
         self._stage = stage
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
-        self._columns: tuple[str, ...] = ()
+        self._columns: dict[str, int] = {}
         self._next_line = 0.0
+        self._is_table_open = False
 
     def params(self, values: Mapping[str, object]) -> None:
         """Nothing: settings are in RUN/profile.json."""
 
     def metrics(self, values: Mapping[str, float], *, step: int | None = None) -> None:
-        """One aligned line of the figures, under a header when the columns change."""
-        if step is not None and time.monotonic() < self._next_line:
-            return
-        self._next_line = time.monotonic() + LINE_INTERVAL_S
-        shown = {"step": str(step)} if step is not None else {}
-        shown |= {name: _figure(value) for name, value in values.items()}
-        widths = [max(len(name), 7) for name in shown]
-        if tuple(shown) != self._columns:
-            self._columns = tuple(shown)
-            self._say("  ".join(name.rjust(w) for name, w in zip(shown, widths, strict=True)))
-        self._say("  ".join(v.rjust(w) for v, w in zip(shown.values(), widths, strict=True)))
+        """A line of a table where there is a step, a line of names and figures elsewhere."""
+        if step is None:
+            self._say(_figures(values))
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + LINE_INTERVAL_S
+            self._table_line({"step": float(step), **values})
 
     def artifact(self, path: Path) -> None:
         """Nothing: the run's folder is named at the end."""
@@ -66,15 +62,31 @@ class ConsoleTracker:
 
     @contextmanager
     def progress(self, description: str, total: int) -> Iterator[WorkProgress]:
-        """A bar on a terminal; elsewhere a line every few seconds and one at the end."""
+        """A bar on a terminal; elsewhere lines, unless a table of figures shows how far it is."""
         if self._console.is_terminal:
             with _bars(self._console) as bars:
                 label = f"{self._stage:<{_NAME_WIDTH}} {description}"
                 yield _Bar(bars, bars.add_task(label, total=total, shown=""))
         else:
-            lines = _Lines(self._say, description, total)
+            self._is_table_open = False
+            lines = _Lines(self._say_between_tables, description, total)
             yield lines
-            lines.close()
+            self._say(lines.line())
+
+    def _table_line(self, values: Mapping[str, float]) -> None:
+        """Columns are added and never removed, so that the header is rarely said again."""
+        self._is_table_open = True
+        if new := [name for name in values if name not in self._columns]:
+            self._columns |= {name: max(len(name), 7) for name in new}
+            self._say("  ".join(name.rjust(width) for name, width in self._columns.items()))
+        shown = {name: _figure(value) for name, value in values.items()}
+        self._say(
+            "  ".join(shown.get(name, "-").rjust(width) for name, width in self._columns.items())
+        )
+
+    def _say_between_tables(self, line: str) -> None:
+        if not self._is_table_open:
+            self._say(line)
 
     def _say(self, line: str) -> None:
         self._console.print(f"{self._stage:<{_NAME_WIDTH}} {line}", markup=False)
@@ -107,7 +119,7 @@ class _Bar:
 class _Lines:
     def __init__(self, say: Callable[[str], None], description: str, total: int) -> None:
         self._say, self._description, self._total = say, description, total
-        self._done, self._said = 0, -1
+        self._done = 0
         self._shown: dict[str, float] = {}
         self._next_line = time.monotonic() + LINE_INTERVAL_S
 
@@ -117,17 +129,12 @@ class _Lines:
         self._shown = shown or self._shown
         if time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + LINE_INTERVAL_S
-            self._line()
+            self._say(self.line())
 
-    def close(self) -> None:
-        """Say where it ended, unless that was just said."""
-        if self._said != self._done:
-            self._line()
-
-    def _line(self) -> None:
-        self._said = self._done
+    def line(self) -> str:
+        """How far it is."""
         counted = f"{self._done:>{len(str(self._total))}}/{self._total}"
-        self._say(f"{self._description:<28} {counted}  {_figures(self._shown)}".rstrip())
+        return f"{self._description:<28} {counted}  {_figures(self._shown)}".rstrip()
 
 
 def _figures(shown: Mapping[str, float]) -> str:

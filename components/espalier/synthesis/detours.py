@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ WRONG_DOCUMENT = "wrong_document"
 BAD_QUERY = "bad_query"
 KINDS = (BAD_QUERY, EMPTY_RESULT, WRONG_DOCUMENT)
 """Right document without the line; nothing found; another document than the one meant."""
+
+_LETTERS = re.compile(r"[^\W\d_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +53,12 @@ def outcome(observation: str, lookup: Lookup) -> str:
 
 
 def misspelled(name: str, rng: random.Random) -> str:
-    """The name with two neighbouring letters swapped or one letter missing."""
-    position = rng.randrange(1, max(len(name) - 1, 2))
-    if rng.random() < 0.5:
-        return name[:position] + name[position + 1 :]
-    return (
-        name[:position] + name[position + 1 : position + 2] + name[position] + name[position + 2 :]
-    )
+    """The name with two letters inside its longest word swapped, or one of them missing."""
+    word = max(_LETTERS.findall(name), key=len, default=name)
+    start = name.index(word)
+    position = start + rng.randrange(min(1, len(word) - 1), max(len(word) - 1, 1))
+    before, here, after = name[:position], name[position], name[position + 1 :]
+    return before + after if rng.random() < 0.5 else before + after[:1] + here + after[1:]
 
 
 def _bad_queries(lookup: Lookup, rng: random.Random) -> Iterator[str]:

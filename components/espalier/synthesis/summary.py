@@ -30,6 +30,8 @@ def summarize(
             funnel.remark(
                 f"{split}: {len(questions[split])} of {number} tasks; the source yields no more"
             )
+        elif dry := funnel.counts(f"{split}.families_run_dry"):
+            funnel.remark(f"{split}: no more questions of {', '.join(sorted(dry))}; others fill in")
     if len(trajectories) < config.trajectories:
         funnel.remark(
             f"trajectories: {len(trajectories)} of {config.trajectories}; the training tasks that "

@@ -113,7 +113,8 @@ class _Walk:
     def _stray(self, lookup: Lookup, thought: str) -> None:
         wanted = self._detours[self._position]
         is_last_chance = self._position == len(self._route.labels) - 1
-        for kind in (wanted, *KINDS) if is_last_chance else (wanted,):
+        others = self._rng.sample(KINDS, len(KINDS)) if is_last_chance else ()
+        for kind in (wanted, *others):
             query = detour_query(lookup, kind, self.episode.peek, self._rng)
             if query is not None:
                 self.episode.search(thought, query)

@@ -97,7 +97,7 @@ class SupervisedLoop:
             batch = pack(part, row_tokens=plan.row_tokens, gap=self._gap)
             loss = -score(self._model, batch).logprobs_N.sum() / scored_total
             loss.backward()
-            loss_sum += float(loss)
+            loss_sum += float(loss.detach())
             tokens += batch.num_tokens
         norm = self._updater.apply(step)
         self._model.eval()

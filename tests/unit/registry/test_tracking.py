@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 
 import pytest
@@ -149,3 +150,13 @@ def test_database_that_is_no_database_is_a_clear_error(tmp_path):
 def tracker_handle(parent):
     with parent.stage("batched") as tracker:
         return tracker.run
+
+
+def test_half_made_database_of_a_killed_process_is_not_taken_for_the_database(tmp_path):
+    """MLflow cannot open a database again whose creation was killed between two tables."""
+    draft = tmp_path / ".mlflow.db.draft"
+    with sqlite3.connect(draft) as half_made:
+        half_made.execute("CREATE TABLE experiments (experiment_id INTEGER)")
+    client = connect(f"sqlite:///{tmp_path}/mlflow.db")
+    assert client.get_experiment_by_name("none yet") is None
+    assert not draft.exists()

@@ -63,6 +63,7 @@ class Generator:
                 drawn = [c for _, c in zip(range(share), open_families[family], strict=False)]
                 if len(drawn) < share:
                     del open_families[family]
+                    funnel.count(f"{split}.families_run_dry", family)
                 found.extend(drawn)
         random.Random(f"{self._seed}/{split}/order").shuffle(found)
         return found

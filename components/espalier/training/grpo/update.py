@@ -93,7 +93,7 @@ class PolicyUpdate:
                 loss = loss + config.kl_coefficient * penalty_N.sum() / scored_total
             loss.backward()
             with torch.no_grad():
-                figures.loss += float(loss)
+                figures.loss += float(loss.detach())
                 figures.entropy += float(scores.entropy_N.sum()) / scored_total
                 figures.clipped_share += float(clipped.clipped_N.sum()) / scored_total
                 if first:

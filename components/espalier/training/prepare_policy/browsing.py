@@ -54,10 +54,10 @@ class LogWriter:
         substitution_share: float,
     ) -> None:
         self._by_kind: dict[str, list[Document]] = defaultdict(list)
-        for document in documents:
-            if any(": " in line for line in document.lines):
-                self._by_kind[kinds.get(document.document_id, "")].append(document)
         self._object_kinds = object_kinds
+        for document in documents:
+            if self._facts(document):
+                self._by_kind[kinds.get(document.document_id, "")].append(document)
         self._search = search
         self._substitution_share = substitution_share
         self._names = [document.title for document in documents]
@@ -70,12 +70,18 @@ class LogWriter:
         walk: list[tuple[str, str, str]] = []
         while len(walk) < hops and kind in self._by_kind:
             document = self._disguised(rng.choice(self._by_kind[kind]), name, rng)
-            label, _, values = rng.choice([x for x in document.lines if ": " in x]).partition(": ")
+            label, values = rng.choice(self._facts(document))
             query = f"{name} {label}"
             walk.append((label, query, self._search.show(document, query)))
-            name = rng.choice(values.split("; "))
+            name = values[0]  # of a list the first: nothing in the log could tell another
             kind = self._object_kinds.get(label, "")
         return Log(start, tuple(_pieces(walk, name)))
+
+    def _facts(self, document: Document) -> list[tuple[str, list[str]]]:
+        """Label and values of the lines that state a relation; plain facts lead nowhere."""
+        split = (line.partition(": ") for line in document.lines)
+        facts = [(label, values.split("; ")) for label, _, values in split if values]
+        return [fact for fact in facts if fact[0] in self._object_kinds] or facts
 
     def _disguised(self, document: Document, title: str, rng: random.Random) -> Document:
         """The document under another title, with most of its values renamed."""

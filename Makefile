@@ -1,0 +1,49 @@
+# espalier: `make demo` and `make test` set everything up themselves.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEMO_RUN ?= runs/demo
+
+.PHONY: help install demo test check format wheel pins clean
+
+help:                ## list the targets
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
+
+install: $(STAMP)    ## create .venv and install espalier with its pinned dependencies
+
+$(STAMP): pyproject.toml constraints.txt setup.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade uv --constraint constraints.txt
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: install        ## the main job on the embedded default: knowledge in, registered model out
+	$(BIN)/espalier run --profile laptop --out $(DEMO_RUN)
+
+test: install        ## unit and integration tests: no root, no cluster, no GPU
+	$(BIN)/python -m pytest
+
+check: install       ## format, lint, types, import rules, spelling, shape of the code
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/codespell components pipelines tests README.md CHANGELOG.md
+	$(BIN)/python -m pytest -q tests/unit/shape
+
+format: install      ## rewrite the sources in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+wheel: install       ## build dist/espalier-*.whl
+	$(BIN)/uv build --quiet --wheel
+
+pins: install        ## renew constraints.txt from pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate \
+	  --all-extras pyproject.toml | cat <(head -1 constraints.txt) - > constraints.new
+	mv constraints.new constraints.txt
+
+clean:               ## remove what builds and tests leave behind (not .venv, not runs)
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis components/*.egg-info

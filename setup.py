@@ -1,0 +1,14 @@
+"""Packages of the wheel: the library, and the pipeline definitions and profiles as its data."""
+
+from setuptools import find_packages, setup
+
+setup(
+    packages=[*find_packages("components", include=["espalier*"]), "espalier._pipelines"],
+    package_dir={"": "components", "espalier._pipelines": "pipelines"},
+    package_data={
+        "espalier": ["py.typed"],
+        "espalier._pipelines": ["profiles/*.toml"],
+        "espalier.reporting": ["templates/*.jinja"],
+        "espalier.validation": ["*.jinja"],
+    },
+)

@@ -1,0 +1,187 @@
+"""Does GRPO add to supervised fine-tuning, on entities the policy never saw?
+
+    python -m tests.benchmarks.learning --seeds 3 --workers 2
+
+Arms, each a run of the laptop profile up to `evaluate` (one thread each, `--workers` at a time):
+
+    seed-S             the profile as it is
+    long-sft           seed 0, three times the SFT steps (no GRPO): EM against SFT steps
+    no-curriculum      seed 0 without the curriculum filter: rollouts to the same dev EM
+    observations       seed 0 with the tool's tokens left in the loss
+    trajectories-N     seed 0 with N teacher trajectories (100, 1000, 3000)
+
+A finished arm keeps its result, with the commit it came from, under --out, and a killed arm goes
+on where it stood. The last line is one JSON object of the headline figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.benchmarks.learning_figures import headline, print_report
+
+LAPTOP = "pipelines/profiles/laptop.toml"
+
+
+class Arm(NamedTuple):
+    """One run: overrides of the profile, and the run whose artifacts it starts from."""
+
+    name: str
+    overrides: tuple[str, ...]
+    parent: str = ""
+    last_stage: str = "evaluate"
+
+
+def planned_arms(seeds: int) -> list[Arm]:
+    """All arms, parents first."""
+    arms = [Arm(f"seed-{seed}", (f"seed={seed}",)) for seed in range(seeds)]
+    base = ("seed=0",)
+    arms += [
+        Arm("no-curriculum", (*base, "curriculum.enabled=false"), "seed-0"),
+        Arm("observations", (*base, "training.train_on_observations=true"), "seed-0"),
+    ]
+    arms += [
+        Arm(f"trajectories-{count}", (*base, f"synthesis.trajectories={count}"), "seed-0")
+        for count in (100, 1000, 3000)
+    ]
+    arms.append(Arm("long-sft", (*base, "warm_start.steps=1500"), "seed-0", "warm_start"))
+    return arms
+
+
+def main() -> None:
+    """Run what is missing, then report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--profile", type=Path, default=Path(LAPTOP))
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/learning"))
+    parser.add_argument("--only", nargs="*", help="names of arms; default all")
+    parser.add_argument("--arm", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    arms = {arm.name: arm for arm in planned_arms(options.seeds)}
+    if options.arm:
+        run_arm(arms[options.arm], options.profile, options.out)
+        return
+    wanted = [arms[name] for name in options.only] if options.only else list(arms.values())
+    run_all(wanted, options)
+    results = read_results(options.out, arms)
+    print_report(options.out, results)
+    print(json.dumps(headline(options.out, results)))
+
+
+def run_all(arms: list[Arm], options: argparse.Namespace) -> None:
+    """Run the arms in processes of their own, at most `workers` at a time."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    waiting = [arm for arm in arms if not _result_path(options.out, arm.name).is_file()]
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    while waiting or running:
+        for name, process in list(running.items()):
+            if process.poll() is not None:
+                del running[name]
+                if process.returncode:
+                    sys.exit(f"arm {name} failed: see {options.out / name}.log")
+                print(f"finished {name}", flush=True)
+        ready = [a for a in waiting if not a.parent or _shared(options.out, a)]
+        if ready and len(running) < options.workers:
+            waiting.remove(ready[0])
+            running[ready[0].name] = _start(ready[0].name, options)
+        else:
+            time.sleep(1)
+
+
+def _shared(out: Path, arm: Arm) -> bool:
+    """Whether the parent has published what the arm starts from."""
+    return (out / arm.parent / "curriculum").is_dir()
+
+
+def _start(name: str, options: argparse.Namespace) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.benchmarks.learning", "--arm", name]
+    command += ["--seeds", str(options.seeds), "--out", str(options.out)]
+    command += ["--profile", str(options.profile)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (options.out / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+
+def run_arm(arm: Arm, profile_path: Path, out: Path) -> None:
+    """One arm in this process, up to its last stage."""
+    from espalier.steps.determinism import prepare_environment, prepare_torch
+
+    prepare_environment()
+    from espalier.artifacts import NullTracker
+    from espalier.config import load_profile
+    from espalier.orchestration.chain import CHAIN
+    from espalier.orchestration.in_process import ChainRun
+    from espalier.orchestration.run_state import RunState
+
+    profile = load_profile(profile_path, ["threads=1", *arm.overrides])
+    prepare_torch(profile.threads)
+    run_dir = out / arm.name
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if arm.parent:
+        _inherit(out / arm.parent, run_dir)
+    names = [link.name for link in CHAIN]
+    chain = CHAIN[: names.index(arm.last_stage) + 1]
+
+    @contextmanager
+    def silent(stage: str):
+        print(f"{time.strftime('%H:%M:%S')} {stage}", flush=True)
+        yield NullTracker()
+
+    runner = ChainRun(
+        profile=profile,
+        run_dir=run_dir,
+        state=RunState.load(run_dir),
+        stage_tracker=silent,
+        say=lambda line: print(line, flush=True),
+    )
+    runner.execute(chain)
+    result = {
+        "arm": arm.name,
+        "overrides": list(arm.overrides),
+        "commit": _commit(),
+        "timings": json.loads((run_dir / "timings.json").read_bytes()),
+    }
+    partial = _result_path(out, arm.name).with_suffix(".partial")
+    partial.write_text(json.dumps(result, indent=1))
+    partial.replace(_result_path(out, arm.name))
+
+
+def _inherit(parent: Path, run_dir: Path) -> None:
+    """Copy the parent's artifacts; the runner keeps those that the arm's settings leave current."""
+    for name in ("knowledge", "synthetic", "accepted", "base_policy", "warm_policy", "curriculum"):
+        if (parent / name).is_dir() and not (run_dir / name).exists():
+            partial = run_dir / f".{name}.copy"
+            shutil.rmtree(partial, ignore_errors=True)
+            shutil.copytree(parent / name, partial)
+            partial.rename(run_dir / name)
+
+
+def read_results(out: Path, arms: dict[str, Arm]) -> dict[str, dict[str, object]]:
+    """Results of the finished arms by name."""
+    paths = {name: _result_path(out, name) for name in arms}
+    return {name: json.loads(path.read_bytes()) for name, path in paths.items() if path.is_file()}
+
+
+def _result_path(out: Path, name: str) -> Path:
+    return out / f"{name}.json"
+
+
+def _commit() -> str:
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()

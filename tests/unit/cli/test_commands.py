@@ -1,0 +1,175 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from espalier.cli import command_line
+
+
+@pytest.fixture(scope="module")
+def espalier():
+    runner = CliRunner()
+    return lambda *arguments: runner.invoke(command_line(), list(arguments))
+
+
+FROZEN = {
+    "run": {"--profile", "--set", "--out", "--runner", "--json"},
+    "evaluate": {"POLICY", "--run", "--json"},
+    "report": {"RUN"},
+    "chat": {"RUN", "--policy", "--question"},
+    "promote": {"[MODEL]", "--version", "--force", "--run", "--runs", "--json"},
+    "rollback": {"[MODEL]", "--run", "--runs", "--json"},
+    "load": {"MODEL@ALIAS", "--out", "--runs"},
+    "versions": {"[MODEL]", "--runs", "--json"},
+    "compile": {"--out", "--profile", "--set", "--image"},
+    "doctor": {"--runs", "--json"},
+}
+
+
+def parameters(command):
+    names = set()
+    for parameter in command.params:
+        is_option = parameter.param_type_name == "option"
+        names.add(parameter.opts[0] if is_option else parameter.metavar)
+    return names - {"--help"}
+
+
+def test_commands_and_their_options_are_those_that_scripts_rely_on():
+    import typer
+
+    commands = typer.main.get_command(command_line()).commands
+    assert {name: parameters(command) for name, command in commands.items()} == FROZEN
+    assert list(commands) == list(FROZEN)
+
+
+@pytest.mark.parametrize("command", FROZEN)
+def test_every_command_shows_an_example(espalier, command):
+    result = espalier(command, "--help")
+    assert result.exit_code == 0
+    assert f"Examples:\n    espalier {command}" in result.output
+
+
+def test_help_does_not_load_the_heavy_libraries():
+    script = (
+        "import sys; sys.argv = ['espalier', '--help']\n"
+        "from espalier.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'mlflow', 'kfp', 'transformers', 'pandas', 'matplotlib'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_environment_is_set_before_anything_reads_it():
+    script = (
+        "import os, sys; sys.argv = ['espalier', '--version']\n"
+        "from espalier.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(os.environ['MKL_CBWR'], os.environ['HF_HUB_OFFLINE'])"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "MKL_CBWR"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.split() == ["0.1.0", "AUTO,STRICT", "1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--profile", "labtop"], "did you mean laptop"),
+        (["--profile", "no/such.toml"], "no such profile"),
+        (["--set", "training.stps=3"], "did you mean training.steps"),
+        (["--set", "training.steps"], "section.key=value"),
+        (["--set", "training.group_size=1"], "training.group_size"),
+    ],
+)
+def test_a_faulty_profile_is_one_message_and_exit_code_1(espalier, tmp_path, arguments, message):
+    result = espalier("run", "--out", str(tmp_path / "run"), *arguments)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_out_folder_that_cannot_be_made_is_one_message(espalier, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = espalier("run", "--profile", "smoke", "--out", str(tmp_path / "file" / "run"))
+    assert (result.exit_code, "Choose another --out" in result.stderr) == (1, True)
+
+
+def test_a_tracking_server_that_is_away_stops_the_run_before_it_starts(
+    espalier, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    result = espalier("run", "--profile", "smoke", "--out", str(tmp_path / "run"))
+    assert result.exit_code == 1
+    assert "http://127.0.0.1:9" in result.stderr
+    assert not (tmp_path / "run" / "knowledge").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "{run}"],
+        ["chat", "{run}", "--question", "where is Lyon?"],
+        ["evaluate", "{run}/policy", "--run", "{run}"],
+        ["promote", "--run", "{run}"],
+    ],
+)
+def test_a_folder_that_is_no_run_is_refused(espalier, tmp_path, arguments):
+    run_dir = tmp_path / "absent"
+    result = espalier(*[argument.format(run=run_dir) for argument in arguments])
+    assert result.exit_code == 1
+    assert str(run_dir) in result.stderr
+
+
+@pytest.mark.parametrize("command", ["versions", "rollback", "promote"])
+def test_a_missing_registry_is_said_and_not_made(espalier, tmp_path, monkeypatch, command):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    result = espalier(command, "--runs", str(tmp_path))
+    assert (result.exit_code, "no registry here" in result.stderr) == (1, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compile_writes_a_pipeline(espalier, tmp_path):
+    out = tmp_path / "pipeline.yaml"
+    result = espalier("compile", "--out", str(out), "--profile", "smoke")
+    assert result.stdout == f"wrote {out}\n"
+    assert yaml.safe_load(out.read_text())["pipelineInfo"]["name"] == "data-to-model"
+
+
+def test_compile_refuses_a_file_that_is_not_yaml(espalier, tmp_path):
+    result = espalier("compile", "--out", str(tmp_path / "pipeline.txt"))
+    assert (result.exit_code, "pipeline.yaml" in result.stderr) == (1, True)
+
+
+def test_compile_puts_every_step_into_the_image_that_was_named(tmp_path):
+    out = tmp_path / "pipeline.yaml"
+    arguments = ["compile", "--image", "registry.example/espalier:7", "--out", str(out)]
+    script = "from espalier.cli import main; main()"
+    subprocess.run([sys.executable, "-c", script, *arguments], check=True, capture_output=True)
+    executors = yaml.safe_load(out.read_text())["deploymentSpec"]["executors"].values()
+    assert {executor["container"]["image"] for executor in executors} == {
+        "registry.example/espalier:7"
+    }
+
+
+def test_doctor_speaks_json_and_fails_only_for_what_a_laptop_needs(espalier, tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    result = espalier("doctor", "--json", "--runs", str(tmp_path))
+    findings = json.loads(result.stdout)
+    is_broken = any(finding["state"] == "broken" for finding in findings)
+    assert result.exit_code == int(is_broken)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert espalier("doctor", "--runs", str(tmp_path)).exit_code == 1

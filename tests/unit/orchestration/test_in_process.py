@@ -1,0 +1,167 @@
+import errno
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from espalier.artifacts import ArtifactError, DataError, open_artifact, work_dir
+from espalier.config import Profile, ValidationConfig
+from tests.unit.orchestration.small_chain import CHAIN, Stages, execute
+
+
+@pytest.fixture
+def stages():
+    return Stages()
+
+
+def contents(manifests):
+    return {folder: manifest.content for folder, manifest in manifests.items()}
+
+
+def timings(run_dir):
+    return json.loads((run_dir / "timings.json").read_text())
+
+
+def test_stages_run_in_order_and_publish_into_their_folders(tmp_path, stages):
+    manifests = execute(tmp_path)
+    assert stages.calls == ["ingest", "synthesize", "validate"]
+    for link in CHAIN:
+        assert open_artifact(tmp_path / link.folder) == manifests[link.folder]
+
+
+def test_a_second_run_keeps_everything_and_says_so(tmp_path, stages):
+    first, said = execute(tmp_path), []
+    stages.calls.clear()
+    assert contents(execute(tmp_path, said=said)) == contents(first)
+    assert stages.calls == []
+    assert [line.partition(":")[0] for line in said] == ["ingest", "synthesize", "validate"]
+
+
+def test_a_changed_section_reruns_the_stages_that_read_it(tmp_path, stages):
+    execute(tmp_path)
+    stages.calls.clear()
+    execute(tmp_path, Profile(validation=ValidationConfig(max_turns=5)))
+    assert stages.calls == ["validate"]
+
+
+def test_a_changed_result_reruns_everything_that_reads_it(tmp_path, stages):
+    execute(tmp_path)
+    stages.calls.clear()
+    execute(tmp_path, Profile(seed=7))
+    assert stages.calls == ["ingest", "synthesize", "validate"]
+
+
+def test_a_failed_stage_leaves_its_predecessors_and_publishes_nothing(tmp_path, stages):
+    stages.faults["synthesize"] = DataError("no question left")
+    with pytest.raises(DataError, match="no question left"):
+        execute(tmp_path)
+    assert (tmp_path / "knowledge").is_dir()
+    assert not (tmp_path / "synthetic").exists()
+    stages.faults.clear()
+    stages.calls.clear()
+    execute(tmp_path)
+    assert stages.calls == ["synthesize", "validate"]
+
+
+def test_a_truncated_file_stops_the_run_and_is_named(tmp_path, stages):
+    execute(tmp_path)
+    (tmp_path / "knowledge" / "rows.txt").write_text("")
+    with pytest.raises(ArtifactError, match=r"knowledge/rows.txt.*truncated or edited.*Delete"):
+        execute(tmp_path)
+
+
+def test_an_edited_manifest_stops_the_run_and_is_named(tmp_path, stages):
+    execute(tmp_path)
+    path = tmp_path / "synthetic" / "manifest.json"
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(ArtifactError, match=r"synthetic/manifest.json"):
+        execute(tmp_path)
+
+
+def test_a_folder_that_no_stage_published_stops_the_run(tmp_path, stages):
+    (tmp_path / "synthetic").mkdir()
+    (tmp_path / "synthetic" / "notes.txt").write_text("mine")
+    with pytest.raises(ArtifactError, match=r"synthetic: .*manifest.json"):
+        execute(tmp_path)
+    assert (tmp_path / "synthetic" / "notes.txt").read_text() == "mine"
+
+
+def test_a_deleted_artifact_is_made_again_and_its_readers_are_kept(tmp_path, stages):
+    execute(tmp_path)
+    (tmp_path / "synthetic" / "rows.txt").unlink()
+    (tmp_path / "synthetic" / "manifest.json").unlink()
+    (tmp_path / "synthetic").rmdir()
+    stages.calls.clear()
+    execute(tmp_path)
+    assert stages.calls == ["synthesize"]
+
+
+def test_a_full_disk_is_one_clear_error(tmp_path, stages):
+    stages.faults["ingest"] = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(ArtifactError, match=r"ingest: .*the disk is full: free space"):
+        execute(tmp_path)
+
+
+def test_an_error_of_another_kind_is_not_renamed(tmp_path, stages):
+    stages.faults["ingest"] = FileNotFoundError(errno.ENOENT, "No such file", "x")
+    with pytest.raises(FileNotFoundError):
+        execute(tmp_path)
+
+
+def test_checkpoints_of_an_equal_attempt_are_kept_and_its_seconds_add_up(tmp_path, stages):
+    stages.faults["ingest"] = DataError("killed here")
+    stages.waits_s["ingest"] = 0.05
+    for _ in range(2):
+        with pytest.raises(DataError):
+            execute(tmp_path)
+    attempts = work_dir(tmp_path / "knowledge") / "attempts"
+    assert attempts.read_text().splitlines() == ["attempt", "attempt"]
+    assert timings(tmp_path)["ingest"]["seconds"] >= 0.1
+
+
+def test_checkpoints_and_seconds_of_another_attempt_are_forgotten(tmp_path, stages):
+    stages.faults["ingest"] = DataError("killed here")
+    stages.waits_s["ingest"] = 0.3
+    with pytest.raises(DataError):
+        execute(tmp_path)
+    stages.waits_s.clear()
+    with pytest.raises(DataError):
+        execute(tmp_path, Profile(seed=1))
+    attempts = work_dir(tmp_path / "knowledge") / "attempts"
+    assert attempts.read_text().splitlines() == ["attempt"]
+    assert timings(tmp_path)["ingest"]["seconds"] < 0.3
+
+
+def test_every_stage_has_seconds_and_a_peak(tmp_path, stages):
+    execute(tmp_path)
+    measured = timings(tmp_path)
+    assert list(measured) == [link.name for link in CHAIN]
+    assert all(figures["peak_rss_mb"] > 1 for figures in measured.values())
+
+
+KILLED_RUN = """
+import sys
+from pathlib import Path
+from tests.unit.orchestration.small_chain import Stages, execute
+
+Stages().waits_s["synthesize"] = 60.0
+execute(Path(sys.argv[1]))
+"""
+
+
+def test_a_run_killed_in_the_middle_resumes_to_the_same_artifacts(tmp_path, stages):
+    undisturbed = contents(execute(tmp_path / "undisturbed"))
+    killed = tmp_path / "killed"
+    process = subprocess.Popen([sys.executable, "-c", KILLED_RUN, str(killed)])
+    checkpoint = work_dir(killed / "synthetic") / "attempts"
+    deadline = time.monotonic() + 60
+    while not checkpoint.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    stages.calls.clear()
+    assert contents(execute(killed)) == undisturbed
+    assert stages.calls == ["synthesize", "validate"]

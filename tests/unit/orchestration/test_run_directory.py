@@ -1,0 +1,84 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from espalier.artifacts import ArtifactError
+from espalier.orchestration.run_directory import locked_run, write_atomically
+from espalier.orchestration.run_state import RunState
+from espalier.orchestration.timings import Timings
+from espalier.steps.usage import Usage
+
+
+def test_a_second_run_in_the_same_folder_is_refused_and_names_the_first(tmp_path):
+    with (
+        locked_run(tmp_path),
+        pytest.raises(ArtifactError, match=rf"another run .*process {os.getpid()}"),
+        locked_run(tmp_path),
+    ):
+        pass
+
+
+def test_the_folder_is_free_again_when_its_run_was_killed(tmp_path):
+    script = (
+        "import os, signal, sys; from pathlib import Path;"
+        "from espalier.orchestration.run_directory import locked_run;"
+        "lock = locked_run(Path(sys.argv[1])); lock.__enter__();"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    with locked_run(tmp_path):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(ArtifactError, match=r"cannot be written.*Choose another --out"),
+        locked_run(tmp_path / "file" / "run"),
+    ):
+        pass
+
+
+def test_an_atomic_write_leaves_no_draft(tmp_path):
+    write_atomically(tmp_path / "state.json", "1")
+    write_atomically(tmp_path / "state.json", "2")
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+    assert (tmp_path / "state.json").read_text() == "2"
+
+
+def test_state_survives_a_round_trip(tmp_path):
+    state = RunState.load(tmp_path)
+    state.attempts["train"] = "abc"
+    state.tracking_run_id = "run"
+    state.save(tmp_path)
+    assert RunState.load(tmp_path) == state
+
+
+def test_another_profile_leaves_the_tracked_run_behind(tmp_path):
+    state = RunState.load(tmp_path)
+    state.follow_profile("one")
+    state.tracking_run_id = "run"
+    state.follow_profile("one")
+    assert state.tracking_run_id == "run"
+    state.follow_profile("other")
+    assert state.tracking_run_id is None
+
+
+def test_a_damaged_state_file_is_named(tmp_path):
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ArtifactError, match=r"run.json.*Delete the file"):
+        RunState.load(tmp_path)
+
+
+def test_timings_are_read_back_and_a_damaged_table_counts_as_empty(tmp_path):
+    Timings(tmp_path).record("train", Usage(2.0, 10.0))
+    with Timings(tmp_path).measuring("train"):
+        pass
+    table = json.loads((tmp_path / "timings.json").read_text())
+    assert table["train"]["seconds"] >= 2.0
+    (tmp_path / "timings.json").write_text('{"train": 3}')
+    Timings(tmp_path).record("ingest", Usage(1.0, 5.0))
+    assert list(json.loads((tmp_path / "timings.json").read_text())) == ["ingest"]

@@ -1,0 +1,178 @@
+import pytest
+
+from espalier.knowledge import Document, Entity, KnowledgeGraph, Relation, Triple
+from espalier.synthesis.webshaper import (
+    Constant,
+    ConstantSet,
+    Intersection,
+    Projection,
+    Union,
+    evaluate,
+)
+from espalier.synthesis.webshaper import rules as rules_module
+from espalier.synthesis.webshaper.candidate import Candidate, World
+from espalier.synthesis.webshaper.evidence import Evidence
+from espalier.synthesis.webshaper.rules import broken_rule
+
+KINDS = {
+    "lyon": "city", "nice": "city", "bonn": "city", "kehl": "city",
+    "france": "country", "germany": "country", "spain": "country", "italy": "country",
+    "euro": "currency", "franc": "currency", "cet": "zone",
+}  # fmt: skip
+
+
+def _relation(name, label, subject_kind, object_kind, phrasing, *, functional=True):
+    return Relation(name, label, subject_kind, object_kind, functional, (phrasing,))
+
+
+RELATIONS = [
+    _relation("country", "country", "city", "country", "the country of {x}"),
+    _relation("zone", "zone", "city", "zone", "the zone of {x}"),
+    _relation("capital", "capital", "country", "city", "the capital of {x}"),
+    _relation("country_zone", "zone", "country", "zone", "the zone of {x}"),
+    _relation("currency", "currency", "country", "currency", "the currency of {x}"),
+    _relation("borders", "borders", "country", "country", "a neighbour of {x}", functional=False),
+    _relation("nearest", "nearest", "city", "city", "the city nearest to {x}"),
+]
+TRIPLES = [
+    ("lyon", "country", "france"), ("nice", "country", "france"),
+    ("bonn", "country", "germany"), ("kehl", "country", "germany"),
+    ("lyon", "zone", "cet"), ("france", "country_zone", "cet"),
+    ("lyon", "nearest", "nice"), ("nice", "nearest", "lyon"),
+    ("france", "currency", "euro"), ("germany", "currency", "franc"),
+    ("germany", "capital", "bonn"), ("france", "capital", "kehl"),
+    ("france", "borders", "spain"), ("france", "borders", "italy"),
+    ("france", "borders", "germany"), ("germany", "borders", "france"),
+    ("spain", "borders", "france"), ("spain", "borders", "italy"), ("italy", "borders", "france"),
+    ("italy", "capital", "nice"),
+]  # fmt: skip
+
+
+def _world(extra_lines=None, max_line_words=40):
+    entities = [
+        Entity(name, name.title(), kind, hub=False, split="train", askable=True, document_id=name)
+        for name, kind in KINDS.items()
+    ]
+    graph = KnowledgeGraph(entities, RELATIONS, (Triple(*row) for row in TRIPLES))
+    documents = []
+    for entity in entities:
+        lines = []
+        for relation in RELATIONS:
+            listed = graph.objects(relation.name, entity.entity_id)
+            if listed:
+                lines.append(f"{relation.label}: {'; '.join(name.title() for name in listed)}")
+        lines += (extra_lines or {}).get(entity.entity_id, [])
+        documents.append(Document(entity.entity_id, entity.name, tuple(lines), "train"))
+    evidence = Evidence(documents)
+    return World(graph, evidence, evidence, max_line_words)
+
+
+def _chain(start, *relations):
+    query = Constant(start)
+    for relation in relations:
+        query = Projection(relation, query)
+    return query
+
+
+def test_a_fair_chain_breaks_no_rule():
+    assert broken_rule(Candidate(_chain("lyon", "country", "currency"), _world())) is None
+
+
+def test_a_single_projection_is_the_seed_form_and_may_stand_beside_its_constant():
+    assert broken_rule(Candidate(_chain("lyon", "country"), _world())) is None
+
+
+def test_an_intersection_one_projection_before_the_target_is_fair():
+    lists = (_chain("france", "borders"), _chain("spain", "borders"))
+    query = Projection("capital", Intersection(lists))
+    assert broken_rule(Candidate(query, _world())) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "rule"),
+    [
+        (_chain("france", "borders"), "not_unique"),
+        (_chain("spain", "capital"), "not_unique"),
+        (_chain("lyon", "nearest", "nearest"), "answer_on_chain"),
+        (_chain("lyon", "country", "country_zone"), "answer_in_earlier_document"),
+        (
+            Intersection((_chain("lyon", "nearest", "country"), _chain("bonn", "country"))),
+            "not_unique",
+        ),
+        (
+            Intersection((_chain("spain", "borders"), _chain("bonn", "country", "borders"))),
+            "constant_beside_target",
+        ),
+        (
+            Projection("capital", Intersection((_chain("france", "borders"), Constant("italy")))),
+            "constant_constant_edge",
+        ),
+        (
+            Projection(
+                "currency",
+                Intersection((_chain("spain", "borders"), _chain("germany", "borders"))),
+            ),
+            "redundant_constraint",
+        ),
+        (
+            Projection(
+                "capital", Intersection((_chain("france", "borders"), _chain("france", "borders")))
+            ),
+            "repeated_constant",
+        ),
+    ],
+)
+def test_an_unfair_query_is_refused_by_its_rule(query, rule):
+    candidate = Candidate(query, _world())
+    assert getattr(rules_module, rule)(candidate)
+    assert broken_rule(candidate) is not None
+
+
+def test_an_intermediate_that_is_not_one_entity_is_ambiguous():
+    candidate = Candidate(_chain("spain", "borders", "currency"), _world())
+    assert candidate.trace.answers == {"euro"}
+    assert rules_module.ambiguous_step(candidate)
+
+
+def test_an_answer_in_another_line_of_the_last_document_is_refused():
+    world = _world(extra_lines={"france": ["note: paid in euro everywhere"]})
+    query = _chain("lyon", "country", "currency")
+    assert broken_rule(Candidate(query, world)) == "answer_twice_in_last_document"
+
+
+def test_an_answer_in_the_text_of_the_first_document_is_refused():
+    world = _world(extra_lines={"lyon": ["note: shops take the Euro"]})
+    query = _chain("lyon", "country", "currency")
+    assert broken_rule(Candidate(query, world)) == "answer_in_earlier_document"
+
+
+def test_a_part_of_a_word_is_no_occurrence():
+    world = _world(extra_lines={"lyon": ["note: a European city"]})
+    assert broken_rule(Candidate(_chain("lyon", "country", "currency"), world)) is None
+
+
+def test_a_chain_whose_last_label_works_on_its_constant_is_refused():
+    candidate = Candidate(_chain("lyon", "country", "country_zone"), _world())
+    assert rules_module.shorter_chain(candidate)
+
+
+def test_a_line_longer_than_an_observation_is_refused():
+    lists = (_chain("france", "borders"), _chain("spain", "borders"))
+    query = Projection("capital", Intersection(lists))
+    world = _world(max_line_words=2)
+    assert broken_rule(Candidate(query, world)) == "unreadable_line"
+
+
+def test_every_member_of_a_union_must_hold_something():
+    empty = Projection("capital", ConstantSet(("germany", "spain")))
+    candidate = Candidate(empty, _world())
+    assert rules_module.empty_union_member(candidate)
+    full = Union((_chain("germany", "capital"), _chain("italy", "capital")))
+    assert not rules_module.empty_union_member(Candidate(full, _world()))
+
+
+def test_a_union_of_constants_is_the_union_of_their_projections():
+    graph = _world().graph
+    united = Projection("borders", ConstantSet(("spain", "germany")))
+    members = Union((_chain("spain", "borders"), _chain("germany", "borders")))
+    assert evaluate(united, graph) == evaluate(members, graph) == {"france", "italy"}

@@ -1,0 +1,99 @@
+import json
+
+import pytest
+
+from espalier.artifacts import DataError, NullTracker, open_artifact
+from espalier.config import KnowledgeConfig
+from espalier.knowledge import KnowledgeGraph
+from espalier.knowledge import stage as ingest
+from espalier.rollout.trajectory import read_trajectories
+from espalier.synthesis import stage
+from espalier.tasks import read_tasks
+
+from .conftest import PROFILE
+
+SPLITS = ("train", "dev", "heldout")
+
+
+@pytest.fixture(scope="module")
+def tasks(synthetic_dir):
+    return {split: read_tasks(synthetic_dir / "tasks" / f"{split}.jsonl") for split in SPLITS}
+
+
+@pytest.fixture(scope="module")
+def own_synthetic(tmp_path_factory, own_profile):
+    scratch = tmp_path_factory.mktemp("own_run")
+    ingest.run(own_profile, ingest.Inputs(), scratch / "knowledge", NullTracker())
+    inputs = stage.Inputs(knowledge=scratch / "knowledge")
+    stage.run(own_profile, inputs, scratch / "synthetic", NullTracker())
+    return scratch / "synthetic"
+
+
+def test_the_same_seed_writes_the_same_content(synthetic_dir, knowledge_dir, tmp_path):
+    inputs = stage.Inputs(knowledge=knowledge_dir)
+    again = stage.run(PROFILE, inputs, tmp_path / "synthetic", NullTracker())
+    assert again.content == open_artifact(synthetic_dir).content
+
+
+def test_each_split_searches_its_own_index(tasks):
+    indexes = {split: {task.arguments["index"] for task in tasks[split]} for split in SPLITS}
+    assert indexes == {"train": {"train"}, "dev": {"dev"}, "heldout": {"full"}}
+
+
+def test_task_ids_queries_and_questions_are_unique_over_all_splits(tasks):
+    everything = [task for split in SPLITS for task in tasks[split]]
+    for values in (
+        [task.task_id for task in everything],
+        [task.metadata.query for task in everything],
+        [task.question for task in everything],
+    ):
+        assert len(set(values)) == len(values)
+
+
+def test_no_held_out_entity_is_named_in_a_training_task(tasks, knowledge_dir):
+    graph = KnowledgeGraph.load(knowledge_dir)
+    secret = {e.name for e in graph.entities.values() if e.askable and e.split == "heldout"}
+    for task in tasks["train"]:
+        assert not secret.intersection(task.metadata.entities)
+        assert not secret.intersection(task.verifier.gold)
+
+
+def test_the_funnel_counts_reasons_and_names_what_is_exempt(synthetic_dir, tasks):
+    report = json.loads((synthetic_dir / "funnel.json").read_text())
+    assert report["funnel"]["train.drawn"]["accepted"] == len(tasks["train"])
+    assert report["funnel"]["train.drawn"]["answer_in_earlier_document"] > 0
+    assert sum(report["splits"]["heldout"]["hops"].values()) == len(tasks["heldout"])
+    assert {"currency", "continent", "time zone"} <= set(report["hub_kinds"])
+    assert report["funnel"]["teacher.detours"]["bad_query"] > 0
+
+
+def test_own_questions_become_tasks_of_the_family_own(own_synthetic):
+    rows = {split: read_tasks(own_synthetic / "tasks" / f"{split}.jsonl") for split in SPLITS}
+    assert sum(len(found) for found in rows.values()) == 50
+    assert all(t.metadata.family == "own" for found in rows.values() for t in found)
+    trajectories = read_trajectories(own_synthetic / "trajectories.parquet")
+    gold = {task.task_id: task.verifier.gold for task in rows["train"]}
+    assert len(trajectories) >= 0.8 * len(gold)
+    assert all(trajectory.answer in gold[trajectory.task_id] for trajectory in trajectories)
+
+
+def test_fewer_tasks_than_asked_for_are_all_used_and_said_so(own_synthetic):
+    report = json.loads((own_synthetic / "funnel.json").read_text())
+    remarks = report["funnel"]["remarks"]
+    assert any(line.startswith("train:") and "of 400 tasks" in line for line in remarks)
+    assert any(line.startswith("trajectories:") for line in remarks)
+
+
+def test_a_source_with_nothing_to_ask_says_what_to_do(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.md").write_text("# Ada\n\nAda wrote notes in 1843.\n")
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(json.dumps({"question": "When did Ada write?", "answer": "1843"}) + "\n")
+    knowledge = KnowledgeConfig(source="folder", path=folder, questions=questions)
+    profile = PROFILE.model_copy(update={"knowledge": knowledge})
+    ingest.run(profile, ingest.Inputs(), tmp_path / "knowledge", NullTracker())
+    inputs = stage.Inputs(knowledge=tmp_path / "knowledge")
+    with pytest.raises(DataError, match=r"knowledge\.questions"):
+        stage.run(profile, inputs, tmp_path / "synthetic", NullTracker())
+    assert not (tmp_path / "synthetic").exists()

@@ -1,0 +1,138 @@
+import random
+from collections import Counter
+
+import pytest
+
+from espalier.config import RewardConfig
+from espalier.environments import NO_RESULTS, Answer, Search, SearchQA, parse_action
+from espalier.knowledge.search import SearchTool
+from espalier.rewards import exact_match
+from espalier.rollout.trajectory import FinishReason, read_trajectories
+from espalier.synthesis.detours import KINDS, Lookup, misspelled, outcome
+from espalier.synthesis.observations import values
+from espalier.synthesis.task_making import formal_question
+from espalier.synthesis.teacher import Rejected, RouteTeacher
+from espalier.tasks import read_tasks
+
+from .conftest import PROFILE
+
+
+@pytest.fixture(scope="module")
+def search(knowledge_dir):
+    return SearchTool.open(knowledge_dir, "train", PROFILE.search)
+
+
+@pytest.fixture(scope="module")
+def demonstrations(synthetic_dir):
+    tasks = {task.task_id: task for task in read_tasks(synthetic_dir / "tasks" / "train.jsonl")}
+    trajectories = read_trajectories(synthetic_dir / "trajectories.parquet")
+    return [(tasks[trajectory.task_id], trajectory) for trajectory in trajectories]
+
+
+def test_every_demonstration_ends_in_the_gold_answer(demonstrations):
+    assert len(demonstrations) == PROFILE.synthesis.trajectories
+    for task, trajectory in demonstrations:
+        final = parse_action(trajectory.messages[-1].content)
+        assert isinstance(final, Answer)
+        assert exact_match(final.text, task.verifier.gold)
+        assert trajectory.finish_reason is FinishReason.ANSWERED
+
+
+def test_the_environment_replays_a_demonstration_word_by_word(demonstrations, search):
+    for task, trajectory in demonstrations:
+        episode = SearchQA(task, search, max_turns=8, reward=RewardConfig())
+        messages = list(trajectory.messages[1:])
+        while messages:
+            step = episode.step(messages.pop(0).content)
+            if messages:
+                assert step.observation == messages.pop(0).content
+        assert episode.finish_reason is FinishReason.ANSWERED
+        assert episode.score()["outcome"] == 1.0
+        assert tuple(episode.tool_calls) == trajectory.tool_calls
+
+
+def test_a_teacher_types_only_names_it_was_given_or_has_read(demonstrations):
+    for task, trajectory in demonstrations:
+        if trajectory.detour:
+            continue
+        seen = task.question
+        for message in trajectory.messages[1:]:
+            action = parse_action(message.content)
+            if isinstance(action, Search):
+                name = next(n for n in task.metadata.entities if action.query.startswith(n + " "))
+                assert name in seen
+            seen += " " + message.content
+
+
+def test_detours_of_every_kind_are_there_in_the_asked_share(demonstrations):
+    kinds = Counter(trajectory.detour for _, trajectory in demonstrations if trajectory.detour)
+    assert set(kinds) == set(KINDS)
+    asked = PROFILE.synthesis.detour_share * len(demonstrations)
+    assert abs(kinds.total() - asked) <= 2
+
+
+def test_a_detour_makes_exactly_one_search_more(demonstrations):
+    for task, trajectory in demonstrations:
+        if task.metadata.family == "chain":
+            extra = len(trajectory.tool_calls) - task.metadata.hops
+            assert extra == bool(trajectory.detour)
+
+
+def test_an_empty_result_shows_no_results(demonstrations):
+    empty = [t for _, t in demonstrations if t.detour == "empty_result"]
+    assert all(any(call.result == NO_RESULTS for call in t.tool_calls) for t in empty)
+    assert all(not all(call.succeeded for call in t.tool_calls) for t in empty)
+
+
+def test_demonstrations_have_the_mix_of_the_held_out_questions(demonstrations, synthetic_dir):
+    heldout = read_tasks(synthetic_dir / "tasks" / "heldout.jsonl")
+    mix = Counter((task.metadata.family, task.metadata.hops) for task, _ in demonstrations)
+    wanted = Counter((task.metadata.family, task.metadata.hops) for task in heldout)
+    for stratum, count in wanted.items():
+        share = count / len(heldout) * len(demonstrations)
+        assert abs(mix[stratum] - share) <= 1, stratum
+
+
+def test_a_line_that_the_search_does_not_show_rejects_the_route(candidates, search):
+    question = formal_question(candidates["heldout"][0], "heldout", PROFILE.seed)
+    teacher = RouteTeacher(search, PROFILE.search.max_observation_words, PROFILE.seed)
+    assert question.route is not None
+    rejected = teacher.demonstrate(question.task, question.route)
+    assert isinstance(rejected, Rejected)
+    assert rejected.reason == "line_not_shown"
+
+
+def test_a_cut_observation_rejects_the_route(candidates, knowledge_dir):
+    narrow = PROFILE.search.model_copy(update={"max_observation_words": 4})
+    teacher = RouteTeacher(SearchTool.open(knowledge_dir, "train", narrow), 4, PROFILE.seed)
+    questions = [formal_question(c, "train", PROFILE.seed) for c in candidates["train"]]
+    outcomes = [teacher.demonstrate(q.task, q.route) for q in questions if q.route]
+    reasons = Counter(o.reason for o in outcomes if isinstance(o, Rejected))
+    assert reasons["observation_cut"] > 0
+
+
+def test_values_are_read_from_the_hit_with_the_title_alone():
+    observation = "Lyon | country: France | zone: CET || Bonn | country: Germany; Prussia"
+    assert values(observation, "bonn", "country") == ("Germany", "Prussia")
+    assert values(observation, "Lyon", "zone") == ("CET",)
+    assert values(observation, "Paris", "country") is None
+
+
+def test_outcomes_are_named_by_what_was_shown():
+    lookup = Lookup("Lyon", "country", "", ())
+    assert outcome("no results", lookup) == "empty_result"
+    assert outcome("Bonn | country: Germany", lookup) == "wrong_document"
+    assert outcome("Lyon | zone: CET", lookup) == "bad_query"
+    assert outcome("Lyon | country: France", lookup) == ""
+
+
+def test_a_misspelling_changes_the_longest_word_alone():
+    for seed in range(50):
+        wrong = misspelled("The Bronx", random.Random(seed))
+        assert wrong.startswith("The B")
+        assert sorted(wrong.replace("The B", "")) in (sorted("ronx"), *_without_one("ronx"))
+    assert misspelled("A", random.Random(0)) in ("", "A")
+
+
+def _without_one(word):
+    return [sorted(word[:place] + word[place + 1 :]) for place in range(len(word))]
