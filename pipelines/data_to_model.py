@@ -1,5 +1,7 @@
 """From a knowledge source and a base policy to an evaluated, registered agent, on Kubeflow."""
 
+from kfp import dsl
+
 from espalier.steps.evaluate import evaluate
 from espalier.steps.filter_curriculum import filter_curriculum
 from espalier.steps.ingest import ingest
@@ -10,7 +12,6 @@ from espalier.steps.synthesize import synthesize
 from espalier.steps.train import train
 from espalier.steps.validate import validate
 from espalier.steps.warm_start import warm_start
-from kfp import dsl
 
 
 @dsl.pipeline(name="data-to-model", display_name="espalier: data to model")

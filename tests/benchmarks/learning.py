@@ -59,7 +59,9 @@ def planned_arms(seeds: int) -> list[Arm]:
 
 def main() -> None:
     """Run what is missing, then report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--profile", type=Path, default=Path(LAPTOP))

@@ -1,4 +1,4 @@
-"""Digests of files and of directories: what two runs compare to know that they made the same thing."""
+"""Digests of files and of directories: what two runs compare to see that they agree."""
 
 from __future__ import annotations
 

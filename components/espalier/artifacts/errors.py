@@ -4,7 +4,7 @@ EspalierError             one clear message: what, where, what to do; the CLI pr
 +-- ProfileError          a profile that does not parse, or that contradicts itself
 +-- ArtifactError         a directory that is missing, half-written, edited or truncated
 +-- KnowledgeError        a knowledge source that cannot be read or holds nothing
-+-- DataError             rows that break a critical expectation, or a file of tasks that does not parse
++-- DataError             rows that break a critical expectation, or tasks that do not parse
 +-- PolicyError           a model directory that cannot act in the environment
 +-- RegistryError         the tracking server is away, or a promotion is refused
 """

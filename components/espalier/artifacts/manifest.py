@@ -90,7 +90,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def _package_versions() -> dict[str, str]:
-    versions = {}
+    versions: dict[str, str] = {}
     for name in _RECORDED_PACKAGES:
         try:
             versions[name] = metadata.version(name)

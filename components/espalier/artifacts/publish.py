@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ class Draft:
     """An artifact being written: fill `path`, count `rows`; the manifest follows on publishing."""
 
     path: Path
-    rows: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict[str, int])
     manifest: Manifest | None = None
 
     @property
@@ -38,7 +38,7 @@ def work_dir(output_dir: Path) -> Path:
 
 
 @contextmanager
-def publishing(output_dir: Path, provenance: Provenance) -> Iterator[Draft]:
+def publishing(output_dir: Path, provenance: Provenance) -> Generator[Draft]:
     """Write an artifact under a temporary name and publish it by one rename.
 
     The stage's work directory is removed after the rename. An error leaves no trace of the draft
@@ -77,7 +77,7 @@ def open_artifact(directory: Path) -> Manifest:
     present = {path.as_posix() for path in payload_files(directory)}
     for name, digest in manifest.files.items():
         if name not in present:
-            raise ArtifactError(f"{directory / name}: named in the manifest, but not there. {_MEND}")
+            raise ArtifactError(f"{directory / name}: in the manifest, but not there. {_MEND}")
         if file_digest(directory / name) != digest:
             raise ArtifactError(
                 f"{directory / name}: its bytes are not those that were published "

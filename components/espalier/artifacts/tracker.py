@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -63,7 +63,7 @@ class NullTracker:
         """Ignore."""
 
     @contextmanager
-    def progress(self, description: str, total: int) -> Iterator[Progress]:
+    def progress(self, description: str, total: int) -> Generator[Progress]:
         """Ignore."""
         yield _NoProgress()
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
-class Section(BaseModel, frozen=True, extra="forbid"):
+class Section(BaseModel):
     """A table of the profile: frozen, and closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class KnowledgeConfig(Section):
@@ -19,11 +21,11 @@ class KnowledgeConfig(Section):
     path: Path | None = None
     """Folder of .md, .txt and .jsonl documents; only with source = "folder"."""
     triples: Path | None = None
-    """JSON lines of {subject, relation, object, subject_type, object_type}; questions come from it."""
+    """JSON lines of {subject, relation, object, subject_type, object_type}: what is asked about."""
     questions: Path | None = None
     """JSON lines of {question, answer}; the tasks where there are no triples."""
     min_city_population: Literal[500, 1000, 5000, 15000] = 15000
-    max_cities: int = Field(0, ge=0)
+    max_cities: int = Field(default=0, ge=0)
     """Keep only the most populous cities; 0 keeps all."""
 
     @model_validator(mode="after")
@@ -46,8 +48,8 @@ class KnowledgeConfig(Section):
 class SplitsConfig(Section):
     """Which share of the entities the policy never meets before it is judged."""
 
-    heldout_share: float = Field(0.25, gt=0, lt=0.8)
-    dev_share: float = Field(0.10, gt=0, lt=0.5)
+    heldout_share: float = Field(default=0.25, gt=0, lt=0.8)
+    dev_share: float = Field(default=0.10, gt=0, lt=0.5)
 
     @model_validator(mode="after")
     def _something_is_left_to_train_on(self) -> Self:
@@ -62,24 +64,24 @@ class SplitsConfig(Section):
 class SearchConfig(Section):
     """The search tool that the agent calls."""
 
-    top_k: int = Field(1, ge=1, le=10)
-    snippet_lines: int = Field(2, ge=1)
+    top_k: int = Field(default=1, ge=1, le=10)
+    snippet_lines: int = Field(default=2, ge=1)
     """Lines of a document that a result shows: those that match the query best."""
-    max_observation_words: int = Field(48, ge=4)
+    max_observation_words: int = Field(default=48, ge=4)
 
 
 class SynthesisConfig(Section):
     """Questions from formal queries, and teacher trajectories that answer some of them."""
 
-    train_tasks: int = Field(6000, ge=1)
-    dev_tasks: int = Field(300, ge=1)
-    heldout_tasks: int = Field(1000, ge=1)
-    trajectories: int = Field(300, ge=1)
+    train_tasks: int = Field(default=6000, ge=1)
+    dev_tasks: int = Field(default=300, ge=1)
+    heldout_tasks: int = Field(default=1000, ge=1)
+    trajectories: int = Field(default=300, ge=1)
     chain_weights: tuple[float, float, float, float] = (0.15, 0.40, 0.30, 0.05)
     """Share of chain questions of 1, 2, 3 and 4 hops."""
-    intersection_weight: float = Field(0.06, ge=0)
-    union_weight: float = Field(0.04, ge=0)
-    detour_share: float = Field(0.15, ge=0, le=1)
+    intersection_weight: float = Field(default=0.06, ge=0)
+    union_weight: float = Field(default=0.04, ge=0)
+    detour_share: float = Field(default=0.15, ge=0, le=1)
     """Share of teacher trajectories with a detour (bad query, empty result, wrong document)."""
 
     @model_validator(mode="after")
@@ -99,10 +101,10 @@ class SynthesisConfig(Section):
 class ValidationConfig(Section):
     """Bounds of the Great Expectations suites."""
 
-    max_question_words: int = Field(80, ge=1)
-    max_turns: int = Field(12, ge=1)
-    min_action_share: float = Field(0.15, ge=0, le=1)
+    max_question_words: int = Field(default=80, ge=1)
+    max_turns: int = Field(default=12, ge=1)
+    min_action_share: float = Field(default=0.15, ge=0, le=1)
     """Least share of a trajectory's characters after the prompt that the policy writes."""
-    max_action_share: float = Field(0.95, ge=0, le=1)
-    max_dropped_share: float = Field(0.05, ge=0, le=1)
+    max_action_share: float = Field(default=0.95, ge=0, le=1)
+    max_dropped_share: float = Field(default=0.05, ge=0, le=1)
     """Rows that fail a row-wise, non-critical expectation are dropped, up to this share."""

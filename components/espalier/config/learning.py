@@ -13,10 +13,10 @@ from espalier.config.data import Section
 class PrestageConfig(Section):
     """Question-free browsing logs that give the embedded policy its reading and copying skill."""
 
-    steps: int = Field(400, ge=1)
-    tokens_per_step: int = Field(8192, ge=64)
-    learning_rate: float = Field(5e-3, gt=0)
-    substitution_share: float = Field(0.6, ge=0, le=1)
+    steps: int = Field(default=400, ge=1)
+    tokens_per_step: int = Field(default=8192, ge=64)
+    learning_rate: float = Field(default=5e-3, gt=0)
+    substitution_share: float = Field(default=0.6, ge=0, le=1)
     """Share of the names replaced by invented ones, so that names are read and not memorised."""
 
 
@@ -27,12 +27,12 @@ class PolicyConfig(Section):
     """Any local Hugging Face causal LM; unset means the embedded policy."""
     start: Literal["base", "champion"] = "base"
     """"champion" starts from the registered model version that carries that alias."""
-    vocab_size: int = Field(2048, ge=300)
-    hidden_size: int = Field(128, ge=16)
-    attention_heads: int = Field(4, ge=1)
+    vocab_size: int = Field(default=2048, ge=300)
+    hidden_size: int = Field(default=128, ge=16)
+    attention_heads: int = Field(default=4, ge=1)
     layers: tuple[Literal["conv", "attention"], ...] = ("conv", "attention", "conv", "attention")
     """LFM2 blocks (short convolutions and attention), in order."""
-    feed_forward_size: int = Field(256, ge=16)
+    feed_forward_size: int = Field(default=256, ge=16)
     prestage: PrestageConfig = PrestageConfig()
 
     @model_validator(mode="after")
@@ -50,46 +50,46 @@ class PolicyConfig(Section):
 class EpisodeConfig(Section):
     """Limits of one episode, the same for every policy, stage and benchmark."""
 
-    max_turns: int = Field(6, ge=1)
-    max_tokens: int = Field(224, ge=16)
+    max_turns: int = Field(default=6, ge=1)
+    max_tokens: int = Field(default=224, ge=16)
     """Tokens of an episode, prompt and observations included."""
-    max_turn_tokens: int = Field(40, ge=4)
+    max_turn_tokens: int = Field(default=40, ge=4)
 
 
 class OptimizerConfig(Section):
     """AdamW with linear warm-up and cosine decay to `final_share` of the peak."""
 
-    learning_rate: float = Field(1e-3, gt=0)
-    warmup_share: float = Field(0.05, ge=0, le=1)
-    final_share: float = Field(0.1, ge=0, le=1)
-    weight_decay: float = Field(0.01, ge=0)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    warmup_share: float = Field(default=0.05, ge=0, le=1)
+    final_share: float = Field(default=0.1, ge=0, le=1)
+    weight_decay: float = Field(default=0.01, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
 
 
 class WarmStartConfig(Section):
     """Masked SFT on the teacher's trajectories."""
 
-    steps: int = Field(300, ge=1)
-    trajectories_per_step: int = Field(16, ge=1)
+    steps: int = Field(default=300, ge=1)
+    trajectories_per_step: int = Field(default=16, ge=1)
     optimizer: OptimizerConfig = OptimizerConfig()
-    evaluate_every: int = Field(50, ge=1)
+    evaluate_every: int = Field(default=50, ge=1)
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
-    dev_questions: int = Field(200, ge=1)
+    dev_questions: int = Field(default=200, ge=1)
 
 
 class CurriculumConfig(Section):
     """Which training tasks are worth sampling, judged by the warm-started policy."""
 
     enabled: bool = True
-    candidates: int = Field(1500, ge=1)
+    candidates: int = Field(default=1500, ge=1)
     """Training tasks whose pass rate is estimated."""
-    rollouts_per_task: int = Field(4, ge=2)
+    rollouts_per_task: int = Field(default=4, ge=2)
     pass_rate_band: tuple[float, float] = (0.05, 0.90)
     """Tasks with a pass rate inside are kept; a task at 0 or at 1 gives a group no gradient."""
-    refresh_every: int = Field(20, ge=1)
+    refresh_every: int = Field(default=20, ge=1)
     """Optimizer steps between refreshes of the band from the rollouts of training itself."""
-    explore_share: float = Field(0.15, ge=0, le=1)
+    explore_share: float = Field(default=0.15, ge=0, le=1)
     """Share of a step's tasks drawn from outside the kept band, so that it can be refreshed."""
 
     @model_validator(mode="after")
@@ -105,8 +105,8 @@ class CurriculumConfig(Section):
 class RewardConfig(Section):
     """Outcome reward with a small format term; the outcome is at least half of any total."""
 
-    outcome: float = Field(1.0, gt=0)
-    format: float = Field(0.1, ge=0)
+    outcome: float = Field(default=1.0, gt=0)
+    format: float = Field(default=0.1, ge=0)
 
     @model_validator(mode="after")
     def _outcome_dominates(self) -> Self:
@@ -121,18 +121,18 @@ class RewardConfig(Section):
 class TrainingConfig(Section):
     """GRPO over multi-turn search episodes."""
 
-    steps: int = Field(100, ge=0)
-    tasks_per_step: int = Field(16, ge=1)
-    group_size: int = Field(16, ge=2)
-    minibatches: int = Field(2, ge=1)
+    steps: int = Field(default=100, ge=0)
+    tasks_per_step: int = Field(default=16, ge=1)
+    group_size: int = Field(default=16, ge=2)
+    minibatches: int = Field(default=2, ge=1)
     """Optimizer updates per step, each on a part of the step's trajectories."""
-    micro_batch_tokens: int = Field(8192, ge=64)
-    clip_low: float = Field(0.2, gt=0, lt=1)
-    clip_high: float = Field(0.28, gt=0)  # DAPO (arXiv:2503.14476), sec. 3.1
-    kl_coefficient: float = Field(0.0, ge=0)
+    micro_batch_tokens: int = Field(default=8192, ge=64)
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    clip_high: float = Field(default=0.28, gt=0)  # DAPO (arXiv:2503.14476), sec. 3.1
+    kl_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the k3 estimate of KL(policy || warm start) in the loss."""
-    temperature: float = Field(1.0, gt=0)
-    max_regenerations: int = Field(2, ge=0)
+    temperature: float = Field(default=1.0, gt=0)
+    max_regenerations: int = Field(default=2, ge=0)
     """How often zero-variance groups are drawn anew within a step (DAPO's dynamic sampling)."""
     train_on_observations: bool = False
     """Ablation only: leaves the tool's tokens in the loss."""
@@ -140,9 +140,9 @@ class TrainingConfig(Section):
         learning_rate=3e-4, warmup_share=0.05, final_share=0.3, weight_decay=0.0
     )
     reward: RewardConfig = RewardConfig()
-    evaluate_every: int = Field(20, ge=1)
+    evaluate_every: int = Field(default=20, ge=1)
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
-    dev_questions: int = Field(300, ge=1)
+    dev_questions: int = Field(default=300, ge=1)
 
     @model_validator(mode="after")
     def _minibatches_are_whole(self) -> Self:
@@ -160,29 +160,29 @@ class TrainingConfig(Section):
 class RolloutConfig(Section):
     """How many episodes the engine carries side by side."""
 
-    max_rows: int = Field(256, ge=1)
-    compact_below: float = Field(0.85, gt=0, le=1)
+    max_rows: int = Field(default=256, ge=1)
+    compact_below: float = Field(default=0.85, gt=0, le=1)
     """Rows are compacted in the cache when less than this share of them is still alive."""
 
 
 class EvaluationConfig(Section):
     """The held-out comparison of untrained, warm-started and trained policy."""
 
-    samples_per_task: int = Field(4, ge=1)
+    samples_per_task: int = Field(default=4, ge=1)
     """Sampled answers a question for pass@k; EM and F1 are greedy."""
-    sampled_questions: int = Field(500, ge=1)
-    temperature: float = Field(1.0, gt=0)
-    bootstrap_resamples: int = Field(10_000, ge=100)
-    confidence: float = Field(0.95, gt=0.5, lt=1)
-    kept_trajectories: int = Field(20, ge=0)
+    sampled_questions: int = Field(default=500, ge=1)
+    temperature: float = Field(default=1.0, gt=0)
+    bootstrap_resamples: int = Field(default=10_000, ge=100)
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    kept_trajectories: int = Field(default=20, ge=0)
 
 
 class RegistryConfig(Section):
     """Where the model version goes, and what it must show before it becomes champion."""
 
-    model_name: str = Field("espalier-search-agent", min_length=1)
-    experiment: str = Field("espalier", min_length=1)
-    min_gain: float = Field(0.0, ge=-1, le=1)
+    model_name: str = Field(default="espalier-search-agent", min_length=1)
+    experiment: str = Field(default="espalier", min_length=1)
+    min_gain: float = Field(default=0.0, ge=-1, le=1)
     """The lower end of the paired interval (challenger - champion, EM 0-1) must exceed this."""
-    min_questions: int = Field(500, ge=1)
+    min_questions: int = Field(default=500, ge=1)
     """Fewer held-out questions than this never pass the gate."""

@@ -7,7 +7,7 @@ import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -49,9 +49,9 @@ STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
 class Profile(Section):
     """Everything that a run depends on, apart from its output folder."""
 
-    name: str = Field("unnamed", min_length=1)
-    seed: int = Field(0, ge=0)
-    threads: int = Field(2, ge=1)
+    name: str = Field(default="unnamed", min_length=1)
+    seed: int = Field(default=0, ge=0)
+    threads: int = Field(default=2, ge=1)
     """CPU threads of torch; part of what makes a run repeat itself bit for bit."""
     knowledge: KnowledgeConfig = KnowledgeConfig()
     splits: SplitsConfig = SplitsConfig()
@@ -120,7 +120,7 @@ def _apply_override(tables: dict[str, object], override: str) -> None:
         child = table.setdefault(parent, {})
         if not isinstance(child, dict):
             raise ProfileError(f"--set {override}: {parent} is a value, not a section")
-        table = child
+        table = cast("dict[str, object]", child)
     table[leaf] = _parsed_value(text.strip())
 
 

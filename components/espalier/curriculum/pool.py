@@ -26,7 +26,7 @@ class TaskRecord:
 
 
 class TaskPool:
-    """Draws the tasks of a step from the band of learnable pass rates, and a few from outside it."""
+    """Draws the tasks of a step from the band of learnable pass rates, and a few from outside."""
 
     def __init__(self, tasks: Sequence[Task], config: CurriculumConfig) -> None:
         self._tasks = {task.task_id: task for task in tasks}

@@ -1,8 +1,8 @@
-"""Question answering with a search tool, in the tags of Search-R1 (Jin et al. 2025, arXiv:2503.09516).
+"""Question answering with a search tool, in the tags of Search-R1.
 
 One action is `<think> ... </think> <search> QUERY </search>` or
 `<think> ... </think> <answer> ANSWER </answer>`; a search provokes an observation, which the
-policy reads between `<information>` and `</information>`.
+policy reads between `<information>` and `</information>` (Jin et al. 2025, arXiv:2503.09516).
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def parse_action(text: str) -> Search | Answer | Malformed:
 class SearchQA:
     """One episode of question answering; single use, as nothing survives a reset."""
 
-    def __init__(self, task: Task, search: Searcher, *, max_turns: int, reward: RewardConfig) -> None:
+    def __init__(
+        self, task: Task, search: Searcher, *, max_turns: int, reward: RewardConfig
+    ) -> None:
         self._task = task
         self._search = search
         self._max_turns = max_turns
@@ -113,7 +115,7 @@ class SearchQA:
         return self._finish(reason)
 
     def score(self) -> dict[str, float]:
-        """Named reward terms: `outcome` (exact match) and `format` (ended with a well-formed answer)."""
+        """Reward terms: `outcome` (exact match) and `format` (ended with a well-formed answer)."""
         correct = exact_match(self.answer, self._task.verifier.gold)
         well_formed = self.finish_reason is FinishReason.ANSWERED
         return {

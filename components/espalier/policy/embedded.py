@@ -34,12 +34,18 @@ def build_policy(
             max_position_embeddings=max_tokens,
             rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
             initializer_range=0.05,  # 0.02 suits widths in the thousands; at 128 it learns slower
-            pad_token_id=tokenizer.convert_tokens_to_ids(PAD),
+            pad_token_id=_token_id(tokenizer, PAD),
             bos_token_id=None,
-            eos_token_id=tokenizer.convert_tokens_to_ids(END),
+            eos_token_id=_token_id(tokenizer, END),
         )
     )
     model.generation_config = GenerationConfig(
-        eos_token_id=stop_ids, pad_token_id=tokenizer.convert_tokens_to_ids(PAD)
+        eos_token_id=stop_ids, pad_token_id=_token_id(tokenizer, PAD)
     )
     return model.eval()
+
+
+def _token_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
+    token_id = tokenizer.convert_tokens_to_ids(token)
+    assert isinstance(token_id, int), "one token has one id"
+    return token_id

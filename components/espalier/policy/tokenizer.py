@@ -1,10 +1,18 @@
-"""The embedded policy's tokenizer: uncased byte-level BPE over whole words, trained on train text."""
+"""The embedded policy's tokenizer: uncased byte-level BPE over words, trained on train text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 PAD, END, USER, ASSISTANT = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>"
@@ -30,7 +38,7 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt and messages[-1].role != 'tool' -%}<|assistant|>{%- endif -%}"
 )
-"""Everything after `<|assistant|>` is one continuation, as in Search-R1: no role marks between turns."""
+"""Everything after `<|assistant|>` is one continuation, without role marks between turns."""
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:

@@ -51,10 +51,10 @@ class Episode:
         self._action.append(token_id)
         if self._rendering.ends_action(self._action):
             self._play_action()
-        elif len(self._action) >= self._limits.max_turn_tokens:
-            self._close_turn(observation_tokens=0)
-            self._environment.cut_off(FinishReason.MAX_TOKENS)
-        elif len(self._token_ids) >= self._limits.max_tokens:
+        elif (
+            len(self._action) >= self._limits.max_turn_tokens
+            or len(self._token_ids) >= self._limits.max_tokens
+        ):
             self._close_turn(observation_tokens=0)
             self._environment.cut_off(FinishReason.MAX_TOKENS)
 

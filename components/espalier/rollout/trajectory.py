@@ -46,11 +46,13 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One attempt at one task, as the tokens the policy saw (P prompt, O observation) and sampled (A).
+    """One attempt at one task: tokens that the policy read (P, O) and sampled (A).
 
         token_ids          P P P A A O O A      two turns, one tool call
         action_mask        0 0 0 1 1 0 0 1
-        behavior_logprobs  0 0 0 a b 0 0 c      nats, under the policy that sampled; 0.0 where action_mask is 0
+        behavior_logprobs  0 0 0 a b 0 0 c      nats; 0.0 where action_mask is 0
+
+    P is the prompt, O an observation; log-probs are those of the policy that sampled.
 
     A teacher's demonstration is text until the warm start encodes it with the policy's own
     tokenizer: until then `token_ids`, `action_mask`, `behavior_logprobs` and `turns` are empty.
@@ -149,8 +151,8 @@ def _trajectory(path: Path, number: int, row: dict[str, object]) -> Trajectory:
     for name in ("action_mask", "behavior_logprobs"):
         if len(row[name]) != tokens:  # pyright: ignore[reportArgumentType] (arrow rows are untyped)
             raise ArtifactError(
-                f"{path}, row {number}: trajectory of task {row['task_id']} has {tokens} tokens and "
-                f"another number of {name}. Write the engine's token_ids, or drop the row."
+                f"{path}, row {number}: trajectory of task {row['task_id']} has {tokens} tokens "
+                f"and another number of {name}. Write the engine's token_ids, or drop the row."
             )
         fields[name] = tuple(row[name])  # pyright: ignore[reportArgumentType]
     fields["token_ids"] = tuple(row["token_ids"])  # pyright: ignore[reportArgumentType]

@@ -27,7 +27,7 @@ def read_tasks(path: Path) -> list[Task]:
     Raises:
         DataError: naming the file and the line that is not a task, or an empty file.
     """
-    tasks = []
+    tasks: list[Task] = []
     with path.open(encoding="utf-8") as stream:
         for number, line in enumerate(stream, start=1):
             try:

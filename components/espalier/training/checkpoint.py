@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,8 +25,8 @@ class Checkpoint:
     model: dict[str, torch.Tensor]
     optimizer: dict[str, object]
     history: list[dict[str, float]] = field(default_factory=list)
-    extra: dict[str, object] = field(default_factory=dict)
-    """State of the loop's own: the best weights so far, pass rates, counters."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """State of the loop's own: the best weights so far, pass rates, counters; typed by its loop."""
 
 
 class CheckpointStore:

@@ -9,9 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 
-def write_history(
-    path: Path, rows: Sequence[dict[str, float]], columns: Sequence[str]
-) -> None:
+def write_history(path: Path, rows: Sequence[dict[str, float]], columns: Sequence[str]) -> None:
     """Write `columns` of `rows` as parquet; a figure that a row lacks is null.
 
     Times are no part of it: the table is the same for every run of the same seed.

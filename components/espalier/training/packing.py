@@ -24,7 +24,8 @@ class TrainingSequence:
         token_ids          P P P A A O O A
         loss_mask          0 0 0 1 1 0 0 1
         behavior_logprobs  0 0 0 a b 0 0 c      empty in supervised training
-        advantage          one number for the whole sequence
+
+    `advantage` is one number for the whole sequence.
     """
 
     token_ids: tuple[int, ...]

@@ -31,7 +31,9 @@ def score(model: PreTrainedModel, batch: PackedBatch, *, temperature: float = 1.
         use_cache=False,
     ).last_hidden_state
     before_NH = hidden_RTH[batch.scored_rows_N, batch.scored_columns_N - 1]
-    logits_NV = model.get_output_embeddings()(before_NH) / temperature
+    projection = model.get_output_embeddings()
+    assert projection is not None, "a causal LM has an output projection"
+    logits_NV = projection(before_NH) / temperature
     all_logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
     logprobs_N = all_logprobs_NV.gather(1, batch.targets_N[:, None]).squeeze(1)
     with torch.no_grad():

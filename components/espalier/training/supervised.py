@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from transformers import PreTrainedModel
 
 from espalier.artifacts import Tracker
@@ -51,7 +50,9 @@ class SupervisedResult:
 class SupervisedLoop:
     """Trains `model` in place; ends with the best weights where a judge is given."""
 
-    def __init__(self, model: PreTrainedModel, plan: SupervisedPlan, store: CheckpointStore) -> None:
+    def __init__(
+        self, model: PreTrainedModel, plan: SupervisedPlan, store: CheckpointStore
+    ) -> None:
         self._model = model
         self._plan = plan
         self._store = store
@@ -126,8 +127,8 @@ class SupervisedLoop:
         self._updater.optimizer.load_state_dict(checkpoint.optimizer)
         self._history = checkpoint.history
         extra = checkpoint.extra
-        self._best = (extra["best_em"], extra["best_step"], extra["best_weights"])  # pyright: ignore[reportAttributeAccessIssue] (written by _save)
-        self._tokens, self._seconds = extra["tokens"], extra["seconds"]  # pyright: ignore[reportAttributeAccessIssue]
+        self._best = (extra["best_em"], extra["best_step"], extra["best_weights"])
+        self._tokens, self._seconds = extra["tokens"], extra["seconds"]
         return checkpoint.step
 
     def _save(self, step: int) -> None:

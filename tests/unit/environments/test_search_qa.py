@@ -4,7 +4,18 @@ from hypothesis import strategies as st
 
 from espalier.environments import Answer, Malformed, Search, parse_action
 
-TAGS = ("<think>", "</think>", "<search>", "</search>", "<answer>", "</answer>", "a", " ", "\n", "<")
+TAGS = (
+    "<think>",
+    "</think>",
+    "<search>",
+    "</search>",
+    "<answer>",
+    "</answer>",
+    "a",
+    " ",
+    "\n",
+    "<",
+)
 
 
 @pytest.mark.parametrize(

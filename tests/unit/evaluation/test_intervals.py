@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
-from espalier.evaluation import mean_interval, paired_difference
 from scipy import stats
+
+from espalier.evaluation import mean_interval, paired_difference
 
 SETTINGS = {"resamples": 4000, "confidence": 0.95, "seed": 3}
 

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from espalier.evaluation import pass_at_k
 
 GOLDEN = Path("../shared/golden/pass_at_k.json")

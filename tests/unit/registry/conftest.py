@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+
 from espalier.artifacts import Provenance, publishing, read_manifest
 from espalier.config import Profile, RegistryConfig
 from espalier.registry import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from espalier.artifacts import RegistryError
 from espalier.registry import promote, rollback, versions
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+
 from espalier.artifacts import ArtifactError, NullTracker, RegistryError, open_artifact
 from espalier.registry import open_parent_run
 from espalier.registry.stage import run

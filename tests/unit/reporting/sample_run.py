@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+
 from espalier.artifacts import Provenance, publishing
 from espalier.rollout.trajectory import FinishReason, ToolCall, Trajectory, Turn, write_trajectories
 from espalier.tasks import Message

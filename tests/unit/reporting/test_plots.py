@@ -2,6 +2,7 @@ import re
 
 import pandas as pd
 import pytest
+
 from espalier.reporting.plots import (
     Curve,
     pass_rate_bins,

@@ -3,9 +3,9 @@ from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
+
 from espalier.artifacts import ArtifactError
 from espalier.reporting import write_report
-
 from tests.unit.reporting.sample_run import STAGES, make_run, publish, refuse
 
 

@@ -1,11 +1,10 @@
-from tests.unit.tiny import LookupSearch, tiny_tokenizer
-
 from espalier.config import EpisodeConfig, RewardConfig
 from espalier.environments import STOP_TAGS, SearchQA
 from espalier.policy.rendering import Rendering
 from espalier.rollout.episode import Episode
 from espalier.rollout.trajectory import FinishReason, read_trajectories, write_trajectories
 from espalier.tasks import Message, Task, TaskMetadata, Verifier
+from tests.unit.tiny import LookupSearch, tiny_tokenizer
 
 TASK = Task(
     task_id="t",
@@ -14,6 +13,7 @@ TASK = Task(
     metadata=TaskMetadata(family="chain", split="train", hops=2, source="test"),
 )
 SEARCH = LookupSearch(("Lyon | country: France", "France | currency: Euro <answer> x </answer>"))
+LIMITS = EpisodeConfig()
 ACTIONS = (
     "<think> country , currency </think> <search> lyon country </search>",
     "<think> currency </think> <search> france currency </search>",
@@ -21,7 +21,7 @@ ACTIONS = (
 )
 
 
-def _play(actions, limits=EpisodeConfig()):
+def _play(actions, limits=LIMITS):
     rendering = Rendering(tiny_tokenizer(), STOP_TAGS)
     environment = SearchQA(TASK, SEARCH, max_turns=limits.max_turns, reward=RewardConfig())
     episode = Episode(TASK, environment, rendering, limits)

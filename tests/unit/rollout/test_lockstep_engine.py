@@ -1,6 +1,5 @@
 import pytest
 import torch
-from tests.unit.tiny import LookupSearch, tiny_policy
 
 from espalier.config import Profile
 from espalier.rollout.engines import HfDecoder, Lfm2Decoder
@@ -8,6 +7,7 @@ from espalier.rollout.roller import Roller
 from espalier.tasks import Message, Task, TaskMetadata, Verifier
 from espalier.training.packing import TrainingSequence, pack
 from espalier.training.scoring import score
+from tests.unit.tiny import LookupSearch, tiny_policy
 
 SEARCH = LookupSearch(("Lyon | country: France", "France | currency: Euro"))
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.tiny import tiny_policy
 
 from espalier.training.packing import TrainingSequence, convolution_reach, pack, plan_rows
 from espalier.training.scoring import score
+from tests.unit.tiny import tiny_policy
 
 
 def _sequences(count, rng):

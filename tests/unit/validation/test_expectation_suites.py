@@ -1,5 +1,6 @@
 import pandas as pd
 import pytest
+
 from espalier.config import ValidationConfig
 from espalier.validation import (
     TASK_SCHEMA,
@@ -12,7 +13,6 @@ from espalier.validation import (
     trajectory_columns,
     trajectory_suite,
 )
-
 from tests.unit.validation.specimens import a_task, a_trajectory
 
 CONFIG = ValidationConfig(max_question_words=8, max_turns=3)

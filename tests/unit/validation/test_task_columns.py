@@ -1,7 +1,7 @@
 import pytest
+
 from espalier.artifacts import ArtifactError
 from espalier.validation import EntitySplits, SplitTask, task_columns
-
 from tests.unit.validation.specimens import a_task, an_entity, knowledge_artifact
 
 NO_ENTITIES = EntitySplits({}, frozenset())

@@ -2,12 +2,12 @@ import json
 import re
 
 import pytest
+
 from espalier.artifacts import ArtifactError, DataError, NullTracker, open_artifact
 from espalier.config import Profile, ValidationConfig
 from espalier.rollout.trajectory import read_trajectories
 from espalier.tasks import read_tasks
 from espalier.validation import stage
-
 from tests.unit.validation.specimens import (
     a_task,
     a_trajectory,

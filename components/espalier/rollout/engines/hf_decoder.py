@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
@@ -31,12 +33,14 @@ class HfDecoder:
     @torch.inference_mode()
     def logits(self, hidden_NH: Tensor) -> Tensor:
         """See `Decoder.logits`."""
-        return self._model.get_output_embeddings()(hidden_NH)
+        projection = self._model.get_output_embeddings()
+        assert projection is not None, "a causal LM has an output projection"
+        return projection(hidden_NH)
 
     @torch.inference_mode()
     def keep(self, rows: Tensor) -> None:
         """See `Decoder.keep`."""
-        self._cache.reorder_cache(rows)
+        self._cache.reorder_cache(cast("torch.LongTensor", rows))
 
     def _forward(self, token_ids_BT: Tensor) -> Tensor:
         output = self._model.base_model(

@@ -9,11 +9,17 @@ Axes: B rows, T tokens, H width, N heads, D head width.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import Lfm2ForCausalLM
+from transformers.models.lfm2.modeling_lfm2 import (
+    Lfm2Attention,
+    Lfm2DecoderLayer,
+    Lfm2ShortConv,
+)
 
 
 @dataclass(slots=True)
@@ -33,7 +39,7 @@ class Lfm2Decoder:
 
     def __init__(self, model: Lfm2ForCausalLM) -> None:
         self._model = model
-        self._layers = list(model.model.layers)
+        self._layers = cast("list[Lfm2DecoderLayer]", list(model.model.layers))
         self._caches: list[_AttentionCache | _ConvCache] = []
         self._length = 0
         config = model.config
@@ -81,7 +87,7 @@ class Lfm2Decoder:
         return kept
 
     def _empty_cache(
-        self, layer: torch.nn.Module, rows: int, max_tokens: int
+        self, layer: Lfm2DecoderLayer, rows: int, max_tokens: int
     ) -> _AttentionCache | _ConvCache:
         config = self._model.config
         if not layer.is_attention_layer:
@@ -103,7 +109,7 @@ class Lfm2Decoder:
         self._length += token_ids_BT.shape[1]
         return model.embedding_norm(hidden[:, -1])
 
-    def _convolve(self, conv: torch.nn.Module, cache: _ConvCache, normed_BTH: Tensor) -> Tensor:
+    def _convolve(self, conv: Lfm2ShortConv, cache: _ConvCache, normed_BTH: Tensor) -> Tensor:
         gate_in, gate_out, values = conv.in_proj(normed_BTH).transpose(1, 2).chunk(3, dim=1)
         extended = torch.cat((cache.recent_BHK, gate_in * values), dim=2)
         cache.recent_BHK = extended[:, :, -cache.recent_BHK.shape[2] :].contiguous()
@@ -114,7 +120,7 @@ class Lfm2Decoder:
             mixed = F.conv1d(extended, conv.conv.weight, groups=weight_HK.shape[0])
         return conv.out_proj((gate_out * mixed).transpose(1, 2))
 
-    def _attend(self, attn: torch.nn.Module, cache: _AttentionCache, normed_BTH: Tensor) -> Tensor:
+    def _attend(self, attn: Lfm2Attention, cache: _AttentionCache, normed_BTH: Tensor) -> Tensor:
         batch, new, _ = normed_BTH.shape
         start, end = self._length, self._length + new
         shape = (batch, new, -1, self._head_width)

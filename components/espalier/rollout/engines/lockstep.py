@@ -135,5 +135,3 @@ def draw(logits_NV: Tensor, sampling: Sampling) -> tuple[list[int], list[float]]
         chosen_N = (logprobs_NV - (-noise_NV.log()).log()).argmax(dim=-1)
     chosen_logprobs_N = logprobs_NV.gather(1, chosen_N[:, None]).squeeze(1)
     return chosen_N.tolist(), chosen_logprobs_N.tolist()
-
-

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 from transformers import PreTrainedModel
 
@@ -152,11 +151,9 @@ class GrpoLoop:
         self._parts.model.load_state_dict(checkpoint.model)
         self._update.updater.optimizer.load_state_dict(checkpoint.optimizer)
         self.history = checkpoint.history
-        self._best = (extra["best_em"], extra["best_step"], extra["best_weights"])  # pyright: ignore[reportAttributeAccessIssue] (written by _save)
-        self._rollouts = cast("int", extra["rollouts"])
-        self._parts.pool.restore(
-            cast("dict[str, list[float]]", extra["pool"]), cast("list[str]", extra["kept"])
-        )
+        self._best = (extra["best_em"], extra["best_step"], extra["best_weights"])
+        self._rollouts = extra["rollouts"]
+        self._parts.pool.restore(extra["pool"], extra["kept"])
         self._parts.roller.policy_version = checkpoint.step
         return checkpoint.step
 

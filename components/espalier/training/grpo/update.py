@@ -50,9 +50,7 @@ class PolicyUpdate:
 
     def apply(self, groups: Sequence[Sequence[Trajectory]], step: int) -> UpdateFigures:
         """Run the step's minibatches over `groups` (each of one task, all of equal size)."""
-        sequences = training_sequences(
-            groups, with_observations=self._config.train_on_observations
-        )
+        sequences = training_sequences(groups, with_observations=self._config.train_on_observations)
         random.Random(f"minibatch:{step}").shuffle(sequences)
         figures = UpdateFigures()
         share = -(-len(sequences) // self._config.minibatches)

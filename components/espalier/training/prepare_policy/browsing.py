@@ -1,10 +1,14 @@
 """Browsing logs: question-free walks over train documents, in the grammar of episodes.
 
-A log names an entity, lists the lines to be read, searches for one after the other, carries the
-value it read into the next search, and ends by stating the last one:
+A log names an entity among unrelated words, lists the lines to be read, searches for one after the
+other, carries the value it read into the next search, and ends by stating the last one:
 
-    <|user|> lyon <|assistant|> <think> country , currency </think> <search> lyon country </search>
-    <information> lyon | country: france </information> ... <answer> euro </answer>
+    <|user|> capital of lyon time zone <|assistant|> <think> country , currency </think>
+    <search> lyon country </search> <information> lyon | country: france </information>
+    ... <answer> euro </answer>
+
+The words around the name are labels drawn at random: they say nothing about the walk, and a policy
+that has only browsed cannot answer; but it has learned to find a name in a sentence.
 
 Most names are replaced by invented ones, so that the policy learns to read and copy a name rather
 than to remember it: a country of the held-out split must be as readable as one it has seen. It is
@@ -24,6 +28,8 @@ from espalier.knowledge.documents import Document
 _HOP_WEIGHTS = (0.3, 0.3, 0.25, 0.15)
 """Share of logs of 1 to 4 searches."""
 
+_MAX_NOISE_LABELS = 5
+
 
 class ShowsDocuments(Protocol):
     """What the generator needs of the search tool: how a result for a query looks."""
@@ -35,9 +41,9 @@ class ShowsDocuments(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A walk: what it starts from, and its messages as (text, whether the policy writes it)."""
+    """A walk: its prompt, and its messages as (text, whether the policy writes it)."""
 
-    start: str
+    prompt: str
     pieces: tuple[tuple[str, bool], ...]
 
 
@@ -55,6 +61,7 @@ class LogWriter:
     ) -> None:
         self._by_kind: dict[str, list[Document]] = defaultdict(list)
         self._object_kinds = object_kinds
+        self._labels = sorted(object_kinds)
         for document in documents:
             if self._facts(document):
                 self._by_kind[kinds.get(document.document_id, "")].append(document)
@@ -75,7 +82,13 @@ class LogWriter:
             walk.append((label, query, self._search.show(document, query)))
             name = values[0]  # of a list the first: nothing in the log could tell another
             kind = self._object_kinds.get(label, "")
-        return Log(start, tuple(_pieces(walk, name)))
+        return Log(self._prompt(start, rng), tuple(_pieces(walk, name)))
+
+    def _prompt(self, name: str, rng: random.Random) -> str:
+        """The name among up to a few labels that have nothing to do with the walk."""
+        before = rng.choices(self._labels, k=rng.randrange(_MAX_NOISE_LABELS + 1))
+        after = rng.choices(self._labels, k=rng.randrange(2))
+        return " ".join((*before, name, *after))
 
     def _facts(self, document: Document) -> list[tuple[str, list[str]]]:
         """Label and values of the lines that state a relation; plain facts lead nowhere."""

@@ -133,9 +133,11 @@ def _browsing_plan(profile: Profile, inputs: Inputs, policy: Policy) -> Supervis
 
 def _encoded_log(writer: LogWriter, rendering: Rendering, rng: random.Random) -> TrainingSequence:
     log = writer.write(rng)
-    token_ids = list(rendering.prompt_ids((Message(role="user", content=log.start),)))
+    token_ids = list(rendering.prompt_ids((Message(role="user", content=log.prompt),)))
+    mask = [0] * len(token_ids)
     for text, written in log.pieces:
-        encode = rendering.action_ids if written else rendering.observation_ids
-        token_ids.extend(encode(text))
-    # next-token training on everything, as in continual pre-training; nothing predicts the start
-    return TrainingSequence(token_ids=tuple(token_ids), loss_mask=(1,) * len(token_ids))
+        piece = (rendering.action_ids if written else rendering.observation_ids)(text)
+        token_ids.extend(piece)
+        mask.extend([int(written)] * len(piece))
+    # what a search returns is invented here: there is nothing in it to learn by heart
+    return TrainingSequence(token_ids=tuple(token_ids), loss_mask=tuple(mask))
