@@ -14,6 +14,15 @@ from espalier.steps.validate import validate
 from espalier.steps.warm_start import warm_start
 
 
+def _never_cached(*tasks: dsl.PipelineTask) -> None:
+    """Kubeflow's cache key holds the names of input artifacts and not their content.
+
+    A hit after the knowledge source or the champion has changed would be wrong.
+    """
+    for task in tasks:
+        task.set_caching_options(enable_caching=False)
+
+
 @dsl.pipeline(name="data-to-model", display_name="espalier: data to model")
 def data_to_model(profile: str = "laptop", seed: int = 0, overrides: str = "") -> None:
     """One run turns a knowledge source and a base policy into an evaluated, registered agent.
@@ -57,15 +66,9 @@ def data_to_model(profile: str = "laptop", seed: int = 0, overrides: str = "") -
         warm_policy=warm_policy,
         trained_policy=trained_policy,
     )
+    evaluation = evaluated.outputs["evaluation"]
     registered = register(
-        profile_json=config,
-        evaluation=evaluated.outputs["evaluation"],
-        trained_policy=trained_policy,
-        accepted=accepted,
+        profile_json=config, evaluation=evaluation, trained_policy=trained_policy, accepted=accepted
     )
-    # Kubeflow's cache key holds the names of input artifacts and not their content: a hit after the
-    # knowledge source or the champion has changed would be wrong.
-    for task in (resolved, ingested, synthesized, validated, prepared, warmed, filtered, trained):
-        task.set_caching_options(enable_caching=False)
-    for task in (evaluated, registered):
-        task.set_caching_options(enable_caching=False)
+    _never_cached(resolved, ingested, synthesized, validated, prepared)
+    _never_cached(warmed, filtered, trained, evaluated, registered)

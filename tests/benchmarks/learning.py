@@ -53,7 +53,7 @@ def planned_arms(seeds: int) -> list[Arm]:
         Arm(f"trajectories-{count}", (*base, f"synthesis.trajectories={count}"), "seed-0")
         for count in (100, 1000, 3000)
     ]
-    arms.append(Arm("long-sft", (*base, "warm_start.steps=1500"), "seed-0", "warm_start"))
+    arms.append(Arm("long-sft", (*base, "warm_start.steps=720"), "seed-0", "warm_start"))
     return arms
 
 
@@ -125,7 +125,8 @@ def run_arm(arm: Arm, profile_path: Path, out: Path) -> None:
     from espalier.orchestration.in_process import ChainRun
     from espalier.orchestration.run_state import RunState
 
-    profile = load_profile(profile_path, ["threads=1", *arm.overrides])
+    fixed = ["threads=1", "evaluation.sampled_questions=1"]  # pass@k is not asked here
+    profile = load_profile(profile_path, [*fixed, *arm.overrides])
     prepare_torch(profile.threads)
     run_dir = out / arm.name
     run_dir.mkdir(parents=True, exist_ok=True)

@@ -40,17 +40,55 @@ def run(runner, out, cwd):
     return json.loads(done.stdout)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("both")
+
+
+@pytest.fixture(scope="module")
+def in_process(folder):
+    return run("in-process", "runs/one", folder)
+
+
+@pytest.fixture(scope="module")
+def kfp_local(folder):
+    return run("kfp-local", "runs/two", folder)
+
+
 @pytest.mark.slow
-def test_both_runners_make_the_same_artifacts(tmp_path):
-    in_process = run("in-process", "runs/one", tmp_path)
-    kfp_local = run("kfp-local", "runs/two", tmp_path)
+def test_both_runners_make_the_same_artifacts(in_process, kfp_local):
     assert kfp_local["digests"] == in_process["digests"]
     assert set(kfp_local["digests"]) == {link.folder for link in CHAIN}
+
+
+@pytest.mark.slow
+def test_a_pipeline_run_fills_the_folder_like_any_other_run(folder, in_process, kfp_local):
     assert set(kfp_local["stages"]) == set(in_process["stages"])
     assert all(figures["seconds"] > 0 for figures in kfp_local["stages"].values())
     for link in CHAIN:
-        open_artifact(tmp_path / "runs" / "two" / link.folder)
-    assert not (tmp_path / "runs" / "two" / ".kfp").exists()
+        open_artifact(folder / "runs" / "two" / link.folder)
+    assert not (folder / "runs" / "two" / ".kfp").exists()
+    assert (folder / "runs" / "two" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_its_policy_can_be_judged_talked_to_promoted_and_loaded(folder, kfp_local):
+    trained = folder / "runs" / "two" / "trained_policy" / "policy"
+    judged = espalier("evaluate", str(trained), "--run", "runs/two", "--json", cwd=folder)
+    assert json.loads(judged.stdout)["em"] == kfp_local["eval"]["trained"]["em"]
+    talk = espalier("chat", "runs/two", "--question", "which country is Lyon in?", cwd=folder)
+    assert "answer " in talk.stdout
+    refused = espalier("promote", "--run", "runs/two", cwd=folder)
+    assert (refused.returncode, "registry.min_questions" in refused.stderr) == (1, True)
+    model = kfp_local["registry"]["name"]
+    forced = espalier("promote", model, "--force", "a test", "--json", cwd=folder)
+    assert json.loads(forced.stdout)["gate"] == "forced"
+    loaded = espalier("load", f"{model}@champion", "--out", "champion", cwd=folder)
+    assert loaded.returncode == 0, loaded.stderr
+    files = [path.name for path in trained.iterdir()]
+    assert files
+    for name in files:
+        assert (folder / "champion" / name).read_bytes() == (trained / name).read_bytes()
 
 
 def test_a_failing_step_speaks_for_itself(tmp_path):

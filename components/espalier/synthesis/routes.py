@@ -37,7 +37,11 @@ class Route:
 
 
 def route_of(query: Query, graph: KnowledgeGraph) -> Route:
-    """The route of a chain, or of an intersection of chains with a chain behind it."""
+    """The route of a chain, or of an intersection of chains with a chain behind it.
+
+    Raises:
+        TypeError: a union of projections; it can be evaluated, but no teacher walks it.
+    """
     labels: list[str] = []
     while isinstance(query, Projection):
         labels.insert(0, graph.relations[query.relation].label)
@@ -49,4 +53,4 @@ def route_of(query: Query, graph: KnowledgeGraph) -> Route:
         ids = (query.entity_id,) if isinstance(query, Constant) else query.entity_ids
         names = tuple(graph.entities[entity_id].name for entity_id in ids)
         return Route((Arm(names, tuple(labels)),), ())
-    raise NotImplementedError("a union of projections is evaluated, but no teacher walks it")
+    raise TypeError(f"no route for {type(query).__name__}: no teacher walks a union of projections")

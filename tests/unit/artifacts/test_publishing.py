@@ -1,0 +1,169 @@
+import os
+import resource
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from espalier.artifacts import (
+    ArtifactError,
+    Provenance,
+    open_artifact,
+    publishing,
+    work_dir,
+)
+
+PROVENANCE = Provenance(producer="ingest", config_digest="c0", seed=3, inputs={"knowledge": "ab"})
+RENAMES = []
+RECORDING = []
+
+
+def _record_renames(event, arguments):
+    if RECORDING and event == "os.rename":
+        RENAMES.append(tuple(os.path.basename(path) for path in arguments[:2]))
+
+
+@pytest.fixture
+def renames():
+    """Every rename of the process while the test runs, as (from, to)."""
+    if not RENAMES and not RECORDING:
+        sys.addaudithook(_record_renames)
+    RENAMES.clear()
+    RECORDING.append(True)
+    yield RENAMES
+    RECORDING.clear()
+
+
+def _publish(directory, **files):
+    with publishing(directory, PROVENANCE) as draft:
+        for name, text in files.items():
+            (draft.path / name).write_text(text)
+        draft.rows["lines"] = len(files)
+    return draft.published
+
+
+@contextmanager
+def _largest_file(num_bytes):
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, former[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+
+
+def test_an_artifact_appears_by_one_rename(tmp_path, renames):
+    with publishing(tmp_path / "knowledge", PROVENANCE) as draft:
+        (draft.path / "triples").write_text("a b c")
+        assert not (tmp_path / "knowledge").exists()
+    assert renames == [(".knowledge.draft", "knowledge")]
+    assert open_artifact(tmp_path / "knowledge") == draft.published
+
+
+def test_a_manifest_says_what_was_made_and_from_what(tmp_path):
+    manifest = _publish(tmp_path / "knowledge", triples="a b c", relations="r")
+    assert manifest.producer == "ingest"
+    assert manifest.inputs == {"knowledge": "ab"}
+    assert manifest.rows == {"lines": 2}
+    assert sorted(manifest.files) == ["relations", "triples"]
+
+
+def test_an_error_leaves_nothing_behind(tmp_path):
+    with (
+        pytest.raises(ZeroDivisionError),
+        publishing(tmp_path / "knowledge", PROVENANCE) as draft,
+    ):
+        (draft.path / "triples").write_text("a b c")
+        draft.rows["triples"] = 1 // 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_leaves_nothing_behind(tmp_path):
+    with pytest.raises(KeyboardInterrupt), publishing(tmp_path / "knowledge", PROVENANCE):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_does_not_touch_the_former_artifact(tmp_path):
+    former = _publish(tmp_path / "knowledge", triples="a b c")
+    with pytest.raises(ZeroDivisionError), publishing(tmp_path / "knowledge", PROVENANCE) as draft:
+        (draft.path / "triples").write_text("half of i")
+        draft.rows["triples"] = 1 // 0
+    assert open_artifact(tmp_path / "knowledge") == former
+
+
+def test_a_new_artifact_takes_the_place_of_the_former_one(tmp_path):
+    _publish(tmp_path / "knowledge", triples="a b c", old="x")
+    _publish(tmp_path / "knowledge", triples="d e f")
+    assert sorted(open_artifact(tmp_path / "knowledge").files) == ["triples"]
+    assert [path.name for path in tmp_path.iterdir()] == ["knowledge"]
+
+
+def test_what_a_killed_run_left_in_the_draft_is_not_published(tmp_path):
+    left = tmp_path / ".knowledge.draft"
+    left.mkdir()
+    (left / "rubbish").write_text("half")
+    assert sorted(_publish(tmp_path / "knowledge", triples="a b c").files) == ["triples"]
+
+
+def test_checkpoints_go_when_the_artifact_is_there(tmp_path):
+    checkpoints = work_dir(tmp_path / "knowledge")
+    checkpoints.mkdir()
+    (checkpoints / "latest.pt").write_bytes(b"weights")
+    _publish(tmp_path / "knowledge", triples="a b c")
+    assert not checkpoints.exists()
+
+
+def test_checkpoints_outlive_an_error(tmp_path):
+    checkpoints = work_dir(tmp_path / "knowledge")
+    checkpoints.mkdir()
+    with pytest.raises(ZeroDivisionError), publishing(tmp_path / "knowledge", PROVENANCE) as draft:
+        draft.rows["triples"] = 1 // 0
+    assert checkpoints.is_dir()
+
+
+def test_a_draft_has_no_manifest_before_it_is_published(tmp_path):
+    with publishing(tmp_path / "knowledge", PROVENANCE) as draft:
+        with pytest.raises(ArtifactError, match="has not been published"):
+            _ = draft.published
+    assert draft.published.seed == 3
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's full device")
+@pytest.mark.parametrize("name", ["triples", "manifest.json"])
+def test_a_full_disk_is_named_and_nothing_is_half_published(tmp_path, name):
+    former = _publish(tmp_path / "knowledge", triples="a b c")
+    with (
+        pytest.raises(ArtifactError, match="knowledge: .*The disk is full: free space"),
+        publishing(tmp_path / "knowledge", PROVENANCE) as draft,
+    ):
+        # every write through it fails as one on a full disk does
+        (draft.path / name).symlink_to("/dev/full")
+        if name == "triples":
+            (draft.path / name).write_text("d e f")
+    assert open_artifact(tmp_path / "knowledge") == former
+    assert [path.name for path in tmp_path.iterdir()] == ["knowledge"]
+
+
+def test_a_write_that_the_system_cuts_short_publishes_nothing(tmp_path):
+    with (
+        pytest.raises(ArtifactError, match="Nothing was published"),
+        _largest_file(1024),
+        publishing(tmp_path / "knowledge", PROVENANCE) as draft,
+    ):
+        (draft.path / "triples").write_bytes(bytes(4096))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "out").write_text("a file stands where the folder should be")
+    with pytest.raises(ArtifactError, match="out/knowledge: could not be written"):
+        _publish(tmp_path / "out" / "knowledge", triples="a b c")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_rights_is_named_with_the_remedy(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(ArtifactError, match="choose another --out"):
+        _publish(tmp_path / "knowledge", triples="a b c")
+    tmp_path.chmod(0o700)
