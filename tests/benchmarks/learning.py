@@ -6,9 +6,9 @@ Arms, each a run of the laptop profile up to `evaluate` (one thread each, `--wor
 
     seed-S             the profile as it is
     long-sft           seed 0, three times the SFT steps (no GRPO): EM against SFT steps
-    no-curriculum      seed 0 without the curriculum filter: rollouts to the same dev EM
     observations       seed 0 with the tool's tokens left in the loss
-    trajectories-N     seed 0 with N teacher trajectories (100, 1000, 3000)
+    no-curriculum      seed 0 without the curriculum filter: rollouts to the same dev EM (60 steps)
+    trajectories-N     seed 0 with N teacher trajectories (100, 1000, 3000; 60 GRPO steps)
 
 A finished arm keeps its result, with the commit it came from, under --out, and a killed arm goes
 on where it stood. The last line is one JSON object of the headline figures.
@@ -41,19 +41,22 @@ class Arm(NamedTuple):
     last_stage: str = "evaluate"
 
 
+SHORT = "training.steps=60"
+"""GRPO steps of the arms that are read against seed-0 at the same step or the same level."""
+
+
 def planned_arms(seeds: int) -> list[Arm]:
     """All arms, parents first."""
     arms = [Arm(f"seed-{seed}", (f"seed={seed}",)) for seed in range(seeds)]
-    base = ("seed=0",)
     arms += [
-        Arm("no-curriculum", (*base, "curriculum.enabled=false"), "seed-0"),
-        Arm("observations", (*base, "training.train_on_observations=true"), "seed-0"),
+        Arm("observations", ("seed=0", "training.train_on_observations=true"), "seed-0"),
+        Arm("no-curriculum", ("seed=0", SHORT, "curriculum.enabled=false"), "seed-0"),
     ]
     arms += [
-        Arm(f"trajectories-{count}", (*base, f"synthesis.trajectories={count}"), "seed-0")
+        Arm(f"trajectories-{count}", ("seed=0", SHORT, f"synthesis.trajectories={count}"), "seed-0")
         for count in (100, 1000, 3000)
     ]
-    arms.append(Arm("long-sft", (*base, "warm_start.steps=720"), "seed-0", "warm_start"))
+    arms.append(Arm("long-sft", ("seed=0", "warm_start.steps=720"), "seed-0", "warm_start"))
     return arms
 
 

@@ -1,12 +1,10 @@
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from espalier.artifacts import open_artifact
 from espalier.orchestration.chain import CHAIN
+from tests.integration.commands import espalier
 
 TINY = [
     "policy.prestage.steps=4",
@@ -16,19 +14,6 @@ TINY = [
     "evaluation.sampled_questions=8",
 ]
 """The smoke profile with even fewer steps: the path counts here, not what is learned."""
-
-
-def espalier(*arguments, cwd):
-    script = "from espalier.cli import main; main()"
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
-    return subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def run(runner, out, cwd):

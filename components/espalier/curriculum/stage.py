@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from espalier.artifacts import (
-    DataError,
     Manifest,
     Provenance,
     Tracker,
@@ -60,10 +59,10 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
     rates = {task.task_id: successes[task.task_id] / attempts for task in candidates}
     kept = keep_learnable(candidates, rates, config.pass_rate_band)
     if candidates and not kept:
-        raise DataError(
-            f"no candidate's pass rate lies inside curriculum.pass_rate_band="
-            f"{config.pass_rate_band} (mean {sum(rates.values()) / len(rates):.2f}): the warm-"
-            "started policy answers none, or all. Train the warm start longer, or widen the band."
+        tracker.note(
+            f"warning: no candidate's pass rate lies inside curriculum.pass_rate_band="
+            f"{config.pass_rate_band} (mean {sum(rates.values()) / len(rates):.2f}); training will "
+            "draw from all tasks. Train the warm start longer, or widen the band"
         )
     with publishing(output_dir, provenance) as draft:
         draft.rows["candidates"] = len(candidates)

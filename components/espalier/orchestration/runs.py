@@ -16,6 +16,7 @@ from espalier.orchestration.run_state import RunState
 from espalier.orchestration.tracking import stage_listeners, tracked_run
 from espalier.registry.tracking import ParentRun
 from espalier.steps.determinism import prepare_torch
+from espalier.steps.starting_policy import with_starting_policy
 
 Say = Callable[[str], None]
 
@@ -45,7 +46,7 @@ def run_in_process(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
     with _opened(profile, run_dir) as run:
         prepare_torch(profile.threads)
         chain_run = ChainRun(
-            profile=profile,
+            profile=with_starting_policy(profile, run_dir),
             run_dir=run_dir,
             state=run.state,
             stage_tracker=stage_listeners(run.parent, profile),

@@ -37,6 +37,7 @@ def load_policy(directory: Path) -> Policy:
         )
     # a missing optional CUDA kernel is no news on a CPU
     transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
         model = AutoModelForCausalLM.from_pretrained(

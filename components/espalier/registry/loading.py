@@ -46,7 +46,7 @@ def champion_policy(tracking_uri: str, model_name: str, destination: Path) -> Pa
     if model.find(CHAMPION) is None:
         raise RegistryError(
             f"policy.start = 'champion', but {model_name} has no champion yet. Run once with "
-            "policy.start = 'scratch' and promote its version, or name another model with "
+            "policy.start = 'base' and promote its version, or name another model with "
             "--set registry.model_name=NAME."
         )
     return load_version(tracking_uri, f"{model_name}@{CHAMPION}", destination)

@@ -27,7 +27,9 @@ def prepare_policy(
     from espalier.steps.running import running
 
     with running("prepare_policy", profile_json, usage.log_metric) as step:
+        from espalier.steps.starting_policy import with_starting_policy
         from espalier.training.prepare_policy import stage
 
         inputs = stage.Inputs(knowledge=Path(knowledge.path), accepted=Path(accepted.path))
-        stage.run(step.profile, inputs, Path(base_policy.path), step.tracker)
+        profile = with_starting_policy(step.profile, Path(base_policy.path).parent)
+        stage.run(profile, inputs, Path(base_policy.path), step.tracker)

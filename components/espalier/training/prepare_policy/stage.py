@@ -1,8 +1,8 @@
 """prepare_policy: the policy that every comparison calls untrained.
 
 Enters: knowledge (train view), accepted training tasks (for the tokenizer's words).
-Leaves: policy/ - a given model passed through, the champion, or the embedded policy with its own
-tokenizer and the reading skill of a browsing pre-stage; history.parquet of that pre-stage.
+Leaves: policy/ - a given model (or the champion) passed through, or the embedded policy with its
+own tokenizer and the reading skill of a browsing pre-stage; history.parquet of that pre-stage.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from espalier.training.checkpoint import CheckpointStore
 from espalier.training.history import write_history
 from espalier.training.packing import TrainingSequence
 from espalier.training.prepare_policy.browsing import LogWriter
+from espalier.training.prepare_policy.cloze import ClozeWriter
 from espalier.training.supervised import SupervisedLoop, SupervisedPlan
 from espalier.training.warm_start.stage import HISTORY_COLUMNS
 
@@ -99,14 +100,7 @@ def _tokenizer_texts(documents: list[Document], tasks: list[Task]) -> Iterator[s
 
 def _browsing_plan(profile: Profile, inputs: Inputs, policy: Policy) -> SupervisedPlan:
     config = profile.policy.prestage
-    graph = KnowledgeGraph.load(inputs.knowledge)
-    writer = LogWriter(
-        load_documents(documents_path(inputs.knowledge, "train")),
-        {e.document_id: e.kind for e in graph.entities.values() if e.document_id},
-        {relation.label: relation.object_kind for relation in graph.relations.values()},
-        SearchTool.open(inputs.knowledge, "train", profile.search),
-        substitution_share=config.substitution_share,
-    )
+    writer = _log_writer(profile, inputs)
     rendering = Rendering(policy.tokenizer, STOP_TAGS)
 
     def sequences_at(step: int) -> list[TrainingSequence]:
@@ -131,7 +125,26 @@ def _browsing_plan(profile: Profile, inputs: Inputs, policy: Policy) -> Supervis
     )
 
 
-def _encoded_log(writer: LogWriter, rendering: Rendering, rng: random.Random) -> TrainingSequence:
+def _log_writer(profile: Profile, inputs: Inputs) -> LogWriter | ClozeWriter:
+    """Walks along relations where the source has any, sentences with a gap where it has none."""
+    graph = KnowledgeGraph.load(inputs.knowledge)
+    documents = load_documents(documents_path(inputs.knowledge, "train"))
+    search = SearchTool.open(inputs.knowledge, "train", profile.search)
+    share = profile.policy.prestage.substitution_share
+    if not graph.relations:
+        return ClozeWriter(documents, search, substitution_share=share)
+    return LogWriter(
+        documents,
+        {e.document_id: e.kind for e in graph.entities.values() if e.document_id},
+        {relation.label: relation.object_kind for relation in graph.relations.values()},
+        search,
+        substitution_share=share,
+    )
+
+
+def _encoded_log(
+    writer: LogWriter | ClozeWriter, rendering: Rendering, rng: random.Random
+) -> TrainingSequence:
     log = writer.write(rng)
     token_ids = list(rendering.prompt_ids((Message(role="user", content=log.prompt),)))
     mask = [0] * len(token_ids)

@@ -1,0 +1,50 @@
+import json
+import random
+
+import pytest
+
+from tests.integration.commands import espalier
+
+SYLLABLES = ("ba", "ko", "mi", "ru", "ta", "ve", "lo", "shi", "dan", "or", "pel", "gri")
+TRADES = ("baker", "carpenter", "glazier", "printer", "weaver", "smith", "potter", "tanner")
+
+
+def write_folder(folder, count=50, seed=0):
+    """Small Markdown pages about invented villages, and a question about each."""
+    rng = random.Random(seed)
+    folder.mkdir()
+    questions = []
+    names = set()
+    while len(names) < 2 * count:
+        names.add("".join(rng.sample(SYLLABLES, 3)).capitalize())
+    names = sorted(names)
+    for village, mayor in zip(names[:count], names[count:], strict=True):
+        trade = rng.choice(TRADES)
+        (folder / f"{village}.md").write_text(
+            f"# {village}\n\n{village} is a village of {rng.randrange(100, 900)} people.\n"
+            f"The mayor of {village} is {mayor}.\nIts oldest trade is that of the {trade}.\n"
+        )
+        questions.append({"question": f"Who is the mayor of {village}?", "answer": mayor})
+    path = folder.with_suffix(".jsonl")
+    path.write_text("".join(json.dumps(row) + "\n" for row in questions))
+    return path
+
+
+@pytest.mark.slow
+def test_a_folder_of_markdown_and_questions_runs_the_whole_chain(tmp_path):
+    questions = write_folder(tmp_path / "villages")
+    changes = [
+        'knowledge.source="folder"',
+        f'knowledge.path="{tmp_path}/villages"',
+        f'knowledge.questions="{questions}"',
+        "knowledge.max_cities=0",
+    ]
+    arguments = [part for change in changes for part in ("--set", change)]
+    done = espalier(
+        "run", "--profile", "smoke", "--out", "runs/villages", "--json", *arguments, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["eval"]["trained"]["n"] >= 5
+    assert summary["registry"]["version"] == 1
+    assert (tmp_path / "runs" / "villages" / "report.html").stat().st_size > 10_000

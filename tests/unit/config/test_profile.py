@@ -1,0 +1,184 @@
+import pytest
+from pydantic import ValidationError
+
+from espalier.artifacts import ProfileError
+from espalier.config import STAGE_SECTIONS, Profile, load_profile
+
+OTHER_VALUES = {
+    "knowledge": {"max_cities": 77},
+    "splits": {"dev_share": 0.11},
+    "search": {"top_k": 2},
+    "synthesis": {"detour_share": 0.2},
+    "validation": {"max_turns": 5},
+    "policy": {"prestage": {"steps": 7}},
+    "episode": {"max_turns": 3},
+    "rollout": {"max_rows": 8},
+    "warm_start": {"optimizer": {"weight_decay": 0.5}},
+    "curriculum": {"explore_share": 0.5},
+    "training": {"reward": {"format": 0.2}},
+    "evaluation": {"temperature": 0.5},
+    "registry": {"min_gain": 0.1},
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(text):
+        path = tmp_path / "profile.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return written
+
+
+def test_a_profile_holds_what_its_file_says_and_defaults_elsewhere(write):
+    profile = load_profile(write('name = "mine"\nseed = 4\n[training]\nsteps = 7\n'))
+    assert (profile.name, profile.seed, profile.training.steps) == ("mine", 4, 7)
+    assert profile.training.group_size == Profile().training.group_size
+
+
+@pytest.mark.parametrize(
+    ("override", "section", "key", "value"),
+    [
+        ("training.steps=50", "training", "steps", 50),
+        ("curriculum.enabled=false", "curriculum", "enabled", False),
+        ("curriculum.pass_rate_band=[0.1, 0.6]", "curriculum", "pass_rate_band", (0.1, 0.6)),
+        ("registry.model_name=my-agent", "registry", "model_name", "my-agent"),
+        (" evaluation.temperature = 0.5 ", "evaluation", "temperature", 0.5),
+    ],
+)
+def test_an_override_sets_one_value_of_its_type(write, override, section, key, value):
+    profile = load_profile(write(""), [override])
+    assert getattr(getattr(profile, section), key) == value
+
+
+def test_an_override_reaches_a_nested_section_and_keeps_its_neighbours(write):
+    path = write("[policy.prestage]\nsteps = 9\n")
+    prestage = load_profile(path, ["policy.prestage.learning_rate=0.1"]).policy.prestage
+    assert (prestage.steps, prestage.learning_rate) == (9, 0.1)
+
+
+def test_the_last_of_two_overrides_wins(write):
+    assert load_profile(write("seed = 1"), ["seed=2", "seed=3"]).seed == 3
+
+
+@pytest.mark.parametrize("override", ["training.steps", "=5", "  =5"])
+def test_an_override_without_key_or_value_is_refused(write, override):
+    with pytest.raises(ProfileError, match=r"write it as section\.key=value"):
+        load_profile(write(""), [override])
+
+
+def test_an_override_below_a_plain_value_is_refused(write):
+    with pytest.raises(ProfileError, match="seed is a value, not a section"):
+        load_profile(write("seed = 1"), ["seed.steps=5"])
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("sead = 1", r"sead: no such key; did you mean seed\?"),
+        ("[trainig]\nsteps = 1", r"trainig: no such key; did you mean training\?"),
+        ("[training]\nstep = 1", r"training\.step: no such key; did you mean training\.steps\?"),
+        ("[policy.prestage]\nstepps = 1", r"did you mean policy\.prestage\.steps\?"),
+        ("[splits]\nzzz = 1", r"splits\.zzz: no such key; valid keys here: dev_share, heldout"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest_valid_name(write, text, complaint):
+    with pytest.raises(ProfileError, match=complaint):
+        load_profile(write(text))
+
+
+def test_every_fault_of_a_profile_is_listed(write):
+    with pytest.raises(ProfileError) as caught:
+        load_profile(write("sead = 1\n[training]\nsteps = -1\n"))
+    message = str(caught.value)
+    assert "2 fault(s)" in message
+    assert "sead" in message
+    assert "training.steps: Input should be greater than or equal to 0" in message
+
+
+def test_a_value_where_a_section_belongs_is_named(write):
+    with pytest.raises(ProfileError, match="training: Input should be"):
+        load_profile(write("training = 5"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["curriculum.candidates=7000"], r"curriculum\.candidates=7000 exceeds synthesis\.train"),
+        (["training.dev_questions=301"], r"training\.dev_questions=301 exceeds synthesis\.dev"),
+        (["episode.max_turn_tokens=224"], r"max_turn_tokens must be smaller than episode\.max_tok"),
+        (["synthesis.trajectories=6001"], r"trajectories=6001 exceeds synthesis\.train_tasks=6000"),
+        (["synthesis.chain_weights=[1, -1, 0, 0]"], "must not be negative"),
+        (
+            [
+                "synthesis.chain_weights=[0, 0, 0, 0]",
+                "synthesis.union_weight=0",
+                "synthesis.intersection_weight=0",
+            ],
+            "all weights are 0",
+        ),
+        (["splits.heldout_share=0.75"], r"leave less than 0\.2 of the entities to train on"),
+        (["training.minibatches=3"], r"does not divide the 256 .* use one of \[1, 2, 4, 8"),
+        (["training.reward.format=2"], "format=2.0 exceeds outcome=1.0"),
+        (["curriculum.pass_rate_band=[0.9, 0.1]"], "is not an interval inside 0-1"),
+        (["policy.hidden_size=100"], "must be an even multiple of policy.attention_heads=4"),
+        (["policy.model=DIR", "policy.start=champion"], "exclude each other"),
+        (["knowledge.source=folder"], r'needs knowledge\.path = "DIR"'),
+        (["knowledge.source=folder", "knowledge.path=D"], "needs something to ask"),
+        (["knowledge.path=D"], r'go with knowledge\.source = "folder"'),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused_by_name(write, overrides, complaint):
+    with pytest.raises(ProfileError, match=complaint):
+        load_profile(write(""), overrides)
+
+
+def test_a_missing_profile_is_named(tmp_path):
+    with pytest.raises(ProfileError, match=r"nowhere\.toml: no such profile"):
+        load_profile(tmp_path / "nowhere.toml")
+
+
+@pytest.mark.parametrize("raw", [b"steps: 5\n", b"name = 'unfinished", b'name = "caf\xe9"'])
+def test_a_file_that_is_not_toml_is_named(tmp_path, raw):
+    (tmp_path / "profile.toml").write_bytes(raw)
+    with pytest.raises(ProfileError, match=r"profile\.toml: not TOML"):
+        load_profile(tmp_path / "profile.toml")
+
+
+def test_a_profile_cannot_be_changed_after_parsing():
+    with pytest.raises(ValidationError, match="frozen"):
+        Profile().training.steps = 5
+
+
+def test_every_section_has_another_value_in_this_test():
+    plain = {"name", "seed", "threads"}
+    assert OTHER_VALUES.keys() == Profile.model_fields.keys() - plain
+
+
+@pytest.mark.parametrize("section", OTHER_VALUES)
+def test_a_changed_section_changes_the_digests_of_the_stages_that_read_it(section):
+    before, after = Profile(), Profile.model_validate({section: OTHER_VALUES[section]})
+    changed = {s for s in STAGE_SECTIONS if before.stage_digest(s) != after.stage_digest(s)}
+    assert changed == {stage for stage, read in STAGE_SECTIONS.items() if section in read}
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"threads": 1}])
+def test_seed_and_threads_change_every_digest(change):
+    before, after = Profile(), Profile.model_validate(change)
+    assert all(before.stage_digest(s) != after.stage_digest(s) for s in STAGE_SECTIONS)
+
+
+def test_the_name_of_a_run_changes_no_digest():
+    before, after = Profile(), Profile(name="other")
+    assert all(before.stage_digest(s) == after.stage_digest(s) for s in STAGE_SECTIONS)
+
+
+def test_a_digest_does_not_depend_on_whether_a_default_was_spelt_out(write):
+    spelt = load_profile(write(f"[training]\nsteps = {Profile().training.steps}\n"))
+    assert spelt.stage_digest("train") == Profile().stage_digest("train")
+
+
+def test_a_profile_survives_its_json():
+    profile = Profile.model_validate({"curriculum": {"pass_rate_band": (0.1, 0.5)}})
+    assert Profile.model_validate_json(profile.model_dump_json()) == profile

@@ -1,0 +1,148 @@
+import random
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from espalier.config import CurriculumConfig
+from espalier.curriculum.difficulty import keep_learnable
+from espalier.curriculum.pool import TaskPool
+from espalier.tasks import Message, Task, TaskMetadata, Verifier
+
+
+def _task(number):
+    # signatures of their own, so that no task learns from another
+    return Task(
+        task_id=f"t{number}",
+        prompt=(Message(role="user", content=f"question {number}"),),
+        verifier=Verifier(gold=("x",)),
+        metadata=TaskMetadata(
+            family="chain", split="train", hops=1, source="test", signature=f"s{number}"
+        ),
+    )
+
+
+TASKS = [_task(number) for number in range(20)]
+IDS = [task.task_id for task in TASKS]
+MIDDLE = set(IDS[5:15])
+
+
+def _pool(**settings_):
+    """Ten of twenty tasks are solved every other time; five never, five always."""
+    pool = TaskPool(TASKS, CurriculumConfig(pass_rate_band=(0.2, 0.8), **settings_))
+    for number, task_id in enumerate(IDS):
+        successes = 0 if number < 5 else 4 if number < 15 else 8
+        pool.observe(task_id, attempts=8, successes=successes)
+    pool.refresh()
+    return pool
+
+
+def _drawn_ids(pool, count, seed=0, without=()):
+    return [task.task_id for task in pool.draw(count, random.Random(seed), without=without)]
+
+
+def test_before_the_first_refresh_every_task_may_be_drawn():
+    pool = TaskPool(TASKS, CurriculumConfig())
+    assert pool.num_kept == 20
+    assert set(_drawn_ids(pool, 20)) == set(IDS)
+
+
+def test_refresh_keeps_the_tasks_inside_the_band():
+    assert set(_pool().kept_ids()) == MIDDLE
+
+
+def test_a_curriculum_that_is_off_keeps_every_task():
+    assert _pool(enabled=False).num_kept == 20
+
+
+def test_a_band_that_nothing_reaches_leaves_the_pool_as_it_was():
+    pool = TaskPool(TASKS, CurriculumConfig(pass_rate_band=(0.4, 0.6)))
+    for task_id in IDS:
+        pool.observe(task_id, attempts=8, successes=0)
+    pool.refresh()
+    assert pool.num_kept == 20
+
+
+def test_tasks_come_from_the_band_but_for_the_share_that_explores():
+    pool = _pool(explore_share=0.2)
+    drawn = Counter(
+        draw in MIDDLE for seed in range(1000) for draw in _drawn_ids(pool, 1, seed=seed)
+    )
+    assert 0.75 < drawn[True] / 1000 < 0.85
+
+
+def test_without_exploration_only_the_band_is_drawn_while_it_lasts():
+    assert set(_drawn_ids(_pool(explore_share=0), 10)) == MIDDLE
+
+
+def test_an_exhausted_band_is_filled_up_from_the_rest():
+    drawn = _drawn_ids(_pool(explore_share=0), 14)
+    assert set(drawn[:10]) == MIDDLE
+    assert len(set(drawn)) == 14
+
+
+@given(
+    count=st.integers(0, 30),
+    seed=st.integers(0, 99),
+    without=st.sets(st.sampled_from(IDS)),
+    explore_share=st.sampled_from([0.0, 0.3, 1.0]),
+)
+@settings(max_examples=60, deadline=None)
+def test_drawn_tasks_are_distinct_and_never_the_excluded_ones(count, seed, without, explore_share):
+    drawn = _drawn_ids(_pool(explore_share=explore_share), count, seed=seed, without=without)
+    assert len(set(drawn)) == len(drawn) == min(count, 20 - len(without))
+    assert not set(drawn) & without
+
+
+def test_the_same_generator_draws_the_same_tasks():
+    assert _drawn_ids(_pool(), 12, seed=5) == _drawn_ids(_pool(), 12, seed=5)
+
+
+def test_a_restored_pool_draws_and_sorts_as_the_unbroken_one():
+    unbroken = _pool()
+    unbroken.observe("t7", attempts=8, successes=8)  # known, but not sorted anew yet
+    resumed = TaskPool(TASKS, CurriculumConfig(pass_rate_band=(0.2, 0.8)))
+    resumed.restore(unbroken.state(), unbroken.kept_ids())
+    assert _drawn_ids(resumed, 12) == _drawn_ids(unbroken, 12)
+    unbroken.refresh()
+    resumed.refresh()
+    assert resumed.kept_ids() == unbroken.kept_ids()
+    assert resumed.estimates() == unbroken.estimates()
+
+
+def test_newer_groups_count_more_than_older_ones():
+    pool = TaskPool(TASKS, CurriculumConfig())
+    for successes in (0, 8):
+        pool.observe("t0", attempts=8, successes=successes)
+    for successes in (8, 0):
+        pool.observe("t1", attempts=8, successes=successes)
+    rates = pool.estimates()
+    assert rates["t0"] > 0.5 > rates["t1"]
+
+
+def test_a_task_that_was_never_tried_is_judged_by_its_signature():
+    alike = [
+        task.model_copy(update={"metadata": task.metadata.model_copy(update={"signature": shape})})
+        for task, shape in zip(TASKS[:4], ("easy", "easy", "hard", "hard"), strict=True)
+    ]
+    pool = TaskPool(alike, CurriculumConfig())
+    pool.observe("t0", attempts=8, successes=8)
+    pool.observe("t2", attempts=8, successes=0)
+    rates = pool.estimates()
+    assert rates["t1"] > 0.8
+    assert rates["t3"] < 0.2
+
+
+@given(st.lists(st.floats(0, 1), min_size=20, max_size=20))
+@settings(max_examples=50, deadline=None)
+def test_learnable_tasks_are_those_inside_the_band_in_their_order(rates):
+    by_id = dict(zip(IDS, rates, strict=True))
+    kept = keep_learnable(TASKS, by_id, (0.05, 0.9))
+    assert [t.task_id for t in kept] == [i for i in IDS if 0.05 <= by_id[i] <= 0.9]
+
+
+def test_both_ends_of_the_band_are_inside():
+    rates = dict.fromkeys(IDS, 0.5) | {"t0": 0.05, "t1": 0.9, "t2": 0.0, "t3": 1.0}
+    kept = {task.task_id for task in keep_learnable(TASKS, rates, (0.05, 0.9))}
+    assert {"t0", "t1"} <= kept
+    assert not {"t2", "t3"} & kept

@@ -1,0 +1,74 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from espalier.policy.tokenizer import ASSISTANT, END, PAD, TAGS, USER, train_tokenizer
+from tests.unit.tiny import TEXTS, tiny_tokenizer
+
+
+def _pieces(text):
+    return tiny_tokenizer().convert_ids_to_tokens(_ids(text))
+
+
+def _ids(text):
+    return tiny_tokenizer().encode(text, add_special_tokens=False)
+
+
+@pytest.mark.parametrize("word", ["country", "capital", "currency", "lyon", "france", "answer"])
+def test_a_frequent_word_is_one_token(word):
+    assert len(_ids(word)) == 1
+
+
+@pytest.mark.parametrize("mark", [*TAGS, PAD, END, USER, ASSISTANT])
+def test_a_tag_is_one_token_that_decodes_to_itself(mark):
+    assert len(_ids(mark)) == 1
+    assert tiny_tokenizer().decode(_ids(mark)) == mark
+
+
+def test_a_blank_before_a_closing_tag_costs_no_token():
+    assert _ids("lyon </search>") == _ids("lyon</search>")
+
+
+def test_an_action_comes_back_as_it_was_written_but_for_blanks_before_tags():
+    action = "<think> country , currency </think> <search> lyon country </search>"
+    assert tiny_tokenizer().decode(_ids(action)) == (
+        "<think> country , currency</think><search> lyon country</search>"
+    )
+
+
+def test_case_and_accents_are_folded():
+    assert _ids("LYÓN Country") == _ids("lyon country")
+
+
+def test_a_word_that_was_never_read_becomes_pieces_and_loses_nothing():
+    assert len(_ids("zugspitze")) > 1
+    assert tiny_tokenizer().decode(_ids("zugspitze")).strip() == "zugspitze"
+
+
+@pytest.mark.parametrize("text", ["☃ 😀", "東京", "\x00\x01", "\u202egnp", "العربية", ""])
+def test_unseen_characters_come_back(text):
+    assert tiny_tokenizer().decode(_ids(text)).strip(" ") == text
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=60))
+@settings(max_examples=150, deadline=None)
+def test_no_text_is_beyond_the_tokenizer(text):
+    ids = _ids(text)
+    assert all(0 <= token_id < len(tiny_tokenizer()) for token_id in ids)
+    # what was folded once is folded for good
+    again = tiny_tokenizer().decode(ids)
+    assert tiny_tokenizer().decode(_ids(again)).split() == again.split()
+
+
+def test_training_on_the_same_text_gives_the_same_tokenizer():
+    again = train_tokenizer(TEXTS * 20, 400)
+    assert again.backend_tokenizer.to_str() == tiny_tokenizer().backend_tokenizer.to_str()
+
+
+def test_the_vocabulary_is_as_large_as_asked_where_the_text_suffices():
+    words = [f"{a}{b}{c}" for a in "bcdfg" for b in "aeiou" for c in "klmnp"]
+    assert len(train_tokenizer(words * 3, 330)) == 330
+
+
+def test_nothing_is_spelt_across_words():
+    assert _pieces("country currency") == ["Ġcountry", "Ġcurrency"]

@@ -1,0 +1,131 @@
+"""A policy of a few thousand parameters that answers some questions of a tiny world."""
+
+from contextlib import contextmanager
+from functools import lru_cache
+
+from espalier.artifacts import NullTracker
+from espalier.config import OptimizerConfig, Profile
+from espalier.environments import STOP_TAGS
+from espalier.policy.rendering import Rendering
+from espalier.rollout.roller import Roller
+from espalier.rollout.trajectory import FinishReason, Trajectory
+from espalier.tasks import Message, Task, TaskMetadata, Verifier
+from espalier.training.checkpoint import CheckpointStore, cloned_weights
+from espalier.training.packing import TrainingSequence
+from espalier.training.supervised import SupervisedLoop, SupervisedPlan
+from tests.unit.tiny import LookupSearch, tiny_policy, tiny_tokenizer
+
+FACTS = {"lyon": "france", "france": "euro", "paris": "italy", "italy": "spain", "spain": "paris"}
+SEARCH = LookupSearch(f"{name} | country: {value}" for name, value in FACTS.items())
+
+PROFILE = Profile.model_validate(
+    {
+        "episode": {"max_turns": 2, "max_tokens": 64, "max_turn_tokens": 14},
+        "curriculum": {"pass_rate_band": [0.01, 0.99], "refresh_every": 2},
+        "training": {
+            "steps": 6,
+            "tasks_per_step": 2,
+            "group_size": 6,
+            "max_regenerations": 1,
+            "evaluate_every": 2,
+        },
+    }
+)
+
+
+def make_task(name, number=0):
+    return Task(
+        task_id=f"{name}-{number}",
+        prompt=(Message(role="user", content=f"country of {name}?"),),
+        verifier=Verifier(gold=(FACTS.get(name, "x"),)),
+        metadata=TaskMetadata(family="chain", split="train", hops=1, source="test", signature=name),
+    )
+
+
+TASKS = [make_task(name) for name in FACTS]
+
+
+def make_trajectory(task, reward, **fields):
+    """A trajectory as a scripted roller returns it: only its task and its reward matter."""
+    return Trajectory(
+        task_id=task.task_id,
+        group_id=task.task_id,
+        messages=task.prompt,
+        tool_calls=(),
+        reward={"outcome": float(reward), "format": 0.0},
+        answer=None,
+        finish_reason=FinishReason.ANSWERED,
+        policy_version=0,
+        **fields,
+    )
+
+
+def demonstration(task):
+    """How a teacher would answer, as a training sequence."""
+    rendering = Rendering(tiny_tokenizer(), STOP_TAGS)
+    name = task.task_id.partition("-")[0]
+    pieces = (
+        (rendering.prompt_ids(task.prompt), 0),
+        (rendering.action_ids(f"<think> country </think> <search> {name} </search>"), 1),
+        (rendering.observation_ids(SEARCH.observation(name)), 0),
+        (rendering.action_ids(f"<think> answer </think> <answer> {FACTS[name]} </answer>"), 1),
+    )
+    return TrainingSequence(
+        token_ids=tuple(token for ids, _ in pieces for token in ids),
+        loss_mask=tuple(written for ids, written in pieces for _ in ids),
+    )
+
+
+def supervised_plan(**changes):
+    sequences = [demonstration(task) for task in TASKS]
+    settings = {
+        "name": "tiny",
+        "sequences_at": lambda step: [sequences[(step + i) % len(sequences)] for i in range(4)],
+        "steps": 60,
+        "optimizer": OptimizerConfig(learning_rate=2e-2),
+        "row_tokens": 64,
+        "micro_batch_tokens": 128,
+        "checkpoint_every": 60,
+    }
+    return SupervisedPlan(**(settings | changes))
+
+
+@lru_cache(maxsize=2)
+def _warm_weights(directory, steps):
+    policy = tiny_policy()
+    store = CheckpointStore(directory, "warm")
+    SupervisedLoop(policy.model, supervised_plan(steps=steps), store).run(NullTracker())
+    return cloned_weights(policy.model)
+
+
+def warm_policy(directory, steps=100):
+    """The tiny policy after a short warm start: it answers half the questions, at temperature 1."""
+    policy = tiny_policy()
+    policy.model.load_state_dict(_warm_weights(directory, steps))
+    return policy
+
+
+def warm_roller(policy):
+    return Roller(policy, SEARCH, PROFILE)
+
+
+class Interrupted(Exception):
+    """Stands for a kill: what is in memory is gone, what was written stays."""
+
+
+class InterruptingTracker(NullTracker):
+    """Kills a loop when it has done `steps` more steps."""
+
+    def __init__(self, steps):
+        self._steps = steps
+
+    @contextmanager
+    def progress(self, description, total):
+        yield self
+
+    def advance(self, count=1, **shown):
+        del count
+        if shown:  # a resumed loop first reports the steps that were done before
+            self._steps -= 1
+        if self._steps == 0:
+            raise Interrupted

@@ -1,0 +1,74 @@
+import pytest
+import torch
+from torch import nn
+
+from espalier.training.checkpoint import Checkpoint, CheckpointStore, cloned_weights
+
+
+def _checkpoint(step):
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    return Checkpoint(
+        step=step,
+        model=cloned_weights(model),
+        optimizer=optimizer.state_dict(),
+        history=[{"step": 1.0, "loss": 0.5}],
+        extra={"best_weights": cloned_weights(model), "pool": {"t1": [4.0, 2.0]}, "kept": ["t1"]},
+    )
+
+
+def test_there_is_nothing_to_resume_at_first(tmp_path):
+    assert CheckpointStore(tmp_path / "work", "run").load() is None
+
+
+def test_what_was_saved_comes_back(tmp_path):
+    saved = _checkpoint(7)
+    CheckpointStore(tmp_path, "run").save(saved)
+    loaded = CheckpointStore(tmp_path, "run").load()
+    assert loaded.step == 7
+    assert loaded.history == saved.history
+    assert loaded.extra["pool"] == saved.extra["pool"]
+    assert torch.equal(loaded.model["weight"], saved.model["weight"])
+    moments = loaded.optimizer["state"][0]
+    assert torch.equal(moments["exp_avg"], saved.optimizer["state"][0]["exp_avg"])
+
+
+def test_the_newest_checkpoint_counts(tmp_path):
+    store = CheckpointStore(tmp_path, "run")
+    store.save(_checkpoint(7))
+    store.save(_checkpoint(9))
+    assert store.load().step == 9
+
+
+def test_a_checkpoint_of_another_configuration_is_ignored(tmp_path):
+    CheckpointStore(tmp_path, "run").save(_checkpoint(7))
+    assert CheckpointStore(tmp_path, "other").load() is None
+
+
+def test_a_save_that_fails_leaves_the_former_checkpoint(tmp_path):
+    store = CheckpointStore(tmp_path, "run")
+    store.save(_checkpoint(7))
+    broken = _checkpoint(9)
+    broken.extra["unpicklable"] = (number for number in range(3))
+    with pytest.raises(TypeError):
+        store.save(broken)
+    assert store.load().step == 7
+
+
+def test_a_half_written_checkpoint_of_a_killed_run_is_not_read(tmp_path):
+    store = CheckpointStore(tmp_path, "run")
+    store.save(_checkpoint(7))
+    (tmp_path / "latest.partial").write_bytes((tmp_path / "latest.pt").read_bytes()[:99])
+    assert store.load().step == 7
+    store.save(_checkpoint(8))
+    assert [path.name for path in tmp_path.iterdir()] == ["latest.pt"]
+
+
+def test_cloned_weights_do_not_follow_the_model():
+    model = nn.Linear(2, 2)
+    before = cloned_weights(model)
+    with torch.no_grad():
+        model.weight.add_(1)
+    assert torch.equal(before["weight"] + 1, model.weight)

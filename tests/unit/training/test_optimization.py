@@ -1,0 +1,68 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from espalier.config import OptimizerConfig
+from espalier.training.optimization import Updater, learning_rate
+
+CONFIG = OptimizerConfig(learning_rate=1.0, warmup_share=0.1, final_share=0.2)
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (0, 0.1),  # warm-up: ten steps, the first is not lost at zero
+        (4, 0.5),
+        (9, 1.0),
+        (10, 1.0),  # the cosine starts at the peak
+        (55, 0.6),  # half way: the mean of peak and final
+        (99, 0.2 + 0.8 * 0.5 * (1 + math.cos(math.pi * 89 / 90))),
+        (500, 0.2),  # past the end it stays
+    ],
+)
+def test_the_schedule_by_hand(step, expected):
+    assert learning_rate(CONFIG, step, 100) == pytest.approx(expected)
+
+
+@given(
+    total=st.integers(1, 400),
+    warmup=st.floats(0, 1),
+    final=st.floats(0, 1),
+)
+def test_the_rate_rises_then_falls_and_never_leaves_its_bounds(total, warmup, final):
+    config = OptimizerConfig(learning_rate=1.0, warmup_share=warmup, final_share=final)
+    rates = [learning_rate(config, step, total) for step in range(total)]
+    peak = rates.index(max(rates))
+    assert rates[: peak + 1] == sorted(rates[: peak + 1])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert min(final, 1 / total) - 1e-9 <= min(rates) <= max(rates) <= 1 + 1e-9
+
+
+def test_the_norm_is_told_before_clipping_and_the_gradient_is_cleared():
+    model = nn.Linear(1, 1, bias=False)
+    model.weight.grad = torch.tensor([[30.0]])
+    assert Updater(model, OptimizerConfig(max_grad_norm=1.0), 10).apply(0) == pytest.approx(30.0)
+    assert model.weight.grad is None
+
+
+def test_weight_decay_spares_biases_and_norms():
+    model = nn.Linear(3, 2)
+    updater = Updater(model, OptimizerConfig(weight_decay=0.5), 10)
+    by_decay = {
+        group["weight_decay"]: [tuple(p.shape) for p in group["params"]]
+        for group in updater.optimizer.param_groups
+    }
+    assert by_decay == {0.5: [(2, 3)], 0.0: [(2,)]}
+
+
+def test_frozen_parameters_are_left_alone():
+    model = nn.Linear(2, 2)
+    model.weight.requires_grad_(requires_grad=False)
+    before = model.weight.clone()
+    model(torch.ones(1, 2)).sum().backward()
+    Updater(model, OptimizerConfig(), 10).apply(0)
+    assert torch.equal(model.weight, before)

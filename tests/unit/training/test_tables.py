@@ -1,0 +1,72 @@
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+
+from espalier.artifacts import DataError
+from espalier.environments import STOP_TAGS
+from espalier.policy.rendering import Rendering
+from espalier.tasks import Message
+from espalier.training.demonstrations import encode_demonstration
+from espalier.training.dev_score import dev_exact_match
+from espalier.training.history import write_history
+from tests.unit.tiny import tiny_tokenizer
+from tests.unit.training.specimens import TASKS, make_task, make_trajectory
+
+
+class ScriptedRoller:
+    """Answers the n-th task right where the n-th reward says so; notes how it was asked."""
+
+    def __init__(self, rewards):
+        self._rewards = rewards
+        self.asked = {}
+
+    def roll_out(self, tasks, **how):
+        self.asked = how
+        return [make_trajectory(t, r) for t, r in zip(tasks, self._rewards, strict=True)]
+
+
+def test_a_figure_that_a_step_lacks_is_null(tmp_path):
+    rows = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25, "dev_em": 0.75, "unlisted": 1.0}]
+    write_history(tmp_path / "history.parquet", rows, ("step", "loss", "dev_em"))
+    table = pq.read_table(tmp_path / "history.parquet")
+    assert table.to_pydict() == {"step": [1, 2], "loss": [0.5, 0.25], "dev_em": [None, 0.75]}
+
+
+def test_equal_histories_are_equal_files(tmp_path):
+    for name in ("a", "b"):
+        write_history(tmp_path / name, [{"step": 1, "loss": 0.5}], ("step", "loss"))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_dev_score_is_the_share_of_right_greedy_answers():
+    roller = ScriptedRoller([1, 0, 1, 1, 0])
+    assert dev_exact_match(roller, TASKS) == pytest.approx(0.6)
+    assert roller.asked == {"samples": 1, "temperature": 0.0, "seed": 0}
+
+
+def test_a_demonstration_is_trained_on_exactly_where_the_teacher_wrote():
+    spoken = (
+        Message(role="assistant", content="<think> country </think> <search> lyon </search>"),
+        Message(role="tool", content="Lyon | country: France"),
+        Message(role="assistant", content="<think> answer </think> <answer> france </answer>"),
+    )
+    task = TASKS[0]
+    trajectory = replace(make_trajectory(task, 1), messages=(*task.prompt, *spoken))
+    rendering = Rendering(tiny_tokenizer(), STOP_TAGS)
+    sequence = encode_demonstration(trajectory, {task.task_id: task}, rendering)
+    written = [t for t, mask in zip(sequence.token_ids, sequence.loss_mask, strict=True) if mask]
+    read = [t for t, mask in zip(sequence.token_ids, sequence.loss_mask, strict=True) if not mask]
+    assert rendering.text(written) == (
+        "<think> country</think><search> lyon</search>"
+        "<think> answer</think><answer> france</answer>"
+    )
+    assert rendering.text(read) == (
+        "<|user|> country of lyon?<|assistant|><information> lyon | country: france</information>"
+    )
+
+
+def test_a_demonstration_of_an_unknown_task_is_refused():
+    rendering = Rendering(tiny_tokenizer(), STOP_TAGS)
+    with pytest.raises(DataError, match="task stranger-0: no such training task"):
+        encode_demonstration(make_trajectory(make_task("stranger"), 1), {}, rendering)
