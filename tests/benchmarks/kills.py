@@ -65,7 +65,8 @@ def main() -> None:
             print_hit(len(hits), hits[-1])
         finish(start(options.profile, run_dir))
         same = digests(run_dir) == wanted
-        print(f"run {number}: {len(blows)} kills, digests {'equal' if same else 'DIFFER'}", flush=True)
+        verdict = "equal" if same else "DIFFER"
+        print(f"run {number}: {len(blows)} kills, digests {verdict}", flush=True)
         equal = equal and same
     by_stage = {link.name: sum(hit["stage"] == link.name for hit in hits) for link in CHAIN}
     summary = {
