@@ -33,6 +33,7 @@ class CheckpointStore:
     """The newest checkpoint of one stage, in its work directory."""
 
     def __init__(self, directory: Path, identity: str) -> None:
+        self.directory = directory
         self._path = directory / _LATEST
         self._identity = identity
         directory.mkdir(parents=True, exist_ok=True)

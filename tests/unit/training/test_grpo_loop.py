@@ -66,9 +66,8 @@ def _changed(**training):
 
 
 def test_there_is_signal_to_learn_from(warm, tmp_path):
-    loop, model = _run(warm, tmp_path)
-    assert any(row["grad_norm"] > 0 for row in loop.history)
-    assert loop.best_step == 0 or not _equal(model, warm_policy(warm).model)
+    loop, _ = _run(warm, tmp_path)
+    assert all(row["grad_norm"] > 0 for row in loop.history)
 
 
 @pytest.mark.parametrize("killed_after", [1, 2, 3, 5])
@@ -92,7 +91,7 @@ def test_two_runs_of_a_seed_are_equal_and_of_two_seeds_are_not(warm, tmp_path):
 
 
 def test_pass_rate_rises_by_more_than_ten_points(warm, tmp_path):
-    """Over seeds 0 to 7 it rose by 17 to 28 points, from 66."""
+    """Over seeds 0 to 7 it rose by 12 to 24 points, from 65."""
     optimizer = PROFILE.training.optimizer.model_copy(update={"learning_rate": 3e-3})
     profile = _changed(
         steps=40,

@@ -11,10 +11,12 @@ from espalier.artifacts import Tracker
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
 from espalier.rollout.roller import Roller
-from espalier.rollout.trajectory import Trajectory
+from espalier.rollout.trajectory import Trajectory, read_trajectories, write_trajectories
 from espalier.training.checkpoint import Checkpoint, CheckpointStore, cloned_weights
 from espalier.training.grpo.sampling import GroupSampler, StepRollouts
 from espalier.training.grpo.update import PolicyUpdate, UpdateFigures
+
+_LAST_STEP = "last_step.parquet"
 
 HISTORY_COLUMNS = (
     "step",
@@ -59,9 +61,15 @@ class GrpoLoop:
             parts.model, parts.reference, config, row_tokens=profile.episode.max_tokens
         )
         self.history: list[dict[str, float]] = []
-        self.last_step: list[Trajectory] = []
+        self._last_step: list[Trajectory] = []
         self._best = (-1.0, 0, cloned_weights(parts.model))
         self._rollouts = 0
+
+    @property
+    def last_step(self) -> list[Trajectory]:
+        """Everything sampled in the newest step, also where an earlier attempt sampled it."""
+        kept = self._store.directory / _LAST_STEP
+        return read_trajectories(kept) if kept.exists() else []
 
     @property
     def best_step(self) -> int:
@@ -96,7 +104,7 @@ class GrpoLoop:
         if rollouts.groups:
             figures = self._update.apply(rollouts.groups, step)
         self._parts.roller.policy_version = step + 1
-        self.last_step = rollouts.sampled
+        self._last_step = rollouts.sampled
         if (step + 1) % self._profile.curriculum.refresh_every == 0:
             self._parts.pool.refresh()
         return self._row(step, rollouts, figures)
@@ -125,6 +133,8 @@ class GrpoLoop:
             self._best = (dev_em, step, cloned_weights(self._parts.model))
 
     def _save(self, step: int) -> None:
+        # beside the checkpoint: a kill after the last step must not lose its trajectories
+        write_trajectories(self._store.directory / _LAST_STEP, self._last_step)
         best_em, best_step, best_weights = self._best
         self._store.save(
             Checkpoint(
