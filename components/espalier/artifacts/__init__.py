@@ -1,6 +1,6 @@
 """What stages hand each other: versioned, digest-checked directories, published by one rename."""
 
-from espalier.artifacts.digests import content_digest, file_digest, json_digest
+from espalier.artifacts.digests import content_digest, file_digest, json_digest, tree_digest
 from espalier.artifacts.errors import (
     ArtifactError,
     DataError,
@@ -34,5 +34,6 @@ __all__ = [
     "open_artifact",
     "publishing",
     "read_manifest",
+    "tree_digest",
     "work_dir",
 ]

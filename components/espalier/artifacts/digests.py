@@ -22,6 +22,14 @@ def file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
+def tree_digest(path: Path) -> str:
+    """One digest over a file, or over every file below a folder (names and bytes)."""
+    if path.is_file():
+        return file_digest(path)
+    files = sorted(entry for entry in path.rglob("*") if entry.is_file())
+    return _tree_digest((entry.relative_to(path).as_posix(), file_digest(entry)) for entry in files)
+
+
 def json_digest(value: object) -> str:
     """SHA-256 of the value's canonical JSON (sorted keys, no spaces), in hex."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

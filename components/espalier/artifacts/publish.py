@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from espalier.artifacts.digests import file_digest, integrity_digest, payload_files
+from espalier.artifacts.digests import content_digest, file_digest, integrity_digest, payload_files
 from espalier.artifacts.errors import ArtifactError
 from espalier.artifacts.manifest import MANIFEST_NAME, Manifest, Provenance, describe, read_manifest
 
@@ -85,7 +85,10 @@ def open_artifact(directory: Path) -> Manifest:
             )
     if extra := sorted(present - manifest.files.keys()):
         raise ArtifactError(f"{directory / extra[0]}: not named in the manifest. {_MEND}")
-    if integrity_digest(manifest.files) != manifest.integrity:
+    if (
+        integrity_digest(manifest.files) != manifest.integrity
+        or content_digest(manifest.files) != manifest.content
+    ):
         raise ArtifactError(f"{directory / MANIFEST_NAME}: edited after publishing. {_MEND}")
     return manifest
 
@@ -106,7 +109,11 @@ def _replace_directory(draft_dir: Path, output_dir: Path) -> None:
         former = output_dir.with_name(f".{output_dir.name}.former")
         shutil.rmtree(former, ignore_errors=True)
         output_dir.rename(former)
-        draft_dir.rename(output_dir)
+        try:
+            draft_dir.rename(output_dir)
+        except OSError:
+            former.rename(output_dir)
+            raise
         shutil.rmtree(former, ignore_errors=True)
     else:
         draft_dir.rename(output_dir)

@@ -7,6 +7,7 @@ from espalier.config.data import (
     SynthesisConfig,
     ValidationConfig,
 )
+from espalier.config.external import external_inputs
 from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,
@@ -41,5 +42,6 @@ __all__ = [
     "TrainingConfig",
     "ValidationConfig",
     "WarmStartConfig",
+    "external_inputs",
     "load_profile",
 ]

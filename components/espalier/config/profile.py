@@ -36,21 +36,26 @@ STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
     "ingest": ("knowledge", "splits"),
     "synthesize": ("search", "synthesis"),
     "validate": ("validation",),
-    "prepare_policy": ("policy", "episode", "search"),
-    "warm_start": ("warm_start", "episode", "rollout", "search"),
-    "filter_curriculum": ("curriculum", "episode", "rollout", "search"),
+    "prepare_policy": ("policy", "episode", "search", "training.micro_batch_tokens"),
+    "warm_start": (
+        "warm_start", "episode", "rollout", "search",
+        "training.micro_batch_tokens", "training.reward",
+    ),
+    "filter_curriculum": (
+        "curriculum", "episode", "rollout", "search", "training.temperature", "training.reward",
+    ),
     "train": ("training", "curriculum", "episode", "rollout", "search"),
-    "evaluate": ("evaluation", "episode", "rollout", "search"),
+    "evaluate": ("evaluation", "episode", "rollout", "search", "training.reward"),
     "register": ("registry",),
-}
-"""The stages in order, and the sections that each reads: a changed section reruns only those."""
+}  # fmt: skip
+"""The stages in order, and the sections or keys that each reads: a change reruns only those."""
 
 
 class Profile(Section):
     """Everything that a run depends on, apart from its output folder."""
 
     name: str = Field(default="unnamed", min_length=1)
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=1 << 63)
     threads: int = Field(default=2, ge=1)
     """CPU threads of torch; part of what makes a run repeat itself bit for bit."""
     knowledge: KnowledgeConfig = KnowledgeConfig()
@@ -79,13 +84,22 @@ class Profile(Section):
                 f"training.dev_questions={self.training.dev_questions} exceeds "
                 f"synthesis.dev_tasks={self.synthesis.dev_tasks}"
             )
+        if self.warm_start.dev_questions > self.synthesis.dev_tasks:
+            raise ValueError(
+                f"warm_start.dev_questions={self.warm_start.dev_questions} exceeds "
+                f"synthesis.dev_tasks={self.synthesis.dev_tasks}"
+            )
         if self.episode.max_turn_tokens >= self.episode.max_tokens:
             raise ValueError("episode.max_turn_tokens must be smaller than episode.max_tokens")
         return self
 
     def stage_digest(self, stage: str) -> str:
         """Digest of what `stage` reads of this profile: seed, threads and its sections."""
-        content = self.model_dump(mode="json", include=set(STAGE_SECTIONS[stage]))
+        tables = self.model_dump(mode="json")
+        content: dict[str, object] = {}
+        for name in STAGE_SECTIONS[stage]:
+            section, _, key = name.partition(".")
+            content[name] = tables[section][key] if key else tables[section]
         return json_digest({"seed": self.seed, "threads": self.threads, "sections": content})
 
 
@@ -100,6 +114,8 @@ def load_profile(path: Path, overrides: Sequence[str] = ()) -> Profile:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ProfileError(f"{path}: no such profile") from error
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be read as a profile ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ProfileError(f"{path}: not TOML: {error}") from error
     for override in overrides:

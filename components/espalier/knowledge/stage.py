@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espalier.artifacts import Draft, KnowledgeError, Manifest, Provenance, Tracker, publishing
-from espalier.config import KnowledgeConfig, Profile
+from espalier.config import KnowledgeConfig, Profile, external_inputs
 from espalier.knowledge.asking import build_graph
 from espalier.knowledge.documents import Document, save_documents
 from espalier.knowledge.evidence import Evidence, find_evidence, save_evidence
@@ -44,7 +44,10 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
     splits = draw_splits(source, profile.splits, profile.seed)
     graph = build_graph(source, splits)
     provenance = Provenance(
-        producer="ingest", config_digest=profile.stage_digest("ingest"), seed=profile.seed
+        producer="ingest",
+        config_digest=profile.stage_digest("ingest"),
+        seed=profile.seed,
+        inputs=external_inputs(profile, "ingest"),
     )
     document_splits: Mapping[str, Split] = {}
     with publishing(output_dir, provenance) as draft:

@@ -23,7 +23,7 @@ from espalier.artifacts import (
     read_manifest,
     work_dir,
 )
-from espalier.config import Profile
+from espalier.config import Profile, external_inputs
 from espalier.orchestration.chain import CHAIN, Link
 from espalier.orchestration.run_state import RunState
 from espalier.orchestration.timings import Timings
@@ -62,6 +62,7 @@ class ChainRun:
         published: dict[str, Manifest] = {}
         for link in chain:
             inputs = {name: published[folder].content for name, folder in link.inputs.items()}
+            inputs |= external_inputs(self.profile, link.name)
             manifest = self._kept(link, inputs)
             if manifest is None:
                 manifest = self._run_stage(link, inputs, timings)

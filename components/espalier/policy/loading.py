@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -43,7 +44,7 @@ def load_policy(directory: Path) -> Policy:
         model = AutoModelForCausalLM.from_pretrained(
             directory, local_files_only=True, dtype=torch.float32
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise PolicyError(f"{directory}: cannot be loaded as a causal LM: {error}") from error
     return Policy(model.eval(), tokenizer)
 

@@ -2,7 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from espalier.artifacts import ProfileError
-from espalier.config import STAGE_SECTIONS, Profile, load_profile
+from espalier.config import STAGE_SECTIONS, Profile, external_inputs, load_profile
 
 OTHER_VALUES = {
     "knowledge": {"max_cities": 77},
@@ -15,7 +15,7 @@ OTHER_VALUES = {
     "rollout": {"max_rows": 8},
     "warm_start": {"optimizer": {"weight_decay": 0.5}},
     "curriculum": {"explore_share": 0.5},
-    "training": {"reward": {"format": 0.2}},
+    "training": {"steps": 7},
     "evaluation": {"temperature": 0.5},
     "registry": {"min_gain": 0.1},
 }
@@ -163,6 +163,20 @@ def test_a_changed_section_changes_the_digests_of_the_stages_that_read_it(sectio
     assert changed == {stage for stage, read in STAGE_SECTIONS.items() if section in read}
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "stages"),
+    [
+        ("temperature", 0.5, {"filter_curriculum", "train"}),
+        ("micro_batch_tokens", 4096, {"prepare_policy", "warm_start", "train"}),
+        ("reward", {"format": 0.2}, {"warm_start", "filter_curriculum", "train", "evaluate"}),
+    ],
+)
+def test_a_training_key_that_other_stages_read_changes_theirs_too(key, value, stages):
+    before, after = Profile(), Profile.model_validate({"training": {key: value}})
+    changed = {s for s in STAGE_SECTIONS if before.stage_digest(s) != after.stage_digest(s)}
+    assert changed == stages
+
+
 @pytest.mark.parametrize("change", [{"seed": 1}, {"threads": 1}])
 def test_seed_and_threads_change_every_digest(change):
     before, after = Profile(), Profile.model_validate(change)
@@ -182,3 +196,25 @@ def test_a_digest_does_not_depend_on_whether_a_default_was_spelt_out(write):
 def test_a_profile_survives_its_json():
     profile = Profile.model_validate({"curriculum": {"pass_rate_band": (0.1, 0.5)}})
     assert Profile.model_validate_json(profile.model_dump_json()) == profile
+
+
+def test_a_folder_of_the_users_counts_by_its_content(tmp_path):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "a.md").write_text("one")
+    questions = tmp_path / "q.jsonl"
+    questions.write_text("{}")
+    knowledge = {"source": "folder", "path": str(folder), "questions": str(questions)}
+    profile = Profile.model_validate({"knowledge": knowledge})
+    before = external_inputs(profile, "ingest")
+    (folder / "a.md").write_text("two")
+    after = external_inputs(profile, "ingest")
+    assert before.keys() == {"knowledge.path", "knowledge.questions"}
+    assert before["knowledge.path"] != after["knowledge.path"]
+    assert before["knowledge.questions"] == after["knowledge.questions"]
+    assert external_inputs(profile, "train") == {}
+
+
+def test_a_folder_is_no_profile(tmp_path):
+    with pytest.raises(ProfileError, match="cannot be read as a profile"):
+        load_profile(tmp_path)

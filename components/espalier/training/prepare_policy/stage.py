@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from espalier.artifacts import (
     Manifest,
+    PolicyError,
     Provenance,
     Tracker,
     json_digest,
@@ -22,7 +23,7 @@ from espalier.artifacts import (
     publishing,
     work_dir,
 )
-from espalier.config import OptimizerConfig, Profile
+from espalier.config import OptimizerConfig, Profile, external_inputs
 from espalier.environments import STOP_TAGS
 from espalier.knowledge.documents import Document, load_documents
 from espalier.knowledge.graph import KnowledgeGraph
@@ -41,6 +42,7 @@ from espalier.training.supervised import SupervisedLoop, SupervisedPlan
 from espalier.training.warm_start.stage import HISTORY_COLUMNS
 
 _CHECKPOINT_STEPS = 50
+_MAX_TOO_LONG = 1000
 
 
 class Inputs(NamedTuple):
@@ -57,7 +59,8 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
         producer="prepare_policy",
         config_digest=profile.stage_digest("prepare_policy"),
         seed=profile.seed,
-        inputs={name: manifest.content for name, manifest in manifests.items()},
+        inputs={name: manifest.content for name, manifest in manifests.items()}
+        | external_inputs(profile, "prepare_policy"),
     )
     history: list[dict[str, float]] = []
     run_figures: dict[str, float] = {}
@@ -106,12 +109,20 @@ def _browsing_plan(profile: Profile, inputs: Inputs, policy: Policy) -> Supervis
     def sequences_at(step: int) -> list[TrainingSequence]:
         rng = random.Random(f"browsing:{profile.seed}:{step}")
         sequences: list[TrainingSequence] = []
-        tokens = 0
+        tokens, too_long = 0, 0
         while tokens < config.tokens_per_step:
             sequence = _encoded_log(writer, rendering, rng)
             if len(sequence.token_ids) <= profile.episode.max_tokens:
                 sequences.append(sequence)
                 tokens += len(sequence.token_ids)
+            else:
+                too_long += 1
+            if too_long > _MAX_TOO_LONG + len(sequences):
+                raise PolicyError(
+                    f"browsing logs do not fit episode.max_tokens={profile.episode.max_tokens}: "
+                    f"{too_long} of {too_long + len(sequences)} are longer. Raise it, or lower "
+                    "search.max_observation_words."
+                )
         return sequences
 
     return SupervisedPlan(
