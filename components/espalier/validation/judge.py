@@ -6,6 +6,7 @@ should not pay for them.
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -73,6 +74,8 @@ def _great_expectations() -> Any:  # noqa: ANN401 (a module)
         warnings.simplefilter("ignore", DeprecationWarning)
         import great_expectations
 
+    # It tells of every temporary folder; a terminal has room for what the user must know.
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     return great_expectations
 
 
