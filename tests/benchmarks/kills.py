@@ -59,6 +59,8 @@ def main() -> None:
     hits: list[dict[str, object]] = []
     equal = True
     for number, blows in enumerate(planned(options.kills, random.Random(options.seed))):
+        if sum(bool(hit["killed"]) for hit in hits) >= options.kills:
+            break
         run_dir = options.out / f"killed-{number}"
         for blow in blows:
             hits.append(strike(options.profile, run_dir, blow, seconds, usual_s))
@@ -83,9 +85,12 @@ def main() -> None:
 
 
 def planned(kills: int, rng: random.Random) -> list[list[Blow]]:
-    """One run that is killed inside every stage, then runs that are killed at uniform times."""
+    """One run that is killed inside every stage, then runs that are killed at uniform times.
+
+    There are spare runs: a late blow may find that its run has ended.
+    """
     first = [Blow(link.name, rng.uniform(0.05, 0.9)) for link in CHAIN][:kills]
-    rest = [Blow(None, rng.random()) for _ in range(kills - len(first))]
+    rest = [Blow(None, rng.random()) for _ in range(2 * (kills - len(first)))]
     runs = [rest[i : i + KILLS_PER_RUN] for i in range(0, len(rest), KILLS_PER_RUN)]
     return [first, *(sorted(blows, key=lambda blow: blow.share) for blows in runs)]
 

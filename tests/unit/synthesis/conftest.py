@@ -23,6 +23,7 @@ PROFILE = Profile(
     ),
     curriculum={"candidates": 100},
     training={"dev_questions": 20},
+    warm_start={"dev_questions": 20},
 )
 NUM_QUESTIONS = {"train": 400, "dev": 60, "heldout": 150}
 
