@@ -4,7 +4,7 @@ import pytest
 
 from espalier.artifacts import open_artifact
 from espalier.orchestration.chain import CHAIN
-from tests.integration.commands import espalier
+from tests.integration.commands import espalier, settings
 
 TINY = [
     "policy.prestage.steps=4",
@@ -17,9 +17,17 @@ TINY = [
 
 
 def run(runner, out, cwd):
-    changes = [part for change in TINY for part in ("--set", change)]
     done = espalier(
-        "run", "--profile", "smoke", "--runner", runner, "--out", out, "--json", *changes, cwd=cwd
+        "run",
+        "--profile",
+        "smoke",
+        "--runner",
+        runner,
+        "--out",
+        out,
+        "--json",
+        *settings(*TINY),
+        cwd=cwd,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -84,11 +92,17 @@ def test_a_failing_step_speaks_for_itself(tmp_path):
         f'knowledge.questions="{tmp_path}/questions.jsonl"',
         "knowledge.max_cities=0",
     ]
-    arguments = [part for change in changes for part in ("--set", change)]
     done = espalier(
-        "run", "--profile", "smoke", "--runner", "kfp-local", "--out", "runs/a", *arguments,
+        "run",
+        "--profile",
+        "smoke",
+        "--runner",
+        "kfp-local",
+        "--out",
+        "runs/a",
+        *settings(*changes),
         cwd=tmp_path,
-    )  # fmt: skip
+    )
     assert done.returncode == 1
     assert done.stdout == ""
     assert "error: ingest:" in done.stderr

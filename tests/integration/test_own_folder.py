@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from tests.integration.commands import espalier
+from tests.integration.commands import espalier, settings
 
 SYLLABLES = ("ba", "ko", "mi", "ru", "ta", "ve", "lo", "shi", "dan", "or", "pel", "gri")
 TRADES = ("baker", "carpenter", "glazier", "printer", "weaver", "smith", "potter", "tanner")
@@ -39,9 +39,15 @@ def test_a_folder_of_markdown_and_questions_runs_the_whole_chain(tmp_path):
         f'knowledge.questions="{questions}"',
         "knowledge.max_cities=0",
     ]
-    arguments = [part for change in changes for part in ("--set", change)]
     done = espalier(
-        "run", "--profile", "smoke", "--out", "runs/villages", "--json", *arguments, cwd=tmp_path
+        "run",
+        "--profile",
+        "smoke",
+        "--out",
+        "runs/villages",
+        "--json",
+        *settings(*changes),
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)

@@ -58,11 +58,10 @@ def publishing(output_dir: Path, provenance: Provenance) -> Generator[Draft]:
         _write_durably(draft_dir / MANIFEST_NAME, manifest.model_dump_json(indent=2))
         _replace_directory(draft_dir, output_dir)
     except OSError as error:
-        shutil.rmtree(draft_dir, ignore_errors=True)
         raise _explained(error, output_dir) from error
-    except BaseException:
+    finally:
+        # published, it has been renamed and is not there any more
         shutil.rmtree(draft_dir, ignore_errors=True)
-        raise
     shutil.rmtree(work_dir(output_dir), ignore_errors=True)
     draft.path, draft.manifest = output_dir, manifest
 

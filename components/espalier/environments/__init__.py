@@ -1,7 +1,6 @@
 """Environments: where a policy's actions are played and scored, one module per task family."""
 
 from espalier.environments.search_qa import (
-    NO_RESULTS,
     STOP_TAGS,
     Answer,
     Malformed,
@@ -11,7 +10,6 @@ from espalier.environments.search_qa import (
 )
 
 __all__ = [
-    "NO_RESULTS",
     "STOP_TAGS",
     "Answer",
     "Malformed",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from espalier.config import RewardConfig
+from espalier.knowledge.search import NO_RESULTS
 from espalier.rewards import exact_match
 from espalier.rollout.trajectory import FinishReason, ToolCall
 from espalier.tasks import Task
@@ -126,7 +127,3 @@ class SearchQA:
     def _finish(self, reason: FinishReason) -> Step:
         self.finish_reason = reason
         return Step(None, reason)
-
-
-NO_RESULTS = "no results"
-"""The observation of a search that matched nothing."""

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from espalier.environments import NO_RESULTS
 from espalier.knowledge.folding import folded_name
+from espalier.knowledge.search import NO_RESULTS
 from espalier.synthesis import plans
 from espalier.synthesis.observations import hits, values
 

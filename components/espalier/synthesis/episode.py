@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from espalier.environments import NO_RESULTS
-from espalier.knowledge.search import SearchTool
+from espalier.knowledge.search import NO_RESULTS, SearchTool
 from espalier.rollout.trajectory import FinishReason, ToolCall, Trajectory
 from espalier.synthesis import plans
 from espalier.tasks import Message, Task

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from espalier.artifacts import DataError
 from espalier.policy.rendering import Rendering
 from espalier.rollout.trajectory import Trajectory
-from espalier.tasks import Task
+from espalier.tasks import Message, Task
 from espalier.training.packing import TrainingSequence
 
 
@@ -25,12 +25,21 @@ def encode_demonstration(
             f"trajectory of task {trajectory.task_id}: no such training task. "
             "Trajectories and tasks must come from the same synthesis run."
         )
-    token_ids = list(rendering.prompt_ids(task.prompt))
+    pieces = [
+        (message.content, message.role == "assistant")
+        for message in trajectory.messages[len(task.prompt) :]
+    ]
+    return encode_pieces(task.prompt, pieces, rendering)
+
+
+def encode_pieces(
+    prompt: tuple[Message, ...], pieces: Iterable[tuple[str, bool]], rendering: Rendering
+) -> TrainingSequence:
+    """Encode texts in their order; only those that the policy writes (True) are trained on."""
+    token_ids = list(rendering.prompt_ids(prompt))
     mask = [0] * len(token_ids)
-    for message in trajectory.messages[len(task.prompt) :]:
-        is_action = message.role == "assistant"
-        encode = rendering.action_ids if is_action else rendering.observation_ids
-        piece = encode(message.content)
+    for text, written in pieces:
+        piece = (rendering.action_ids if written else rendering.observation_ids)(text)
         token_ids.extend(piece)
-        mask.extend([int(is_action)] * len(piece))
+        mask.extend([int(written)] * len(piece))
     return TrainingSequence(token_ids=tuple(token_ids), loss_mask=tuple(mask))

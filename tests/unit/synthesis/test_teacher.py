@@ -4,8 +4,8 @@ from collections import Counter
 import pytest
 
 from espalier.config import RewardConfig
-from espalier.environments import NO_RESULTS, Answer, Search, SearchQA, parse_action
-from espalier.knowledge.search import SearchTool
+from espalier.environments import Answer, Search, SearchQA, parse_action
+from espalier.knowledge.search import NO_RESULTS, SearchTool
 from espalier.rewards import exact_match
 from espalier.rollout.trajectory import FinishReason, read_trajectories
 from espalier.synthesis.detours import KINDS, Lookup, misspelled, outcome

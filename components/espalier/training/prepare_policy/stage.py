@@ -34,6 +34,7 @@ from espalier.policy.rendering import Rendering
 from espalier.policy.tokenizer import train_tokenizer
 from espalier.tasks import Message, Task, read_tasks
 from espalier.training.checkpoint import CheckpointStore
+from espalier.training.demonstrations import encode_pieces
 from espalier.training.history import write_history
 from espalier.training.packing import TrainingSequence
 from espalier.training.prepare_policy.browsing import LogWriter
@@ -156,12 +157,6 @@ def _log_writer(profile: Profile, inputs: Inputs) -> LogWriter | ClozeWriter:
 def _encoded_log(
     writer: LogWriter | ClozeWriter, rendering: Rendering, rng: random.Random
 ) -> TrainingSequence:
-    log = writer.write(rng)
-    token_ids = list(rendering.prompt_ids((Message(role="user", content=log.prompt),)))
-    mask = [0] * len(token_ids)
-    for text, written in log.pieces:
-        piece = (rendering.action_ids if written else rendering.observation_ids)(text)
-        token_ids.extend(piece)
-        mask.extend([int(written)] * len(piece))
     # what a search returns is invented here: there is nothing in it to learn by heart
-    return TrainingSequence(token_ids=tuple(token_ids), loss_mask=tuple(mask))
+    log = writer.write(rng)
+    return encode_pieces((Message(role="user", content=log.prompt),), log.pieces, rendering)
