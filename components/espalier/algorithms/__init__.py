@@ -1,0 +1,4 @@
+"""The rules of reinforcement learning: advantages, losses, aggregation, corrections, filters.
+
+They import nothing else of espalier: a profile parses into them, and `training` feeds them.
+"""

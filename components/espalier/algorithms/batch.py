@@ -1,0 +1,110 @@
+"""What the rules see: trajectories as dense rows, with every quantity in the column of its token.
+
+Axes: B trajectories, T token columns. One trajectory of two turns and one tool call, where P is the
+prompt, O an observation, A sampled by the policy and . padding:
+
+    tokens             P P P A A O O A .
+    action_mask        0 0 0 1 1 0 0 1 0
+    turns             -1-1-1 0 0-1-1 1-1
+    rewards            0 0 0 0 0 0 0 r 0      an outcome stands on the last action token
+    behavior_logprobs  0 0 0 a b 0 0 c 0      nats
+
+A rule reads nothing in a column whose mask is 0, unless it is named after an upstream that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditBatch:
+    """All admitted trajectories of a step, as the advantage rules see them."""
+
+    rewards_BT: Tensor
+    """Float; where each reward fell, penalties in the reward (KL) included."""
+    action_mask_BT: Tensor
+    """Bool."""
+    groups_B: Tensor
+    """Int64 group number; groups may be ragged and in any order."""
+    turns_BT: Tensor | None = None
+    """Int64 turn number on action tokens, -1 elsewhere."""
+    values_BT: Tensor | None = None
+    """A critic's value before each token."""
+    baseline_rewards_B: Tensor | None = None
+    """ReMax: reward of the greedy trajectory of the same task."""
+    behavior_logprobs_BT: Tensor | None = None
+    """Log-probs of the sampled tokens under the policy that sampled them, nats."""
+    reference_logprobs_BT: Tensor | None = None
+    """Under the frozen model of the KL term, nats."""
+    sum_pi_squared_BT: Tensor | None = None
+    """Sum over the vocabulary of squared probabilities, for the optimal token baseline."""
+    total_tokens_B: Tensor | None = None
+    """Tokens of the whole trajectory, prompt and observations included."""
+
+    @property
+    def outcomes_B(self) -> Tensor:
+        """[B] reward of each trajectory: the sum over its action tokens."""
+        return (self.rewards_BT * self.action_mask_BT).sum(dim=1)
+
+    def spread(self, advantages_B: Tensor) -> Tensor:
+        """[B, T]: one number for every action token of a trajectory, 0 elsewhere."""
+        return advantages_B[:, None] * self.action_mask_BT
+
+
+class Credit(NamedTuple):
+    """What an advantage rule returns; both [B, T] and 0 where the action mask is 0."""
+
+    advantages_BT: Tensor
+    returns_BT: Tensor
+    """What a critic would be fitted to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Sizes of the whole minibatch, so that micro-batches add up to what one batch would give."""
+
+    tokens: float
+    """Tokens with a loss."""
+    sequences: float
+    """Trajectories that have at least one of them."""
+    rows: float
+    """All trajectories."""
+    max_tokens: float
+    """The constant normaliser of Dr. GRPO: the longest action sequence that is possible."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossBatch:
+    """A micro-batch, as the losses see it."""
+
+    policy_logprobs_BT: Tensor
+    """With gradient, nats."""
+    proximal_logprobs_BT: Tensor
+    """Denominator of the importance ratio: behaviour log-probs, or recomputed by the trainer."""
+    advantages_BT: Tensor
+    loss_mask_BT: Tensor
+    """Bool: the action mask less what filters and corrections dropped."""
+    totals: Totals
+    behavior_logprobs_BT: Tensor | None = None
+    reference_logprobs_BT: Tensor | None = None
+    importance_weights_BT: Tensor | None = None
+    """Off-policy correction, no gradient; multiplies the loss of a token. None means 1."""
+    entropy_BT: Tensor | None = None
+    """Entropy of each token's distribution, nats."""
+    pairs_P2: Tensor | None = None
+    """DPO: rows (chosen, rejected) of each preference pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLoss:
+    """A scalar to minimise, and figures about how it came to be (sums, see the rule)."""
+
+    loss: Tensor
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    """Named sums over the micro-batch, each already divided by its minibatch total."""
