@@ -42,6 +42,8 @@ class CreditBatch:
     """Log-probs of the sampled tokens under the policy that sampled them, nats."""
     reference_logprobs_BT: Tensor | None = None
     """Under the frozen model of the KL term, nats."""
+    proximal_logprobs_BT: Tensor | None = None
+    """Under the weights that the update starts from, for V-trace; nats."""
     sum_pi_squared_BT: Tensor | None = None
     """Sum over the vocabulary of squared probabilities, for the optimal token baseline."""
     total_tokens_B: Tensor | None = None
@@ -77,6 +79,8 @@ class Totals:
     """All trajectories."""
     max_tokens: float
     """The constant normaliser of Dr. GRPO: the longest action sequence that is possible."""
+    pairs: float = 0.0
+    """Preference pairs, for DPO."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +101,8 @@ class LossBatch:
     """Off-policy correction, no gradient; multiplies the loss of a token. None means 1."""
     entropy_BT: Tensor | None = None
     """Entropy of each token's distribution, nats."""
+    draws_BT: Tensor | None = None
+    """Uniform numbers in [0, 1), for rules that choose tokens at random."""
     pairs_P2: Tensor | None = None
     """DPO: rows (chosen, rejected) of each preference pair."""
 
