@@ -15,7 +15,7 @@ A rule reads nothing in a column whose mask is 0, unless it is named after an up
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ class CreditBatch:
     """All admitted trajectories of a step, as the advantage rules see them."""
 
     rewards_BT: Tensor
-    """Float; where each reward fell, penalties in the reward (KL) included."""
+    """Float; where each reward fell, penalties in the reward (KL) included. NaN: the trajectory
+    could not be scored; rules of outcomes leave it out, others must not be given it."""
     action_mask_BT: Tensor
     """Bool."""
     groups_B: Tensor
@@ -48,11 +49,19 @@ class CreditBatch:
     """Sum over the vocabulary of squared probabilities, for the optimal token baseline."""
     total_tokens_B: Tensor | None = None
     """Tokens of the whole trajectory, prompt and observations included."""
+    reward_terms_BK: Tensor | None = None
+    """The K named terms that make up each outcome, unweighted; NaN where a term does not apply."""
 
     @property
     def outcomes_B(self) -> Tensor:
         """[B] reward of each trajectory: the sum over its action tokens."""
-        return (self.rewards_BT * self.action_mask_BT).sum(dim=1)
+        return self.rewards_BT.masked_fill(~self.action_mask_BT, 0.0).sum(dim=1)
+
+    def rows(self, kept_B: Tensor) -> CreditBatch:
+        """The batch of those trajectories only where `kept_B` [B] bool is true."""
+        present = {f.name: getattr(self, f.name) for f in fields(self)}
+        kept = {name: value[kept_B] for name, value in present.items() if value is not None}
+        return replace(self, **kept)
 
     def spread(self, advantages_B: Tensor) -> Tensor:
         """[B, T]: one number for every action token of a trajectory, 0 elsewhere."""

@@ -1,7 +1,68 @@
 """Advantages: how reward becomes credit, one rule a module; this union is the only list."""
 
+from typing import Annotated
+
+from pydantic import Field
+
+from espalier.algorithms.advantages.bi_level_gae import BiLevelGae
+from espalier.algorithms.advantages.dr_grpo import DrGrpo
+from espalier.algorithms.advantages.gae import Gae
+from espalier.algorithms.advantages.gdpo import Gdpo
+from espalier.algorithms.advantages.gpg import Gpg
 from espalier.algorithms.advantages.grpo import Grpo
+from espalier.algorithms.advantages.grpo_length_penalty import GrpoLengthPenalty
+from espalier.algorithms.advantages.grpo_pass_k import GrpoPassK
+from espalier.algorithms.advantages.length_adaptive_gae import LengthAdaptiveGae
+from espalier.algorithms.advantages.max_rl import MaxRl
+from espalier.algorithms.advantages.opo import Opo
+from espalier.algorithms.advantages.otb import OptimalTokenBaseline
+from espalier.algorithms.advantages.reinforce_plus_plus import ReinforcePlusPlus
+from espalier.algorithms.advantages.reinforce_plus_plus_baseline import ReinforcePlusPlusBaseline
+from espalier.algorithms.advantages.remax import ReMax
+from espalier.algorithms.advantages.rloo import Rloo
+from espalier.algorithms.advantages.turn_discounted import TurnDiscounted
+from espalier.algorithms.advantages.turn_gae import TurnGae
 
-AdvantageRule = Grpo
+AdvantageRule = Annotated[
+    BiLevelGae
+    | DrGrpo
+    | Gae
+    | Gdpo
+    | Gpg
+    | Grpo
+    | GrpoLengthPenalty
+    | GrpoPassK
+    | LengthAdaptiveGae
+    | MaxRl
+    | Opo
+    | OptimalTokenBaseline
+    | ReMax
+    | ReinforcePlusPlus
+    | ReinforcePlusPlusBaseline
+    | Rloo
+    | TurnDiscounted
+    | TurnGae,
+    Field(discriminator="name"),
+]
 
-__all__ = ["AdvantageRule", "Grpo"]
+__all__ = [
+    "AdvantageRule",
+    "BiLevelGae",
+    "DrGrpo",
+    "Gae",
+    "Gdpo",
+    "Gpg",
+    "Grpo",
+    "GrpoLengthPenalty",
+    "GrpoPassK",
+    "LengthAdaptiveGae",
+    "MaxRl",
+    "Opo",
+    "OptimalTokenBaseline",
+    "ReMax",
+    "ReinforcePlusPlus",
+    "ReinforcePlusPlusBaseline",
+    "Rloo",
+    "TurnDiscounted",
+    "TurnGae",
+]

@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from espalier.algorithms.advantages.groups import (
-    group_mean,
-    group_size,
-    group_std,
-    is_zero_variance,
-)
-from espalier.algorithms.batch import Credit, CreditBatch
-from espalier.algorithms.rule import Rule
+from espalier.algorithms.advantages.groups import GroupOfOne, centre, group_size, group_std
+from espalier.algorithms.advantages.outcome import OutcomeRule
+from espalier.algorithms.batch import CreditBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
-class Grpo(Rule):
-    """Reward centred on its group and divided by the group's standard deviation plus `std_eps`.
+class Grpo(OutcomeRule):
+    """Reward centred on its group and divided by a standard deviation plus `std_eps`.
 
-    A group of equal rewards is exactly 0: its float mean may differ from the rewards in the last
-    bit, and dividing by the epsilon would make credit of the rounding. A group of one keeps its
-    reward (verl takes mean 0 and deviation 1 there).
+    Upstream settings: verl as defaulted; verl's vectorised form `std_floor=1e-3`; TRL
+    `std_eps=1e-4, group_of_one="zero"`.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     name: Literal["grpo"] = "grpo"
+    scale: Literal["group", "batch"] = "group"
+    """Whose deviation divides; the batch's is TRL's option (Liu et al. 2025, arXiv:2508.08221)."""
     std_ddof: Literal[0, 1] = 1
     """1 as in verl and TRL; 0 is the population form."""
-    std_eps: float = Field(default=1e-6, ge=0)
+    std_eps: float = Field(default=1e-6, gt=0)
     """verl adds 1e-6, TRL 1e-4."""
+    std_floor: float = Field(default=0.0, ge=0)
+    """Smallest deviation that divides, so that rewards almost equal are not blown up."""
+    group_of_one: GroupOfOne = "reward"
 
-    def credit(self, batch: CreditBatch) -> Credit:
-        """See `Credit`: one number for every action token of a trajectory."""
-        outcomes_B = batch.outcomes_B
+    def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
+        """See `OutcomeRule`: one number for every action token of a trajectory."""
         groups_B = batch.groups_B
-        centred_B = outcomes_B - group_mean(outcomes_B, groups_B)
-        std_B = group_std(outcomes_B, groups_B, ddof=self.std_ddof)
-        scaled_B = centred_B / (std_B + self.std_eps)
-        scaled_B = scaled_B.masked_fill(is_zero_variance(outcomes_B, groups_B), 0.0)
-        alone_B = group_size(groups_B) == 1
-        advantages_BT = batch.spread(scaled_B.where(~alone_B, outcomes_B / (1 + self.std_eps)))
-        return Credit(advantages_BT, advantages_BT)
+        centred_B = centre(outcomes_B, groups_B, group_of_one=self.group_of_one)
+        whole_B = groups_B.new_zeros(groups_B.shape)
+        scale_B = groups_B if self.scale == "group" else whole_B
+        std_B = group_std(outcomes_B, scale_B, ddof=self.std_ddof).clamp(min=self.std_floor)
+        # verl takes 1 for the deviation of a single reward
+        std_B = std_B.masked_fill(group_size(scale_B) == 1, 1.0)
+        return batch.spread(centred_B / (std_B + self.std_eps))

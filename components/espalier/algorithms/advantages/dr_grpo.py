@@ -1,0 +1,27 @@
+"""GRPO done right: centred rewards without a divisor (Liu et al. 2025, arXiv:2503.20783)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from espalier.algorithms.advantages.groups import GroupOfOne, centre
+from espalier.algorithms.advantages.outcome import OutcomeRule
+from espalier.algorithms.batch import CreditBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class DrGrpo(OutcomeRule):
+    """Reward less the mean of its group: tasks that are nearly solved or hopeless weigh no more.
+
+    verl's GRPO with `norm_adv_by_std_in_grpo=False`; TRL's with `scale_rewards="none"` is
+    `group_of_one="zero"`.
+    """
+
+    name: Literal["dr_grpo"] = "dr_grpo"
+    group_of_one: GroupOfOne = "reward"
+
+    def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
+        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        return batch.spread(centre(outcomes_B, batch.groups_B, group_of_one=self.group_of_one))

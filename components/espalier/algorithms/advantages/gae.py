@@ -1,0 +1,30 @@
+"""Generalised advantage estimation by the token (Schulman et al. 2015, arXiv:1506.02438)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from espalier.algorithms.advantages.critic import CriticRule
+from espalier.algorithms.batch import Credit, CreditBatch
+from espalier.algorithms.discounting import generalized_advantages
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Gae(CriticRule):
+    """A token is a step; observations are skipped, and cost no discount (verl)."""
+
+    name: Literal["gae"] = "gae"
+    gae_lambda: float = Field(default=1.0, ge=0, le=1)
+    """1 (verl's default): reward to go less the value; 0: the one-step error."""
+
+    def estimate(self, batch: CreditBatch, values_BT: Tensor) -> Credit:
+        """See `CriticRule`."""
+        mask_BT = batch.action_mask_BT
+        advantages_BT = generalized_advantages(
+            batch.rewards_BT, values_BT, mask_BT, gamma=self.gamma, gae_lambda=self.gae_lambda
+        )
+        return Credit(advantages_BT, (advantages_BT + values_BT).masked_fill(~mask_BT, 0.0))

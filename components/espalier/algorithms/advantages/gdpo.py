@@ -1,0 +1,42 @@
+"""Group reward-decoupled normalisation (GDPO; Liu et al. 2026, arXiv:2601.05242)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from espalier.algorithms.advantages.groups import centre, group_std
+from espalier.algorithms.advantages.outcome import OutcomeRule
+from espalier.algorithms.batch import CreditBatch
+from espalier.algorithms.whitening import standardize
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Gdpo(OutcomeRule):
+    """Each term of the reward is normalised within its group, then the weighted sum in the batch.
+
+    A term of wide range does not drown the others. A trajectory to which a term does not apply
+    takes no part in it. TRL's `normalize_then_sum`; its default is GRPO over the weighted sum.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"reward_terms_BK"})
+    name: Literal["gdpo"] = "gdpo"
+    weights: tuple[float, ...] = Field(min_length=1)
+    """One for each term, in the order of `reward_terms_BK`."""
+    std_eps: float = Field(default=1e-4, gt=0)
+    """TRL's, added to the deviation (ddof 1) of a group and to that of the batch."""
+
+    def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
+        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        assert batch.reward_terms_BK is not None
+        total_B = outcomes_B.new_zeros(outcomes_B.shape)
+        for weight, term_B in zip(self.weights, batch.reward_terms_BK.unbind(dim=1), strict=True):
+            applies_B = ~term_B.isnan()
+            groups_N, term_N = batch.groups_B[applies_B], term_B[applies_B]
+            centred_N = centre(term_N, groups_N, group_of_one="zero")
+            std_N = group_std(term_N, groups_N, ddof=1)
+            total_B[applies_B] += weight * centred_N / (std_N + self.std_eps)
+        return batch.spread(standardize(total_B, eps=self.std_eps))

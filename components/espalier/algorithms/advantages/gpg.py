@@ -1,0 +1,32 @@
+"""Group policy gradient (Chu et al. 2025, arXiv:2504.02546)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from espalier.algorithms.advantages.groups import centre
+from espalier.algorithms.advantages.outcome import OutcomeRule
+from espalier.algorithms.batch import CreditBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Gpg(OutcomeRule):
+    """Centred reward times alpha / `normalizer`, which makes up for trajectories without reward.
+
+    alpha is the size of the batch over the number of rewards that are not 0, as verl counts it.
+    A trajectory without siblings keeps its reward (verl).
+    """
+
+    name: Literal["gpg"] = "gpg"
+    normalizer: float = Field(default=1.0, gt=0)
+    """F_norm of the paper."""
+
+    def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
+        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        alpha = len(outcomes_B) / outcomes_B.count_nonzero().clamp(min=1)
+        centred_B = centre(outcomes_B, batch.groups_B, group_of_one="reward")
+        return batch.spread(alpha * centred_B / self.normalizer)

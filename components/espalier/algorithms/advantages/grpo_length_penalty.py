@@ -1,0 +1,49 @@
+"""Centred rewards less a price on tokens and turns (prime-rl, `LinearLengthPenaltyConfig`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from espalier.algorithms.advantages.groups import centre, group_max, group_mean
+from espalier.algorithms.advantages.outcome import OutcomeRule
+from espalier.algorithms.batch import CreditBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class GrpoLengthPenalty(OutcomeRule):
+    """Each reward loses mean reward * (weighted shares of the group's longest), then is centred.
+
+    The better a task is solved, the more brevity counts; one that is never solved has no price.
+    Equal rewards of unequal length therefore do get credit.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"turns_BT", "total_tokens_B"})
+    name: Literal["grpo_length_penalty"] = "grpo_length_penalty"
+    output_weight: float = Field(default=0.25, ge=0)
+    """Price of the most action tokens in the group, in shares of its mean reward."""
+    input_weight: float = Field(default=0.1, ge=0)
+    """The same for tokens that were read: prompt and observations."""
+    turns_weight: float = Field(default=0.1, ge=0)
+
+    def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
+        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        assert batch.turns_BT is not None
+        assert batch.total_tokens_B is not None
+        groups_B = batch.groups_B
+        output_B = batch.action_mask_BT.sum(dim=1)
+        price_B = (
+            self.output_weight * _share_of_longest(output_B, groups_B)
+            + self.input_weight * _share_of_longest(batch.total_tokens_B - output_B, groups_B)
+            + self.turns_weight * _share_of_longest(batch.turns_BT.amax(dim=1) + 1, groups_B)
+        )
+        shaped_B = outcomes_B - group_mean(outcomes_B, groups_B) * price_B
+        return batch.spread(centre(shaped_B, groups_B, group_of_one="zero"))
+
+
+def _share_of_longest(length_B: Tensor, groups_B: Tensor) -> Tensor:
+    length_B = length_B.float()
+    return length_B / group_max(length_B, groups_B).clamp(min=1)

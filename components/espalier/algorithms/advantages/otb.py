@@ -1,0 +1,64 @@
+"""The optimal token baseline (Li et al. 2026, arXiv:2602.07078): one for every token position."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from espalier.algorithms.advantages.groups import group_size, group_sum
+from espalier.algorithms.batch import Credit, CreditBatch
+from espalier.algorithms.discounting import discounted_to_go
+from espalier.algorithms.rule import Rule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WEIGHT_EPS = 1e-8
+"""verl's, added to the sum of weights."""
+
+
+class OptimalTokenBaseline(Rule):
+    """Reward to go less its mean over the group's tokens at the same position, weighted by W.
+
+    W sums 1 - 2 pi + sum of pi^2 over the tokens so far: the squared gradient of each sampled
+    token's log-prob, as far as the logits show it. A trajectory without siblings has no baseline.
+    Upstream settings: verl's multi-turn form (`tir_optimal_token_baseline`) as defaulted; its
+    `optimal_token_baseline` is `align="columns", alone="own_return"`.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"behavior_logprobs_BT", "sum_pi_squared_BT"})
+    name: Literal["otb"] = "otb"
+    align: Literal["action_tokens", "columns"] = "action_tokens"
+    """Position: the how-manieth action token, or the column, observations counted."""
+    alone: Literal["no_baseline", "own_return"] = "no_baseline"
+    """Where only one of the group has a token: nothing is taken off, or all of its return is."""
+
+    def credit(self, batch: CreditBatch) -> Credit:
+        """See `Credit`; returns are rewards to go."""
+        assert batch.behavior_logprobs_BT is not None
+        assert batch.sum_pi_squared_BT is not None
+        mask_BT = batch.action_mask_BT
+        returns_BT = discounted_to_go(batch.rewards_BT, mask_BT, 1.0)
+        energy_BT = 1 - 2 * batch.behavior_logprobs_BT.exp() + batch.sum_pi_squared_BT
+        weights_BT = energy_BT.masked_fill(~mask_BT, 0.0).cumsum(dim=1) * mask_BT
+        if self.align == "columns":
+            baselines_BT = self._baselines(returns_BT, weights_BT, mask_BT, batch.groups_B)
+        else:
+            order_BT = (~mask_BT).int().argsort(dim=1, stable=True)
+            aligned_BT = self._baselines(
+                returns_BT.gather(1, order_BT),
+                weights_BT.gather(1, order_BT),
+                mask_BT.gather(1, order_BT),
+                batch.groups_B,
+            )
+            baselines_BT = aligned_BT.new_zeros(mask_BT.shape).scatter_(1, order_BT, aligned_BT)
+        return Credit((returns_BT - baselines_BT) * mask_BT, returns_BT)
+
+    def _baselines(
+        self, returns_BT: Tensor, weights_BT: Tensor, mask_BT: Tensor, groups_B: Tensor
+    ) -> Tensor:
+        weighted_BT = group_sum(returns_BT * weights_BT, groups_B)
+        baselines_BT = weighted_BT / (group_sum(weights_BT, groups_B) + WEIGHT_EPS)
+        without_BT = (group_size(groups_B) == 1)[:, None]
+        if self.alone == "no_baseline":
+            without_BT = without_BT | (group_sum(mask_BT.to(weights_BT.dtype), groups_B) == 1)
+        return baselines_BT.masked_fill(without_BT, 0.0)

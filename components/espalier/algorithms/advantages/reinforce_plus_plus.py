@@ -1,0 +1,33 @@
+"""REINFORCE++ (Hu et al. 2025, arXiv:2501.03262): discounted rewards, whitened over the batch."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from espalier.algorithms.batch import Credit, CreditBatch
+from espalier.algorithms.discounting import discounted_to_go
+from espalier.algorithms.rule import Rule
+from espalier.algorithms.whitening import whiten
+
+
+class ReinforcePlusPlus(Rule):
+    """Reward to go, discounted by the token, whitened over all action tokens of the batch."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    name: Literal["reinforce_plus_plus"] = "reinforce_plus_plus"
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    """Discount of a token."""
+    at_observations: Literal["carry", "reset"] = "carry"
+    """verl resets the sum at each masked token, so that what was done before an observation gets no
+    credit for what came after it."""
+
+    def credit(self, batch: CreditBatch) -> Credit:
+        """See `Credit`."""
+        mask_BT = batch.action_mask_BT
+        decay_BT = self.gamma * batch.rewards_BT.new_ones(mask_BT.shape)
+        if self.at_observations == "reset":
+            decay_BT = decay_BT.masked_fill(~mask_BT.roll(-1, dims=1), 0.0)
+        returns_BT = discounted_to_go(batch.rewards_BT, mask_BT, decay_BT)
+        return Credit(whiten(returns_BT, mask_BT), returns_BT)

@@ -1,0 +1,28 @@
+"""REINFORCE++ with a group baseline (Hu et al. 2025, arXiv:2501.03262)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from espalier.algorithms.advantages.groups import centre
+from espalier.algorithms.advantages.outcome import OutcomeRule
+from espalier.algorithms.batch import CreditBatch
+from espalier.algorithms.whitening import whiten
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class ReinforcePlusPlusBaseline(OutcomeRule):
+    """Reward less the mean of its group, whitened over all action tokens of the batch.
+
+    A long trajectory counts for more in the batch's mean. One without siblings keeps its reward
+    before whitening (verl).
+    """
+
+    name: Literal["reinforce_plus_plus_baseline"] = "reinforce_plus_plus_baseline"
+
+    def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
+        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        centred_B = centre(outcomes_B, batch.groups_B, group_of_one="reward")
+        return whiten(batch.spread(centred_B), batch.action_mask_BT)

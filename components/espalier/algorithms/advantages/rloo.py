@@ -1,0 +1,45 @@
+"""REINFORCE leave-one-out (Ahmadian et al. 2024, arXiv:2402.14740)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from espalier.algorithms.advantages.groups import GroupOfOne, centre, group_size
+from espalier.algorithms.advantages.outcome import OutcomeRule
+from espalier.algorithms.batch import CreditBatch
+from espalier.algorithms.whitening import standardize
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STD_EPS = 1e-4
+"""TRL's, added to the batch's deviation."""
+
+
+class Rloo(OutcomeRule):
+    """Reward less the mean of the other rewards of its group.
+
+    Upstream settings: verl as defaulted; verl's vectorised form and TRL `group_of_one="zero"`.
+    TRL's beta is a k1 penalty that stands in the rewards already when they come here.
+    """
+
+    name: Literal["rloo"] = "rloo"
+    reward_clip: tuple[float, float] | None = None
+    """Bounds of an outcome, reward units."""
+    normalize: bool = False
+    """Standardise over the batch (TRL's option), trajectories without siblings left out."""
+    group_of_one: GroupOfOne = "reward"
+
+    def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
+        """See `OutcomeRule`: one number for every action token of a trajectory."""
+        if self.reward_clip is not None:
+            outcomes_B = outcomes_B.clamp(*self.reward_clip)
+        centred_B = centre(outcomes_B, batch.groups_B, group_of_one=self.group_of_one)
+        size_B = group_size(batch.groups_B)
+        # r - (sum - r) / (n - 1) = (r - mean) n / (n - 1)
+        advantages_B = centred_B * (size_B / (size_B - 1)).where(size_B > 1, size_B)
+        if self.normalize:
+            compared_B = size_B > 1
+            normalized_N = standardize(advantages_B[compared_B], eps=STD_EPS)
+            advantages_B = advantages_B.masked_scatter(compared_B, normalized_N)
+        return batch.spread(advantages_B)
