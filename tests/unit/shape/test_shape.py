@@ -61,6 +61,8 @@ def _public_names(path, tree):
             names.update(alias.asname or alias.name for alias in node.names)
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
     return {name for name in names if not name.startswith("_")}
 
 

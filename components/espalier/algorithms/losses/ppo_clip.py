@@ -7,46 +7,54 @@ can do once the ratio has run away.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
 from espalier.algorithms.batch import LossBatch, PolicyLoss
-from espalier.algorithms.rule import Rule
-
-LOG_RATIO_BOUND = 20.0
-"""exp(20) is far outside every clip, and keeps float32 finite (verl's constant)."""
+from espalier.algorithms.losses.ratios import LOG_RATIO_BOUND, log_ratio, token_share, weighted
+from espalier.algorithms.losses.rule import PolicyLossRule
 
 
-class PpoClip(Rule):
+class PpoClip(PolicyLossRule):
     """max(-r A, -clip(r, 1 - clip_low, 1 + clip_high) A) for each token, r = policy / proximal."""
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    whole_minibatch: ClassVar[bool] = False
-    """Whether the rule compares tokens of the whole minibatch, so that it cannot be split."""
-    fixed_aggregation: ClassVar[Aggregation | None] = None
     name: Literal["ppo_clip"] = "ppo_clip"
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     clip_high: float = Field(default=0.28, gt=0)
     dual_clip: float | None = Field(default=None, gt=1)
-    """Bound on r where the advantage is negative; verl's default is 3. None switches it off."""
+    """Bound on r where the advantage is negative; None switches it off. verl's default is 3. TRL's
+    `delta` is the same bound: it holds for both signs, but where A > 0 clip_high is lower."""
+    log_ratio_bound: float | None = Field(default=LOG_RATIO_BOUND, gt=0)
+    """verl's; None as in TRL."""
+
+    @model_validator(mode="after")
+    def _dual_clip_is_beyond_the_clip(self) -> Self:
+        if self.dual_clip is not None and self.dual_clip < 1 + self.clip_high:
+            raise ValueError(
+                f"dual_clip={self.dual_clip} lies inside the clip, which ends at "
+                f"{1 + self.clip_high}; raise it, or leave it out"
+            )
+        return self
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """The minibatch share of the loss; `clipped_share` counts where a clip binds."""
-        mask_BT, advantages_BT = batch.loss_mask_BT, batch.advantages_BT
-        log_ratio_BT = batch.policy_logprobs_BT - batch.proximal_logprobs_BT
-        importance_ratio_BT = log_ratio_BT.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
-        plain_BT = -advantages_BT * importance_ratio_BT
-        bounded_BT = importance_ratio_BT.clamp(1 - self.clip_low, 1 + self.clip_high)
+        """Shares of tokens: where a clip binds, where the upper one does, where the dual one."""
+        advantages_BT = batch.advantages_BT
+        ratio_BT = log_ratio(batch, bound=self.log_ratio_bound).exp()
+        plain_BT = -advantages_BT * ratio_BT
+        bounded_BT = ratio_BT.clamp(1 - self.clip_low, 1 + self.clip_high)
         loss_BT = plain_BT.maximum(-advantages_BT * bounded_BT)
         clipped_BT = loss_BT > plain_BT
+        metrics = {
+            "clipped_share": token_share(clipped_BT, batch),
+            "clipped_high_share": token_share(clipped_BT & (advantages_BT > 0), batch),
+        }
         if self.dual_clip is not None:
             ceiling_BT = -advantages_BT * self.dual_clip
-            held_BT = loss_BT.minimum(ceiling_BT)
-            loss_BT = held_BT.where(advantages_BT < 0, loss_BT)
-        if batch.importance_weights_BT is not None:
-            loss_BT = loss_BT * batch.importance_weights_BT
-        clipped = (clipped_BT & mask_BT).sum() / batch.totals.tokens
-        loss = aggregate(aggregation, loss_BT, mask_BT, batch.totals)
-        return PolicyLoss(loss, {"clipped_share": clipped})
+            held_BT = (loss_BT > ceiling_BT) & (advantages_BT < 0)
+            loss_BT = ceiling_BT.where(held_BT, loss_BT)
+            metrics["dual_clipped_share"] = token_share(held_BT, batch)
+        loss_BT = weighted(loss_BT, batch)
+        loss = aggregate(aggregation, loss_BT, batch.loss_mask_BT, batch.totals)
+        return PolicyLoss(loss, metrics)

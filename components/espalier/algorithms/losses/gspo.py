@@ -1,0 +1,50 @@
+"""Group sequence policy optimisation (Zheng et al. 2025, arXiv:2507.18071)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from espalier.algorithms.aggregation import Aggregation, aggregate
+from espalier.algorithms.batch import LossBatch, PolicyLoss
+from espalier.algorithms.losses.ratios import log_ratio, token_share, weighted
+from espalier.algorithms.losses.rule import PolicyLossRule
+from espalier.algorithms.masking import row_means
+
+
+class Gspo(PolicyLossRule):
+    """PPO's clip on one ratio a sequence: exp(mean over its tokens of the log-ratio), eq. 7.
+
+    The gradient goes through each token's own log-prob (GSPO-token, eq. 14), as in verl. Where
+    advantages and weights are one number a sequence that is GSPO itself, and so TRL's gradient;
+    where they are not, each acts on its own token. With the aggregation `row_mean_token_sum` this
+    is LUSPO (arXiv:2602.05261).
+    """
+
+    name: Literal["gspo"] = "gspo"
+    clip_low: float = Field(default=3e-4, gt=0, lt=1)
+    """Sec. 5.1 of the paper, as for `clip_high`: the mean makes ratios that much narrower."""
+    clip_high: float = Field(default=4e-4, gt=0)
+    log_ratio_ceiling: float | None = Field(default=10.0, gt=0)
+    """verl's; None as in TRL."""
+
+    def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
+        """Shares of tokens in sequences whose ratio the clip binds, and of such sequences."""
+        mask_BT, advantages_BT = batch.loss_mask_BT, batch.advantages_BT
+        own_BT = log_ratio(batch)
+        sequence_B = row_means(own_BT, mask_BT).detach()
+        log_ratio_BT = sequence_B[:, None] + own_BT - own_BT.detach()
+        if self.log_ratio_ceiling is not None:
+            log_ratio_BT = log_ratio_BT.clamp(max=self.log_ratio_ceiling)
+        ratio_BT = log_ratio_BT.exp()
+        plain_BT = -advantages_BT * ratio_BT
+        bounded_BT = ratio_BT.clamp(1 - self.clip_low, 1 + self.clip_high)
+        loss_BT = plain_BT.maximum(-advantages_BT * bounded_BT)
+        clipped_BT = (loss_BT > plain_BT) & mask_BT
+        metrics = {
+            "clipped_share": token_share(clipped_BT, batch),
+            "clipped_sequence_share": clipped_BT.any(dim=1).sum() / batch.totals.sequences,
+        }
+        loss = aggregate(aggregation, weighted(loss_BT, batch), mask_BT, batch.totals)
+        return PolicyLoss(loss, metrics)

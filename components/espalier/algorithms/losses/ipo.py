@@ -1,0 +1,35 @@
+"""INTELLECT policy optimisation, prime-rl's `ipo` loss (no relation to the preference loss)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from espalier.algorithms.aggregation import Aggregation
+from espalier.algorithms.batch import LossBatch, PolicyLoss
+from espalier.algorithms.losses.probability_region import probability_shift, region_loss
+from espalier.algorithms.losses.rule import PolicyLossRule
+
+
+class Ipo(PolicyLossRule):
+    """A token loses its gradient where its probability moved too far, whichever way and advantage.
+
+    What moved that far in one direction is off-policy data, and no step back is learned from it
+    either. Ratio and region are taken to the policy that sampled, as in `dppo`.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"behavior_logprobs_BT"})
+    takes_weights: ClassVar[bool] = False
+    name: Literal["ipo"] = "ipo"
+    threshold: float = Field(default=0.1, gt=0, le=1)
+    """How far a probability may have moved, 0-1."""
+    kl_coefficient: float = Field(default=1e-3, ge=0)
+    """Weight of the squared log-ratio to the sampler, on every token."""
+
+    def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
+        """See `region_loss`."""
+        outside_BT = probability_shift(batch).abs() > self.threshold
+        return region_loss(
+            batch, aggregation, outside_BT=outside_BT, kl_coefficient=self.kl_coefficient
+        )

@@ -1,0 +1,24 @@
+"""The plain policy gradient (Williams 1992), which GPG trains with (arXiv:2504.02546, eq. 5)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from espalier.algorithms.aggregation import Aggregation, aggregate
+from espalier.algorithms.batch import LossBatch, PolicyLoss
+from espalier.algorithms.losses.ratios import weighted
+from espalier.algorithms.losses.rule import PolicyLossRule
+from espalier.algorithms.masking import kept
+
+
+class Reinforce(PolicyLossRule):
+    """-A log pi for each token; off-policy data are corrected by the importance weights alone."""
+
+    name: Literal["reinforce"] = "reinforce"
+
+    def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
+        """No metrics: there is no ratio."""
+        mask_BT = batch.loss_mask_BT
+        logprobs_BT = kept(batch.policy_logprobs_BT, mask_BT)
+        loss_BT = weighted(-batch.advantages_BT * logprobs_BT, batch)
+        return PolicyLoss(aggregate(aggregation, loss_BT, mask_BT, batch.totals))

@@ -1,0 +1,90 @@
+"""Truncated importance sampling between sampler and trainer.
+
+Token level: Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
+training". Sequence level: Liu et al. 2025, "When speed kills stability". verl and TRL have both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, model_validator
+
+from espalier.algorithms.masking import kept, masked_mean, row_means
+from espalier.algorithms.off_policy.correction import (
+    Correction,
+    CorrectionBatch,
+    CorrectionRule,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class ImportanceWeights(CorrectionRule):
+    """The ratio trainer / sampler of each token, or the product of a sequence's, held in bounds.
+
+    The product is not normalised by length. Rejected ratios (`outside = "zero"`) are weights of 0:
+    the token keeps its place in the mean, unlike with `rejection`.
+    """
+
+    name: Literal["importance_weights"] = "importance_weights"
+    level: Literal["token", "sequence"] = "token"
+    upper: float = Field(default=2.0, gt=0)
+    """2 is verl's default; TRL's clip_max is 3."""
+    lower: float | None = Field(default=None, gt=0)
+    """TRL's clip_min; verl has none."""
+    outside: Literal["truncate", "zero"] = "truncate"
+    """TRL: `*_truncate` and `*_mask`."""
+    normalize: bool = False
+    """verl: divides by the batch's mean weight, over tokens or over rows, after truncation."""
+    log_ratio_bound: float | None = Field(default=20.0, gt=0)
+    """verl's; None as in TRL."""
+
+    @model_validator(mode="after")
+    def _bounds_are_an_interval(self) -> Self:
+        if self.lower is not None and self.lower >= self.upper:
+            raise ValueError(
+                f"importance_weights: lower={self.lower} is not below upper={self.upper}"
+            )
+        return self
+
+    def correct(self, batch: CorrectionBatch) -> Correction:
+        """Weights, 0 outside the mask, and figures about them.
+
+        `importance_ratio_*` are of the ratios as they were, `_weight_*` of what became of them (before
+        normalisation), over tokens; `_effective_share` is Kish's sample size over the token count.
+        """
+        mask_BT = batch.action_mask_BT
+        log_ratio_BT = batch.log_ratio_BT
+        if self.level == "sequence":
+            log_ratio_BT = log_ratio_BT.sum(dim=1, keepdim=True).expand(mask_BT.shape)
+        if self.log_ratio_bound is not None:
+            log_ratio_BT = log_ratio_BT.clamp(-self.log_ratio_bound, self.log_ratio_bound)
+        ratio_BT = log_ratio_BT.exp()
+        weights_BT = kept(self._bounded(ratio_BT), mask_BT)
+        metrics = self._metrics(ratio_BT, weights_BT, mask_BT)
+        if self.normalize:
+            weights_BT = weights_BT / self._mean_weight(weights_BT, mask_BT)
+        return Correction(weights_BT=weights_BT, mask_BT=mask_BT, metrics=metrics)
+
+    def _bounded(self, ratio_BT: Tensor) -> Tensor:
+        held_BT = ratio_BT.clamp(self.lower, self.upper)
+        return held_BT if self.outside == "truncate" else ratio_BT * (ratio_BT == held_BT)
+
+    def _mean_weight(self, weights_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        if self.level == "token":
+            return masked_mean(weights_BT, mask_BT)
+        # one vote a row, long or short
+        return row_means(weights_BT, mask_BT).sum() / mask_BT.any(dim=1).sum()
+
+    def _metrics(self, ratio_BT: Tensor, weights_BT: Tensor, mask_BT: Tensor) -> dict[str, Tensor]:
+        ratio_N, weights_N = ratio_BT[mask_BT], weights_BT[mask_BT]
+        return {
+            "importance_ratio_mean": ratio_N.mean(),
+            "importance_ratio_min": ratio_N.min(),
+            "importance_ratio_max": ratio_N.max(),
+            "importance_above_share": (ratio_N > self.upper).sum() / len(ratio_N),
+            "importance_weight_mean": weights_N.mean(),
+            "importance_effective_share": weights_N.mean() ** 2 / (weights_N**2).mean(),
+        }

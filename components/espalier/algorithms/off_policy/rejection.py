@@ -1,0 +1,85 @@
+"""Rejection of tokens or trajectories that the sampler and the trainer disagree on (verl)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, model_validator
+
+from espalier.algorithms.kl import token_kl
+from espalier.algorithms.masking import kept, row_means
+from espalier.algorithms.off_policy.correction import (
+    Correction,
+    CorrectionBatch,
+    CorrectionRule,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LOG_RATIO_BOUND = 20.0
+"""verl's constant."""
+
+
+class Rejection(CorrectionRule):
+    """Drops from the loss mask what lies outside the bounds, and with it from every mean.
+
+    Judged by an estimate of KL(sampler || trainer) for each token, or by its sum, mean or maximum
+    over the trajectory, which then stays or goes as a whole. verl's names are these two put
+    together: `token_k1`, `seq_mean_k3`, ...
+    """
+
+    name: Literal["rejection"] = "rejection"
+    level: Literal["token", "seq_sum", "seq_mean", "seq_max"] = "token"
+    estimator: Literal["k1", "k2", "k3"] = "k1"
+    upper: float = Field(gt=0)
+    """k1: of the ratio sampler / trainer, the inverse of an importance weight. k2, k3: nats."""
+    lower: float | None = Field(default=None, gt=0)
+    """k1 only, of the same ratio; None is 1 / upper."""
+
+    @model_validator(mode="after")
+    def _bounds_fit_the_estimator(self) -> Self:
+        if self.estimator != "k1" and self.lower is not None:
+            raise ValueError(
+                f"rejection: lower={self.lower} bounds a ratio, but {self.estimator} is a distance "
+                'that starts at 0; leave it out, or choose estimator = "k1"'
+            )
+        if self.estimator == "k1" and not (self.lower or 1 / self.upper) < self.upper:
+            raise ValueError(
+                f"rejection: nothing lies between lower={self.lower or 1 / self.upper} and "
+                f"upper={self.upper}, which bound the ratio sampler / trainer"
+            )
+        return self
+
+    def correct(self, batch: CorrectionBatch) -> Correction:
+        """Shares of tokens, and of rows, that lose by it."""
+        mask_BT = batch.action_mask_BT
+        distance_BT = self._distance(batch)
+        if self.estimator == "k1":
+            lower = -math.log(self.upper) if self.lower is None else math.log(self.lower)
+            inside_BT = (distance_BT >= lower) & (distance_BT <= math.log(self.upper))
+        else:
+            inside_BT = distance_BT <= self.upper
+        lost_BT = mask_BT & ~inside_BT
+        kind = f"{self.level}_{self.estimator}"
+        metrics = {
+            f"rejected_share_{kind}": lost_BT.sum() / mask_BT.sum(),
+            f"rejected_row_share_{kind}": lost_BT.any(dim=1).sum() / len(mask_BT),
+        }
+        return Correction(mask_BT=mask_BT & inside_BT, metrics=metrics)
+
+    def _distance(self, batch: CorrectionBatch) -> Tensor:
+        """[B, T], or [B, 1] when a trajectory is judged as a whole."""
+        mask_BT = batch.action_mask_BT
+        log_ratio_BT = batch.log_ratio_BT.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+        distance_BT = kept(token_kl(-log_ratio_BT, estimator=self.estimator), mask_BT)
+        match self.level:
+            case "token":
+                return distance_BT
+            case "seq_sum":
+                return distance_BT.sum(dim=1, keepdim=True)
+            case "seq_mean":
+                return row_means(distance_BT, mask_BT)[:, None]
+            case "seq_max":
+                return distance_BT.masked_fill(~mask_BT, -math.inf).amax(dim=1, keepdim=True)
