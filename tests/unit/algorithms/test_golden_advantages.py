@@ -1,5 +1,7 @@
 """Every advantage rule against the numbers of verl, TRL and prime-rl."""
 
+from dataclasses import replace
+
 import torch
 
 from espalier.algorithms.advantages import (
@@ -19,6 +21,7 @@ from espalier.algorithms.advantages import (
     Rloo,
 )
 from espalier.algorithms.batch import CreditBatch
+from espalier.algorithms.kl import KlPenalty
 from tests.unit.algorithms.golden import Topic
 
 
@@ -126,12 +129,21 @@ def _trl_grpo(case):
     case.check(rule.credit(_trl_batch(case)).advantages_BT[:, 0], "advantages")
 
 
+def _with_k1_in_reward(case, batch):
+    """TRL's beta: rewards that were penalised before the rule sees them."""
+    if not case.params["beta"]:
+        return batch
+    ratio_BT = case.tensor("old_per_token_logps") - case.tensor("ref_per_token_logps")
+    lengths_B = torch.tensor(case.inputs["completion_lengths"])
+    mask_BT = torch.arange(ratio_BT.shape[1]) < lengths_B[:, None]
+    rewards_BT = batch.rewards_BT * (torch.arange(ratio_BT.shape[1]) == 0)
+    penalty = KlPenalty(place="reward", estimator="k1")
+    rewards_BT = penalty.penalized(rewards_BT, ratio_BT, mask_BT, coefficient=case.params["beta"])
+    return replace(batch, rewards_BT=rewards_BT, action_mask_BT=mask_BT)
+
+
 def _trl_rloo(case):
-    batch = _trl_batch(case)
-    if case.params["beta"]:
-        ratio_BT = case.tensor("old_per_token_logps") - case.tensor("ref_per_token_logps")
-        penalty_B = case.params["beta"] * (ratio_BT * case.mask("completion_mask")).sum(dim=1)
-        batch = _one_token_batch(batch.outcomes_B - penalty_B, batch.groups_B)
+    batch = _with_k1_in_reward(case, _trl_batch(case))
     rule = Rloo(
         reward_clip=case.params["reward_clip_range"],
         normalize=case.params["normalize_advantages"],

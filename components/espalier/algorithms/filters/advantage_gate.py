@@ -1,0 +1,47 @@
+"""Groups whose advantages are all alike nothing (prime-rl, `AdvRangeGate`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from espalier.algorithms.filters.group_filter import GroupFilter, Selection
+
+
+class AdvantageGate(GroupFilter):
+    """Refuses a group all of whose advantages lie in the rejected range, both ends included.
+
+    A group without advantages is admitted: a loss that reads none has nothing to be judged by.
+    """
+
+    reads: ClassVar[Literal["rewards", "advantages"]] = "advantages"
+    name: Literal["advantage_gate"] = "advantage_gate"
+    reject_low: float = 0.0
+    reject_high: float = 0.0
+    """As defaulted, only groups of zeros are refused."""
+    max_regenerations: int = Field(default=0, ge=0)
+    """0 trains on fewer groups."""
+
+    @model_validator(mode="after")
+    def _the_range_is_not_empty(self) -> Self:
+        if self.reject_low > self.reject_high:
+            raise ValueError(
+                f"advantage_gate: reject_low={self.reject_low} is above "
+                f"reject_high={self.reject_high}"
+            )
+        return self
+
+    @property
+    def regenerations(self) -> int:
+        """See `GroupFilter`."""
+        return self.max_regenerations
+
+    def select(self, groups: Sequence[Sequence[float]]) -> Selection:
+        """See `GroupFilter`; `groups` holds advantages."""
+        return Selection(tuple(p for p, group in enumerate(groups) if self._admits(group)))
+
+    def _admits(self, advantages: Sequence[float]) -> bool:
+        inside = (self.reject_low <= value <= self.reject_high for value in advantages)
+        return not advantages or not all(inside)

@@ -1,0 +1,21 @@
+"""A fixed number of groups (RAGEN, strategy `top_k_abs`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from espalier.algorithms.filters.ranked_groups import RankedGroups
+
+
+class GroupTopKAbs(RankedGroups):
+    """Keeps the first `count` groups of the ranking, or all if there are fewer."""
+
+    name: Literal["group_top_k_abs"] = "group_top_k_abs"
+    count: int = Field(ge=1)
+
+    def cut(self, scores: Mapping[int, float], num_groups: int) -> Sequence[int]:
+        """See `RankedGroups`."""
+        return self.ranked(scores)[: self.count]

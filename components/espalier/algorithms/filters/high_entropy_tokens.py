@@ -1,0 +1,31 @@
+"""Train on the tokens where the policy decides (Wang et al. 2025, arXiv:2506.01939)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from espalier.algorithms.filters.token_filter import TokenFilter
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class HighEntropyTokens(TokenFilter):
+    """Keeps the tokens of the highest entropy: those at its quantile 1 - `share` and above.
+
+    The quantile is taken over all tokens that it is given, as TRL takes it over its micro-batches.
+    """
+
+    name: Literal["high_entropy_tokens"] = "high_entropy_tokens"
+    share: float = Field(default=0.2, gt=0, lt=1)
+    """The paper's."""
+
+    def masked(self, loss_mask_BT: Tensor, entropy_BT: Tensor) -> Tensor:
+        """See `TokenFilter`."""
+        if not loss_mask_BT.any():
+            return loss_mask_BT
+        # float32 as in TRL; quantiles of half precision do not exist
+        threshold = entropy_BT[loss_mask_BT].float().quantile(1 - self.share)
+        return loss_mask_BT & (entropy_BT >= threshold)

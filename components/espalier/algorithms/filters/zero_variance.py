@@ -1,0 +1,46 @@
+"""Groups of equal rewards: they carry no signal for a rule that compares within the group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from espalier.algorithms.filters.group_filter import GroupFilter, Selection
+
+
+class ZeroVariance(GroupFilter):
+    """What becomes of a group whose rewards are all equal, compared exactly.
+
+    `skip` trains on fewer groups, `clamp` keeps the group and its weight in the loss's normaliser
+    but none of its credit, `regenerate` samples other tasks in its place (dynamic sampling, DAPO;
+    Yu et al. 2025, arXiv:2503.14476, sec. 3.2). A group of one is kept, as in DAPO.
+    """
+
+    name: Literal["zero_variance"] = "zero_variance"
+    action: Literal["skip", "clamp", "regenerate"] = "skip"
+    max_regenerations: int = Field(default=10, ge=1)
+    """Of `regenerate`; DAPO's recipe (`max_num_gen_batches`)."""
+
+    @model_validator(mode="after")
+    def _only_regeneration_has_a_limit(self) -> Self:
+        if "max_regenerations" in self.model_fields_set and self.action != "regenerate":
+            raise ValueError(
+                f'zero_variance: action = "{self.action}" draws no replacements; leave '
+                'max_regenerations out, or choose action = "regenerate"'
+            )
+        return self
+
+    @property
+    def regenerations(self) -> int:
+        """See `GroupFilter`."""
+        return self.max_regenerations if self.action == "regenerate" else 0
+
+    def select(self, groups: Sequence[Sequence[float]]) -> Selection:
+        """See `GroupFilter`."""
+        scored = [p for p, group in enumerate(groups) if group]
+        flat = {p for p in scored if len(groups[p]) > 1 and min(groups[p]) == max(groups[p])}
+        if self.action == "clamp":
+            return Selection(tuple(scored), frozenset(flat))
+        return Selection(tuple(p for p in scored if p not in flat))

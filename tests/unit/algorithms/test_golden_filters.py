@@ -1,0 +1,122 @@
+"""Every filter against the selections of RAGEN, DAPO, prime-rl and TRL."""
+
+from statistics import fmean
+
+import torch
+
+from espalier.algorithms.filters import (
+    AdvantageGate,
+    GroupMinP,
+    GroupTopK,
+    GroupTopKAbs,
+    GroupTopP,
+    HighEntropyTokens,
+    ZeroVariance,
+)
+from tests.unit.algorithms.golden import Topic
+
+SELF_PLAY = "no filter of groups: part of self-evolving tasks, which the curriculum will own"
+
+
+def _groups(case):
+    rewards, size = case.inputs["rewards"], case.inputs["group_size"]
+    return [rewards[start : start + size] for start in range(0, len(rewards), size)]
+
+
+def _responses(groups, kept):
+    """Places of the kept groups' responses in the flat batch, ascending."""
+    starts = [sum(len(group) for group in groups[:p]) for p in range(len(groups))]
+    return sorted(starts[p] + i for p in kept for i in range(len(groups[p])))
+
+
+def _ragen_rule(params):
+    ranking = {
+        "score": {"reward_variance": "std", "reward": "mean"}[params["metric"]],
+        "keep": params["filter_type"],
+        "include_zero": params["include_zero"],
+    }
+    value = params["value"]
+    match params["strategy"]:
+        case "top_p":
+            mode, slack = params["top_p_prob_mode"], params["selection_eps"]
+            return GroupTopP(share=value, weights=mode, slack=slack, **ranking)
+        case "top_k":
+            return GroupTopK(fraction=value, **ranking)
+        case "top_k_abs":
+            return GroupTopKAbs(count=value, **ranking)
+        case "min_p":
+            return GroupMinP(ratio=value, **ranking)
+
+
+def _ragen(case):
+    rule, groups = _ragen_rule(case.params), _groups(case)
+    kept = rule.select(groups).kept
+    assert list(kept) == case.expected["selected_groups"]
+    assert _responses(groups, kept) == case.expected["kept_responses"]
+    scores = [rule.score_of(group) for group in groups]
+    if rule.score == "std":
+        case.check(torch.tensor(scores), "group_std")
+    assert sum(abs(score) <= 1e-10 for score in scores) == case.expected["zero_count"]
+
+
+def _ragen_v1(case):
+    keep = {"std": "largest", "std_rev": "smallest"}[case.params["rollout_filter_type"]]
+    rule = GroupTopK(fraction=case.params["rollout_filter_ratio"], keep=keep, at_least=0)
+    groups = _groups(case)
+    kept = rule.select(groups).kept
+    assert _responses(groups, kept) == case.expected["kept_responses"]
+    deviations = [rule.score_of(group) for group in groups]
+    case.check(fmean(deviations), "metrics", "rollout/in_group_std")
+    case.check(fmean(deviations[p] for p in kept), "metrics", "rollout/chosen_in_group_std")
+
+
+def _dapo(case):
+    uids = list(dict.fromkeys(case.inputs["uid"]))
+    rewards = list(zip(case.inputs["uid"], case.inputs["metric"], strict=True))
+    kept = ZeroVariance(action="regenerate").select(
+        [[reward for owner, reward in rewards if owner == uid] for uid in uids]
+    )
+    assert [uids[p] for p in kept.kept] == case.expected["kept_uids"]
+    assert len(kept.kept) == case.expected["num_prompts_kept"]
+
+
+def _advantage_gate(case):
+    rule = AdvantageGate(
+        reject_low=case.params["reject_min"], reject_high=case.params["reject_max"]
+    )
+    groups = case.inputs["group_advantages"]
+    kept = rule.select(groups).kept
+    assert [p in kept for p in range(len(groups))] == case.expected["admit"]
+
+
+def _high_entropy(case):
+    rule = HighEntropyTokens(share=1 - case.params["threshold"])
+    mask_BT = rule.masked(case.mask("mask"), case.tensor("entropies"))
+    assert mask_BT.int().tolist() == case.expected["entropy_mask"]
+
+
+FILTERS = Topic(
+    "filters",
+    runners={
+        "ragen": _ragen,
+        "ragen_v1": _ragen_v1,
+        "dapo_filter_groups": _dapo,
+        "prime_rl_adv_gate": _advantage_gate,
+        "trl_high_entropy_mask": _high_entropy,
+    },
+    excluded={
+        "rzero_questioner/*": f"R-Zero's questioner reward is {SELF_PLAY}",
+        "rzero_difficulty_filter/*": f"R-Zero's filter of synthetic questions is {SELF_PLAY}",
+        "azr_learnability/*": f"Absolute Zero's proposer reward is {SELF_PLAY}",
+        "azr_valid_program_filter/*": f"Absolute Zero's filter of programs is {SELF_PLAY}",
+    },
+)
+
+
+def test_every_case_is_run_or_excluded_by_name():
+    FILTERS.check_accounts()
+
+
+@FILTERS.each_case()
+def test_a_filter_selects_what_its_upstream_does(case):
+    FILTERS.run(case)
