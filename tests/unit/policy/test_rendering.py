@@ -1,24 +1,14 @@
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from espalier.artifacts import PolicyError
 from espalier.environments import STOP_TAGS
 from espalier.policy.rendering import INSTRUCTIONS, Rendering
 from espalier.tasks import Message
+from tests.unit.policy.byte_tokenizer import byte_tokenizer
 from tests.unit.tiny import tiny_tokenizer
 
 QUESTION = (Message(role="user", content="country of Lyon?"),)
 TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}"
-
-
-def _byte_tokenizer(chat_template):
-    """One token a byte: a given model's tokenizer, which knows none of the tags."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    plain = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
-    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    plain.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=plain, chat_template=chat_template)
 
 
 @pytest.fixture
@@ -28,12 +18,12 @@ def embedded():
 
 @pytest.fixture
 def given_model():
-    return Rendering(_byte_tokenizer(TEMPLATE), STOP_TAGS)
+    return Rendering(byte_tokenizer(TEMPLATE), STOP_TAGS)
 
 
 def test_a_tokenizer_without_chat_template_is_refused_with_the_remedy():
     with pytest.raises(PolicyError, match=r"no chat template\. Set one in"):
-        Rendering(_byte_tokenizer(None), STOP_TAGS)
+        Rendering(byte_tokenizer(None), STOP_TAGS)
 
 
 def test_a_prompt_ends_where_the_policy_begins(embedded):
