@@ -10,6 +10,7 @@ A single policy, such as the registry's champion, is judged by
 
 from espalier.evaluation.intervals import Interval, mean_interval, paired_difference
 from espalier.evaluation.pass_at_k import pass_at_k
+from espalier.evaluation.pass_hat_k import pass_hat_k
 from espalier.evaluation.questions import QuestionRow, questions_table
 from espalier.evaluation.results_table import results_table
 from espalier.evaluation.suite import Suite, make_suite
@@ -24,6 +25,7 @@ __all__ = [
     "mean_interval",
     "paired_difference",
     "pass_at_k",
+    "pass_hat_k",
     "questions_table",
     "results_table",
     "summarize",

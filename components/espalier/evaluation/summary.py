@@ -9,9 +9,12 @@ from typing import Any
 from espalier.config import EvaluationConfig
 from espalier.evaluation.intervals import Interval, mean_interval, paired_difference
 from espalier.evaluation.pass_at_k import pass_at_k
+from espalier.evaluation.pass_hat_k import pass_hat_k
 from espalier.evaluation.questions import QuestionRow
 
 PASS_AT = (1, 4)
+PASS_HAT = (4,)
+"""pass^1 is pass@1."""
 _DIGITS = 6
 
 
@@ -19,9 +22,10 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
     """One policy's figures: overall, by hops, by family, and why its episodes ended.
 
     Returns:
-        `em`, `f1`, `n`, `ci95` (of em), `f1_ci95`, `pass_at_1`, `pass_at_4` (null where fewer than
-        k answers were sampled), `tool_calls` (mean), `by_hops`, `by_family`, `finish_reasons`.
-        The intervals are at `config.confidence`, 0.95 unless the profile says otherwise.
+        `em`, `f1`, `n`, `ci95` (of em), `f1_ci95`, `pass_at_1`, `pass_at_4`, `pass_hat_4` (null
+        where fewer than k answers were sampled), `tool_calls` (mean), `by_hops`, `by_family`,
+        `finish_reasons`. The intervals are at `config.confidence`, 0.95 unless the profile says
+        otherwise.
 
     Raises:
         ValueError: no rows.
@@ -32,7 +36,8 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
         **overall,
         "f1": _rounded(f1.mean),
         "f1_ci95": _ends(f1),
-        **{f"pass_at_{k}": _mean_pass_at_k(rows, k) for k in PASS_AT},
+        **{f"pass_at_{k}": _mean_over_sampled(rows, pass_at_k, k) for k in PASS_AT},
+        **{f"pass_hat_{k}": _mean_over_sampled(rows, pass_hat_k, k) for k in PASS_HAT},
         "tool_calls": _rounded(sum(row.tool_calls for row in rows) / len(rows)),
         "by_hops": _grouped(rows, lambda row: str(row.hops), config, seed),
         "by_family": _grouped(rows, lambda row: row.family, config, seed),
@@ -78,11 +83,13 @@ def _grouped(
     return {name: _exact_match(group, config, seed) for name, group in groups.items()}
 
 
-def _mean_pass_at_k(rows: Sequence[QuestionRow], k: int) -> float | None:
+def _mean_over_sampled(
+    rows: Sequence[QuestionRow], estimate: Callable[[int, int, int], float], k: int
+) -> float | None:
     sampled = [row for row in rows if row.samples >= k]
     if not sampled:
         return None
-    estimates = (pass_at_k(row.samples, row.samples_right, k) for row in sampled)
+    estimates = (estimate(row.samples, row.samples_right, k) for row in sampled)
     return _rounded(sum(estimates) / len(sampled))
 
 

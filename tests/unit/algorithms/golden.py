@@ -56,7 +56,9 @@ class Case:
         expected = self.expected
         for key in path:
             expected = expected[key]
-        actual = torch.as_tensor(actual).detach()
+        if not isinstance(actual, Tensor):
+            actual = torch.tensor(actual, dtype=torch.float64)
+        actual = actual.detach()
         wanted = torch.tensor(numbers(expected), dtype=actual.dtype)
         if self.masked:
             assert mask is not None, f"{self.name} is to be compared under its mask"

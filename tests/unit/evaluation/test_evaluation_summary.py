@@ -38,12 +38,19 @@ def test_pass_at_k_is_averaged_over_the_sampled_questions_only():
     found = summarize(rows, CONFIG, seed=0)
     assert found["pass_at_1"] == 0.125
     assert found["pass_at_4"] == 0.5
+    assert found["pass_hat_4"] == 0.0
+
+
+def test_pass_hat_4_counts_only_questions_that_were_right_every_time():
+    rows = [a_row("a", samples=4, samples_right=4), a_row("b", samples=4, samples_right=3)]
+    assert summarize(rows, CONFIG, seed=0)["pass_hat_4"] == 0.5
 
 
 def test_pass_at_4_of_fewer_than_four_samples_is_null():
     found = summarize([a_row(samples=2, samples_right=1)], CONFIG, seed=0)
     assert found["pass_at_1"] == 0.5
     assert found["pass_at_4"] is None
+    assert found["pass_hat_4"] is None
 
 
 def test_gain_is_paired_by_question():
