@@ -6,6 +6,7 @@ EspalierError             one clear message: what, where, what to do; the CLI pr
 +-- KnowledgeError        a knowledge source that cannot be read or holds nothing
 +-- DataError             rows that break a critical expectation, or tasks that do not parse
 +-- PolicyError           a model directory that cannot act in the environment
++-- EngineError           an inference server that is away, or answers what it should not
 +-- RegistryError         the tracking server is away, or a promotion is refused
 """
 
@@ -32,6 +33,10 @@ class DataError(EspalierError):
 
 class PolicyError(EspalierError):
     """A policy directory that cannot be loaded, or cannot act in the environment."""
+
+
+class EngineError(EspalierError):
+    """An inference server is away, serves another policy, or answers what it should not."""
 
 
 class RegistryError(EspalierError):

@@ -8,6 +8,7 @@ from espalier.config.data import (
     ValidationConfig,
 )
 from espalier.config.external import external_inputs
+from espalier.config.inference import RolloutConfig, VllmConfig
 from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,
@@ -17,7 +18,6 @@ from espalier.config.learning import (
     PrestageConfig,
     RegistryConfig,
     RewardConfig,
-    RolloutConfig,
     TrainingConfig,
     WarmStartConfig,
 )
@@ -41,6 +41,7 @@ __all__ = [
     "SynthesisConfig",
     "TrainingConfig",
     "ValidationConfig",
+    "VllmConfig",
     "WarmStartConfig",
     "external_inputs",
     "load_profile",

@@ -157,14 +157,6 @@ class TrainingConfig(Section):
         return self
 
 
-class RolloutConfig(Section):
-    """How many episodes the engine carries side by side."""
-
-    max_rows: int = Field(default=256, ge=1)
-    compact_below: float = Field(default=0.85, gt=0, le=1)
-    """Rows are compacted in the cache when less than this share of them is still alive."""
-
-
 class EvaluationConfig(Section):
     """The held-out comparison of untrained, warm-started and trained policy."""
 

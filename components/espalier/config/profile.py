@@ -21,13 +21,13 @@ from espalier.config.data import (
     SynthesisConfig,
     ValidationConfig,
 )
+from espalier.config.inference import RolloutConfig
 from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,
     EvaluationConfig,
     PolicyConfig,
     RegistryConfig,
-    RolloutConfig,
     TrainingConfig,
     WarmStartConfig,
 )

@@ -1,0 +1,61 @@
+"""Where the tokens of an episode are sampled: in this process, or by a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from espalier.config.data import Section
+
+
+class VllmConfig(Section):
+    """An OpenAI-compatible vLLM server; `rollout/engines/vllm.py` says how to start one."""
+
+    url: str = ""
+    """Its address, as http://host:8000; required with rollout.engine = "vllm"."""
+    model: str = Field(default="policy", min_length=1)
+    """The name that it serves the policy under (--served-model-name)."""
+    key_file: Path | None = None
+    """File that holds the server's API key; unset where it asks for none."""
+    ready_timeout_s: float = Field(default=300.0, gt=0)
+    """How long a server that is not up yet is waited for."""
+    request_timeout_s: float = Field(default=600.0, gt=0)
+    """How long one action may take, queueing in the server included."""
+    attempts: int = Field(default=5, ge=1)
+    """How often a request is sent before a broken connection or a server error counts."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address_without_secrets(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if url and (parts.scheme not in ("http", "https") or not parts.hostname):
+            raise ValueError(f"{url!r} is no address; write it as http://host:8000")
+        if parts.username or parts.password:
+            raise ValueError(
+                "an address must not carry a user or password: addresses are logged. "
+                "Put the key into a file and name it as rollout.vllm.key_file"
+            )
+        return url.rstrip("/")
+
+
+class RolloutConfig(Section):
+    """Which engine samples, and how many episodes it carries side by side."""
+
+    engine: Literal["lockstep", "vllm"] = "lockstep"
+    """"lockstep" decodes in this process; "vllm" asks the server of [rollout.vllm]."""
+    max_rows: int = Field(default=256, ge=1)
+    compact_below: float = Field(default=0.85, gt=0, le=1)
+    """Rows are compacted in the cache when less than this share of them is still alive."""
+    vllm: VllmConfig = VllmConfig()
+
+    @model_validator(mode="after")
+    def _a_server_has_an_address(self) -> Self:
+        if self.engine == "vllm" and not self.vllm.url:
+            raise ValueError(
+                'rollout.engine = "vllm" needs rollout.vllm.url = "http://host:8000"; start one '
+                "with `vllm serve` as rollout/engines/vllm.py says"
+            )
+        return self
