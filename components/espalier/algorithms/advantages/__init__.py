@@ -22,6 +22,7 @@ from espalier.algorithms.advantages.remax import ReMax
 from espalier.algorithms.advantages.rloo import Rloo
 from espalier.algorithms.advantages.turn_discounted import TurnDiscounted
 from espalier.algorithms.advantages.turn_gae import TurnGae
+from espalier.algorithms.off_policy import VTrace
 
 AdvantageRule = Annotated[
     BiLevelGae
@@ -41,7 +42,8 @@ AdvantageRule = Annotated[
     | ReinforcePlusPlusBaseline
     | Rloo
     | TurnDiscounted
-    | TurnGae,
+    | TurnGae
+    | VTrace,
     Field(discriminator="name"),
 ]
 

@@ -31,10 +31,15 @@ class CorrectionBatch:
     advantages_BT: Tensor | None = None
 
     @property
+    def known_BT(self) -> Tensor:
+        """[B, T] bool: tokens of the mask that have a behaviour log-prob."""
+        return self.action_mask_BT & ~self.behavior_logprobs_BT.isnan()
+
+    @property
     def log_ratio_BT(self) -> Tensor:
         """[B, T] trainer less behaviour log-prob; 0 where masked and where unknown."""
-        known_BT = self.action_mask_BT & ~self.behavior_logprobs_BT.isnan()
-        return kept((self.trainer_logprobs_BT - self.behavior_logprobs_BT).detach(), known_BT)
+        log_ratio_BT = self.trainer_logprobs_BT - self.behavior_logprobs_BT
+        return kept(log_ratio_BT.detach(), self.known_BT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,8 @@ class CorrectionRule(Rule):
 
     needs: ClassVar[frozenset[str]] = frozenset()
     """Optional fields of `CorrectionBatch` that it reads."""
+    gives_weights: ClassVar[bool] = True
+    """Whether it makes weights, which the loss has to take; a rule without them makes a mask."""
 
     @abstractmethod
     def correct(self, batch: CorrectionBatch) -> Correction:

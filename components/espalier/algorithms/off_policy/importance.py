@@ -6,6 +6,7 @@ training". Sequence level: Liu et al. 2025, "When speed kills stability". verl a
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
@@ -52,8 +53,8 @@ class ImportanceWeights(CorrectionRule):
     def correct(self, batch: CorrectionBatch) -> Correction:
         """Weights, 0 outside the mask, and figures about them.
 
-        `importance_ratio_*` are of the ratios as they were, `_weight_*` of what became of them (before
-        normalisation), over tokens; `_effective_share` is Kish's sample size over the token count.
+        All over tokens: the ratios as they were, the mean of the weights that became of them
+        (before normalisation), and Kish's effective sample size of these over the token count.
         """
         mask_BT = batch.action_mask_BT
         log_ratio_BT = batch.log_ratio_BT
@@ -70,7 +71,11 @@ class ImportanceWeights(CorrectionRule):
 
     def _bounded(self, ratio_BT: Tensor) -> Tensor:
         held_BT = ratio_BT.clamp(self.lower, self.upper)
-        return held_BT if self.outside == "truncate" else ratio_BT * (ratio_BT == held_BT)
+        return (
+            held_BT
+            if self.outside == "truncate"
+            else ratio_BT.masked_fill(ratio_BT != held_BT, 0.0)
+        )
 
     def _mean_weight(self, weights_BT: Tensor, mask_BT: Tensor) -> Tensor:
         if self.level == "token":
@@ -79,12 +84,12 @@ class ImportanceWeights(CorrectionRule):
         return row_means(weights_BT, mask_BT).sum() / mask_BT.any(dim=1).sum()
 
     def _metrics(self, ratio_BT: Tensor, weights_BT: Tensor, mask_BT: Tensor) -> dict[str, Tensor]:
-        ratio_N, weights_N = ratio_BT[mask_BT], weights_BT[mask_BT]
+        mean_weight = masked_mean(weights_BT, mask_BT)
         return {
-            "importance_ratio_mean": ratio_N.mean(),
-            "importance_ratio_min": ratio_N.min(),
-            "importance_ratio_max": ratio_N.max(),
-            "importance_above_share": (ratio_N > self.upper).sum() / len(ratio_N),
-            "importance_weight_mean": weights_N.mean(),
-            "importance_effective_share": weights_N.mean() ** 2 / (weights_N**2).mean(),
+            "importance_ratio_mean": masked_mean(ratio_BT, mask_BT),
+            "importance_ratio_min": ratio_BT.masked_fill(~mask_BT, math.inf).min(),
+            "importance_ratio_max": kept(ratio_BT, mask_BT).max(),
+            "importance_above_share": masked_mean(ratio_BT > self.upper, mask_BT),
+            "importance_weight_mean": mean_weight,
+            "importance_effective_share": mean_weight**2 / masked_mean(weights_BT**2, mask_BT),
         }

@@ -18,12 +18,14 @@ LOG_RATIO_BOUND = 20.0
 def mismatch_metrics(batch: CorrectionBatch) -> dict[str, Tensor]:
     """Scalars over the whole batch; nats unless the name says otherwise.
 
-    Perplexities are means over rows of exp(mean token surprise); a row without tokens enters as 1.
-    `log_perplexity_gap` is trainer less sampler. `chi2_*` are E[ratio^2] - 1 of tokens, and of the
-    products over rows: what the variance of importance weights grows with.
+    Tokens whose behaviour log-prob is not known are left out. Perplexities are means over rows of
+    exp(mean token surprise); a row without tokens enters as 1. `log_perplexity_gap` is trainer less
+    sampler. `chi2_*` are E[ratio^2] - 1 of tokens, and of the products over rows: what the variance
+    of importance weights grows with.
     """
-    mask_BT = batch.action_mask_BT
+    mask_BT = batch.known_BT
     log_ratio_BT = batch.log_ratio_BT
+    token_log_ratio_BT = log_ratio_BT.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     trainer_B = -row_means(batch.trainer_logprobs_BT.detach(), mask_BT)
     gap_B = -row_means(log_ratio_BT, mask_BT)
     behavior_B = trainer_B - gap_B
@@ -41,6 +43,6 @@ def mismatch_metrics(batch: CorrectionBatch) -> dict[str, Tensor]:
         "log_perplexity_gap_max": gap_B.max(),
         "log_perplexity_gap_min": gap_B.min(),
         "perplexity_ratio": gap_B.exp().mean(),
-        "chi2_token": masked_mean((2 * log_ratio_BT).exp(), mask_BT) - 1,
+        "chi2_token": masked_mean((2 * token_log_ratio_BT).exp(), mask_BT) - 1,
         "chi2_row": (2 * row_log_ratio_B).exp().mean() - 1,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -30,6 +30,7 @@ class Rejection(CorrectionRule):
     together: `token_k1`, `seq_mean_k3`, ...
     """
 
+    gives_weights: ClassVar[bool] = False
     name: Literal["rejection"] = "rejection"
     level: Literal["token", "seq_sum", "seq_mean", "seq_max"] = "token"
     estimator: Literal["k1", "k2", "k3"] = "k1"
@@ -53,7 +54,7 @@ class Rejection(CorrectionRule):
         return self
 
     def correct(self, batch: CorrectionBatch) -> Correction:
-        """Shares of tokens, and of rows, that lose by it."""
+        """Shares of tokens that are dropped, and of sequences that lose some."""
         mask_BT = batch.action_mask_BT
         distance_BT = self._distance(batch)
         if self.estimator == "k1":
@@ -65,7 +66,7 @@ class Rejection(CorrectionRule):
         kind = f"{self.level}_{self.estimator}"
         metrics = {
             f"rejected_share_{kind}": lost_BT.sum() / mask_BT.sum(),
-            f"rejected_row_share_{kind}": lost_BT.any(dim=1).sum() / len(mask_BT),
+            f"rejected_sequence_share_{kind}": lost_BT.any(dim=1).sum() / mask_BT.any(dim=1).sum(),
         }
         return Correction(mask_BT=mask_BT & inside_BT, metrics=metrics)
 

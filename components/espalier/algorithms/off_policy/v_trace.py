@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from espalier.algorithms.batch import Credit, CreditBatch
+from espalier.algorithms.discounting import discounted_to_go, next_values
 from espalier.algorithms.masking import kept
 from espalier.algorithms.rule import Rule
 
@@ -46,17 +47,9 @@ class VTrace(Rule):
         ratio_BT = log_ratio_BT.exp()
         rho_BT = ratio_BT.clamp(max=self.rho_bound)
         trace_BT = self.trace_decay * ratio_BT.clamp(max=self.c_bound)
-        targets_BT, advantages_BT = values_BT.clone(), values_BT.new_zeros(values_BT.shape)
-        value_B = target_B = values_BT.new_zeros(len(values_BT))
-        for t in reversed(range(values_BT.shape[1])):
-            reward_B, rho_B, now_B = rewards_BT[:, t], rho_BT[:, t], values_BT[:, t]
-            advantages_BT[:, t] = rho_B * (reward_B + self.discount * target_B - now_B)
-            surprise_B = rho_B * (reward_B + self.discount * value_B - now_B)
-            carried_B = self.discount * trace_BT[:, t] * (target_B - value_B)
-            targets_BT[:, t] = now_B + surprise_B + carried_B
-            here_B = mask_BT[:, t]
-            target_B, value_B = (
-                targets_BT[:, t].where(here_B, target_B),
-                now_B.where(here_B, value_B),
-            )
-        return Credit(kept(advantages_BT, mask_BT), kept(targets_BT, mask_BT))
+        following_BT = next_values(values_BT, mask_BT)
+        deltas_BT = rho_BT * (rewards_BT + self.discount * following_BT - values_BT)
+        corrections_BT = discounted_to_go(deltas_BT, mask_BT, self.discount * trace_BT)
+        targets_BT = values_BT + corrections_BT
+        bootstrapped_BT = rewards_BT + self.discount * next_values(targets_BT, mask_BT)
+        return Credit(kept(rho_BT * (bootstrapped_BT - values_BT), mask_BT), targets_BT)

@@ -1,0 +1,194 @@
+"""What holds for every policy loss, whatever its formula."""
+
+from dataclasses import fields, replace
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from espalier.algorithms.aggregation import Aggregation
+from espalier.algorithms.losses import (
+    Cispo,
+    ClipCov,
+    Dpo,
+    Dppo,
+    Gmpo,
+    Gspo,
+    Ipo,
+    KlCov,
+    LossRule,
+    PpoClip,
+    Reinforce,
+    Sapo,
+    SequencePpoClip,
+    Vespo,
+)
+from tests.unit.algorithms.batches import differentiate, loss_batch, totals_of
+
+RULES = [
+    PpoClip(),
+    PpoClip(dual_clip=1.5),
+    Gspo(clip_low=0.1, clip_high=0.1),
+    SequencePpoClip(),
+    Gmpo(),
+    Cispo(clip_high=1.5),
+    Cispo(convention="verl", clip_high=0.2, clip_low=0.2),
+    Sapo(),
+    Reinforce(),
+    KlCov(share=0.2),
+    ClipCov(share=0.2, covariance_low=-1, covariance_high=1),
+    Vespo(),
+    Dppo(fall=0.02, rise=0.02, kl_coefficient=0.1),
+    Ipo(threshold=0.02, kl_coefficient=0.1),
+    Dpo(),
+]
+NOT_REINFORCE = {
+    "clip_cov": "drops tokens at random at any ratio; it is REINFORCE where there is no candidate",
+    "dpo": "has no advantages: it compares pairs",
+}
+LIKE_REINFORCE = [
+    *(rule for rule in RULES if rule.name not in NOT_REINFORCE),
+    ClipCov(covariance_low=1e8, covariance_high=1e9),
+]
+each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+few = settings(max_examples=20, deadline=None)
+seeds = st.integers(0, 2**32 - 1)
+modes = st.sampled_from(get_args(Aggregation))
+
+
+def uniform(generator, shape, low, high):
+    return low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def some_batch(seed):
+    """Two to six rows of up to eight tokens, holes and empty rows included, every field set."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = 2 * int(torch.randint(1, 4, (), generator=generator))
+    shape = (rows, int(torch.randint(2, 9, (), generator=generator)))
+    mask = uniform(generator, shape, 0, 1) < 0.6
+    mask[1:, :] &= (uniform(generator, (rows - 1, 1), 0, 1) < 0.8).expand(rows - 1, shape[1])
+    mask[0, 0] = True
+    proximal = uniform(generator, shape, -3, -0.1)
+    near = {name: proximal + uniform(generator, shape, -0.7, 0.7) for name in "pbr"}
+    advantages = torch.randn(rows, 1, generator=generator, dtype=torch.float64).expand(shape)
+    return loss_batch(
+        near["p"],
+        proximal,
+        advantages.clone(),
+        mask,
+        behavior_logprobs_BT=near["b"],
+        reference_logprobs_BT=near["r"],
+        importance_weights_BT=uniform(generator, shape, 0.2, 2),
+        draws_BT=uniform(generator, shape, 0, 1),
+        pairs_P2=torch.randperm(rows, generator=generator).view(-1, 2),
+        totals=totals_of(mask, max_tokens=9, pairs=rows // 2),
+    )
+
+
+def with_tensors(batch, change):
+    """The batch with `change(name, tensor)` in the place of every [B, T] tensor."""
+    named = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name.endswith("_BT")}
+    present = {name: values for name, values in named.items() if values is not None}
+    return replace(batch, **{name: change(name, values) for name, values in present.items()})
+
+
+def outcome(rule, batch, mode):
+    return differentiate(lambda b: rule.loss(b, rule.fixed_aggregation or mode), batch)
+
+
+def assert_same(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_every_loss_of_the_union_is_tried():
+    assert {type(rule) for rule in RULES} == set(get_args(get_args(LossRule)[0]))
+
+
+@each_rule
+@few
+@given(seed=seeds, mode=modes)
+def test_permuting_the_trajectories_permutes_the_gradient(rule, seed, mode):
+    batch = some_batch(seed)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(batch.loss_mask_BT), generator=generator)
+    permuted = with_tensors(batch, lambda _, values: values[order])
+    permuted = replace(permuted, pairs_P2=order.argsort()[batch.pairs_P2])
+    (plain, gradient), (other, other_gradient) = (outcome(rule, b, mode) for b in (batch, permuted))
+    assert_same(other.loss, plain.loss)
+    assert_same(other_gradient, gradient[order])
+    assert_same(dict(other.metrics), dict(plain.metrics))
+
+
+@each_rule
+@few
+@given(seed=seeds, mode=modes, width=st.integers(1, 4))
+def test_padding_columns_change_nothing(rule, seed, mode, width):
+    batch = some_batch(seed)
+    rows, columns = batch.loss_mask_BT.shape
+    junk = torch.full((rows, width), float("nan"), dtype=torch.float64)
+    nothing = torch.zeros((rows, width), dtype=torch.bool)
+    padded = with_tensors(
+        batch,
+        lambda name, values: torch.cat([values, nothing if "mask" in name else junk], dim=1),
+    )
+    (plain, gradient), (other, other_gradient) = (outcome(rule, b, mode) for b in (batch, padded))
+    assert_same(other.loss, plain.loss)
+    assert_same(other_gradient[:, :columns], gradient)
+    assert_same(dict(other.metrics), dict(plain.metrics))
+
+
+@pytest.mark.parametrize(
+    "rule", [r for r in RULES if not r.whole_minibatch], ids=lambda rule: rule.name
+)
+@few
+@given(seed=seeds, mode=modes)
+def test_micro_batches_add_up_to_the_minibatch(rule, seed, mode):
+    batch = some_batch(seed)
+    in_pairs = batch.pairs_P2.flatten()
+    whole, gradient = outcome(rule, batch, mode)
+    loss, metrics = 0, dict.fromkeys(whole.metrics, 0)
+    for rows in in_pairs.view(-1, 2):
+        part = with_tensors(batch, lambda _, values, rows=rows: values[rows])
+        share, part_gradient = outcome(rule, replace(part, pairs_P2=torch.tensor([[0, 1]])), mode)
+        loss = loss + share.loss
+        metrics = {key: metrics[key] + value for key, value in share.metrics.items()}
+        assert_same(part_gradient, gradient[rows])
+    assert_same(loss, whole.loss)
+    for key, value in whole.metrics.items():
+        torch.testing.assert_close(metrics[key], value)
+
+
+@each_rule
+@few
+@given(seed=seeds, mode=modes, junk=st.sampled_from([-7.0, 0.0, 90.0, float("nan"), -torch.inf]))
+def test_what_stands_on_an_observation_changes_nothing_and_gets_no_gradient(rule, seed, mode, junk):
+    batch = some_batch(seed)
+    masked = ~batch.loss_mask_BT
+    changed = with_tensors(
+        batch, lambda name, x: x if "mask" in name else x.masked_fill(masked, junk)
+    )
+    (plain, gradient), (other, other_gradient) = (outcome(rule, b, mode) for b in (batch, changed))
+    assert torch.equal(other.loss, plain.loss)
+    assert torch.equal(other_gradient, gradient)
+    assert torch.equal(gradient[masked], torch.zeros_like(gradient[masked]))
+    assert_same(dict(other.metrics), dict(plain.metrics))
+
+
+@pytest.mark.parametrize("rule", LIKE_REINFORCE, ids=lambda rule: rule.name)
+@few
+@given(seed=seeds, mode=modes)
+def test_one_inner_step_at_ratio_1_gives_the_reinforce_gradient(rule, seed, mode):
+    batch = some_batch(seed)
+    batch = replace(
+        batch,
+        proximal_logprobs_BT=batch.policy_logprobs_BT,
+        behavior_logprobs_BT=batch.policy_logprobs_BT,
+        importance_weights_BT=None,
+    )
+    _, gradient = outcome(rule, batch, mode)
+    # one ratio for the sequence moves by the sum of its tokens, and not by their mean
+    summed = "row_mean_token_sum" if rule.name == "sequence_ppo_clip" else None
+    _, reinforce = outcome(Reinforce(), batch, summed or rule.fixed_aggregation or mode)
+    assert_same(gradient, reinforce)
