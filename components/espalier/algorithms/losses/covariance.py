@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from espalier.algorithms.batch import LossBatch
-from espalier.algorithms.masking import kept, masked_mean
+from espalier.algorithms.masking import masked_mean
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,13 +15,13 @@ def token_covariance(batch: LossBatch) -> Tensor:
     """[B, T]: (A - mean A) (log pi - mean log pi), means over all loss tokens; no gradient.
 
     A token that is likely and favoured (or unlikely and disfavoured) stands high: following it
-    makes the distribution sharper.
+    makes the distribution sharper. What stands outside the mask is not to be read.
     """
-    mask_BT = batch.loss_mask_BT
-    logprobs_BT = kept(batch.policy_logprobs_BT.detach(), mask_BT)
-    advantages_BT = kept(batch.advantages_BT, mask_BT)
-    centred_BT = logprobs_BT - masked_mean(logprobs_BT, mask_BT)
-    return (advantages_BT - masked_mean(advantages_BT, mask_BT)) * centred_BT
+    centred_BT, advantages_BT = (
+        values_BT - masked_mean(values_BT, batch.loss_mask_BT)
+        for values_BT in (batch.policy_logprobs_BT.detach(), batch.advantages_BT)
+    )
+    return advantages_BT * centred_BT
 
 
 def pick_highest(scores_BT: Tensor, mask_BT: Tensor, count: int) -> Tensor:
