@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from espalier.algorithms.masking import kept
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -55,13 +57,13 @@ class CreditBatch:
     @property
     def outcomes_B(self) -> Tensor:
         """[B] reward of each trajectory: the sum over its action tokens."""
-        return self.rewards_BT.masked_fill(~self.action_mask_BT, 0.0).sum(dim=1)
+        return kept(self.rewards_BT, self.action_mask_BT).sum(dim=1)
 
-    def rows(self, kept_B: Tensor) -> CreditBatch:
-        """The batch of those trajectories only where `kept_B` [B] bool is true."""
+    def rows(self, chosen: Tensor) -> CreditBatch:
+        """The batch of some trajectories: row numbers in their order, or a bool for every row."""
         present = {f.name: getattr(self, f.name) for f in fields(self)}
-        kept = {name: value[kept_B] for name, value in present.items() if value is not None}
-        return replace(self, **kept)
+        rows = {name: value[chosen] for name, value in present.items() if value is not None}
+        return replace(self, **rows)
 
     def spread(self, advantages_B: Tensor) -> Tensor:
         """[B, T]: one number for every action token of a trajectory, 0 elsewhere."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from espalier.algorithms.masking import kept
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -23,7 +25,7 @@ def discounted_to_go(values_BS: Tensor, mask_BS: Tensor, decay: float | Tensor) 
         sum_B = values_BS[:, s] + decay_BS[:, s] * carried_B
         carried_B = sum_B.where(mask_BS[:, s], carried_B)
         sums_BS[:, s] = carried_B
-    return sums_BS.masked_fill(~mask_BS, 0.0)
+    return kept(sums_BS, mask_BS)
 
 
 def next_values(values_BS: Tensor, mask_BS: Tensor) -> Tensor:
@@ -33,7 +35,7 @@ def next_values(values_BS: Tensor, mask_BS: Tensor) -> Tensor:
     for s in reversed(range(values_BS.shape[1])):
         following_BS[:, s] = carried_B
         carried_B = values_BS[:, s].where(mask_BS[:, s], carried_B)
-    return following_BS.masked_fill(~mask_BS, 0.0)
+    return kept(following_BS, mask_BS)
 
 
 def generalized_advantages(

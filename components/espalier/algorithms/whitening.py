@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from espalier.algorithms.masking import kept
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -24,7 +26,7 @@ def whiten(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     if _all_equal(kept_N):
         return values_BT.new_zeros(values_BT.shape)
     whitened_BT = (values_BT - kept_N.mean()) * (kept_N.var() + VARIANCE_EPS).rsqrt()
-    return whitened_BT.masked_fill(~mask_BT, 0.0)
+    return kept(whitened_BT, mask_BT)
 
 
 def standardize(values_N: Tensor, *, eps: float) -> Tensor:

@@ -51,4 +51,4 @@ class BiLevelGae(CriticRule):
             gamma=self.gamma * (~ends_turn_BT).to(values_BT.dtype),
             gae_lambda=self.gae_lambda,
         )
-        return Credit(advantages_BT, (advantages_BT + values_BT).masked_fill(~mask_BT, 0.0))
+        return Credit(advantages_BT, advantages_BT + values_BT)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from espalier.algorithms.batch import Credit, CreditBatch
+from espalier.algorithms.masking import kept
 from espalier.algorithms.rule import Rule
 from espalier.algorithms.whitening import whiten
 
@@ -26,14 +27,13 @@ class CriticRule(Rule):
 
     @abstractmethod
     def estimate(self, batch: CreditBatch, values_BT: Tensor) -> Credit:
-        """What `credit` returns, not whitened."""
+        """What `credit` makes `Credit` of: not whitened, and any returns outside the mask."""
 
     def credit(self, batch: CreditBatch) -> Credit:
         """See `Credit`; the returns are never whitened."""
         assert batch.values_BT is not None
-        estimated = self.estimate(batch, batch.values_BT)
-        if not self.whitened:
-            return estimated
-        return estimated._replace(
-            advantages_BT=whiten(estimated.advantages_BT, batch.action_mask_BT)
-        )
+        mask_BT = batch.action_mask_BT
+        advantages_BT, returns_BT = self.estimate(batch, batch.values_BT)
+        if self.whitened:
+            advantages_BT = whiten(advantages_BT, mask_BT)
+        return Credit(advantages_BT, kept(returns_BT, mask_BT))

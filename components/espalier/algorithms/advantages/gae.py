@@ -23,8 +23,11 @@ class Gae(CriticRule):
 
     def estimate(self, batch: CreditBatch, values_BT: Tensor) -> Credit:
         """See `CriticRule`."""
-        mask_BT = batch.action_mask_BT
         advantages_BT = generalized_advantages(
-            batch.rewards_BT, values_BT, mask_BT, gamma=self.gamma, gae_lambda=self.gae_lambda
+            batch.rewards_BT,
+            values_BT,
+            batch.action_mask_BT,
+            gamma=self.gamma,
+            gae_lambda=self.gae_lambda,
         )
-        return Credit(advantages_BT, (advantages_BT + values_BT).masked_fill(~mask_BT, 0.0))
+        return Credit(advantages_BT, advantages_BT + values_BT)

@@ -38,4 +38,4 @@ class LengthAdaptiveGae(CriticRule):
         for_critic_BT = generalized_advantages(
             rewards_BT, values_BT, mask_BT, gamma=self.gamma, gae_lambda=self.critic_lambda
         )
-        return Credit(advantages_BT, (for_critic_BT + values_BT).masked_fill(~mask_BT, 0.0))
+        return Credit(advantages_BT, for_critic_BT + values_BT)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from espalier.algorithms.advantages.groups import group_size, group_sum
 from espalier.algorithms.batch import Credit, CreditBatch
 from espalier.algorithms.discounting import discounted_to_go
+from espalier.algorithms.masking import kept
 from espalier.algorithms.rule import Rule
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class OptimalTokenBaseline(Rule):
         mask_BT = batch.action_mask_BT
         returns_BT = discounted_to_go(batch.rewards_BT, mask_BT, 1.0)
         energy_BT = 1 - 2 * batch.behavior_logprobs_BT.exp() + batch.sum_pi_squared_BT
-        weights_BT = energy_BT.masked_fill(~mask_BT, 0.0).cumsum(dim=1) * mask_BT
+        weights_BT = kept(energy_BT, mask_BT).cumsum(dim=1) * mask_BT
         if self.align == "columns":
             baselines_BT = self._baselines(returns_BT, weights_BT, mask_BT, batch.groups_B)
         else:

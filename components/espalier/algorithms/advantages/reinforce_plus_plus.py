@@ -8,6 +8,7 @@ from pydantic import Field
 
 from espalier.algorithms.batch import Credit, CreditBatch
 from espalier.algorithms.discounting import discounted_to_go
+from espalier.algorithms.masking import kept
 from espalier.algorithms.rule import Rule
 from espalier.algorithms.whitening import whiten
 
@@ -28,6 +29,6 @@ class ReinforcePlusPlus(Rule):
         mask_BT = batch.action_mask_BT
         decay_BT = self.gamma * batch.rewards_BT.new_ones(mask_BT.shape)
         if self.at_observations == "reset":
-            decay_BT = decay_BT.masked_fill(~mask_BT.roll(-1, dims=1), 0.0)
+            decay_BT = kept(decay_BT, mask_BT.roll(-1, dims=1))
         returns_BT = discounted_to_go(batch.rewards_BT, mask_BT, decay_BT)
         return Credit(whiten(returns_BT, mask_BT), returns_BT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from espalier.algorithms.batch import CreditBatch
+from espalier.algorithms.masking import kept
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,17 +33,16 @@ class Turns(NamedTuple):
 
     def total(self, values_BT: Tensor) -> Tensor:
         """[B, K]: sum over the action tokens of each turn."""
-        kept_BT = values_BT.masked_fill(~self.mask_BT, 0.0)
         totals_BK = values_BT.new_zeros(self.exist_BK.shape)
-        return totals_BK.scatter_add_(1, self.number_BT, kept_BT)
+        return totals_BK.scatter_add_(1, self.number_BT, kept(values_BT, self.mask_BT))
 
     def at(self, column_BK: Tensor, values_BT: Tensor) -> Tensor:
         """[B, K]: what stands in one column of each turn, 0 for a missing turn."""
-        return values_BT.gather(1, column_BK).masked_fill(~self.exist_BK, 0.0)
+        return kept(values_BT.gather(1, column_BK), self.exist_BK)
 
     def spread(self, values_BK: Tensor) -> Tensor:
         """[B, T]: the value of its turn for every action token, 0 elsewhere."""
-        return values_BK.gather(1, self.number_BT).masked_fill(~self.mask_BT, 0.0)
+        return kept(values_BK.gather(1, self.number_BT), self.mask_BT)
 
 
 def locate_turns(batch: CreditBatch) -> Turns:
