@@ -3,16 +3,18 @@
 import re
 from collections import Counter
 
-CASE = re.compile(r"test_golden_(\w+)\.py::test_\w+\[")
-OUTCOMES = ("passed", "failed", "error", "skipped")
+CASE = re.compile(r"test_golden_(\w+)\.py::test_\w+\[(.+)\]$")
+OUTCOMES = ("skipped", "passed", "failed", "error")
+"""Of a case that several tests run, the last of these counts."""
 
 
 def pytest_terminal_summary(terminalreporter):
-    counts = {}
+    outcomes = {}
     for outcome in OUTCOMES:
         for report in terminalreporter.stats.get(outcome, []):
             if found := CASE.search(report.nodeid):
-                counts.setdefault(found[1], Counter())[outcome] += 1
-    for topic, by_outcome in sorted(counts.items()):
-        parts = [f"{by_outcome[outcome]} {outcome}" for outcome in OUTCOMES if by_outcome[outcome]]
-        terminalreporter.write_line(f"golden {topic}: {', '.join(parts)}")
+                outcomes.setdefault(found[1], {})[found[2]] = outcome
+    for topic, by_case in sorted(outcomes.items()):
+        counts = Counter(by_case.values())
+        parts = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]]
+        terminalreporter.write_line(f"golden {topic}: {len(by_case)} cases, {', '.join(parts)}")
