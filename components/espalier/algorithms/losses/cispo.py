@@ -1,4 +1,4 @@
-"""Clipped importance sampling (CISPO; MiniMax-M1 2025, arXiv:2506.13585, eq. 4)."""
+"""Clipped importance sampling (CISPO; MiniMax-M1 2025, arXiv:2506.13585)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clip-Cov (Cui et al. 2025, arXiv:2505.22617, eq. 11)."""
+"""Clip-Cov (Cui et al. 2025, arXiv:2505.22617)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ClipCov(PolicyLossRule):
     whole_minibatch: ClassVar[bool] = True
     name: Literal["clip_cov"] = "clip_cov"
     share: float = Field(default=2e-4, gt=0, le=1)
-    """Of the minibatch's tokens, at least one (sec. 4.3)."""
+    """Of the minibatch's tokens, at least one; the paper's."""
     covariance_low: float = 1.0
     """The band excludes its ends; 1 and 5 are the paper's, far above the mean covariance."""
     covariance_high: float = 5.0

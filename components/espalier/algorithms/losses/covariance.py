@@ -1,4 +1,4 @@
-"""Which tokens carry the fall of entropy (Cui et al. 2025, arXiv:2505.22617, sec. 4.2)."""
+"""Which tokens carry the fall of entropy (Cui et al. 2025, arXiv:2505.22617)."""
 
 from __future__ import annotations
 

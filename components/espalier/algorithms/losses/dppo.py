@@ -1,4 +1,4 @@
-"""Divergence PPO (Qi et al. 2026, arXiv:2602.04879, the binary total variation of sec. 4)."""
+"""Divergence PPO by the binary total variation (Qi et al. 2026, arXiv:2602.04879)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from espalier.algorithms.masking import row_means
 class Gmpo(PolicyLossRule):
     """One ratio a sequence, the geometric mean of token ratios that are clipped one by one.
 
-    The clip holds each token's log-ratio, on the side that the advantage pushes to (eq. 4).
+    The clip holds each token's log-ratio, on the side that the advantage pushes to.
     Advantages act by their mean over the sequence, weights by their geometric mean (verl).
     """
 

@@ -14,9 +14,9 @@ from espalier.algorithms.masking import row_means
 
 
 class Gspo(PolicyLossRule):
-    """PPO's clip on one ratio a sequence: exp(mean over its tokens of the log-ratio), eq. 7.
+    """PPO's clip on one ratio a sequence: exp(mean over its tokens of the log-ratio).
 
-    The gradient goes through each token's own log-prob (GSPO-token, eq. 14), as in verl. Where
+    The gradient goes through each token's own log-prob (GSPO-token, sec. 4.3), as in verl. Where
     advantages and weights are one number a sequence that is GSPO itself, and so TRL's gradient;
     where they are not, each acts on its own token. With the aggregation `row_mean_token_sum` this
     is LUSPO (arXiv:2602.05261).

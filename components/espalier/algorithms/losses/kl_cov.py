@@ -1,4 +1,4 @@
-"""KL-Cov (Cui et al. 2025, arXiv:2505.22617, eq. 13)."""
+"""KL-Cov (Cui et al. 2025, arXiv:2505.22617)."""
 
 from __future__ import annotations
 

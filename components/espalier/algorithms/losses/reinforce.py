@@ -1,4 +1,4 @@
-"""The plain policy gradient (Williams 1992), which GPG trains with (arXiv:2504.02546, eq. 5)."""
+"""The plain policy gradient (Williams 1992), which GPG trains with (arXiv:2504.02546)."""
 
 from __future__ import annotations
 

@@ -21,8 +21,7 @@ class Sapo(PolicyLossRule):
     name: Literal["sapo"] = "sapo"
     temperature_positive: float = Field(default=1.0, gt=0)
     temperature_negative: float = Field(default=1.05, gt=0)
-    """Also of an advantage of exactly 0. Higher, because pushing a token down lifts many others
-    that were never sampled (sec. 3)."""
+    """Higher, because pushing a token down lifts many others that were never sampled."""
     log_ratio_bound: float | None = Field(default=LOG_RATIO_BOUND, gt=0)
     """verl's; None as in TRL."""
 
