@@ -27,6 +27,6 @@ class Gpg(OutcomeRule):
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
         """See `OutcomeRule`: one number for every action token of a trajectory."""
-        alpha = len(outcomes_B) / outcomes_B.count_nonzero().clamp(min=1)
+        alpha = len(outcomes_B) / max(int(outcomes_B.count_nonzero()), 1)
         centred_B = centre(outcomes_B, batch.groups_B, group_of_one="reward")
         return batch.spread(alpha * centred_B / self.normalizer)

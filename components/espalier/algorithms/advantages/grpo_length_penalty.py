@@ -35,15 +35,13 @@ class GrpoLengthPenalty(OutcomeRule):
         assert batch.total_tokens_B is not None
         groups_B = batch.groups_B
         output_B = batch.action_mask_BT.sum(dim=1)
-        price_B = (
-            self.output_weight * _share_of_longest(output_B, groups_B)
-            + self.input_weight * _share_of_longest(batch.total_tokens_B - output_B, groups_B)
-            + self.turns_weight * _share_of_longest(batch.turns_BT.amax(dim=1) + 1, groups_B)
-        )
+        price_B = outcomes_B.new_zeros(outcomes_B.shape)
+        for weight, length_B in (
+            (self.output_weight, output_B),
+            (self.input_weight, batch.total_tokens_B - output_B),
+            (self.turns_weight, batch.turns_BT.amax(dim=1) + 1),
+        ):
+            length_B = length_B.to(outcomes_B.dtype)
+            price_B += weight * length_B / group_max(length_B, groups_B).clamp(min=1)
         shaped_B = outcomes_B - group_mean(outcomes_B, groups_B) * price_B
         return batch.spread(centre(shaped_B, groups_B, group_of_one="zero"))
-
-
-def _share_of_longest(length_B: Tensor, groups_B: Tensor) -> Tensor:
-    length_B = length_B.float()
-    return length_B / group_max(length_B, groups_B).clamp(min=1)

@@ -37,7 +37,7 @@ class Rloo(OutcomeRule):
         centred_B = centre(outcomes_B, batch.groups_B, group_of_one=self.group_of_one)
         size_B = group_size(batch.groups_B)
         # r - (sum - r) / (n - 1) = (r - mean) n / (n - 1)
-        advantages_B = centred_B * (size_B / (size_B - 1)).where(size_B > 1, size_B)
+        advantages_B = centred_B * size_B / (size_B - 1).clamp(min=1)
         if self.normalize:
             compared_B = size_B > 1
             normalized_N = standardize(advantages_B[compared_B], eps=STD_EPS)
