@@ -1,0 +1,222 @@
+"""Talking to a vLLM server: requests that are repeated while it is away, answers that are checked.
+
+Errors name the address, what was asked and what to do; never a header, which is where the key is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+import httpx2
+from pydantic import BaseModel, Field, ValidationError
+
+from espalier.artifacts import EngineError
+from espalier.config import VllmConfig
+
+_LONGEST_BACKOFF_S = 8.0
+_READY_POLL_S = 0.25
+_EXCERPT = 300
+"""Characters of a server's own message that an error repeats."""
+
+
+class _Logprobs(BaseModel):
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    """Of each position: the sampled token and those asked for, by `token_id:ID`."""
+
+
+class _Choice(BaseModel):
+    token_ids: list[int] = Field(min_length=1)
+    logprobs: _Logprobs
+    finish_reason: Literal["stop", "length"]
+
+
+class _CachedTokens(BaseModel):
+    cached_tokens: int | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: _CachedTokens | None = None
+
+
+class Answer(BaseModel):
+    """What /v1/completions answers, as far as an engine reads it."""
+
+    model: str
+    choices: list[_Choice] = Field(min_length=1, max_length=1)
+    usage: _Usage
+
+    @property
+    def forwarded(self) -> int:
+        """Positions that the server computed: all but cached ones and the token sampled last.
+
+        A server without --enable-prompt-tokens-details does not tell what it had cached: then the
+        whole prompt counts.
+        """
+        details = self.usage.prompt_tokens_details
+        cached = (details.cached_tokens or 0) if details else 0
+        return self.usage.prompt_tokens - cached + self.usage.completion_tokens - 1
+
+
+class VllmClient:
+    """One event loop's connections to one server."""
+
+    def __init__(self, config: VllmConfig, *, connections: int, backoff_s: float = 0.5) -> None:
+        self._config = config
+        self._backoff_s = backoff_s
+        self._http = httpx2.AsyncClient(
+            base_url=config.url,
+            headers=_authorization(config),
+            verify=config.url.startswith("https"),  # reading the CA bundle takes 0.3 s
+            timeout=httpx2.Timeout(config.request_timeout_s, pool=None),
+            limits=httpx2.Limits(max_connections=connections + 1),
+        )
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        await self._http.aclose()
+
+    async def wait_until_ready(self) -> None:
+        """Return once the server is healthy and serves the policy.
+
+        Raises:
+            EngineError: it is not within `ready_timeout_s`, or it serves another model.
+        """
+        deadline = time.monotonic() + self._config.ready_timeout_s
+        while (fault := await self._health_fault()) is not None:
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"{self._config.url}: no healthy vLLM server after "
+                    f"{self._config.ready_timeout_s:g} s ({fault}). Start one, correct "
+                    "rollout.vllm.url, or raise rollout.vllm.ready_timeout_s"
+                )
+            await asyncio.sleep(_READY_POLL_S)
+        listed = await self.call("GET", "/v1/models")
+        rows = listed.get("data")
+        names = [str(row.get("id")) for row in rows] if isinstance(rows, list) else []
+        if self._config.model not in names:
+            raise EngineError(
+                f"{self._config.url} serves {', '.join(names) or 'nothing'}, not "
+                f"{self._config.model!r}. Start it with --served-model-name "
+                f"{self._config.model}, or set rollout.vllm.model"
+            )
+
+    async def complete(self, payload: Mapping[str, object]) -> Answer:
+        """One completion.
+
+        Raises:
+            EngineError: the server refuses it, or answers something else than ids with log-probs.
+        """
+        body = await self.call("POST", "/v1/completions", payload)
+        try:
+            answer = Answer.model_validate(body)
+        except ValidationError as error:
+            raise EngineError(self._unusable(error)) from error
+        choice = answer.choices[0]
+        if len(choice.token_ids) != len(choice.logprobs.token_logprobs):
+            raise EngineError(
+                f"{self._config.url}: {len(choice.token_ids)} token ids came with "
+                f"{len(choice.logprobs.token_logprobs)} log-probs; they must pair up. Is a proxy "
+                "between that cuts answers?"
+            )
+        if answer.model != self._config.model:
+            raise EngineError(
+                f"{self._config.url}: asked {self._config.model!r}, was answered by "
+                f"{answer.model!r}; correct rollout.vllm.model"
+            )
+        return answer
+
+    async def call(
+        self, method: str, path: str, payload: Mapping[str, object] | None = None
+    ) -> dict[str, object]:
+        """Send one request and return the JSON object of the answer.
+
+        Broken connections and server errors are tried again with a doubling pause: a request
+        carries its seed, so a second answer is the first one.
+
+        Raises:
+            EngineError: still failing after `attempts`, slower than `request_timeout_s`, refused,
+                or not a JSON object.
+        """
+        fault = ""
+        for attempt in range(self._config.attempts):
+            if attempt:
+                await asyncio.sleep(min(self._backoff_s * 2 ** (attempt - 1), _LONGEST_BACKOFF_S))
+            try:
+                response = await self._http.request(method, path, json=payload)
+            except httpx2.TimeoutException as error:
+                raise EngineError(
+                    f"{self._config.url}{path}: no answer within "
+                    f"{self._config.request_timeout_s:g} s ({type(error).__name__}). Lower "
+                    "rollout.max_rows, or raise rollout.vllm.request_timeout_s"
+                ) from error
+            except httpx2.TransportError as error:
+                fault = f"{type(error).__name__}: {error}"
+                continue
+            if response.status_code < 500:
+                return self._json(path, response)
+            fault = f"HTTP {response.status_code}: {response.text[:_EXCERPT]}"
+        raise EngineError(
+            f"{self._config.url}{path}: failed {self._config.attempts} times, last with {fault}. "
+            "Look into the server's log; raise rollout.vllm.attempts if it only restarts slowly"
+        )
+
+    async def _health_fault(self) -> str | None:
+        try:
+            response = await self._http.get("/health")
+        except httpx2.TransportError as error:
+            return f"{type(error).__name__}: {error}"
+        return None if response.is_success else f"HTTP {response.status_code}"
+
+    def _json(self, path: str, response: httpx2.Response) -> dict[str, object]:
+        if response.status_code in (401, 403):
+            raise EngineError(
+                f"{self._config.url}{path}: the server refuses the key (HTTP "
+                f"{response.status_code}). Put its --api-key into the file rollout.vllm.key_file"
+            )
+        if not response.is_success:
+            raise EngineError(
+                f"{self._config.url}{path}: HTTP {response.status_code}: {response.text[:_EXCERPT]}"
+            )
+        try:
+            body = response.json()
+        except ValueError as error:
+            raise EngineError(
+                f"{self._config.url}{path}: the answer is not JSON; is this a vLLM server?"
+            ) from error
+        if not isinstance(body, dict):
+            raise EngineError(f"{self._config.url}{path}: the answer is not a JSON object")
+        return body
+
+    def _unusable(self, error: ValidationError) -> str:
+        faults = error.errors()
+        where = "; ".join(
+            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
+            for fault in faults[:3]
+        )
+        if any("logprobs" in fault["loc"] for fault in faults):
+            cause = "It gives no log-probs of sampled tokens"
+        elif any("token_ids" in fault["loc"] for fault in faults):
+            cause = "It gives no token ids: it must be a vLLM that knows return_token_ids"
+        elif any("finish_reason" in fault["loc"] for fault in faults):
+            cause = "It broke the completion off"
+        else:
+            cause = "It speaks another protocol"
+        return f"{self._config.url}/v1/completions: unusable answer ({where}). {cause}"
+
+
+def _authorization(config: VllmConfig) -> dict[str, str]:
+    if config.key_file is None:
+        return {}
+    try:
+        key = config.key_file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise EngineError(
+            f"{config.key_file}: the key of the vLLM server cannot be read ({error.strerror})"
+        ) from error
+    return {"Authorization": f"Bearer {key}"}

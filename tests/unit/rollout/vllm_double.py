@@ -1,0 +1,137 @@
+"""A server that speaks vLLM's protocol and samples from nothing: tokens count up from the seed."""
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+STOP_ID, THOUGHT_ID, KIND_IDS = 9, 5, (7, 8)
+
+
+class VllmDouble(ThreadingHTTPServer):
+    """Knows every end point that the engine uses; `answers` puts another answer in its place."""
+
+    daemon_threads = True
+
+    def __init__(self, root):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.root = root
+        self.version = "default"
+        self.weights = root
+        self.on_cpu = False
+        self.ready = True
+        self.logprob = -0.25
+        self.answers = {}
+        """Path -> list of (status, body) given out one by one before the usual answer."""
+        self.seen = []
+        """(method and path, body, Authorization) of every request."""
+
+    def asked(self, path):
+        return [body for seen, body, _ in self.seen if seen.endswith(path)]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # one packet an answer: a second one waits 40 ms for an acknowledgement
+
+    def log_message(self, format, *args):
+        pass
+
+    def do_GET(self):
+        self._respond(None)
+
+    def do_POST(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        self._respond(json.loads(self.rfile.read(length)) if length else None)
+
+    def _respond(self, body):
+        double, path = self.server, self.path.split("?")[0]
+        double.seen.append((f"{self.command} {self.path}", body, self.headers["Authorization"]))
+        scripted = double.answers.get(path)
+        status, answer = scripted.pop(0) if scripted else _usual(double, path, body)
+        if status == "slow":
+            time.sleep(answer)
+            status, answer = 200, {}
+        if status == "break":
+            self.close_connection = True
+            return
+        text = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+
+def _usual(double, path, body):
+    if path == "/health":
+        return (200, {}) if double.ready else (503, {})
+    if path == "/v1/models":
+        return 200, {"data": [{"id": "policy", "root": str(double.root)}]}
+    if path == "/weight_info":
+        return 200, {"weight_version": double.version}
+    if path == "/update_weight_version":
+        double.version = body["new_version"]
+        return 200, {"success": True}
+    if path == "/collective_rpc":
+        return _remote_call(double, body)
+    if path == "/reset_prefix_cache":
+        return 200, {"success": True}
+    if path in ("/pause", "/resume"):
+        return 200, {"status": path[1:]}
+    if path == "/v1/completions":
+        return 200, completion(body, double.logprob)
+    return 404, {"error": "no such route"}
+
+
+def _remote_call(double, body):
+    if body["method"] == "get_model_inspection":
+        backend = "CPUAttentionBackendImpl" if double.on_cpu else "FlashAttentionImpl"
+        return 200, {"results": [f"Qwen3ForCausalLM(attn: Attention(backend={backend}))"]}
+    double.weights = body["kwargs"]["weights_path"]
+    return 200, {"results": [None]}
+
+
+def completion(body, logprob=-0.25):
+    """Counts up from the seed's last digit, modulo 10, until a stop id or `max_tokens`."""
+    token_ids = []
+    while len(token_ids) < body["max_tokens"]:
+        token_ids.append((body["seed"] + len(token_ids)) % 10)
+        if token_ids[-1] in body.get("stop_token_ids", ()):
+            break
+    stopped = token_ids[-1] in body.get("stop_token_ids", ())
+    known = dict.fromkeys([token_ids[0], *body.get("logprob_token_ids", ())], logprob)
+    value = 0.0 if body.get("top_k") == 1 else logprob
+    return {
+        "model": "policy",
+        "choices": [
+            {
+                "token_ids": token_ids,
+                "logprobs": {
+                    "token_logprobs": [value] * len(token_ids),
+                    "top_logprobs": [{f"token_id:{i}": p for i, p in known.items()}],
+                },
+                "finish_reason": "stop" if stopped else "length",
+            }
+        ],
+        "usage": {
+            "prompt_tokens": len(body["prompt"]),
+            "completion_tokens": len(token_ids),
+            "prompt_tokens_details": {"cached_tokens": len(body["prompt"]) // 2},
+        },
+    }
+
+
+@contextmanager
+def running(root):
+    """The double on a free port, in a thread of its own."""
+    double = VllmDouble(root)
+    thread = threading.Thread(target=double.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield double
+    finally:
+        double.shutdown()
+        thread.join()
+        double.server_close()
