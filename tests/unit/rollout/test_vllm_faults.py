@@ -1,0 +1,109 @@
+import asyncio
+
+import pytest
+
+from espalier.artifacts import EngineError
+from espalier.config import VllmConfig
+from espalier.rollout.engines.vllm import VllmEngine
+from tests.unit.rollout.vllm_double import completion, running
+from tests.unit.rollout.vllm_play import StopsAtOneId, engine_of, play, policy_at, sample_once
+
+
+@pytest.fixture
+def policy_dir(tmp_path):
+    return policy_at(tmp_path / "policy")
+
+
+@pytest.fixture
+def server(policy_dir):
+    with running(policy_dir) as double:
+        yield double
+
+
+def test_broken_connections_and_server_errors_are_tried_again(server, policy_dir):
+    server.answers["/weight_info"] = [("break", None), (503, {"error": "starting"})]
+    action = play(engine_of(server), policy_dir, sample_once())
+    assert action.token_ids
+
+
+def test_a_server_that_keeps_failing_is_given_up_with_its_own_words(server, policy_dir):
+    server.answers["/weight_info"] = [(500, {"error": "EngineCore died"})] * 3
+    with pytest.raises(EngineError, match=r"failed 3 times.*EngineCore died"):
+        asyncio.run(engine_of(server).load_weights(policy_dir, 1))
+
+
+def test_a_server_that_is_away_is_waited_for_and_then_named(policy_dir):
+    config = VllmConfig(url="http://127.0.0.1:9", ready_timeout_s=0.05)
+    engine = VllmEngine(config, StopsAtOneId(), max_rows=1)
+    with pytest.raises(EngineError, match=r"127.0.0.1:9: no healthy vLLM server after 0.05 s"):
+        asyncio.run(engine.load_weights(policy_dir, 0))
+
+
+def test_a_slow_answer_ends_with_the_time_limit(server, policy_dir):
+    server.answers["/v1/models"] = [("slow", 0.5)]
+    with pytest.raises(EngineError, match=r"no answer within 0.1 s"):
+        asyncio.run(engine_of(server, request_timeout_s=0.1).load_weights(policy_dir, 1))
+
+
+def test_a_server_of_another_model_is_refused(server, policy_dir):
+    with pytest.raises(EngineError, match=r"serves policy, not 'judge'.*--served-model-name"):
+        asyncio.run(engine_of(server, model="judge").load_weights(policy_dir, 1))
+
+
+def test_a_server_without_dev_mode_says_how_to_start_it(server, policy_dir):
+    server.answers["/collective_rpc"] = [(404, {"detail": "Not Found"})]
+    with pytest.raises(EngineError, match="VLLM_SERVER_DEV_MODE=1"):
+        asyncio.run(engine_of(server).load_weights(policy_dir, 1))
+
+
+def test_raw_log_probs_are_refused(server, policy_dir):
+    raw = completion({"prompt": [0, 0], "seed": 0, "max_tokens": 1, "top_k": 0}, -3.0)
+    server.answers["/v1/completions"] = [(200, raw)]
+    with pytest.raises(EngineError, match="--logprobs-mode processed_logprobs"):
+        play(engine_of(server), policy_dir, sample_once())
+
+
+def _changed(**changes):
+    answer = completion({"prompt": [1], "seed": 0, "max_tokens": 2})
+    answer["choices"][0] |= changes
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (_changed(logprobs=None), "no log-probs of sampled tokens"),
+        (_changed(logprobs={"token_logprobs": [None, -1.0], "top_logprobs": []}), "no log-probs"),
+        (_changed(token_ids=None), "no token ids"),
+        (_changed(token_ids=["a", "b"]), "no token ids"),
+        (_changed(token_ids=[1, 2, 3]), "3 token ids came with 2 log-probs"),
+        (_changed(finish_reason="abort"), "broke the completion off"),
+        ({"choices": "none"}, "another protocol"),
+        (_changed() | {"model": "other"}, "was answered by 'other'"),
+        (b"<html>", "not JSON"),
+        ([1, 2], "not a JSON object"),
+    ],
+)
+def test_an_answer_that_cannot_be_trusted_is_refused(server, policy_dir, answer, complaint):
+    async def spoiled(session):
+        server.answers["/v1/completions"] = [(200, answer)]
+        await session.sample(max_tokens=2)
+
+    with pytest.raises(EngineError, match=complaint):
+        play(engine_of(server), policy_dir, spoiled)
+
+
+def test_the_key_goes_to_the_server_and_into_no_message(server, policy_dir, tmp_path, caplog):
+    key_file = tmp_path / "key"
+    key_file.write_text("s3cret\n")
+    server.answers["/weight_info"] = [(401, {"error": "Unauthorized"})]
+    engine = engine_of(server, key_file=key_file)
+    with caplog.at_level("DEBUG"), pytest.raises(EngineError, match="key_file") as raised:
+        asyncio.run(engine.load_weights(policy_dir, 1))
+    assert {key for _, _, key in server.seen} == {"Bearer s3cret"}
+    assert "s3cret" not in caplog.text + str(raised.value) + repr(raised.value.__cause__)
+
+
+def test_a_key_file_that_is_not_there_is_named(server, policy_dir, tmp_path):
+    with pytest.raises(EngineError, match=r"nokey.*cannot be read"):
+        asyncio.run(engine_of(server, key_file=tmp_path / "nokey").load_weights(policy_dir, 1))

@@ -1,0 +1,72 @@
+"""A vLLM server as a child process, for the integration test and the benchmarks."""
+
+import os
+import signal
+import socket
+import subprocess
+from contextlib import contextmanager
+
+SERVER = "vllm.entrypoints.openai.api_server"
+GRACE_S = 20
+
+
+def arguments(policy_dir, port, *, max_tokens):
+    """What `rollout/engines/vllm.py` asks for, on a CPU."""
+    return [
+        *("-m", SERVER, "--model", str(policy_dir), "--served-model-name", "policy"),
+        *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"),
+        *("--max-model-len", str(max_tokens), "--block-size", "32"),
+        *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
+        *("--enable-prefix-caching", "--enable-prompt-tokens-details"),
+        *("--no-enable-chunked-prefill", "--disable-uvicorn-access-log"),
+    ]
+
+
+def environment(cores):
+    """One thread a core of `cores` (as "0-1"), a small cache, nothing sent home."""
+    return {
+        **os.environ,
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": cores,
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+@contextmanager
+def vllm_process(python, policy_dir, log_path, *, max_tokens=1024, cores="auto", more=()):
+    """The server's address, at once: it needs a minute to get ready.
+
+    Its log goes to `log_path`; with it end all processes that it started.
+    """
+    port = _free_port()
+    command = [str(python), *arguments(policy_dir, port, max_tokens=max_tokens), *more]
+    with log_path.open("w") as log:
+        process = subprocess.Popen(
+            command,
+            env=environment(cores),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            yield f"http://127.0.0.1:{port}", process
+        finally:
+            _end(process)
+
+
+def _end(process):
+    process.terminate()
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
