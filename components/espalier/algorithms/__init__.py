@@ -2,3 +2,7 @@
 
 They import nothing else of espalier: a profile parses into them, and `training` feeds them.
 """
+
+from espalier.algorithms.algorithm import Algorithm
+
+__all__ = ["Algorithm"]

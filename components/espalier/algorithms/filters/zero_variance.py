@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 
 from espalier.algorithms.filters.group_filter import GroupFilter, Selection
 
+REGENERATIONS = 10
+"""DAPO's recipe (`max_num_gen_batches`)."""
+
 
 class ZeroVariance(GroupFilter):
     """What becomes of a group whose rewards are all equal, compared exactly.
@@ -20,12 +23,12 @@ class ZeroVariance(GroupFilter):
 
     name: Literal["zero_variance"] = "zero_variance"
     action: Literal["skip", "clamp", "regenerate"] = "skip"
-    max_regenerations: int = Field(default=10, ge=1)
-    """Of `regenerate`; DAPO's recipe (`max_num_gen_batches`)."""
+    max_regenerations: int = Field(default=REGENERATIONS, ge=1)
+    """Of `regenerate`."""
 
     @model_validator(mode="after")
     def _only_regeneration_has_a_limit(self) -> Self:
-        if "max_regenerations" in self.model_fields_set and self.action != "regenerate":
+        if self.max_regenerations != REGENERATIONS and self.action != "regenerate":
             raise ValueError(
                 f'zero_variance: action = "{self.action}" draws no replacements; leave '
                 'max_regenerations out, or choose action = "regenerate"'
