@@ -1,0 +1,1 @@
+"""Rollout engines side by side, on the same scripted multi-turn episodes."""
