@@ -41,14 +41,26 @@ class VllmConfig(Section):
         return url.rstrip("/")
 
 
+class ExplorationConfig(Section):
+    """What training samples beside what the policy would choose; evaluation never does."""
+
+    kind_epsilon: float = Field(default=0.0, ge=0, lt=1)
+    """How often the kind of an action, a tool call or an answer, is drawn and not chosen; log-probs
+    are those of the mixture. Needs a tokenizer that writes every tag as one token."""
+
+
 class RolloutConfig(Section):
     """Which engine samples, and how many episodes it carries side by side."""
 
     engine: Literal["lockstep", "vllm"] = "lockstep"
     """"lockstep" decodes in this process; "vllm" asks the server of [rollout.vllm]."""
     max_rows: int = Field(default=256, ge=1)
-    compact_below: float = Field(default=0.85, gt=0, le=1)
-    """Rows are compacted in the cache when less than this share of them is still alive."""
+    tool_workers: int = Field(default=0, ge=0)
+    """Tool calls that run in threads side by side. 0 makes them in the loop that decodes, without a
+    time limit: for tools that answer at once, as the embedded search does, and repeatable."""
+    tool_timeout_s: float = Field(default=60.0, gt=0)
+    """Seconds a tool call may take; an episode whose tool is slower ends unscored."""
+    exploration: ExplorationConfig = ExplorationConfig()
     vllm: VllmConfig = VllmConfig()
 
     @model_validator(mode="after")

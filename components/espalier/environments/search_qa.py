@@ -11,7 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
+from espalier.artifacts import PolicyError
 from espalier.config import RewardConfig
+from espalier.environments.environment import Step
 from espalier.knowledge.search import NO_RESULTS
 from espalier.rewards import exact_match
 from espalier.rollout.trajectory import FinishReason, ToolCall
@@ -19,6 +21,10 @@ from espalier.tasks import Task
 
 STOP_TAGS = ("</search>", "</answer>")
 """An action ends with the first of these that the policy writes."""
+
+THOUGHT_END = "</think>"
+KIND_TAGS = ("<search>", "<answer>")
+"""One of them follows `THOUGHT_END` and says what kind of action it is."""
 
 
 class Searcher(Protocol):
@@ -48,19 +54,6 @@ class Malformed:
     """Text that is neither; `reason` says what is wrong with it."""
 
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What an action led to; `observation` is None when the episode is done."""
-
-    observation: str | None
-    finish_reason: FinishReason | None
-
-    @property
-    def done(self) -> bool:
-        """Whether the episode ended with this action."""
-        return self.finish_reason is not None
 
 
 _ACTION = re.compile(
@@ -111,9 +104,9 @@ class SearchQA:
             case Malformed():
                 return self._finish(FinishReason.PARSE_ERROR)
 
-    def cut_off(self, reason: FinishReason) -> Step:
-        """End the episode from outside: the token budget is used up."""
-        return self._finish(reason)
+    def cut_off(self, reason: FinishReason) -> None:
+        """See `Environment.cut_off`."""
+        self._finish(reason)
 
     def score(self) -> dict[str, float]:
         """Reward terms: `outcome` (exact match) and `format` (ended with a well-formed answer)."""
@@ -127,3 +120,24 @@ class SearchQA:
     def _finish(self, reason: FinishReason) -> Step:
         self.finish_reason = reason
         return Step(None, reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchQAs:
+    """Makes the environments of question answering; an `Environments`."""
+
+    search: Searcher
+    max_turns: int
+    reward: RewardConfig
+
+    def __call__(self, task: Task) -> SearchQA:
+        """See `Environments`.
+
+        Raises:
+            PolicyError: the task is of another family.
+        """
+        if task.environment != "search_qa":
+            raise PolicyError(
+                f"task {task.task_id}: no environment named {task.environment!r}; known: search_qa"
+            )
+        return SearchQA(task, self.search, max_turns=self.max_turns, reward=self.reward)

@@ -27,7 +27,11 @@ _TAIL_TOKENS = 16
 
 
 class Rendering:
-    """Encodes prompts, actions and observations for one tokenizer, and knows where actions stop."""
+    """Encodes prompts, actions and observations for one tokenizer, and knows where actions stop.
+
+    It is the `StopRule` of an engine: `stop_ids` end an action wherever they are sampled, and
+    `stop_texts`, empty for a tokenizer that knows the tags, once several tokens spell them.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop_tags: Sequence[str]) -> None:
         if tokenizer.chat_template is None:
@@ -36,10 +40,12 @@ class Rendering:
                 "tokenizer_config.json, or use the instruction-tuned model of the same family."
             )
         self.tokenizer = tokenizer
-        self._stop_tags = tuple(stop_tags)
-        pieces = [self._encode(tag) for tag in stop_tags]
-        self.knows_tags = all(len(piece) == 1 for piece in pieces)
-        self._stop_ids = frozenset(piece[0] for piece in pieces) if self.knows_tags else frozenset()
+        ids = [self.tag_id(tag) for tag in stop_tags]
+        self.knows_tags = None not in ids
+        end_id = tokenizer.eos_token_id
+        # whatever follows the end of the message is not part of it
+        self.stop_ids = frozenset(i for i in (*ids, end_id) if isinstance(i, int))
+        self.stop_texts = () if self.knows_tags else tuple(stop_tags)
         self.observation_ids = lru_cache(maxsize=65_536)(self._observation_ids)
         self.prompt_ids = lru_cache(maxsize=65_536)(self._prompt_ids)
 
@@ -51,12 +57,19 @@ class Rendering:
         """The text that `token_ids` spell, tags included."""
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
 
+    def tag_id(self, tag: str) -> int | None:
+        """The id of a tag that is one token, or None."""
+        piece = self._encode(tag)
+        return piece[0] if len(piece) == 1 else None
+
     def ends_action(self, action_ids: Sequence[int]) -> bool:
-        """Whether the last id of a growing action completes a closing tag."""
-        if self.knows_tags:
-            return action_ids[-1] in self._stop_ids
+        """Whether the last id of a growing action completes a closing tag, or ends the message."""
+        if action_ids[-1] in self.stop_ids:
+            return True
+        if not self.stop_texts:
+            return False
         tail = self.text(action_ids[-_TAIL_TOKENS:])
-        return any(tag in tail for tag in self._stop_tags)
+        return any(tag in tail for tag in self.stop_texts)
 
     def _prompt_ids(self, prompt: tuple[Message, ...]) -> tuple[int, ...]:
         messages = [message.model_dump() for message in prompt]

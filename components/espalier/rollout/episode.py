@@ -1,112 +1,120 @@
-"""One episode in progress: tokens on one side, the environment on the other."""
+"""One episode: the policy acts, the environment answers, until it is over."""
 
 from __future__ import annotations
 
-from collections import deque
+from dataclasses import dataclass, replace
 
 from espalier.config import EpisodeConfig
-from espalier.environments import SearchQA
+from espalier.environments import Environment, EnvironmentLostError, Environments
 from espalier.policy.rendering import Rendering
-from espalier.rollout.trajectory import FinishReason, Trajectory, Turn
-from espalier.tasks import Message, Task
+from espalier.rollout.engines.engine import Engine, Sampling, Session
+from espalier.rollout.tool_runner import CallTimeoutError, ToolRunner
+from espalier.rollout.trajectory import FinishReason, Trajectory
+from espalier.rollout.transcript import Transcript
+from espalier.tasks import Task
 
 
-class Episode:
-    """A row of the engine: forces prompt and observations, collects what the policy samples."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What all episodes of a roll-out are played with."""
 
-    def __init__(
-        self, task: Task, environment: SearchQA, rendering: Rendering, limits: EpisodeConfig
-    ) -> None:
-        self.prompt_ids = rendering.prompt_ids(task.prompt)
-        self._task = task
-        self._environment = environment
-        self._rendering = rendering
-        self._limits = limits
-        self._pending = deque(self.prompt_ids)
-        self._token_ids: list[int] = []
-        self._action_mask: list[int] = []
-        self._logprobs: list[float] = []
-        self._action: list[int] = []
-        self._messages = list(task.prompt)
-        self._turns: list[Turn] = []
-        if len(self.prompt_ids) >= limits.max_tokens:
-            environment.cut_off(FinishReason.MAX_TOKENS)
+    engine: Engine
+    rendering: Rendering
+    environments: Environments
+    tools: ToolRunner
+    limits: EpisodeConfig
 
-    @property
-    def done(self) -> bool:
-        """Whether the environment has ended the episode."""
-        return self._environment.finish_reason is not None
 
-    def forced_token(self) -> int | None:
-        """The next prompt or observation token, or None where the policy chooses."""
-        if not self._pending:
-            return None
-        token_id = self._pending.popleft()
-        self._append(token_id, mask=0, logprob=0.0)
-        return token_id
+async def play_episode(task: Task, sampling: Sampling, stage: Stage) -> Trajectory:
+    """Play `task` once.
 
-    def sampled(self, token_id: int, logprob: float) -> None:
-        """Take one token of the policy; a completed action is played at once."""
-        self._append(token_id, mask=1, logprob=logprob)
-        self._action.append(token_id)
-        if self._rendering.ends_action(self._action):
-            self._play_action()
-        elif (
-            len(self._action) >= self._limits.max_turn_tokens
-            or len(self._token_ids) >= self._limits.max_tokens
-        ):
-            self._close_turn(observation_tokens=0)
-            self._environment.cut_off(FinishReason.MAX_TOKENS)
+    An environment that is stuck or lost ends this episode and no other: its trajectory says so and
+    is not scored.
+    """
+    transcript = Transcript(task)
+    context = _Context(transcript, sampling, stage)
+    environment: Environment | None = None
+    try:
+        has_room = await context.begin(stage.rendering.prompt_ids(task.prompt))
+        environment = await stage.tools.run(stage.environments, task)
+        while environment.finish_reason is None:
+            action = await context.act() if has_room else None
+            if action is None:
+                environment.cut_off(FinishReason.MAX_TOKENS)
+            else:
+                step = await stage.tools.run(environment.step, action)
+                has_room = step.observation is None or await context.observe(step.observation)
+        reward = await stage.tools.run(environment.score)
+        return transcript.trajectory(environment, environment.finish_reason, reward)
+    except CallTimeoutError:
+        return transcript.trajectory(environment, FinishReason.TIMEOUT, {})
+    except EnvironmentLostError:
+        return transcript.trajectory(environment, FinishReason.SANDBOX_LOST, {})
+    finally:
+        context.close()
 
-    def trajectory(self, *, group_id: str, policy_version: int) -> Trajectory:
-        """The record of the finished episode."""
-        reason = self._environment.finish_reason
-        assert reason is not None, "a trajectory is the record of a finished episode"
-        return Trajectory(
-            task_id=self._task.task_id,
-            group_id=group_id,
-            messages=tuple(self._messages),
-            tool_calls=tuple(self._environment.tool_calls),
-            reward=self._environment.score(),
-            answer=self._environment.answer,
-            finish_reason=reason,
-            policy_version=policy_version,
-            token_ids=tuple(self._token_ids),
-            action_mask=tuple(self._action_mask),
-            behavior_logprobs=tuple(self._logprobs),
-            turns=tuple(self._turns),
-        )
 
-    def _play_action(self) -> None:
-        text = self._rendering.text(self._action)
-        step = self._environment.step(text)
-        if step.observation is None:
-            self._close_turn(observation_tokens=0)
-            return
-        observation_ids = self._rendering.observation_ids(step.observation)
-        if len(self._token_ids) + len(observation_ids) >= self._limits.max_tokens:
-            self._close_turn(observation_tokens=0)
-            self._environment.cut_off(FinishReason.MAX_TOKENS)
-            return
-        self._close_turn(observation_tokens=len(observation_ids))
-        self._messages.append(Message(role="tool", content=step.observation))
-        self._pending.extend(observation_ids)
+class _Context:
+    """What the policy has in view: a session, and after it another where it overflows."""
 
-    def _close_turn(self, *, observation_tokens: int) -> None:
-        end = len(self._token_ids)
-        self._messages.append(
-            Message(role="assistant", content=self._rendering.text(self._action).strip())
-        )
-        self._turns.append(
-            Turn(
-                action_start=end - len(self._action),
-                action_end=end,
-                observation_end=end + observation_tokens,
+    def __init__(self, transcript: Transcript, sampling: Sampling, stage: Stage) -> None:
+        self._transcript = transcript
+        self._sampling = sampling
+        self._stage = stage
+        self._session: Session | None = None
+
+    async def begin(self, prompt_ids: tuple[int, ...]) -> bool:
+        """Read the prompt; whether there is room for it."""
+        if len(prompt_ids) >= self._stage.limits.max_tokens:
+            return False
+        self._transcript.read_prompt(prompt_ids)
+        await self._open()
+        return True
+
+    async def act(self) -> str | None:
+        """The policy's next message; None where it did not come to an end."""
+        assert self._session is not None, "a context begins with a prompt"
+        limits = self._stage.limits
+        room = limits.max_tokens - self._transcript.context_length
+        action = await self._session.sample(max_tokens=min(limits.max_turn_tokens, room))
+        text = self._stage.rendering.text(action.token_ids)
+        self._transcript.act(action, text)
+        return text if action.stopped else None
+
+    async def observe(self, text: str) -> bool:
+        """Read what the environment answered; whether there is room for it."""
+        assert self._session is not None, "a context begins with a prompt"
+        limits, transcript = self._stage.limits, self._transcript
+        token_ids = self._stage.rendering.observation_ids(text)
+        length = transcript.context_length + len(token_ids)
+        dropped = 0
+        if limits.overflow == "truncate":
+            dropped = transcript.drop_observations(
+                length + limits.max_turn_tokens - limits.max_tokens
             )
-        )
-        self._action.clear()
+        if length - dropped >= limits.max_tokens:
+            return False
+        if dropped:
+            transcript.begin_window()
+        transcript.observe(token_ids, text)
+        if dropped:
+            await self._open()
+        else:
+            self._session.observe(token_ids)
+        return True
 
-    def _append(self, token_id: int, *, mask: int, logprob: float) -> None:
-        self._token_ids.append(token_id)
-        self._action_mask.append(mask)
-        self._logprobs.append(logprob)
+    def close(self) -> None:
+        """Give the session back."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    async def _open(self) -> None:
+        self.close()
+        engine, transcript = self._stage.engine, self._transcript
+        # a window that drew the same numbers again would be likely to say the same again
+        seed = self._sampling.seed + transcript.num_windows
+        self._session = await engine.open(
+            transcript.context_ids, replace(self._sampling, seed=seed)
+        )
+        transcript.policy_version = engine.policy_version

@@ -1,24 +1,26 @@
-"""Rolling tasks out under one policy: many episodes side by side, in waves of the engine's rows."""
+"""Rolling tasks out under one policy: many episodes at once, as coroutines over an engine."""
 
 from __future__ import annotations
 
+import asyncio
+import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
-import torch
-from transformers import Lfm2ForCausalLM
-
-from espalier.artifacts import PolicyError
 from espalier.config import Profile
-from espalier.environments import STOP_TAGS, SearchQA
-from espalier.environments.search_qa import Searcher
-from espalier.policy.loading import Policy, load_policy
+from espalier.environments import STOP_TAGS, Environments, Searcher, SearchQAs
+from espalier.policy.loading import Policy, load_policy, load_tokenizer
 from espalier.policy.rendering import Rendering
-from espalier.rollout.engines import HfDecoder, Lfm2Decoder, LockstepEngine, Sampling
-from espalier.rollout.episode import Episode
-from espalier.rollout.trajectory import Trajectory
+from espalier.rollout.engines.choice import lockstep_engine
+from espalier.rollout.engines.engine import Engine, Sampling
+from espalier.rollout.engines.vllm import VllmEngine
+from espalier.rollout.episode import Stage, play_episode
+from espalier.rollout.exploration import kind_choice
+from espalier.rollout.tool_runner import ToolRunner
+from espalier.rollout.trajectory import FinishReason, Trajectory
 from espalier.tasks import Task
 
 
@@ -35,25 +37,68 @@ class RollsOut(Protocol):
 class Roller:
     """Samples episodes of a policy that may be updated between calls."""
 
-    def __init__(self, policy: Policy, search: Searcher, profile: Profile) -> None:
-        self.policy_version = 0
-        self.rendering = Rendering(policy.tokenizer, STOP_TAGS)
+    def __init__(
+        self,
+        engine: Engine,
+        rendering: Rendering,
+        environments: Environments,
+        profile: Profile,
+        *,
+        kind_epsilon: float = 0.0,
+    ) -> None:
+        """Wire a roller.
+
+        Args:
+            engine: samples; built with `rendering` as its stop rule.
+            rendering: of the policy's tokenizer.
+            environments: makes the environment of a task.
+            profile: its `episode` and `rollout` sections hold.
+            kind_epsilon: epsilon-tool-choice, for training alone.
+        """
+        self.rendering = rendering
         self.seconds = 0.0
-        self._search = search
+        self.losses: Counter[FinishReason] = Counter()
+        """Episodes whose environment failed, by how."""
+        self._engine = engine
+        self._environments = environments
         self._profile = profile
-        model = policy.model
-        decoder = Lfm2Decoder(model) if isinstance(model, Lfm2ForCausalLM) else HfDecoder(model)
-        pad_id = policy.tokenizer.pad_token_id
-        self._engine = LockstepEngine(
-            decoder,
-            compact_below=profile.rollout.compact_below,
-            pad_id=int(pad_id) if isinstance(pad_id, int) else 0,
-        )
+        self._kind_choice = kind_choice(rendering, kind_epsilon)
+
+    @classmethod
+    def local(
+        cls, policy: Policy, search: Searcher, profile: Profile, *, kind_epsilon: float = 0.0
+    ) -> Self:
+        """A roller over a policy in memory, which a trainer may change between calls."""
+        rendering = Rendering(policy.tokenizer, STOP_TAGS)
+        engine = lockstep_engine(policy.model, rendering, max_rows=profile.rollout.max_rows)
+        environments = search_environments(search, profile)
+        return cls(engine, rendering, environments, profile, kind_epsilon=kind_epsilon)
 
     @classmethod
     def open(cls, policy_dir: Path, search: Searcher, profile: Profile) -> Self:
-        """A roller over the policy directory `policy_dir`."""
-        return cls(load_policy(policy_dir), search, profile)
+        """A roller over the policy directory `policy_dir`, by the engine that the profile names.
+
+        Raises:
+            PolicyError: not a policy directory.
+            EngineError: the server that the profile names cannot be used.
+        """
+        if profile.rollout.engine == "lockstep":
+            return cls.local(load_policy(policy_dir), search, profile)
+        rendering = Rendering(load_tokenizer(policy_dir), STOP_TAGS)
+        config = profile.rollout
+        engine = VllmEngine(config.vllm, rendering, max_rows=config.max_rows)
+        roller = cls(engine, rendering, search_environments(search, profile), profile)
+        roller.load_weights(policy_dir, version=0)
+        return roller
+
+    @property
+    def policy_version(self) -> int:
+        """Of the weights that sample; set by whoever updates a policy in memory."""
+        return self._engine.policy_version
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None:
+        self._engine.policy_version = version
 
     @property
     def action_tokens(self) -> int:
@@ -65,6 +110,15 @@ class Roller:
         """Tokens forwarded so far, prompts and observations included."""
         return self._engine.counters.forwarded
 
+    @property
+    def unique_tokens(self) -> int:
+        """Tokens so far that any engine would have had to forward."""
+        return self._engine.counters.unique
+
+    def load_weights(self, policy_dir: Path, version: int) -> None:
+        """Sample from the weights of `policy_dir` from now on; see `Engine.load_weights`."""
+        asyncio.run(self._engine.load_weights(policy_dir, version))
+
     def roll_out(
         self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
     ) -> list[Trajectory]:
@@ -74,38 +128,50 @@ class Roller:
             tasks: what to play.
             samples: trajectories of each task; they share a group id.
             temperature: 0 is greedy.
-            seed: of the draw; the same call with the same weights gives the same trajectories.
+            seed: of the draw; where tools run in the loop, the same call with the same weights
+                gives the same trajectories.
 
         Returns:
-            len(tasks) * samples trajectories, task by task.
+            len(tasks) * samples trajectories, task by task. One whose environment failed is among
+            them: `is_lost`, and not scored.
         """
         started = time.perf_counter()
-        generator = torch.Generator().manual_seed(seed)
-        sampling = Sampling(temperature=temperature, generator=generator)
-        episodes = [self._episode(task) for task in tasks for _ in range(samples)]
-        wave = self._profile.rollout.max_rows
-        for start in range(0, len(episodes), wave):
-            rows = [episode for episode in episodes[start : start + wave] if not episode.done]
-            if rows:
-                limit = self._profile.episode.max_tokens
-                self._engine.play(rows, sampling, max_tokens=limit)
-        self.seconds += time.perf_counter() - started
-        return [
-            episode.trajectory(
-                group_id=tasks[index // samples].task_id, policy_version=self.policy_version
-            )
-            for index, episode in enumerate(episodes)
-        ]
-
-    def _episode(self, task: Task) -> Episode:
-        if task.environment != "search_qa":
-            raise PolicyError(
-                f"task {task.task_id}: no environment named {task.environment!r}; known: search_qa"
-            )
-        environment = SearchQA(
-            task,
-            self._search,
-            max_turns=self._profile.episode.max_turns,
-            reward=self._profile.training.reward,
+        trajectories = asyncio.run(
+            self.play(tasks, samples=samples, temperature=temperature, seed=seed)
         )
-        return Episode(task, environment, self.rendering, self._profile.episode)
+        self.seconds += time.perf_counter() - started
+        return trajectories
+
+    async def play(
+        self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
+    ) -> list[Trajectory]:
+        """What `roll_out` does, as a coroutine; one at a time."""
+        config = self._profile.rollout
+        stage = Stage(
+            engine=self._engine,
+            rendering=self.rendering,
+            environments=self._environments,
+            tools=ToolRunner(workers=config.tool_workers, timeout_s=config.tool_timeout_s),
+            limits=self._profile.episode,
+        )
+        played = [task for task in tasks for _ in range(samples)]
+        async with self._engine.serving():
+            trajectories = await asyncio.gather(
+                *(
+                    play_episode(task, self._sampling(temperature, f"{seed}:{index}"), stage)
+                    for index, task in enumerate(played)
+                )
+            )
+        self.losses.update(t.finish_reason for t in trajectories if t.is_lost)
+        return trajectories
+
+    def _sampling(self, temperature: float, name: str) -> Sampling:
+        seed = random.Random(f"episode:{name}").getrandbits(63)
+        return Sampling(temperature=temperature, seed=seed, kind_choice=self._kind_choice)
+
+
+def search_environments(search: Searcher, profile: Profile) -> SearchQAs:
+    """Question answering over `search`, with the limits and the reward of the profile."""
+    return SearchQAs(
+        search=search, max_turns=profile.episode.max_turns, reward=profile.training.reward
+    )

@@ -22,6 +22,13 @@ class FinishReason(enum.StrEnum):
     MAX_TURNS = "max_turns"
     MAX_TOKENS = "max_tokens"
     PARSE_ERROR = "parse_error"
+    TIMEOUT = "timeout"
+    """A call of the environment took longer than it may."""
+    SANDBOX_LOST = "sandbox_lost"
+    """The environment crashed, or what it runs in is gone."""
+
+
+_LOST = frozenset({FinishReason.TIMEOUT, FinishReason.SANDBOX_LOST})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +61,11 @@ class Trajectory:
 
     P is the prompt, O an observation; log-probs are those of the policy that sampled.
 
+    An episode that outgrew its context has several windows, each a context of its own: the later
+    ones begin with what was kept of the earlier (K, read again and not sampled again).
+
+        token_ids          P P P A A O O A | P P P K K K O O A      window_starts (0, 8)
+
     A teacher's demonstration is text until the warm start encodes it with the policy's own
     tokenizer: until then `token_ids`, `action_mask`, `behavior_logprobs` and `turns` are empty.
     """
@@ -63,7 +75,8 @@ class Trajectory:
     messages: tuple[Message, ...]
     tool_calls: tuple[ToolCall, ...]
     reward: dict[str, float]
-    """The named terms; their sum is the scalar reward. `outcome` is one of them."""
+    """The named terms; their sum is the scalar reward. `outcome` is one of them, other than where
+    the environment was lost: such an attempt was not judged, and has no terms."""
     answer: str | None
     finish_reason: FinishReason
     policy_version: int
@@ -71,6 +84,8 @@ class Trajectory:
     action_mask: tuple[int, ...] = ()
     behavior_logprobs: tuple[float, ...] = ()
     turns: tuple[Turn, ...] = ()
+    window_starts: tuple[int, ...] = (0,)
+    """Where in `token_ids` a context begins: no token sees one before its window."""
     detour: str = ""
     """Kind of detour that a teacher took on the way; empty where it took none."""
 
@@ -78,6 +93,17 @@ class Trajectory:
     def total_reward(self) -> float:
         """Sum of the named terms."""
         return sum(self.reward.values())
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the environment failed: there is no reward, and nothing to learn from."""
+        return self.finish_reason in _LOST
+
+    @property
+    def windows(self) -> tuple[slice, ...]:
+        """The windows as spans of `token_ids`; more than one where history was cut."""
+        ends = (*self.window_starts[1:], len(self.token_ids))
+        return tuple(slice(*span) for span in zip(self.window_starts, ends, strict=True))
 
 
 _SCHEMA = pa.schema(
@@ -94,6 +120,7 @@ _SCHEMA = pa.schema(
         ("action_mask", pa.list_(pa.int8())),
         ("behavior_logprobs", pa.list_(pa.float32())),
         ("turns", pa.list_(pa.list_(pa.int32()))),
+        ("window_starts", pa.list_(pa.int32())),
         ("detour", pa.string()),
     ]
 )
@@ -141,6 +168,7 @@ def _row(trajectory: Trajectory) -> dict[str, object]:
         "action_mask": list(trajectory.action_mask),
         "behavior_logprobs": list(trajectory.behavior_logprobs),
         "turns": [[t.action_start, t.action_end, t.observation_end] for t in trajectory.turns],
+        "window_starts": list(trajectory.window_starts),
         "detour": trajectory.detour,
     }
 
@@ -156,6 +184,7 @@ def _trajectory(path: Path, number: int, row: dict[str, object]) -> Trajectory:
             )
         fields[name] = tuple(row[name])  # pyright: ignore[reportArgumentType]
     fields["token_ids"] = tuple(row["token_ids"])  # pyright: ignore[reportArgumentType]
+    fields["window_starts"] = tuple(row["window_starts"])  # pyright: ignore[reportArgumentType]
     fields["messages"] = tuple(Message(**m) for m in json.loads(str(row["messages"])))
     fields["tool_calls"] = tuple(ToolCall(**c) for c in json.loads(str(row["tool_calls"])))
     fields["reward"] = json.loads(str(row["reward"]))

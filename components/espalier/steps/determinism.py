@@ -35,3 +35,5 @@ def prepare_torch(threads: int) -> None:
 
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(mode=True)
+    # would fill every new tensor, a tenth of a roll-out's time, to betray reads of unset memory
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 (untyped)

@@ -1,9 +1,18 @@
+import asyncio
+import threading
+import time
+
+import pytest
+
 from espalier.config import EpisodeConfig, RewardConfig
-from espalier.environments import STOP_TAGS, SearchQA
+from espalier.environments import STOP_TAGS, EnvironmentLostError, SearchQA, SearchQAs
 from espalier.policy.rendering import Rendering
-from espalier.rollout.episode import Episode
+from espalier.rollout.engines.engine import Sampling
+from espalier.rollout.episode import Stage, play_episode
+from espalier.rollout.tool_runner import ToolRunner
 from espalier.rollout.trajectory import FinishReason, read_trajectories, write_trajectories
 from espalier.tasks import Message, Task, TaskMetadata, Verifier
+from tests.unit.rollout.scripted import ScriptedEngine
 from tests.unit.tiny import LookupSearch, tiny_tokenizer
 
 TASK = Task(
@@ -19,35 +28,51 @@ ACTIONS = (
     "<think> currency </think> <search> france currency </search>",
     "<think> answer </think> <answer> euro </answer>",
 )
+RENDERING = Rendering(tiny_tokenizer(), STOP_TAGS)
 
 
-def _play(actions, limits=LIMITS):
-    rendering = Rendering(tiny_tokenizer(), STOP_TAGS)
-    environment = SearchQA(TASK, SEARCH, max_turns=limits.max_turns, reward=RewardConfig())
-    episode = Episode(TASK, environment, rendering, limits)
-    for action in actions:
-        while episode.forced_token() is not None:
-            pass
-        for token_id in rendering.action_ids(action):
-            episode.sampled(token_id, -0.5)
-    return episode.trajectory(group_id="t", policy_version=3)
+def _engine(actions=ACTIONS):
+    return ScriptedEngine(RENDERING, [RENDERING.action_ids(action) for action in actions])
+
+
+def _play(
+    engine, task=TASK, *, limits=LIMITS, search=SEARCH, environments=None, workers=0, timeout_s=5.0
+):
+    async def play():
+        stage = Stage(
+            engine=engine,
+            rendering=RENDERING,
+            environments=environments
+            or SearchQAs(search=search, max_turns=limits.max_turns, reward=RewardConfig()),
+            tools=ToolRunner(workers=workers, timeout_s=timeout_s),
+            limits=limits,
+        )
+        return await play_episode(task, Sampling(temperature=1.0, seed=7), stage)
+
+    return asyncio.run(play())
 
 
 def test_a_right_answer_is_rewarded_with_outcome_and_format():
-    trajectory = _play(ACTIONS)
+    trajectory = _play(_engine())
     assert trajectory.finish_reason is FinishReason.ANSWERED
     assert trajectory.reward == {"outcome": 1.0, "format": 0.1}
     assert [call.argument for call in trajectory.tool_calls] == ["lyon country", "france currency"]
 
 
-def test_a_trajectory_survives_its_file(tmp_path):
-    trajectory = _play(ACTIONS)
+def test_a_trajectory_tells_the_version_that_sampled_it():
+    assert _play(_engine()).policy_version == 3
+
+
+@pytest.mark.parametrize("overflow", ["stop", "truncate"])
+def test_a_trajectory_survives_its_file(tmp_path, overflow):
+    limits = EpisodeConfig(max_tokens=70, max_turn_tokens=16, overflow=overflow)
+    trajectory = _play(_engine(), limits=limits)
     write_trajectories(tmp_path / "t.parquet", [trajectory])
     assert read_trajectories(tmp_path / "t.parquet") == [trajectory]
 
 
 def test_token_ids_equal_what_the_chat_template_renders_and_so_does_the_mask():
-    trajectory = _play(ACTIONS)
+    trajectory = _play(_engine())
     rendered = tiny_tokenizer().apply_chat_template(
         [message.model_dump() for message in trajectory.messages],
         return_assistant_tokens_mask=True,
@@ -58,18 +83,195 @@ def test_token_ids_equal_what_the_chat_template_renders_and_so_does_the_mask():
     assert tuple(rendered["assistant_masks"][:40]) == trajectory.action_mask[:40]
 
 
+def test_the_session_saw_exactly_the_tokens_of_the_trajectory():
+    engine = _engine()
+    trajectory = _play(engine)
+    (session,) = engine.sessions
+    assert tuple(session.context) == trajectory.token_ids
+    assert not session.is_open
+
+
+def test_sampled_ids_are_kept_where_their_text_would_be_tokenised_otherwise():
+    letters = {letter: RENDERING.action_ids(letter) for letter in "lyoncut"}
+    spelled = [token_id for letter in "lyon" for token_id in letters[letter][-1:]]
+    tag = RENDERING.action_ids("<think> </think> <search>")
+    end = RENDERING.action_ids("</search>")
+    odd = (*tag, *spelled, *end)
+    again = RENDERING.action_ids(RENDERING.text(odd))
+    assert again != odd
+
+    engine = ScriptedEngine(RENDERING, [odd, RENDERING.action_ids(ACTIONS[2])])
+    trajectory = _play(engine)
+    first = trajectory.turns[0]
+    assert trajectory.token_ids[first.action_start : first.action_end] == odd
+    assert tuple(engine.sessions[0].context) == trajectory.token_ids
+
+
 def test_tags_spelled_by_a_document_do_not_become_control_tokens():
-    trajectory = _play(ACTIONS)
+    trajectory = _play(_engine())
     answer_tag = tiny_tokenizer().convert_tokens_to_ids("<answer>")
     assert trajectory.token_ids.count(answer_tag) == 1
 
 
 def test_text_outside_the_grammar_ends_the_episode_as_a_parse_error():
-    trajectory = _play(["<search> lyon </search>"])
+    trajectory = _play(_engine(["<search> lyon </search>"]))
     assert trajectory.finish_reason is FinishReason.PARSE_ERROR
     assert trajectory.total_reward == 0
 
 
 def test_searching_for_ever_ends_at_the_turn_limit():
-    trajectory = _play([ACTIONS[0]] * 2, EpisodeConfig(max_turns=2))
+    trajectory = _play(_engine([ACTIONS[0]] * 2), limits=EpisodeConfig(max_turns=2))
     assert trajectory.finish_reason is FinishReason.MAX_TURNS
+
+
+def test_an_action_without_end_is_cut_and_not_played():
+    limits = EpisodeConfig(max_turn_tokens=4)
+    trajectory = _play(_engine(["<think> country country country country"]), limits=limits)
+    assert trajectory.finish_reason is FinishReason.MAX_TOKENS
+    assert sum(trajectory.action_mask) == 4
+    assert trajectory.tool_calls == ()
+
+
+def test_a_prompt_that_fills_the_context_is_never_sampled_from():
+    engine, long = _engine(), Message(role="user", content="country of Lyon? " * 8)
+    limits = EpisodeConfig(max_tokens=16, max_turn_tokens=4)
+    trajectory = _play(engine, TASK.model_copy(update={"prompt": (long,)}), limits=limits)
+    assert trajectory.finish_reason is FinishReason.MAX_TOKENS
+    assert trajectory.token_ids == ()
+    assert engine.sessions == []
+
+
+def test_an_observation_that_does_not_fit_ends_the_episode_where_overflow_stops():
+    prompt = len(RENDERING.prompt_ids(TASK.prompt))
+    action = len(RENDERING.action_ids(ACTIONS[0]))
+    limits = EpisodeConfig(max_tokens=prompt + action + 3)
+    trajectory = _play(_engine(), limits=limits)
+    assert trajectory.finish_reason is FinishReason.MAX_TOKENS
+    assert len(trajectory.token_ids) == prompt + action
+    assert trajectory.window_starts == (0,)
+
+
+def _truncated():
+    """Room for the prompt, all actions, and one observation; the first one has to go."""
+    prompt = RENDERING.prompt_ids(TASK.prompt)
+    lengths = [len(RENDERING.action_ids(action)) for action in ACTIONS]
+    second = RENDERING.observation_ids(SEARCH.observation("france"))
+    limits = EpisodeConfig(
+        max_tokens=len(prompt) + sum(lengths) + len(second) + 1,
+        max_turn_tokens=max(lengths),
+        overflow="truncate",
+    )
+    engine = _engine()
+    return engine, _play(engine, limits=limits)
+
+
+def test_an_episode_goes_on_in_a_new_window_without_its_oldest_observation():
+    engine, trajectory = _truncated()
+    assert trajectory.finish_reason is FinishReason.ANSWERED
+    first, second = engine.sessions
+    assert not first.is_open
+    assert not second.is_open
+    expected = (
+        *RENDERING.prompt_ids(TASK.prompt),
+        *RENDERING.action_ids(ACTIONS[0]),
+        *RENDERING.action_ids(ACTIONS[1]),
+        *RENDERING.observation_ids(SEARCH.observation("france")),
+        *RENDERING.action_ids(ACTIONS[2]),
+    )
+    assert tuple(second.context) == expected
+
+
+def test_each_window_is_recorded_as_its_session_saw_it():
+    engine, trajectory = _truncated()
+    windows = [trajectory.token_ids[window] for window in trajectory.windows]
+    assert windows == [tuple(session.context) for session in engine.sessions]
+
+
+def test_what_a_new_window_reads_again_is_not_an_action_again():
+    _, trajectory = _truncated()
+    lengths = [len(RENDERING.action_ids(action)) for action in ACTIONS]
+    assert sum(trajectory.action_mask) == sum(lengths)
+    for turn, action in zip(trajectory.turns, ACTIONS, strict=True):
+        spanned = trajectory.token_ids[turn.action_start : turn.action_end]
+        assert spanned == RENDERING.action_ids(action)
+        assert set(trajectory.action_mask[turn.action_start : turn.action_end]) == {1}
+
+
+def test_a_new_window_draws_other_numbers():
+    engine, _ = _truncated()
+    seeds = {sampling.seed for sampling in engine.samplings}
+    assert len(seeds) == 2
+
+
+class Failing(SearchQA):
+    def step(self, action):
+        raise EnvironmentLostError("the sandbox is gone")
+
+
+class Stuck(SearchQA):
+    def step(self, action):
+        threading.Event().wait(30)
+
+
+class StuckAndAsynchronous(SearchQA):
+    async def step(self, action):
+        await asyncio.sleep(30)
+
+
+class Asynchronous(SearchQA):
+    async def step(self, action):
+        await asyncio.sleep(0)
+        return super().step(action)
+
+
+class Buggy(SearchQA):
+    def step(self, action):
+        raise ZeroDivisionError
+
+
+def _made_by(environment_class):
+    return lambda task: environment_class(task, SEARCH, max_turns=6, reward=RewardConfig())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_lost_environment_ends_its_episode_unscored(workers):
+    engine = _engine()
+    trajectory = _play(engine, environments=_made_by(Failing), workers=workers)
+    assert trajectory.finish_reason is FinishReason.SANDBOX_LOST
+    assert trajectory.is_lost
+    assert trajectory.reward == {}
+    assert sum(trajectory.action_mask) == len(RENDERING.action_ids(ACTIONS[0]))
+    assert not engine.sessions[0].is_open
+
+
+def test_an_environment_that_cannot_be_set_up_is_lost():
+    def unavailable(task):
+        raise EnvironmentLostError("no sandbox is free")
+
+    assert _play(_engine(), environments=unavailable).finish_reason is FinishReason.SANDBOX_LOST
+
+
+@pytest.mark.parametrize("environment_class", [Stuck, StuckAndAsynchronous])
+def test_a_stuck_environment_ends_its_episode_unscored_in_time(environment_class):
+    started = time.perf_counter()
+    trajectory = _play(
+        _engine(), environments=_made_by(environment_class), workers=1, timeout_s=0.05
+    )
+    assert time.perf_counter() - started < 10
+    assert trajectory.finish_reason is FinishReason.TIMEOUT
+    assert trajectory.is_lost
+    assert trajectory.reward == {}
+
+
+def test_an_asynchronous_environment_plays_as_any_other():
+    assert _play(_engine(), environments=_made_by(Asynchronous)) == _play(_engine())
+
+
+def test_an_environment_plays_the_same_in_a_thread():
+    assert _play(_engine(), workers=2) == _play(_engine())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_fault_of_the_program_is_not_taken_for_a_lost_environment(workers):
+    with pytest.raises(ZeroDivisionError):
+        _play(_engine(), environments=_made_by(Buggy), workers=workers)

@@ -1,99 +1,248 @@
+import asyncio
+from itertools import pairwise
+
 import pytest
 import torch
 
-from espalier.config import Profile
-from espalier.rollout.engines import HfDecoder, Lfm2Decoder
-from espalier.rollout.roller import Roller
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
-from espalier.training.packing import TrainingSequence, pack
-from espalier.training.scoring import score
-from tests.unit.tiny import LookupSearch, tiny_policy
+from espalier.artifacts import PolicyError
+from espalier.policy.loading import Policy, save_policy
+from espalier.rollout.engines.engine import KindChoice, Sampling
+from espalier.rollout.engines.lockstep import LockstepEngine
+from espalier.rollout.engines.rowwise_decoder import RowwiseDecoder
+from tests.unit.rollout.models import DECODERS, MODELS, embedded
+from tests.unit.rollout.play import (
+    NEVER,
+    STOPS_OFTEN,
+    StopsAt,
+    engine_over,
+    plain_logprobs,
+    run_sessions,
+    turns,
+)
+from tests.unit.tiny import tiny_policy, tiny_tokenizer
 
-SEARCH = LookupSearch(("Lyon | country: France", "France | currency: Euro"))
-
-
-def _task(number, question):
-    return Task(
-        task_id=f"t{number}",
-        prompt=(Message(role="user", content=question),),
-        verifier=Verifier(gold=("Euro",)),
-        metadata=TaskMetadata(family="chain", split="train", hops=2, source="test"),
-    )
-
-
-TASKS = [
-    _task(0, "What is the currency of the country of Lyon?"),
-    _task(1, "currency of France"),
-    _task(2, "What is the time zone of the country of the country of Lyon and Italy?"),
+PROMPTS = ([30, 31, 32], [40] * 5, list(range(50, 90)))
+OBSERVATIONS = ((60, 61, 62, 63), (70,), tuple(range(100, 140)))
+# more episodes than rows, prompts that are shared, and turns of different lengths
+EPISODES = [
+    turns(PROMPTS[number % 3], seed=number, observations=OBSERVATIONS[: number % 4])
+    for number in range(12)
 ]
 
 
-def _roll(samples=4, **overrides):
-    profile = Profile.model_validate(overrides)
-    return Roller(tiny_policy(), SEARCH, profile).roll_out(
-        TASKS, samples=samples, temperature=1.0, seed=7
+@pytest.mark.parametrize("name", DECODERS)
+def test_logprobs_are_those_of_plain_transformers_over_turns_refills_and_shared_prompts(name):
+    for context, mask, logprobs in run_sessions(engine_over(name, max_rows=5), *EPISODES):
+        expected = plain_logprobs(MODELS[name](), context, mask)
+        torch.testing.assert_close(torch.tensor(logprobs), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_logprobs_are_those_of_the_temperature_that_sampled(temperature):
+    episode = turns(PROMPTS[0], temperature=temperature)
+    ((context, mask, logprobs),) = run_sessions(engine_over(), episode)
+    expected = plain_logprobs(MODELS["lfm2"](), context, mask, temperature=temperature)
+    torch.testing.assert_close(torch.tensor(logprobs), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_session_says_the_same_alone_and_among_others_in_any_order():
+    together = run_sessions(engine_over(max_rows=4), *EPISODES)
+    backwards = run_sessions(engine_over(max_rows=3), *reversed(EPISODES))[::-1]
+    alone = [run_sessions(engine_over(), episode)[0] for episode in EPISODES]
+    assert [context for context, _, _ in together] == [context for context, _, _ in alone]
+    assert [context for context, _, _ in backwards] == [context for context, _, _ in alone]
+
+
+def test_sessions_of_one_prompt_differ_by_their_seed_alone():
+    first, again, other = run_sessions(
+        engine_over(stop_rule=NEVER), *(turns(PROMPTS[0], seed=seed) for seed in (1, 1, 2))
     )
+    assert first == again
+    assert first != other
 
 
-@pytest.mark.parametrize("decoder_class", [Lfm2Decoder, HfDecoder])
-def test_decoder_gives_the_logits_of_a_plain_forward(decoder_class):
-    model = tiny_policy().model
-    ids = torch.randint(20, 300, (4, 18))
-    with torch.no_grad():
-        expected = model(ids).logits
-    decoder = decoder_class(model)
-    hidden = decoder.start(ids[:, :5], rows=torch.arange(4), max_tokens=18)
-    kept = torch.arange(4)
-    for column in range(5, 18):
-        got = decoder.logits(hidden)
-        torch.testing.assert_close(got, expected[kept, column - 1], rtol=1e-4, atol=1e-5)
-        if column == 9:
-            kept = torch.tensor([3, 1])
-            decoder.keep(kept)
-        hidden = decoder.advance(ids[kept, column])
-
-
-def test_logprobs_recorded_at_sampling_equal_those_of_the_trainer():
-    for trajectory in _roll():
-        sequence = TrainingSequence(
-            token_ids=trajectory.token_ids,
-            loss_mask=trajectory.action_mask,
-            behavior_logprobs=trajectory.behavior_logprobs,
-        )
-        batch = pack([sequence], row_tokens=256, gap=2)
-        with torch.no_grad():
-            again = score(tiny_policy().model, batch).logprobs_N
-        torch.testing.assert_close(again, batch.behavior_logprobs_N, rtol=1e-4, atol=2e-5)
-
-
-def test_same_seed_gives_the_same_trajectories():
-    assert _roll() == _roll()
-
-
-def test_greedy_rows_do_not_depend_on_who_shares_the_wave():
-    profile = Profile()
-    together = Roller(tiny_policy(), SEARCH, profile).roll_out(
-        TASKS, samples=1, temperature=0.0, seed=0
+def test_each_row_is_sampled_by_its_own_parameters():
+    engine = engine_over(stop_rule=NEVER)
+    greedy = turns(PROMPTS[0], temperature=0.0)
+    one_of_one = turns(PROMPTS[0], top_k=1)
+    tiny_mass = turns(PROMPTS[0], top_p=1e-6)
+    hot = turns(PROMPTS[0], temperature=5.0)
+    (argmax, _, _), (first, _, certain), (second, _, _), (other, _, _) = run_sessions(
+        engine, greedy, one_of_one, tiny_mass, hot
     )
-    for task, trajectory in zip(TASKS, together, strict=True):
-        alone = Roller(tiny_policy(), SEARCH, profile).roll_out(
-            [task], samples=1, temperature=0.0, seed=0
-        )
-        assert alone[0].token_ids == trajectory.token_ids
+    assert argmax == first == second
+    assert argmax != other
+    assert certain == [0.0] * len(certain)
 
 
-def test_trajectories_stay_within_their_limits():
-    limits = {"max_turns": 2, "max_tokens": 40, "max_turn_tokens": 6}
-    for trajectory in _roll(episode=limits, rollout={"max_rows": 5}):
-        assert len(trajectory.token_ids) <= 40
-        assert len(trajectory.tool_calls) <= 2
-        assert all(turn.action_end - turn.action_start <= 6 for turn in trajectory.turns)
-        assert len(trajectory.token_ids) == len(trajectory.action_mask)
+def test_a_greedy_token_has_the_logprob_that_it_would_have_at_temperature_one():
+    episode = turns(PROMPTS[0], temperature=0.0)
+    ((context, mask, logprobs),) = run_sessions(engine_over(), episode)
+    expected = plain_logprobs(MODELS["lfm2"](), context, mask)
+    torch.testing.assert_close(torch.tensor(logprobs), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_turn_spans_cover_exactly_the_action_mask():
-    for trajectory in _roll():
-        spans = [0] * len(trajectory.token_ids)
-        for turn in trajectory.turns:
-            spans[turn.action_start : turn.action_end] = [1] * (turn.action_end - turn.action_start)
-        assert tuple(spans) == trajectory.action_mask
+def test_an_action_ends_with_its_stop_token_or_at_its_limit():
+    async def sample(engine):
+        session = await engine.open(PROMPTS[0], Sampling(temperature=1.0, seed=3))
+        actions = [await session.sample(max_tokens=4) for _ in range(10)]
+        session.close()
+        return actions
+
+    (actions,) = run_sessions(engine_over(), sample)
+    assert {action.stopped for action in actions} == {True, False}
+    for action in actions:
+        *before, last = action.token_ids
+        assert not STOPS_OFTEN.stop_ids.intersection(before)
+        assert action.stopped == (last in STOPS_OFTEN.stop_ids)
+        assert action.stopped or len(action.token_ids) == 4
+
+
+def test_an_action_may_be_ended_by_a_text_that_several_tokens_spell():
+    class EndsAfterThree(StopsAt):
+        def ends_action(self, action_ids):
+            return len(action_ids) == 3
+
+    engine = engine_over(stop_rule=EndsAfterThree(stop_texts=("</answer>",)))
+    ((_, mask, _),) = run_sessions(engine, turns(PROMPTS[0]))
+    assert sum(mask) == 3
+
+
+def test_each_token_is_forwarded_once_and_a_shared_prompt_once_for_all():
+    engine = engine_over(stop_rule=NEVER, max_rows=3)
+    episodes = [turns(PROMPTS[2], seed=n, observations=OBSERVATIONS[:1]) for n in range(7)]
+    run_sessions(engine, *episodes)
+    own = 12 + len(OBSERVATIONS[0]) + 12
+    assert engine.counters.sampled == 7 * 24
+    assert engine.counters.unique == len(PROMPTS[2]) + 7 * own
+    # the last token of an episode is followed by nothing and never read
+    assert engine.counters.forwarded == engine.counters.unique - 7
+
+
+def test_what_is_observed_before_the_first_action_is_read_as_well():
+    async def observe_first(engine):
+        session = await engine.open(PROMPTS[0], Sampling(temperature=0.0, seed=0))
+        session.observe([60, 61])
+        session.observe([62])
+        return (await session.sample(max_tokens=5)).token_ids
+
+    (observed,) = run_sessions(engine_over(), observe_first)
+    whole = turns([*PROMPTS[0], 60, 61, 62], temperature=0.0, max_tokens=5)
+    ((context, _, _),) = run_sessions(engine_over(), whole)
+    assert list(observed) == context[6:]
+
+
+def test_a_session_that_waits_for_its_tool_does_not_keep_others_waiting():
+    async def slow(engine):
+        session = await engine.open(PROMPTS[0], Sampling(temperature=1.0, seed=0))
+        await session.sample(max_tokens=2)
+        await asyncio.wait_for(others_are_done.wait(), timeout=60)
+        session.observe([60])
+        await session.sample(max_tokens=2)
+        session.close()
+
+    async def quick(engine):
+        await turns(PROMPTS[1], observations=OBSERVATIONS)(engine)
+        others_are_done.set()
+
+    others_are_done = asyncio.Event()
+    run_sessions(engine_over(max_rows=2), slow, quick)
+
+
+def test_a_session_that_is_given_up_frees_its_slot():
+    async def impatient(engine):
+        session = await engine.open(PROMPTS[0], Sampling(temperature=1.0, seed=0))
+        try:
+            await asyncio.wait_for(session.sample(max_tokens=10**6), timeout=0.05)
+        except TimeoutError:
+            return "gave up"
+        finally:
+            session.close()
+            session.close()
+
+    gave_up, (_, mask, _) = run_sessions(
+        engine_over(stop_rule=NEVER, max_rows=1), impatient, turns(PROMPTS[1])
+    )
+    assert gave_up == "gave up"
+    assert sum(mask) == 12
+
+
+def test_who_no_longer_waits_for_a_slot_does_not_get_one():
+    async def holder(engine):
+        session = await engine.open(PROMPTS[0], Sampling(temperature=1.0, seed=0))
+        waiting = asyncio.create_task(engine.open(PROMPTS[1], Sampling(temperature=1.0, seed=0)))
+        await asyncio.sleep(0)
+        session.close()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    run_sessions(engine_over(max_rows=1), holder, turns(PROMPTS[2]))
+
+
+def test_a_step_that_fails_wakes_everybody_with_its_error():
+    class Broken(RowwiseDecoder):
+        def logits(self, hidden_NH):
+            raise RuntimeError("out of memory")
+
+    model = MODELS["lfm2"]()
+    engine = LockstepEngine(model, Broken(model), NEVER, max_rows=1)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        run_sessions(engine, turns(PROMPTS[0]), turns(PROMPTS[1]))
+
+
+def test_one_engine_serves_one_event_loop_after_the_other():
+    engine = engine_over()
+    assert run_sessions(engine, *EPISODES[:3]) == run_sessions(engine, *EPISODES[:3])
+
+
+def test_loaded_weights_sample_from_the_next_session_on(tmp_path):
+    policy = tiny_policy()
+    engine = LockstepEngine(policy.model, RowwiseDecoder(policy.model), NEVER, max_rows=2)
+    save_policy(Policy(tiny_policy(seed=1).model, tiny_tokenizer()), tmp_path)
+    episode = turns(PROMPTS[0], temperature=0.0)
+
+    async def load(engine):
+        session = await engine.open(PROMPTS[0], Sampling(temperature=0.0, seed=0))
+        loading = asyncio.create_task(engine.load_weights(tmp_path, version=5))
+        while_loading = asyncio.create_task(episode(engine))
+        before = await session.sample(max_tokens=12)
+        session.close()
+        await loading
+        return list(before.token_ids), await while_loading
+
+    ((before, (after, _, _)),) = run_sessions(engine, load)
+    old, new = (
+        LockstepEngine(m, RowwiseDecoder(m), NEVER, max_rows=1)
+        for m in (tiny_policy().model, tiny_policy(seed=1).model)
+    )
+    assert run_sessions(old, episode)[0][0] == [*PROMPTS[0], *before]
+    assert run_sessions(new, episode)[0][0] == after
+    assert engine.policy_version == 5
+
+
+def test_weights_of_another_shape_are_refused(tmp_path):
+    save_policy(tiny_policy(), tmp_path)
+    model = MODELS["lfm2"]()
+    engine = LockstepEngine(model, RowwiseDecoder(model), NEVER, max_rows=1)
+    with pytest.raises(PolicyError, match="do not fit the policy in memory"):
+        asyncio.run(engine.load_weights(tmp_path, version=1))
+
+
+def test_a_drawn_kind_has_the_logprob_of_the_mixture():
+    kinds, after = (25, 26), 24
+    choice = KindChoice(epsilon=0.5, after_id=after, kind_ids=kinds)
+    episodes = [
+        turns([30, 31], seed=seed, kind_choice=choice, max_tokens=200) for seed in range(16)
+    ]
+    engine = LockstepEngine(embedded(), DECODERS["embedded policy"](), NEVER, max_rows=16)
+    chosen = 0
+    for context, mask, logprobs in run_sessions(engine, *episodes):
+        policy = plain_logprobs(embedded(), context, mask).exp()
+        sampled = context[2:]
+        for place, (before, token) in enumerate(pairwise(sampled), 1):
+            expected = policy[place]
+            if before == after:
+                chosen += 1
+                expected = 0.5 * expected + (0.25 if token in kinds else 0.0)
+            assert torch.tensor(logprobs[place]).exp() == pytest.approx(float(expected), rel=1e-3)
+    assert chosen

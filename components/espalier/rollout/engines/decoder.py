@@ -1,36 +1,51 @@
-"""What the lock-step engine needs of a model: rows that all hold the same number of tokens."""
+"""What the lock-step engine needs of a model: contexts in slots, any of which may advance."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
 
+from espalier.rollout.engines.pages import Ints
+
 
 class Decoder(Protocol):
-    """Incremental decoding of B rows in lock-step.
+    """Incremental decoding of contexts that lie in numbered slots.
 
-    Every row holds the same number of tokens, so no padding and no attention mask exist. `advance`
-    returns hidden states and `logits` projects only the rows that sample: an observation token
-    that is forced into the cache costs no projection.
+    `advance` returns hidden states, and `logits` projects only those that are sampled from: a
+    token that is read and not sampled after costs no projection.
     """
 
-    def start(self, token_ids_PT: Tensor, *, rows: Tensor, max_tokens: int) -> Tensor:
-        """Forget everything, read T tokens of P prompts, then copy prompt `rows[b]` into row b.
+    def begin(self) -> None:
+        """Forget every context, and take the weights as they are now."""
+        ...
+
+    def end(self) -> None:
+        """Forget every context, and give their memory back."""
+        ...
+
+    def advance(self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints) -> Tensor:
+        """Append tokens to some of the contexts; the others stay as they are.
+
+        Args:
+            slots_R: different slots; a slot that is not in use begins an empty context.
+            counts_R: how many tokens each appends, in ascending order.
+            token_ids_M: the tokens, row after row.
 
         Returns:
-            [B, H] hidden state of each row's last token.
+            [R, H] hidden state of each row's last token.
         """
         ...
 
-    def advance(self, token_ids_B: Tensor) -> Tensor:
-        """Append one token to every row; returns [B, H]."""
-        ...
-
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        """[N, V] logits of the next token."""
+        """[N, V] logits of the next token; the caller may overwrite them."""
         ...
 
-    def keep(self, rows: Tensor) -> None:
-        """Keep only `rows` (indices into the current rows), in that order."""
+    def fork(self, source: int, targets: Sequence[int]) -> None:
+        """Give unused slots a copy of the context of `source`."""
+        ...
+
+    def release(self, slot: int) -> None:
+        """Forget the context of `slot`; it may be used again."""
         ...

@@ -1,69 +1,101 @@
-"""A decoder for LFM2 with its caches laid out beforehand: the embedded policy's fast path.
+"""A decoder for LFM2, the embedded policy's architecture: few, large operations a step.
 
-Same arithmetic as transformers' Lfm2ForCausalLM (a test compares the two), without a cache that is
-copied at every token and without per-layer dispatch.
+Same arithmetic as transformers' Lfm2ForCausalLM (a test compares the two). What a projection reads
+is laid out for it when weights are taken: queries, keys and values are one matrix, and so are the
+two gates of the feed-forward block; the norms before them are folded in. A head's channels are
+interleaved, so that rotating them is one complex product.
 
-Axes: B rows, T tokens, H width, N heads, D head width.
+Axes: M tokens of a step, R rows, H width, N heads, D head width.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import Lfm2ForCausalLM
-from transformers.models.lfm2.modeling_lfm2 import (
-    Lfm2Attention,
-    Lfm2DecoderLayer,
-    Lfm2ShortConv,
-)
+from transformers.models.lfm2.modeling_lfm2 import Lfm2DecoderLayer
+
+from espalier.rollout.engines.paged_attention import PagePool
+from espalier.rollout.engines.pages import Ints, PageCopies, PageTable
+from espalier.rollout.engines.short_convolution import ConvolutionInputs, ShortConvolution
+from espalier.rollout.engines.step_plan import StepPlan, plan_step
 
 
-@dataclass(slots=True)
-class _AttentionCache:
-    keys_BNTD: Tensor
-    values_BNTD: Tensor
+@dataclass(slots=True, kw_only=True)
+class _Attention:
+    """Weights of an attention layer, and what its rows have written."""
+
+    project: Tensor
+    qk_norm_ND: Tensor
+    out: Tensor
+    pool: PagePool = field(default_factory=PagePool)
 
 
-@dataclass(slots=True)
-class _ConvCache:
-    recent_BHK: Tensor
-    """The last kernel - 1 gated inputs."""
+@dataclass(slots=True, kw_only=True)
+class _Layer:
+    mixer: _Attention | ShortConvolution
+    gates: Tensor
+    down: Tensor
 
 
 class Lfm2Decoder:
-    """Lock-step decoding of an Lfm2ForCausalLM; reads the model's weights, never copies them."""
+    """Decodes an Lfm2ForCausalLM with the default rotary embedding.
+
+    Holds the projections of all layers a second time, rearranged; embeddings are read in place.
+    """
 
     def __init__(self, model: Lfm2ForCausalLM) -> None:
         self._model = model
-        self._layers = cast("list[Lfm2DecoderLayer]", list(model.model.layers))
-        self._caches: list[_AttentionCache | _ConvCache] = []
-        self._length = 0
         config = model.config
+        self._eps = config.norm_eps
         self._heads = config.num_attention_heads
-        self._groups = config.num_attention_heads // config.num_key_value_heads
-        self._head_width = config.hidden_size // config.num_attention_heads
-        self._rotary_TD: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
+        self._kv_heads = config.num_key_value_heads
+        self._head_width = getattr(config, "head_dim", None) or (
+            config.hidden_size // config.num_attention_heads
+        )
+        half = self._head_width // 2
+        self._interleaved = torch.arange(self._head_width).view(2, half).T.reshape(-1)
+        self._layers: list[_Layer] = []
+        self._table = PageTable()
+        self._rotations_TD = torch.empty(0, half, dtype=torch.complex64)
 
     @torch.inference_mode()
-    def start(self, token_ids_PT: Tensor, *, rows: Tensor, max_tokens: int) -> Tensor:
-        """See `Decoder.start`."""
-        prompts, self._length = token_ids_PT.shape[0], 0
-        self._caches = [self._empty_cache(layer, prompts, max_tokens) for layer in self._layers]
-        positions = torch.arange(max_tokens)[None]
-        cos, sin = self._model.model.rotary_emb(torch.empty(0), position_ids=positions)
-        self._rotary_TD = (cos[0], sin[0])
-        hidden = self._forward(token_ids_PT)
-        self.keep(rows)
-        return hidden[rows]
+    def begin(self) -> None:
+        """See `Decoder.begin`."""
+        layers = cast("list[Lfm2DecoderLayer]", list(self._model.model.layers))
+        self._layers = [self._taken(layer) for layer in layers]
+        self._table = PageTable()
+
+    def end(self) -> None:
+        """See `Decoder.end`."""
+        self._layers = []
+        self._table = PageTable()
 
     @torch.inference_mode()
-    def advance(self, token_ids_B: Tensor) -> Tensor:
+    def advance(self, slots_R: Ints, counts_R: Ints, token_ids_M: Ints) -> Tensor:
         """See `Decoder.advance`."""
-        return self._forward(token_ids_B[:, None])
+        plan = plan_step(self._table, slots_R, counts_R)
+        rotations_M1D = self._rotations(plan.longest).index_select(0, plan.positions_M)[:, None]
+        inputs = ConvolutionInputs.plan(slots_R, counts_R, self._model.config.conv_L_cache)
+        embeddings = self._model.model.embed_tokens.weight
+        hidden = F.embedding(torch.from_numpy(token_ids_M), embeddings)
+        for layer in self._layers:
+            normed = self._normed(hidden)
+            if isinstance(layer.mixer, ShortConvolution):
+                layer.mixer.add(hidden, normed, inputs)
+            else:
+                attended = self._attend(layer.mixer, normed, rotations_M1D, plan)
+                hidden.addmm_(attended, layer.mixer.out)
+            if layer is self._layers[-1] and len(hidden) > len(slots_R):
+                hidden = hidden.index_select(0, plan.last_R)
+            gate, values = F.linear(self._normed(hidden), layer.gates).chunk(2, dim=1)
+            hidden.addmm_(F.silu(gate).mul_(values), layer.down)
+        return self._model.model.embedding_norm(hidden)
 
     @torch.inference_mode()
     def logits(self, hidden_NH: Tensor) -> Tensor:
@@ -71,75 +103,77 @@ class Lfm2Decoder:
         return self._model.lm_head(hidden_NH)
 
     @torch.inference_mode()
-    def keep(self, rows: Tensor) -> None:
-        """See `Decoder.keep`."""
-        for cache in self._caches:
-            if isinstance(cache, _ConvCache):
-                cache.recent_BHK = cache.recent_BHK[rows]
-            else:
-                cache.keys_BNTD = self._kept(cache.keys_BNTD, rows)
-                cache.values_BNTD = self._kept(cache.values_BNTD, rows)
+    def fork(self, source: int, targets: Sequence[int]) -> None:
+        """See `Decoder.fork`."""
+        self._copy_pages(self._table.fork(source, targets))
+        slots = torch.tensor(targets)
+        for convolution in self._convolutions():
+            convolution.fork(source, slots)
 
-    def _kept(self, cached_BNTD: Tensor, rows: Tensor) -> Tensor:
-        """Copies only the tokens read so far; the rest of the reserved space stays unwritten."""
-        kept = cached_BNTD.new_empty(len(rows), *cached_BNTD.shape[1:])
-        kept[:, :, : self._length] = cached_BNTD[rows, :, : self._length]
-        return kept
+    @torch.inference_mode()
+    def release(self, slot: int) -> None:
+        """See `Decoder.release`."""
+        self._table.release(slot)
+        for convolution in self._convolutions():
+            convolution.release(slot)
+        moved = self._table.compact()
+        if moved is not None:
+            self._copy_pages(moved)
 
-    def _empty_cache(
-        self, layer: Lfm2DecoderLayer, rows: int, max_tokens: int
-    ) -> _AttentionCache | _ConvCache:
-        config = self._model.config
-        if not layer.is_attention_layer:
-            recent = torch.zeros(rows, config.hidden_size, config.conv_L_cache - 1)
-            return _ConvCache(recent)
-        shape = (rows, config.num_key_value_heads, max_tokens, self._head_width)
-        return _AttentionCache(torch.empty(shape), torch.empty(shape))
+    def _convolutions(self) -> list[ShortConvolution]:
+        mixers = (layer.mixer for layer in self._layers)
+        return [mixer for mixer in mixers if isinstance(mixer, ShortConvolution)]
 
-    def _forward(self, token_ids_BT: Tensor) -> Tensor:
-        model = self._model.model
-        hidden = F.embedding(token_ids_BT, model.embed_tokens.weight)
-        for layer, cache in zip(self._layers, self._caches, strict=True):
-            normed = layer.operator_norm(hidden)
-            if isinstance(cache, _ConvCache):
-                hidden = hidden + self._convolve(layer.conv, cache, normed)
-            else:
-                hidden = hidden + self._attend(layer.self_attn, cache, normed)
-            hidden = hidden + layer.feed_forward(layer.ffn_norm(hidden))
-        self._length += token_ids_BT.shape[1]
-        return model.embedding_norm(hidden[:, -1])
+    def _copy_pages(self, copies: PageCopies) -> None:
+        for layer in self._layers:
+            if isinstance(layer.mixer, _Attention):
+                layer.mixer.pool.copy(copies)
 
-    def _convolve(self, conv: Lfm2ShortConv, cache: _ConvCache, normed_BTH: Tensor) -> Tensor:
-        gate_in, gate_out, values = conv.in_proj(normed_BTH).transpose(1, 2).chunk(3, dim=1)
-        extended = torch.cat((cache.recent_BHK, gate_in * values), dim=2)
-        cache.recent_BHK = extended[:, :, -cache.recent_BHK.shape[2] :].contiguous()
-        weight_HK = conv.conv.weight.squeeze(1)
-        if normed_BTH.shape[1] == 1:
-            mixed = (extended * weight_HK).sum(dim=2, keepdim=True)
-        else:
-            mixed = F.conv1d(extended, conv.conv.weight, groups=weight_HK.shape[0])
-        return conv.out_proj((gate_out * mixed).transpose(1, 2))
+    def _normed(self, hidden: Tensor) -> Tensor:
+        """Scaled to unit mean square; the norm's own weight is in the projection that follows."""
+        mean = hidden.square().mean(-1, keepdim=True)
+        return hidden * mean.add_(self._eps).rsqrt_()
 
-    def _attend(self, attn: Lfm2Attention, cache: _AttentionCache, normed_BTH: Tensor) -> Tensor:
-        batch, new, _ = normed_BTH.shape
-        start, end = self._length, self._length + new
-        shape = (batch, new, -1, self._head_width)
-        cos, sin = (table[start:end, None] for table in self._rotary_TD)
-        queries = _rotated(attn.q_layernorm(attn.q_proj(normed_BTH).view(shape)), cos, sin)
-        keys = _rotated(attn.k_layernorm(attn.k_proj(normed_BTH).view(shape)), cos, sin)
-        cache.keys_BNTD[:, :, start:end] = keys.transpose(1, 2)
-        cache.values_BNTD[:, :, start:end] = attn.v_proj(normed_BTH).view(shape).transpose(1, 2)
-        attended = F.scaled_dot_product_attention(
-            queries.transpose(1, 2),
-            cache.keys_BNTD[:, :, :end],
-            cache.values_BNTD[:, :, :end],
-            is_causal=new > 1,
-            enable_gqa=self._groups > 1,
+    def _attend(
+        self, mixer: _Attention, normed_MH: Tensor, rotations_M1D: Tensor, plan: StepPlan
+    ) -> Tensor:
+        heads, both, width = self._heads, self._heads + self._kv_heads, self._head_width
+        qkv = F.linear(normed_MH, mixer.project).view(len(normed_MH), -1, width)
+        qk = self._normed(qkv[:, :both]).mul_(mixer.qk_norm_ND)
+        pairs = torch.view_as_complex(qk.view(*qk.shape[:2], width // 2, 2))
+        rotated = torch.view_as_real(pairs.mul_(rotations_M1D)).view(qk.shape)
+        kv = (rotated[:, heads:], qkv[:, both:])
+        return mixer.pool.attend(rotated[:, :heads], kv, plan).flatten(1)
+
+    def _rotations(self, tokens: int) -> Tensor:
+        """[at least `tokens`, D / 2] complex."""
+        if tokens > len(self._rotations_TD):
+            positions = torch.arange(2 * tokens)[None]
+            cos, sin = self._model.model.rotary_emb(torch.empty(0), position_ids=positions)
+            half = self._head_width // 2
+            self._rotations_TD = torch.complex(cos[0, :, :half], sin[0, :, :half])
+        return self._rotations_TD
+
+    def _taken(self, layer: Lfm2DecoderLayer) -> _Layer:
+        block, norm_H = layer.feed_forward, layer.operator_norm.weight
+        is_attention = layer.is_attention_layer
+        return _Layer(
+            mixer=self._attention(layer) if is_attention else ShortConvolution(layer.conv, norm_H),
+            gates=torch.cat((block.w1.weight, block.w3.weight)) * layer.ffn_norm.weight,
+            down=block.w2.weight.T,
         )
-        return attn.out_proj(attended.transpose(1, 2).reshape(batch, new, -1))
 
-
-def _rotated(states_BTND: Tensor, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:
-    half = states_BTND.shape[-1] // 2
-    turned = torch.cat((-states_BTND[..., half:], states_BTND[..., :half]), dim=-1)
-    return states_BTND * cos_T1D + turned * sin_T1D
+    def _attention(self, layer: Lfm2DecoderLayer) -> _Attention:
+        attn, width = layer.self_attn, self._head_width
+        q, k = (
+            part.weight.view(-1, width, part.in_features)[:, self._interleaved].flatten(0, 1)
+            for part in (attn.q_proj, attn.k_proj)
+        )
+        q_norm_D = attn.q_layernorm.weight[self._interleaved] * width**-0.5
+        k_norm_D = attn.k_layernorm.weight[self._interleaved]
+        norms_ND = (q_norm_D.expand(self._heads, width), k_norm_D.expand(self._kv_heads, width))
+        return _Attention(
+            project=torch.cat((q, k, attn.v_proj.weight)) * layer.operator_norm.weight,
+            qk_norm_ND=torch.cat(norms_ND),
+            out=attn.out_proj.weight.T,
+        )

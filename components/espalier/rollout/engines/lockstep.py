@@ -1,137 +1,198 @@
-"""The lock-step engine: every live row advances by one token a step, sampled or forced.
+"""The lock-step engine: in this process, on the CPU, all rows that can advance do so together.
 
-A prompt shared by the rows of a group is read once; observation tokens are forced into the cache
-that the policy already has, so no token is ever forwarded twice; log-probs are recorded as the
-tokens are drawn; dead rows leave the cache when too few are alive.
+A step reads what its rows have not read yet (a token each, or a whole prompt or observation) and
+draws one token for each. Rows whose environment is at work are not part of it; a slot that is given
+back is taken by the next waiting session; no token is read twice by the same row, and a prompt that
+rows share is read by one of them.
+
+Axes: N rows of a step, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 
+import numpy as np
 import torch
-from torch import Tensor
+from transformers import PreTrainedModel
 
+from espalier.policy.loading import load_weights_into
 from espalier.rollout.engines.decoder import Decoder
+from espalier.rollout.engines.drawing import draw
+from espalier.rollout.engines.engine import Completion, EngineCounters, Sampling, StopRule
+from espalier.rollout.engines.pages import Ints
+from espalier.rollout.engines.prefixes import Prefixes, Ready
+from espalier.rollout.engines.row_state import RowState
+from espalier.rollout.engines.slots import Prompt, Slots
+
+_MAX_STEP_TOKENS = 4096
+"""No further row begins to read in a step that has so many tokens: bounds the step's memory."""
 
 
-class Row(Protocol):
-    """One episode, seen as a stream of tokens."""
+class LockstepSession:
+    """One context of a `LockstepEngine`."""
 
-    prompt_ids: tuple[int, ...]
+    def __init__(self, engine: LockstepEngine, slot: int) -> None:
+        self._engine = engine
+        self._slot = slot
+        self._is_open = True
 
-    def forced_token(self) -> int | None:
-        """The next token that is not the policy's choice, or None where the policy chooses."""
-        ...
+    def observe(self, token_ids: Sequence[int]) -> None:
+        """See `Session.observe`."""
+        self._engine.observe(self._slot, token_ids)
 
-    def sampled(self, token_id: int, logprob: float) -> None:
-        """The policy chose `token_id`."""
-        ...
+    async def sample(self, *, max_tokens: int) -> Completion:
+        """See `Session.sample`."""
+        return await self._engine.sample(self._slot, max_tokens)
 
-    @property
-    def done(self) -> bool:
-        """Whether the episode is over."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How tokens are drawn; temperature 0 takes the most likely one."""
-
-    temperature: float
-    generator: torch.Generator
-
-
-@dataclass(slots=True)
-class EngineCounters:
-    """Tokens forwarded (a prompt of a group counted once), and tokens sampled."""
-
-    forwarded: int = 0
-    sampled: int = 0
+    def close(self) -> None:
+        """See `Session.close`."""
+        if self._is_open:
+            self._is_open = False
+            self._engine.close(self._slot)
 
 
 class LockstepEngine:
-    """Plays rows to their end on one decoder."""
+    """Samples from `model`, which a trainer may change between roll-outs; see `engine.Engine`."""
 
-    def __init__(self, decoder: Decoder, *, compact_below: float, pad_id: int) -> None:
-        self._decoder = decoder
-        self._compact_below = compact_below
-        self._pad_id = pad_id
+    def __init__(
+        self, model: PreTrainedModel, decoder: Decoder, stop_rule: StopRule, *, max_rows: int
+    ) -> None:
+        self.policy_version = 0
         self.counters = EngineCounters()
+        self._model = model
+        self._decoder = decoder
+        self._stop_rule = stop_rule
+        self._max_rows = max_rows
+        self._is_stop_V = np.zeros(model.config.get_text_config().vocab_size, bool)
+        self._is_stop_V[list(stop_rule.stop_ids)] = True
+        self._slots = Slots(max_rows)
+        self._work = asyncio.Event()
+        self._begin()
 
-    def play(self, rows: Sequence[Row], sampling: Sampling, *, max_tokens: int) -> None:
-        """Advance all rows until each is done.
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """See `Engine.serving`."""
+        self._slots = Slots(self._max_rows)
+        self._begin()
+        self._work = asyncio.Event()
+        driver = asyncio.create_task(self._drive())
+        driver.add_done_callback(self._pass_on)
+        try:
+            yield
+        finally:
+            driver.cancel()
+            self._decoder.end()
 
-        Args:
-            rows: at most as many as the cache may hold; rows with equal prompts share one prefill.
-            sampling: temperature and the generator that makes the draw repeatable.
-            max_tokens: upper bound of a row's length, which the cache reserves.
-        """
-        hidden_BH = self._prefill(rows, max_tokens)
-        slots: list[Row | None] = list(rows)
+    async def open(self, prompt_ids: Sequence[int], sampling: Sampling) -> LockstepSession:
+        """See `Engine.open`."""
+        prompt = tuple(prompt_ids)
+        assert prompt, "a context begins with at least one token"
+        slot = await self._slots.take(prompt)
+        if prompt not in self._known:
+            self._known.add(prompt)
+            self.counters.unique += len(prompt)
+        self._rows.open(slot, prompt, sampling)
+        self._prefixes.opened(slot, prompt)
+        return LockstepSession(self, slot)
+
+    async def load_weights(self, policy_dir: Path, version: int) -> None:
+        """See `Engine.load_weights`; open sessions end with the weights that they began with."""
+        await self._slots.pause()
+        load_weights_into(self._model, policy_dir)
+        self._begin()
+        self.policy_version = version
+        self._slots.resume()
+
+    def observe(self, slot: int, token_ids: Sequence[int]) -> None:
+        """For `LockstepSession`."""
+        if token_ids:
+            self.counters.unique += len(token_ids)
+            self._prefixes.diverged(slot)
+            self._rows.append(slot, token_ids)
+
+    async def sample(self, slot: int, max_tokens: int) -> Completion:
+        """For `LockstepSession`."""
+        if self._failure is not None:
+            raise self._failure
+        self._rows.start(slot, max_tokens)
+        self._actions[slot] = asyncio.get_running_loop().create_future()
+        self._work.set()
+        return await self._actions[slot]
+
+    def close(self, slot: int) -> None:
+        """For `LockstepSession`."""
+        self._rows.close(slot)
+        self._actions.pop(slot, None)
+        self._prefixes.diverged(slot)
+        self._decoder.release(slot)
+        self._slots.give_back(slot)
+
+    def _begin(self) -> None:
+        """Forget every context."""
+        self._decoder.begin()
+        self._rows = RowState(self._max_rows)
+        self._prefixes = Prefixes(self._decoder, self._slots, first_spare=self._max_rows)
+        self._actions: dict[int, asyncio.Future[Completion]] = {}
+        self._known: set[Prompt] = set()
+        self._failure: BaseException | None = None
+
+    async def _drive(self) -> None:
         while True:
-            next_ids = self._next_tokens(slots, hidden_BH, sampling)
-            slots = [row if row is not None and not row.done else None for row in slots]
-            live = [index for index, row in enumerate(slots) if row is not None]
-            if not live:
-                return
-            if len(live) < self._compact_below * len(slots):
-                self._decoder.keep(torch.tensor(live))
-                slots = [slots[index] for index in live]
-                next_ids = [next_ids[index] for index in live]
-            hidden_BH = self._decoder.advance(torch.tensor(next_ids))
-            self.counters.forwarded += len(next_ids)
+            await self._work.wait()
+            self._step()
+            # The first turn of the loop wakes the episodes that got their action: they act and
+            # sample again, or close. The second one wakes those that take over a slot.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if not self._rows.is_sampling_S.any():
+                self._work.clear()
 
-    def _prefill(self, rows: Sequence[Row], max_tokens: int) -> Tensor:
-        """Read the part of the prompts that all rows have: one forward over the distinct ones."""
-        shared = min(len(row.prompt_ids) for row in rows)
-        distinct = list(dict.fromkeys(row.prompt_ids[:shared] for row in rows))
-        number = {prefix: index for index, prefix in enumerate(distinct)}
-        owners = torch.tensor([number[row.prompt_ids[:shared]] for row in rows])
-        for row in rows:
-            for _ in range(shared):
-                row.forced_token()
-        self.counters.forwarded += len(distinct) * shared
-        return self._decoder.start(torch.tensor(distinct), rows=owners, max_tokens=max_tokens)
+    def _pass_on(self, driver: asyncio.Task[None]) -> None:
+        """Let no session wait for ever where a step failed."""
+        if driver.cancelled():
+            return
+        self._failure = driver.exception()
+        assert self._failure is not None, "the driver runs until it is cancelled"
+        self._slots.fail(self._failure)
+        for action in self._actions.values():
+            if not action.done():
+                action.set_exception(self._failure)
 
-    def _next_tokens(
-        self, slots: Sequence[Row | None], hidden_BH: Tensor, sampling: Sampling
-    ) -> list[int]:
-        next_ids = [self._pad_id] * len(slots)
-        choosing = []
-        for index, row in enumerate(slots):
-            if row is None:
-                continue
-            forced = row.forced_token()
-            if forced is None:
-                choosing.append((index, row))
-            else:
-                next_ids[index] = forced
-        if choosing:
-            at = torch.tensor([index for index, _ in choosing])
-            token_ids, logprobs = draw(self._decoder.logits(hidden_BH[at]), sampling)
-            self.counters.sampled += len(choosing)
-            for (index, row), token_id, logprob in zip(choosing, token_ids, logprobs, strict=True):
-                row.sampled(token_id, logprob)
-                next_ids[index] = token_id
-        return next_ids
+    def _step(self) -> None:
+        active_N = np.nonzero(self._rows.is_sampling_S)[0]
+        followers = self._prefixes.followers(active_N)
+        readers_N = np.setdiff1d(active_N, followers) if followers else active_N
+        ready = self._prefixes.join(followers, self._read(readers_N))
+        slots_N = ready.slots_N
+        drawn = draw(self._decoder.logits(ready.hidden_NH), self._rows.sampling(slots_N))
+        self._rows.write(slots_N, drawn)
+        self.counters.sampled += len(slots_N)
+        self.counters.unique += len(slots_N)
+        is_stop_N = self._is_stop_V[drawn.token_ids_N]
+        if self._stop_rule.stop_texts:
+            is_stop_N |= np.array([self._ends_in_text(slot) for slot in slots_N.tolist()])
+        is_over_N = is_stop_N | self._rows.is_full(slots_N)
+        for row in np.nonzero(is_over_N)[0].tolist():
+            slot = int(slots_N[row])
+            completion = self._rows.finish(slot, stopped=bool(is_stop_N[row]))
+            self._actions.pop(slot).set_result(completion)
 
+    def _read(self, slots_N: Ints) -> Ready:
+        """Forward everything that the rows have not read, or as much as a step takes."""
+        order = np.argsort(self._rows.num_unread_S[slots_N], kind="stable")
+        slots_N = slots_N[order]
+        counts_N = self._rows.num_unread_S[slots_N]
+        fits = int(np.searchsorted(np.cumsum(counts_N) - counts_N, _MAX_STEP_TOKENS))
+        slots_N, counts_N = slots_N[:fits], counts_N[:fits]
+        if not len(slots_N):
+            return Ready(slots_N, torch.zeros(0, self._model.config.get_text_config().hidden_size))
+        token_ids_M = self._rows.read(slots_N)
+        self.counters.forwarded += len(token_ids_M)
+        return Ready(slots_N, self._decoder.advance(slots_N, counts_N, token_ids_M))
 
-def draw(logits_NV: Tensor, sampling: Sampling) -> tuple[list[int], list[float]]:
-    """Draw one token a row and return it with its log-prob under the sampling distribution (nats).
-
-    At temperature 0 the log-prob is that of temperature 1: a greedy choice has probability one,
-    which tells nothing.
-    """
-    if sampling.temperature == 0:
-        logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
-        chosen_N = logits_NV.argmax(dim=-1)
-    else:
-        logprobs_NV = torch.log_softmax(logits_NV / sampling.temperature, dim=-1)
-        # Gumbel's trick: one pass instead of multinomial's sort, and repeatable by the generator
-        noise_NV = torch.rand(logits_NV.shape, generator=sampling.generator).clamp_min_(1e-20)
-        chosen_N = (logprobs_NV - (-noise_NV.log()).log()).argmax(dim=-1)
-    chosen_logprobs_N = logprobs_NV.gather(1, chosen_N[:, None]).squeeze(1)
-    return chosen_N.tolist(), chosen_logprobs_N.tolist()
+    def _ends_in_text(self, slot: int) -> bool:
+        return self._stop_rule.ends_action(self._rows.action_ids(slot))

@@ -1,0 +1,150 @@
+"""One contract for every decoder: what it says of a context is what plain transformers says."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from espalier.rollout.engines.hf_decoder import HfDecoder, is_pageable
+from espalier.rollout.engines.pages import PAGE
+from tests.unit.rollout import models
+from tests.unit.rollout.models import DECODERS, MODELS
+
+ROWS, LONGEST = 7, 3 * PAGE
+
+
+class Checked:
+    """Drives a decoder along fixed texts and compares each of its answers with a plain forward."""
+
+    def __init__(self, name):
+        model = MODELS[name]()
+        numbers = np.random.default_rng(0).integers(20, 250, (ROWS, LONGEST))
+        with torch.no_grad():
+            self._expected = model(torch.from_numpy(numbers)).logits
+        self._texts = numbers
+        self.lengths = [0] * ROWS
+        self._text_of = list(range(ROWS))
+        self._decoder = DECODERS[name]()
+        self._decoder.begin()
+
+    def advance(self, counts):
+        """Append `counts[row]` tokens to each row that is named."""
+        rows = sorted(counts, key=lambda row: counts[row])
+        parts = [self._next_tokens(row, counts[row]) for row in rows]
+        hidden = self._decoder.advance(
+            np.array(rows), np.array([counts[row] for row in rows]), np.concatenate(parts)
+        )
+        for row in rows:
+            self.lengths[row] += counts[row]
+        last = [self.lengths[row] - 1 for row in rows]
+        expected = self._expected[[self._text_of[row] for row in rows], last]
+        torch.testing.assert_close(self._decoder.logits(hidden), expected, rtol=1e-4, atol=1e-4)
+
+    def fork(self, source, targets):
+        self._decoder.fork(source, targets)
+        for target in targets:
+            self.lengths[target] = self.lengths[source]
+            self._text_of[target] = self._text_of[source]
+
+    def release(self, row):
+        self._decoder.release(row)
+        self.lengths[row] = 0
+        self._text_of[row] = row
+
+    def _next_tokens(self, row, count):
+        return self._texts[self._text_of[row], self.lengths[row] : self.lengths[row] + count]
+
+
+@pytest.fixture(params=DECODERS)
+def checked(request):
+    return Checked(request.param)
+
+
+def test_rows_of_different_lengths_advance_together(checked):
+    checked.advance({0: 3, 1: 5, 2: PAGE + 4, 3: 1})
+    for _ in range(4):
+        checked.advance(dict.fromkeys(range(4), 1))
+
+
+def test_some_rows_read_an_observation_while_others_sample(checked):
+    checked.advance(dict.fromkeys(range(5), 6))
+    checked.advance({0: 1, 1: 1, 2: 1, 3: 9, 4: 20})
+    checked.advance({0: 1, 1: 3, 2: 1, 3: 1, 4: 1})
+
+
+def test_a_row_that_waits_for_its_tool_keeps_its_context(checked):
+    checked.advance({0: 6, 1: 4})
+    for _ in range(PAGE):
+        checked.advance({1: 1})
+    checked.advance({0: 1, 1: 1})
+
+
+def test_a_context_grows_over_the_border_of_a_page(checked):
+    checked.advance({0: PAGE - 1, 1: PAGE})
+    for _ in range(3):
+        checked.advance({0: 1, 1: 1})
+    checked.advance({0: 2 * PAGE - 8, 1: 1})
+
+
+def test_a_forked_context_goes_its_own_way(checked):
+    checked.advance({0: PAGE + 3})
+    checked.fork(0, [2, 5])
+    checked.advance({0: 1, 2: 4, 5: 1})
+    checked.advance({0: 1, 2: 1, 5: 9})
+
+
+def test_a_released_slot_begins_anew(checked):
+    checked.advance({0: 10, 1: 3, 2: 40})
+    checked.release(2)
+    checked.release(0)
+    checked.advance({0: 1, 1: 1})
+    checked.advance({0: 7, 1: 1, 2: 5})
+
+
+def test_any_order_of_reading_sampling_forking_and_leaving_is_exact(checked):
+    rng = random.Random(1)
+    for _ in range(25):
+        counts = {row: rng.choice((1, 1, 1, 2, 7, PAGE)) for row in rng.sample(range(ROWS), 5)}
+        leaving = [row for row in counts if checked.lengths[row] + counts[row] > LONGEST]
+        for row in leaving:
+            checked.release(row)
+        sources = [row for row in range(ROWS) if checked.lengths[row]]
+        if leaving and sources:
+            checked.fork(rng.choice(sources), leaving[:2])
+        checked.advance({row: counts[row] for row in counts if row not in leaving} or {0: 1})
+
+
+def test_a_model_in_training_is_decoded_without_its_dropout_and_stays_in_training():
+    model = models.qwen3()
+    model.train()
+    assert is_pageable(model)
+    assert model.training
+    model.eval()
+
+
+@pytest.mark.parametrize("name", ["qwen3", "llama", "gpt2"])
+def test_full_attention_is_decoded_in_pages(name):
+    assert is_pageable(MODELS[name]())
+
+
+@pytest.mark.parametrize("name", ["windowed", "lfm2"])
+def test_windows_and_convolutions_are_not_decoded_in_pages(name):
+    assert not is_pageable(MODELS[name]())
+
+
+def test_the_twin_that_decodes_reads_weights_that_were_changed_in_place():
+    model = models.llama.__wrapped__()
+    decoder = HfDecoder(model)
+    ids = np.arange(20, 25)
+    decoder.begin()
+    before = decoder.logits(decoder.advance(np.array([0]), np.array([5]), ids))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    decoder.begin()
+    after = decoder.logits(decoder.advance(np.array([0]), np.array([5]), ids))
+    with torch.no_grad():
+        expected = model(torch.from_numpy(ids)[None]).logits[0, -1:]
+    assert not torch.allclose(before, after)
+    torch.testing.assert_close(after, expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,178 @@
+import pytest
+import torch
+
+from espalier.artifacts import PolicyError
+from espalier.config import Profile, RewardConfig
+from espalier.environments import STOP_TAGS, EnvironmentLostError, SearchQA
+from espalier.policy.loading import save_policy
+from espalier.policy.rendering import Rendering
+from espalier.rollout.engines.choice import lockstep_engine
+from espalier.rollout.roller import Roller
+from espalier.rollout.trajectory import FinishReason
+from espalier.tasks import Message, Task, TaskMetadata, Verifier
+from tests.unit.tiny import LookupSearch, tiny_policy, tiny_tokenizer
+
+SEARCH = LookupSearch(("Lyon | country: France", "France | currency: Euro"))
+
+
+def _task(number, question):
+    return Task(
+        task_id=f"t{number}",
+        prompt=(Message(role="user", content=question),),
+        verifier=Verifier(gold=("Euro",)),
+        metadata=TaskMetadata(family="chain", split="train", hops=2, source="test"),
+    )
+
+
+TASKS = [
+    _task(0, "What is the currency of the country of Lyon?"),
+    _task(1, "currency of France"),
+    _task(2, "What is the time zone of the country of the country of Lyon and Italy?"),
+]
+
+
+def _roll(samples=4, **overrides):
+    profile = Profile.model_validate(overrides)
+    return Roller.local(tiny_policy(), SEARCH, profile).roll_out(
+        TASKS, samples=samples, temperature=1.0, seed=7
+    )
+
+
+def _plain_logprobs(model, token_ids):
+    ids = torch.tensor([token_ids])
+    with torch.no_grad():
+        logprobs = model(ids).logits[0, :-1].log_softmax(-1)
+    return logprobs.gather(1, ids[0, 1:, None])[:, 0]
+
+
+def test_recorded_logprobs_are_those_of_a_plain_forward_of_the_recorded_tokens():
+    model = tiny_policy().model
+    for trajectory in _roll():
+        sampled = torch.tensor(trajectory.action_mask[1:], dtype=torch.bool)
+        recorded = torch.tensor(trajectory.behavior_logprobs[1:])
+        expected = _plain_logprobs(model, trajectory.token_ids)
+        torch.testing.assert_close(recorded[sampled], expected[sampled], rtol=1e-4, atol=1e-4)
+        assert not recorded[~sampled].any()
+
+
+def test_some_sampled_text_would_be_tokenised_otherwise_and_is_not():
+    rendering = Rendering(tiny_tokenizer(), STOP_TAGS)
+    changed = [
+        trajectory
+        for trajectory in _roll()
+        for turn in trajectory.turns
+        for ids in [trajectory.token_ids[turn.action_start : turn.action_end]]
+        if rendering.action_ids(rendering.text(ids)) != ids
+    ]
+    # the plain forward of the test above is over these very ids
+    assert changed
+
+
+def test_trajectories_come_task_by_task():
+    assert [t.group_id for t in _roll(samples=2)] == ["t0", "t0", "t1", "t1", "t2", "t2"]
+
+
+def test_same_seed_gives_the_same_trajectories():
+    assert _roll() == _roll()
+
+
+def test_the_number_of_rows_changes_nothing():
+    few = _roll(rollout={"max_rows": 2})
+    assert [t.token_ids for t in few] == [t.token_ids for t in _roll()]
+
+
+def test_attempts_at_one_task_differ():
+    assert len({t.token_ids for t in _roll(samples=4)[:4]}) > 1
+
+
+def test_greedy_rows_do_not_depend_on_who_plays_beside_them():
+    together = Roller.local(tiny_policy(), SEARCH, Profile()).roll_out(
+        TASKS, samples=1, temperature=0.0, seed=0
+    )
+    for task, trajectory in zip(TASKS, together, strict=True):
+        alone = Roller.local(tiny_policy(), SEARCH, Profile()).roll_out(
+            [task], samples=1, temperature=0.0, seed=0
+        )
+        assert alone[0].token_ids == trajectory.token_ids
+
+
+@pytest.mark.parametrize("overflow", ["stop", "truncate"])
+def test_trajectories_stay_within_their_limits(overflow):
+    limits = {"max_turns": 2, "max_tokens": 40, "max_turn_tokens": 6, "overflow": overflow}
+    for trajectory in _roll(episode=limits, rollout={"max_rows": 5}):
+        assert all(w.stop - w.start <= 40 for w in trajectory.windows)
+        assert len(trajectory.tool_calls) <= 2
+        assert all(turn.action_end - turn.action_start <= 6 for turn in trajectory.turns)
+        assert len(trajectory.token_ids) == len(trajectory.action_mask)
+
+
+def test_turn_spans_cover_exactly_the_action_mask():
+    for trajectory in _roll():
+        spans = [0] * len(trajectory.token_ids)
+        for turn in trajectory.turns:
+            spans[turn.action_start : turn.action_end] = [1] * (turn.action_end - turn.action_start)
+        assert tuple(spans) == trajectory.action_mask
+
+
+def test_a_roller_counts_its_tokens_and_its_time():
+    roller = Roller.local(tiny_policy(), SEARCH, Profile())
+    trajectories = roller.roll_out(TASKS, samples=3, temperature=1.0, seed=0)
+    assert roller.action_tokens == sum(sum(t.action_mask) for t in trajectories)
+    prompts = sum(len(roller.rendering.prompt_ids(task.prompt)) for task in TASKS)
+    read = sum(len(t.token_ids) - t.action_mask.index(1) for t in trajectories)
+    assert roller.unique_tokens == prompts + read
+    assert roller.total_tokens <= roller.unique_tokens
+    assert roller.seconds > 0
+
+
+def test_lost_environments_are_counted_and_cost_no_other_episode():
+    class LostOnLyon(SearchQA):
+        def step(self, action):
+            if self._task.task_id == "t0":
+                raise EnvironmentLostError("the sandbox is gone")
+            return super().step(action)
+
+    policy = tiny_policy()
+    rendering = Rendering(policy.tokenizer, STOP_TAGS)
+    roller = Roller(
+        lockstep_engine(policy.model, rendering, max_rows=4),
+        rendering,
+        lambda task: LostOnLyon(task, SEARCH, max_turns=6, reward=RewardConfig()),
+        Profile.model_validate({"episode": {"max_turn_tokens": 200, "max_tokens": 224}}),
+    )
+    trajectories = roller.roll_out(TASKS, samples=6, temperature=1.0, seed=0)
+    lost = [t for t in trajectories if t.is_lost]
+    assert lost
+    assert roller.losses == {FinishReason.SANDBOX_LOST: len(lost)}
+    assert {t.task_id for t in lost} == {"t0"}
+
+
+def test_a_policy_directory_is_played_and_then_another(tmp_path):
+    save_policy(tiny_policy(), tmp_path / "0")
+    save_policy(tiny_policy(seed=1), tmp_path / "1")
+    roller = Roller.open(tmp_path / "0", SEARCH, Profile())
+    first = roller.roll_out(TASKS, samples=1, temperature=0.0, seed=0)
+    roller.load_weights(tmp_path / "1", version=4)
+    second = roller.roll_out(TASKS, samples=1, temperature=0.0, seed=0)
+    assert [t.policy_version for t in first + second] == [0] * 3 + [4] * 3
+    assert first[0].behavior_logprobs != second[0].behavior_logprobs
+
+
+def test_a_policy_changed_in_memory_is_sampled_from_as_it_is():
+    policy = tiny_policy()
+    roller = Roller.local(policy, SEARCH, Profile())
+    roller.roll_out(TASKS, samples=1, temperature=0.0, seed=0)
+    policy.model.load_state_dict(tiny_policy(seed=1).model.state_dict())
+    roller.policy_version = 1
+    changed = roller.roll_out(TASKS, samples=1, temperature=0.0, seed=0)
+    fresh = Roller.local(tiny_policy(seed=1), SEARCH, Profile())
+    fresh.policy_version = 1
+    assert changed == fresh.roll_out(TASKS, samples=1, temperature=0.0, seed=0)
+
+
+def test_a_task_of_an_unknown_environment_is_refused():
+    strange = TASKS[0].model_copy(update={"environment": "chess"})
+    with pytest.raises(PolicyError, match="no environment named 'chess'"):
+        Roller.local(tiny_policy(), SEARCH, Profile()).roll_out(
+            [strange], samples=1, temperature=0.0, seed=0
+        )
