@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,9 +55,9 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
     candidates = _candidates(tasks, config.candidates if config.enabled else 0, profile.seed)
     search = SearchTool.open(inputs.knowledge, "train", profile.search)
     roller = Roller.open(inputs.warm_policy / "policy", search, profile)
-    successes = _count_successes(profile, roller, candidates, tracker)
-    attempts = config.rollouts_per_task
-    rates = {task.task_id: successes[task.task_id] / attempts for task in candidates}
+    tallies = _judge(profile, roller, candidates, tracker)
+    candidates = [task for task in candidates if tallies[task.task_id].attempts]
+    rates = {task.task_id: tallies[task.task_id].pass_rate for task in candidates}
     kept = keep_learnable(candidates, rates, config.pass_rate_band)
     if candidates and not kept:
         tracker.note(
@@ -68,9 +69,9 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
         draft.rows["candidates"] = len(candidates)
         draft.rows["kept"] = write_tasks(draft.path / "kept.jsonl", kept)
         write_tasks(draft.path / "tasks.jsonl", tasks)
-        _write_pass_rates(draft.path / "pass_rates.parquet", candidates, successes, kept, attempts)
+        _write_pass_rates(draft.path / "pass_rates.parquet", candidates, tallies, kept)
         (draft.path / "rollouts.json").write_text(
-            json.dumps({"rollouts": len(candidates) * attempts})
+            json.dumps({"rollouts": sum(tally.attempts for tally in tallies.values())})
         )
     tracker.metrics({"candidates": len(candidates), "kept": len(kept)})
     return draft.published
@@ -82,11 +83,23 @@ def _candidates(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
     return [tasks[index] for index in sorted(order[:count])]
 
 
-def _count_successes(
+@dataclass(slots=True)
+class _Tally:
+    """Attempts at a task that were judged: one whose environment failed says nothing of it."""
+
+    attempts: int = 0
+    successes: int = 0
+
+    @property
+    def pass_rate(self) -> float:
+        return self.successes / self.attempts
+
+
+def _judge(
     profile: Profile, roller: Roller, candidates: Sequence[Task], tracker: Tracker
-) -> dict[str, int]:
+) -> dict[str, _Tally]:
     samples = profile.curriculum.rollouts_per_task
-    successes = dict.fromkeys((task.task_id for task in candidates), 0)
+    tallies = {task.task_id: _Tally() for task in candidates}
     with tracker.progress("filter curriculum", len(candidates)) as progress:
         for start in range(0, len(candidates), _CHUNK_TASKS):
             chunk = candidates[start : start + _CHUNK_TASKS]
@@ -94,17 +107,18 @@ def _count_successes(
             for trajectory in roller.roll_out(
                 chunk, samples=samples, temperature=profile.training.temperature, seed=seed
             ):
-                successes[trajectory.task_id] += trajectory.reward["outcome"] > 0
+                if not trajectory.is_lost:
+                    tallies[trajectory.task_id].attempts += 1
+                    tallies[trajectory.task_id].successes += trajectory.reward["outcome"] > 0
             progress.advance(len(chunk))
-    return successes
+    return tallies
 
 
 def _write_pass_rates(
     path: Path,
     candidates: Sequence[Task],
-    successes: dict[str, int],
+    tallies: dict[str, _Tally],
     kept: Sequence[Task],
-    attempts: int,
 ) -> None:
     kept_ids = {task.task_id for task in kept}
     rows = [
@@ -112,9 +126,9 @@ def _write_pass_rates(
             "task_id": task.task_id,
             "family": task.metadata.family,
             "hops": task.metadata.hops,
-            "attempts": attempts,
-            "successes": successes[task.task_id],
-            "pass_rate": successes[task.task_id] / attempts,
+            "attempts": tallies[task.task_id].attempts,
+            "successes": tallies[task.task_id].successes,
+            "pass_rate": tallies[task.task_id].pass_rate,
             "kept": task.task_id in kept_ids,
         }
         for task in candidates

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from espalier.config import Profile
-from espalier.environments.search_qa import Searcher
+from espalier.environments import EnvironmentLostError, Searcher
 from espalier.evaluation.judged import Judged, RolloutCost
 from espalier.evaluation.kept import choose_kept
 from espalier.evaluation.questions import QuestionRow, score_question
 from espalier.evaluation.suite import Suite, make_suite
 from espalier.rollout.roller import Roller, RollsOut
+from espalier.rollout.trajectory import Trajectory
 from espalier.tasks import Task
 
 
@@ -51,13 +53,18 @@ def evaluate_policy(
 
 
 def judge_policy(roller: CountingRoller, suite: Suite, seed: int) -> Judged:
-    """Roll the suite out greedily, then its first part by sampling, and score both."""
+    """Roll the suite out greedily, then its first part by sampling, and score both.
+
+    Raises:
+        EnvironmentLostError: an environment failed under some question.
+    """
     config = suite.config
     greedy = roller.roll_out(suite.tasks, samples=1, temperature=0.0, seed=seed)
     each = config.samples_per_task
     sampled = roller.roll_out(
         suite.sampled_tasks, samples=each, temperature=config.temperature, seed=seed
     )
+    _expect_judged((*greedy, *sampled))
     rows = [
         # A slice past the end is empty: a question outside the sampled part has no samples.
         score_question(task, greedy[place], sampled[place * each : (place + 1) * each])
@@ -67,3 +74,14 @@ def judge_policy(roller: CountingRoller, suite: Suite, seed: int) -> Judged:
     kept = choose_kept(greedy, is_right, config.kept_trajectories)
     cost = RolloutCost(roller.action_tokens, roller.total_tokens, round(roller.seconds, 3))
     return Judged(rows, kept, cost)
+
+
+def _expect_judged(trajectories: Sequence[Trajectory]) -> None:
+    """A policy is compared on all questions or on none: a failed tool is not a wrong answer."""
+    lost = Counter(t.finish_reason.value for t in trajectories if t.is_lost)
+    if lost:
+        causes = ", ".join(f"{count} {reason}" for reason, count in sorted(lost.items()))
+        raise EnvironmentLostError(
+            f"{lost.total()} of {len(trajectories)} evaluation episodes lost their environment "
+            f"({causes}). Mend the tool, or raise rollout.tool_timeout_s, and evaluate again"
+        )

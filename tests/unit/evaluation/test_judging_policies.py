@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import pytest
 
 from espalier.config import EvaluationConfig, Profile
+from espalier.environments import EnvironmentLostError
 from espalier.evaluation.judged import FinishedPolicies
 from espalier.evaluation.kept import choose_kept
 from espalier.evaluation.policies import judge_policy
 from espalier.evaluation.suite import make_suite
+from espalier.rollout.trajectory import FinishReason
 from tests.unit.evaluation.specimens import ScriptedRoller, a_task, a_trajectory
 
 GREEDY = {"a": "Lyon", "b": "Paris", "c": None}
@@ -22,6 +26,18 @@ def test_every_question_is_answered_greedily_and_the_first_ones_are_sampled(judg
     assert [row.task_id for row in judged.rows] == ["a", "b", "c"]
     assert [row.em for row in judged.rows] == [True, False, False]
     assert [(row.samples, row.samples_right) for row in judged.rows] == [(2, 1), (2, 2), (0, 0)]
+
+
+def test_a_lost_environment_is_no_wrong_answer_and_stops_the_comparison():
+    class Losing(ScriptedRoller):
+        def roll_out(self, tasks, **how):
+            first, *others = super().roll_out(tasks, **how)
+            return [replace(first, finish_reason=FinishReason.TIMEOUT, reward={}), *others]
+
+    suite = make_suite(Profile(), [a_task(task_id) for task_id in "ab"], "k")
+    sampled = {task_id: ["Lyon"] * 4 for task_id in "ab"}
+    with pytest.raises(EnvironmentLostError, match=r"2 of 10 .* \(2 timeout\)"):
+        judge_policy(Losing(GREEDY, sampled), suite, seed=0)
 
 
 def test_kept_episodes_are_greedy_ones_right_and_wrong(judged):
