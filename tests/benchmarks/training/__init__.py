@@ -1,0 +1,1 @@
+"""Throughput of training beside plain transformers and TRL, on the same model and data."""
