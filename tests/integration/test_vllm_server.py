@@ -8,11 +8,13 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from espalier.config import VllmConfig
+from espalier.config import Profile, VllmConfig
 from espalier.policy.loading import Policy, load_policy, save_policy
 from espalier.rollout.engines.engine import KindChoice, Sampling
 from espalier.rollout.engines.vllm import VllmEngine
-from tests.unit.tiny import tiny_tokenizer
+from espalier.rollout.roller import Roller
+from tests.unit.tiny import LookupSearch, tiny_tokenizer
+from tests.unit.training.specimens import make_task
 from tests.vllm_process import vllm_process
 
 PYTHON = os.environ.get("ESPALIER_VLLM_PYTHON", "")
@@ -89,10 +91,10 @@ def _roll(address, policy_dir, samplings, rule=None, turns=2):
     return asyncio.run(roll()), engine.counters
 
 
-def _logprobs_of_transformers(policy_dir, token_ids, sampling):
+def _logprobs_of_transformers(policy_dir, token_ids, sampling, prompt_tokens):
     model = load_policy(policy_dir).model
     with torch.inference_mode():
-        logits_TV = model(torch.tensor([token_ids])).logits[0, len(PROMPT) - 1 : -1]
+        logits_TV = model(torch.tensor([token_ids])).logits[0, prompt_tokens - 1 : -1]
     if sampling.temperature:
         logits_TV = logits_TV / sampling.temperature
     if sampling.top_k:
@@ -102,7 +104,7 @@ def _logprobs_of_transformers(policy_dir, token_ids, sampling):
         sorted_TV, order_TV = logits_TV.softmax(-1).sort(descending=True)
         drop_TV = sorted_TV.cumsum(-1) - sorted_TV >= sampling.top_p
         logits_TV = logits_TV.masked_fill(drop_TV.gather(1, order_TV.argsort()), -torch.inf)
-    chosen_T1 = torch.tensor(token_ids[len(PROMPT) :])[:, None]
+    chosen_T1 = torch.tensor(token_ids[prompt_tokens:])[:, None]
     return logits_TV.log_softmax(-1).gather(1, chosen_T1)[:, 0].tolist()
 
 
@@ -116,7 +118,7 @@ def test_log_probs_are_those_of_the_weights_that_were_loaded(address, policies, 
     ]
     episodes, _ = _roll(address, policies[which], samplings)
     for (token_ids, logprobs), sampling in zip(episodes, samplings, strict=True):
-        expected = _logprobs_of_transformers(policies[which], token_ids, sampling)
+        expected = _logprobs_of_transformers(policies[which], token_ids, sampling, len(PROMPT))
         pairs = [(a, b) for a, b in zip(logprobs, expected, strict=True) if a is not None]
         assert max(abs(a - b) for a, b in pairs) < 1e-4
 
@@ -160,3 +162,24 @@ def test_a_stop_text_ends_an_action_with_the_ids_that_spell_it(address, policies
     action = cut[0][0][len(PROMPT) : -3]
     assert action == written[: len(action)]
     assert tokenizer.decode(action).endswith(text)
+
+
+def test_a_roller_plays_its_episodes_on_the_server(address, policies):
+    profile = Profile.model_validate(
+        {
+            "rollout": {"engine": "vllm", "max_rows": 4, "vllm": {"url": address}},
+            "episode": {"max_turns": 2, "max_tokens": 64, "max_turn_tokens": 14},
+        }
+    )
+    roller = Roller.open(policies[1], LookupSearch(["lyon country: France"]), profile)
+    rolled = roller.roll_out([make_task("lyon")], samples=6, temperature=1.0, seed=1)
+    assert len({trajectory.token_ids for trajectory in rolled}) == 6
+    for trajectory in rolled:
+        prompt_tokens = trajectory.action_mask.index(1)
+        expected = _logprobs_of_transformers(
+            policies[1], trajectory.token_ids, Sampling(temperature=1.0, seed=1), prompt_tokens
+        )
+        for place, on in enumerate(trajectory.action_mask):
+            if on:
+                found = trajectory.behavior_logprobs[place]
+                assert found == pytest.approx(expected[place - prompt_tokens], abs=1e-4)
