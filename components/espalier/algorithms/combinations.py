@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from espalier.algorithms.filters import GroupFilter
 from espalier.algorithms.losses import Reinforce
 from espalier.algorithms.material import Everything, PreferencePairs, Successes
 from espalier.algorithms.off_policy import ImportanceWeights
@@ -126,8 +127,8 @@ def _correction_faults(algorithm: Algorithm) -> Iterator[str]:
 def _filter_faults(algorithm: Algorithm) -> Iterator[str]:
     advantage = algorithm.advantage
     computable = advantage is not None and advantage.needs <= _KNOWN_WHEN_SAMPLED
-    for rule in algorithm.group_filters:
-        if rule.reads == "advantages" and not computable:
+    for rule in algorithm.filters:
+        if isinstance(rule, GroupFilter) and rule.reads == "advantages" and not computable:
             yield (
                 f'filter "{rule.name}" judges groups by their advantages, before anything is '
                 "scored by a model, which these need: choose a filter of rewards, such as "

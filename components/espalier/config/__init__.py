@@ -18,10 +18,10 @@ from espalier.config.learning import (
     PrestageConfig,
     RegistryConfig,
     RewardConfig,
-    TrainingConfig,
     WarmStartConfig,
 )
 from espalier.config.profile import STAGE_SECTIONS, Profile, load_profile
+from espalier.config.training import ReplayConfig, TemperatureSchedule, TrainingConfig
 
 __all__ = [
     "STAGE_SECTIONS",
@@ -34,11 +34,13 @@ __all__ = [
     "PrestageConfig",
     "Profile",
     "RegistryConfig",
+    "ReplayConfig",
     "RewardConfig",
     "RolloutConfig",
     "SearchConfig",
     "SplitsConfig",
     "SynthesisConfig",
+    "TemperatureSchedule",
     "TrainingConfig",
     "ValidationConfig",
     "VllmConfig",

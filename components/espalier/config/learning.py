@@ -1,4 +1,4 @@
-"""Profile sections of the learning side: policy, episode, warm start, curriculum, training."""
+"""Profile sections of the learning side: policy, episode, warm start, curriculum, evaluation."""
 
 from __future__ import annotations
 
@@ -52,8 +52,11 @@ class EpisodeConfig(Section):
 
     max_turns: int = Field(default=6, ge=1)
     max_tokens: int = Field(default=224, ge=16)
-    """Tokens of an episode, prompt and observations included."""
+    """Tokens of an episode's context, prompt and observations included."""
     max_turn_tokens: int = Field(default=40, ge=4)
+    overflow: Literal["stop", "truncate"] = "stop"
+    """What becomes of an episode whose context is full: it ends, or it goes on in a new context
+    without its oldest observations."""
 
 
 class OptimizerConfig(Section):
@@ -87,10 +90,18 @@ class CurriculumConfig(Section):
     rollouts_per_task: int = Field(default=4, ge=2)
     pass_rate_band: tuple[float, float] = (0.05, 0.90)
     """Tasks with a pass rate inside are kept; a task at 0 or at 1 gives a group no gradient."""
+    screening_rollouts: int = Field(default=4, ge=0)
+    """Rollouts of a task in training before the rest of its group: where all of them or none solve
+    it, the group is dropped (SPEED-RL, arXiv:2506.09016). 0 samples whole groups at once."""
     refresh_every: int = Field(default=20, ge=1)
     """Optimizer steps between refreshes of the band from the rollouts of training itself."""
     explore_share: float = Field(default=0.15, ge=0, le=1)
     """Share of a step's tasks drawn from outside the kept band, so that it can be refreshed."""
+
+    @property
+    def active_screening(self) -> int:
+        """Rollouts of the screening, 0 where the curriculum is off."""
+        return self.screening_rollouts if self.enabled else 0
 
     @model_validator(mode="after")
     def _band_is_an_interval(self) -> Self:
@@ -114,45 +125,6 @@ class RewardConfig(Section):
             raise ValueError(
                 f"training.reward: format={self.format} exceeds outcome={self.outcome}; a policy "
                 "would be paid more for its tags than for its answer. Lower format"
-            )
-        return self
-
-
-class TrainingConfig(Section):
-    """GRPO over multi-turn search episodes."""
-
-    steps: int = Field(default=100, ge=0)
-    tasks_per_step: int = Field(default=16, ge=1)
-    group_size: int = Field(default=16, ge=2)
-    minibatches: int = Field(default=2, ge=1)
-    """Optimizer updates per step, each on a part of the step's trajectories."""
-    micro_batch_tokens: int = Field(default=8192, ge=64)
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    clip_high: float = Field(default=0.28, gt=0)  # DAPO (arXiv:2503.14476), sec. 3.1
-    kl_coefficient: float = Field(default=0.0, ge=0)
-    """Weight of the k3 estimate of KL(policy || warm start) in the loss."""
-    temperature: float = Field(default=1.0, gt=0)
-    max_regenerations: int = Field(default=2, ge=0)
-    """How often zero-variance groups are drawn anew within a step (DAPO's dynamic sampling)."""
-    train_on_observations: bool = False
-    """Ablation only: leaves the tool's tokens in the loss."""
-    optimizer: OptimizerConfig = OptimizerConfig(
-        learning_rate=3e-4, warmup_share=0.05, final_share=0.3, weight_decay=0.0
-    )
-    reward: RewardConfig = RewardConfig()
-    evaluate_every: int = Field(default=20, ge=1)
-    """Dev questions are answered, and a checkpoint is written, every so many steps."""
-    dev_questions: int = Field(default=300, ge=1)
-
-    @model_validator(mode="after")
-    def _minibatches_are_whole(self) -> Self:
-        trajectories = self.tasks_per_step * self.group_size
-        if trajectories % self.minibatches:
-            fits = [n for n in range(1, trajectories + 1) if trajectories % n == 0]
-            raise ValueError(
-                f"training.minibatches={self.minibatches} does not divide the {trajectories} "
-                f"trajectories of a step (tasks_per_step={self.tasks_per_step} x group_size="
-                f"{self.group_size}); use one of {fits}"
             )
         return self
 

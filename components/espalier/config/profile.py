@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self, cast
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from espalier.artifacts.digests import json_digest
 from espalier.artifacts.errors import ProfileError
@@ -21,6 +20,7 @@ from espalier.config.data import (
     SynthesisConfig,
     ValidationConfig,
 )
+from espalier.config.faults import explained
 from espalier.config.inference import RolloutConfig
 from espalier.config.learning import (
     CurriculumConfig,
@@ -28,18 +28,22 @@ from espalier.config.learning import (
     EvaluationConfig,
     PolicyConfig,
     RegistryConfig,
-    TrainingConfig,
     WarmStartConfig,
 )
+from espalier.config.training import TrainingConfig
 
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
     "ingest": ("knowledge", "splits"),
     "synthesize": ("search", "synthesis"),
     "validate": ("validation",),
-    "prepare_policy": ("policy", "episode", "search", "training.micro_batch_tokens"),
+    "prepare_policy": (
+        "policy", "episode", "search", "training.micro_batch_tokens", "training.device",
+        "training.precision", "training.activation_checkpointing",
+    ),
     "warm_start": (
-        "warm_start", "episode", "rollout", "search",
-        "training.micro_batch_tokens", "training.reward",
+        "warm_start", "episode", "rollout", "search", "training.micro_batch_tokens",
+        "training.device", "training.precision", "training.activation_checkpointing",
+        "training.reward",
     ),
     "filter_curriculum": (
         "curriculum", "episode", "rollout", "search", "training.temperature", "training.reward",
@@ -91,6 +95,11 @@ class Profile(Section):
             )
         if self.episode.max_turn_tokens >= self.episode.max_tokens:
             raise ValueError("episode.max_turn_tokens must be smaller than episode.max_tokens")
+        if self.curriculum.active_screening not in (0, *range(2, self.training.group_size)):
+            raise ValueError(
+                f"curriculum.screening_rollouts={self.curriculum.screening_rollouts} must be 0, or "
+                f"at least 2 and below training.group_size={self.training.group_size}"
+            )
         return self
 
     def stage_digest(self, stage: str) -> str:
@@ -123,7 +132,7 @@ def load_profile(path: Path, overrides: Sequence[str] = ()) -> Profile:
     try:
         return Profile.model_validate_json(json.dumps(tables, default=str))
     except ValidationError as error:
-        raise ProfileError(_explained(path, error)) from error
+        raise ProfileError(explained(path, error, Profile)) from error
 
 
 def _apply_override(tables: dict[str, object], override: str) -> None:
@@ -146,28 +155,3 @@ def _parsed_value(text: str) -> object:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-
-
-def _explained(path: Path, error: ValidationError) -> str:
-    lines = [f"{path}: {error.error_count()} fault(s) in the profile"]
-    for fault in error.errors():
-        location = tuple(str(part) for part in fault["loc"])
-        if fault["type"] == "extra_forbidden":
-            lines.append(f"  {'.'.join(location)}: no such key{_nearest(location)}")
-        else:
-            message = fault["msg"].removeprefix("Value error, ")
-            lines.append(f"  {'.'.join(location) or 'profile'}: {message}")
-    return "\n".join(lines)
-
-
-def _nearest(location: tuple[str, ...]) -> str:
-    model: type[BaseModel] = Profile
-    for part in location[:-1]:
-        annotation = model.model_fields[part].annotation if part in model.model_fields else None
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return ""
-        model = annotation
-    close = difflib.get_close_matches(location[-1], model.model_fields, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {'.'.join((*location[:-1], close[0]))}?"
-    return f"; valid keys here: {', '.join(sorted(model.model_fields))}"

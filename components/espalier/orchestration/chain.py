@@ -56,7 +56,7 @@ CHAIN: tuple[Link, ...] = (
         "filter_curriculum", "curriculum", "curriculum", "knowledge", "accepted", "warm_policy"
     ),
     _link(
-        "train", "training.grpo", "trained_policy",
+        "train", "training.rl", "trained_policy",
         "knowledge", "accepted", "curriculum", "warm_policy",
     ),
     _link(

@@ -15,7 +15,7 @@ def train(  # noqa: PLR0913 (its arguments are its wires)
     trained_policy: dsl.Output[dsl.Model],
     usage: dsl.Output[dsl.Metrics],
 ) -> None:
-    """Train the policy by GRPO on search episodes.
+    """Train the policy by reinforcement learning on search episodes.
 
     Args:
         profile_json: the resolved profile.
@@ -31,7 +31,7 @@ def train(  # noqa: PLR0913 (its arguments are its wires)
     from espalier.steps.running import running
 
     with running("train", profile_json, usage.log_metric) as step:
-        from espalier.training.grpo import stage
+        from espalier.training.rl import stage
 
         inputs = stage.Inputs(
             knowledge=Path(knowledge.path),

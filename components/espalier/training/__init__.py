@@ -1,1 +1,1 @@
-"""Training: the pre-stage, the warm start, and GRPO."""
+"""Training: the pre-stage, the warm start, and reinforcement learning."""

@@ -13,12 +13,24 @@ from torch import nn
 _LATEST = "latest.pt"
 
 
+def random_state() -> dict[str, torch.Tensor]:
+    """The state of torch's generators, by device."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.accelerator.is_available():
+        states["accelerator"] = torch.get_device_module().get_rng_state()
+    return states
+
+
+def restore_random_state(states: dict[str, torch.Tensor]) -> None:
+    """Go on drawing where `random_state` was taken."""
+    torch.set_rng_state(states["cpu"])
+    if "accelerator" in states and torch.accelerator.is_available():
+        torch.get_device_module().set_rng_state(states["accelerator"])
+
+
 @dataclass(slots=True)
 class Checkpoint:
-    """Everything that a loop needs to go on as if it had never stopped.
-
-    Random draws are seeded by the step they serve, so no generator state is kept.
-    """
+    """Everything that a loop needs to go on as if it had never stopped."""
 
     step: int
     """Steps that are done."""
@@ -27,6 +39,9 @@ class Checkpoint:
     history: list[dict[str, float]] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
     """State of the loop's own: the best weights so far, pass rates, counters; typed by its loop."""
+    rng: dict[str, torch.Tensor] = field(default_factory=random_state)
+    """Of torch's generators, which dropout draws from. Tasks, tokens and minibatches are drawn by
+    the step that they serve, from no state at all."""
 
 
 class CheckpointStore:
@@ -42,7 +57,7 @@ class CheckpointStore:
         """The newest checkpoint of the same configuration and inputs, if there is one."""
         if not self._path.is_file():
             return None
-        state = torch.load(self._path, weights_only=True)
+        state = torch.load(self._path, weights_only=True, map_location="cpu")
         if state.pop("identity") != self._identity:
             return None
         return Checkpoint(**state)

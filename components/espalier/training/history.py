@@ -10,9 +10,12 @@ import pyarrow.parquet as pq
 
 
 def write_history(path: Path, rows: Sequence[dict[str, float]], columns: Sequence[str]) -> None:
-    """Write `columns` of `rows` as parquet; a figure that a row lacks is null.
+    """Write `rows` as parquet: `columns` first, then by name what else some row has measured.
 
-    Times are no part of it: the table is the same for every run of the same seed.
+    A figure that a row lacks is null. Times are no part of it: the table is the same for every run
+    of the same seed.
     """
-    table = {name: pa.array([row.get(name) for row in rows], pa.float64()) for name in columns}
+    others = {name for row in rows for name in row}.difference(columns)
+    names = [*columns, *sorted(others)]
+    table = {name: pa.array([row.get(name) for row in rows], pa.float64()) for name in names}
     pq.write_table(pa.table(table), path)

@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from espalier.config import OptimizerConfig
 
@@ -48,6 +49,8 @@ class Updater:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self._config, step, self._total_steps)
         norm = nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm)
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return float(norm)

@@ -10,7 +10,7 @@ Axes: R rows, T tokens of a row, N scored tokens of the batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -21,17 +21,22 @@ from transformers import PreTrainedModel
 class TrainingSequence:
     """One sequence to train on.
 
-        token_ids          P P P A A O O A
-        loss_mask          0 0 0 1 1 0 0 1
-        behavior_logprobs  0 0 0 a b 0 0 c      empty in supervised training
+        token_ids  P P P A A O O A
+        loss_mask  0 0 0 1 1 0 0 1
 
-    `advantage` is one number for the whole sequence.
+    One that outgrew its context has several windows (`Trajectory.window_starts`); they are packed
+    like sequences of their own, and scored as one.
     """
 
     token_ids: tuple[int, ...]
     loss_mask: tuple[int, ...]
-    behavior_logprobs: tuple[float, ...] = ()
-    advantage: float = 0.0
+    window_starts: tuple[int, ...] = (0,)
+
+    @property
+    def windows(self) -> list[tuple[int, int]]:
+        """(start, end) of each context in `token_ids`."""
+        ends = (*self.window_starts[1:], len(self.token_ids))
+        return list(zip(self.window_starts, ends, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +52,8 @@ class PackedBatch:
     """Where each scored token stands; the column before it predicts it."""
     sequence_N: Tensor
     """Which sequence (by its index in the input) a scored token belongs to."""
-    behavior_logprobs_N: Tensor
-    advantages_N: Tensor
+    token_N: Tensor
+    """Its place in that sequence."""
     num_sequences: int
 
     @property
@@ -60,6 +65,29 @@ class PackedBatch:
     def num_tokens(self) -> int:
         """Real tokens, padding left out."""
         return int((self.segment_ids_RT > 0).sum())
+
+    def to(self, device: torch.device) -> PackedBatch:
+        """The same batch on `device`."""
+        if device == self.token_ids_RT.device:
+            return self
+        tensors = {
+            field.name: value.to(device)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return replace(self, **tensors)
+
+    def dense(self, values_N: Tensor, *, width: int) -> Tensor:
+        """[B, `width`]: every scored token's value in its sequence's row and column, 0 elsewhere.
+
+        Gradients flow back to `values_N`.
+        """
+        at = (self.sequence_N, self.token_N)
+        return values_N.new_zeros(self.num_sequences, width).index_put(at, values_N)
+
+    def flat(self, values_BT: Tensor) -> Tensor:
+        """[N]: the values of the scored tokens; the inverse of `dense`."""
+        return values_BT[self.sequence_N, self.token_N]
 
 
 def convolution_reach(model: PreTrainedModel) -> int:
@@ -90,28 +118,27 @@ def plan_rows(lengths: Sequence[int], *, row_tokens: int, gap: int) -> list[list
 
 def pack(sequences: Sequence[TrainingSequence], *, row_tokens: int, gap: int) -> PackedBatch:
     """Pack `sequences` into rows and list what is scored."""
-    rows = plan_rows([len(s.token_ids) for s in sequences], row_tokens=row_tokens, gap=gap)
-    width = max(sum(len(sequences[i].token_ids) + gap for i in row) for row in rows)
+    windows = [(index, *window) for index, s in enumerate(sequences) for window in s.windows]
+    lengths = [end - start for _, start, end in windows]
+    rows = plan_rows(lengths, row_tokens=row_tokens, gap=gap)
+    width = max(sum(lengths[i] + gap for i in row) for row in rows)
     token_ids = torch.zeros(len(rows), width, dtype=torch.long)
     positions = torch.zeros_like(token_ids)
     segments = torch.zeros_like(token_ids)
-    where: list[tuple[int, int, int]] = []
-    logprobs: list[float] = []
+    where: list[tuple[int, int, int, int]] = []
     for row_number, row in enumerate(rows):
-        start = 0
-        for order, index in enumerate(row, start=1):
-            sequence = sequences[index]
-            end = start + len(sequence.token_ids)
-            token_ids[row_number, start:end] = torch.tensor(sequence.token_ids)
-            positions[row_number, start:end] = torch.arange(end - start)
-            segments[row_number, start:end] = order
-            scored = [t for t, keep in enumerate(sequence.loss_mask) if keep and t > 0]
-            where.extend((row_number, start + t, index) for t in scored)
-            behavior = sequence.behavior_logprobs
-            logprobs.extend(behavior[t] if behavior else 0.0 for t in scored)
-            start = end + gap
-    scored_at = torch.tensor(where, dtype=torch.long).reshape(-1, 3)
-    advantages = torch.tensor([sequence.advantage for sequence in sequences])
+        column = 0
+        for order, number in enumerate(row, start=1):
+            index, start, end = windows[number]
+            place = slice(column, column + end - start)
+            token_ids[row_number, place] = torch.tensor(sequences[index].token_ids[start:end])
+            positions[row_number, place] = torch.arange(end - start)
+            segments[row_number, place] = order
+            # the first token of a context is predicted by nothing
+            scored = [t for t in range(start + 1, end) if sequences[index].loss_mask[t]]
+            where.extend((row_number, column + t - start, index, t) for t in scored)
+            column = place.stop + gap
+    scored_at = torch.tensor(where, dtype=torch.long).reshape(-1, 4)
     return PackedBatch(
         token_ids_RT=token_ids,
         position_ids_RT=positions,
@@ -119,8 +146,7 @@ def pack(sequences: Sequence[TrainingSequence], *, row_tokens: int, gap: int) ->
         scored_rows_N=scored_at[:, 0],
         scored_columns_N=scored_at[:, 1],
         sequence_N=scored_at[:, 2],
-        behavior_logprobs_N=torch.tensor(logprobs),
-        advantages_N=advantages[scored_at[:, 2]],
+        token_N=scored_at[:, 3],
         num_sequences=len(sequences),
     )
 

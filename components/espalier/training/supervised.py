@@ -10,7 +10,13 @@ from transformers import PreTrainedModel
 
 from espalier.artifacts import Tracker
 from espalier.config import OptimizerConfig
-from espalier.training.checkpoint import Checkpoint, CheckpointStore, cloned_weights
+from espalier.training.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    cloned_weights,
+    restore_random_state,
+)
+from espalier.training.hardware import Hardware
 from espalier.training.optimization import Updater, learning_rate
 from espalier.training.packing import TrainingSequence, convolution_reach, micro_batches, pack
 from espalier.training.scoring import score
@@ -28,6 +34,7 @@ class SupervisedPlan:
     row_tokens: int
     micro_batch_tokens: int
     checkpoint_every: int
+    hardware: Hardware
     judge: Callable[[], float] | None = None
     """Dev EM (0-1) of the model as it stands, at every checkpoint; the best weights are kept."""
 
@@ -96,7 +103,9 @@ class SupervisedLoop:
         tokens = 0
         for part in micro_batches(sequences, max_tokens=plan.micro_batch_tokens):
             batch = pack(part, row_tokens=plan.row_tokens, gap=self._gap)
-            loss = -score(self._model, batch).logprobs_N.sum() / scored_total
+            with plan.hardware.precision():
+                scores = score(self._model, batch.to(plan.hardware.device))
+            loss = -scores.logprobs_N.sum() / scored_total
             loss.backward()
             loss_sum += float(loss.detach())
             tokens += batch.num_tokens
@@ -129,6 +138,7 @@ class SupervisedLoop:
         extra = checkpoint.extra
         self._best = (extra["best_em"], extra["best_step"], extra["best_weights"])
         self._tokens, self._seconds = extra["tokens"], extra["seconds"]
+        restore_random_state(checkpoint.rng)
         return checkpoint.step
 
     def _save(self, step: int) -> None:

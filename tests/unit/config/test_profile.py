@@ -18,6 +18,7 @@ OTHER_VALUES = {
     "training": {"steps": 7},
     "evaluation": {"temperature": 0.5},
     "registry": {"min_gain": 0.1},
+    "kubernetes": {"queue": "other"},
 }
 
 
@@ -81,11 +82,58 @@ def test_an_override_below_a_plain_value_is_refused(write):
         ("[training]\nstep = 1", r"training\.step: no such key; did you mean training\.steps\?"),
         ("[policy.prestage]\nstepps = 1", r"did you mean policy\.prestage\.steps\?"),
         ("[splits]\nzzz = 1", r"splits\.zzz: no such key; valid keys here: dev_share, heldout"),
+        (
+            "[training.algorithm]\nentropy = 1",
+            r"did you mean training\.algorithm\.entropy_coefficient\?",
+        ),
+        (
+            "[training.algorithm.loss]\nclip_hihg = 0.3",
+            r"algorithm\.loss\.clip_hihg: no such key; did you mean training\.algorithm\.loss\.clip_hi",
+        ),
+        (
+            '[training.algorithm]\nadvantage = {name = "rloo", normalise = true}',
+            r"did you mean training\.algorithm\.advantage\.normalize\?",
+        ),
+        (
+            '[training.algorithm]\nfilters = [{name = "zero_variance", acton = "skip"}]',
+            r"did you mean training\.algorithm\.filters\.0\.action\?",
+        ),
+        (
+            '[training.algorithm]\npreset = "ppo"\ncritic = {lerning_rate = 1}',
+            r"did you mean training\.algorithm\.critic\.learning_rate\?",
+        ),
     ],
 )
 def test_an_unknown_key_is_answered_with_the_nearest_valid_name(write, text, complaint):
     with pytest.raises(ProfileError, match=complaint):
         load_profile(write(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('loss = {name = "ppo_clp"}', r"loss: no rule is named 'ppo_clp'; did you mean ppo_clip\?"),
+        ('loss = {name = "zzz"}', "there are cispo, clip_cov"),
+        ('filters = [{action = "skip"}]', r"filters\.0: a rule is chosen by its name"),
+        (
+            "loss = {clip_low = 3}",
+            r"training\.algorithm\.loss\.clip_low: Input should be less than",
+        ),
+        ('preset = "dapoo"', "no such preset; did you mean dapo"),
+    ],
+)
+def test_a_fault_inside_a_rule_is_placed_where_the_profile_spells_it(write, text, complaint):
+    with pytest.raises(ProfileError, match=complaint):
+        load_profile(write(f"[training.algorithm]\n{text}\n"))
+
+
+def test_a_preset_and_what_overrides_it_come_from_the_same_table(write):
+    path = write('[training.algorithm]\npreset = "gspo"\nloss.clip_high = 1e-3\n')
+    algorithm = load_profile(
+        path, ["training.algorithm.entropy_coefficient=0.01"]
+    ).training.algorithm
+    assert (algorithm.loss.name, algorithm.loss.clip_low) == ("gspo", 3e-4)
+    assert (algorithm.loss.clip_high, algorithm.entropy_coefficient) == (1e-3, 0.01)
 
 
 def test_every_fault_of_a_profile_is_listed(write):
@@ -106,6 +154,7 @@ def test_a_value_where_a_section_belongs_is_named(write):
     ("overrides", "complaint"),
     [
         (["curriculum.candidates=7000"], r"curriculum\.candidates=7000 exceeds synthesis\.train"),
+        (["curriculum.screening_rollouts=16"], r"at least 2 and below training\.group_size=16"),
         (["training.dev_questions=301"], r"training\.dev_questions=301 exceeds synthesis\.dev"),
         (["episode.max_turn_tokens=224"], r"max_turn_tokens must be smaller than episode\.max_tok"),
         (["synthesis.trajectories=6001"], r"trajectories=6001 exceeds synthesis\.train_tasks=6000"),
@@ -121,6 +170,22 @@ def test_a_value_where_a_section_belongs_is_named(write):
         (["splits.heldout_share=0.75"], r"leave less than 0\.2 of the entities to train on"),
         (["training.minibatches=3"], r"does not divide the 256 .* use one of \[1, 2, 4, 8"),
         (["training.reward.format=2"], "format=2.0 exceeds outcome=1.0"),
+        (["training.group_size=1"], "leaves nothing to compare"),
+        (["training.sharded=true"], "splits a model over processes and there is one"),
+        (
+            ["training.replay.capacity=8", "training.replay.successes_only=true"],
+            "leaves groups of equal rewards",
+        ),
+        (["training.replay.perplexity_window=[1.05, 2]"], "from a buffer that holds nothing"),
+        (
+            [
+                "training.replay.capacity=8",
+                "training.algorithm.preset=rft",
+                "training.replay.successes_only=true",
+                "training.replay.order=priority",
+            ],
+            "have no spread to be ranked by",
+        ),
         (["curriculum.pass_rate_band=[0.9, 0.1]"], "is not an interval inside 0-1"),
         (["policy.hidden_size=100"], "must be an even multiple of policy.attention_heads=4"),
         (["policy.model=DIR", "policy.start=champion"], "exclude each other"),
@@ -168,6 +233,8 @@ def test_a_changed_section_changes_the_digests_of_the_stages_that_read_it(sectio
     [
         ("temperature", 0.5, {"filter_curriculum", "train"}),
         ("micro_batch_tokens", 4096, {"prepare_policy", "warm_start", "train"}),
+        ("precision", "bfloat16", {"prepare_policy", "warm_start", "train"}),
+        ("algorithm", {"preset": "gspo"}, {"train"}),
         ("reward", {"format": 0.2}, {"warm_start", "filter_curriculum", "train", "evaluate"}),
     ],
 )

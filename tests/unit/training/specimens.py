@@ -3,6 +3,8 @@
 from contextlib import contextmanager
 from functools import lru_cache
 
+import torch
+
 from espalier.artifacts import NullTracker
 from espalier.config import OptimizerConfig, Profile
 from espalier.environments import STOP_TAGS
@@ -11,6 +13,7 @@ from espalier.rollout.roller import Roller
 from espalier.rollout.trajectory import FinishReason, Trajectory
 from espalier.tasks import Message, Task, TaskMetadata, Verifier
 from espalier.training.checkpoint import CheckpointStore, cloned_weights
+from espalier.training.hardware import Hardware
 from espalier.training.packing import TrainingSequence
 from espalier.training.supervised import SupervisedLoop, SupervisedPlan
 from tests.unit.tiny import LookupSearch, tiny_policy, tiny_tokenizer
@@ -26,11 +29,18 @@ PROFILE = Profile.model_validate(
             "steps": 6,
             "tasks_per_step": 2,
             "group_size": 6,
-            "max_regenerations": 1,
             "evaluate_every": 2,
+            "algorithm": {
+                "filters": [
+                    {"name": "zero_variance", "action": "regenerate", "max_regenerations": 1}
+                ]
+            },
         },
     }
 )
+
+
+CPU = Hardware(torch.device("cpu"), None)
 
 
 def make_task(name, number=0):
@@ -86,6 +96,7 @@ def supervised_plan(**changes):
         "row_tokens": 64,
         "micro_batch_tokens": 128,
         "checkpoint_every": 60,
+        "hardware": CPU,
     }
     return SupervisedPlan(**(settings | changes))
 
@@ -106,7 +117,7 @@ def warm_policy(directory, steps=100):
 
 
 def warm_roller(policy):
-    return Roller(policy, SEARCH, PROFILE)
+    return Roller.local(policy, SEARCH, PROFILE)
 
 
 class Interrupted(Exception):

@@ -1,11 +1,13 @@
 import random
+from dataclasses import replace
 from itertools import cycle
 
 import pytest
 
 from espalier.config import CurriculumConfig, TrainingConfig
 from espalier.curriculum.pool import TaskPool
-from espalier.training.grpo.sampling import GroupSampler
+from espalier.rollout.trajectory import FinishReason
+from espalier.training.rl.sampling import GroupSampler
 from tests.unit.training.specimens import make_task, make_trajectory
 
 TASKS = [make_task(f"name{number}") for number in range(12)]
@@ -13,17 +15,29 @@ MIXED, NEVER, ALWAYS = (0, 1, 0, 1), (0, 0, 0, 0), (1, 1, 1, 1)
 
 
 class ScriptedRoller:
-    """Gives the n-th group it is asked for the n-th rewards of the script."""
+    """Gives the n-th group it is asked for the n-th rewards of the script; None is a lost episode.
+
+    A greedy answer is always half right.
+    """
 
     def __init__(self, script):
         self._script = cycle(script)
         self.calls = []
 
     def roll_out(self, tasks, *, samples, temperature, seed):
+        if temperature == 0:
+            return [make_trajectory(task, 0.5) for task in tasks]
         self.calls.append((tuple(task.task_id for task in tasks), temperature, seed))
         groups = [(task, next(self._script)) for task in tasks]
-        assert all(len(rewards) == samples for _, rewards in groups)
-        return [make_trajectory(task, reward) for task, rewards in groups for reward in rewards]
+        return [_played(task, r) for task, rewards in groups for r in rewards[:samples]]
+
+
+def _played(task, reward):
+    acted = {"token_ids": (5, 6), "action_mask": (0, 1), "behavior_logprobs": (0.0, -1.0)}
+    if reward is None:
+        lost = make_trajectory(task, 0, **acted)
+        return replace(lost, reward={}, finish_reason=FinishReason.SANDBOX_LOST)
+    return make_trajectory(task, reward, **acted)
 
 
 class RecordingPool(TaskPool):
@@ -38,11 +52,29 @@ class RecordingPool(TaskPool):
         super().observe(task_id, attempts=attempts, successes=successes)
 
 
-def _sampler(script, *, pool=None, seed=0, **changes):
-    settings = {"tasks_per_step": 3, "group_size": 4, "minibatches": 1, "max_regenerations": 2}
+def _regenerating(times):
+    return [{"name": "zero_variance", "action": "regenerate", "max_regenerations": times}]
+
+
+class Sampler:
+    """Samples as many groups as its profile names, as the loop does without a replay buffer."""
+
+    def __init__(self, roller, pool, config, **options):
+        self._count = config.tasks_per_step
+        self._sampler = GroupSampler(roller, pool, config, **options)
+
+    def sample(self, step):
+        return self._sampler.sample(step, groups=self._count)
+
+
+def _sampler(script, *, pool=None, seed=0, screening=0, filters=None, **changes):
     roller = ScriptedRoller(script)
-    config = TrainingConfig(**(settings | changes))
-    return roller, GroupSampler(roller, pool or RecordingPool(), config, seed=seed)
+    algorithm = {"filters": _regenerating(2) if filters is None else filters}
+    algorithm |= changes.pop("algorithm", {})
+    settings = {"tasks_per_step": 3, "group_size": 4, "minibatches": 1, "algorithm": algorithm}
+    config = TrainingConfig.model_validate(settings | changes)
+    options = {"seed": seed, "screening": screening}
+    return roller, Sampler(roller, pool or RecordingPool(), config, **options)
 
 
 def test_groups_that_carry_signal_fill_a_step_at_once():
@@ -56,8 +88,8 @@ def test_groups_that_carry_signal_fill_a_step_at_once():
 def test_a_group_holds_the_trajectories_of_one_task():
     _, sampler = _sampler([MIXED])
     for group in sampler.sample(0).groups:
-        assert len(group) == 4
-        assert len({trajectory.task_id for trajectory in group}) == 1
+        assert len(group.trajectories) == 4
+        assert len({trajectory.task_id for trajectory in group.trajectories}) == 1
 
 
 def test_groups_without_signal_are_dropped_and_others_sampled_instead():
@@ -65,7 +97,9 @@ def test_groups_without_signal_are_dropped_and_others_sampled_instead():
     result = sampler.sample(0)
     assert [len(tasks) for tasks, _, _ in roller.calls] == [3, 2, 1]
     assert len(result.groups) == 3
-    assert all({t.total_reward for t in group} == {0.0, 1.0} for group in result.groups)
+    assert all(
+        {t.total_reward for t in group.trajectories} == {0.0, 1.0} for group in result.groups
+    )
 
 
 def test_every_rollout_is_counted_also_those_of_dropped_groups():
@@ -84,7 +118,7 @@ def test_no_task_is_sampled_twice_in_a_step():
 
 
 def test_sampling_ends_when_the_regenerations_are_used_up():
-    roller, sampler = _sampler([NEVER], max_regenerations=1)
+    roller, sampler = _sampler([NEVER], filters=_regenerating(1))
     result = sampler.sample(0)
     assert len(roller.calls) == 2
     assert result.groups == []
@@ -92,14 +126,14 @@ def test_sampling_ends_when_the_regenerations_are_used_up():
 
 
 def test_sampling_ends_when_no_task_is_left():
-    roller, sampler = _sampler([NEVER], max_regenerations=9, tasks_per_step=5)
+    roller, sampler = _sampler([NEVER], filters=_regenerating(9), tasks_per_step=5)
     sampler.sample(0)
     assert sum(len(tasks) for tasks, _, _ in roller.calls) == len(TASKS)
 
 
 def test_the_curriculum_hears_of_every_group():
     pool = RecordingPool()
-    _, sampler = _sampler([NEVER, MIXED, ALWAYS], pool=pool, max_regenerations=0)
+    _, sampler = _sampler([NEVER, MIXED, ALWAYS], pool=pool, filters=[])
     sampler.sample(0)
     assert sorted(pool.told.values()) == [(4, 0), (4, 2), (4, 4)]
 
@@ -126,4 +160,101 @@ def test_every_call_of_the_engine_has_a_seed_of_its_own():
 def test_the_tasks_of_a_step_are_those_that_the_curriculum_draws():
     _, sampler = _sampler([MIXED], seed=5)
     drawn = TaskPool(TASKS, CurriculumConfig()).draw(3, random.Random("tasks:5:0"))
-    assert [group[0].task_id for group in sampler.sample(0).groups] == [t.task_id for t in drawn]
+    assert [g.trajectories[0].task_id for g in sampler.sample(0).groups] == [
+        t.task_id for t in drawn
+    ]
+
+
+def test_a_lost_episode_leaves_its_group_and_counts_as_no_reward():
+    pool = RecordingPool()
+    _, sampler = _sampler([(0, 1, None, 1)], pool=pool)
+    result = sampler.sample(0)
+    assert [len(group.trajectories) for group in result.groups] == [3, 3, 3]
+    assert result.lost == 3
+    assert set(pool.told.values()) == {(3, 2)}
+
+
+def test_a_group_of_which_one_is_left_compares_nothing_and_is_dropped():
+    _, sampler = _sampler([(None, 1, None, None), MIXED, MIXED], filters=[])
+    assert [len(group.trajectories) for group in sampler.sample(0).groups] == [4, 4]
+
+
+def test_without_filters_groups_of_equal_rewards_train_too():
+    _, sampler = _sampler([NEVER, MIXED, ALWAYS], filters=[])
+    result = sampler.sample(0)
+    assert len(result.groups) == 3
+    assert result.zero_variance_share == pytest.approx(2 / 3)
+
+
+def test_a_clamped_group_stays_and_is_silenced():
+    _, sampler = _sampler(
+        [NEVER, MIXED, MIXED], filters=[{"name": "zero_variance", "action": "clamp"}]
+    )
+    assert [group.is_silenced for group in sampler.sample(0).groups] == [True, False, False]
+
+
+def test_ranking_filters_choose_among_all_groups_of_the_step():
+    filters = [*_regenerating(2), {"name": "group_top_k", "fraction": 0.34}]
+    _, sampler = _sampler([(0, 0, 0, 1), MIXED, NEVER, (0, 0, 0, 1)], filters=filters)
+    result = sampler.sample(0)
+    assert [[t.total_reward for t in g.trajectories] for g in result.groups] == [list(MIXED)]
+    assert len(result.sampled) == 16
+
+
+def test_a_filter_of_advantages_is_given_those_of_the_algorithm():
+    _, sampler = _sampler([NEVER, MIXED, ALWAYS], filters=[{"name": "advantage_gate"}])
+    result = sampler.sample(0)
+    assert [[t.total_reward for t in g.trajectories] for g in result.groups] == [list(MIXED)]
+
+
+def test_remax_plays_every_task_greedily_as_well():
+    _, sampler = _sampler([MIXED], filters=[], algorithm={"preset": "remax"})
+    assert {group.baseline_reward for group in sampler.sample(0).groups} == {0.5}
+
+
+def test_the_temperature_follows_its_schedule():
+    roller, sampler = _sampler(
+        [MIXED], steps=3, temperature_schedule={"shape": "linear", "final": 0.5}
+    )
+    for step in range(3):
+        sampler.sample(step)
+    assert [temperature for _, temperature, _ in roller.calls] == [1.0, 0.75, 0.5]
+
+
+def test_a_task_out_of_reach_costs_its_screening_alone():
+    _, sampler = _sampler([NEVER], screening=2)
+    result = sampler.sample(0)
+    assert result.groups == []
+    assert len(result.sampled) == 2 * result.groups_sampled
+
+
+def test_a_task_that_passes_the_screening_gets_the_rest_of_its_group():
+    roller, sampler = _sampler([MIXED], screening=2)
+    result = sampler.sample(0)
+    assert len(result.groups) == 3
+    for group in result.groups:
+        assert len(group.trajectories) == 4
+        assert len({trajectory.task_id for trajectory in group.trajectories}) == 1
+    assert len(roller.calls) == 2
+
+
+def test_no_more_groups_are_completed_than_a_step_needs():
+    _, sampler = _sampler([MIXED], screening=2)
+    result = sampler.sample(0)
+    assert result.groups_sampled > 3
+    assert len(result.sampled) == 2 * result.groups_sampled + 2 * 3
+
+
+def test_the_curriculum_hears_of_screened_tasks_too():
+    pool = RecordingPool()
+    _, sampler = _sampler([NEVER, MIXED], pool=pool, screening=2)
+    result = sampler.sample(0)
+    assert len(pool.told) == result.groups_sampled
+    assert {attempts for attempts, _ in pool.told.values()} == {2, 4}
+
+
+def test_an_episode_lost_in_the_screening_is_missing_from_its_group():
+    _, sampler = _sampler([(1, 0, None, 0)], screening=3)
+    result = sampler.sample(0)
+    assert result.lost == result.groups_sampled
+    assert {len(group.trajectories) for group in result.groups} == {3}

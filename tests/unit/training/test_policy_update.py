@@ -3,9 +3,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from espalier.training.grpo.update import PolicyUpdate, training_sequences
+from espalier.artifacts import DataError
+from espalier.config import Profile
 from espalier.training.packing import pack
+from espalier.training.rl.agreement import complaint
+from espalier.training.rl.material import learning_material
+from espalier.training.rl.rows import Group, dense_rows
 from espalier.training.scoring import score
+from tests.unit.training.episodes import layout, make_update, step_of
 from tests.unit.training.specimens import PROFILE, TASKS, warm_policy, warm_roller
 
 
@@ -32,9 +37,30 @@ def groups(policy):
     ]
 
 
-def _update(policy, reference=None, **changes):
-    config = PROFILE.training.model_copy(update={"minibatches": 1} | changes)
-    return PolicyUpdate(policy.model, reference, config, row_tokens=64)
+def _profile(algorithm=None, **changes):
+    values = PROFILE.model_dump()
+    values["training"] |= {"minibatches": 1} | changes
+    values["training"]["algorithm"] = algorithm or {"preset": "bnpo"}
+    return Profile.model_validate(values)
+
+
+def _apply(update, profile, groups, step=0):
+    """One step of learning from plain lists of trajectories."""
+    whole = [Group(trajectories=tuple(group)) for group in groups]
+    material = learning_material(whole, profile.training.algorithm.material)
+    observed = profile.training.train_on_observations
+    rows = dense_rows(material.groups, with_observations=observed)
+    return update.apply(rows, material.units, step_of(profile, step))
+
+
+def _learn(policy, groups, steps=1, algorithm=None, **changes):
+    """Figures of the last of `steps` steps on the same groups."""
+    profile = _profile(algorithm, **changes)
+    update, _ = make_update(policy.model, profile)
+    for step in range(steps):
+        fresh = [[replace(t, policy_version=step) for t in group] for group in groups]
+        figures = _apply(update, profile, fresh, step)
+    return figures
 
 
 def _hidden_gradients(policy, groups, **changes):
@@ -42,11 +68,13 @@ def _hidden_gradients(policy, groups, **changes):
     kept = []
 
     def keep(_module, _arguments, keywords, output):
+        if not output.last_hidden_state.requires_grad:
+            return  # scored before the update
         output.last_hidden_state.retain_grad()
         kept.append((keywords["input_ids"], output.last_hidden_state))
 
     handle = policy.model.base_model.register_forward_hook(keep, with_kwargs=True)
-    _update(policy, **changes).apply(groups, 0)
+    _learn(policy, groups, **changes)
     handle.remove()
     return [(ids, hidden.grad.abs().sum(dim=2)) for ids, hidden in kept]
 
@@ -61,12 +89,14 @@ def _positions_that_learn(policy, trajectory, **changes):
     return set(gradient_RT[0, :length].nonzero().flatten().tolist())
 
 
-def _logprob_weighed_by_advantage(policy, groups):
-    sequences = training_sequences(groups, with_observations=False)
-    batch = pack(sequences, row_tokens=64, gap=2)
+def _advantage_of_what_is_likely(policy, groups):
+    """Mean over the action tokens of log-prob times (reward - 1/2)."""
+    rows = dense_rows([Group(trajectories=tuple(g)) for g in groups], with_observations=False)
+    batch = pack(rows.sequences, row_tokens=64, gap=2)
     with torch.no_grad():
-        logprobs_N = score(policy.model, batch).logprobs_N
-    return float((logprobs_N * batch.advantages_N).mean())
+        logprobs_BT = batch.dense(score(policy.model, batch).logprobs_N, width=rows.width)
+    signs_B1 = (rows.rewards_BT.sum(dim=1) - 0.5)[:, None]
+    return float((logprobs_BT * signs_B1).sum())
 
 
 def test_only_the_predictions_of_sampled_tokens_get_a_gradient(policy, groups):
@@ -88,50 +118,149 @@ def test_observation_tokens_are_predicted_only_where_the_ablation_asks_for_it(po
     assert observed <= _positions_that_learn(policy, trajectory, train_on_observations=True)
 
 
-def test_loss_mask_is_the_action_mask(groups):
-    sequences = training_sequences(groups, with_observations=False)
-    trajectories = [trajectory for group in groups for trajectory in group]
-    assert [s.loss_mask for s in sequences] == [t.action_mask for t in trajectories]
-
-
-def test_the_prompt_stays_out_of_the_loss_even_with_observations_in_it(groups):
-    sequences = training_sequences(groups, with_observations=True)
-    trajectories = [trajectory for group in groups for trajectory in group]
-    for sequence, trajectory in zip(sequences, trajectories, strict=True):
-        first = trajectory.action_mask.index(1)
-        assert sequence.loss_mask == (0,) * first + (1,) * (len(trajectory.token_ids) - first)
-
-
-def test_advantages_of_a_group_sum_to_zero_and_order_as_its_rewards(groups):
-    sequences = training_sequences(groups, with_observations=False)
-    for start in (0, 6):
-        advantages = [sequence.advantage for sequence in sequences[start : start + 6]]
-        assert sum(advantages) == pytest.approx(0, abs=1e-5)
-        assert [advantage > 0 for advantage in advantages] == [False, True] * 3
-
-
 def test_engine_and_trainer_agree_on_fresh_rollouts(policy, groups):
-    figures = _update(policy).apply(groups, 0)
-    assert abs(figures.mismatch_kl) < 1e-6
-    assert figures.clipped_share == 0
+    figures = _learn(policy, groups)
+    assert abs(figures["mismatch_kl"]) < 1e-6
+    assert figures["logprob_gap_max"] < 1e-3
+    assert figures["clipped_share"] == 0
+    assert complaint(figures, step=1, limit=1e-3) is None
+
+
+def test_a_policy_that_did_not_sample_the_trajectories_is_found_out(policy, groups):
+    torch.nn.init.normal_(policy.model.get_output_embeddings().weight)
+    figures = _learn(policy, groups)
+    assert figures["mismatch_kl"] > 0.01
+    said = complaint(figures, step=3, limit=1e-3)
+    assert said.startswith("warning: step 3: engine and trainer disagree by")
+    assert "training.max_mismatch_kl=0.001" in said
 
 
 def test_an_update_makes_rewarded_actions_likelier(policy, groups):
-    before = _logprob_weighed_by_advantage(policy, groups)
-    update = _update(policy)
-    for step in range(3):
-        update.apply(groups, step)
-    assert _logprob_weighed_by_advantage(policy, groups) > before
+    before = _advantage_of_what_is_likely(policy, groups)
+    _learn(policy, groups, steps=3)
+    assert _advantage_of_what_is_likely(policy, groups) > before
 
 
 def test_observations_in_the_loss_do_not_count_as_a_mismatch(policy, groups):
-    figures = _update(policy, train_on_observations=True).apply(groups, 0)
-    assert abs(figures.mismatch_kl) < 1e-6
+    figures = _learn(policy, groups, train_on_observations=True)
+    assert abs(figures["mismatch_kl"]) < 1e-6
+    assert figures["observation_share"] > 0.1
 
 
-@pytest.mark.parametrize("minibatches", [1, 2, 3])
-def test_a_step_takes_as_many_updates_as_asked(policy, groups, minibatches):
-    update = _update(policy, minibatches=minibatches)
-    update.apply(groups, 0)
+def test_no_observation_is_in_the_loss(policy, groups):
+    assert _learn(policy, groups)["observation_share"] == 0
+
+
+def test_an_observation_that_a_wrong_mask_lets_into_the_loss_stops_the_run(policy, groups):
+    leaking = groups[0][0]
+    first = leaking.turns[0]
+    mask = list(leaking.action_mask)
+    mask[first.action_end] = 1
+    groups[0][0] = replace(leaking, action_mask=tuple(mask))
+    with pytest.raises(DataError, match="tokens are observations .first in trajectory 0 of"):
+        _learn(policy, groups)
+
+
+@pytest.mark.parametrize(("minibatches", "epochs"), [(1, 1), (2, 1), (3, 1), (2, 3)])
+def test_a_step_takes_as_many_updates_as_asked(policy, groups, minibatches, epochs):
+    profile = _profile(minibatches=minibatches, epochs=epochs)
+    update, _ = make_update(policy.model, profile)
+    _apply(update, profile, groups)
     counts = {int(state["step"]) for state in update.updater.optimizer.state.values()}
-    assert counts == {minibatches}
+    assert counts == {minibatches * epochs}
+
+
+def test_later_epochs_are_clipped_where_they_go_too_far(policy, groups):
+    fast = {"learning_rate": 3e-2, "warmup_share": 0.0}
+    assert _learn(policy, groups, epochs=4, optimizer=fast)["clipped_share"] > 0
+
+
+def test_staleness_is_told_and_stale_trajectories_are_no_mismatch(policy, groups):
+    profile = _profile()
+    update, _ = make_update(policy.model, profile)
+    groups[1] = [replace(t, policy_version=5) for t in groups[1]]
+    groups[0] = [replace(t, policy_version=3) for t in groups[0]]
+    figures = _apply(update, profile, groups, step=5)
+    assert (figures["staleness_mean"], figures["staleness_max"]) == (1.0, 2.0)
+    groups[1] = [replace(t, policy_version=4) for t in groups[1]]
+    assert "mismatch_kl" not in _apply(update, profile, groups, step=6)
+
+
+def test_a_recomputed_denominator_starts_every_step_at_ratio_1(policy, groups):
+    other = [
+        [replace(t, behavior_logprobs=tuple(2 * x for x in t.behavior_logprobs)) for t in g]
+        for g in groups
+    ]
+    recomputed = {"preset": "bnpo", "proximal": "recomputed"}
+    assert _learn(policy, other)["clipped_share"] > 0
+    assert _learn(policy, other, algorithm=recomputed, epochs=1)["clipped_share"] == 0
+
+
+def test_importance_weights_are_those_of_trainer_over_engine(policy, groups):
+    rule = {"name": "importance_weights", "upper": 1.5}
+    algorithm = {"preset": "bnpo", "proximal": "recomputed", "off_policy": [rule]}
+    agreeing = _learn(policy, groups, algorithm=algorithm)
+    names = [name for name in agreeing if "weight" in name or "ratio" in name]
+    assert names
+    assert agreeing["mismatch_kl"] < 1e-6
+
+
+def test_rejected_tokens_leave_the_loss(policy, groups):
+    odd = groups[0][0]
+    last = len(odd.action_mask) - 1 - odd.action_mask[::-1].index(1)
+    logprobs = list(odd.behavior_logprobs)
+    logprobs[last] -= 8.0
+    groups[0][0] = replace(odd, behavior_logprobs=tuple(logprobs))
+    rule = {"name": "rejection", "level": "token", "upper": 2.0}
+    figures = _learn(policy, groups, algorithm={"preset": "bnpo", "off_policy": [rule]})
+    tokens = sum(sum(t.action_mask) for group in groups for t in group)
+    [share] = [figures[name] for name in figures if name.startswith("rejected_share")]
+    assert share == pytest.approx(1 / tokens)
+
+
+def test_only_the_tokens_of_highest_entropy_train_where_asked(policy, groups):
+    whole = _positions_that_learn(policy, groups[0][0])
+    algorithm = {"preset": "bnpo", "filters": [{"name": "high_entropy_tokens", "share": 0.3}]}
+    few = _positions_that_learn(policy, groups[0][0], algorithm=algorithm)
+    assert few < whole
+
+
+def test_a_silenced_group_counts_in_the_mean_and_teaches_nothing(policy, groups):
+    profile = _profile()
+    before = {n: p.clone() for n, p in policy.model.named_parameters()}
+    update, _ = make_update(policy.model, profile)
+    silent = [Group(trajectories=tuple(g), is_silenced=True) for g in groups]
+    rows = dense_rows(silent, with_observations=False)
+    figures = update.apply(rows, [(row,) for row in range(len(rows))], step_of(profile))
+    assert figures["grad_norm"] == 0
+    assert all(torch.equal(before[n], p) for n, p in policy.model.named_parameters())
+
+
+def test_an_adaptive_penalty_rises_where_the_policy_strays(policy, groups):
+    kl = {"coefficient": 0.1, "adaptive": {"target": 1e-6, "horizon": 100}}
+    profile = _profile({"preset": "bnpo", "kl": kl})
+    update, _ = make_update(policy.model, profile)
+    for step in range(3):
+        _apply(update, profile, groups, step)
+    assert update.kl_coefficient > 0.1
+    resumed, _ = make_update(policy.model, profile)
+    resumed.restore(update.state())
+    assert resumed.kl_coefficient == update.kl_coefficient
+
+
+def test_activation_checkpointing_changes_no_gradient(warm, policy, groups):
+    plain = _learn(policy, groups)
+    again = warm_policy(warm, steps=40)
+    checkpointed = _learn(again, groups, activation_checkpointing=True)
+    assert again.model.is_activation_checkpointing
+    assert checkpointed["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-5)
+
+
+def test_bfloat16_stays_near_float32(policy, groups):
+    profile = _profile()
+    how = layout()
+    rough = replace(how, hardware=how.hardware._replace(autocast=torch.bfloat16))
+    update, _ = make_update(policy.model, profile, rough)
+    figures = _apply(update, profile, groups)
+    assert 1e-7 < figures["mismatch_kl"] < 1e-2
+    assert all(p.dtype == torch.float32 for p in policy.model.parameters())

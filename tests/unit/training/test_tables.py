@@ -27,10 +27,18 @@ class ScriptedRoller:
 
 
 def test_a_figure_that_a_step_lacks_is_null(tmp_path):
-    rows = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25, "dev_em": 0.75, "unlisted": 1.0}]
+    rows = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25, "dev_em": 0.75}]
     write_history(tmp_path / "history.parquet", rows, ("step", "loss", "dev_em"))
     table = pq.read_table(tmp_path / "history.parquet")
     assert table.to_pydict() == {"step": [1, 2], "loss": [0.5, 0.25], "dev_em": [None, 0.75]}
+
+
+def test_figures_that_only_some_algorithms_have_follow_the_listed_ones(tmp_path):
+    rows = [{"step": 1, "value_loss": 0.5}, {"step": 2, "kl": 0.25}]
+    write_history(tmp_path / "history.parquet", rows, ("step", "loss"))
+    table = pq.read_table(tmp_path / "history.parquet")
+    assert table.column_names == ["step", "loss", "kl", "value_loss"]
+    assert table["kl"].to_pylist() == [None, 0.25]
 
 
 def test_equal_histories_are_equal_files(tmp_path):

@@ -1,14 +1,22 @@
+import math
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
+from torch.nn import functional
 
+from espalier.algorithms.presets import PRESETS
 from espalier.artifacts import NullTracker
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.dev_score import dev_exact_match
-from espalier.training.grpo.loop import HISTORY_COLUMNS, GrpoLoop, Parts
+from espalier.training.hardware import Hardware
+from espalier.training.parallel import Processes
+from espalier.training.rl.loop import HISTORY_COLUMNS, Parts, RlLoop
+from espalier.training.rl.models import layout_for, trainable
+from espalier.training.rl.publishing import MemoryPublisher
 from tests.unit.training.specimens import (
     PROFILE,
     TASKS,
@@ -38,14 +46,17 @@ def _pass_rate(roller, seed):
 def _loop(warm, directory, profile=PROFILE, judge=_greedy):
     policy = warm_policy(warm)
     roller = warm_roller(policy)
+    hardware = Hardware.chosen(profile.training)
+    models = trainable(policy.model, profile.training, hardware, Processes())
     parts = Parts(
-        model=policy.model,
-        reference=warm_policy(warm).model if profile.training.kl_coefficient else None,
+        models=models,
+        layout=layout_for(policy.model, profile, hardware, Processes()),
         roller=roller,
         pool=TaskPool(TASKS, profile.curriculum),
         judge=lambda: judge(roller),
+        publisher=MemoryPublisher(models.policy.model, policy, [roller]),
     )
-    return GrpoLoop(profile, parts, CheckpointStore(directory, "run")), policy.model
+    return RlLoop(profile, parts, CheckpointStore(directory, "run")), policy.model
 
 
 def _run(warm, directory, tracker=None, **settings):
@@ -126,10 +137,9 @@ def test_every_row_of_the_history_fills_the_columns(warm, tmp_path):
 def test_rollouts_are_counted_over_the_whole_run(warm, tmp_path):
     loop, _ = _run(warm, tmp_path)
     rollouts = [row["rollouts"] for row in loop.history]
-    config = PROFILE.training
-    least = config.tasks_per_step * config.group_size
     grown = [after - before for before, after in zip([0, *rollouts], rollouts, strict=False)]
-    assert all(least <= count <= 2 * least and count % config.group_size == 0 for count in grown)
+    assert all(count > 0 for count in grown)
+    assert grown[-1] == len(loop.last_step)
 
 
 def test_trajectories_carry_the_version_of_the_policy_that_sampled_them(warm, tmp_path):
@@ -144,7 +154,7 @@ def test_a_penalty_on_leaving_the_warm_start_keeps_the_policy_nearer(warm, tmp_p
 
     rising = iter(range(99))
     _, free = _run(warm, tmp_path / "free", judge=lambda _: next(rising))
-    tied_profile = _changed(kl_coefficient=1.0)
+    tied_profile = _changed(algorithm={"kl": {"coefficient": 1.0}})
     _, tied = _run(warm, tmp_path / "tied", profile=tied_profile, judge=lambda _: next(rising))
     assert 0 < distance(tied) < distance(free)
 
@@ -153,3 +163,79 @@ def test_no_training_step_leaves_the_warm_start(warm, tmp_path):
     loop, model = _run(warm, tmp_path, profile=_changed(steps=0))
     assert loop.history == []
     assert _equal(model, warm_policy(warm).model)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_trains(warm, tmp_path, preset):
+    rising = iter(range(99))
+    profile = _changed(algorithm={"preset": preset}, steps=4)
+    loop, model = _run(warm, tmp_path, profile=profile, judge=lambda _: next(rising))
+    assert all(math.isfinite(value) for row in loop.history for value in row.values())
+    critic = profile.training.algorithm.critic
+    warming_up = critic is not None and critic.warmup_steps > 4
+    assert _equal(model, warm_policy(warm).model) == warming_up
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": {"preset": "ppo"}},
+        {"algorithm": {"preset": "grpo", "kl": {"coefficient": 0.5, "adaptive": {"target": 0.01}}}},
+        {"algorithm": {"preset": "default"}, "replay": {"capacity": 4, "share": 0.5}},
+        {"algorithm": {"preset": "clip_cov"}, "epochs": 2, "activation_checkpointing": True},
+        {"temperature_schedule": {"shape": "cosine", "final": 0.5}},
+    ],
+    ids=["critic", "adaptive penalty", "replay", "random tokens", "temperature"],
+)
+def test_what_an_algorithm_keeps_survives_a_kill_bit_for_bit(warm, tmp_path, settings):
+    profile = _changed(**settings)
+    unbroken, unbroken_model = _run(warm, tmp_path / "unbroken", profile=profile)
+    with pytest.raises(Interrupted):
+        _run(warm, tmp_path / "broken", InterruptingTracker(3), profile=profile)
+    resumed, resumed_model = _run(warm, tmp_path / "broken", profile=profile)
+    assert resumed.history == unbroken.history
+    assert _equal(resumed_model, unbroken_model)
+
+
+def test_dropout_goes_on_from_the_state_of_its_generator(warm, tmp_path):
+    def run(directory, tracker=None):
+        loop, model = _loop(warm, directory)
+        for layer in model.model.layers:
+            if hasattr(layer, "self_attn"):
+                layer.self_attn.out_proj.register_forward_hook(
+                    lambda module, _, output: functional.dropout(output, 0.3, module.training)
+                )
+        torch.manual_seed(5)
+        loop.run(tracker or NullTracker())
+        return loop
+
+    unbroken = run(tmp_path / "unbroken")
+    with pytest.raises(Interrupted):
+        run(tmp_path / "broken", InterruptingTracker(3))
+    assert run(tmp_path / "broken").history == unbroken.history
+
+
+def test_replayed_groups_are_stale_and_their_share_of_fresh_ones_is_not_sampled(warm, tmp_path):
+    replay = {"capacity": 8, "share": 0.5}
+    loop, _ = _run(warm, tmp_path, profile=_changed(replay=replay, tasks_per_step=4, minibatches=1))
+    first, *_, last = loop.history
+    assert first["staleness_max"] == 0
+    assert last["staleness_max"] >= 1
+    sampled = [after["rollouts"] - before["rollouts"] for before, after in pairwise(loop.history)]
+    assert min(sampled) < first["rollouts"]
+
+
+def test_a_warning_is_said_where_engine_and_trainer_disagree(warm, tmp_path):
+    class Listener(NullTracker):
+        def __init__(self):
+            self.notes = []
+
+        def note(self, line):
+            self.notes.append(line)
+
+    listener = Listener()
+    _run(warm, tmp_path, listener, profile=_changed(max_mismatch_kl=1e-15, steps=2))
+    assert any("engine and trainer disagree" in line for line in listener.notes)
+    quiet = Listener()
+    _run(warm, tmp_path / "quiet", quiet, profile=_changed(steps=2))
+    assert quiet.notes == []

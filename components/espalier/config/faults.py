@@ -1,0 +1,94 @@
+"""What is wrong with a profile, in the words of the profile."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+
+def explained(path: Path, error: ValidationError, model: type[BaseModel]) -> str:
+    """Every fault on a line: where, what, and for an unknown name the nearest valid one.
+
+    Args:
+        path: of the profile.
+        error: what parsing it raised.
+        model: what it was parsed into.
+    """
+    lines = [f"{path}: {error.error_count()} fault(s) in the profile"]
+    for fault in error.errors():
+        place, owner = _resolved(fault["loc"], model)
+        where = ".".join(place) or "profile"
+        context = fault.get("ctx", {})
+        match fault["type"]:
+            case "extra_forbidden":
+                lines.append(f"  {where}: no such key{_nearest_key(place, owner)}")
+            case "union_tag_invalid":
+                tag, tags = str(context["tag"]), str(context["expected_tags"])
+                lines.append(f"  {where}: no rule is named {tag!r}{_nearest_rule(tag, tags)}")
+            case "union_tag_not_found":
+                lines.append(f"  {where}: a rule is chosen by its name, which is missing here")
+            case _:
+                lines.append(f"  {where}: {fault['msg'].removeprefix('Value error, ')}")
+    return "\n".join(lines)
+
+
+def _nearest_key(place: Sequence[str], owner: type[BaseModel] | None) -> str:
+    if owner is None:
+        return ""
+    close = difflib.get_close_matches(place[-1], owner.model_fields, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {'.'.join((*place[:-1], close[0]))}?"
+    return f"; valid keys here: {', '.join(sorted(owner.model_fields))}"
+
+
+def _nearest_rule(tag: str, expected_tags: str) -> str:
+    names = [name.strip(" '") for name in expected_tags.split(",")]
+    close = difflib.get_close_matches(tag, names, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(names))}"
+
+
+def _resolved(
+    location: Sequence[int | str], model: type[BaseModel]
+) -> tuple[list[str], type[BaseModel] | None]:
+    """The keys of a fault's location, and the model that its last key was looked for in.
+
+    pydantic puts the name of the chosen rule into the location, which no profile spells as a key:
+    `training.algorithm.loss.ppo_clip.clip_low` is `training.algorithm.loss.clip_low` there.
+    """
+    keys: list[str] = []
+    owners: list[type[BaseModel]] = [model]
+    owner: type[BaseModel] | None = model
+    for part in location:
+        chosen = [m for m in owners if _tag(m) == part] if len(owners) > 1 else []
+        if chosen:
+            owners = chosen
+            continue
+        owner = owners[0] if len(owners) == 1 else None
+        keys.append(str(part))
+        if isinstance(part, int):  # an item of a list: its rules are those of the list
+            continue
+        field = owner.model_fields.get(part) if owner else None
+        owners = list(_models(field.annotation)) if field else []
+    return keys, owner
+
+
+def _tag(model: type[BaseModel]) -> object:
+    field = model.model_fields.get("name")
+    names = get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
+    return names[0] if names else None
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 (any annotation)
+    """The models that a field of this annotation may hold."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) is Annotated:
+        yield from _models(get_args(annotation)[0])
+    elif get_origin(annotation) in (Union, UnionType, tuple, list):
+        for part in get_args(annotation):
+            yield from _models(part)

@@ -1,0 +1,156 @@
+"""Profile section `training`: how many trajectories, which algorithm, on which hardware."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from espalier.algorithms import Algorithm
+from espalier.config.data import Section
+from espalier.config.learning import OptimizerConfig, RewardConfig
+
+
+class TemperatureSchedule(Section):
+    """How the sampling temperature moves from `training.temperature` to `final`."""
+
+    shape: Literal["constant", "linear", "cosine"] = "constant"
+    final: float = Field(default=1.0, gt=0)
+    """Reached in the last step; a constant temperature never moves."""
+
+    def at(self, start: float, step: int, steps: int) -> float:
+        """The temperature of optimizer step `step` of `steps`, counted from 0."""
+        done = min(1.0, step / max(1, steps - 1))
+        match self.shape:
+            case "constant":
+                return start
+            case "linear":
+                return start + (self.final - start) * done
+            case "cosine":
+                return self.final + (start - self.final) * (1 + math.cos(math.pi * done)) / 2
+
+
+class ReplayConfig(Section):
+    """A buffer of former groups, of which each step takes some beside its own."""
+
+    capacity: int = Field(default=0, ge=0)
+    """Groups that are kept; 0 replays nothing."""
+    share: float = Field(default=0.25, gt=0, lt=1)
+    """Of a step's groups, how many come out of the buffer once it holds that many."""
+    order: Literal["fifo", "priority"] = "fifo"
+    """fifo draws any, and the oldest leaves first; priority draws in proportion to the spread of a
+    group's rewards, and the least of them leaves first (Schaul et al. 2016, arXiv:1511.05952)."""
+    successes_only: bool = False
+    """Keeps a group's successes alone (WebRL, Qi et al. 2024, arXiv:2411.02337, sec. 3.3)."""
+    perplexity_window: tuple[float, float] | None = None
+    """Replays trajectories whose perplexity under the policy of today lies inside: neither known by
+    heart nor out of reach. WebRL's is (1.05, 2)."""
+    max_staleness: int = Field(default=32, ge=1)
+    """Policy versions after which a group is forgotten."""
+
+    @model_validator(mode="after")
+    def _successes_are_not_ranked(self) -> Self:
+        if self.successes_only and self.order == "priority":
+            raise ValueError(
+                "training.replay: successes of a group have no spread to be ranked by; choose "
+                'order = "fifo"'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _window_is_an_interval(self) -> Self:
+        if self.perplexity_window is not None:
+            low, high = self.perplexity_window
+            if not 1 <= low < high:
+                raise ValueError(
+                    f"training.replay.perplexity_window={self.perplexity_window} is not an "
+                    "interval above 1, the least that a perplexity can be"
+                )
+        return self
+
+
+class TrainingConfig(Section):
+    """Reinforcement learning over multi-turn episodes."""
+
+    steps: int = Field(default=100, ge=0)
+    tasks_per_step: int = Field(default=16, ge=1)
+    group_size: int = Field(default=16, ge=1)
+    algorithm: Algorithm = Algorithm.model_validate({})
+    minibatches: int = Field(default=2, ge=1)
+    """Optimizer updates of an epoch, each on a part of the step's trajectories."""
+    epochs: int = Field(default=1, ge=1)
+    """How often a step's trajectories are gone through."""
+    micro_batch_tokens: int = Field(default=8192, ge=64)
+    temperature: float = Field(default=1.0, gt=0)
+    temperature_schedule: TemperatureSchedule = TemperatureSchedule()
+    replay: ReplayConfig = ReplayConfig()
+    train_on_observations: bool = False
+    """Ablation only: leaves the tool's tokens in the loss."""
+    max_mismatch_kl: float = Field(default=1e-3, gt=0)
+    """Nats a token between engine and trainer on equal weights; beyond it a warning is said. In
+    float32 it is about 1e-9, in bfloat16 a few 1e-4."""
+    optimizer: OptimizerConfig = OptimizerConfig(
+        learning_rate=3e-4, warmup_share=0.05, final_share=0.3, weight_decay=0.0
+    )
+    reward: RewardConfig = RewardConfig()
+    device: str = Field(default="auto", min_length=1)
+    """`auto` is the accelerator, where there is one."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of matrix products; `auto` is bfloat16 on a GPU that has it."""
+    activation_checkpointing: bool = False
+    """Computes activations again in the backward pass: a third more work, far less memory."""
+    processes: int = Field(default=1, ge=1)
+    """Processes of this machine that share a step's trajectories."""
+    sharded: bool = False
+    """Splits weights and optimizer over the processes (FSDP2), for a model too large for one."""
+    evaluate_every: int = Field(default=20, ge=1)
+    """Dev questions are answered, and a checkpoint is written, every so many steps."""
+    dev_questions: int = Field(default=300, ge=1)
+
+    def temperature_at(self, step: int) -> float:
+        """The sampling temperature of optimizer step `step`, counted from 0."""
+        return self.temperature_schedule.at(self.temperature, step, self.steps)
+
+    @model_validator(mode="after")
+    def _minibatches_are_whole(self) -> Self:
+        trajectories = self.tasks_per_step * self.group_size
+        if trajectories % self.minibatches:
+            fits = [n for n in range(1, trajectories + 1) if trajectories % n == 0]
+            raise ValueError(
+                f"training.minibatches={self.minibatches} does not divide the {trajectories} "
+                f"trajectories of a step (tasks_per_step={self.tasks_per_step} x group_size="
+                f"{self.group_size}); use one of {fits}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _algorithm_has_what_it_compares(self) -> Self:
+        algorithm, replay = self.algorithm, self.replay
+        if self.group_size == 1 and algorithm.compares_groups:
+            raise ValueError(
+                f"training.group_size=1 leaves nothing to compare, and preset "
+                f'"{algorithm.preset}" learns from differences inside a group; raise it, or choose '
+                'preset = "reinforce_pp" or "ppo"'
+            )
+        if replay.capacity and replay.successes_only and algorithm.compares_groups:
+            raise ValueError(
+                "training.replay.successes_only leaves groups of equal rewards, in which preset "
+                f'"{algorithm.preset}" finds no difference; choose preset = "rft" or one with a '
+                "critic, or replay whole groups"
+            )
+        if replay.perplexity_window is not None and not replay.capacity:
+            raise ValueError(
+                "training.replay.perplexity_window chooses from a buffer that holds nothing: set "
+                "training.replay.capacity"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sharding_has_processes(self) -> Self:
+        if self.sharded and self.processes == 1:
+            raise ValueError(
+                "training.sharded splits a model over processes and there is one: set "
+                "training.processes, or leave training.sharded out"
+            )
+        return self

@@ -1,1 +1,0 @@
-"""train: group-relative policy optimisation over search episodes."""

@@ -1,0 +1,66 @@
+"""Where training computes, and in which number format."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from espalier.config import TrainingConfig
+
+
+class Hardware(NamedTuple):
+    """A device and the format of its matrix products; weights and sums stay float32."""
+
+    device: torch.device
+    autocast: torch.dtype | None
+    """None computes in float32 throughout."""
+
+    @classmethod
+    def chosen(cls, config: TrainingConfig) -> Hardware:
+        """What the profile names; `auto` is the accelerator that is there, and bf16 on it."""
+        device = torch.device(config.device) if config.device != "auto" else _best_device()
+        match config.precision:
+            case "float32":
+                return cls(device, None)
+            case "bfloat16":
+                return cls(device, torch.bfloat16)
+            case "auto":
+                return cls(device, torch.bfloat16 if _computes_bf16(device) else None)
+
+    def precision(self) -> AbstractContextManager[object]:
+        """Within it, matrix products are computed in the chosen format."""
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.autocast)
+
+    def placed(self, model: PreTrainedModel) -> PreTrainedModel:
+        """The model itself where it is on this device already, else a copy that is."""
+        if model.device == self.device:
+            return model
+        placed = copy.deepcopy(model)
+        nn.Module.to(placed, self.device)  # of PreTrainedModel.to a type checker knows less
+        return placed
+
+
+@torch.no_grad()
+def copy_weights(trained: nn.Module, sampling: nn.Module) -> None:
+    """Let `sampling` have the weights of `trained`; nothing to do where they are one model."""
+    if trained is sampling:
+        return
+    for target, source in zip(sampling.parameters(), trained.parameters(), strict=True):
+        target.copy_(source.full_tensor() if isinstance(source, DTensor) else source)
+
+
+def _best_device() -> torch.device:
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+
+
+def _computes_bf16(device: torch.device) -> bool:
+    # a CPU may have it as well, but a run there is short, and float32 repeats itself bit for bit
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

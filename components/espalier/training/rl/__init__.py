@@ -1,0 +1,1 @@
+"""train: reinforcement learning over multi-turn episodes."""

@@ -1,0 +1,189 @@
+"""The loop on one page: draw tasks, roll out, score, admit, pack, update, publish weights."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from espalier.artifacts import Tracker
+from espalier.config import Profile
+from espalier.curriculum.pool import TaskPool
+from espalier.rollout.engines.engine import KindChoice
+from espalier.rollout.roller import RollsOut
+from espalier.rollout.trajectory import Trajectory, read_trajectories
+from espalier.training.checkpoint import CheckpointStore
+from espalier.training.distribution import ScoreRequest
+from espalier.training.rl.agreement import complaint
+from espalier.training.rl.assessment import Models
+from espalier.training.rl.dense_scoring import Layout
+from espalier.training.rl.material import learning_material
+from espalier.training.rl.minibatch import Figures
+from espalier.training.rl.perplexity import perplexities
+from espalier.training.rl.progress import LAST_STEP, LoopProgress
+from espalier.training.rl.publishing import Publisher
+from espalier.training.rl.replay import ReplayBuffer
+from espalier.training.rl.rows import dense_rows
+from espalier.training.rl.sampling import GroupSampler, StepRollouts
+from espalier.training.rl.update import PolicyUpdate, Step
+
+HISTORY_COLUMNS = (
+    "step",
+    "reward",
+    "pass_rate",
+    "zero_variance_share",
+    "clipped_share",
+    "entropy",
+    "grad_norm",
+    "mismatch_kl",
+    "loss",
+    "rollouts",
+    "action_tokens",
+    "kept_tasks",
+    "tool_calls",
+    "dev_em",
+)
+"""Of every run; what an algorithm measures besides follows them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Parts:
+    """What the loop is wired from."""
+
+    models: Models
+    layout: Layout
+    roller: RollsOut
+    pool: TaskPool
+    judge: Callable[[], float]
+    """Dev EM of the model as it stands."""
+    publisher: Publisher
+    kind_choice: KindChoice | None = None
+    """How the roller draws the kinds of actions."""
+
+
+class RlLoop:
+    """Trains the policy in place; ends with the weights that answered most dev questions."""
+
+    def __init__(self, profile: Profile, parts: Parts, store: CheckpointStore) -> None:
+        config, episode = profile.training, profile.episode
+        self._profile = profile
+        self._parts = parts
+        self._directory = store.directory
+        self._sampler = GroupSampler(
+            parts.roller,
+            parts.pool,
+            config,
+            seed=profile.seed,
+            screening=profile.curriculum.active_screening,
+        )
+        update = PolicyUpdate(
+            parts.models,
+            config,
+            parts.layout,
+            max_action_tokens=min(episode.max_tokens, episode.max_turns * episode.max_turn_tokens),
+        )
+        self._update = update
+        self._replay = ReplayBuffer(config.replay, self._perplexities)
+        self._progress = LoopProgress(
+            parts.models.policy.model,
+            update,
+            parts.pool,
+            self._replay,
+            store,
+            parts.layout.processes,
+        )
+
+    @property
+    def history(self) -> list[Figures]:
+        """One row an optimizer step."""
+        return self._progress.history
+
+    @property
+    def best_step(self) -> int:
+        """Optimizer steps after which the kept weights were taken."""
+        return self._progress.best_step
+
+    @property
+    def last_step(self) -> list[Trajectory]:
+        """Everything sampled in the newest step, also where an earlier attempt sampled it."""
+        kept = self._directory / LAST_STEP
+        return read_trajectories(kept) if kept.exists() else []
+
+    def run(self, tracker: Tracker) -> None:
+        """Train from the newest checkpoint, or from the start."""
+        config, progress = self._profile.training, self._progress
+        start = progress.resume()
+        self._parts.publisher.publish(start)
+        if start == 0:
+            progress.keep_best(0, self._judged())
+        with tracker.progress("train", config.steps) as bar:
+            bar.advance(start)
+            for step in range(start, config.steps):
+                row = self._step(step)
+                progress.history.append(row)
+                if (step + 1) % config.evaluate_every == 0 or step + 1 == config.steps:
+                    row["dev_em"] = self._judged()
+                    progress.keep_best(step + 1, row["dev_em"])
+                    progress.save(step + 1)
+                if warning := complaint(row, step=step + 1, limit=config.max_mismatch_kl):
+                    tracker.note(warning)
+                tracker.metrics({k: v for k, v in row.items() if k != "step"}, step=step + 1)
+                bar.advance(1, **_shown(row))
+        progress.take_best()
+        self._parts.publisher.publish(progress.best_step)
+
+    def _step(self, step: int) -> Figures:
+        config = self._profile.training
+        rng = random.Random(f"replay:{self._profile.seed}:{step}")
+        replayed = self._replay.draw(config.tasks_per_step, rng)
+        rollouts = self._sampler.sample(step, groups=config.tasks_per_step - len(replayed))
+        material = learning_material([*rollouts.groups, *replayed], config.algorithm.material)
+        figures: Figures = {}
+        if material.groups:
+            rows = dense_rows(material.groups, with_observations=config.train_on_observations)
+            about = Step(step, self._request(step), self._parts.kind_choice)
+            figures = self._update.apply(rows, material.units, about)
+        self._parts.publisher.publish(step + 1)
+        self._replay.add(rollouts.groups, version=step)
+        if (step + 1) % self._profile.curriculum.refresh_every == 0:
+            self._parts.pool.refresh()
+        self._progress.sampled(rollouts.sampled)
+        return self._row(step, rollouts) | figures
+
+    def _row(self, step: int, rollouts: StepRollouts) -> Figures:
+        sampled = rollouts.sampled
+        count = max(1, len(sampled))
+        return {
+            "step": step + 1,
+            "reward": sum(t.total_reward for t in sampled) / count,
+            "pass_rate": sum(t.reward["outcome"] > 0 for t in sampled) / count,
+            "zero_variance_share": rollouts.zero_variance_share,
+            "rollouts": self._progress.rollouts,
+            "lost_episodes": rollouts.lost,
+            "action_tokens": sum(sum(t.action_mask) for t in sampled) / count,
+            "kept_tasks": self._parts.pool.num_kept,
+            "tool_calls": sum(len(t.tool_calls) for t in sampled) / count,
+            "temperature": self._profile.training.temperature_at(step),
+        }
+
+    def _request(self, step: int) -> ScoreRequest:
+        config = self._profile.training
+        return ScoreRequest(
+            temperature=config.temperature_at(step),
+            entropy=True,
+            entropy_gradient=config.algorithm.entropy_coefficient > 0,
+        )
+
+    def _judged(self) -> float:
+        processes = self._parts.layout.processes
+        return processes.of_first(self._parts.judge() if processes.is_first else 0.0)
+
+    def _perplexities(self, trajectories: Sequence[Trajectory]) -> list[float]:
+        return perplexities(
+            trajectories, self._parts.models.policy, self._parts.layout, ScoreRequest()
+        )
+
+
+def _shown(row: Figures) -> Figures:
+    names = ("reward", "pass_rate", "zero_variance_share", "clipped_share", "entropy", "dev_em")
+    return {name: row[name] for name in names if name in row}

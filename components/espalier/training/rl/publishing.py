@@ -1,0 +1,83 @@
+"""Publishing weights: from now on, rollers sample from what has been trained."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from transformers import PreTrainedModel
+
+from espalier.policy.loading import Policy, save_policy
+from espalier.training.hardware import copy_weights
+
+
+class Publisher(Protocol):
+    """Makes the trained weights those of the rollers."""
+
+    def publish(self, version: int) -> None:
+        """Let them sample from the weights as they are now, under this version."""
+        ...
+
+
+class SamplesPolicy(Protocol):
+    """What publishing needs of a roller."""
+
+    @property
+    def policy_version(self) -> int:
+        """Of the weights that sample."""
+        ...
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None: ...
+
+    def load_weights(self, policy_dir: Path, version: int) -> None:
+        """Sample from the weights of `policy_dir` from now on."""
+        ...
+
+
+class MemoryPublisher:
+    """For rollers that sample in this process, from `policy` in memory."""
+
+    def __init__(
+        self, trained: PreTrainedModel, policy: Policy, rollers: Sequence[SamplesPolicy]
+    ) -> None:
+        self._trained = trained
+        self._policy = policy
+        self._rollers = rollers
+
+    def publish(self, version: int) -> None:
+        """See `Publisher`."""
+        copy_weights(self._trained, self._policy.model)
+        for roller in self._rollers:
+            roller.policy_version = version
+
+
+class DirectoryPublisher:
+    """For rollers that ask a server, which reads weights from a directory that it sees too."""
+
+    def __init__(
+        self,
+        trained: PreTrainedModel,
+        policy: Policy,
+        rollers: Sequence[SamplesPolicy],
+        directory: Path,
+    ) -> None:
+        self._trained = trained
+        self._policy = policy
+        self._rollers = rollers
+        self._directory = directory
+
+    def publish(self, version: int) -> None:
+        """See `Publisher`; the directory of the version before is removed."""
+        copy_weights(self._trained, self._policy.model)
+        if not self._rollers:  # another process talks to the server
+            return
+        current = self._directory / f"version-{version}"
+        save_policy(self._policy, current)
+        for roller in self._rollers:
+            roller.load_weights(current, version)
+        for former in self._directory.glob("version-*"):
+            if former != current:
+                shutil.rmtree(former)

@@ -1,0 +1,116 @@
+"""A buffer of former groups that later steps learn from again.
+
+Recorded behaviour log-probs stay with their trajectories, so that the importance ratio of an old
+token is taken to the policy that sampled it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import pstdev
+
+from espalier.config import ReplayConfig
+from espalier.rollout.trajectory import Trajectory, read_trajectories, write_trajectories
+from espalier.training.rl.rows import Group
+
+Perplexities = Callable[[Sequence[Trajectory]], list[float]]
+"""Perplexity of each trajectory's actions under the policy of today."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    group: Group
+    version: int
+
+
+class ReplayBuffer:
+    """Keeps groups, forgets the stalest, and draws some for each step."""
+
+    def __init__(self, config: ReplayConfig, perplexities: Perplexities) -> None:
+        self._config = config
+        self._perplexities = perplexities
+        self._entries: list[_Entry] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, groups: Sequence[Group], *, version: int) -> None:
+        """Keep `groups`, sampled by the policy of `version`; make room where there is none."""
+        if not self._config.capacity:
+            return
+        for group in groups:
+            kept = _successes(group) if self._config.successes_only else group
+            if kept.trajectories:
+                self._entries.append(_Entry(kept, version))
+        oldest = version - self._config.max_staleness
+        self._entries = [entry for entry in self._entries if entry.version > oldest]
+        surplus = len(self._entries) - self._config.capacity
+        if surplus > 0:
+            leaving = set(self._leaving_first()[:surplus])
+            self._entries = [e for n, e in enumerate(self._entries) if n not in leaving]
+
+    def draw(self, step_groups: int, rng: random.Random) -> list[Group]:
+        """The groups that a step of `step_groups` replays; none before there are enough."""
+        count = round(self._config.share * step_groups)
+        candidates = self._within_window() if self._entries else []
+        if not count or len(candidates) < count:
+            return []
+        if self._config.order == "fifo":
+            return rng.sample(candidates, count)
+        # Efraimidis and Spirakis 2006: the largest u^(1/w) are a weighted draw without replacement
+        keys = [rng.random() ** (1 / max(_spread(group), 1e-9)) for group in candidates]
+        ranked = sorted(range(len(candidates)), key=lambda n: -keys[n])
+        return [candidates[n] for n in ranked[:count]]
+
+    def save(self, path: Path) -> list[list[float | None]]:
+        """Write the trajectories to `path`; returns what else `restore` needs, as plain data."""
+        write_trajectories(path, [t for e in self._entries for t in e.group.trajectories])
+        return [
+            [len(e.group.trajectories), e.version, e.group.baseline_reward] for e in self._entries
+        ]
+
+    def restore(self, path: Path, layout: Sequence[Sequence[float | None]]) -> None:
+        """Continue from what `save` wrote and returned."""
+        trajectories = iter(read_trajectories(path))
+        self._entries = []
+        for size, version, baseline in layout:
+            assert size is not None
+            assert version is not None
+            members = tuple(next(trajectories) for _ in range(int(size)))
+            group = Group(trajectories=members, baseline_reward=baseline)
+            self._entries.append(_Entry(group, int(version)))
+
+    def _leaving_first(self) -> list[int]:
+        """Places of the entries, those that make room first in front."""
+        places = list(range(len(self._entries)))  # entries stand in the order of their arrival
+        if self._config.order == "priority":
+            places.sort(key=lambda n: _spread(self._entries[n].group))
+        return places
+
+    def _within_window(self) -> list[Group]:
+        groups = [entry.group for entry in self._entries]
+        if self._config.perplexity_window is None:
+            return groups
+        low, high = self._config.perplexity_window
+        found = iter(self._perplexities([t for group in groups for t in group.trajectories]))
+        inside = [
+            replace(
+                group,
+                trajectories=tuple(t for t in group.trajectories if low <= next(found) <= high),
+            )
+            for group in groups
+        ]
+        return [group for group in inside if group.trajectories]
+
+
+def _successes(group: Group) -> Group:
+    kept = tuple(t for t in group.trajectories if t.reward["outcome"] > 0)
+    return replace(group, trajectories=kept)
+
+
+def _spread(group: Group) -> float:
+    """Standard deviation of the rewards: how much there is to learn from comparing them."""
+    return pstdev(t.total_reward for t in group.trajectories)

@@ -1,0 +1,53 @@
+"""Rollouts of several processes: every process ends up with all trajectories."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from espalier.rollout.roller import RollsOut
+from espalier.rollout.trajectory import Trajectory
+from espalier.tasks import Task
+from espalier.training.parallel import Processes
+
+
+class SplitRoller:
+    """Each process plays every so manieth task on an engine of its own."""
+
+    def __init__(self, own: RollsOut, processes: Processes) -> None:
+        self._own = own
+        self._processes = processes
+
+    def roll_out(
+        self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
+    ) -> list[Trajectory]:
+        """See `Roller.roll_out`; the draw depends on the number of processes."""
+        rank, count = self._processes.rank, self._processes.count
+        if count > 1:  # or the first task of each process would be drawn by the same numbers
+            seed = random.Random(f"process:{seed}:{rank}").getrandbits(48)
+        played = self._own.roll_out(
+            tasks[rank::count], samples=samples, temperature=temperature, seed=seed
+        )
+        by_process = self._processes.gather(played)
+        found: list[Trajectory] = []
+        for number in range(len(tasks)):
+            start = number // count * samples
+            found += by_process[number % count][start : start + samples]
+        return found
+
+
+class FirstRoller:
+    """The first process plays for all: it alone talks to the server that samples."""
+
+    def __init__(self, own: RollsOut, processes: Processes) -> None:
+        self._own = own
+        self._processes = processes
+
+    def roll_out(
+        self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
+    ) -> list[Trajectory]:
+        """See `Roller.roll_out`."""
+        played: list[Trajectory] = []
+        if self._processes.is_first:
+            played = self._own.roll_out(tasks, samples=samples, temperature=temperature, seed=seed)
+        return self._processes.of_first(played)

@@ -1,0 +1,79 @@
+"""train: reinforcement learning over multi-turn episodes, from the warm-started policy.
+
+Enters: knowledge (train and dev views), accepted dev tasks, the curriculum, the warm policy.
+Leaves: policy/ with the best weights by dev EM, history.parquet, trajectories.parquet of the last
+step, run.json with the throughput.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from espalier.artifacts import (
+    Manifest,
+    NullTracker,
+    Provenance,
+    Tracker,
+    json_digest,
+    open_artifact,
+    publishing,
+    work_dir,
+)
+from espalier.config import Profile
+from espalier.policy.loading import save_policy
+from espalier.rollout.trajectory import write_trajectories
+from espalier.training.checkpoint import CheckpointStore
+from espalier.training.hardware import Hardware
+from espalier.training.history import write_history
+from espalier.training.parallel import Processes, team
+from espalier.training.rl.loop import HISTORY_COLUMNS
+from espalier.training.rl.wiring import wired
+
+
+class Inputs(NamedTuple):
+    """Artifact directories that the stage reads."""
+
+    knowledge: Path
+    accepted: Path
+    curriculum: Path
+    warm_policy: Path
+
+
+def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) -> Manifest:
+    """Train, keep the weights that answer most dev questions, publish them."""
+    manifests = {name: open_artifact(path) for name, path in inputs._asdict().items()}
+    provenance = Provenance(
+        producer="train",
+        config_digest=profile.stage_digest("train"),
+        seed=profile.seed,
+        inputs={name: manifest.content for name, manifest in manifests.items()},
+    )
+    identity = json_digest(provenance.model_dump())
+    store = CheckpointStore(work_dir(output_dir), identity)
+    companion = partial(accompany, profile, inputs, store.directory, identity)
+    device = Hardware.chosen(profile.training).device
+    with team(profile.training.processes, device=device, companion=companion) as processes:
+        run_ = wired(profile, inputs, store, processes)
+        run_.loop.run(tracker)
+    with publishing(output_dir, provenance) as draft:
+        save_policy(run_.policy, draft.path / "policy")
+        write_history(draft.path / "history.parquet", run_.loop.history, HISTORY_COLUMNS)
+        draft.rows["trajectories"] = write_trajectories(
+            draft.path / "trajectories.parquet", run_.loop.last_step
+        )
+        rate = run_.rollout_tokens_per_s
+        figures = {"rollout_tokens_per_s": rate, "best_step": run_.loop.best_step}
+        (draft.path / "run.json").write_text(json.dumps(figures))
+    tracker.metrics({"rollout_tokens_per_s": rate})
+    return draft.published
+
+
+def accompany(
+    profile: Profile, inputs: Inputs, directory: Path, identity: str, processes: Processes
+) -> None:
+    """What every process but the first does: the same loop, unheard."""
+    store = CheckpointStore(directory, identity)
+    wired(profile, inputs, store, processes).loop.run(NullTracker())

@@ -1,0 +1,171 @@
+"""One step of learning: rows in, several optimizer updates of policy and critic out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from espalier.config import TrainingConfig
+from espalier.rollout.engines.engine import KindChoice
+from espalier.training.distribution import ScoreRequest
+from espalier.training.optimization import Updater
+from espalier.training.parallel import sum_gradients
+from espalier.training.rl.agreement import agreement
+from espalier.training.rl.assessment import Assessment, Assessor, Models
+from espalier.training.rl.critic_update import CriticUpdate
+from espalier.training.rl.dense_scoring import Layout
+from espalier.training.rl.minibatch import (
+    Figures,
+    Minibatch,
+    add_scaled,
+    check_no_observation_is_learned,
+    observed_share,
+)
+from espalier.training.rl.minibatches import Unit, minibatches, rows_of, totals
+from espalier.training.rl.policy_gradient import PolicyGradient
+from espalier.training.rl.rows import Rows
+from espalier.training.sharding import load_optimizer_state, optimizer_state
+
+
+class Step(NamedTuple):
+    """What an update must know of the step that it belongs to."""
+
+    number: int
+    """Optimizer steps done before; also the version of the weights."""
+    request: ScoreRequest
+    """The distribution that the step's trajectories were sampled from."""
+    kind_choice: KindChoice | None = None
+    """What was mixed into it where actions begin."""
+
+
+class PolicyUpdate:
+    """Holds the models and their optimizers; one `apply` is one step."""
+
+    def __init__(
+        self, models: Models, config: TrainingConfig, layout: Layout, *, max_action_tokens: int
+    ) -> None:
+        algorithm = config.algorithm
+        self._policy = models.policy
+        self._config = config
+        self._processes = layout.processes
+        self._max_action_tokens = max_action_tokens
+        self._assessor = Assessor(models, algorithm, layout)
+        self._gradient = PolicyGradient(models.policy, algorithm, layout)
+        self.updater = Updater(models.policy, config.optimizer, max(1, config.steps))
+        self.critic: CriticUpdate | None = None
+        if models.critic is not None and algorithm.critic is not None:
+            self.critic = CriticUpdate(models.critic, algorithm.critic, layout)
+        self.kl_coefficient = algorithm.kl.coefficient if algorithm.kl else 0.0
+
+    def apply(self, rows: Rows, units: Sequence[Unit], step: Step) -> Figures:
+        """Learn from `rows`.
+
+        Args:
+            rows: a step's trajectories.
+            units: its rows; two together are a preference pair, chosen first.
+            step: which step.
+
+        Raises:
+            DataError: an observation stands in the loss.
+        """
+        assessment = self._assessor.assess(rows, step.request, kl_coefficient=self.kl_coefficient)
+        if not self._config.train_on_observations:
+            check_no_observation_is_learned(rows, assessment.loss_mask_BT)
+        figures: Figures = {}
+        first_BT = assessment.trainer_logprobs_BT
+        scored = range(len(rows))
+        updates = list(self._minibatches(rows, assessment, units, step))
+        for minibatch in updates:
+            found, logprobs_BT = self._update(minibatch, step)
+            add_scaled(figures, found, 1 / len(updates))
+            if first_BT is None and logprobs_BT is not None:
+                first_BT, scored = logprobs_BT, rows_of(minibatch.units)
+        figures = self._summed(figures)
+        if first_BT is not None:
+            figures |= agreement(
+                rows,
+                first_BT,
+                scored=scored,
+                version=step.number,
+                kind_choice=step.kind_choice,
+            )
+        figures |= assessment.figures
+        self._adapt_kl(figures, len(rows))
+        return figures | _health(rows, assessment, step)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside the policy; `restore` takes it back."""
+        return {
+            "optimizer": optimizer_state(self.updater.optimizer),
+            "kl_coefficient": self.kl_coefficient,
+            "critic": self.critic.state() if self.critic else None,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        load_optimizer_state(self.updater.optimizer, state["optimizer"])
+        self.kl_coefficient = state["kl_coefficient"]
+        if self.critic is not None:
+            self.critic.restore(state["critic"])
+
+    def _minibatches(
+        self, rows: Rows, assessment: Assessment, units: Sequence[Unit], step: Step
+    ) -> Iterator[Minibatch]:
+        config = self._config
+        for epoch in range(config.epochs):
+            rng = random.Random(f"minibatch:{step.number}:{epoch}")
+            for part in minibatches(units, count=config.minibatches, rng=rng):
+                draws_BT = None
+                if "draws_BT" in config.algorithm.loss.needs:
+                    generator = torch.Generator().manual_seed(rng.getrandbits(48))
+                    draws_BT = torch.rand(rows.action_mask_BT.shape, generator=generator)
+                yield Minibatch(
+                    rows=rows,
+                    assessment=assessment,
+                    units=part,
+                    totals=totals(
+                        part, assessment.loss_mask_BT, max_tokens=self._max_action_tokens
+                    ),
+                    draws_BT=draws_BT,
+                )
+
+    def _update(self, minibatch: Minibatch, step: Step) -> tuple[Figures, Tensor | None]:
+        figures: Figures = {}
+        if self.critic is not None:
+            figures |= self.critic.apply(minibatch)
+            if step.number < self.critic.warmup_steps:
+                return figures, None
+        self._policy.train()
+        found, logprobs_BT = self._gradient.add(
+            minibatch, step.request, kl_coefficient=self.kl_coefficient
+        )
+        sum_gradients(self._policy, self._processes)
+        norm = self.updater.apply(step.number)
+        self._policy.eval()
+        self._processes.sum([logprobs_BT])
+        return figures | found | {"grad_norm": norm / self._processes.count}, logprobs_BT
+
+    def _summed(self, figures: Figures) -> Figures:
+        values = torch.tensor(list(figures.values()), dtype=torch.float64)
+        self._processes.sum([values])
+        return dict(zip(figures, values.tolist(), strict=True))
+
+    def _adapt_kl(self, figures: Figures, trajectories: int) -> None:
+        kl = self._config.algorithm.kl
+        if kl is not None and kl.adaptive is not None and "kl" in figures:
+            self.kl_coefficient = kl.adaptive.next_coefficient(
+                self.kl_coefficient, figures["kl"], trajectories
+            )
+
+
+def _health(rows: Rows, assessment: Assessment, step: Step) -> Figures:
+    staleness_B = (step.number - rows.versions_B).float()
+    return {
+        "observation_share": observed_share(rows, assessment.loss_mask_BT),
+        "staleness_mean": float(staleness_B.mean()),
+        "staleness_max": float(staleness_B.max()),
+    }

@@ -1,0 +1,95 @@
+"""What each of two processes does in the tests of shared training."""
+
+from functools import partial
+
+import torch
+
+from espalier.artifacts import NullTracker
+from espalier.curriculum.pool import TaskPool
+from espalier.training.checkpoint import CheckpointStore
+from espalier.training.parallel import team
+from espalier.training.rl.loop import Parts, RlLoop
+from espalier.training.rl.models import layout_for, trainable
+from espalier.training.rl.publishing import MemoryPublisher
+from espalier.training.rl.rows import dense_rows
+from espalier.training.rl.shared_rollouts import SplitRoller
+from espalier.training.rl.update import PolicyUpdate
+from espalier.training.sharding import whole_weights
+from tests.unit.tiny import tiny_policy
+from tests.unit.training.episodes import (
+    CPU,
+    exact_policy,
+    layout,
+    mixed_groups,
+    profile_of,
+    step_of,
+)
+from tests.unit.training.specimens import PROFILE, TASKS, warm_roller
+
+ALGORITHMS = {
+    "plain": {"preset": "default"},
+    "cached gradient": {"preset": "kl_cov"},
+    "critic and reference": {"preset": "ppo"},
+}
+CASES = [(name, sharded) for name in ALGORITHMS for sharded in (False, True)]
+
+
+def two_steps(name, processes, *, sharded=False):
+    """Figures of two steps on the same groups, then weights and optimizer state."""
+    settings = {"processes": 2, "sharded": sharded} if processes.count > 1 else {}
+    profile = profile_of(ALGORITHMS[name], minibatches=2, **settings)
+    how = layout(micro_batch_tokens=48, processes=processes)
+    models = trainable(exact_policy(), profile.training, CPU, processes)
+    update = PolicyUpdate(models, profile.training, how, max_action_tokens=56)
+    rows = dense_rows(mixed_groups(sizes=(4, 4, 3)), with_observations=False)
+    units = [(row,) for row in range(len(rows))]
+    figures = [update.apply(rows, units, step_of(profile, number)) for number in range(2)]
+    state = update.state()
+    update.restore(state)
+    return figures, whole_weights(models.policy.model), state["optimizer"]["state"]
+
+
+def short_loop(processes, directory, steps=3):
+    """A loop in which each process plays half of the tasks; history and final weights."""
+    values = PROFILE.model_dump()
+    values["training"] |= {"steps": steps, "processes": 2, "algorithm": {"filters": []}}
+    profile = type(PROFILE).model_validate(values)
+    policy = tiny_policy()
+    roller = warm_roller(policy)
+    models = trainable(policy.model, profile.training, CPU, processes)
+    parts = Parts(
+        models=models,
+        layout=layout_for(policy.model, profile, CPU, processes),
+        roller=SplitRoller(roller, processes),
+        pool=TaskPool(TASKS, profile.curriculum),
+        judge=lambda: float(processes.rank),
+        publisher=MemoryPublisher(models.policy.model, policy, [roller]),
+    )
+    loop = RlLoop(profile, parts, CheckpointStore(directory, "run"))
+    loop.run(NullTracker())
+    return loop.history, whole_weights(policy.model)
+
+
+def everything(processes, directory):
+    """All that the tests look at, in the order that both processes keep to."""
+    return {
+        "steps": {
+            (name, sharded): two_steps(name, processes, sharded=sharded) for name, sharded in CASES
+        },
+        "loops": processes.gather(short_loop(processes, directory / "loop")),
+        "resumed": processes.gather(short_loop(processes, directory / "loop", steps=3)),
+        "ranks": processes.gather(processes.rank),
+        "said": processes.of_first(f"by {processes.rank}"),
+    }
+
+
+def accompany(directory, processes):
+    """The second process."""
+    everything(processes, directory)
+
+
+def found_together(directory):
+    """What two processes find, seen from the first."""
+    device = torch.device("cpu")
+    with team(2, device=device, companion=partial(accompany, directory)) as processes:
+        return everything(processes, directory)

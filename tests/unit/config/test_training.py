@@ -1,0 +1,42 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from espalier.config import TemperatureSchedule, TrainingConfig
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ("constant", [1.2, 1.2, 1.2, 1.2, 1.2]),
+        ("linear", [1.2, 1.0, 0.8, 0.6, 0.4]),
+        ("cosine", [1.2, 1.0828427, 0.8, 0.5171573, 0.4]),
+    ],
+)
+def test_the_temperature_of_every_step_by_hand(shape, expected):
+    config = TrainingConfig(
+        steps=5, temperature=1.2, temperature_schedule=TemperatureSchedule(shape=shape, final=0.4)
+    )
+    assert [config.temperature_at(step) for step in range(5)] == pytest.approx(expected)
+
+
+@given(
+    shape=st.sampled_from(["linear", "cosine"]),
+    start=st.floats(0.1, 3),
+    final=st.floats(0.1, 3),
+    steps=st.integers(1, 50),
+)
+def test_the_temperature_moves_from_its_start_to_its_end_and_never_back(shape, start, final, steps):
+    schedule = TemperatureSchedule(shape=shape, final=final)
+    found = [schedule.at(start, step, steps) for step in range(steps)]
+    assert found[0] == pytest.approx(start)
+    assert steps == 1 or found[-1] == pytest.approx(final)
+    ordered = sorted(found, reverse=start > final)
+    assert found == pytest.approx(ordered)
+
+
+def test_a_group_of_one_is_enough_for_an_algorithm_with_a_critic():
+    config = TrainingConfig.model_validate(
+        {"group_size": 1, "minibatches": 1, "algorithm": {"preset": "ppo"}}
+    )
+    assert config.group_size == 1

@@ -1,0 +1,59 @@
+import math
+
+import pytest
+import torch
+
+from espalier.rollout.engines.engine import KindChoice
+from espalier.training.rl.agreement import agreement
+from espalier.training.rl.rows import dense_rows
+from tests.unit.training.episodes import mixed_groups
+
+
+def _rows():
+    return dense_rows(mixed_groups(), with_observations=False)
+
+
+def _found(rows, trainer_BT, *, scored=None, version=0, kind_choice=None):
+    return agreement(
+        rows,
+        trainer_BT,
+        scored=range(len(rows)) if scored is None else scored,
+        version=version,
+        kind_choice=kind_choice,
+    )
+
+
+def test_equal_log_probs_disagree_by_nothing():
+    rows = _rows()
+    assert set(_found(rows, rows.behavior_logprobs_BT).values()) == {0.0}
+
+
+def test_the_gap_is_told_in_nats_and_only_action_tokens_count():
+    rows = _rows()
+    trainer_BT = (rows.behavior_logprobs_BT + 0.1).where(rows.action_mask_BT, -99.0)
+    found = _found(rows, trainer_BT)
+    assert found["logprob_gap_max"] == pytest.approx(0.1, abs=1e-6)
+    # k3 of sampler to trainer: exp(d) - d - 1 with d = trainer - sampler
+    assert found["mismatch_kl"] == pytest.approx(math.exp(0.1) - 1.1, rel=1e-4)
+
+
+def test_rows_that_were_not_scored_in_time_do_not_count():
+    rows = _rows()
+    trainer_BT = rows.behavior_logprobs_BT.clone()
+    trainer_BT[0] += 1.0
+    assert _found(rows, trainer_BT, scored=range(1, len(rows)))["mismatch_kl"] == 0
+    assert _found(rows, trainer_BT, version=3) == {}
+
+
+def test_the_kind_of_an_action_is_compared_under_the_mixture_that_it_was_drawn_from():
+    rows = _rows()
+    row = 0
+    first = int(rows.action_mask_BT[row].nonzero()[0])
+    after_id, kind_id = rows.sequences[row].token_ids[first : first + 2]
+    choice = KindChoice(epsilon=0.3, after_id=after_id, kind_ids=(kind_id, 9999))
+    policy_BT = rows.behavior_logprobs_BT.clone()
+    drawn = 0.7 * math.exp(float(policy_BT[row, first + 1])) + 0.3 / 2
+    rows.behavior_logprobs_BT[row, first + 1] = math.log(drawn)
+    assert _found(rows, policy_BT, kind_choice=choice)["logprob_gap_max"] < 1e-6
+    assert _found(rows, policy_BT)["logprob_gap_max"] > 0.01
+    assert torch.equal(rows.action_mask_BT, _rows().action_mask_BT)

@@ -1,0 +1,72 @@
+import torch
+
+from espalier.training.packing import pack
+from espalier.training.rl.critic import Critic
+from espalier.training.rl.rows import dense_rows
+from tests.unit.tiny import tiny_policy
+from tests.unit.training.episodes import make_update, mixed_groups, profile_of, step_of
+
+
+def _step(update, profile, groups, number=0):
+    rows = dense_rows(groups, with_observations=False)
+    return update.apply(rows, [(row,) for row in range(len(rows))], step_of(profile, number))
+
+
+def _weights(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def _moved(before, model):
+    return any(not torch.equal(before[name], p) for name, p in model.named_parameters())
+
+
+def test_values_start_at_zero_and_gradients_reach_the_body():
+    critic = Critic(tiny_policy().model)
+    rows = dense_rows(mixed_groups(), with_observations=False)
+    values = critic(pack(rows.sequences, row_tokens=64, gap=2))
+    assert torch.equal(values, torch.zeros_like(values))
+    torch.nn.init.normal_(critic.head.weight)
+    critic(pack(rows.sequences, row_tokens=64, gap=2)).sum().backward()
+    assert all(p.grad is not None for p in critic.body.layers.parameters())
+
+
+def test_the_critic_is_a_copy_that_shares_no_weight_with_the_policy():
+    profile = profile_of({"preset": "ppo"})
+    update, models = make_update(tiny_policy().model, profile)
+    owned = {p.data_ptr() for p in models.policy.parameters()}
+    assert not owned & {p.data_ptr() for p in update.critic.critic.parameters()}
+
+
+def test_the_critic_learns_what_the_episodes_return():
+    profile = profile_of({"preset": "ppo", "critic": {"learning_rate": 3e-3}}, steps=40)
+    update, _ = make_update(tiny_policy().model, profile)
+    groups = mixed_groups()
+    losses = [_step(update, profile, groups, number)["value_loss"] for number in range(30)]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_in_its_warm_up_the_critic_alone_is_trained():
+    profile = profile_of({"preset": "vapo", "critic": {"warmup_steps": 2}})
+    update, models = make_update(tiny_policy().model, profile)
+    before, values_before = _weights(models.policy), _weights(models.critic)
+    groups = mixed_groups()
+    for number in range(2):
+        figures = _step(update, profile, groups, number)
+        assert "loss" not in figures
+    assert not _moved(before, models.policy)
+    assert _moved(values_before, models.critic)
+    assert "loss" in _step(update, profile, groups, 2)
+    assert _moved(before, models.policy)
+
+
+def test_a_resumed_critic_goes_on_where_it_stood():
+    profile = profile_of({"preset": "ppo"})
+    groups = mixed_groups()
+    update, _ = make_update(tiny_policy().model, profile)
+    _step(update, profile, groups)
+    other, _ = make_update(tiny_policy(seed=3).model, profile)
+    other.restore(update.state())
+    update.critic.critic.eval()
+    rows = dense_rows(groups, with_observations=False)
+    batch = pack(rows.sequences, row_tokens=64, gap=2)
+    assert torch.equal(update.critic.critic(batch), other.critic.critic(batch))
