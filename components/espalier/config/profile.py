@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from espalier.artifacts.digests import json_digest
 from espalier.artifacts.errors import ProfileError
+from espalier.config.cluster import KubernetesConfig
 from espalier.config.data import (
     KnowledgeConfig,
     SearchConfig,
@@ -75,6 +76,7 @@ class Profile(Section):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     registry: RegistryConfig = RegistryConfig()
+    kubernetes: KubernetesConfig = KubernetesConfig()
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -99,6 +101,12 @@ class Profile(Section):
             raise ValueError(
                 f"curriculum.screening_rollouts={self.curriculum.screening_rollouts} must be 0, or "
                 f"at least 2 and below training.group_size={self.training.group_size}"
+            )
+        gpus = self.kubernetes.gpus.count
+        if 0 < gpus < self.training.processes:
+            raise ValueError(
+                f"training.processes={self.training.processes} share kubernetes.gpus.count={gpus} "
+                "in a pod; set training.processes to that number, or ask for more GPUs"
             )
         return self
 

@@ -1,0 +1,84 @@
+from decimal import Decimal
+
+import pytest
+
+from espalier.artifacts import ProfileError
+from espalier.config import STAGE_SECTIONS, Profile, load_profile
+from espalier.config.quantities import amount
+
+GPUS = ["kubernetes.gpus.count=8"]
+
+
+def _loaded(tmp_path, overrides):
+    path = tmp_path / "profile.toml"
+    path.write_text("", encoding="utf-8")
+    return load_profile(path, overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["kubernetes.sandbox_namespace=espalier-pipeline"], "is the pipeline's own"),
+        (["kubernetes.pipeline_namespace=Prod"], "is no name in Kubernetes"),
+        (["kubernetes.images.cpu=espalier"], "may be another image tomorrow"),
+        (["kubernetes.images.cpu=espalier:latest"], "may be another image tomorrow"),
+        (["kubernetes.images.train=e@sha256:abc"], "may be another image tomorrow"),
+        (["kubernetes.gpus.shared_memory=lots"], "is no amount"),
+        (["kubernetes.gpus.shared_memory=96Gi"], "leaves nothing beside"),
+        (["kubernetes.ray.head.memory_limit=4Gi"], "memory_request=8Gi exceeds memory_limit=4Gi"),
+        (["kubernetes.sandboxes.resources.disk_limit=1Gi"], 'or set scratch = "disk"'),
+        (["kubernetes.resources.cpu_request=5"], "cpu_request=5 exceeds cpu_limit=4"),
+        (['kubernetes.gpus.node_selector={pool = "gpu"}'], r"set kubernetes\.gpus\.count"),
+        (["kubernetes.ray.workers=2"], r"kubernetes\.gpus\.count=0; set it"),
+        ([*GPUS, "kubernetes.ray.workers=2"], "ReadWriteMany"),
+        ([*GPUS, "training.processes=9"], r"share kubernetes\.gpus\.count=8"),
+        (['kubernetes.labels={"espalier.dev/run" = "x"}'], "choose another key"),
+        (['kubernetes.labels={team = "a b"}'], "team=a b is no label"),
+        (
+            ['kubernetes.tolerations=[{key = "spot", value = "true"}]'],
+            r'needs operator = "Equal"',
+        ),
+        (["kubernetes.gpu.count=1"], r"did you mean kubernetes\.gpus\?"),
+    ],
+)
+def test_settings_that_no_cluster_could_follow_are_refused_by_name(tmp_path, overrides, complaint):
+    with pytest.raises(ProfileError, match=complaint):
+        _loaded(tmp_path, overrides)
+
+
+def test_a_whole_cluster_is_described_in_a_profile(tmp_path):
+    settings = _loaded(
+        tmp_path,
+        [
+            *GPUS,
+            "training.processes=8",
+            "kubernetes.queue=espalier",
+            "kubernetes.workspace_claim=espalier-workspace",
+            "kubernetes.ray.workers=2",
+            'kubernetes.gpus.node_selector={"cloud.example/pool" = "h200"}',
+            'kubernetes.tolerations=[{key = "spot", operator = "Equal", value = "true"}]',
+        ],
+    ).kubernetes
+    assert settings.ray.workers == 2
+    assert settings.gpus.tolerations[0].key == "nvidia.com/gpu"
+    assert settings.tolerations[0].value == "true"
+
+
+def test_where_a_run_lives_enters_no_digest():
+    elsewhere = {"queue": "other", "gpus": {"count": 4}, "images": {"cpu": "mine:1"}}
+    before, after = Profile(), Profile.model_validate({"kubernetes": elsewhere})
+    assert all(before.stage_digest(s) == after.stage_digest(s) for s in STAGE_SECTIONS)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "expected"),
+    [("250m", "0.25"), ("2", "2"), ("1.5", "1.5"), ("1Gi", "1073741824"), ("3G", "3000000000")],
+)
+def test_amounts_are_read_as_kubernetes_does(quantity, expected):
+    assert amount(quantity) == Decimal(expected)
+
+
+@pytest.mark.parametrize("quantity", ["", "-1", "1 Gi", "1gb", "Gi", "1e3", "1Gi\n"])
+def test_what_is_no_amount_is_refused(quantity):
+    with pytest.raises(ValueError, match="is no amount"):
+        amount(quantity)
