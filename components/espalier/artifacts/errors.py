@@ -8,6 +8,7 @@ EspalierError             one clear message: what, where, what to do; the CLI pr
 +-- PolicyError           a model directory that cannot act in the environment
 +-- EngineError           an inference server that is away, or answers what it should not
 +-- RegistryError         the tracking server is away, or a promotion is refused
++-- ManifestError         a name or setting that no object of a cluster can have
 """
 
 
@@ -41,3 +42,7 @@ class EngineError(EspalierError):
 
 class RegistryError(EspalierError):
     """The tracking server cannot be reached, or refuses what was asked."""
+
+
+class ManifestError(EspalierError):
+    """A name or setting that no object of a cluster can have."""

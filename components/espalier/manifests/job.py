@@ -1,0 +1,144 @@
+"""A stage as a Kubernetes Job: what Kubeflow would run as a step, without Kubeflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from espalier.config import KubernetesConfig
+from espalier.manifests.objects import (
+    QUEUE_LABEL,
+    STAGE_LABEL,
+    K8sObject,
+    may_reach,
+    object_labels,
+    run_object_name,
+)
+from espalier.manifests.pods import (
+    LAUNCHER_ACCOUNT,
+    STEP_ACCOUNT,
+    TRAINER_ACCOUNT,
+    RunContainer,
+    run_pod,
+)
+
+CONTAINER = "step"
+
+POLICY_STAGES = frozenset(
+    {"prepare_policy", "warm_start", "filter_curriculum", "train", "evaluate"}
+)
+"""Stages that compute on a policy: they get the GPUs."""
+EPISODE_STAGES = POLICY_STAGES - {"prepare_policy"}
+"""Stages whose agent acts: they get sandboxes, and the inference server."""
+RAY_STAGE = "train"
+"""The stage that a RayJob can take over; its own pod then is a CPU step that watches."""
+
+_REFUSED = (1, 2)
+"""Exit codes of Python and of the command line when a stage refused what it was given."""
+
+
+def stage_job(
+    stage: str,
+    command: Sequence[str],
+    *,
+    run_id: str,
+    settings: KubernetesConfig,
+    environment: Mapping[str, str],
+) -> K8sObject:
+    """The Job of one stage; its pod is made again when it dies, not when the stage refuses.
+
+    A pod that was evicted, preempted or drained does not count as a try. An exit code of 1 or 2 is
+    the stage's own refusal and ends the Job at once: the same input would be refused again.
+
+    Args:
+        stage: name of the stage.
+        command: what the container runs: `orchestration.step_command`, and what fetches and
+            publishes the artifacts around it.
+        run_id: names the Job; one Job a stage and run.
+        settings: `kubernetes` of the profile.
+        environment: of the step, such as the tracking run that it belongs to.
+
+    Raises:
+        ManifestError: `run_id` cannot be part of a name.
+    """
+    name = run_object_name(run_id, stage)
+    labels = object_labels("espalier-step", "step", run_id, settings.labels)
+    labels |= {STAGE_LABEL: stage}
+    pod = run_pod(
+        _container(stage, command, settings, environment),
+        settings,
+        account=_account(stage, settings),
+    )
+    queue = {QUEUE_LABEL: settings.queue} if settings.queue else {}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "namespace": settings.pipeline_namespace,
+            "labels": labels | queue,
+        },
+        "spec": {
+            "backoffLimit": settings.retries,
+            "activeDeadlineSeconds": settings.deadline_s,
+            "ttlSecondsAfterFinished": settings.keep_s,
+            # two pods would write the same artifact: the second waits until the first is gone
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {"rules": _failure_rules()},
+            "template": {"metadata": {"labels": labels | _reach(stage, settings)}, "spec": pod},
+        },
+    }
+
+
+def episode_reach() -> dict[str, str]:
+    """What the network policies let a pod reach whose agent acts."""
+    return may_reach("s3", "mlflow", "kubernetes", "sandboxes", "rollout")
+
+
+def _launches_ray(stage: str, settings: KubernetesConfig) -> bool:
+    """Whether the stage's own pod only starts a RayJob, and watches it."""
+    return stage == RAY_STAGE and settings.ray.workers > 0
+
+
+def _account(stage: str, settings: KubernetesConfig) -> str:
+    if _launches_ray(stage, settings):
+        return LAUNCHER_ACCOUNT
+    return TRAINER_ACCOUNT if stage in EPISODE_STAGES else STEP_ACCOUNT
+
+
+def _reach(stage: str, settings: KubernetesConfig) -> dict[str, str]:
+    if _launches_ray(stage, settings):
+        return may_reach("s3", "mlflow", "kubernetes")
+    return episode_reach() if stage in EPISODE_STAGES else may_reach("s3", "mlflow")
+
+
+def _container(
+    stage: str,
+    command: Sequence[str],
+    settings: KubernetesConfig,
+    environment: Mapping[str, str],
+) -> RunContainer:
+    computes = stage in POLICY_STAGES and not _launches_ray(stage, settings)
+    gpus = settings.gpus.count if computes else 0
+    return RunContainer(
+        name=CONTAINER,
+        image=settings.images.train if gpus else settings.images.cpu,
+        resources=settings.gpus.resources if gpus else settings.resources,
+        command=command,
+        environment=environment,
+        gpus=gpus,
+    )
+
+
+def _failure_rules() -> list[K8sObject]:
+    """In order: the first that matches decides; what matches none counts against the retries."""
+    return [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {
+            "action": "FailJob",
+            "onExitCodes": {
+                "containerName": CONTAINER,
+                "operator": "In",
+                "values": list(_REFUSED),
+            },
+        },
+    ]

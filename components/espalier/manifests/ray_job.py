@@ -1,0 +1,141 @@
+"""Training on several nodes: a KubeRay RayJob, whose cluster lives as long as the training."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from espalier.config import KubernetesConfig
+from espalier.manifests.job import RAY_STAGE, episode_reach
+from espalier.manifests.objects import (
+    NAME_LABEL,
+    QUEUE_LABEL,
+    STAGE_LABEL,
+    K8sObject,
+    Owner,
+    may_reach,
+    object_labels,
+    run_object_name,
+)
+from espalier.manifests.pods import (
+    STEP_ACCOUNT,
+    TRAINER_ACCOUNT,
+    RunContainer,
+    bare_pod,
+    run_pod,
+)
+
+NAME = "espalier-ray"
+
+
+def training_ray_job(
+    command: Sequence[str],
+    *,
+    run_id: str,
+    owner: Owner,
+    settings: KubernetesConfig,
+    environment: Mapping[str, str],
+) -> K8sObject:
+    """A RayJob: a head that drives, `kubernetes.ray.workers` nodes with GPUs, and a submitter.
+
+    Field names are those of ray.io/v1 (KubeRay 1.4, ray-operator/apis/ray/v1/rayjob_types.go).
+    Kueue admits it as a whole when the profile names a queue; it asks for
+    `shutdownAfterJobFinishes`, and sets `suspend` itself.
+
+    Args:
+        command: the driver; it runs on the head.
+        run_id: names the RayJob.
+        owner: the Job that launched it: deleting that, or its expiry, deletes the Ray cluster.
+        settings: `kubernetes` of the profile, with `ray.workers` above 0.
+        environment: of every Ray process.
+
+    Raises:
+        ManifestError: `run_id` cannot be part of a name.
+    """
+    name = run_object_name(run_id, f"{RAY_STAGE}-ray")
+    labels = object_labels(NAME, "training", run_id, settings.labels)
+    labels |= {STAGE_LABEL: RAY_STAGE}
+    queue = {QUEUE_LABEL: settings.queue} if settings.queue else {}
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {
+            "name": name,
+            "namespace": settings.pipeline_namespace,
+            "labels": labels | queue,
+            "ownerReferences": [owner.reference()],
+        },
+        "spec": {
+            "entrypoint": shlex.join(command),
+            "submissionMode": "K8sJobMode",
+            "shutdownAfterJobFinishes": True,
+            "ttlSecondsAfterFinished": settings.ray.ttl_s,
+            "activeDeadlineSeconds": settings.deadline_s,
+            "backoffLimit": settings.retries,
+            "submitterPodTemplate": _submitter(labels, settings),
+            "rayClusterSpec": {
+                "rayVersion": settings.ray.version,
+                "headGroupSpec": _head(labels, settings, environment),
+                "workerGroupSpecs": [_workers(labels, settings, environment)],
+            },
+        },
+    }
+
+
+def _head(
+    labels: Mapping[str, str], settings: KubernetesConfig, environment: Mapping[str, str]
+) -> K8sObject:
+    container = RunContainer(
+        name="ray-head",
+        image=settings.images.train,
+        resources=settings.ray.head,
+        environment=environment,
+    )
+    # no CPU of the head is offered: the driver has it to itself
+    start = {"dashboard-host": "0.0.0.0", "num-cpus": "0"}
+    return {"rayStartParams": start, "template": _template(container, labels, settings)}
+
+
+def _workers(
+    labels: Mapping[str, str], settings: KubernetesConfig, environment: Mapping[str, str]
+) -> K8sObject:
+    container = RunContainer(
+        name="ray-worker",
+        image=settings.images.train,
+        resources=settings.gpus.resources,
+        environment=environment,
+        gpus=settings.gpus.count,
+    )
+    # a fixed size: training has as many ranks as it started with
+    workers = settings.ray.workers
+    return {
+        "groupName": "gpu",
+        "replicas": workers,
+        "minReplicas": workers,
+        "maxReplicas": workers,
+        "rayStartParams": {"num-gpus": str(settings.gpus.count)},
+        "template": _template(container, labels, settings),
+    }
+
+
+def _template(
+    container: RunContainer, labels: Mapping[str, str], settings: KubernetesConfig
+) -> K8sObject:
+    reach = episode_reach() | may_reach("ray")
+    pod = run_pod(container, settings, account=TRAINER_ACCOUNT)
+    # KubeRay finds the head by the name that it gives to its pods itself
+    own = {key: value for key, value in labels.items() if key != NAME_LABEL}
+    return {"metadata": {"labels": {**own, **reach}}, "spec": pod}
+
+
+def _submitter(labels: Mapping[str, str], settings: KubernetesConfig) -> K8sObject:
+    """KubeRay fills in the command that submits; what it would leave open is closed here."""
+    container = RunContainer(
+        name="ray-job-submitter",
+        image=settings.images.train,
+        resources=settings.ray.head.model_copy(
+            update={"cpu_request": "100m", "memory_request": "256Mi"}
+        ),
+    )
+    pod = bare_pod(container, settings, account=STEP_ACCOUNT)
+    return {"metadata": {"labels": {**labels, **may_reach("ray")}}, "spec": pod}

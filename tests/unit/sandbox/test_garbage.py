@@ -1,0 +1,182 @@
+import http.server
+import json
+import threading
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from kubernetes.client import ApiException
+
+from espalier.sandbox.garbage import collect, find_garbage, main
+from espalier.sandbox.lease import DURATION_S, micro_time, renewed, run_lease
+from espalier.sandbox.pod import TTL_LABEL
+
+NOON = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
+NAMESPACE = "espalier-sandboxes"
+
+
+def _lease(age_s, name="r17-sandboxes"):
+    lease = run_lease(
+        name.removesuffix("-sandboxes"),
+        namespace=NAMESPACE,
+        holder="trainer",
+        now=NOON - timedelta(seconds=age_s),
+        labels={},
+    )
+    lease["metadata"] |= {"uid": f"uid-{name}", "resourceVersion": "7"}
+    return lease
+
+
+def _pod(age_s, name="s0", phase="Running", ttl="600", **metadata):
+    created = (NOON - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    labels = {TTL_LABEL: ttl} if ttl else {}
+    return {
+        "metadata": {
+            "name": name, "namespace": NAMESPACE, "uid": f"uid-{name}", "resourceVersion": "9",
+            "creationTimestamp": created, "labels": labels, **metadata,
+        },
+        "status": {"phase": phase},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("age_s", "is_garbage"),
+    [(0, False), (DURATION_S, False), (DURATION_S + 59, False), (181, True)],
+)
+def test_a_lease_is_garbage_once_nobody_renewed_it_for_its_time_and_a_minute(age_s, is_garbage):
+    assert bool(find_garbage([_lease(age_s)], [], NOON).leases) is is_garbage
+
+
+def test_renewing_keeps_a_lease():
+    lease = _lease(5000)
+    lease["spec"] |= renewed(NOON)["spec"]
+    assert find_garbage([lease], [], NOON).leases == []
+
+
+def test_a_lease_that_was_never_renewed_counts_from_its_making():
+    lease = _lease(0)
+    del lease["spec"]["renewTime"]
+    lease["metadata"]["creationTimestamp"] = "2026-03-04T11:00:00Z"
+    assert find_garbage([lease], [], NOON).leases == [lease]
+
+
+@pytest.mark.parametrize(
+    ("pod", "is_garbage"),
+    [
+        (_pod(10), False),
+        (_pod(659), False),
+        (_pod(661), True),
+        (_pod(10, phase="Failed"), True),
+        (_pod(10, phase="Succeeded"), True),
+        (_pod(10, phase="Pending"), False),
+        (_pod(9999, ttl=""), False),
+        (_pod(9999, ttl="soon"), False),
+        (_pod(9999, deletionTimestamp="2026-03-04T11:59:00Z"), False),
+    ],
+)
+def test_a_pod_is_garbage_when_it_ended_or_lived_too_long(pod, is_garbage):
+    assert bool(find_garbage([], [pod], NOON).pods) is is_garbage
+
+
+def test_lease_times_are_spelt_as_the_api_server_spells_them():
+    assert micro_time(NOON + timedelta(microseconds=5)) == "2026-03-04T12:00:00.000005Z"
+
+
+@contextmanager
+def _api_server(leases, pods, refusals=None):
+    """Lists what it was given, notes what is deleted, refuses with the status in `refusals`."""
+    deleted = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            path, _, query = self.path.partition("?")
+            assert query == "labelSelector=app.kubernetes.io%2Fname%3Despalier-sandbox"
+            self._answer(200, {"items": leases if path.endswith("/leases") else pods})
+
+        def do_DELETE(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            name = self.path.rpartition("/")[2]
+            status = (refusals or {}).get(name, 200)
+            if status == 200:
+                deleted.append((self.path, body))
+            self._answer(status, {})
+
+        def _answer(self, status, content):
+            text = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", deleted
+        server.shutdown()
+
+
+@pytest.fixture
+def api(tmp_path):
+    """Starts a stand-in of the API server; yields its configuration and what is deleted."""
+
+    @contextmanager
+    def started(*content, **options):
+        with _api_server(*content, **options) as (url, deleted):
+            config = {
+                "apiVersion": "v1", "kind": "Config", "current-context": "c",
+                "clusters": [{"name": "c", "cluster": {"server": url}}],
+                "users": [{"name": "c", "user": {}}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+            }  # fmt: skip
+            path = tmp_path / "kubeconfig"
+            path.write_text(json.dumps(config), encoding="utf-8")
+            yield path, deleted
+
+    return started
+
+
+def _as_judged(uid, version):
+    judged = {"uid": uid, "resourceVersion": version}
+    return {"propagationPolicy": "Background", "preconditions": judged}
+
+
+def test_garbage_is_deleted_as_it_was_judged_and_the_rest_stays(api):
+    leases = [_lease(999), _lease(1, "r18-sandboxes")]
+    pods = [_pod(1), _pod(1, "s1", phase="Failed")]
+    with api(leases, pods) as (kubeconfig, deleted):
+        collect(NAMESPACE, NOON, kubeconfig=kubeconfig)
+    assert deleted == [
+        (
+            f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/r17-sandboxes",
+            _as_judged("uid-r17-sandboxes", "7"),
+        ),
+        (
+            f"/api/v1/namespaces/{NAMESPACE}/pods/s1",
+            _as_judged("uid-s1", "9"),
+        ),
+    ]
+
+
+@pytest.mark.parametrize("status", [404, 409])
+def test_what_was_deleted_or_changed_meanwhile_does_not_stop_the_round(api, status):
+    with api([_lease(999)], [_pod(9999)], refusals={"r17-sandboxes": status}) as (
+        kubeconfig,
+        deleted,
+    ):
+        collect(NAMESPACE, NOON, kubeconfig=kubeconfig)
+    assert [path.rpartition("/")[2] for path, _ in deleted] == ["s0"]
+
+
+def test_a_refusal_is_not_passed_over(api):
+    refusing = api([_lease(999)], [], refusals={"r17-sandboxes": 403})
+    with refusing as (kubeconfig, _), pytest.raises(ApiException, match="403"):
+        collect(NAMESPACE, NOON, kubeconfig=kubeconfig)
+
+
+def test_a_round_says_what_went(api, capsys):
+    with api([], [_pod(1, "s9", phase="Failed")]) as (kubeconfig, _):
+        main(["--namespace", NAMESPACE, "--kubeconfig", str(kubeconfig)])
+    assert capsys.readouterr().out == f"deleted pod {NAMESPACE}/s9\n"

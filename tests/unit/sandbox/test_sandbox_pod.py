@@ -1,0 +1,93 @@
+import json
+
+import pytest
+
+from espalier.artifacts import ManifestError
+from espalier.config import SandboxPodsConfig
+from espalier.sandbox.agent_sandbox import sandbox_claim, sandbox_template, sandbox_warm_pool
+from espalier.sandbox.pod import SandboxPodSettings, sandbox_pod
+from tests.unit.manifests.samples import LEASE, RUN, SANDBOXD, SANDBOXES
+
+
+def _pod(settings=SANDBOXES, run_id=RUN, name="r17-s0"):
+    return sandbox_pod(settings, SANDBOXD, name=name, run_id=run_id, owner=LEASE)
+
+
+def test_a_sandbox_holds_no_token_and_no_volume_that_anyone_else_sees():
+    spec = _pod()["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert all(volume.keys() == {"name", "emptyDir"} for volume in spec["volumes"])
+    assert "secret" not in json.dumps(spec).lower()
+
+
+def test_a_sandbox_asks_for_little_and_may_burst():
+    resources = _pod()["spec"]["containers"][0]["resources"]
+    assert resources["requests"] == {"cpu": "20m", "memory": "64Mi"}
+    assert resources["limits"] == {
+        "cpu": "1",
+        "memory": "1536Mi",
+        "ephemeral-storage": "256Mi",
+    }
+
+
+def test_a_sandbox_ends_at_its_time_to_live_whoever_is_gone():
+    manifest = _pod()
+    assert manifest["spec"]["activeDeadlineSeconds"] == 14400
+    assert manifest["metadata"]["labels"]["espalier.dev/ttl-seconds"] == "14400"
+
+
+def test_what_a_sandbox_writes_is_in_memory_and_counted_unless_the_profile_wants_disk():
+    on_disk = SandboxPodsConfig(scratch="disk")
+    for pods, expected in (
+        (SANDBOXES.pods, {"medium": "Memory", "sizeLimit": "256Mi"}),
+        (on_disk, {"sizeLimit": "256Mi"}),
+    ):
+        settings = SandboxPodSettings(image="python:1", namespace="n", pods=pods)
+        volumes = _pod(settings)["spec"]["volumes"]
+        assert [volume["emptyDir"] for volume in volumes] == [expected, expected]
+
+
+def test_sandboxes_do_not_share_a_count_of_processes():
+    users = {_pod(name=f"r17-s{n}")["spec"]["securityContext"]["runAsUser"] for n in range(2000)}
+    assert len(users) == 2000
+    assert min(users) >= 0x40000000
+    assert max(users) < 1 << 31
+
+
+def test_a_sandbox_goes_with_the_lease_of_its_run():
+    (owner,) = _pod()["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Lease", LEASE.uid)
+
+
+def test_the_runtime_class_and_the_nodes_are_the_profiles():
+    pods = SandboxPodsConfig(runtime_class="runc", node_selector={"pool": "tools"})
+    settings = SandboxPodSettings(image="python:1", namespace="elsewhere", pods=pods)
+    manifest = _pod(settings)
+    assert manifest["spec"]["runtimeClassName"] == "runc"
+    assert manifest["spec"]["nodeSelector"] == {"pool": "tools"}
+    assert manifest["metadata"]["namespace"] == "elsewhere"
+
+
+def test_a_run_that_cannot_be_a_label_is_refused():
+    with pytest.raises(ManifestError, match="cannot name a run"):
+        _pod(run_id="Run 17")
+
+
+def test_a_warm_sandbox_is_the_same_pod():
+    template = sandbox_template(SANDBOXES, SANDBOXD, run_id=RUN, owner=LEASE)["spec"]["podTemplate"]
+    of_a_template = {"securityContext": template["spec"]["securityContext"]}
+    assert template["spec"] == _pod()["spec"] | of_a_template
+    assert template["metadata"]["labels"] == _pod()["metadata"]["labels"]
+
+
+def test_a_claim_finds_the_pool_and_the_pool_its_template():
+    template = sandbox_template(SANDBOXES, SANDBOXD, run_id=RUN, owner=LEASE)
+    pool = sandbox_warm_pool(SANDBOXES, run_id=RUN, owner=LEASE, replicas=4)
+    claim = sandbox_claim(SANDBOXES, name="r17-c0", run_id=RUN, owner=LEASE)
+    assert pool["spec"]["sandboxTemplateRef"]["name"] == template["metadata"]["name"]
+    assert claim["spec"]["warmPoolRef"]["name"] == pool["metadata"]["name"]
+
+
+def test_the_network_policies_of_the_cluster_are_left_in_charge():
+    template = sandbox_template(SANDBOXES, SANDBOXD, run_id=RUN, owner=LEASE)
+    assert template["spec"]["networkPolicyManagement"] == "Unmanaged"
