@@ -1,0 +1,40 @@
+"""What each service account may do: the one source, for the manifests, the README and a cluster.
+
+Account -> (namespace, API group, resource) -> verbs. What is not here is refused; the accounts that
+are missing here may do nothing. A right on one object alone is written "resource NAME:name".
+"""
+
+PIPELINE = "espalier-pipeline"
+SANDBOXES = "espalier-sandboxes"
+AGENT_SANDBOX = "extensions.agents.x-k8s.io"
+
+ALLOWED_VERBS = {
+    "espalier-trainer": {
+        (SANDBOXES, "", "pods"): "create delete get list watch",
+        (SANDBOXES, "coordination.k8s.io", "leases"): "create delete get patch",
+        (SANDBOXES, AGENT_SANDBOX, "sandboxtemplates"): "create delete get list watch",
+        (SANDBOXES, AGENT_SANDBOX, "sandboxwarmpools"): "create delete get list watch",
+        (SANDBOXES, AGENT_SANDBOX, "sandboxclaims"): "create delete get list watch",
+    },
+    "espalier-step-runner": {
+        (PIPELINE, "batch", "jobs"): "create delete get list watch",
+        (PIPELINE, "", "pods"): "get list watch",
+        (PIPELINE, "", "pods/log"): "get",
+    },
+    "espalier-ray-launcher": {
+        (PIPELINE, "ray.io", "rayjobs"): "create delete get list watch",
+    },
+    "espalier-serving-controller": {
+        (PIPELINE, "apps", "deployments NAME:espalier-serving"): "get patch",
+    },
+    "espalier-sandbox-gc": {
+        (SANDBOXES, "", "pods"): "delete list",
+        (SANDBOXES, "coordination.k8s.io", "leases"): "delete list",
+    },
+}
+
+WITHOUT_RIGHTS = {
+    PIPELINE: {"default", "espalier-step", "espalier-serving", "espalier-mlflow"},
+    SANDBOXES: {"default", "espalier-sandbox"},
+}
+"""Accounts of every overlay that may do nothing; espalier-minio (local) and -rollout (gpu) too."""

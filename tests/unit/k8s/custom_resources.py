@@ -1,0 +1,132 @@
+"""Schemas of custom resources, written by hand from their documentation: no CRD is at hand here.
+
+They hold the fields that we use and refuse every other, so a misspelt one is seen; they prove
+nothing about a controller. Sources: RayJob ray-operator/apis/ray/v1 (KubeRay 1.4), Kueue
+apis/kueue/v1beta2 (0.15), agent-sandbox docs/api.md (extensions.agents.x-k8s.io/v1beta1).
+"""
+
+NAME = {"type": "string", "pattern": r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
+TEXT_MAP = {"type": "object", "additionalProperties": {"type": "string"}}
+COUNT = {"type": "integer", "minimum": 0}
+POD_TEMPLATE = {"type": "object", "required": ["metadata", "spec"]}
+"""Checked against the client's model of a pod template, see kinds.py."""
+
+
+def record(required, **optional):
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": sorted(required),
+        "properties": {**required, **optional},
+    }
+
+
+def one_of(*values):
+    return {"enum": list(values)}
+
+
+def several(item, **bounds):
+    return {"type": "array", "items": item, **bounds}
+
+
+REFERENCE = record({"name": NAME})
+
+RAY_GROUP = {"rayStartParams": TEXT_MAP, "template": POD_TEMPLATE}
+RAY_WORKERS = record(
+    {
+        **RAY_GROUP, "groupName": NAME,
+        "replicas": COUNT, "minReplicas": COUNT, "maxReplicas": COUNT,
+    }
+)  # fmt: skip
+RAY_CLUSTER = record(
+    {"headGroupSpec": record(RAY_GROUP)},
+    rayVersion={"type": "string"},
+    # Kueue counts at most 8 pod sets: head, submitter, and these
+    workerGroupSpecs=several(RAY_WORKERS, maxItems=6),
+)
+RAY_JOB = record(
+    {
+        "entrypoint": {"type": "string", "minLength": 1},
+        "rayClusterSpec": RAY_CLUSTER,
+        # without it Kueue refuses the job
+        "shutdownAfterJobFinishes": {"const": True},
+    },
+    submissionMode=one_of("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"),
+    ttlSecondsAfterFinished=COUNT,
+    activeDeadlineSeconds={"type": "integer", "minimum": 1},
+    backoffLimit=COUNT,
+    submitterPodTemplate=POD_TEMPLATE,
+)
+
+QUANTITY = {"type": "string", "pattern": r"^\d+(m|[KMGT]i?)?$"}
+FLAVOR_RESOURCE = record({"name": {"type": "string"}, "nominalQuota": QUANTITY})
+RESOURCE_GROUP = record(
+    {
+        "coveredResources": several({"type": "string"}, minItems=1, maxItems=64),
+        "flavors": several(
+            record({"name": NAME, "resources": several(FLAVOR_RESOURCE, minItems=1)}), minItems=1
+        ),
+    }
+)
+CLUSTER_QUEUE = record(
+    {},
+    namespaceSelector=record({}, matchLabels=TEXT_MAP),
+    queueingStrategy=one_of("StrictFIFO", "BestEffortFIFO"),
+    preemption=record(
+        {}, withinClusterQueue=one_of("Never", "LowerPriority", "LowerOrNewerEqualPriority")
+    ),
+    resourceGroups=several(RESOURCE_GROUP, maxItems=16),
+)
+TAINT = record(
+    {
+        "key": {"type": "string"},
+        "effect": one_of("NoSchedule", "PreferNoSchedule", "NoExecute"),
+    },
+    value={"type": "string"},
+)
+RESOURCE_FLAVOR = record(
+    {}, nodeLabels={**TEXT_MAP, "maxProperties": 8}, nodeTaints=several(TAINT, maxItems=8)
+)
+LOCAL_QUEUE = record({"clusterQueue": NAME})
+
+POLICY = one_of("Allowed", "Overrides", "Disallowed")
+SANDBOX_TEMPLATE = record(
+    {"podTemplate": POD_TEMPLATE},
+    service={"type": "boolean"},
+    networkPolicyManagement=one_of("Managed", "Unmanaged"),
+    envVarsInjectionPolicy=POLICY,
+    volumeClaimTemplatesPolicy=POLICY,
+)
+SANDBOX_WARM_POOL = record(
+    {"sandboxTemplateRef": REFERENCE},
+    replicas=COUNT,
+    ttlSecondsAfterCreated=COUNT,
+    updateStrategy=record({"type": one_of("Recreate", "OnReplenish")}),
+)
+SANDBOX_CLAIM = record({"warmPoolRef": REFERENCE}, ttlSecondsAfterCreated=COUNT)
+
+SPECS = {
+    ("ray.io/v1", "RayJob"): RAY_JOB,
+    ("kueue.x-k8s.io/v1beta2", "ResourceFlavor"): RESOURCE_FLAVOR,
+    ("kueue.x-k8s.io/v1beta2", "ClusterQueue"): CLUSTER_QUEUE,
+    ("kueue.x-k8s.io/v1beta2", "LocalQueue"): LOCAL_QUEUE,
+    ("extensions.agents.x-k8s.io/v1beta1", "SandboxTemplate"): SANDBOX_TEMPLATE,
+    ("extensions.agents.x-k8s.io/v1beta1", "SandboxWarmPool"): SANDBOX_WARM_POOL,
+    ("extensions.agents.x-k8s.io/v1beta1", "SandboxClaim"): SANDBOX_CLAIM,
+}
+
+
+def is_custom(manifest):
+    return (manifest["apiVersion"], manifest["kind"]) in SPECS
+
+
+def whole(manifest):
+    """The schema of a whole object of the manifest's kind."""
+    required = {"apiVersion": {}, "kind": {}, "metadata": {"type": "object", "required": ["name"]}}
+    spec = SPECS[manifest["apiVersion"], manifest["kind"]]
+    # a ResourceFlavor without a spec is one that fits every node
+    return (
+        record(required, spec=spec)
+        if spec is RESOURCE_FLAVOR
+        else record({**required, "spec": spec})
+    )

@@ -1,0 +1,86 @@
+import copy
+
+import jsonschema
+import pytest
+
+from tests.unit.k8s.custom_resources import is_custom, whole
+from tests.unit.k8s.kinds import faults, template_faults
+from tests.unit.k8s.rendering import every_overlay, needs_kubectl, of_kind, pod_templates, rendered
+from tests.unit.manifests.samples import PARTIAL, every_manifest
+
+MANIFESTS = every_manifest()
+BUILT_IN = sorted(name for name, manifest in MANIFESTS.items() if not is_custom(manifest))
+CUSTOM = sorted(MANIFESTS.keys() - set(BUILT_IN))
+
+
+def _check(manifest):
+    jsonschema.validate(manifest, whole(manifest))
+    for pod in pod_templates([manifest]):
+        template = {"metadata": {"labels": pod.labels}, "spec": pod.spec}
+        assert template_faults(template) == []
+
+
+@needs_kubectl
+@every_overlay
+def test_every_object_is_one_of_its_kind(folder):
+    objects = rendered(folder)
+    for item in objects:
+        if is_custom(item):
+            _check(item)
+        else:
+            assert faults(item) == [], item["metadata"]["name"]
+
+
+@pytest.mark.parametrize("name", sorted(set(BUILT_IN) - PARTIAL))
+def test_a_built_in_object_of_a_run_is_one_of_its_kind(name):
+    assert faults(MANIFESTS[name]) == []
+
+
+@pytest.mark.parametrize("name", CUSTOM)
+def test_a_custom_object_of_a_run_fits_its_hand_written_schema(name):
+    _check(MANIFESTS[name])
+
+
+def test_what_the_controller_applies_lacks_only_what_the_installed_object_has():
+    lacking = faults(MANIFESTS["served-version"])
+    assert lacking
+    assert all("must not be `None`" in fault for fault in lacking)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "complaint"),
+    [
+        (("spec", "hostnmae"), "x", "spec.hostnmae is no field of V1PodSpec"),
+        (("spec", "activeDeadlineSeconds"), "60", "is no int"),
+        (("spec", "automountServiceAccountToken"), "false", "is no bool"),
+        (("metadata", "labels"), {"a": 1}, "labels.a=1 is no str"),
+        (("spec", "volumes"), {}, "spec.volumes is no list"),
+        (("spec", "volumes"), [{"emptyDir": {}}], "`name`, must not be `None`"),
+    ],
+)
+def test_the_models_see_a_field_that_is_not_one(place, value, complaint):
+    manifest = copy.deepcopy(MANIFESTS["sandbox-pod"])
+    section, key = place
+    manifest[section][key] = value
+    assert any(complaint in fault for fault in faults(manifest))
+
+
+@pytest.mark.parametrize("name", CUSTOM)
+def test_the_schemas_see_a_misspelt_field(name):
+    manifest = copy.deepcopy(MANIFESTS[name])
+    manifest["spec"]["replica"] = 1
+    with pytest.raises(jsonschema.ValidationError, match="'replica' was unexpected"):
+        _check(manifest)
+
+
+@needs_kubectl
+def test_flavors_of_a_queue_list_the_resources_in_the_order_of_their_group():
+    """As ClusterQueue demands: every flavor gives a quota for every covered resource."""
+    (queue,) = of_kind(rendered("overlays/kueue"), "ClusterQueue")
+    flavors = {
+        item["metadata"]["name"] for item in of_kind(rendered("overlays/kueue"), "ResourceFlavor")
+    }
+    for group in queue["spec"]["resourceGroups"]:
+        assert {flavor["name"] for flavor in group["flavors"]} == flavors
+        for flavor in group["flavors"]:
+            assert [r["name"] for r in flavor["resources"]] == group["coveredResources"]

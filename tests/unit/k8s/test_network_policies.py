@@ -1,0 +1,257 @@
+"""Who reaches whom, by the model: no local cluster here enforces network policies."""
+
+import pytest
+
+from espalier.sandbox.pod import SANDBOXD_PORT
+from tests.unit.k8s.network_model import Network, Outside, Pod, Port
+from tests.unit.k8s.rendering import (
+    containers,
+    every_overlay,
+    needs_kubectl,
+    of_kind,
+    pod_templates,
+    rendered,
+)
+from tests.unit.manifests.samples import LAPTOP_SIZED, NODES, every_manifest, job
+
+PIPELINE, SANDBOXES = "espalier-pipeline", "espalier-sandboxes"
+
+DNS = Pod("dns", "kube-system", {"k8s-app": "kube-dns"})
+NEIGHBOUR = Pod("neighbour", "elsewhere", {"app": "anything"})
+OPERATOR = Pod("kuberay", "ray-system", {"app.kubernetes.io/component": "kuberay-operator"})
+CUSTOMER = Pod("customer", "customers", {})
+ROGUE = Pod("rogue", SANDBOXES, {"app": "not-a-sandbox"})
+IMPOSTOR = Pod("impostor", "elsewhere", {"espalier.dev/may-reach-sandboxes": "true"})
+OUTSIDE = {
+    "api-server": Outside("api-server", "203.0.113.1"),
+    "s3": Outside("s3", "203.0.113.2"),
+    "node": Outside("node", "192.0.2.10"),
+    "metadata": Outside("metadata", "169.254.169.254"),
+    "internet": Outside("internet", "198.51.100.7"),
+}
+NAMESPACES = {
+    PIPELINE: {},
+    SANDBOXES: {},
+    "kube-system": {},
+    "elsewhere": {},
+    "ray-system": {},
+    "customers": {"espalier.dev/may-reach-serving": "true"},
+}
+PORTS = (
+    *(Port(n) for n in (22, 53, 80, 443, 5000, 6443, 8000, 8080, 8265, 9000, 10250)),
+    Port(53, "UDP"),
+)
+
+
+def _pod(name, template):
+    ports = {
+        p["name"]: p["containerPort"] for c in containers(template.spec) for p in c.get("ports", [])
+    }
+    return Pod(name, template.namespace, template.labels, ports)
+
+
+def _generated():
+    """Pods that a run makes; one stage of each kind is enough."""
+    manifests = every_manifest()
+    (submitter, head, worker) = pod_templates([manifests["ray-job"]])
+    found = {
+        "sandbox": manifests["sandbox-pod"],
+        "other-sandbox": manifests["sandbox-template"],
+        "step": job("ingest", LAPTOP_SIZED),
+        "trainer": job("train", LAPTOP_SIZED),
+        "ray-launcher": job("train", NODES),
+    }
+    pods = {name: _pod(name, pod_templates([item])[0]) for name, item in found.items()}
+    ray = {"ray-submitter": submitter, "ray-head": head, "ray-worker": worker}
+    return pods | {name: _pod(name, template) for name, template in ray.items()}
+
+
+def _cluster(folder):
+    objects = rendered(folder)
+    network = Network(of_kind(objects, "NetworkPolicy"), NAMESPACES)
+    installed = {
+        template.owner.partition("/")[2].removeprefix("espalier-"): template
+        for template in pod_templates(objects)
+    }
+    pods = {name: _pod(name, template) for name, template in installed.items()} | _generated()
+    strangers = (DNS, NEIGHBOUR, OPERATOR, CUSTOMER, ROGUE, IMPOSTOR)
+    return network, pods | {pod.name: pod for pod in strangers} | OUTSIDE
+
+
+def _paths(folder, source):
+    """Everything that `source` reaches: destination -> ports."""
+    network, hosts = _cluster(folder)
+    found = {}
+    for name, host in hosts.items():
+        ports = [p for p in PORTS if name != source and network.connects(hosts[source], host, p)]
+        if ports:
+            found[name] = "all" if len(ports) == len(PORTS) else _spelt(ports)
+    return found
+
+
+def _spelt(ports):
+    return " ".join(sorted({str(port.number) for port in ports}, key=int))
+
+
+def _reaching(folder, destination):
+    """Everything that reaches `destination`: source -> ports."""
+    _, hosts = _cluster(folder)
+    found = {name: _paths(folder, name) for name in hosts if name != destination}
+    return {name: paths[destination] for name, paths in found.items() if destination in paths}
+
+
+def _admitted(folder, destination):
+    """Pods that the destination's own policies let in, were their senders' policies gone."""
+    network, hosts = _cluster(folder)
+    found = {}
+    for name, host in hosts.items():
+        ports = [p for p in PORTS if network.admits(hosts[destination], host, p)]
+        if name != destination and ports:
+            found[name] = _spelt(ports)
+    return found
+
+
+SITE = {"base": ("api-server", "s3"), "overlays/local": ("node", "minio")}
+S3_PORT = {"base": "443", "overlays/local": "9000"}
+OVER_BASE = pytest.mark.parametrize("folder", ["base", "overlays/local"])
+NAMES = {"dns": "53"}
+SANDBOXD = {"sandbox": "8080", "other-sandbox": "8080"}
+
+
+def _expected(folder, **paths):
+    """Names in `paths` are those of the base; an overlay puts its own addresses there."""
+    api_server, s3 = SITE[folder]
+    places = {"kubernetes": {api_server: "6443"}, "s3": {s3: S3_PORT[folder]}}
+    places |= {"mlflow": {"mlflow": "5000"}, "serving": {"serving": "8000"}}
+    places |= {"sandboxes": SANDBOXD, "names": NAMES}
+    return {host: port for name in paths for host, port in places[name].items()}
+
+
+@needs_kubectl
+@every_overlay
+@pytest.mark.parametrize("source", ["sandbox", "other-sandbox", "rogue"])
+def test_nothing_in_the_sandbox_namespace_reaches_anything(folder, source):
+    assert _paths(folder, source) == {}
+
+
+@needs_kubectl
+@every_overlay
+@pytest.mark.parametrize("sandbox", ["sandbox", "other-sandbox"])
+def test_only_pods_whose_agent_acts_reach_sandboxd_and_only_on_its_port(folder, sandbox):
+    expected = dict.fromkeys(("trainer", "ray-head", "ray-worker"), str(SANDBOXD_PORT))
+    assert _reaching(folder, sandbox) == expected
+    assert _admitted(folder, sandbox) == expected
+
+
+@needs_kubectl
+@every_overlay
+def test_nobody_reaches_what_is_no_sandbox_in_the_sandbox_namespace(folder):
+    network, hosts = _cluster(folder)
+    assert not any(network.connects(host, ROGUE, port) for host in hosts.values() for port in PORTS)
+
+
+@needs_kubectl
+@OVER_BASE
+@pytest.mark.parametrize(
+    ("source", "places"),
+    [
+        ("step", "s3 mlflow names"),
+        ("trainer", "s3 mlflow kubernetes sandboxes names"),
+        ("ray-launcher", "s3 mlflow kubernetes names"),
+        ("mlflow", "s3 names"),
+        ("serving", "mlflow names"),
+        ("serving-controller", "mlflow kubernetes serving names"),
+        ("sandbox-gc", "kubernetes names"),
+    ],
+)
+def test_a_pod_of_the_pipeline_reaches_what_it_works_with_and_nothing_else(folder, source, places):
+    assert _paths(folder, source) == _expected(folder, **dict.fromkeys(places.split()))
+
+
+@needs_kubectl
+def test_the_local_s3_server_reaches_nothing_and_admits_whoever_may_reach_s3():
+    assert _paths("overlays/local", "minio") == NAMES
+    admitted = _admitted("overlays/local", "minio")
+    assert set(admitted.values()) == {"9000"}
+    assert admitted.keys() >= {"step", "trainer", "mlflow"}
+    assert not admitted.keys() & {"serving", "sandbox", "neighbour", "customer", "internet"}
+
+
+@needs_kubectl
+@every_overlay
+def test_tracking_admits_those_who_write_and_read_it(folder):
+    admitted = _admitted(folder, "mlflow")
+    assert set(admitted.values()) == {"5000"}
+    assert admitted.keys() >= {"step", "trainer", "serving", "serving-controller"}
+    assert not admitted.keys() & {"sandbox", "sandbox-gc", "rollout", "neighbour", "customer"}
+
+
+@needs_kubectl
+def test_with_gpus_the_agent_reaches_the_inference_server_and_nobody_else_does():
+    expected = dict.fromkeys(("trainer", "ray-head", "ray-worker"), "8000")
+    assert _reaching("overlays/gpu", "rollout") == expected
+    assert _admitted("overlays/gpu", "rollout") == expected
+    assert _paths("overlays/gpu", "rollout") == NAMES
+
+
+@needs_kubectl
+def test_pods_of_ray_reach_each_other_and_its_operator_only_their_dashboard():
+    ray = {"ray-submitter": "all", "ray-head": "all", "ray-worker": "all"}
+    for source in ray:
+        reached = _paths("overlays/gpu", source)
+        assert {name: reached[name] for name in ray if name != source} == {
+            name: "all" for name in ray if name != source
+        }
+    operator = _paths("overlays/gpu", "kuberay")
+    assert {name: operator.get(name) for name in ray} == dict.fromkeys(ray, "8265")
+    assert operator.keys() & {"trainer", "mlflow", "serving", "sandbox"} == set()
+    assert _paths("overlays/gpu", "ray-submitter").keys() == {"dns", "ray-head", "ray-worker"}
+
+
+@needs_kubectl
+@every_overlay
+@pytest.mark.parametrize("place", ["internet", "metadata"])
+def test_no_pod_of_ours_reaches_the_internet_or_the_metadata_service(folder, place):
+    network, hosts = _cluster(folder)
+    ours = [
+        h for h in hosts.values() if isinstance(h, Pod) and h.namespace in (PIPELINE, SANDBOXES)
+    ]
+    assert len(ours) > 10
+    assert not any(network.connects(pod, hosts[place], port) for pod in ours for port in PORTS)
+
+
+@needs_kubectl
+@every_overlay
+def test_users_come_in_by_the_endpoint_of_the_champion_alone(folder):
+    ours = (PIPELINE, SANDBOXES)
+    _, hosts = _cluster(folder)
+    for stranger, expected in (
+        ("customer", {"serving": "8000"}),
+        ("neighbour", {}),
+        ("impostor", {}),
+    ):
+        reached = {
+            name: ports
+            for name, ports in _paths(folder, stranger).items()
+            if getattr(hosts[name], "namespace", None) in ours
+        }
+        assert reached == expected, stranger
+
+
+@needs_kubectl
+@every_overlay
+def test_every_policy_selects_a_pod_that_there_is(folder):
+    from tests.unit.k8s.network_model import selects
+
+    _, hosts = _cluster(folder)
+    pods = [host for host in hosts.values() if isinstance(host, Pod)]
+    idle = [
+        policy["metadata"]["name"]
+        for policy in of_kind(rendered(folder), "NetworkPolicy")
+        if not any(
+            pod.namespace == policy["metadata"]["namespace"]
+            and selects(policy["spec"]["podSelector"], pod.labels)
+            for pod in pods
+        )
+    ]
+    assert idle == ["reach-kubeflow"]  # its pods are made by Kubeflow
