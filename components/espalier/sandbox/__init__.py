@@ -1,28 +1,3 @@
-"""Sandboxes: where an agent's programs run, behind one protocol and several backends."""
+"""Sandboxes: where an agent's programs run."""
 
-from espalier.sandbox.errors import (
-    SandboxError,
-    SandboxLost,
-    SandboxQuota,
-    SandboxRefused,
-    SandboxTimeout,
-    SandboxUnavailable,
-)
-from espalier.sandbox.local import LocalBackend
-from espalier.sandbox.podman import PodmanBackend
-from espalier.sandbox.protocol import Backend, ExecResult, Limits, Sandbox
-
-__all__ = [
-    "Backend",
-    "ExecResult",
-    "Limits",
-    "LocalBackend",
-    "PodmanBackend",
-    "Sandbox",
-    "SandboxError",
-    "SandboxLost",
-    "SandboxQuota",
-    "SandboxRefused",
-    "SandboxTimeout",
-    "SandboxUnavailable",
-]
+__all__: list[str] = []
