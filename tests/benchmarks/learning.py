@@ -7,7 +7,8 @@ Arms, each a run of the laptop profile up to `evaluate` (one thread each, `--wor
     seed-S             the profile as it is
     long-sft           seed 0, three times the SFT steps (no GRPO): EM against SFT steps
     observations       seed 0 with the tool's tokens left in the loss
-    no-curriculum      seed 0 without the curriculum filter: rollouts to the same dev EM (60 steps)
+    filter-S           seeds 0 and 1 again with a schedule of 60 GRPO steps, no evaluation
+    no-filter-S        the same without the curriculum filter: rollouts to the same dev EM
     trajectories-N     seed 0 with N teacher trajectories (100, 1000, 3000; 60 GRPO steps)
 
 A finished arm keeps its result, with the commit it came from, under --out, and a killed arm goes
@@ -50,8 +51,12 @@ def planned_arms(seeds: int) -> list[Arm]:
     arms = [Arm(f"seed-{seed}", (f"seed={seed}",)) for seed in range(seeds)]
     arms += [
         Arm("observations", ("seed=0", "training.train_on_observations=true"), "seed-0"),
-        Arm("no-curriculum", ("seed=0", SHORT, "curriculum.enabled=false"), "seed-0"),
     ]
+    for seed in range(min(seeds, 2)):
+        short = (f"seed={seed}", SHORT)
+        without = (*short, "curriculum.enabled=false")
+        arms.append(Arm(f"filter-{seed}", short, f"seed-{seed}", "train"))
+        arms.append(Arm(f"no-filter-{seed}", without, f"seed-{seed}", "train"))
     arms += [
         Arm(f"trajectories-{count}", ("seed=0", SHORT, f"synthesis.trajectories={count}"), "seed-0")
         for count in (100, 1000, 3000)
@@ -105,7 +110,7 @@ def run_all(arms: list[Arm], options: argparse.Namespace) -> None:
 
 def _shared(out: Path, arm: Arm) -> bool:
     """Whether the parent has published what the arm starts from."""
-    return (out / arm.parent / "curriculum").is_dir()
+    return (out / arm.parent / "warm_policy").is_dir()
 
 
 def _start(name: str, options: argparse.Namespace) -> subprocess.Popen[bytes]:

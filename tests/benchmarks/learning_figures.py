@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,11 @@ from espalier.evaluation.intervals import paired_difference
 RESAMPLES = 10_000
 
 
+def is_evaluated(out: Path, name: str) -> bool:
+    """Whether the arm went as far as the held-out questions."""
+    return (out / name / "evaluation").is_dir()
+
+
 def evaluation(out: Path, name: str) -> dict[str, object]:
     """The `eval` part of an arm's results.json."""
     return json.loads((out / name / "evaluation" / "results.json").read_bytes())["eval"]
@@ -22,9 +28,7 @@ def evaluation(out: Path, name: str) -> dict[str, object]:
 def print_report(out: Path, results: Mapping[str, object]) -> None:
     """EM before and after, the learning curves, and the ablations of the arms that finished."""
     print("\narm                untrained   warm start  trained     gain [95%]             n")
-    for name in results:
-        if name == "long-sft":
-            continue
+    for name in (n for n in results if is_evaluated(out, n)):
         e = evaluation(out, name)
         low, high = e["gain"]["ci95"]
         ems = "  ".join(f"{100 * e[p]['em']:10.1f}" for p in ("untrained", "warm_start", "trained"))
@@ -75,31 +79,44 @@ def judged(rows: Sequence[dict[str, float]]) -> list[dict[str, float]]:
     return [row for row in rows if row.get("dev_em") is not None]
 
 
+def warm_em(out: Path, name: str) -> float:
+    """Dev EM of the policy that GRPO started from."""
+    return max(r["dev_em"] for r in judged(history(out, name, "warm_policy")))
+
+
 def rollouts_to(out: Path, name: str, level: float) -> float | None:
-    """Rollouts (pass-rate estimation and regenerated groups included) until dev EM >= `level`."""
+    """Rollouts (pass-rate estimation and dropped groups included) until dev EM >= `level`."""
     spent = json.loads((out / name / "curriculum" / "rollouts.json").read_bytes())["rollouts"]
-    before = (spent, 0.0)
+    before = (spent, warm_em(out, name))
     for row in judged(history(out, name, "trained_policy")):
         point = (spent + row["rollouts"], row["dev_em"])
         if point[1] >= level:
-            rise = max(1e-9, point[1] - before[1])
-            share = min(1.0, max(0.0, (level - before[1]) / rise)) if before[1] else 1.0
-            return before[0] + share * (point[0] - before[0])
+            share = (level - before[1]) / (point[1] - before[1])
+            return before[0] + max(0.0, share) * (point[0] - before[0])
         before = point
     return None
 
 
-def curriculum_ratio(out: Path) -> dict[str, float | None]:
-    """Rollouts without the filter over rollouts with it, at the best dev EM that both reach."""
-    arms = ("seed-0", "no-curriculum")
-    best = [max(r["dev_em"] for r in judged(history(out, a, "trained_policy"))) for a in arms]
-    level = min(best)
-    with_filter, without = (rollouts_to(out, name, level) for name in arms)
-    ratio = without / with_filter if with_filter and without else None
+def curriculum_ratio(out: Path, seed: int) -> dict[str, float | list[float]]:
+    """Rollouts without the filter over rollouts with it, to each dev EM that both arms reach.
+
+    One level is a noisy figure (200 questions), so the headline is the geometric mean over levels
+    in steps of two points, from the warm start's to the highest that both reach.
+    """
+    arms = (f"filter-{seed}", f"no-filter-{seed}")
+    curves = [[r["dev_em"] for r in judged(history(out, a, "trained_policy"))] for a in arms]
+    top = min(max(curve) for curve in curves)
+    first = math.floor(50 * warm_em(out, arms[0])) / 50
+    levels = [first + 0.02 * n for n in range(1, 50) if first + 0.02 * n <= top]
+    pairs = [(rollouts_to(out, arms[1], x), rollouts_to(out, arms[0], x)) for x in levels]
+    ratios = [without / with_ for without, with_ in pairs if without and with_]
     return {
-        "dev_em": level, "with_filter": with_filter, "without": without, "ratio": ratio,
-        "best_with": best[0], "best_without": best[1],
-    }  # fmt: skip
+        "levels": [levels[0], levels[-1]],
+        "ratio": statistics.geometric_mean(ratios),
+        "ratio_at_top": ratios[-1],
+        "best_with": max(curves[0]),
+        "best_without": max(curves[1]),
+    }
 
 
 def paired(out: Path, after: str, before: str) -> dict[str, float]:
@@ -135,8 +152,9 @@ def headline(out: Path, results: Mapping[str, object]) -> dict[str, object]:
         "gain_low": [e["gain"]["ci95"][0] for e in evaluations.values()],
         "mean_gain": statistics.fmean(gains) if gains else None,
     }
-    if {"seed-0", "no-curriculum"} <= results.keys():
-        figures["curriculum"] = curriculum_ratio(out)
+    for seed in (0, 1):
+        if {f"filter-{seed}", f"no-filter-{seed}"} <= results.keys():
+            figures[f"curriculum_{seed}"] = curriculum_ratio(out, seed)
     if {"seed-0", "observations"} <= results.keys():
         figures["observations_minus_masked"] = paired(out, "observations", "seed-0")
     for name in (n for n in results if n.startswith("trajectories-")):

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from espalier.algorithms.presets import PRESETS
 from espalier.artifacts import NullTracker
-from espalier.config import Profile
+from espalier.config import CurriculumConfig, Profile
 from espalier.curriculum.pool import TaskPool
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.dev_score import dev_exact_match
@@ -168,11 +168,13 @@ def test_no_training_step_leaves_the_warm_start(warm, tmp_path):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_trains(warm, tmp_path, preset):
     rising = iter(range(99))
-    profile = _changed(algorithm={"preset": preset}, steps=4)
+    profile = _changed(algorithm={"preset": preset}, steps=2)
+    # a screened group has several successes, and GRPO for pass@k credits one that stands alone
+    profile = profile.model_copy(update={"curriculum": CurriculumConfig(screening_rollouts=0)})
     loop, model = _run(warm, tmp_path, profile=profile, judge=lambda _: next(rising))
     assert all(math.isfinite(value) for row in loop.history for value in row.values())
     critic = profile.training.algorithm.critic
-    warming_up = critic is not None and critic.warmup_steps > 4
+    warming_up = critic is not None and critic.warmup_steps > 2
     assert _equal(model, warm_policy(warm).model) == warming_up
 
 
