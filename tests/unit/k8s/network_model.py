@@ -57,20 +57,19 @@ class Network:
         """Whether the policies that hold `held` let it talk to `peer` in that direction."""
         if isinstance(held, Outside):
             return True
-        rules = [
-            rule
+        holding = [
+            policy["spec"]
             for policy in self._policies
             if policy["metadata"]["namespace"] == held.namespace
             and direction in _directions(policy["spec"])
             and selects(policy["spec"].get("podSelector", {}), held.labels)
-            for rule in (*policy["spec"].get(direction.lower(), []), _NONE)
         ]
         listener = held if direction == "Ingress" else peer
         peers_key = "from" if direction == "Ingress" else "to"
-        return not rules or any(
+        return not holding or any(
             self._lists(rule.get(peers_key), peer, held) and _opens(rule, port, listener)
-            for rule in rules
-            if rule is not _NONE
+            for spec in holding
+            for rule in spec.get(direction.lower(), [])
         )
 
     def _lists(self, peers, peer, held):
@@ -89,10 +88,6 @@ class Network:
         elif peer.namespace != held.namespace:
             return False
         return selects(item.get("podSelector", {}), peer.labels)
-
-
-_NONE: dict = {}
-"""Stands for a policy that selects the pod and lists nothing: it closes, and opens nothing."""
 
 
 def selects(selector, labels):
