@@ -43,7 +43,7 @@ class Point:
     tokens_per_s: float
     ms_per_step: float
     read_tokens_per_s: float
-    """Of the shared prompt, read before."""
+    """Of the shared prompt, which one row reads and the others take over, before."""
     cache_mb: float
     """Keys and values of all rows, were none shared."""
     peak_rss_mb: float

@@ -11,7 +11,8 @@ token stands for the closing tag).
     hf-generate   transformers' generate, once a turn over all rows, tools in threads
     trl-sync      TRL 1.16 GRPOTrainer with environment_factory, its slowest path (no vLLM on a CPU)
     trl-async     the same with the tool declared as a coroutine
-    vllm-cpu      vLLM on the CPU over HTTP, by this project's client
+    vllm-cpu      vLLM on the CPU over HTTP, by this project's client, as it comes (torch.compile)
+    vllm-eager    the same without torch.compile
 
 Each contestant is a process of its own python; the environments of TRL and vLLM are made from PyPI
 where they are missing (tests/benchmarks/peers.py). A finished contestant keeps its results, with
@@ -34,7 +35,7 @@ from tests.benchmarks.rollout.figures import headline, print_table
 from tests.benchmarks.rollout.model import SHAPES, save_benchmark_policy
 from tests.benchmarks.rollout.script import Work, episodes, write_work
 
-ENGINES = ("lockstep", "hf-generate", "trl-sync", "trl-async", "vllm-cpu")
+ENGINES = ("lockstep", "hf-generate", "trl-sync", "trl-async", "vllm-cpu", "vllm-eager")
 TOOL_S = (0.0, 0.1)
 
 
@@ -50,12 +51,11 @@ def main() -> None:
     parser.add_argument("--architecture", choices=("qwen3", "lfm2"), default="qwen3")
     parser.add_argument("--groups", type=int, default=16)
     parser.add_argument("--group-size", type=int, default=8)
-    parser.add_argument("--vllm-compiled", action="store_true", help="vLLM with torch.compile")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/rollout"))
     options = parser.parse_args()
-    if options.architecture == "lfm2" and "vllm-cpu" in options.engines:
-        print("vllm-cpu left out: vllm-cpu 0.32 computes LFM2's attention wrongly (see peers.py)")
-        options.engines = [name for name in options.engines if name != "vllm-cpu"]
+    if options.architecture == "lfm2":
+        print("vLLM is left out: vllm-cpu 0.32 computes LFM2's attention wrongly (see peers.py)")
+        options.engines = [name for name in options.engines if not name.startswith("vllm")]
     out = options.out / f"{options.architecture}-{options.size}-{options.threads}t"
     works = write_works(out, options)
     results = {name: measured(name, works, out, options) for name in options.engines}
@@ -92,12 +92,12 @@ def measured(
 ) -> list[dict[str, object]]:
     """Results of a contestant, one for each work: kept ones, or those of a run now."""
     asked = {"works": [path.name for path in works], "groups": options.groups}
-    asked |= {"group_size": options.group_size, "vllm_compiled": options.vllm_compiled}
+    asked |= {"group_size": options.group_size}
     found = kept(out / f"{name}.json", asked)
     if found is not None:
         return found
     lines = out / f"{name}.lines"
-    command = [*contestant(name, options), "--out", str(lines), "--works", *map(str, works)]
+    command = [*contestant(name), "--out", str(lines), "--works", *map(str, works)]
     threads = str(options.threads)
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"}
     print(f"running {name}", flush=True)
@@ -112,15 +112,15 @@ def measured(
     return rows
 
 
-def contestant(name: str, options: argparse.Namespace) -> list[str]:
+def contestant(name: str) -> list[str]:
     """The command that runs a contestant in its own python."""
     room = "tests.benchmarks.rollout"
     if name.startswith("trl"):
         python = peer_python("trl")
         return [str(python), "-m", f"{room}.trl_grpo", "--tools", name.removeprefix("trl-")]
-    if name == "vllm-cpu":
+    if name.startswith("vllm"):
         own = [sys.executable, "-m", f"{room}.vllm_cpu", "--python", str(peer_python("vllm"))]
-        return own if options.vllm_compiled else [*own, "--eager"]
+        return [*own, "--eager"] if name == "vllm-eager" else own
     return [sys.executable, "-m", f"{room}.{name.replace('-', '_')}"]
 
 

@@ -49,11 +49,12 @@ def main() -> None:
         engine = VllmEngine(
             VllmConfig(url=url, ready_timeout_s=900), LengthAlone(), max_rows=len(first.episodes)
         )
-        details = {"cores": cores, "eager": options.eager}
+        details = {"cores": cores}
 
         def roll_out(work: Work) -> Measurement:
             measurement = play_on_server(work, engine, tokenizer)
             measurement.peak_rss_mb = tree_peak_mb(process.pid)
+            measurement.engine = "vllm-eager" if options.eager else "vllm-cpu"
             measurement.details = details
             return measurement
 
