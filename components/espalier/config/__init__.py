@@ -17,7 +17,7 @@ from espalier.config.data import (
     ValidationConfig,
 )
 from espalier.config.external import external_inputs
-from espalier.config.inference import RolloutConfig, VllmConfig
+from espalier.config.inference import ExplorationConfig, RolloutConfig, VllmConfig
 from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,
@@ -37,6 +37,7 @@ __all__ = [
     "CurriculumConfig",
     "EpisodeConfig",
     "EvaluationConfig",
+    "ExplorationConfig",
     "GpuConfig",
     "ImagesConfig",
     "KnowledgeConfig",

@@ -42,7 +42,12 @@ class VllmConfig(Section):
 
 
 class ExplorationConfig(Section):
-    """What training samples beside what the policy would choose; evaluation never does."""
+    """How training samples other than the policy would by itself; evaluation never does so."""
+
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Tokens are drawn from the fewest that hold this mass; the trainer scores them likewise."""
+    top_k: int = Field(default=0, ge=0)
+    """Tokens are drawn from so many of the likeliest; 0 draws from all."""
 
     kind_epsilon: float = Field(default=0.0, ge=0, lt=1)
     """How often the kind of an action, a tool call or an answer, is drawn and not chosen; log-probs

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
-from espalier.config import Profile
+from espalier.config import ExplorationConfig, Profile
 from espalier.environments import STOP_TAGS, Environments, Searcher, SearchQAs
 from espalier.policy.loading import Policy, load_policy, load_tokenizer
 from espalier.policy.rendering import Rendering
@@ -22,6 +22,8 @@ from espalier.rollout.exploration import kind_choice
 from espalier.rollout.tool_runner import ToolRunner
 from espalier.rollout.trajectory import FinishReason, Trajectory
 from espalier.tasks import Task
+
+NO_EXPLORATION = ExplorationConfig()
 
 
 class RollsOut(Protocol):
@@ -44,7 +46,7 @@ class Roller:
         environments: Environments,
         profile: Profile,
         *,
-        kind_epsilon: float = 0.0,
+        exploration: ExplorationConfig = NO_EXPLORATION,
     ) -> None:
         """Wire a roller.
 
@@ -53,7 +55,7 @@ class Roller:
             rendering: of the policy's tokenizer.
             environments: makes the environment of a task.
             profile: its `episode` and `rollout` sections hold.
-            kind_epsilon: epsilon-tool-choice, for training alone.
+            exploration: how tokens are drawn, for training alone.
         """
         self.rendering = rendering
         self.seconds = 0.0
@@ -62,20 +64,33 @@ class Roller:
         self._engine = engine
         self._environments = environments
         self._profile = profile
-        self._kind_choice = kind_choice(rendering, kind_epsilon)
+        self._exploration = exploration
+        self._kind_choice = kind_choice(rendering, exploration.kind_epsilon)
 
     @classmethod
     def local(
-        cls, policy: Policy, search: Searcher, profile: Profile, *, kind_epsilon: float = 0.0
+        cls,
+        policy: Policy,
+        search: Searcher,
+        profile: Profile,
+        *,
+        exploration: ExplorationConfig = NO_EXPLORATION,
     ) -> Self:
         """A roller over a policy in memory, which a trainer may change between calls."""
         rendering = Rendering(policy.tokenizer, STOP_TAGS)
         engine = lockstep_engine(policy.model, rendering, max_rows=profile.rollout.max_rows)
         environments = search_environments(search, profile)
-        return cls(engine, rendering, environments, profile, kind_epsilon=kind_epsilon)
+        return cls(engine, rendering, environments, profile, exploration=exploration)
 
     @classmethod
-    def open(cls, policy_dir: Path, search: Searcher, profile: Profile) -> Self:
+    def open(
+        cls,
+        policy_dir: Path,
+        search: Searcher,
+        profile: Profile,
+        *,
+        exploration: ExplorationConfig = NO_EXPLORATION,
+    ) -> Self:
         """A roller over the policy directory `policy_dir`, by the engine that the profile names.
 
         Raises:
@@ -83,11 +98,12 @@ class Roller:
             EngineError: the server that the profile names cannot be used.
         """
         if profile.rollout.engine == "lockstep":
-            return cls.local(load_policy(policy_dir), search, profile)
+            return cls.local(load_policy(policy_dir), search, profile, exploration=exploration)
         rendering = Rendering(load_tokenizer(policy_dir), STOP_TAGS)
         config = profile.rollout
         engine = VllmEngine(config.vllm, rendering, max_rows=config.max_rows)
-        roller = cls(engine, rendering, search_environments(search, profile), profile)
+        environments = search_environments(search, profile)
+        roller = cls(engine, rendering, environments, profile, exploration=exploration)
         roller.load_weights(policy_dir, version=0)
         return roller
 
@@ -167,7 +183,13 @@ class Roller:
 
     def _sampling(self, temperature: float, name: str) -> Sampling:
         seed = random.Random(f"episode:{name}").getrandbits(63)
-        return Sampling(temperature=temperature, seed=seed, kind_choice=self._kind_choice)
+        return Sampling(
+            temperature=temperature,
+            seed=seed,
+            top_p=self._exploration.top_p,
+            top_k=self._exploration.top_k,
+            kind_choice=self._kind_choice,
+        )
 
 
 def search_environments(search: Searcher, profile: Profile) -> SearchQAs:

@@ -33,6 +33,11 @@ class ScoreRequest:
     """Whether the entropy is a term of the loss, and not just a figure."""
     sum_pi_squared: bool = False
 
+    @property
+    def is_truncated(self) -> bool:
+        """Whether some tokens cannot be drawn at all."""
+        return self.top_k > 0 or self.top_p < 1
+
 
 class Scores(NamedTuple):
     """[N] each, nats; what was not requested is None."""
@@ -48,7 +53,7 @@ def token_scores(logits_NV: Tensor, targets_N: Tensor, request: ScoreRequest) ->
     # half precision has too few digits for a log-sum over a vocabulary
     exact = torch.promote_types(logits_NV.dtype, torch.float32)
     logits_NV = logits_NV.to(exact) / request.temperature
-    if request.top_k or request.top_p < 1:
+    if request.is_truncated:
         inside_NV = inside_support(logits_NV.detach(), top_p=request.top_p, top_k=request.top_k)
         inside_NV = inside_NV.scatter(1, targets_N[:, None], value=True)
         logits_NV = logits_NV.masked_fill(~inside_NV, -math.inf)

@@ -20,18 +20,17 @@ class Hardware(NamedTuple):
     device: torch.device
     autocast: torch.dtype | None
     """None computes in float32 throughout."""
+    checkpoints_activations: bool = False
+    """Whether the backward pass computes them again."""
 
     @classmethod
     def chosen(cls, config: TrainingConfig) -> Hardware:
         """What the profile names; `auto` is the accelerator that is there, and bf16 on it."""
         device = torch.device(config.device) if config.device != "auto" else _best_device()
-        match config.precision:
-            case "float32":
-                return cls(device, None)
-            case "bfloat16":
-                return cls(device, torch.bfloat16)
-            case "auto":
-                return cls(device, torch.bfloat16 if _computes_bf16(device) else None)
+        autocast = None
+        if config.precision == "bfloat16" or (config.precision == "auto" and _has_bf16(device)):
+            autocast = torch.bfloat16
+        return cls(device, autocast, config.activation_checkpointing)
 
     def precision(self) -> AbstractContextManager[object]:
         """Within it, matrix products are computed in the chosen format."""
@@ -41,6 +40,8 @@ class Hardware(NamedTuple):
 
     def placed(self, model: PreTrainedModel) -> PreTrainedModel:
         """The model itself where it is on this device already, else a copy that is."""
+        if self.checkpoints_activations:
+            model.activation_checkpointing_enable({"use_reentrant": False})
         if model.device == self.device:
             return model
         placed = copy.deepcopy(model)
@@ -61,6 +62,6 @@ def _best_device() -> torch.device:
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
-def _computes_bf16(device: torch.device) -> bool:
+def _has_bf16(device: torch.device) -> bool:
     # a CPU may have it as well, but a run there is short, and float32 repeats itself bit for bit
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

@@ -16,7 +16,7 @@ from espalier.training.checkpoint import (
     cloned_weights,
     restore_random_state,
 )
-from espalier.training.hardware import Hardware
+from espalier.training.hardware import Hardware, copy_weights
 from espalier.training.optimization import Updater, learning_rate
 from espalier.training.packing import TrainingSequence, convolution_reach, micro_batches, pack
 from espalier.training.scoring import score
@@ -60,10 +60,11 @@ class SupervisedLoop:
     def __init__(
         self, model: PreTrainedModel, plan: SupervisedPlan, store: CheckpointStore
     ) -> None:
-        self._model = model
+        self._sampled = model
+        self._model = plan.hardware.placed(model)
         self._plan = plan
         self._store = store
-        self._updater = Updater(model, plan.optimizer, plan.steps)
+        self._updater = Updater(self._model, plan.optimizer, plan.steps)
         self._gap = convolution_reach(model)
         self._history: list[dict[str, float]] = []
         self._best = (-1.0, 0, cloned_weights(model))
@@ -91,6 +92,7 @@ class SupervisedLoop:
                 progress.advance(1, **shown)
         if plan.judge is not None:
             self._model.load_state_dict(self._best[2])
+        copy_weights(self._model, self._sampled)
         return SupervisedResult(self._history, self._tokens, self._seconds, self._best[1])
 
     def _step(self, step: int) -> dict[str, float]:
@@ -124,6 +126,7 @@ class SupervisedLoop:
     def _judge(self, step: int, row: dict[str, float]) -> None:
         if self._plan.judge is None:
             return
+        copy_weights(self._model, self._sampled)
         row["dev_em"] = self._plan.judge()
         if row["dev_em"] > self._best[0]:
             self._best = (row["dev_em"], step, cloned_weights(self._model))

@@ -20,7 +20,8 @@ from espalier.training.rl.minibatches import totals
 from espalier.training.rl.models import trainable
 from espalier.training.rl.policy_gradient import PolicyGradient
 from espalier.training.rl.rows import Group, dense_rows
-from espalier.training.rl.update import PolicyUpdate, Step
+from espalier.training.rl.step import Step
+from espalier.training.rl.update import PolicyUpdate
 from espalier.training.scoring import score
 from tests.unit.tiny import tiny_policy
 from tests.unit.training.specimens import make_task, make_trajectory
@@ -108,7 +109,9 @@ def layout(micro_batch_tokens=8192, row_tokens=64, processes=None):
 def make_update(policy, profile, how=None):
     """The update of `profile` on `policy`, and the models that it trains."""
     how = how or layout()
-    models: Models = trainable(policy, profile.training, CPU, how.processes)
+    models: Models = trainable(
+        policy, profile.training, Hardware.chosen(profile.training), how.processes
+    )
     update = PolicyUpdate(models, profile.training, how, max_action_tokens=56)
     return update, models
 
@@ -138,7 +141,7 @@ def gradient_of(policy, groups, profile, how=None, **rows_settings):
     algorithm = profile.training.algorithm
     material = learning_material(groups, algorithm.material)
     rows = dense_rows(material.groups, **({"with_observations": False} | rows_settings))
-    models = trainable(policy, profile.training, CPU, how.processes)
+    models = trainable(policy, profile.training, Hardware.chosen(profile.training), how.processes)
     coefficient = algorithm.kl.coefficient if algorithm.kl else 0.0
     request = step_of(profile).request
     assessment = Assessor(models, algorithm, how).assess(rows, request, kl_coefficient=coefficient)

@@ -1,11 +1,12 @@
 import math
 
 import pytest
-import torch
 
 from espalier.rollout.engines.engine import KindChoice
+from espalier.training.distribution import ScoreRequest
 from espalier.training.rl.agreement import agreement
 from espalier.training.rl.rows import dense_rows
+from espalier.training.rl.step import Step
 from tests.unit.training.episodes import mixed_groups
 
 
@@ -13,13 +14,10 @@ def _rows():
     return dense_rows(mixed_groups(), with_observations=False)
 
 
-def _found(rows, trainer_BT, *, scored=None, version=0, kind_choice=None):
+def _found(rows, trainer_BT, *, scored=None, version=0, kind_choice=None, top_k=0):
+    step = Step(version, ScoreRequest(top_k=top_k), kind_choice)
     return agreement(
-        rows,
-        trainer_BT,
-        scored=range(len(rows)) if scored is None else scored,
-        version=version,
-        kind_choice=kind_choice,
+        rows, trainer_BT, scored=range(len(rows)) if scored is None else scored, step=step
     )
 
 
@@ -56,4 +54,13 @@ def test_the_kind_of_an_action_is_compared_under_the_mixture_that_it_was_drawn_f
     rows.behavior_logprobs_BT[row, first + 1] = math.log(drawn)
     assert _found(rows, policy_BT, kind_choice=choice)["logprob_gap_max"] < 1e-6
     assert _found(rows, policy_BT)["logprob_gap_max"] > 0.01
-    assert torch.equal(rows.action_mask_BT, _rows().action_mask_BT)
+
+
+def test_a_kind_drawn_beside_a_truncated_distribution_is_not_compared():
+    rows = _rows()
+    first = int(rows.action_mask_BT[0].nonzero()[0])
+    after_id, kind_id = rows.sequences[0].token_ids[first : first + 2]
+    choice = KindChoice(epsilon=0.3, after_id=after_id, kind_ids=(kind_id,))
+    policy_BT = rows.behavior_logprobs_BT.clone()
+    policy_BT[0, first + 1] += 3.0
+    assert _found(rows, policy_BT, kind_choice=choice, top_k=5)["logprob_gap_max"] == 0

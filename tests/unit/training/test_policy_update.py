@@ -157,7 +157,7 @@ def test_an_observation_that_a_wrong_mask_lets_into_the_loss_stops_the_run(polic
     mask = list(leaking.action_mask)
     mask[first.action_end] = 1
     groups[0][0] = replace(leaking, action_mask=tuple(mask))
-    with pytest.raises(DataError, match="tokens are observations .first in trajectory 0 of"):
+    with pytest.raises(DataError, match=r"observations \(first in trajectory 0 of the step"):
         _learn(policy, groups)
 
 

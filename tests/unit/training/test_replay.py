@@ -103,8 +103,10 @@ def test_a_restored_buffer_draws_what_the_saved_one_would_have_drawn(tmp_path):
 
     def rounded(groups):  # log-probs are stored as float32
         return [
-            [replace(t, behavior_logprobs=tuple(round(x, 4) for x in t.behavior_logprobs))
-             for t in group.trajectories]
+            [
+                replace(t, behavior_logprobs=tuple(round(x, 4) for x in t.behavior_logprobs))
+                for t in group.trajectories
+            ]
             for group in groups
         ]
 

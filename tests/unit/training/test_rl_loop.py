@@ -10,6 +10,8 @@ from espalier.algorithms.presets import PRESETS
 from espalier.artifacts import NullTracker
 from espalier.config import CurriculumConfig, Profile
 from espalier.curriculum.pool import TaskPool
+from espalier.rollout.exploration import kind_choice
+from espalier.rollout.roller import Roller
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.dev_score import dev_exact_match
 from espalier.training.hardware import Hardware
@@ -19,6 +21,7 @@ from espalier.training.rl.models import layout_for, trainable
 from espalier.training.rl.publishing import MemoryPublisher
 from tests.unit.training.specimens import (
     PROFILE,
+    SEARCH,
     TASKS,
     Interrupted,
     InterruptingTracker,
@@ -45,7 +48,8 @@ def _pass_rate(roller, seed):
 
 def _loop(warm, directory, profile=PROFILE, judge=_greedy):
     policy = warm_policy(warm)
-    roller = warm_roller(policy)
+    exploration = profile.rollout.exploration
+    roller = Roller.local(policy, SEARCH, profile, exploration=exploration)
     hardware = Hardware.chosen(profile.training)
     models = trainable(policy.model, profile.training, hardware, Processes())
     parts = Parts(
@@ -55,6 +59,7 @@ def _loop(warm, directory, profile=PROFILE, judge=_greedy):
         pool=TaskPool(TASKS, profile.curriculum),
         judge=lambda: judge(roller),
         publisher=MemoryPublisher(models.policy.model, policy, [roller]),
+        kind_choice=kind_choice(roller.rendering, exploration.kind_epsilon),
     )
     return RlLoop(profile, parts, CheckpointStore(directory, "run")), policy.model
 
@@ -241,3 +246,17 @@ def test_a_warning_is_said_where_engine_and_trainer_disagree(warm, tmp_path):
     quiet = Listener()
     _run(warm, tmp_path / "quiet", quiet, profile=_changed(steps=2))
     assert quiet.notes == []
+
+
+@pytest.mark.parametrize(
+    "exploration",
+    [{"top_p": 0.7}, {"top_k": 3}, {"kind_epsilon": 0.4}, {"top_p": 0.9, "kind_epsilon": 0.2}],
+    ids=["top-p", "top-k", "kinds", "both"],
+)
+def test_engine_and_trainer_agree_on_what_was_drawn_and_how(warm, tmp_path, exploration):
+    values = PROFILE.model_dump() | {"rollout": {"exploration": exploration}}
+    values["training"] |= {"steps": 2, "temperature": 1.3, "minibatches": 1}
+    loop, _ = _run(warm, tmp_path, profile=Profile.model_validate(values))
+    learned = [row for row in loop.history if "mismatch_kl" in row]
+    assert learned
+    assert all(row["logprob_gap_max"] < 1e-3 for row in learned)

@@ -35,7 +35,7 @@ from espalier.policy.tokenizer import train_tokenizer
 from espalier.tasks import Message, Task, read_tasks
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.demonstrations import encode_pieces
-from espalier.training.hardware import Hardware, copy_weights
+from espalier.training.hardware import Hardware
 from espalier.training.history import write_history
 from espalier.training.packing import TrainingSequence
 from espalier.training.prepare_policy.browsing import LogWriter
@@ -73,11 +73,7 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
         policy = _fresh_policy(profile, inputs)
         store = CheckpointStore(work_dir(output_dir), json_digest(provenance.model_dump()))
         plan = _browsing_plan(profile, inputs, policy)
-        trained = plan.hardware.placed(policy.model)
-        if profile.training.activation_checkpointing:
-            trained.activation_checkpointing_enable({"use_reentrant": False})
-        result = SupervisedLoop(trained, plan, store).run(tracker)
-        copy_weights(trained, policy.model)
+        result = SupervisedLoop(policy.model, plan, store).run(tracker)
         history = result.history
         run_figures = {"prestage_tokens_per_s": result.tokens_per_s}
     with publishing(output_dir, provenance) as draft:

@@ -16,6 +16,7 @@ from torch import Tensor
 from espalier.algorithms.off_policy import CorrectionBatch, mismatch_metrics
 from espalier.rollout.engines.engine import KindChoice
 from espalier.training.rl.rows import Rows
+from espalier.training.rl.step import Step
 
 
 def agreement(
@@ -23,8 +24,7 @@ def agreement(
     trainer_logprobs_BT: Tensor,
     *,
     scored: Sequence[int],
-    version: int,
-    kind_choice: KindChoice | None,
+    step: Step,
 ) -> dict[str, float]:
     """Figures over the fresh trajectories; empty where there are none.
 
@@ -32,20 +32,27 @@ def agreement(
         rows: of the step.
         trainer_logprobs_BT: [B, T] under the weights of `version`, nats.
         scored: rows that the trainer scored before it changed a weight.
-        version: of those weights; older trajectories differ for a better reason.
-        kind_choice: how the kinds of actions were drawn, where that was not left to the policy.
+        step: says of which version those weights are; older trajectories differ for a better
+            reason.
 
     Returns:
         `mismatch_kl` (nats a token, k3), and the mean and largest `logprob_gap` (nats).
     """
-    fresh = [row for row in scored if int(rows.versions_B[row]) == version]
-    sampled_BT = rows.action_mask_BT[fresh]
+    fresh = [row for row in scored if int(rows.versions_B[row]) == step.number]
+    compared_BT, trainer_BT = rows.action_mask_BT, trainer_logprobs_BT
+    if step.kind_choice is not None:
+        opens_BT = _opens_action(rows, step.kind_choice)
+        if step.request.is_truncated:
+            # drawn from outside the support, or inside by chance: the trainer cannot tell
+            compared_BT = compared_BT & ~opens_BT
+        trainer_BT = _mixed(rows, trainer_BT, step.kind_choice).where(opens_BT, trainer_BT)
+    sampled_BT = compared_BT[fresh]
     if not bool(sampled_BT.any()):
         return {}
     found = mismatch_metrics(
         CorrectionBatch(
             # in float32 the k3 of a gap of 1e-4 is lost in rounding
-            trainer_logprobs_BT=_as_drawn(rows, trainer_logprobs_BT, kind_choice)[fresh].double(),
+            trainer_logprobs_BT=trainer_BT[fresh].double(),
             behavior_logprobs_BT=rows.behavior_logprobs_BT[fresh].double(),
             action_mask_BT=sampled_BT,
         )
@@ -54,18 +61,24 @@ def agreement(
     return {name: float(found[name]) for name in names}
 
 
-def _as_drawn(rows: Rows, logprobs_BT: Tensor, choice: KindChoice | None) -> Tensor:
-    """[B, T]: log-probs of the mixture that the engine drew the kinds of actions from."""
-    if choice is None:
-        return logprobs_BT
-    ids_BT = torch.zeros(logprobs_BT.shape, dtype=torch.long)
+def _token_ids(rows: Rows) -> Tensor:
+    ids_BT = torch.zeros(rows.action_mask_BT.shape, dtype=torch.long)
     for row, sequence in enumerate(rows.sequences):
         ids_BT[row, : len(sequence.token_ids)] = torch.tensor(sequence.token_ids)
-    opens_BT = rows.action_mask_BT & rows.action_mask_BT.roll(1, dims=1)
-    opens_BT &= ids_BT.roll(1, dims=1) == choice.after_id
-    uniform_BT = torch.isin(ids_BT, torch.tensor(choice.kind_ids)) / len(choice.kind_ids)
-    mixed_BT = (1 - choice.epsilon) * logprobs_BT.exp() + choice.epsilon * uniform_BT
-    return mixed_BT.log().where(opens_BT, logprobs_BT)
+    return ids_BT
+
+
+def _opens_action(rows: Rows, choice: KindChoice) -> Tensor:
+    """[B, T] bool: tokens that were drawn from the mixture."""
+    sampled_BT = rows.action_mask_BT & rows.action_mask_BT.roll(1, dims=1)
+    return sampled_BT & (_token_ids(rows).roll(1, dims=1) == choice.after_id)
+
+
+def _mixed(rows: Rows, logprobs_BT: Tensor, choice: KindChoice) -> Tensor:
+    """[B, T]: log-probs of the mixture that the kinds of actions are drawn from."""
+    is_kind_BT = torch.isin(_token_ids(rows), torch.tensor(choice.kind_ids))
+    uniform_BT = is_kind_BT / len(choice.kind_ids)
+    return ((1 - choice.epsilon) * logprobs_BT.exp() + choice.epsilon * uniform_BT).log()
 
 
 def complaint(figures: dict[str, float], *, step: int, limit: float) -> str | None:

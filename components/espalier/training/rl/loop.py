@@ -25,7 +25,8 @@ from espalier.training.rl.publishing import Publisher
 from espalier.training.rl.replay import ReplayBuffer
 from espalier.training.rl.rows import dense_rows
 from espalier.training.rl.sampling import GroupSampler, StepRollouts
-from espalier.training.rl.update import PolicyUpdate, Step
+from espalier.training.rl.step import Step
+from espalier.training.rl.update import PolicyUpdate
 
 HISTORY_COLUMNS = (
     "step",
@@ -170,6 +171,8 @@ class RlLoop:
         config = self._profile.training
         return ScoreRequest(
             temperature=config.temperature_at(step),
+            top_p=self._profile.rollout.exploration.top_p,
+            top_k=self._profile.rollout.exploration.top_k,
             entropy=True,
             entropy_gradient=config.algorithm.entropy_coefficient > 0,
         )

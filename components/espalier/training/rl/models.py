@@ -40,9 +40,6 @@ def trainable(
     if algorithm.needs_reference:
         frozen = copy.deepcopy(policy).eval().requires_grad_(requires_grad=False)
         reference = Scorer(frozen)
-    if config.activation_checkpointing:
-        for model in [policy] if critic is None else [policy, critic.body]:
-            model.activation_checkpointing_enable({"use_reentrant": False})
     models = Models(policy=Scorer(policy), reference=reference, critic=critic)
     if config.sharded:
         for model in (models.policy, models.reference, models.critic):

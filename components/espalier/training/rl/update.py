@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from espalier.config import TrainingConfig
-from espalier.rollout.engines.engine import KindChoice
-from espalier.training.distribution import ScoreRequest
 from espalier.training.optimization import Updater
 from espalier.training.parallel import sum_gradients
 from espalier.training.rl.agreement import agreement
@@ -28,18 +26,8 @@ from espalier.training.rl.minibatch import (
 from espalier.training.rl.minibatches import Unit, minibatches, rows_of, totals
 from espalier.training.rl.policy_gradient import PolicyGradient
 from espalier.training.rl.rows import Rows
+from espalier.training.rl.step import Step
 from espalier.training.sharding import load_optimizer_state, optimizer_state
-
-
-class Step(NamedTuple):
-    """What an update must know of the step that it belongs to."""
-
-    number: int
-    """Optimizer steps done before; also the version of the weights."""
-    request: ScoreRequest
-    """The distribution that the step's trajectories were sampled from."""
-    kind_choice: KindChoice | None = None
-    """What was mixed into it where actions begin."""
 
 
 class PolicyUpdate:
@@ -86,13 +74,7 @@ class PolicyUpdate:
                 first_BT, scored = logprobs_BT, rows_of(minibatch.units)
         figures = self._summed(figures)
         if first_BT is not None:
-            figures |= agreement(
-                rows,
-                first_BT,
-                scored=scored,
-                version=step.number,
-                kind_choice=step.kind_choice,
-            )
+            figures |= agreement(rows, first_BT, scored=scored, step=step)
         figures |= assessment.figures
         self._adapt_kl(figures, len(rows))
         return figures | _health(rows, assessment, step)

@@ -99,15 +99,15 @@ def wired(
 def _rollers(profile: Profile, inputs: ReadsArtifacts, policy: Policy) -> _Rollers:
     train_search = SearchTool.open(inputs.knowledge, "train", profile.search)
     dev_search = SearchTool.open(inputs.knowledge, "dev", profile.search)
+    exploration = profile.rollout.exploration
     if profile.rollout.engine == "vllm":
         policy_dir = inputs.warm_policy / "policy"
         return _Rollers(
-            Roller.open(policy_dir, train_search, profile),
+            Roller.open(policy_dir, train_search, profile, exploration=exploration),
             Roller.open(policy_dir, dev_search, profile),
         )
-    epsilon = profile.rollout.exploration.kind_epsilon
     return _Rollers(
-        Roller.local(policy, train_search, profile, kind_epsilon=epsilon),
+        Roller.local(policy, train_search, profile, exploration=exploration),
         Roller.local(policy, dev_search, profile),
     )
 

@@ -33,7 +33,7 @@ from espalier.tasks import read_tasks
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.demonstrations import encode_demonstration
 from espalier.training.dev_score import dev_exact_match
-from espalier.training.hardware import Hardware, copy_weights
+from espalier.training.hardware import Hardware
 from espalier.training.history import write_history
 from espalier.training.packing import TrainingSequence
 from espalier.training.supervised import SupervisedLoop, SupervisedPlan
@@ -68,15 +68,6 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
     search = SearchTool.open(inputs.knowledge, "dev", profile.search)
     roller = Roller.local(policy, search, profile)
     judged = dev_tasks[: config.dev_questions]
-    hardware = Hardware.chosen(profile.training)
-    trained = hardware.placed(policy.model)
-    if profile.training.activation_checkpointing:
-        trained.activation_checkpointing_enable({"use_reentrant": False})
-
-    def judge() -> float:
-        copy_weights(trained, policy.model)
-        return dev_exact_match(roller, judged)
-
     plan = SupervisedPlan(
         name="warm start",
         sequences_at=EpochOrder(sequences, config.trajectories_per_step, profile.seed).at,
@@ -85,12 +76,11 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
         row_tokens=profile.episode.max_tokens,
         micro_batch_tokens=profile.training.micro_batch_tokens,
         checkpoint_every=config.evaluate_every,
-        hardware=hardware,
-        judge=judge,
+        hardware=Hardware.chosen(profile.training),
+        judge=lambda: dev_exact_match(roller, judged),
     )
     store = CheckpointStore(work_dir(output_dir), json_digest(provenance.model_dump()))
-    result = SupervisedLoop(trained, plan, store).run(tracker)
-    copy_weights(trained, policy.model)
+    result = SupervisedLoop(policy.model, plan, store).run(tracker)
     with publishing(output_dir, provenance) as draft:
         save_policy(policy, draft.path / "policy")
         write_history(draft.path / "history.parquet", result.history, HISTORY_COLUMNS)
