@@ -4,20 +4,26 @@ from functools import cache
 
 import torch
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     Lfm2Config,
     Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
 
+from espalier.rollout.engines.fused_decoder import FusedDecoder
 from espalier.rollout.engines.hf_decoder import HfDecoder
-from espalier.rollout.engines.lfm2_decoder import Lfm2Decoder
 from espalier.rollout.engines.rowwise_decoder import RowwiseDecoder
 from tests.unit.tiny import tiny_policy
 
@@ -48,8 +54,34 @@ def qwen3():
 
 
 @cache
+def qwen2():
+    model = _built(Qwen2ForCausalLM, Qwen2Config(**_SIZES))
+    for layer in model.model.layers:  # biases begin at zero
+        for part in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj):
+            torch.nn.init.normal_(part.bias)
+    return model
+
+
+@cache
 def llama():
     return _built(LlamaForCausalLM, LlamaConfig(**_SIZES))
+
+
+@cache
+def gelu_llama():
+    return _built(LlamaForCausalLM, LlamaConfig(hidden_act="gelu", **_SIZES))
+
+
+@cache
+def gemma2_with_capped_logits():
+    config = Gemma2Config(head_dim=8, layer_types=["full_attention"] * 2, **_SIZES)
+    return _built(Gemma2ForCausalLM, config)
+
+
+@cache
+def mamba():
+    config = MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, **_NO_SPECIALS)
+    return _built(MambaForCausalLM, config)
 
 
 @cache
@@ -82,21 +114,15 @@ def embedded():
     return tiny_policy().model
 
 
-DECODERS = {
-    "embedded policy": lambda: Lfm2Decoder(embedded()),
-    "lfm2": lambda: Lfm2Decoder(lfm2_with_shared_heads_and_biases()),
-    "qwen3": lambda: HfDecoder(qwen3()),
-    "llama": lambda: HfDecoder(llama()),
-    "gpt2": lambda: HfDecoder(gpt2()),
-    "windowed": lambda: RowwiseDecoder(mistral_with_a_window()),
-    "row by row": lambda: RowwiseDecoder(lfm2_with_shared_heads_and_biases()),
+CASES = {
+    "embedded policy": (FusedDecoder, embedded),
+    "fused lfm2": (FusedDecoder, lfm2_with_shared_heads_and_biases),
+    "fused qwen3": (FusedDecoder, qwen3),
+    "fused qwen2 with biases": (FusedDecoder, qwen2),
+    "fused llama": (FusedDecoder, llama),
+    "qwen3 in pages": (HfDecoder, qwen3),
+    "gpt2 in pages": (HfDecoder, gpt2),
+    "mistral by its window": (RowwiseDecoder, mistral_with_a_window),
+    "lfm2 row by row": (RowwiseDecoder, lfm2_with_shared_heads_and_biases),
 }
-MODELS = {
-    "embedded policy": embedded,
-    "lfm2": lfm2_with_shared_heads_and_biases,
-    "qwen3": qwen3,
-    "llama": llama,
-    "gpt2": gpt2,
-    "windowed": mistral_with_a_window,
-    "row by row": lfm2_with_shared_heads_and_biases,
-}
+"""Each decoder with models that ask different things of it."""

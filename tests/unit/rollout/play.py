@@ -7,7 +7,7 @@ import torch
 
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.engines.lockstep import LockstepEngine
-from tests.unit.rollout.models import DECODERS, MODELS, VOCABULARY
+from tests.unit.rollout.models import CASES, VOCABULARY
 
 
 class StopsAt:
@@ -25,8 +25,9 @@ NEVER = StopsAt()
 STOPS_OFTEN = StopsAt(*range(20, VOCABULARY, 3))
 
 
-def engine_over(name="lfm2", stop_rule=STOPS_OFTEN, *, max_rows=8):
-    return LockstepEngine(MODELS[name](), DECODERS[name](), stop_rule, max_rows=max_rows)
+def engine_over(name="fused lfm2", stop_rule=STOPS_OFTEN, *, max_rows=8):
+    decoder_class, build = CASES[name]
+    return LockstepEngine(build(), decoder_class(build()), stop_rule, max_rows=max_rows)
 
 
 def run_sessions(engine, *episodes):

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from espalier.rollout.engines.hf_decoder import HfDecoder, is_pageable
+from espalier.rollout.engines.choice import decoder_for
+from espalier.rollout.engines.fused_decoder import FusedDecoder
+from espalier.rollout.engines.hf_decoder import HfDecoder
 from espalier.rollout.engines.pages import PAGE
+from espalier.rollout.engines.rowwise_decoder import RowwiseDecoder
 from tests.unit.rollout import models
-from tests.unit.rollout.models import DECODERS, MODELS
+from tests.unit.rollout.models import CASES
 
 ROWS, LONGEST = 7, 3 * PAGE
 
@@ -18,14 +21,15 @@ class Checked:
     """Drives a decoder along fixed texts and compares each of its answers with a plain forward."""
 
     def __init__(self, name):
-        model = MODELS[name]()
+        decoder_class, build = CASES[name]
+        model = build()
         numbers = np.random.default_rng(0).integers(20, 250, (ROWS, LONGEST))
         with torch.no_grad():
             self._expected = model(torch.from_numpy(numbers)).logits
         self._texts = numbers
         self.lengths = [0] * ROWS
         self._text_of = list(range(ROWS))
-        self._decoder = DECODERS[name]()
+        self._decoder = decoder_class(model)
         self._decoder.begin()
 
     def advance(self, counts):
@@ -56,7 +60,7 @@ class Checked:
         return self._texts[self._text_of[row], self.lengths[row] : self.lengths[row] + count]
 
 
-@pytest.fixture(params=DECODERS)
+@pytest.fixture(params=CASES)
 def checked(request):
     return Checked(request.param)
 
@@ -115,27 +119,37 @@ def test_any_order_of_reading_sampling_forking_and_leaving_is_exact(checked):
         checked.advance({row: counts[row] for row in counts if row not in leaving} or {0: 1})
 
 
-def test_a_model_in_training_is_decoded_without_its_dropout_and_stays_in_training():
-    model = models.qwen3()
+def test_a_model_in_training_is_decoded_without_dropout_and_stays_in_training():
+    model = models.gpt2()
     model.train()
-    assert is_pageable(model)
+    assert isinstance(decoder_for(model), HfDecoder)
     assert model.training
     model.eval()
 
 
-@pytest.mark.parametrize("name", ["qwen3", "llama", "gpt2"])
-def test_full_attention_is_decoded_in_pages(name):
-    assert is_pageable(MODELS[name]())
+@pytest.mark.parametrize(
+    ("model", "decoder_class"),
+    [
+        (models.embedded, FusedDecoder),
+        (models.lfm2_with_shared_heads_and_biases, FusedDecoder),
+        (models.qwen3, FusedDecoder),
+        (models.qwen2, FusedDecoder),
+        (models.llama, FusedDecoder),
+        (models.gpt2, HfDecoder),
+        (models.gelu_llama, HfDecoder),
+        (models.mistral_with_a_window, RowwiseDecoder),
+        (models.gemma2_with_capped_logits, RowwiseDecoder),
+        (models.mamba, RowwiseDecoder),
+    ],
+)
+def test_a_model_gets_the_fastest_decoder_that_is_exact_for_it(model, decoder_class):
+    assert isinstance(decoder_for(model()), decoder_class)
 
 
-@pytest.mark.parametrize("name", ["windowed", "lfm2"])
-def test_windows_and_convolutions_are_not_decoded_in_pages(name):
-    assert not is_pageable(MODELS[name]())
-
-
-def test_the_twin_that_decodes_reads_weights_that_were_changed_in_place():
+@pytest.mark.parametrize("decoder_class", [FusedDecoder, HfDecoder, RowwiseDecoder])
+def test_weights_that_were_changed_in_place_are_those_that_decode(decoder_class):
     model = models.llama.__wrapped__()
-    decoder = HfDecoder(model)
+    decoder = decoder_class(model)
     ids = np.arange(20, 25)
     decoder.begin()
     before = decoder.logits(decoder.advance(np.array([0]), np.array([5]), ids))

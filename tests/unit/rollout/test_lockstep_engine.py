@@ -9,7 +9,7 @@ from espalier.policy.loading import Policy, save_policy
 from espalier.rollout.engines.engine import KindChoice, Sampling
 from espalier.rollout.engines.lockstep import LockstepEngine
 from espalier.rollout.engines.rowwise_decoder import RowwiseDecoder
-from tests.unit.rollout.models import DECODERS, MODELS, embedded
+from tests.unit.rollout.models import CASES, embedded, lfm2_with_shared_heads_and_biases
 from tests.unit.rollout.play import (
     NEVER,
     STOPS_OFTEN,
@@ -30,10 +30,10 @@ EPISODES = [
 ]
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", CASES)
 def test_logprobs_are_those_of_plain_transformers_over_turns_refills_and_shared_prompts(name):
     for context, mask, logprobs in run_sessions(engine_over(name, max_rows=5), *EPISODES):
-        expected = plain_logprobs(MODELS[name](), context, mask)
+        expected = plain_logprobs(CASES[name][1](), context, mask)
         torch.testing.assert_close(torch.tensor(logprobs), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -41,7 +41,9 @@ def test_logprobs_are_those_of_plain_transformers_over_turns_refills_and_shared_
 def test_logprobs_are_those_of_the_temperature_that_sampled(temperature):
     episode = turns(PROMPTS[0], temperature=temperature)
     ((context, mask, logprobs),) = run_sessions(engine_over(), episode)
-    expected = plain_logprobs(MODELS["lfm2"](), context, mask, temperature=temperature)
+    expected = plain_logprobs(
+        lfm2_with_shared_heads_and_biases(), context, mask, temperature=temperature
+    )
     torch.testing.assert_close(torch.tensor(logprobs), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -78,7 +80,7 @@ def test_each_row_is_sampled_by_its_own_parameters():
 def test_a_greedy_token_has_the_logprob_that_it_would_have_at_temperature_one():
     episode = turns(PROMPTS[0], temperature=0.0)
     ((context, mask, logprobs),) = run_sessions(engine_over(), episode)
-    expected = plain_logprobs(MODELS["lfm2"](), context, mask)
+    expected = plain_logprobs(lfm2_with_shared_heads_and_biases(), context, mask)
     torch.testing.assert_close(torch.tensor(logprobs), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -184,7 +186,7 @@ def test_a_step_that_fails_wakes_everybody_with_its_error():
         def logits(self, hidden_NH):
             raise RuntimeError("out of memory")
 
-    model = MODELS["lfm2"]()
+    model = lfm2_with_shared_heads_and_biases()
     engine = LockstepEngine(model, Broken(model), NEVER, max_rows=1)
     with pytest.raises(RuntimeError, match="out of memory"):
         run_sessions(engine, turns(PROMPTS[0]), turns(PROMPTS[1]))
@@ -222,7 +224,7 @@ def test_loaded_weights_sample_from_the_next_session_on(tmp_path):
 
 def test_weights_of_another_shape_are_refused(tmp_path):
     save_policy(tiny_policy(), tmp_path)
-    model = MODELS["lfm2"]()
+    model = lfm2_with_shared_heads_and_biases()
     engine = LockstepEngine(model, RowwiseDecoder(model), NEVER, max_rows=1)
     with pytest.raises(PolicyError, match="do not fit the policy in memory"):
         asyncio.run(engine.load_weights(tmp_path, version=1))
@@ -234,7 +236,7 @@ def test_a_drawn_kind_has_the_logprob_of_the_mixture():
     episodes = [
         turns([30, 31], seed=seed, kind_choice=choice, max_tokens=200) for seed in range(16)
     ]
-    engine = LockstepEngine(embedded(), DECODERS["embedded policy"](), NEVER, max_rows=16)
+    engine = engine_over("embedded policy", NEVER, max_rows=16)
     chosen = 0
     for context, mask, logprobs in run_sessions(engine, *episodes):
         policy = plain_logprobs(embedded(), context, mask).exp()

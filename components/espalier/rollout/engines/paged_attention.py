@@ -31,22 +31,25 @@ class PagePool:
         content = self._pool_2PKTD.index_select(1, torch.from_numpy(copies.sources))
         self._pool_2PKTD.index_copy_(1, torch.from_numpy(copies.targets), content)
 
-    def attend(self, queries_MHD: Tensor, kv_MKD: tuple[Tensor, Tensor], plan: StepPlan) -> Tensor:
+    def attend(
+        self, queries_MHD: Tensor, keys_MKD: Tensor, values_MKD: Tensor, plan: StepPlan
+    ) -> Tensor:
         """Write the step's keys and values, then read.
 
         Args:
             queries_MHD: already scaled; query heads of one key head lie side by side.
-            kv_MKD: keys and values of the same tokens.
+            keys_MKD: of the same tokens.
+            values_MKD: of the same tokens.
             plan: of this step.
 
         Returns:
             [M, H, D]
         """
         if not self._pool_2PKTD.numel():
-            heads, width = kv_MKD[0].shape[1:]
+            heads, width = keys_MKD.shape[1:]
             self._pool_2PKTD = _zeros(plan.pages, heads, width)
         self._fit(plan.pages)
-        for kind, written_MKD in enumerate(kv_MKD):
+        for kind, written_MKD in enumerate((keys_MKD, values_MKD)):
             self._pool_2PKTD[kind, plan.pages_M, :, plan.offsets_M] = written_MKD
         if plan.single is not None and not plan.chunks:
             return self._attend_single(queries_MHD, plan.single)
@@ -91,7 +94,7 @@ class PagePool:
             queries.view(*rows.tokens_RC.shape, -1, width).transpose(1, 2),
             keys,
             values,
-            attn_mask=rows.mask_R1CT,
+            attn_mask=rows.bias_R1CT,
             scale=1.0,
             enable_gqa=True,
         )

@@ -48,7 +48,7 @@ class ConvolutionInputs:
             slots_R=torch.from_numpy(slots_R),
             num_slots=int(slots_R.max()) + 1,
             earlier_JM=tuple(torch.from_numpy(places) for places in earlier),
-            kept=torch.from_numpy(np.stack(kept, axis=1).reshape(-1)),
+            kept=torch.from_numpy(np.array(kept, np.int64).T.reshape(-1)),
         )
 
 
@@ -71,6 +71,11 @@ class ShortConvolution:
         self._out_bias = conv.out_proj.bias
         taps, width = self._taps_JH.shape
         self._recent_SJH = self._taps_JH.new_zeros(0, taps - 1, width)
+
+    @property
+    def taps(self) -> int:
+        """Inputs that an output depends on: its own and those before it."""
+        return len(self._taps_JH)
 
     def add(self, hidden_MH: Tensor, normed_MH: Tensor, inputs: ConvolutionInputs) -> None:
         """Add the layer's output to `hidden_MH`, in place."""

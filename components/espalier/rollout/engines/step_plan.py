@@ -43,7 +43,7 @@ class ChunkRows(NamedTuple):
     tokens_RC: Tensor
     """Token of the step at each padded place."""
     pages_RO: Tensor
-    mask_R1CT: Tensor
+    bias_R1CT: Tensor
     places: Tensor
     """Which of the R * C padded places are tokens, in the order of the step."""
     first: int
@@ -154,11 +154,12 @@ def _chunk_rows(table: PageTable, slots_R: Ints, counts_R: Ints, first: int) -> 
     pages_RO = table.pages_SO[slots_R, : int(pages_for(ends_R).max())]
     positions_RC = (ends_R - counts_R)[:, None] + places_C
     seen_T = np.arange(pages_RO.shape[1] * PAGE)
-    mask_RCT = seen_T <= positions_RC[:, :, None]
+    is_seen_RCT = seen_T <= positions_RC[:, :, None]
+    bias_RCT = np.where(is_seen_RCT, np.float32(0), np.float32(_NEVER))
     return ChunkRows(
         tokens_RC=torch.from_numpy(tokens_RC),
         pages_RO=torch.from_numpy(pages_RO),
-        mask_R1CT=torch.from_numpy(mask_RCT)[:, None],
+        bias_R1CT=torch.from_numpy(bias_RCT)[:, None],
         places=torch.from_numpy(np.nonzero(is_token_RC.reshape(-1))[0]),
         first=first,
     )
