@@ -51,7 +51,7 @@ def warm_start_chart(run: RunDirectory) -> Chart | None:
 
 
 def grpo_chart(run: RunDirectory) -> Chart | None:
-    """Reward, pass rate, dev EM and the health signals of GRPO against its optimizer steps."""
+    """Reward, pass rate, dev EM and the health signals of training against its optimizer steps."""
     return _history_chart(run, "train", GRPO_CURVES)
 
 

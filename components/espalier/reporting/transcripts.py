@@ -19,7 +19,7 @@ _MAX_CHARACTERS = 6000
 _TAG = re.compile(r"(</?(?:think|search|information|answer)>)")
 _SOURCES = (
     ("evaluate", "held-out questions, answered in evaluation"),
-    ("train", "training questions, sampled in GRPO"),
+    ("train", "training questions, sampled in the last step"),
     ("validate", "teacher demonstrations that passed validation"),
     ("synthesize", "teacher demonstrations, not yet validated"),
 )

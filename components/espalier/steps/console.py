@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
@@ -27,6 +28,8 @@ from espalier.artifacts import Progress as WorkProgress
 LINE_INTERVAL_S = 5.0
 """A log gets at most one line of figures in this time, and always the last one of a bar."""
 _NAME_WIDTH = 17  # the longest stage name
+_MAX_COLUMNS = 14
+"""Of a table; what a stage names first is shown, and all of it is in the history and in MLflow."""
 
 
 class ConsoleTracker:
@@ -76,6 +79,7 @@ class ConsoleTracker:
     def _table_line(self, values: Mapping[str, float]) -> None:
         """Columns are added and never removed, so that the header is rarely said again."""
         self._is_table_open = True
+        values = dict(islice(values.items(), _MAX_COLUMNS))
         if new := [name for name in values if name not in self._columns]:
             self._columns |= {name: max(len(name), 7) for name in new}
             self._say("  ".join(name.rjust(width) for name, width in self._columns.items()))

@@ -38,6 +38,12 @@ def test_a_figure_that_is_not_there_every_step_does_not_repeat_the_header(log):
     assert lines()[-1].split() == ["train", "3", "0.8", "-"]
 
 
+def test_a_table_shows_what_is_named_first(log):
+    tracker, lines = log
+    tracker.metrics({f"figure{number}": number for number in range(40)}, step=1)
+    assert lines()[0].split()[1:] == ["step", *(f"figure{number}" for number in range(13))]
+
+
 def test_figures_without_a_step_are_one_line(log):
     tracker, lines = log
     tracker.metrics({"sft_tokens_per_s": 10321.7, "loss": float("nan")})

@@ -128,7 +128,7 @@ class RlLoop:
                     progress.save(step + 1)
                 if warning := complaint(row, step=step + 1, limit=config.max_mismatch_kl):
                     tracker.note(warning)
-                tracker.metrics({k: v for k, v in row.items() if k != "step"}, step=step + 1)
+                tracker.metrics(_told(row), step=step + 1)
                 bar.advance(1, **_shown(row))
         progress.take_best()
         self._parts.publisher.publish(progress.best_step)
@@ -185,6 +185,11 @@ class RlLoop:
         return perplexities(
             trajectories, self._parts.models.policy, self._parts.layout, ScoreRequest()
         )
+
+
+def _told(row: Figures) -> Figures:
+    """All figures but the step, those that every run has in front."""
+    return {name: row[name] for name in (*HISTORY_COLUMNS, *row) if name in row and name != "step"}
 
 
 def _shown(row: Figures) -> Figures:
