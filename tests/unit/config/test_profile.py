@@ -88,7 +88,7 @@ def test_an_override_below_a_plain_value_is_refused(write):
         ),
         (
             "[training.algorithm.loss]\nclip_hihg = 0.3",
-            r"algorithm\.loss\.clip_hihg: no such key; did you mean training\.algorithm\.loss\.clip_hi",
+            r"loss\.clip_hihg: no such key; did you mean training\.algorithm\.loss\.clip_high",
         ),
         (
             '[training.algorithm]\nadvantage = {name = "rloo", normalise = true}',
