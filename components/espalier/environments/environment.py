@@ -26,6 +26,8 @@ class Step:
 
     observation: str | None
     finish_reason: FinishReason | None
+    reward: float = 0.0
+    """What the action earned by itself, beside the terms of `score`."""
 
     @property
     def done(self) -> bool:

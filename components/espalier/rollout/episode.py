@@ -43,6 +43,7 @@ async def play_episode(task: Task, sampling: Sampling, stage: Stage) -> Trajecto
                 environment.cut_off(FinishReason.MAX_TOKENS)
             else:
                 step = await stage.tools.run(environment.step, action)
+                transcript.pay(step.reward)
                 has_room = step.observation is None or await context.observe(step.observation)
         reward = await stage.tools.run(environment.score)
         return transcript.trajectory(environment, environment.finish_reason, reward)

@@ -28,6 +28,9 @@ class FinishReason(enum.StrEnum):
     """The environment crashed, or what it runs in is gone."""
 
 
+TURNS_TERM = "turns"
+"""Name of the reward term that fell turn by turn."""
+
 _LOST = frozenset({FinishReason.TIMEOUT, FinishReason.SANDBOX_LOST})
 
 
@@ -39,6 +42,9 @@ class Turn:
     action_end: int
     observation_end: int
     """Equal to `action_end` where nothing was observed."""
+    reward: float = 0.0
+    """What the environment paid for this action by itself; the trajectory's term `turns` is the sum
+    over its turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +126,7 @@ _SCHEMA = pa.schema(
         ("action_mask", pa.list_(pa.int8())),
         ("behavior_logprobs", pa.list_(pa.float32())),
         ("turns", pa.list_(pa.list_(pa.int32()))),
+        ("turn_rewards", pa.list_(pa.float64())),
         ("window_starts", pa.list_(pa.int32())),
         ("detour", pa.string()),
     ]
@@ -168,6 +175,7 @@ def _row(trajectory: Trajectory) -> dict[str, object]:
         "action_mask": list(trajectory.action_mask),
         "behavior_logprobs": list(trajectory.behavior_logprobs),
         "turns": [[t.action_start, t.action_end, t.observation_end] for t in trajectory.turns],
+        "turn_rewards": [turn.reward for turn in trajectory.turns],
         "window_starts": list(trajectory.window_starts),
         "detour": trajectory.detour,
     }
@@ -190,7 +198,11 @@ def _trajectory(path: Path, number: int, row: dict[str, object]) -> Trajectory:
     fields["reward"] = json.loads(str(row["reward"]))
     fields["finish_reason"] = FinishReason(str(row["finish_reason"]))
     fields["turns"] = tuple(
-        Turn(action_start=start, action_end=end, observation_end=seen)
-        for start, end, seen in row["turns"]  # pyright: ignore[reportGeneralTypeIssues]
+        Turn(action_start=start, action_end=end, observation_end=seen, reward=reward)
+        for (start, end, seen), reward in zip(
+            row["turns"],  # pyright: ignore[reportArgumentType]
+            fields.pop("turn_rewards"),  # pyright: ignore[reportArgumentType]
+            strict=True,
+        )
     )
     return Trajectory(**fields)  # pyright: ignore[reportArgumentType]

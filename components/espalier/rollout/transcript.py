@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from espalier.environments import Environment
 from espalier.rollout.engines.engine import Completion
-from espalier.rollout.trajectory import FinishReason, Trajectory, Turn
+from espalier.rollout.trajectory import TURNS_TERM, FinishReason, Trajectory, Turn
 from espalier.tasks import Message, Task
 
 
@@ -64,6 +64,10 @@ class Transcript:
         self._messages.append(Message(role="assistant", content=text.strip()))
         self._turns.append(Turn(action_start=start, action_end=end, observation_end=end))
 
+    def pay(self, reward: float) -> None:
+        """The environment paid for the last message by itself."""
+        self._turns[-1] = replace(self._turns[-1], reward=reward)
+
     def observe(self, token_ids: Sequence[int], text: str) -> None:
         """The environment answered, and the policy reads it."""
         turn, start = self._turns[-1], len(self._token_ids)
@@ -99,6 +103,9 @@ class Transcript:
         self, environment: Environment | None, reason: FinishReason, reward: dict[str, float]
     ) -> Trajectory:
         """The record of the episode as it ended."""
+        paid = sum(turn.reward for turn in self._turns)
+        if paid and reward:
+            reward = {**reward, TURNS_TERM: paid}
         return Trajectory(
             task_id=self._task.task_id,
             group_id=self._task.task_id,

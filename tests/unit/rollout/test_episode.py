@@ -1,6 +1,7 @@
 import asyncio
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -275,3 +276,20 @@ def test_an_environment_plays_the_same_in_a_thread():
 def test_a_fault_of_the_program_is_not_taken_for_a_lost_environment(workers):
     with pytest.raises(ZeroDivisionError):
         _play(_engine(), environments=_made_by(Buggy), workers=workers)
+
+
+def test_what_the_environment_pays_for_an_action_stays_with_its_turn(tmp_path):
+    class PaidByTheSearch(SearchQA):
+        def step(self, action):
+            taken = super().step(action)
+            return replace(taken, reward=0.25) if taken.observation else taken
+
+    def environments(task):
+        return PaidByTheSearch(task, SEARCH, max_turns=6, reward=RewardConfig())
+
+    trajectory = _play(_engine(), environments=environments)
+    assert [turn.reward for turn in trajectory.turns] == [0.25, 0.25, 0.0]
+    assert trajectory.reward == {"outcome": 1.0, "format": 0.1, "turns": 0.5}
+    assert trajectory.total_reward == pytest.approx(1.6)
+    write_trajectories(tmp_path / "t.parquet", [trajectory])
+    assert read_trajectories(tmp_path / "t.parquet")[0].turns == trajectory.turns

@@ -58,6 +58,13 @@ def test_the_reward_of_an_episode_falls_on_its_last_action_token():
     assert float(rows.rewards_BT[0, 5]) == pytest.approx(0.7)
 
 
+def test_what_a_turn_earned_falls_on_its_last_action_token():
+    plain = _two_turns()
+    paid = tuple(replace(turn, reward=r) for turn, r in zip(plain.turns, (0.25, 0.5), strict=True))
+    rows = _rows(replace(plain, turns=paid, reward={"outcome": 1.0, "turns": 0.75}), _short())
+    assert rows.rewards_BT[0].tolist() == [0, 0, 0, 0.25, 0, 1.5]
+
+
 def test_an_episode_that_never_acted_is_paid_nowhere():
     idle = _two_turns(action_mask=(0,) * 6, behavior_logprobs=(0.0,) * 6, turns=())
     rows = _rows(idle, _short())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from espalier.rollout.trajectory import Trajectory
+from espalier.rollout.trajectory import TURNS_TERM, Trajectory
 from espalier.training.packing import TrainingSequence
 
 
@@ -137,5 +137,8 @@ def _rewards(trajectories: Sequence[Trajectory], action_BT: Tensor) -> Tensor:
     for row, trajectory in enumerate(trajectories):
         # a trajectory that never acted has no token to be paid at
         if bool(action_BT[row].any()):
-            rewards_BT[row, last_B[row]] = trajectory.total_reward
+            by_turn = trajectory.reward.get(TURNS_TERM, 0.0)
+            rewards_BT[row, last_B[row]] = trajectory.total_reward - by_turn
+            for turn in trajectory.turns:
+                rewards_BT[row, turn.action_end - 1] += turn.reward
     return rewards_BT
