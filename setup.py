@@ -1,9 +1,12 @@
-"""Packages of the wheel: the library, and the pipeline definitions and profiles as its data."""
+"""Packages of the wheel: the library, sandboxd, and pipeline definitions and profiles as data."""
 
 from setuptools import find_packages, setup
 
 setup(
-    packages=[*find_packages("components", include=["espalier*"]), "espalier._pipelines"],
+    packages=[
+        *find_packages("components", include=["espalier*", "sandboxd*"]),
+        "espalier._pipelines",
+    ],
     package_dir={"": "components", "espalier._pipelines": "pipelines"},
     package_data={
         "espalier": ["py.typed"],

@@ -1,3 +1,28 @@
-"""Sandboxes: where an agent's programs run."""
+"""Sandboxes: where an agent's programs run, behind one protocol and several backends."""
 
-__all__: list[str] = []
+from espalier.sandbox.errors import (
+    SandboxError,
+    SandboxLost,
+    SandboxQuota,
+    SandboxRefused,
+    SandboxTimeout,
+    SandboxUnavailable,
+)
+from espalier.sandbox.local import LocalBackend
+from espalier.sandbox.podman import PodmanBackend
+from espalier.sandbox.protocol import Backend, ExecResult, Limits, Sandbox
+
+__all__ = [
+    "Backend",
+    "ExecResult",
+    "Limits",
+    "LocalBackend",
+    "PodmanBackend",
+    "Sandbox",
+    "SandboxError",
+    "SandboxLost",
+    "SandboxQuota",
+    "SandboxRefused",
+    "SandboxTimeout",
+    "SandboxUnavailable",
+]

@@ -1,0 +1,199 @@
+"""Speaks to the sandboxd of one sandbox: requests become results, or errors by whose they are."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+import httpx2
+
+from espalier.sandbox.errors import SandboxError, SandboxLost, SandboxRefused, SandboxTimeout
+from espalier.sandbox.protocol import ExecResult, Limits
+from sandboxd.wire import MAX_FILE_BYTES, RunRequest
+
+_OWN_TIME_S = 15.0
+"""What sandboxd may take beyond a program's own time, until the sandbox counts as lost."""
+_TRANSFER_S = 60.0
+_CONNECTIONS = 32
+_REFUSALS = frozenset({400, 404, 405, 409, 413, 429, 507})
+
+
+class Token:
+    """The secret of one sandbox, of which the sandbox itself holds only the digest."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_urlsafe(32)
+
+    @property
+    def sha256(self) -> str:
+        """What the sandbox is given."""
+        return hashlib.sha256(self._secret.encode()).hexdigest()
+
+    @property
+    def header(self) -> dict[str, str]:
+        """What a request carries."""
+        return {"Authorization": f"Bearer {self._secret}"}
+
+
+def server_settings(token: Token, limits: Limits, preimport: Sequence[str]) -> dict[str, str]:
+    """Environment of the sandbox's sandboxd, except where it listens."""
+    return {
+        "SANDBOXD_TOKEN_SHA256": token.sha256,
+        "SANDBOXD_LIMITS": json.dumps(asdict(limits)),
+        "SANDBOXD_PREIMPORT": " ".join(preimport),
+    }
+
+
+class SandboxClient:
+    """The protocol's requests; a backend adds how the sandbox starts and ends.
+
+    Args:
+        address: "unix:/path" or "http://host:port".
+    """
+
+    def __init__(self, name: str, limits: Limits, token: Token, address: str) -> None:
+        self._name = name
+        self._limits = limits
+        _, is_local, path = address.partition("unix:")
+        self._http = httpx2.AsyncClient(
+            base_url="http://sandbox" if is_local else address,
+            headers=token.header,
+            timeout=None,  # every request has its own, as a whole
+            transport=httpx2.AsyncHTTPTransport(
+                uds=path or None,
+                verify=False,
+                trust_env=False,
+                limits=httpx2.Limits(max_connections=_CONNECTIONS, keepalive_expiry=None),
+            ),
+        )
+
+    @property
+    def name(self) -> str:
+        """See `Sandbox.name`."""
+        return self._name
+
+    @property
+    def limits(self) -> Limits:
+        """See `Sandbox.limits`."""
+        return self._limits
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        limits: Limits | None = None,
+    ) -> ExecResult:
+        """See `Sandbox.exec`."""
+        asked = self._asked(limits, timeout_s)
+        return await self._run(
+            RunRequest(argv=tuple(argv), stdin=stdin, env=dict(env or {}), limits=asked)
+        )
+
+    async def python(self, code: str, *, timeout_s: float | None = None) -> ExecResult:
+        """See `Sandbox.python`."""
+        asked = self._asked(None, timeout_s)
+        return await self._run(RunRequest(code=code, session=True, limits=asked))
+
+    async def run_python(
+        self,
+        code: str,
+        *,
+        stdin: bytes = b"",
+        timeout_s: float | None = None,
+        limits: Limits | None = None,
+    ) -> ExecResult:
+        """See `Sandbox.run_python`."""
+        asked = self._asked(limits, timeout_s)
+        return await self._run(RunRequest(code=code, stdin=stdin, limits=asked))
+
+    async def put(self, path: str, content: bytes) -> None:
+        """See `Sandbox.put`."""
+        if len(content) > MAX_FILE_BYTES:
+            most = f"{path!r} has {len(content)} bytes, a file has at most {MAX_FILE_BYTES}"
+            raise SandboxRefused(f"{self._name}: {most}", status=413)
+        await self._ask("PUT", "/files", {"path": path}, content)
+
+    async def get(self, path: str) -> bytes:
+        """See `Sandbox.get`."""
+        return await self._ask("GET", "/files", {"path": path})
+
+    async def snapshot(self) -> str:
+        """See `Sandbox.snapshot`."""
+        return json.loads(await self._ask("POST", "/snapshot", {}))["snapshot"]
+
+    async def reset(self, snapshot: str | None = None) -> None:
+        """See `Sandbox.reset`."""
+        await self._ask("POST", "/reset", {} if snapshot is None else {"to": snapshot})
+
+    async def wait_until_ready(self, within_s: float) -> None:
+        """Wait for the first answer.
+
+        Raises:
+            SandboxTimeout: none came in time.
+            SandboxLost: nobody listens.
+        """
+        async with self._speaking("to start", within_s, SandboxTimeout):
+            await _checked(await self._http.get("/healthz"), self._name)
+
+    async def hang_up(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    def _asked(self, limits: Limits | None, timeout_s: float | None) -> Limits:
+        chosen = limits or self._limits
+        return chosen if timeout_s is None else replace(chosen, wall_s=timeout_s)
+
+    async def _run(self, request: RunRequest) -> ExecResult:
+        within_s = request.limits.wall_s + _OWN_TIME_S
+        async with (
+            self._speaking("to end a run", within_s, SandboxLost),
+            self._http.stream("POST", "/run", content=request.to_json()) as response,
+        ):
+            await _checked(response, self._name)
+            streams = {"stdout": bytearray(), "stderr": bytearray()}
+            async for line in response.aiter_lines():
+                frame = json.loads(line)
+                if "end" in frame:
+                    said = {name: bytes(data) for name, data in streams.items()}
+                    return ExecResult(**said, **frame["end"])
+                streams[frame["stream"]] += base64.b64decode(frame["data"])
+        raise SandboxLost(f"{self._name}: it ended before the run did")
+
+    async def _ask(
+        self, method: str, path: str, query: Mapping[str, Any], content: bytes | None = None
+    ) -> bytes:
+        async with self._speaking(f"{method} {path}", _TRANSFER_S, SandboxTimeout):
+            response = await self._http.request(method, path, params=query, content=content)
+            await _checked(response, self._name)
+            return response.content
+
+    @asynccontextmanager
+    async def _speaking(
+        self, what: str, within_s: float, late: type[SandboxError]
+    ) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(within_s):
+                yield
+        except TimeoutError as error:
+            raise late(f"{self._name}: no answer {what} within {within_s:g} s") from error
+        except (httpx2.TransportError, ValueError, KeyError) as error:
+            raise SandboxLost(f"{self._name}: {what}: {error!r}") from error
+
+
+async def _checked(response: httpx2.Response, name: str) -> None:
+    if response.status_code == httpx2.codes.OK:
+        return
+    message = f"{name}: {(await response.aread()).decode(errors='replace')[:500]}"
+    if response.status_code in _REFUSALS:
+        raise SandboxRefused(message, status=response.status_code)
+    raise SandboxLost(f"{message} (HTTP {response.status_code})")

@@ -1,0 +1,170 @@
+"""Sandboxes in containers of an image, with podman as root or as a user; no daemon, no network."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from espalier.sandbox.client import SandboxClient, Token, server_settings
+from espalier.sandbox.errors import SandboxLost, SandboxUnavailable
+from espalier.sandbox.protocol import Limits
+from espalier.sandbox.runtime import ENVIRONMENT
+
+_USER = 1000
+_USERS = 2000
+_FIRST_USER_OF_ROOT = 0x70000000
+"""Of this machine, far above any account; a user's podman maps into its own range instead."""
+_BESIDES_BYTES = 256 * 2**20
+"""Memory of sandboxd and its warm interpreters."""
+_BESIDES_PROCESSES = 32
+_SHARED_MEMORY = "16m"
+_DESCRIPTORS = 4096
+_LISTENER, _LIFELINE = 3, 4
+_FREE_DESCRIPTOR = 10
+_BACKLOG = 64
+_SAID_CHARACTERS = 800
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodmanBackend:
+    """Makes sandboxes with podman.
+
+    Attributes:
+        image: one that has sandboxd in /opt/sandbox; it must be there, nothing is pulled.
+        limits: of every sandbox.
+        preimport: modules that a Python run finds imported.
+        runtime: "crun", "runc", or a path; None is podman's own choice.
+        start_timeout_s: until it must answer.
+    """
+
+    image: str
+    limits: Limits = field(default_factory=Limits)
+    preimport: Sequence[str] = ("numpy",)
+    runtime: str | None = None
+    start_timeout_s: float = 60.0
+    name: str = field(default="podman", init=False, repr=False)
+
+    async def create(self) -> PodmanSandbox:
+        """See `Backend.create`."""
+        if shutil.which("podman") is None:
+            raise SandboxUnavailable("no podman on PATH (Debian: apt install podman)")
+        folder, token = Path(tempfile.mkdtemp(prefix="espalier-sandbox-")), Token()
+        name = f"espalier-{secrets.token_hex(6)}"
+        sandbox = PodmanSandbox(name, self.limits, token, folder)
+        settings = server_settings(token, self.limits, self.preimport) | {
+            "SANDBOXD_LISTEN": f"fd:{_LISTENER}",
+            "SANDBOXD_LIFELINE": f"fd:{_LIFELINE}",
+        }
+        try:
+            await sandbox.start(self.command(name, settings))
+            await sandbox.wait_until_ready(self.start_timeout_s)
+        except SandboxLost as error:
+            said = await _output("podman", "logs", name)
+            await sandbox.close()
+            raise SandboxUnavailable(f"{name} ended at once: {said}") from error
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    def command(self, name: str, settings: Mapping[str, str]) -> list[str]:
+        """The whole command: read-only image, no network, no capability, own users and limits."""
+        limits = self.limits
+        memory_bytes = limits.memory_bytes + 2 * limits.disk_bytes + _BESIDES_BYTES
+        processes = limits.processes + _BESIDES_PROCESSES
+        tmpfs = f"size={limits.disk_bytes},mode=1777,exec,nosuid,nodev,notmpcopyup"
+        users = f"0:{_FIRST_USER_OF_ROOT if os.geteuid() == 0 else 1}:{_USERS}"
+        return [
+            "podman",
+            *(("--runtime", self.runtime) if self.runtime else ()),
+            *("run", "--detach", "--rm", "--pull=never", "--name", name, "--hostname=sandbox"),
+            *("--label=espalier.sandbox", "--network=none", "--ipc=private", "--read-only"),
+            *("--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges"),
+            *(f"--user={_USER}:{_USER}", f"--uidmap={users}", f"--gidmap={users}"),
+            *(f"--memory={memory_bytes}", f"--memory-swap={memory_bytes}"),
+            *(f"--pids-limit={processes}", f"--ulimit=nproc={processes}"),
+            f"--ulimit=nofile={_DESCRIPTORS}",
+            *(f"--tmpfs=/workspace:{tmpfs}", f"--tmpfs=/tmp:{tmpfs}"),
+            *(f"--shm-size={_SHARED_MEMORY}", "--workdir=/workspace", "--preserve-fds=2"),
+            *(f"--env={key}={value}" for key, value in settings.items()),
+            *("--entrypoint", f"{ENVIRONMENT}/bin/python", self.image, "-I", "-m", "sandboxd"),
+        ]
+
+
+class PodmanSandbox(SandboxClient):
+    """One of them; it ends by itself when this process is gone, for it then loses its lifeline."""
+
+    def __init__(self, name: str, limits: Limits, token: Token, folder: Path) -> None:
+        self._socket_path = folder / "socket"
+        super().__init__(name, limits, token, f"unix:{self._socket_path}")
+        self._folder = folder
+        self._lifeline: int | None = None
+
+    async def start(self, command: Sequence[str]) -> None:
+        """Start the container with the socket that sandboxd accepts on.
+
+        Raises:
+            SandboxUnavailable: podman could not, and says why.
+        """
+        theirs, self._lifeline = os.pipe()
+        try:
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(self._socket_path))
+                listener.listen(_BACKLOG)
+                status = await _run_with(
+                    command, (listener.fileno(), theirs), self._folder / "said"
+                )
+        finally:
+            os.close(theirs)
+        if status != 0:
+            said = (self._folder / "said").read_text(encoding="utf-8", errors="replace")
+            raise SandboxUnavailable(f"{self.name}: podman: {said.strip()[-_SAID_CHARACTERS:]}")
+
+    async def close(self) -> None:
+        """See `Sandbox.close`."""
+        await self.hang_up()
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
+        await _output("podman", "rm", "--force", "--ignore", "--time=0", self.name)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+async def _run_with(command: Sequence[str], descriptors: Sequence[int], said: Path) -> int:
+    """Run a command with descriptors from 3 on, which is where podman takes them from."""
+    with contextlib.ExitStack() as held:
+        high = [fcntl.fcntl(d, fcntl.F_DUPFD_CLOEXEC, _FREE_DESCRIPTOR) for d in descriptors]
+        for descriptor in high:
+            held.callback(os.close, descriptor)
+        output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        held.callback(os.close, output)
+        pid = os.posix_spawnp(
+            command[0],
+            list(command),
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, output, 1),
+                (os.POSIX_SPAWN_DUP2, output, 2),
+                *((os.POSIX_SPAWN_DUP2, old, 3 + place) for place, old in enumerate(high)),
+            ],
+        )
+    _, status = await asyncio.to_thread(os.waitpid, pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+async def _output(*command: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    said, _ = await process.communicate()
+    return said.decode(errors="replace").strip()[-_SAID_CHARACTERS:]

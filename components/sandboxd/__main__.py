@@ -1,0 +1,109 @@
+"""Serves one sandbox, as its process 1; settings come from the environment alone.
+
+SANDBOXD_TOKEN_SHA256   hex digest of the token; nothing here can be turned into the token
+SANDBOXD_LISTEN         "fd:3" for a socket handed over, or "0.0.0.0:8000"
+SANDBOXD_LIMITS         JSON of `Limits`: the ceilings of this sandbox
+SANDBOXD_WORKSPACE      default /workspace
+SANDBOXD_PREIMPORT      modules that Python runs need not import, default "numpy"; absent ones
+                        are left out
+SANDBOXD_LIFELINE       "fd:4": when this pipe closes, its maker is gone, and so is the sandbox
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import resource
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import uvicorn
+
+from sandboxd import kernel
+from sandboxd.app import Server
+from sandboxd.metrics import Metrics
+from sandboxd.runs import Runs
+from sandboxd.seccomp import job_filter
+from sandboxd.watchdog import watch
+from sandboxd.wire import Limits
+from sandboxd.workspace import Workspace
+
+_OTHER_FOLDERS = (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"))
+_KEEP_ALIVE_S = 24 * 3600
+"""A connection that the server closes just as a run is sent looks to the client like a lost run."""
+
+
+def main(environment: Mapping[str, str]) -> None:
+    """Serve until told to stop."""
+    if os.getpid() != 1:
+        sys.exit("sandboxd must be process 1 of a sandbox: ending runs kills every process it sees")
+    kernel.hide_memory()
+    job_filter(os.uname().machine, ())  # an unknown machine ends here, not in the first job
+    digest = environment["SANDBOXD_TOKEN_SHA256"]
+    if not re.fullmatch(r"[0-9a-f]{64}", digest):
+        sys.exit("SANDBOXD_TOKEN_SHA256 must be 64 hex digits")
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))
+    limits = Limits.parse(json.loads(environment.get("SANDBOXD_LIMITS", "{}")))
+    asyncio.run(_serve(environment, digest, limits))
+
+
+async def _serve(environment: Mapping[str, str], digest: str, limits: Limits) -> None:
+    workspace = Path(environment.get("SANDBOXD_WORKSPACE", "/workspace"))
+    metrics = Metrics()
+    preimport = environment.get("SANDBOXD_PREIMPORT", "numpy").replace(",", " ").split()
+    runs = Runs(workspace, limits, preimport, metrics)
+    writable = [folder for folder in _OTHER_FOLDERS if os.access(folder, os.W_OK)]
+    server = Server(runs, Workspace(workspace, writable), limits, metrics)
+    await runs.start()
+    http = uvicorn.Server(
+        uvicorn.Config(
+            server.app(digest),
+            http="h11",
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=1,
+        )
+    )
+    if lifeline := environment.get("SANDBOXD_LIFELINE"):
+        asyncio.get_running_loop().add_reader(_descriptor(lifeline), _stop, http)
+    watching = asyncio.create_task(watch(runs, limits, _in_memory([workspace, *writable])))
+    await http.serve(sockets=[_listen(environment["SANDBOXD_LISTEN"])])
+    watching.cancel()
+
+
+def _listen(where: str) -> socket.socket:
+    if where.startswith("fd:"):
+        return socket.socket(fileno=_descriptor(where))
+    host, _, port = where.rpartition(":")
+    return socket.create_server((host, int(port)))
+
+
+def _descriptor(named: str) -> int:
+    descriptor = int(named.removeprefix("fd:"))
+    os.set_inheritable(descriptor, False)  # noqa: FBT003 as os has it
+    return descriptor
+
+
+def _stop(http: uvicorn.Server) -> None:
+    http.should_exit = True
+
+
+def _in_memory(folders: list[Path]) -> list[Path]:
+    """Those that are a tmpfs of their own, where the number of files can be counted."""
+    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+    tmpfs = {line.split()[1] for line in mounts if line.split()[2] == "tmpfs"}
+    return [folder for folder in folders if str(folder) in tmpfs]
+
+
+if __name__ == "__main__":
+    main(os.environ)

@@ -1,0 +1,125 @@
+"""Python code in a fork of the warm interpreter: once as a script, or call by call in a session."""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import code
+import io
+import json
+import linecache
+import math
+import os
+import resource
+import socket
+import struct
+import sys
+import threading
+import types
+from typing import NoReturn
+
+CALL = struct.Struct(">dI")
+"""Before the code of every call of a session: CPU seconds it may use, and its length in bytes."""
+_SCRIPT = "<script>"
+
+
+class _Console(code.InteractiveInterpreter):
+    """Runs code in one namespace, and remembers whether it failed."""
+
+    def __init__(self) -> None:
+        main = types.ModuleType("__main__")
+        sys.modules["__main__"] = main
+        super().__init__(main.__dict__)
+        self.failed = False
+
+    def showtraceback(self) -> None:
+        """Say on standard error what was raised, without the frames of this file."""
+        self.failed = True
+        super().showtraceback()
+
+    def run(self, source: str, name: str, *, echo: bool) -> int:
+        """The exit status that Python would have; with `echo` a last expression is shown."""
+        self.failed = False
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        try:
+            for part in _compiled(source, name, echo=echo):
+                if not self.failed:
+                    self.runcode(part)
+        except SyntaxError:
+            self.failed = True
+            self.showsyntaxerror(name)
+        except (ValueError, OverflowError, RecursionError, MemoryError):
+            self.showtraceback()
+        return int(self.failed)
+
+
+def run_once(source: str) -> NoReturn:
+    """Run a script to its end, with its exit status."""
+    _refresh()
+    try:
+        status = _Console().run(source, _SCRIPT, echo=False)
+    except SystemExit as leaving:
+        status = _status(leaving)
+    _leave(status)
+
+
+def converse(control: int) -> NoReturn:
+    """Run what comes over the channel in one namespace, until it closes or the code exits."""
+    _refresh()
+    console, calls = _Console(), 0
+    try:
+        with socket.socket(fileno=control) as channel, channel.makefile("rb") as incoming:
+            while header := incoming.read(CALL.size):
+                cpu_s, length = CALL.unpack(header)
+                source = incoming.read(length).decode()
+                calls += 1
+                _allow_cpu(cpu_s)
+                status = console.run(source, f"<call {calls}>", echo=True)
+                sys.stdout.flush()
+                sys.stderr.flush()
+                channel.sendall(json.dumps({"exit_status": status}).encode() + b"\n")
+        status = 0
+    except SystemExit as leaving:
+        status = _status(leaving)
+    _leave(status)
+
+
+def _compiled(source: str, name: str, *, echo: bool) -> list[types.CodeType]:
+    tree = ast.parse(source, name)
+    last = tree.body[-1] if tree.body else None
+    if not echo or not isinstance(last, ast.Expr):
+        return [compile(tree, name, "exec")]
+    before = ast.Module(tree.body[:-1], tree.type_ignores)
+    return [compile(before, name, "exec"), compile(ast.Interactive([last]), name, "single")]
+
+
+def _refresh() -> None:
+    """What must differ between forks of one interpreter; `random` sees to itself."""
+    sys.argv = [""]
+    for stream in (sys.stdout, sys.stderr):
+        assert isinstance(stream, io.TextIOWrapper)
+        stream.reconfigure(line_buffering=True)
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed()
+
+
+def _allow_cpu(cpu_s: float) -> None:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    soft = math.ceil(usage.ru_utime + usage.ru_stime + cpu_s)
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+def _status(leaving: SystemExit) -> int:
+    if leaving.code is None or isinstance(leaving.code, int):
+        return (leaving.code or 0) & 0xFF
+    sys.stderr.write(f"{leaving.code}\n")
+    return 1
+
+
+def _leave(status: int) -> NoReturn:
+    """End as Python ends, without taking the imported modules apart, which takes longest."""
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue] as multiprocessing does
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,216 @@
+"""All runs of the sandbox: starting, timing and ending them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from sandboxd.metrics import Metrics
+from sandboxd.output import Output, pump
+from sandboxd.processes import has_own_users, snapshot
+from sandboxd.run import Descriptors, Run
+from sandboxd.session import Session
+from sandboxd.spawning import Spawner
+from sandboxd.wire import (
+    Killer,
+    Limits,
+    RequestError,
+    RunEnd,
+    RunRequest,
+    end_frame,
+)
+
+_MOST_RUNS = 16
+_START_WITHIN_S = 20.0
+_END_WITHIN_S = 3.0
+_PIPES_END_WITHIN_S = 1.0
+_POLL_S = 0.005
+_ENVIRONMENT = {
+    "PATH": "/opt/sandbox/bin:/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+
+class Runs:
+    """What runs in this sandbox."""
+
+    def __init__(
+        self, workspace: Path, limits: Limits, preimport: Sequence[str], metrics: Metrics
+    ) -> None:
+        self._workspace = workspace
+        self._limits = limits
+        self._metrics = metrics
+        self._programs, self._python = Spawner(()), Spawner(preimport)
+        self._session = Session(self._start_session)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_quiet = False
+        self._counts_own_processes = has_own_users()
+        self.active: set[Run] = set()
+
+    async def start(self) -> None:
+        """Start the spawners, and reap whatever ends: orphans come to process 1."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
+        for spawner in (self._programs, self._python):
+            spawner.start()
+        for spawner in (self._programs, self._python):
+            await spawner.ready()
+
+    async def open(self, request: RunRequest) -> Output:
+        """Start a run; its output ends with how it ended, and abandoning it kills the run.
+
+        Raises:
+            RequestError: there are too many runs, or the sandbox is being reset or cannot fork.
+        """
+        if self._is_quiet or len(self.active) >= _MOST_RUNS:
+            raise RequestError("the sandbox is busy", status=429)
+        run = await (self._session.begin() if request.session else self._start(request))
+        output = Output(request.limits.output_bytes, partial(self.kill, run))
+        follow = self._session.call if request.session else self._follow
+        run.readers += 1
+        self._keep(self._tell(run, request, follow(run, request, output), output))
+        return output
+
+    def kill(self, run: Run, cause: Killer) -> None:
+        """End a run and all it started; if its runner cannot, end everything."""
+        if not run.ended.is_set():
+            run.kill(cause)
+            asyncio.get_running_loop().call_later(_END_WITHIN_S, self._insist, run)
+
+    @contextlib.asynccontextmanager
+    async def quiet(self) -> AsyncIterator[None]:
+        """A time in which nothing runs: what did is killed, what comes is refused."""
+        if self._is_quiet:
+            raise RequestError("the sandbox is being reset", status=409)
+        self._is_quiet = True
+        try:
+            for run in self.active:
+                self.kill(run, "sandbox")
+            for run in tuple(self.active):
+                await run.ended.wait()
+            if self.strays():
+                self.end_everything()
+            while self.strays():
+                await asyncio.sleep(_POLL_S)
+            for spawner in (self._programs, self._python):
+                await spawner.ready()
+            yield
+        finally:
+            self._is_quiet = False
+
+    def strays(self) -> list[int]:
+        """Processes that are neither sandboxd, nor a spawner, nor the runner of one."""
+        spawners = {self._programs.pid, self._python.pid}
+        known = {os.getpid(), *spawners}
+        return [
+            process.pid
+            for process in snapshot().values()
+            if process.pid not in known and process.parent not in spawners
+        ]
+
+    def end_everything(self) -> None:
+        """Kill every process but this one; process 1 can, at once, whatever they do meanwhile."""
+        assert os.getpid() == 1, "only in a process namespace of its own"
+        self._metrics.count("sandboxd_swept_total")
+        for spawner in (self._programs, self._python):
+            spawner.drop()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+
+    async def _start(self, request: RunRequest) -> Run:
+        spawner = self._python if not request.argv else self._programs
+        orders = {
+            "argv": request.argv,
+            "code": request.code,
+            "session": request.session,
+            "env": _ENVIRONMENT | {"HOME": str(self._workspace)} | dict(request.env),
+            "limits": asdict(request.limits),
+            "workspace": str(self._workspace),
+            "counts_own_processes": self._counts_own_processes,
+            "protect": (os.getpid(), self._programs.pid, self._python.pid),
+        }
+        try:
+            descriptors = Descriptors(orders, request.stdin, with_control=request.session)
+            with contextlib.ExitStack() as undo:
+                undo.callback(descriptors.close)
+                async with asyncio.timeout(_START_WITHIN_S):
+                    await spawner.order(descriptors.theirs)
+                undo.pop_all()
+        except OSError as error:  # a TimeoutError is one
+            raise RequestError(f"the sandbox cannot start a run: {error}", status=503) from error
+        descriptors.close_theirs()
+        run = Run(request.limits, descriptors)
+        self.active.add(run)
+        self._keep(self._attend(run))
+        return run
+
+    async def _start_session(self) -> Run:
+        return await self._start(RunRequest(session=True, limits=self._limits))
+
+    async def _attend(self, run: Run) -> None:
+        await run.follow()
+        if not run.is_clean:
+            self.end_everything()
+        self._close_if_over(run)
+
+    async def _tell(
+        self, run: Run, request: RunRequest, ending: Coroutine[None, None, RunEnd], output: Output
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(request.limits.wall_s, self.kill, run, "wall_time")
+        try:
+            end = await ending
+        finally:
+            timer.cancel()
+            run.readers -= 1
+            self._close_if_over(run)
+        self._metrics.count_run(request, end, output.dropped_bytes)
+        await output.put(end_frame(end))
+        await output.put(None)
+
+    def _close_if_over(self, run: Run) -> None:
+        if run.ended.is_set() and run.readers == 0 and run in self.active:
+            self.active.remove(run)
+            run.descriptors.close()
+
+    def _insist(self, run: Run) -> None:
+        if not run.ended.is_set():
+            self.end_everything()
+
+    def _keep(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)  # the event loop itself holds tasks weakly
+        task.add_done_callback(self._tasks.discard)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for spawner in (self._programs, self._python):
+                if pid == spawner.pid:
+                    spawner.restart()
+
+    async def _follow(self, run: Run, request: RunRequest, output: Output) -> RunEnd:
+        stop = asyncio.get_running_loop().create_future()
+        pumps = [
+            asyncio.create_task(pump(run.descriptors.stdout, "stdout", output, stop)),
+            asyncio.create_task(pump(run.descriptors.stderr, "stderr", output, stop)),
+        ]
+        await run.ended.wait()
+        await asyncio.wait(pumps, timeout=_PIPES_END_WITHIN_S)
+        stop.set_result(None)
+        await asyncio.gather(*pumps)
+        if run.refused:
+            await output.take("stderr", run.refused.encode())
+        return run.end(truncated=output.truncated)

@@ -1,0 +1,74 @@
+"""A warm interpreter that forks: what it has imported, its forks need not import again.
+
+    python -m sandboxd.spawner CHANNEL MODULE...
+
+Every message on the channel carries the descriptors of one run (`ORDER`). The spawner is a process
+of its own, started afresh, so that no fork of it ever holds sandboxd's memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from sandboxd import kernel, runner
+
+READY = b"ready"
+ORDER = ("orders", "stdin", "stdout", "stderr", "report", "control")
+"""Descriptors of one message; `control` only for a session."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Import the modules that are here, then fork until the channel closes."""
+    os.setsid()
+    kernel.hide_memory()
+    kernel.die_with_parent(signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # runners report through their pipe instead
+    for module in arguments[1:]:
+        if importlib.util.find_spec(module) is not None:
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=int(arguments[0])) as channel:
+        channel.send(READY)
+        while _serve(channel):
+            pass
+
+
+def _serve(channel: socket.socket) -> bool:
+    message, descriptors, _, _ = socket.recv_fds(channel, 16, len(ORDER))
+    if not message:
+        return False
+    try:
+        forked = os.fork()
+    except OSError as error:
+        os.write(descriptors[ORDER.index("report")], runner.refusal(error))
+    else:
+        if forked == 0:
+            channel.close()
+            _become_runner(descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return True
+
+
+def _become_runner(descriptors: Sequence[int]) -> NoReturn:
+    try:
+        held: dict[str, int] = dict(zip(ORDER, descriptors, strict=False))
+        with os.fdopen(held.pop("orders"), "rb") as orders:
+            runner.supervise(json.load(orders), held)
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,221 @@
+"""What client and server say to each other: limits, requests, frames of a run, errors.
+
+A run's response is JSON lines: output as it comes, then one end.
+
+    {"stream": "stdout", "data": "aGk="}
+    {"end": {"exit_status": 0, "signal": null, "killed_by": null, ...}}
+
+A response without its end means that the sandbox was lost.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal
+
+MAX_FILE_BYTES = 64 * 2**20
+"""Of one put or get."""
+MAX_BODY_BYTES = 96 * 2**20
+"""Of one request: a file's bytes in base64, and the rest."""
+MAX_ARGUMENT_BYTES = 128 * 1024
+"""Of one argument or variable: the kernel's MAX_ARG_STRLEN."""
+MAX_ARGUMENTS = 4096
+
+Killer = Literal["wall_time", "memory", "processes", "files", "output", "closed", "sandbox"]
+"""What ended a run: a limit, a client that went away, or the end of the whole sandbox."""
+
+
+class RequestError(ValueError):
+    """A request that is refused, with the HTTP status that says so; nothing ran."""
+
+    def __init__(self, message: str, *, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The most that runs may use; of a sandbox they are ceilings, of one run they hold for it.
+
+    Attributes:
+        memory_bytes: of all processes of a run together, beyond the interpreter it starts in.
+        cpu_s: of each process.
+        processes: processes and threads of all runs at one time.
+        disk_bytes: of the workspace, of /tmp, and of the largest file.
+        output_bytes: standard output and error together; what comes after is dropped.
+        wall_s: from the start of a run to its end.
+    """
+
+    memory_bytes: int = 512 * 2**20
+    cpu_s: float = 60.0
+    processes: int = 64
+    disk_bytes: int = 256 * 2**20
+    output_bytes: int = 2**20
+    wall_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no run could live with."""
+        for name, value in asdict(self).items():
+            whole = _TYPES[name] is int
+            if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+                raise RequestError(f"limits.{name} must be a number, not {value!r}")
+            if not 0 < value < 2**62:
+                raise RequestError(f"limits.{name} must be above 0 and below 2**62, not {value!r}")
+
+    def within(self, ceiling: Limits) -> Limits:
+        """These limits, if none is above the sandbox's own.
+
+        Raises:
+            RequestError: one is.
+        """
+        for name, value in asdict(self).items():
+            most = getattr(ceiling, name)
+            if value > most:
+                raise RequestError(f"limits.{name}={value} is above this sandbox's {most}")
+        return self
+
+    @classmethod
+    def parse(cls, given: object) -> Limits:
+        """Read limits from JSON; what is not named keeps its default.
+
+        Raises:
+            RequestError: a name is unknown, or a value is none.
+        """
+        if not isinstance(given, dict):
+            raise RequestError("limits must be an object")
+        if unknown := set(given) - set(_TYPES):
+            raise RequestError(f"limits has no {sorted(map(str, unknown))}")
+        return cls(**given)
+
+
+_TYPES: Mapping[str, type] = {
+    part.name: int if part.type == "int" else float for part in fields(Limits)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """One run: a program (`argv`), or Python (`code`), in the session or by itself."""
+
+    argv: tuple[str, ...] = ()
+    code: str | None = None
+    session: bool = False
+    stdin: bytes = b""
+    env: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+
+    def to_json(self) -> bytes:
+        """The request as it is sent."""
+        said = asdict(self) | {"stdin": base64.b64encode(self.stdin).decode()}
+        return json.dumps(said).encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """How a run ended; exactly one of exit status and signal is given."""
+
+    exit_status: int | None
+    signal: int | None
+    killed_by: Killer | None
+    truncated: bool
+    duration_s: float
+    cpu_s: float
+    max_rss_bytes: int
+
+
+def parse_run(body: bytes, ceiling: Limits) -> RunRequest:
+    """Read a run from a request's body; limits that it does not name are the sandbox's.
+
+    Raises:
+        RequestError: it is no run, or asks for more than the sandbox has.
+    """
+    given = _object(body)
+    if unknown := set(given) - {part.name for part in fields(RunRequest)}:
+        raise RequestError(f"a run has no {sorted(unknown)}")
+    argv = given.get("argv") or []
+    if not isinstance(argv, list) or len(argv) > MAX_ARGUMENTS:
+        raise RequestError(f"argv must be a list of at most {MAX_ARGUMENTS} strings")
+    code = given.get("code")
+    if bool(argv) == (code is not None):
+        raise RequestError("a run is either argv, with at least a program, or code")
+    session = given.get("session", False)
+    if not isinstance(session, bool):
+        raise RequestError("session must be true or false")
+    if session and (code is None or given.get("stdin") or given.get("env")):
+        raise RequestError("a call of the session is code, without stdin or env of its own")
+    return RunRequest(
+        argv=tuple(_argument(word, f"argv[{place}]") for place, word in enumerate(argv)),
+        code=None if code is None else _text(code, "code"),
+        session=session,
+        stdin=_decoded(given.get("stdin", "")),
+        env=_environment(given.get("env", {})),
+        limits=_limits(given.get("limits"), ceiling),
+    )
+
+
+def output_frame(stream: str, data: bytes) -> bytes:
+    """One line that carries output."""
+    return json.dumps({"stream": stream, "data": base64.b64encode(data).decode()}).encode() + b"\n"
+
+
+def end_frame(end: RunEnd) -> bytes:
+    """The last line of a run."""
+    return json.dumps({"end": asdict(end)}).encode() + b"\n"
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is not JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise RequestError("the body must be a JSON object")
+    return given
+
+
+def _text(given: object, name: str) -> str:
+    if not isinstance(given, str):
+        raise RequestError(f"{name} must be a string")
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"{name} is not valid Unicode: {error.reason}") from error
+    return given
+
+
+def _argument(given: object, name: str) -> str:
+    word = _text(given, name)
+    if "\0" in word:
+        raise RequestError(f"{name} holds a NUL character, which no argument can")
+    if len(word.encode()) >= MAX_ARGUMENT_BYTES:
+        raise RequestError(f"{name} is longer than {MAX_ARGUMENT_BYTES} bytes; use stdin or a file")
+    return word
+
+
+def _environment(given: object) -> dict[str, str]:
+    if not isinstance(given, dict) or len(given) > MAX_ARGUMENTS:
+        raise RequestError(f"env must be an object of at most {MAX_ARGUMENTS} strings")
+    for name in given:
+        if not name or "=" in name:
+            raise RequestError(f"env has a name that no variable can have: {name!r}")
+    return {_argument(k, "a name in env"): _argument(v, f"env[{k!r}]") for k, v in given.items()}
+
+
+def _decoded(given: object) -> bytes:
+    try:
+        return base64.b64decode(_text(given, "stdin"), validate=True)
+    except binascii.Error as error:
+        raise RequestError(f"stdin is not base64: {error}") from error
+
+
+def _limits(given: object, ceiling: Limits) -> Limits:
+    if given is None:
+        return ceiling
+    if not isinstance(given, dict):
+        raise RequestError("limits must be an object")
+    Limits.parse(given)
+    return replace(ceiling, **given).within(ceiling)

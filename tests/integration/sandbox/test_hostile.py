@@ -1,0 +1,314 @@
+"""Programs that mean harm: what they try does not work, and the sandbox goes on working.
+
+Bounded in time and number, and without a packet that could leave the sandbox's own network.
+"""
+
+import hashlib
+import json
+import os
+import socket
+import threading
+
+import pytest
+
+from sandboxd.seccomp import REFUSED, UNKNOWN
+from sandboxd.syscalls import NUMBERS
+
+pytestmark = pytest.mark.contract
+
+
+def _accept(server, reached):
+    connection, _ = server.accept()
+    reached.append(connection)
+    connection.close()
+
+
+def _works(run, sandbox):
+    assert run(sandbox.exec(["echo", "still here"])).stdout == b"still here\n"
+    assert run(sandbox.run_python("print(6 * 7)")).stdout == b"42\n"
+    assert run(sandbox.python("6 * 7")).stdout == b"42\n"
+
+
+def _left(run, sandbox):
+    """Processes besides sandboxd, its two spawners, and those of this very look."""
+    code = """
+import os
+names = {}
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        names[int(pid)] = open(f"/proc/{pid}/cmdline").read().replace("\\0", " ")
+    except OSError:
+        pass
+print([name for pid, name in names.items() if pid != os.getpid() and "sandboxd" not in name])
+"""
+    return run(sandbox.exec(["python", "-c", code])).stdout
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
+        "import os\nwhile True:\n    try:\n        if os.fork() == 0: os.setsid()\n"
+        "    except OSError: pass",
+        "import signal\nsignal.signal(15, 1)\nimport os\nwhile True:\n    try:\n"
+        "        if os.fork(): os._exit(0)\n    except OSError: pass",
+    ],
+    ids=["plain", "a session each", "parents leave"],
+)
+def test_a_fork_bomb_ends_with_its_run(run, own_sandbox, bomb):
+    run(own_sandbox.python("x = 1"))
+    result = run(own_sandbox.exec(["python", "-c", bomb], timeout_s=1.5))
+    assert result.killed_by in {"wall_time", None}
+    assert _left(run, own_sandbox) == b"[]\n"
+    _works(run, own_sandbox)
+
+
+def test_daemons_do_not_outlive_their_run(run, sandbox):
+    code = """
+import os, sys, time
+for depth in range(3):
+    if os.fork():
+        os._exit(0) if depth else None
+        break
+    os.setsid()
+else:
+    os.closerange(0, 3)
+    time.sleep(30)
+    os._exit(0)
+print("parent leaves")
+"""
+    assert run(sandbox.exec(["python", "-c", code])).duration_s < 5
+    assert run(sandbox.exec(["sh", "-c", "setsid nohup sleep 30 >/dev/null 2>&1 &"])).succeeded
+    assert _left(run, sandbox) == b"[]\n"
+
+
+def test_zombies_do_not_pile_up(run, sandbox):
+    code = "import os\nfor _ in range(20):\n    if os.fork() == 0: os._exit(0)\n"
+    for _ in range(4):
+        assert run(sandbox.exec(["python", "-c", code])).succeeded
+    look = "import glob\nfor p in glob.glob('/proc/[0-9]*/stat'): print(open(p).read().split()[2])"
+    assert b"Z" not in run(sandbox.exec(["python", "-c", look])).stdout.split()
+
+
+_SIGNALS = """
+import ctypes, os, signal
+libc = ctypes.CDLL(None, use_errno=True)
+own = os.getpid()
+others = [int(p) for p in os.listdir("/proc") if p.isdigit() and int(p) != own]
+for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGINT):
+    for send in (
+        *(lambda p=p: os.kill(p, number) for p in others),
+        *(lambda p=p: os.kill(-p, number) for p in others),
+        lambda: os.kill(-1, number),
+        *(lambda p=p: os.close(os.pidfd_open(p)) for p in others),
+    ):
+        try:
+            send()
+            print("sent", number)
+        except OSError:
+            pass
+import resource
+for p in others:
+    for change in (
+        lambda: resource.prlimit(p, resource.RLIMIT_NOFILE, (0, 0)),
+        lambda: os.sched_setaffinity(p, {0}),
+        lambda: os.setpriority(os.PRIO_PROCESS, p, 19),
+        lambda: os.setpriority(os.PRIO_USER, 0, 19),
+    ):
+        try:
+            change()
+            print("changed", p)
+        except OSError:
+            pass
+"""
+
+
+def test_no_program_can_signal_or_slow_down_the_server(run, own_sandbox):
+    result = run(own_sandbox.exec(["python", "-c", _SIGNALS]))
+    assert (result.stdout, result.exit_status) == (b"", 0), result
+    assert run(own_sandbox.run_python(_SIGNALS)).stdout == b""
+    _works(run, own_sandbox)
+
+
+def test_no_program_can_have_the_kernel_signal_the_server(run, own_sandbox):
+    code = """
+import fcntl, os, signal
+reading, writing = os.pipe()
+for pid in (1, 2, 3, os.getppid()):
+    for command, value in ((fcntl.F_SETOWN, pid), (10, signal.SIGKILL)):  # F_SETSIG
+        try:
+            fcntl.fcntl(reading, command, value)
+            print("set")
+        except OSError:
+            pass
+"""
+    assert run(own_sandbox.exec(["python", "-c", code])).stdout == b""
+    _works(run, own_sandbox)
+
+
+def test_nothing_of_the_server_can_be_read(run, sandbox):
+    code = """
+import os
+for pid in (p for p in os.listdir("/proc") if p.isdigit() and int(p) != os.getpid()):
+    for name in ("environ", "mem", "maps", "fd", "cwd", "exe", "root", "auxv", "syscall"):
+        path = f"/proc/{pid}/{name}"
+        try:
+            if os.path.islink(path):
+                print(path, os.readlink(path))
+            elif os.path.isdir(path):
+                print(path, os.listdir(path))
+            else:
+                with open(path, "rb") as file:
+                    if file.read(1):
+                        print(path)
+        except OSError:
+            pass
+"""
+    assert run(sandbox.exec(["python", "-c", code])).stdout == b""
+    assert run(sandbox.run_python(code)).stdout == b""
+
+
+def test_the_token_is_nowhere_in_a_program(run, sandbox):
+    secret = sandbox._http.headers["authorization"].split()[1].encode()
+    code = """
+import hashlib, re
+digest, found = "DIGEST", 0
+for line in open("/proc/self/maps"):
+    start, end, mode = re.match(r"(\\w+)-(\\w+) (\\S+)", line).groups()
+    if mode.startswith("rw"):
+        with open("/proc/self/mem", "rb") as memory:
+            memory.seek(int(start, 16))
+            held = memory.read(int(end, 16) - int(start, 16))
+        for word in re.findall(rb"(?<![\\w-])[\\w-]{43}(?![\\w-])", held):
+            found += hashlib.sha256(word).hexdigest() == digest
+print(found)
+"""
+    mine = code.replace("DIGEST", hashlib.sha256(b"x" * 43).hexdigest())
+    planted = run(sandbox.run_python(f"planted = b'{'x' * 43}'\n{mine}"))
+    assert int(planted.stdout) > 0, "the search finds what is there"
+    code = code.replace("DIGEST", hashlib.sha256(secret).hexdigest())
+    assert run(sandbox.run_python(code)).stdout == b"0\n"
+
+
+_REFUSED_CALLS = """
+import ctypes, json, os
+libc = ctypes.CDLL(None, use_errno=True)
+numbers = json.loads(os.environ["NUMBERS"])
+allowed = []
+for name, number in numbers.items():
+    ctypes.set_errno(0)
+    if libc.syscall(number, *[ctypes.c_long(0)] * 6) != -1 or ctypes.get_errno() not in (1, 38):
+        allowed.append(name)
+print(allowed)
+for flag in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
+    if libc.syscall(CLONE, ctypes.c_long(flag | 17), *[ctypes.c_long(0)] * 4) != -1:
+        os._exit(9)
+"""
+
+
+def test_system_calls_that_lead_out_are_refused(run, sandbox):
+    table = NUMBERS[os.uname().machine]
+    numbers = {name: table[name] for name in (*REFUSED, *UNKNOWN)}
+    code = _REFUSED_CALLS.replace("CLONE", str(table["clone"]))
+    result = run(sandbox.exec(["python", "-c", code], env={"NUMBERS": json.dumps(numbers)}))
+    assert (result.stdout, result.exit_status) == (b"[]\n", 0), result
+
+
+@pytest.mark.parametrize("family", [16, 17, 38, 40])  # netlink, packet, alg, vsock
+def test_sockets_that_no_network_namespace_holds_are_refused(run, sandbox, family):
+    code = f"import socket; socket.socket({family}, socket.SOCK_RAW if {family} != 40 else 1)"
+    assert run(sandbox.exec(["python", "-c", code])).exit_status == 1
+
+
+def test_loopback_inside_works_and_leads_nowhere_else(run, sandbox):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        reached = []
+        threading.Thread(target=_accept, args=(server, reached), daemon=True).start()
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()  # the positive control
+        code = f"""
+import socket
+for address in (("127.0.0.1", {port}), ("192.0.2.1", 80), ("169.254.169.254", 80)):
+    try:
+        socket.create_connection(address, timeout=1)
+        print("reached", address)
+    except OSError:
+        pass
+mine = socket.create_server(("127.0.0.1", 0))
+socket.create_connection(mine.getsockname()).close()
+print("own loopback", len([1 for line in open("/proc/net/dev") if ":" in line]))
+"""
+        result = run(sandbox.exec(["python", "-c", code]))
+    assert result.stdout == b"own loopback 1\n", result
+    assert len(reached) == 1
+
+
+def test_local_sockets_of_the_host_are_not_there(run, sandbox):
+    with socket.socket(socket.AF_UNIX) as server:
+        name = f"\0espalier-test-{os.getpid()}"
+        server.bind(name)
+        server.listen()
+        with socket.socket(socket.AF_UNIX) as control:
+            control.connect(name)
+        code = f"import socket; socket.socket(socket.AF_UNIX).connect({name!r})"
+        assert run(sandbox.exec(["python", "-c", code])).exit_status == 1
+
+
+def test_no_program_gains_rights(run, sandbox):
+    code = """
+import os, socket
+status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+names = ("CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
+print(os.getuid(), *(status[name].strip() for name in names))
+changes = (
+    lambda: os.setuid(0),
+    lambda: os.setgroups([0]),
+    lambda: os.mknod("dev", 0o20666, 259),
+    lambda: os.chroot("/"),
+    lambda: socket.sethostname("x"),
+)
+for change in changes:
+    try:
+        change()
+        print("done")
+    except OSError:
+        pass
+"""
+    result = run(sandbox.exec(["python", "-c", code]))
+    assert result.stdout == b"1000 0000000000000000 0000000000000000 1 2\n", result
+
+
+def test_many_empty_files_end_the_run(run, own_sandbox):
+    code = (
+        "import os\nfor i in range(10**7): os.close(os.open(f'/tmp/{i}', os.O_CREAT | os.O_WRONLY))"
+    )
+    result = run(own_sandbox.exec(["python", "-c", code]))
+    assert result.killed_by == "files"
+    run(own_sandbox.reset())
+    _works(run, own_sandbox)
+
+
+def test_what_is_said_after_the_end_is_not_waited_for(run, sandbox):
+    """A pipe handed to the session stays open when its run has ended."""
+    run(
+        sandbox.python("""
+import array, os, socket, threading
+server = socket.socket(socket.AF_UNIX)
+server.bind("/tmp/there")
+server.listen()
+def keep():
+    connection, _ = server.accept()
+    global held
+    held = connection.recvmsg(1, 64)
+threading.Thread(target=keep, daemon=True).start()
+""")
+    )
+    give = """
+import array, socket
+away = socket.socket(socket.AF_UNIX)
+away.connect("/tmp/there")
+away.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [1]))])
+print("given")
+"""
+    result = run(sandbox.exec(["python", "-c", give]))
+    assert (result.stdout, result.exit_status) == (b"given\n", 0)

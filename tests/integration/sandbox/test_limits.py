@@ -1,0 +1,134 @@
+"""Limits, as the table of guarantees states them."""
+
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+
+from espalier.sandbox import SandboxRefused
+from tests.integration.sandbox.backends import LIMITS
+
+pytestmark = pytest.mark.contract
+
+
+def test_output_beyond_the_cap_is_dropped_and_said_to_be(run, sandbox):
+    result = run(sandbox.exec(["sh", "-c", "head -c 1000000 /dev/zero; echo end >&2"]))
+    assert len(result.stdout) + len(result.stderr) == LIMITS.output_bytes
+    assert (result.truncated, result.exit_status, result.killed_by) == (True, 0, None)
+
+
+def test_output_up_to_the_cap_is_whole(run, sandbox):
+    result = run(sandbox.exec(["head", "-c", str(LIMITS.output_bytes), "/dev/zero"]))
+    assert len(result.stdout) == LIMITS.output_bytes
+    assert not result.truncated
+
+
+def test_a_flood_of_output_ends_in_its_death_long_before_its_time(run, sandbox):
+    started = time.monotonic()
+    result = run(sandbox.exec(["yes"]))
+    assert (result.killed_by, result.truncated) == ("output", True)
+    assert time.monotonic() - started < LIMITS.wall_s / 2
+
+
+def test_a_process_that_wants_too_much_memory_is_told_there_is_none(run, sandbox):
+    result = run(sandbox.exec(["python", "-c", f"b'x' * {LIMITS.memory_bytes}"]))
+    assert result.exit_status == 1
+    assert b"MemoryError" in result.stderr
+
+
+def test_processes_that_together_hold_too_much_memory_are_killed(run, sandbox):
+    code = f"""
+import os, time
+for _ in range(6):
+    if os.fork() == 0:
+        held = b"x" * {LIMITS.memory_bytes // 4}
+        time.sleep(20)
+print("forked", flush=True)
+time.sleep(20)
+"""
+    result = run(sandbox.exec(["python", "-c", code]))
+    assert (result.signal, result.timed_out) == (9, False)
+    assert result.killed_by in {"memory", None}  # None: the kernel's own limit came first
+    assert result.duration_s < 10
+
+
+def test_a_run_can_be_given_less_memory_than_the_sandbox_has(run, sandbox):
+    less = replace(LIMITS, memory_bytes=64 * 2**20)
+    code = f"b'x' * {100 * 2**20}; print('had it')"
+    assert run(sandbox.exec(["python", "-c", code])).succeeded
+    assert run(sandbox.exec(["python", "-c", code], limits=less)).exit_status == 1
+    assert run(sandbox.run_python(code, limits=less)).exit_status == 1
+
+
+def test_processor_time_is_limited_apart_from_wall_time(run, sandbox):
+    limits = replace(LIMITS, cpu_s=1.0)
+    result = run(sandbox.exec(["python", "-c", "while True: pass"], limits=limits))
+    assert result.signal in {9, 24}  # SIGXCPU, and SIGKILL for who ignores it
+    assert not result.timed_out
+    assert result.cpu_s == pytest.approx(1.0, abs=1.1)
+
+
+def test_processes_are_limited_in_number(run, sandbox):
+    code = """
+import os, time
+made = 0
+try:
+    for _ in range(500):
+        if os.fork() == 0:
+            time.sleep(20)
+            os._exit(0)
+        made += 1
+except OSError as error:
+    print(made, error.errno, flush=True)
+"""
+    result = run(sandbox.exec(["python", "-c", code]))
+    made, number = map(int, result.stdout.split())
+    assert number == 11  # EAGAIN
+    assert LIMITS.processes // 2 < made <= LIMITS.processes + 32
+
+
+def test_the_workspace_is_limited_in_size_and_can_be_used_again(run, sandbox):
+    fill = ["sh", "-c", "head -c 200000000 /dev/zero > big"]
+    assert run(sandbox.exec(fill)).exit_status != 0
+    with pytest.raises(SandboxRefused) as refusal:
+        run(sandbox.put("more", bytes(20_000_000)))
+    assert refusal.value.status == 507
+    assert run(sandbox.exec(["sh", "-c", "rm big && head -c 1000000 /dev/zero > small"])).succeeded
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/dev/shm"])
+def test_other_writable_folders_are_limited_as_well(run, sandbox, folder):
+    fill = f"head -c {LIMITS.disk_bytes + 2**20} /dev/zero > {folder}/big"
+    assert run(sandbox.exec(["sh", "-c", fill])).exit_status != 0
+
+
+@pytest.mark.parametrize("folder", ["/", "/usr/bin", "/etc", "/dev", "/opt/sandbox", "/proc/sys"])
+def test_nothing_else_can_be_written(run, sandbox, folder):
+    result = run(sandbox.exec(["sh", "-c", f"echo > {folder}/new"]))
+    assert result.exit_status != 0
+    assert b"new" in result.stderr
+
+
+def test_a_limit_above_the_sandbox_is_refused(run, sandbox):
+    more = replace(LIMITS, memory_bytes=LIMITS.memory_bytes * 2)
+    with pytest.raises(SandboxRefused, match="memory_bytes"):
+        run(sandbox.exec(["true"], limits=more))
+    with pytest.raises(SandboxRefused, match="wall_s"):
+        run(sandbox.exec(["true"], timeout_s=LIMITS.wall_s + 1))
+
+
+def test_a_client_that_goes_away_ends_its_run(run, sandbox):
+    async def leave():
+        running = asyncio.create_task(sandbox.exec(["sh", "-c", "sleep 12.25"]))
+        await asyncio.sleep(0.4)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        for _ in range(50):
+            await asyncio.sleep(0.1)
+            seen = await sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/cmdline"])
+            if b"12.25" not in seen.stdout:
+                return True
+        return False
+
+    assert run(leave())
