@@ -6,7 +6,8 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -162,24 +163,43 @@ class Roller:
         self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
     ) -> list[Trajectory]:
         """What `roll_out` does, as a coroutine; one at a time."""
-        config = self._profile.rollout
-        stage = Stage(
-            engine=self._engine,
-            rendering=self.rendering,
-            environments=self._environments,
-            tools=ToolRunner(workers=config.tool_workers, timeout_s=config.tool_timeout_s),
-            limits=self._profile.episode,
-        )
         played = [task for task in tasks for _ in range(samples)]
-        async with self._engine.serving():
-            trajectories = await asyncio.gather(
+        async with self.serving() as stage:
+            return await asyncio.gather(
                 *(
-                    play_episode(task, self._sampling(temperature, f"{seed}:{index}"), stage)
+                    self.play_one(task, stage, temperature=temperature, name=f"{seed}:{index}")
                     for index, task in enumerate(played)
                 )
             )
-        self.losses.update(t.finish_reason for t in trajectories if t.is_lost)
-        return trajectories
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncGenerator[Stage]:
+        """The time in which `play_one` may be called, as often as one likes; one at a time."""
+        config = self._profile.rollout
+        async with self._engine.serving():
+            yield Stage(
+                engine=self._engine,
+                rendering=self.rendering,
+                environments=self._environments,
+                tools=ToolRunner(workers=config.tool_workers, timeout_s=config.tool_timeout_s),
+                limits=self._profile.episode,
+            )
+
+    async def play_one(
+        self, task: Task, stage: Stage, *, temperature: float, name: str
+    ) -> Trajectory:
+        """Play one episode.
+
+        Args:
+            task: what to play.
+            stage: what `serving` yields.
+            temperature: 0 is greedy.
+            name: what the draw is a function of, beside the weights.
+        """
+        trajectory = await play_episode(task, self._sampling(temperature, name), stage)
+        if trajectory.is_lost:
+            self.losses[trajectory.finish_reason] += 1
+        return trajectory
 
     def _sampling(self, temperature: float, name: str) -> Sampling:
         seed = random.Random(f"episode:{name}").getrandbits(63)

@@ -10,13 +10,21 @@ Axes: R rows, M tokens of the step, P pages, H query heads, K key heads, D head 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from espalier.rollout.engines.pages import PAGE, PageCopies
-from espalier.rollout.engines.step_plan import ChunkRows, SingleRows, StepPlan
+from espalier.rollout.engines.step_plan import (
+    ChunkRows,
+    CommonPages,
+    OwnPages,
+    SingleRows,
+    StepPlan,
+)
 
 
 class PagePool:
@@ -63,25 +71,39 @@ class PagePool:
         return attended
 
     def _attend_single(self, queries_RHD: Tensor, rows: SingleRows) -> Tensor:
+        partial = self._own(queries_RHD, rows.own)
+        if rows.common is not None:
+            common = self._common(queries_RHD, rows.common)
+            partial = _Partial(*(torch.cat(pair) for pair in zip(partial, common, strict=True)))
+        places, shape = rows.partials_RO.view(-1), (*rows.partials_RO.shape, -1)
+        shares = partial.mass_PH.index_select(0, places).view(shape).add_(rows.bias_RO1).softmax(1)
+        values = partial.values_PHD.flatten(1).index_select(0, places)
+        values = values.view(*shares.shape, queries_RHD.shape[2])
+        return values.mul_(shares[..., None]).sum(1)
+
+    def _own(self, queries_RHD: Tensor, rows: OwnPages) -> _Partial:
         if rows.pages_P is None:
             keys, values = self._pool_2PKTD[:, : rows.extent]
         else:
             keys, values = self._pool_2PKTD.index_select(1, rows.pages_P)
+        queries = queries_RHD.flatten(1).index_select(0, rows.owners_P)
         pages, heads, _, width = keys.shape
-        group = queries_RHD.shape[1] // heads
-        spread = queries_RHD.flatten(1).index_select(0, rows.owners_P)
-        scores = torch.bmm(
-            spread.view(pages * heads, group, width), keys.flatten(0, 1).transpose(1, 2)
+        queries_PKGD = queries.view(pages, heads, -1, width)
+        return _attend_pages(queries_PKGD, keys, values, rows.bias_P11T)
+
+    def _common(self, queries_RHD: Tensor, rows: CommonPages) -> _Partial:
+        keys, values = self._pool_2PKTD.index_select(1, rows.pages_P)
+        pages, heads, _, width = keys.shape
+        readers = rows.readers_PG.shape[1]
+        queries = queries_RHD.flatten(1).index_select(0, rows.readers_PG.view(-1))
+        queries = queries.view(pages, readers, heads, -1, width).transpose(1, 2)
+        partial = _attend_pages(queries.flatten(2, 3), keys, values, None)
+        shape = (pages, heads, readers, -1)
+        values = partial.values_PHD.view(*shape, width).transpose(1, 2)
+        mass = partial.mass_PH.view(shape).transpose(1, 2)
+        return _Partial(
+            values.reshape(pages * readers, -1, width), mass.reshape(pages * readers, -1)
         )
-        scores.view(pages, heads, group, PAGE).add_(rows.bias_P11T)
-        weights = scores.softmax(-1)
-        partial = torch.bmm(weights, values.flatten(0, 1)).view(pages, -1)
-        # of a softmax, the log-sum-exp follows from where it is largest
-        mass = (scores.amax(-1) - weights.amax(-1).log_()).view(pages, -1)
-        places, shape = rows.partials_RO.view(-1), (*rows.partials_RO.shape, heads * group)
-        shares = mass.index_select(0, places).view(shape).add_(rows.bias_RO1).softmax(1)
-        partials = partial.index_select(0, places).view(*shape, width)
-        return partials.mul_(shares[..., None]).sum(1)
 
     def _attend_chunk(self, queries_MHD: Tensor, rows: ChunkRows) -> Tensor:
         heads, width = self._pool_2PKTD.shape[2], self._pool_2PKTD.shape[4]
@@ -111,3 +133,25 @@ class PagePool:
 def _zeros(pages: int, heads: int, width: int) -> Tensor:
     """Zeros, as a masked NaN would still be one; numpy's take no memory before they are touched."""
     return torch.from_numpy(np.zeros((2, pages, heads, PAGE, width), np.float32))
+
+
+class _Partial(NamedTuple):
+    """What pages contribute: a mean of their values, and the log of its weight."""
+
+    values_PHD: Tensor
+    mass_PH: Tensor
+
+
+def _attend_pages(
+    queries_PKGD: Tensor, keys_PKTD: Tensor, values_PKTD: Tensor, bias_P11T: Tensor | None
+) -> _Partial:
+    """Each page by itself, under G queries of each key head."""
+    pages, heads, group, width = queries_PKGD.shape
+    scores = torch.bmm(queries_PKGD.flatten(0, 1), keys_PKTD.flatten(0, 1).transpose(1, 2))
+    if bias_P11T is not None:
+        scores.view(pages, heads, group, PAGE).add_(bias_P11T)
+    weights = scores.softmax(-1)
+    values = torch.bmm(weights, values_PKTD.flatten(0, 1))
+    # of a softmax, the log-sum-exp follows from where it is largest
+    mass = scores.amax(-1) - weights.amax(-1).log_()
+    return _Partial(values.view(pages, heads * group, width), mass.view(pages, heads * group))

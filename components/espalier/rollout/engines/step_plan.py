@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from espalier.rollout.engines.pages import PAGE, Ints, PageTable, pages_for
@@ -23,8 +24,8 @@ _NEVER = float("-inf")
 _PAGE_BIAS = torch.where(torch.arange(PAGE) < torch.arange(PAGE + 1)[:, None], 0.0, _NEVER)
 
 
-class SingleRows(NamedTuple):
-    """How rows of one token each see their pages."""
+class OwnPages(NamedTuple):
+    """Pages that one row each reads."""
 
     pages_P: Tensor | None
     """The pages to gather; None where all pages up to the extent take part."""
@@ -32,8 +33,22 @@ class SingleRows(NamedTuple):
     owners_P: Tensor
     """Row of each page."""
     bias_P11T: Tensor
+
+
+class CommonPages(NamedTuple):
+    """Pages that several rows read, all full; the rows are padded to the same number."""
+
+    pages_P: Tensor
+    readers_PG: Tensor
+
+
+class SingleRows(NamedTuple):
+    """How rows of one token each see their pages, and find the partial results of them."""
+
+    own: OwnPages
+    common: CommonPages | None
     partials_RO: Tensor
-    """Where each row finds the partial results of its pages."""
+    """Places among the results of own pages, then those of common ones, reader by reader."""
     bias_RO1: Tensor
 
 
@@ -114,34 +129,87 @@ def _class_end(counts_R: Ints, start: int) -> int:
 
 
 def _single_rows(table: PageTable, slots_R: Ints) -> SingleRows:
-    ends_R = table.lengths_S[slots_R]
-    held_R = pages_for(ends_R)
-    pages_RO = table.pages_SO[slots_R, : int(held_R.max())]
-    is_held_RO = np.arange(pages_RO.shape[1]) < held_R[:, None]
-    if held_R.sum() < _SPARSE * table.extent:
-        pages_P = pages_RO[is_held_RO]
-        owners_P = np.repeat(np.arange(len(slots_R)), held_R)
-        ordinals_P = np.nonzero(is_held_RO)[1]
-        partials_RO = (np.cumsum(held_R) - held_R)[:, None] + np.arange(pages_RO.shape[1])
-        gathered = torch.from_numpy(pages_P)
+    held_R = pages_for(table.lengths_S[slots_R])
+    ordinals_O = np.arange(int(held_R.max()))
+    is_held_RO = ordinals_O < held_R[:, None]
+    is_common_RO = ordinals_O < table.common_S[slots_R][:, None]
+    is_own_RO = is_held_RO & ~is_common_RO
+    own, partials_RO = _own_pages(table, slots_R, is_own_RO)
+    common = None
+    if is_common_RO.any():
+        common, common_RO = _common_pages(table, slots_R, len(ordinals_O))
+        partials_RO = np.where(is_common_RO, len(own.owners_P) + common_RO, partials_RO)
+    bias_RO = np.where(is_held_RO, np.float32(0), np.float32(_NEVER))
+    return SingleRows(
+        own=own,
+        common=common,
+        partials_RO=torch.from_numpy(np.where(is_held_RO, partials_RO, 0)),
+        bias_RO1=torch.from_numpy(bias_RO)[:, :, None],
+    )
+
+
+def _own_pages(table: PageTable, slots_R: Ints, is_own_RO: NDArray[np.bool_]) -> _Own:
+    pages_RO = table.pages_SO[slots_R, : is_own_RO.shape[1]]
+    if np.count_nonzero(is_own_RO) < _SPARSE * table.extent:
+        gathered = torch.from_numpy(pages_RO[is_own_RO])
+        owners_P, ordinals_P = np.nonzero(is_own_RO)
+        partials_RO = np.cumsum(is_own_RO).reshape(is_own_RO.shape) - 1
     else:
+        gathered = None
         rows_S = np.zeros(len(table.lengths_S), np.int64)
         rows_S[slots_R] = np.arange(len(slots_R))
         owners_P = rows_S[table.owners_P[: table.extent]]
         ordinals_P = table.ordinals_P[: table.extent]
         partials_RO = pages_RO
-        gathered = None
-    # a page of a row that sits this step out gets some mask; its partial result is never read
-    seen_P = np.clip(ends_R[owners_P] - ordinals_P * PAGE, 1, PAGE)
-    bias_RO = np.where(is_held_RO, np.float32(0), np.float32(_NEVER))
-    return SingleRows(
+    # a page of a row that sits this step out gets some bias; its partial result is never read
+    seen_P = np.clip(table.lengths_S[slots_R][owners_P] - ordinals_P * PAGE, 1, PAGE)
+    own = OwnPages(
         pages_P=gathered,
         extent=table.extent,
         owners_P=torch.from_numpy(owners_P),
         bias_P11T=_PAGE_BIAS[torch.from_numpy(seen_P)][:, None, None],
-        partials_RO=torch.from_numpy(np.where(is_held_RO, partials_RO, 0)),
-        bias_RO1=torch.from_numpy(bias_RO)[:, :, None],
     )
+    return _Own(own, partials_RO)
+
+
+def _common_pages(table: PageTable, slots_R: Ints, ordinals: int) -> _Common:
+    """The common pages of all families among the rows, F of them with up to G rows."""
+    members_R = np.nonzero(table.common_S[slots_R])[0]
+    _, leaders_F, family_R, sizes_F = np.unique(
+        table.families_S[slots_R[members_R]],
+        return_index=True,
+        return_inverse=True,
+        return_counts=True,
+    )
+    # each row's place among the rows of its family
+    order = np.argsort(family_R, kind="stable")
+    place_R = np.empty_like(order)
+    place_R[order] = np.arange(len(order)) - (np.cumsum(sizes_F) - sizes_F)[family_R[order]]
+    readers_FG = np.zeros((len(sizes_F), int(sizes_F.max())), np.int64)
+    readers_FG[family_R, place_R] = members_R
+    leading_slots_F = slots_R[members_R[leaders_F]]
+    common_F = table.common_S[leading_slots_F]
+    is_common_FO = np.arange(int(common_F.max())) < common_F[:, None]
+    first_F = np.cumsum(common_F) - common_F
+    partials_RO = np.zeros((len(slots_R), ordinals), np.int64)
+    page_RO = first_F[family_R][:, None] + np.arange(ordinals)
+    partials_RO[members_R] = page_RO * readers_FG.shape[1] + place_R[:, None]
+    pages_FO = table.pages_SO[leading_slots_F, : is_common_FO.shape[1]]
+    common = CommonPages(
+        pages_P=torch.from_numpy(pages_FO[is_common_FO]),
+        readers_PG=torch.from_numpy(np.repeat(readers_FG, common_F, axis=0)),
+    )
+    return _Common(common, partials_RO)
+
+
+class _Own(NamedTuple):
+    own: OwnPages
+    partials_RO: Ints
+
+
+class _Common(NamedTuple):
+    common: CommonPages
+    partials_RO: Ints
 
 
 def _chunk_rows(table: PageTable, slots_R: Ints, counts_R: Ints, first: int) -> ChunkRows:
