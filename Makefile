@@ -23,7 +23,7 @@ demo: install        ## the main job on the embedded default: knowledge in, regi
 	$(BIN)/espalier run --profile laptop --out $(DEMO_RUN)
 
 test: install        ## unit and integration tests: no root, no cluster, no GPU
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: install       ## format, lint, types, import rules, spelling, shape of the code
 	$(BIN)/ruff format --check .

@@ -80,13 +80,13 @@ def test_figures_are_sent_in_batches_not_one_by_one(parent):
     assert (shown_early, shown_late) == (1, 5)
 
 
-def test_ten_thousand_figures_cost_less_than_three_seconds(parent):
-    with parent.stage("cost") as tracker:
-        started = time.monotonic()
+def test_ten_thousand_figures_all_arrive(parent):
+    with parent.stage("many") as tracker:
         for step in range(1000):
             tracker.metrics({f"figure_{i}": float(step) for i in range(10)}, step=step)
         tracker.flush()
-    assert time.monotonic() - started < 3.0
+    history = tracker.run.client.get_metric_history(tracker.run.run_id, "figure_3")
+    assert [figure.step for figure in sorted(history, key=lambda f: f.step)] == list(range(1000))
 
 
 def test_trajectory_becomes_one_trace_with_a_span_for_each_tool_call(parent):
