@@ -31,10 +31,11 @@ REFUSED = (
     *("keyctl", "add_key", "request_key", "init_module", "finit_module", "delete_module"),
     *("kexec_load", "kexec_file_load", "reboot", "swapon", "swapoff", "acct", "quotactl"),
     *("quotactl_fd", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex"),
-    *("sethostname", "setdomainname", "syslog", "iopl", "ioperm", "vhangup", "lookup_dcookie"),
+    *("sethostname", "setdomainname", "syslog", "vhangup", "lookup_dcookie"),
     *("name_to_handle_at", "open_by_handle_at", "fanotify_init", "mbind", "set_mempolicy"),
     *("migrate_pages", "move_pages", "ioprio_set", "shmget", "semget", "msgget", "mq_open"),
 )
+X86_ONLY = ("iopl", "ioperm")
 UNKNOWN = (
     *("clone3", "memfd_create", "memfd_secret", "pidfd_send_signal"),
     *("io_uring_setup", "io_uring_enter", "io_uring_register"),
@@ -75,7 +76,7 @@ def job_filter(machine: str, protected: Sequence[int]) -> bytes:
         (_JUMP_AT_LEAST, 0, 1, _X32),
         _refuse(errno.ENOSYS),
     ]
-    for name in REFUSED:
+    for name in (*REFUSED, *(X86_ONLY if machine == "x86_64" else ())):
         instructions += _when(numbers[name], [_refuse(errno.EPERM)])
     for name in UNKNOWN:
         instructions += _when(numbers[name], [_refuse(errno.ENOSYS)])

@@ -10,6 +10,8 @@ from espalier.sandbox.errors import (
 )
 from espalier.sandbox.local import LocalBackend
 from espalier.sandbox.podman import PodmanBackend
+from espalier.sandbox.pool import SandboxPool
+from espalier.sandbox.pool_settings import PoolSettings
 from espalier.sandbox.protocol import Backend, ExecResult, Limits, Sandbox
 
 __all__ = [
@@ -18,9 +20,11 @@ __all__ = [
     "Limits",
     "LocalBackend",
     "PodmanBackend",
+    "PoolSettings",
     "Sandbox",
     "SandboxError",
     "SandboxLost",
+    "SandboxPool",
     "SandboxQuota",
     "SandboxRefused",
     "SandboxTimeout",

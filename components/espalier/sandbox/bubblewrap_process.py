@@ -14,11 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from espalier.sandbox.bubblewrap import USER_ID, Handed
-from espalier.sandbox.errors import SandboxUnavailable
+from espalier.sandbox.errors import SandboxLost, SandboxTimeout
 
 _FIRST_FREE_USER = 0x70000000
 _FREE_USERS = 0x10000
 """Of this machine, far above any account: a sandbox that root starts runs as one of them."""
+_EVERYONE = ["0", "0", "4294967295"]
 _BACKLOG = 64
 _END_WITHIN_S = 10.0
 _SAID_CHARACTERS = 800
@@ -43,11 +44,11 @@ class BubblewrapProcess:
         Call it in a thread that outlives the sandbox: the kernel ends it with the thread.
 
         Raises:
-            SandboxUnavailable: bubblewrap could not make the sandbox, and says why.
+            SandboxLost: bubblewrap could not make the sandbox; `said` has why.
         """
         told, tell = os.pipe()
         released, release = os.pipe()
-        is_root = os.geteuid() == 0
+        is_root = _is_root_of_the_machine()
         try:
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(str(self.socket_path))
@@ -85,7 +86,7 @@ class BubblewrapProcess:
             first_pid = json.loads(information)["child-pid"]
             self._first = os.pidfd_open(first_pid)
         except (ValueError, ProcessLookupError) as error:
-            raise SandboxUnavailable(f"bubblewrap made no sandbox: {self.said()}") from error
+            raise SandboxLost("bubblewrap made no sandbox") from error
         return first_pid
 
     def said(self) -> str:
@@ -94,21 +95,37 @@ class BubblewrapProcess:
         return text.strip()[-_SAID_CHARACTERS:]
 
     async def end(self) -> None:
-        """Kill the first process, and with it all others; return when none is left."""
+        """Kill the first process, and with it all others; return when none is left.
+
+        Raises:
+            SandboxTimeout: the kernel did not end them in time.
+        """
+        try:
+            async with asyncio.timeout(_END_WITHIN_S):
+                await self._end()
+        except TimeoutError as error:
+            raise SandboxTimeout(f"{self.socket_path}: did not end when killed") from error
+
+    async def _end(self) -> None:
         if self._first is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._first, signal.SIGKILL)
             gone = asyncio.Event()
             asyncio.get_running_loop().add_reader(self._first, gone.set)
-            async with asyncio.timeout(_END_WITHIN_S):
-                await gone.wait()
+            await gone.wait()
             asyncio.get_running_loop().remove_reader(self._first)
             os.close(self._first)
             self._first = None
         if self._process is not None:
             self._process.kill()
-            await asyncio.to_thread(self._process.wait, _END_WITHIN_S)
+            await asyncio.to_thread(self._process.wait)
             self._process = None
+
+
+def _is_root_of_the_machine() -> bool:
+    """Whether processes mapped to this user would be the machine's root, whom no limit holds."""
+    everyone = Path("/proc/self/uid_map").read_text(encoding="ascii").split() == _EVERYONE
+    return os.geteuid() == 0 and everyone
 
 
 def _read_all(descriptor: int) -> bytes:

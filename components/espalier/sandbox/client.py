@@ -16,7 +16,7 @@ import httpx2
 
 from espalier.sandbox.errors import SandboxError, SandboxLost, SandboxRefused, SandboxTimeout
 from espalier.sandbox.protocol import ExecResult, Limits
-from sandboxd.wire import MAX_FILE_BYTES, RunRequest
+from sandboxd.wire import MAX_FILE_BYTES, RunEnd, RunRequest
 
 _OWN_TIME_S = 15.0
 """What sandboxd may take beyond a program's own time, until the sandbox counts as lost."""
@@ -162,11 +162,9 @@ class SandboxClient:
             await _checked(response, self._name)
             streams = {"stdout": bytearray(), "stderr": bytearray()}
             async for line in response.aiter_lines():
-                frame = json.loads(line)
-                if "end" in frame:
+                if (end := _read_frame(line, streams)) is not None:
                     said = {name: bytes(data) for name, data in streams.items()}
-                    return ExecResult(**said, **frame["end"])
-                streams[frame["stream"]] += base64.b64decode(frame["data"])
+                    return ExecResult(**said, **asdict(end))
         raise SandboxLost(f"{self._name}: it ended before the run did")
 
     async def _ask(
@@ -186,8 +184,24 @@ class SandboxClient:
                 yield
         except TimeoutError as error:
             raise late(f"{self._name}: no answer {what} within {within_s:g} s") from error
-        except (httpx2.TransportError, ValueError, KeyError) as error:
+        except (httpx2.TransportError, ValueError) as error:
             raise SandboxLost(f"{self._name}: {what}: {error!r}") from error
+
+
+def _read_frame(line: str, streams: dict[str, bytearray]) -> RunEnd | None:
+    """Take one line of a run's answer.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        frame = json.loads(line)
+        if "end" in frame:
+            return RunEnd(**frame["end"])
+        streams[frame["stream"]] += base64.b64decode(frame["data"])
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"no frame of a run: {line[:80]!r}") from error
+    return None
 
 
 async def _checked(response: httpx2.Response, name: str) -> None:

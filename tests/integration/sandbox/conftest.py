@@ -17,18 +17,18 @@ def run():
 
 @pytest.fixture(scope="session", params=BACKENDS)
 def backend(request, run):
-    reasons = []
+    reason = ""
     try:
         for candidate in BACKENDS[request.param]():
             try:
                 run(_open_and_close(candidate))
             except SandboxUnavailable as error:
-                reasons.append(str(error))
+                reason = str(error)
             else:
                 return candidate
     except AbsentError as error:
-        reasons.append(str(error))
-    return pytest.skip(f"{request.param}: {'; '.join(reasons)}")
+        reason = str(error)
+    return pytest.skip(f"{request.param}: {reason[:200]}")
 
 
 @pytest.fixture(scope="session")

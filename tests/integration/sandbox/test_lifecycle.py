@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -30,12 +32,12 @@ def _sandbox_processes():
     return found
 
 
-def _folders(tmp):
-    return set(Path(tmp).glob("espalier-sandbox-*"))
+def _folders():
+    return set(Path(tempfile.gettempdir()).glob("espalier-sandbox-*"))
 
 
 def test_closing_leaves_nothing(run, backend):
-    before = _sandbox_processes(), _folders("/tmp")
+    before = _sandbox_processes(), _folders()
 
     async def use():
         sandbox = await backend.create()
@@ -48,7 +50,7 @@ def test_closing_leaves_nothing(run, backend):
 
     assert isinstance(run(use()), SandboxLost)
     assert _sandbox_processes() - before[0] == set()
-    assert _folders("/tmp") == before[1]
+    assert _folders() == before[1]
 
 
 def test_closing_twice_is_closing_once(run, backend):
@@ -92,7 +94,11 @@ async def main():
     await sandbox.exec(["sleep", "14"])
 asyncio.run(main())
 """
-    maker = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    folder = tempfile.mkdtemp()  # short: a socket's path has at most 107 characters
+    environment = dict(os.environ) | {"TMPDIR": folder}
+    maker = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment
+    )
     assert maker.stdout is not None
     with maker.stdout:
         assert maker.stdout.readline() == b"ready\n"
@@ -103,9 +109,7 @@ asyncio.run(main())
     while _sandbox_processes() - before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert _sandbox_processes() - before == set()
-    for folder in _folders("/tmp"):
-        if not any(folder.iterdir()):
-            folder.rmdir()
+    shutil.rmtree(folder)
 
 
 def test_two_sandboxes_see_nothing_of_each_other(run, backend, sandbox):

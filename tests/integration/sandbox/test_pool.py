@@ -1,0 +1,127 @@
+"""The pool over real sandboxes: what borrowers leave, and what they lose."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from espalier.sandbox import PoolSettings, SandboxLost, SandboxPool
+from espalier.sandbox.canary import differences, probe
+
+pytestmark = pytest.mark.contract
+
+_ONE = PoolSettings(size=1, low_water=1, high_water=1, max_uses=50)
+_LITTER = """
+import atexit, builtins, os, subprocess, sys, tempfile, threading
+builtins.sum = lambda values: 42
+os.environ["PATH"] = "/workspace/evil"
+os.makedirs("/workspace/evil", exist_ok=True)
+for folder in ("/workspace", "/tmp", "/dev/shm", "/var/tmp"):
+    try:
+        open(f"{folder}/sitecustomize.py", "w").write("print('mine')")
+        os.setxattr(folder, "user.mark", b"x")
+    except OSError:
+        pass
+try:
+    open("/workspace/.python_history", "w").write("x")
+    os.chmod("/workspace", 0o700)
+except OSError:
+    pass
+if os.fork() == 0:
+    os.setsid()
+    threading.Event().wait()
+"""
+
+
+def test_a_borrower_finds_nothing_of_the_one_before(run, backend):
+    async def use():
+        async with SandboxPool(backend, _ONE) as pool:
+            names = set()
+            for _ in range(3):
+                async with pool.claim() as sandbox:
+                    names.add(sandbox.name)
+                    found = await sandbox.python("sum([1, 2]), 'tempfile' in dir()")
+                    assert found.stdout == b"(3, False)\n"
+                    listed = await sandbox.exec(["ls", "-A", "/workspace", "/tmp", "/dev/shm"])
+                    assert listed.stdout == b"/dev/shm:\n\n/tmp:\n\n/workspace:\n"
+                    await sandbox.python(_LITTER)
+                    await sandbox.run_python(_LITTER, timeout_s=1.0)
+            return names, pool.metrics.failures
+
+    names, failures = run(use())
+    assert len(names) == 1
+    assert failures == {}
+
+
+def test_the_probe_is_the_same_after_a_reset_and_tells_what_is_left_before(run, sandbox):
+    async def look():
+        await sandbox.reset()
+        fresh = await probe(sandbox)
+        await sandbox.put("left", b"x")
+        await sandbox.exec(["touch", "/tmp/left"])
+        dirty = await probe(sandbox)
+        await sandbox.reset()
+        return differences(fresh, dirty), differences(fresh, await probe(sandbox))
+
+    dirty, clean = run(look())
+    assert dirty == ["/tmp", "/workspace"]
+    assert clean == []
+
+
+def test_what_was_prepared_is_there_for_everybody(run, backend):
+    async def prepare(sandbox):
+        await sandbox.put("repository/code.py", b"answer = 42\n")
+        await sandbox.exec(
+            ["sh", "-c", "ln -s code.py repository/link; chmod 600 repository/code.py"]
+        )
+
+    async def use():
+        async with SandboxPool(backend, _ONE, prepare=prepare) as pool:
+            for _ in range(2):
+                async with pool.claim() as sandbox:
+                    found = await sandbox.exec(["cat", "repository/link"])
+                    assert found.stdout == b"answer = 42\n"
+                    await sandbox.exec(["sh", "-c", "echo answer = 1 > repository/code.py"])
+            return pool.metrics.failures
+
+    assert run(use()) == {}
+
+
+def test_a_lost_sandbox_costs_one_episode(run, backend):
+    async def use():
+        settings = PoolSettings(size=2, low_water=1, high_water=1)
+        async with SandboxPool(backend, settings) as pool:
+            with pytest.raises(SandboxLost):
+                await _use_a_dying_one(pool)
+            async with pool.claim() as sandbox:
+                assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
+            return pool.metrics.failures
+
+    assert run(use()) == {"lost": 1}
+
+
+async def _use_a_dying_one(pool):
+    async with pool.claim() as sandbox:
+        running = asyncio.create_task(sandbox.exec(["sleep", "9.125"]))
+        await asyncio.sleep(0.5)
+        for pid in _beside("9.125"):
+            os.kill(pid, signal.SIGKILL)
+        await running
+
+
+def _beside(mark):
+    """Processes of the sandbox that runs `sleep mark`, as this machine counts; its first first."""
+    sandboxes = {}
+    for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda folder: int(folder.name)):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            namespace = (folder / "ns" / "pid").readlink()
+        except OSError:
+            continue
+        sandboxes.setdefault(namespace, []).append((int(folder.name), words))
+    for members in sandboxes.values():
+        if any(mark.encode() in words and b"sleep" in words for _, words in members):
+            return [members[0][0]]
+    return []

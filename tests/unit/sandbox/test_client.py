@@ -1,0 +1,128 @@
+"""The client: which answer means what, over a server that is told what to say."""
+
+import asyncio
+import json
+
+import httpx2
+import pytest
+
+from espalier.sandbox import Limits, SandboxLost, SandboxRefused, SandboxTimeout
+from espalier.sandbox.client import SandboxClient, Token, server_settings
+from sandboxd.wire import RunEnd, end_frame, output_frame
+
+END = RunEnd(
+    exit_status=0,
+    signal=None,
+    killed_by=None,
+    truncated=False,
+    duration_s=0.1,
+    cpu_s=0.05,
+    max_rss_bytes=1,
+)
+
+
+def _client(answer):
+    client = SandboxClient("box", Limits(wall_s=0.1), Token(), "http://box")
+    client._http._transport = httpx2.MockTransport(answer)
+    return client
+
+
+def _ask(answer, method="exec", *arguments):
+    client = _client(answer)
+    return asyncio.run(getattr(client, method)(*(arguments or (["true"],))))
+
+
+def test_frames_become_a_result():
+    frames = (
+        output_frame("stdout", b"a") + output_frame("stderr", b"e") + output_frame("stdout", b"b")
+    )
+    result = _ask(lambda _: httpx2.Response(200, content=frames + end_frame(END)))
+    assert (result.stdout, result.stderr, result.exit_status) == (b"ab", b"e", 0)
+    assert result.succeeded
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        output_frame("stdout", b"a"),
+        b"not json\n",
+        b'{"stream": "other", "data": ""}\n',
+        b"[]\n",
+    ],
+)
+def test_an_answer_without_its_end_is_a_lost_sandbox(body):
+    with pytest.raises(SandboxLost, match="box"):
+        _ask(lambda _: httpx2.Response(200, content=body))
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 413, 429, 507])
+def test_a_refusal_says_why(status):
+    def answer(_):
+        return httpx2.Response(status, json={"error": "because"})
+
+    for call in (("exec",), ("get", "x"), ("put", "x", b""), ("reset",), ("python", "1")):
+        if call == ("reset",):
+            call = ("reset", "name")
+        with pytest.raises(SandboxRefused, match="because") as refusal:
+            _ask(answer, *call)
+        assert refusal.value.status == status
+
+
+@pytest.mark.parametrize("status", [401, 302, 500, 502, 503])
+def test_any_other_answer_is_a_lost_sandbox(status):
+    with pytest.raises(SandboxLost, match=str(status)):
+        _ask(lambda _: httpx2.Response(status, content=b"proxy error"))
+
+
+def test_a_broken_connection_is_a_lost_sandbox_and_nothing_is_sent_twice():
+    asked = []
+
+    def answer(request):
+        asked.append(request)
+        raise httpx2.ReadError("reset by peer")
+
+    with pytest.raises(SandboxLost, match="reset by peer"):
+        _ask(answer)
+    assert len(asked) == 1
+
+
+def test_a_server_that_never_answers_is_given_up(monkeypatch):
+    monkeypatch.setattr("espalier.sandbox.client._OWN_TIME_S", 0.05)
+    monkeypatch.setattr("espalier.sandbox.client._TRANSFER_S", 0.05)
+
+    async def answer(_):
+        await asyncio.sleep(10)
+
+    with pytest.raises(SandboxLost, match=r"within 0\.15 s"):
+        _ask(answer)
+    with pytest.raises(SandboxTimeout, match="GET /files"):
+        _ask(answer, "get", "x")
+
+
+def test_a_time_limit_takes_the_place_of_the_sandboxes_own():
+    asked = []
+
+    def answer(request):
+        asked.append(json.loads(request.content)["limits"])
+        return httpx2.Response(200, content=end_frame(END))
+
+    client = _client(answer)
+    asyncio.run(client.exec(["true"], timeout_s=0.05))
+    asyncio.run(client.run_python("1", limits=Limits(cpu_s=1, wall_s=3), timeout_s=2))
+    assert [(limits["wall_s"], limits["cpu_s"]) for limits in asked] == [(0.05, 60.0), (2, 1)]
+
+
+def test_every_sandbox_has_a_token_of_its_own_that_its_settings_do_not_hold():
+    tokens = [Token() for _ in range(3)]
+    assert len({token.sha256 for token in tokens}) == 3
+    for token in tokens:
+        secret = token.header["Authorization"].split()[1]
+        assert len(secret) >= 40
+        assert secret not in json.dumps(server_settings(token, Limits(), ()))
+        assert secret not in repr(token)
+
+
+def test_a_file_that_is_too_long_is_not_even_sent():
+    with pytest.raises(SandboxRefused, match="at most"):
+        _ask(lambda _: httpx2.Response(500), "put", "x", bytes(65 * 2**20))

@@ -1,0 +1,115 @@
+"""Snapshots and resets of a folder, traps included."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sandboxd.wire import RequestError
+from sandboxd.workspace import MAX_SNAPSHOT_BYTES, Workspace
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "kept").write_bytes(b"x")
+    root = tmp_path / "workspace"
+    root.mkdir()
+    return root
+
+
+@pytest.fixture
+def workspace(root, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    return Workspace(root, [other])
+
+
+def _tree(root):
+    found = {}
+    for folder, folders, names in os.walk(root):
+        for name in folders + names:
+            path = os.path.join(folder, name)
+            is_link = os.path.islink(path)
+            content = b"" if is_link or name in folders else Path(path).read_bytes()
+            found[os.path.relpath(path, root)] = (os.lstat(path).st_mode, content)
+    return found
+
+
+def test_files_modes_links_and_folders_come_back(root, workspace):
+    (root / "a" / "b").mkdir(parents=True)
+    (root / "a" / "b" / "run").write_bytes(b"#!/bin/sh")
+    (root / "a" / "b" / "run").chmod(0o750)
+    (root / "link").symlink_to("/nowhere")
+    (root / "hard").hardlink_to(root / "a" / "b" / "run")
+    before = _tree(root)
+    kept = workspace.snapshot()
+    (root / "a" / "b" / "run").write_bytes(b"changed")
+    (root / "new").mkdir()
+    (root / "link").unlink()
+    workspace.reset(kept)
+    assert _tree(root) == before
+    assert os.readlink(root / "link") == "/nowhere"
+
+
+def test_a_reset_follows_no_link_out(root, workspace, tmp_path):
+    (root / "way").symlink_to(tmp_path / "outside")
+    workspace.reset(None)
+    assert _tree(root) == {}
+    assert (tmp_path / "outside" / "kept").read_bytes() == b"x"
+
+
+def test_other_folders_are_emptied_as_well(workspace, tmp_path):
+    (tmp_path / "other" / "left").mkdir()
+    (tmp_path / "other" / "left" / "file").write_bytes(b"x")
+    workspace.reset(None)
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_trees_deeper_than_python_recurses_are_emptied(root, workspace):
+    here = os.open(root, os.O_RDONLY)
+    for _ in range(1100):
+        os.mkdir("d" * 50, dir_fd=here)
+        below = os.open("d" * 50, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    workspace.reset(None)
+    assert _tree(root) == {}
+
+
+def test_special_files_are_no_part_of_a_snapshot(root, workspace):
+    os.mkfifo(root / "pipe")
+    (root / "file").write_bytes(b"x")
+    workspace.reset(workspace.snapshot())
+    assert sorted(_tree(root)) == ["file"]
+
+
+def test_too_large_a_snapshot_is_refused_before_it_is_read(root, workspace):
+    with (root / "sparse").open("wb") as file:
+        file.truncate(MAX_SNAPSHOT_BYTES * 1000)
+    with pytest.raises(RequestError) as refusal:
+        workspace.snapshot()
+    assert refusal.value.status == 413
+
+
+def test_an_unknown_snapshot_is_refused_and_nothing_is_emptied(root, workspace):
+    (root / "file").write_bytes(b"x")
+    with pytest.raises(RequestError) as refusal:
+        workspace.reset("nothing")
+    assert refusal.value.status == 404
+    assert sorted(_tree(root)) == ["file"]
+
+
+def test_snapshots_are_limited_in_number_and_forgotten_in_order(root, workspace):
+    names = []
+    for number in range(8):
+        (root / "file").write_bytes(b"%d" % number)
+        names.append(workspace.snapshot())
+    with pytest.raises(RequestError, match="8 snapshots"):
+        workspace.snapshot()
+    workspace.reset(names[2])
+    assert (root / "file").read_bytes() == b"2"
+    workspace.snapshot()
+    with pytest.raises(RequestError):
+        workspace.reset(names[3])
