@@ -92,6 +92,10 @@ class Transcript:
         self._context = kept
         return dropped
 
+    def keep_prompt_and_last(self) -> None:
+        """Take everything out of the context but the prompt and the last message."""
+        self._context = [self._context[0], self._context[-1]]
+
     def begin_window(self) -> None:
         """What is left of the context is read again, at the beginning of a new one."""
         self._window_starts.append(len(self._token_ids))

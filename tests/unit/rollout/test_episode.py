@@ -8,6 +8,7 @@ import pytest
 from espalier.config import EpisodeConfig, RewardConfig
 from espalier.environments import STOP_TAGS, EnvironmentLostError, SearchQA, SearchQAs
 from espalier.policy.rendering import Rendering
+from espalier.rollout.context import SUMMARY_REQUEST
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import Stage, play_episode
 from espalier.rollout.tool_runner import ToolRunner
@@ -64,7 +65,7 @@ def test_a_trajectory_tells_the_version_that_sampled_it():
     assert _play(_engine()).policy_version == 3
 
 
-@pytest.mark.parametrize("overflow", ["stop", "truncate"])
+@pytest.mark.parametrize("overflow", ["stop", "truncate", "summarise"])
 def test_a_trajectory_survives_its_file(tmp_path, overflow):
     limits = EpisodeConfig(max_tokens=70, max_turn_tokens=16, overflow=overflow)
     trajectory = _play(_engine(), limits=limits)
@@ -202,6 +203,43 @@ def test_a_new_window_draws_other_numbers():
     engine, _ = _truncated()
     seeds = {sampling.seed for sampling in engine.samplings}
     assert len(seeds) == 2
+
+
+SUMMARY = "country of lyon : france"
+
+
+def _summarised():
+    """Room for one observation, and after it an action, the request and a summary."""
+    actions = [RENDERING.action_ids(action) for action in ACTIONS]
+    longest = max(len(ids) for ids in actions)
+    request = RENDERING.observation_ids(SUMMARY_REQUEST)
+    first = RENDERING.observation_ids(SEARCH.observation("lyon"))
+    prompt = RENDERING.prompt_ids(TASK.prompt)
+    room = len(prompt) + len(actions[0]) + len(first) + 2 * longest + len(request)
+    limits = EpisodeConfig(max_tokens=room, max_turn_tokens=longest, overflow="summarise")
+    engine = _engine([*ACTIONS[:2], SUMMARY, ACTIONS[2]])
+    return engine, _play(engine, limits=limits)
+
+
+def test_an_episode_goes_on_with_the_policys_summary_in_the_place_of_its_history():
+    engine, trajectory = _summarised()
+    assert trajectory.finish_reason is FinishReason.ANSWERED
+    _, second = engine.sessions
+    assert tuple(second.context) == (
+        *RENDERING.prompt_ids(TASK.prompt),
+        *RENDERING.action_ids(SUMMARY),
+        *RENDERING.observation_ids(SEARCH.observation("france")),
+        *RENDERING.action_ids(ACTIONS[2]),
+    )
+
+
+def test_a_summary_is_an_action_of_the_window_that_it_sums_up():
+    engine, trajectory = _summarised()
+    windows = [trajectory.token_ids[window] for window in trajectory.windows]
+    assert windows == [tuple(session.context) for session in engine.sessions]
+    spans = [trajectory.token_ids[t.action_start : t.action_end] for t in trajectory.turns]
+    assert spans == [RENDERING.action_ids(text) for text in (*ACTIONS[:2], SUMMARY, ACTIONS[2])]
+    assert sum(trajectory.action_mask) == sum(len(span) for span in spans)
 
 
 class Failing(SearchQA):

@@ -96,7 +96,7 @@ def test_greedy_rows_do_not_depend_on_who_plays_beside_them():
         assert alone[0].token_ids == trajectory.token_ids
 
 
-@pytest.mark.parametrize("overflow", ["stop", "truncate"])
+@pytest.mark.parametrize("overflow", ["stop", "truncate", "summarise"])
 def test_trajectories_stay_within_their_limits(overflow):
     limits = {"max_turns": 2, "max_tokens": 40, "max_turn_tokens": 6, "overflow": overflow}
     for trajectory in _roll(episode=limits, rollout={"max_rows": 5}):

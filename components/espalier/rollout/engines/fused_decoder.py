@@ -181,5 +181,5 @@ def _rotations(model: PreTrainedModel, tokens: int) -> Tensor:
 
 def _normed(hidden: Tensor, eps: float) -> Tensor:
     """Scaled to unit mean square; a norm's own weight is in the projection that follows."""
-    mean = hidden.square().mean(-1, keepdim=True)
-    return hidden * mean.add_(eps).rsqrt_()
+    length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
+    return hidden * length.square_().div_(hidden.shape[-1]).add_(eps).rsqrt_()
