@@ -54,9 +54,9 @@ class EpisodeConfig(Section):
     max_tokens: int = Field(default=224, ge=16)
     """Tokens of an episode's context, prompt and observations included."""
     max_turn_tokens: int = Field(default=40, ge=4)
-    overflow: Literal["stop", "truncate"] = "stop"
-    """What becomes of an episode whose context is full: it ends, or it goes on in a new context
-    without its oldest observations."""
+    overflow: Literal["stop", "truncate", "summarise"] = "stop"
+    """What becomes of an episode whose context is full: it ends, or it goes on in a new context,
+    without its oldest observations or with the policy's own summary in the place of all."""
 
 
 class OptimizerConfig(Section):
