@@ -12,6 +12,7 @@ from espalier.training.rl.loop import Parts, RlLoop
 from espalier.training.rl.models import layout_for, trainable
 from espalier.training.rl.publishing import MemoryPublisher
 from espalier.training.rl.rows import dense_rows
+from espalier.training.rl.sampling import GroupSampler
 from espalier.training.rl.shared_rollouts import SplitRoller
 from espalier.training.rl.update import PolicyUpdate
 from espalier.training.sharding import whole_weights
@@ -57,11 +58,12 @@ def short_loop(processes, directory, steps=3):
     policy = tiny_policy()
     roller = warm_roller(policy)
     models = trainable(policy.model, profile.training, CPU, processes)
+    pool = TaskPool(TASKS, profile.curriculum)
     parts = Parts(
         models=models,
         layout=layout_for(policy.model, profile, CPU, processes),
-        roller=SplitRoller(roller, processes),
-        pool=TaskPool(TASKS, profile.curriculum),
+        sampler=GroupSampler(SplitRoller(roller, processes), pool, profile.training, seed=0),
+        pool=pool,
         judge=lambda: float(processes.rank),
         publisher=MemoryPublisher(models.policy.model, policy, [roller]),
     )

@@ -15,8 +15,8 @@ from espalier.algorithms.critic import CriticSettings
 from espalier.algorithms.entropy import entropy_bonus
 from espalier.algorithms.filters import FilterRule, GroupFilter, TokenFilter
 from espalier.algorithms.kl import KlPenalty
-from espalier.algorithms.losses import LossRule
-from espalier.algorithms.material import Everything, MaterialRule, PreferencePairs
+from espalier.algorithms.losses import LossRule, Reinforce
+from espalier.algorithms.material import Everything, MaterialRule, PreferencePairs, Successes
 from espalier.algorithms.off_policy import OffPolicyRule, VTrace
 from espalier.algorithms.presets import DEFAULT_PRESET, expanded
 from espalier.algorithms.rule import Rule
@@ -79,6 +79,13 @@ class Algorithm(Rule):
             return True
         alone = (CriticRule, VTrace, ReinforcePlusPlus, ReMax)
         return self.advantage is not None and not isinstance(self.advantage, alone)
+
+    @property
+    def corrects_stale_data(self) -> bool:
+        """Whether trajectories of a former policy may be learned from."""
+        has_ratio = not isinstance(self.loss, Reinforce)
+        imitates = isinstance(self.material, Successes)
+        return has_ratio or imitates or bool(self.off_policy) or isinstance(self.advantage, VTrace)
 
     @property
     def needs(self) -> frozenset[str]:

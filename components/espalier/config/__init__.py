@@ -30,10 +30,16 @@ from espalier.config.learning import (
     WarmStartConfig,
 )
 from espalier.config.profile import STAGE_SECTIONS, Profile, load_profile
-from espalier.config.training import ReplayConfig, TemperatureSchedule, TrainingConfig
+from espalier.config.training import (
+    AsynchronousConfig,
+    ReplayConfig,
+    TemperatureSchedule,
+    TrainingConfig,
+)
 
 __all__ = [
     "STAGE_SECTIONS",
+    "AsynchronousConfig",
     "CurriculumConfig",
     "EpisodeConfig",
     "EvaluationConfig",

@@ -70,6 +70,14 @@ class ReplayConfig(Section):
         return self
 
 
+class AsynchronousConfig(Section):
+    """Sampling beside learning: groups are played ahead of the step that learns from them."""
+
+    max_staleness: int = Field(default=0, ge=0)
+    """Most policy versions between sampling and learning; 0 samples and learns in turns. Above it,
+    a run no longer repeats itself bit for bit: which groups are ready is a matter of time."""
+
+
 class TrainingConfig(Section):
     """Reinforcement learning over multi-turn episodes."""
 
@@ -85,6 +93,7 @@ class TrainingConfig(Section):
     temperature: float = Field(default=1.0, gt=0)
     temperature_schedule: TemperatureSchedule = TemperatureSchedule()
     replay: ReplayConfig = ReplayConfig()
+    asynchronous: AsynchronousConfig = AsynchronousConfig()
     train_on_observations: bool = False
     """Ablation only: leaves the tool's tokens in the loss."""
     max_mismatch_kl: float = Field(default=1e-3, gt=0)
@@ -143,6 +152,17 @@ class TrainingConfig(Section):
             raise ValueError(
                 "training.replay.perplexity_window chooses from a buffer that holds nothing: set "
                 "training.replay.capacity"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _stale_data_is_corrected(self) -> Self:
+        stale = self.replay.capacity > 0 or self.asynchronous.max_staleness > 0
+        if stale and not self.algorithm.corrects_stale_data:
+            raise ValueError(
+                f'preset "{self.algorithm.preset}" takes every trajectory for one of today\'s '
+                "policy, which those of training.replay and training.asynchronous are not; add "
+                'training.algorithm.off_policy = [{name = "importance_weights"}]'
             )
         return self
 

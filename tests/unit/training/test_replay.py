@@ -9,8 +9,10 @@ from espalier.training.rl.rows import Group
 from tests.unit.training.episodes import episode
 
 
-def _group(number, rewards=(0, 1)):
-    trajectories = [episode(number * 10 + n, reward) for n, reward in enumerate(rewards)]
+def _group(number, rewards=(0, 1), version=0):
+    trajectories = [
+        episode(number * 10 + n, reward, version=version) for n, reward in enumerate(rewards)
+    ]
     return Group(trajectories=tuple(trajectories), baseline_reward=0.5)
 
 
@@ -42,7 +44,7 @@ def test_nothing_is_replayed_before_there_is_enough():
 
 def test_the_oldest_leaves_first():
     buffer = _buffer(share=0.5)
-    groups = [_group(number) for number in range(6)]
+    groups = [_group(number, version=number) for number in range(6)]
     for version, group in enumerate(groups):
         buffer.add([group], version=version)
     assert {id(group) for group in _drawn(buffer)} == {id(group) for group in groups[2:]}
@@ -53,7 +55,9 @@ def test_a_group_of_too_old_a_policy_is_forgotten():
     buffer.add([_group(1), _group(2)], version=0)
     buffer.add([], version=2)
     assert len(buffer) == 2
-    buffer.add([], version=3)
+    buffer.add([_group(3, version=2)], version=3)  # it was under way for a version
+    assert len(buffer) == 1
+    buffer.add([], version=5)
     assert len(buffer) == 0
 
 
@@ -96,7 +100,7 @@ def test_only_trajectories_inside_the_perplexity_window_are_replayed():
 def test_a_restored_buffer_draws_what_the_saved_one_would_have_drawn(tmp_path):
     buffer = _buffer(share=0.25)
     for version in range(4):
-        buffer.add([_group(version, (0, 1, 1))], version=version)
+        buffer.add([_group(version, (0, 1, 1), version)], version=version)
     layout = buffer.save(tmp_path / "replay.parquet")
     restored = _buffer(share=0.25)
     restored.restore(tmp_path / "replay.parquet", layout)

@@ -1,4 +1,5 @@
 import math
+import threading
 from functools import partial
 from itertools import pairwise
 
@@ -16,9 +17,13 @@ from espalier.training.checkpoint import CheckpointStore
 from espalier.training.dev_score import dev_exact_match
 from espalier.training.hardware import Hardware
 from espalier.training.parallel import Processes
+from espalier.training.rl.asynchronous import AsynchronousSampler
+from espalier.training.rl.lane import Lane, Plan
 from espalier.training.rl.loop import HISTORY_COLUMNS, Parts, RlLoop
 from espalier.training.rl.models import layout_for, trainable
-from espalier.training.rl.publishing import MemoryPublisher
+from espalier.training.rl.publishing import MemoryPublisher, WorkerPublisher
+from espalier.training.rl.rollout_worker import RolloutWorker
+from espalier.training.rl.sampling import GroupSampler
 from tests.unit.training.specimens import (
     PROFILE,
     SEARCH,
@@ -52,11 +57,18 @@ def _loop(warm, directory, profile=PROFILE, judge=_greedy):
     roller = Roller.local(policy, SEARCH, profile, exploration=exploration)
     hardware = Hardware.chosen(profile.training)
     models = trainable(policy.model, profile.training, hardware, Processes())
+    pool = TaskPool(TASKS, profile.curriculum)
     parts = Parts(
         models=models,
         layout=layout_for(policy.model, profile, hardware, Processes()),
-        roller=roller,
-        pool=TaskPool(TASKS, profile.curriculum),
+        sampler=GroupSampler(
+            roller,
+            pool,
+            profile.training,
+            seed=profile.seed,
+            screening=profile.curriculum.active_screening,
+        ),
+        pool=pool,
         judge=lambda: judge(roller),
         publisher=MemoryPublisher(models.policy.model, policy, [roller]),
         kind_choice=kind_choice(roller.rendering, exploration.kind_epsilon),
@@ -260,3 +272,74 @@ def test_engine_and_trainer_agree_on_what_was_drawn_and_how(warm, tmp_path, expl
     learned = [row for row in loop.history if "mismatch_kl" in row]
     assert learned
     assert all(row["logprob_gap_max"] < 1e-3 for row in learned)
+
+
+def _beside(warm, directory, tracker=None, judge=_greedy, **training):
+    """A loop whose rollouts are played beside it."""
+    profile = _changed(asynchronous={"max_staleness": 2}, **training)
+    config, screening = profile.training, profile.curriculum.active_screening
+    policy = warm_policy(warm)
+    dev_roller = Roller.local(policy, SEARCH, profile)
+    pool, hardware = TaskPool(TASKS, profile.curriculum), Hardware.chosen(config)
+    models = trainable(policy.model, config, hardware, Processes())
+    plan = Plan(config.group_size, screening, wants_baseline=False)
+
+    def make_lane():
+        own = warm_policy(warm)
+        return Lane(Roller.local(own, SEARCH, profile), own.model, plan)
+
+    worker = RolloutWorker(make_lane, threads=1)
+    local = MemoryPublisher(models.policy.model, policy, [dev_roller])
+    parts = Parts(
+        models=models,
+        layout=layout_for(policy.model, profile, hardware, Processes()),
+        sampler=AsynchronousSampler(worker, pool, config, seed=0, screening=screening),
+        pool=pool,
+        judge=lambda: judge(dev_roller),
+        publisher=WorkerPublisher(local, policy, worker),
+    )
+    worker.start()
+    loop = RlLoop(profile, parts, CheckpointStore(directory, "run"))
+    loop.run(tracker or NullTracker())
+    return loop, policy.model
+
+
+def _rollout_threads():
+    return [t for t in threading.enumerate() if t.name == "espalier-rollouts"]
+
+
+def test_rollouts_beside_the_learner_stay_within_the_staleness_bound(warm, tmp_path):
+    rising = iter(range(9))
+    loop, model = _beside(warm, tmp_path, judge=lambda _: next(rising))
+    assert len(loop.history) == STEPS
+    assert max(row["staleness_max"] for row in loop.history if "staleness_max" in row) in (1, 2)
+    assert all(row["mismatch_kl"] < 1e-6 for row in loop.history if "mismatch_kl" in row)
+    assert not _equal(model, warm_policy(warm).model)
+    assert not _rollout_threads()
+
+
+def test_a_killed_run_beside_the_learner_goes_on_and_leaves_no_thread(warm, tmp_path):
+    with pytest.raises(Interrupted):
+        _beside(warm, tmp_path, InterruptingTracker(3))
+    assert not _rollout_threads()
+    resumed, _ = _beside(warm, tmp_path)
+    assert [row["step"] for row in resumed.history] == list(range(1, STEPS + 1))
+
+
+def test_pass_rate_rises_beside_the_learner_too(warm, tmp_path):
+    """As in turns, over the same number of steps."""
+    optimizer = PROFILE.training.optimizer.model_copy(update={"learning_rate": 3e-3})
+    _, model = _beside(
+        warm,
+        tmp_path,
+        judge=partial(_pass_rate, seed=1),
+        steps=40,
+        tasks_per_step=5,
+        group_size=12,
+        minibatches=1,
+        evaluate_every=10,
+        optimizer=optimizer.model_dump(),
+    )
+    before = warm_policy(warm)
+    after = before._replace(model=model)
+    assert _pass_rate(warm_roller(after), seed=2) > _pass_rate(warm_roller(before), seed=2) + 0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,10 +11,10 @@ from espalier.artifacts import Tracker
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
 from espalier.rollout.engines.engine import KindChoice
-from espalier.rollout.roller import RollsOut
 from espalier.rollout.trajectory import Trajectory, read_trajectories
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.distribution import ScoreRequest
+from espalier.training.rl.admission import SamplesGroups, StepRollouts
 from espalier.training.rl.agreement import complaint
 from espalier.training.rl.assessment import Models
 from espalier.training.rl.dense_scoring import Layout
@@ -24,7 +25,6 @@ from espalier.training.rl.progress import LAST_STEP, LoopProgress
 from espalier.training.rl.publishing import Publisher
 from espalier.training.rl.replay import ReplayBuffer
 from espalier.training.rl.rows import dense_rows
-from espalier.training.rl.sampling import GroupSampler, StepRollouts
 from espalier.training.rl.step import Step
 from espalier.training.rl.update import PolicyUpdate
 
@@ -53,7 +53,7 @@ class Parts:
 
     models: Models
     layout: Layout
-    roller: RollsOut
+    sampler: SamplesGroups
     pool: TaskPool
     judge: Callable[[], float]
     """Dev EM of the model as it stands."""
@@ -70,13 +70,6 @@ class RlLoop:
         self._profile = profile
         self._parts = parts
         self._directory = store.directory
-        self._sampler = GroupSampler(
-            parts.roller,
-            parts.pool,
-            config,
-            seed=profile.seed,
-            screening=profile.curriculum.active_screening,
-        )
         update = PolicyUpdate(
             parts.models,
             config,
@@ -85,6 +78,11 @@ class RlLoop:
         )
         self._update = update
         self._replay = ReplayBuffer(config.replay, self._perplexities)
+        self.seconds = 0.0
+        """What this attempt took."""
+        self.waited_s = 0.0
+        """Of that, how long there was nothing to learn from: all of the sampling, or what of it
+        did not overlap with learning."""
         self._progress = LoopProgress(
             parts.models.policy.model,
             update,
@@ -112,6 +110,14 @@ class RlLoop:
 
     def run(self, tracker: Tracker) -> None:
         """Train from the newest checkpoint, or from the start."""
+        try:
+            started = time.perf_counter()
+            self._run(tracker)
+            self.seconds = time.perf_counter() - started
+        finally:
+            self._parts.sampler.close()
+
+    def _run(self, tracker: Tracker) -> None:
         config, progress = self._profile.training, self._progress
         start = progress.resume()
         self._parts.publisher.publish(start)
@@ -137,7 +143,9 @@ class RlLoop:
         config = self._profile.training
         rng = random.Random(f"replay:{self._profile.seed}:{step}")
         replayed = self._replay.draw(config.tasks_per_step, rng)
-        rollouts = self._sampler.sample(step, groups=config.tasks_per_step - len(replayed))
+        started = time.perf_counter()
+        rollouts = self._parts.sampler.sample(step, groups=config.tasks_per_step - len(replayed))
+        self.waited_s += time.perf_counter() - started
         material = learning_material([*rollouts.groups, *replayed], config.algorithm.material)
         figures: Figures = {}
         if material.groups:
@@ -161,6 +169,7 @@ class RlLoop:
             "zero_variance_share": rollouts.zero_variance_share,
             "rollouts": self._progress.rollouts,
             "lost_episodes": rollouts.lost,
+            "too_stale_groups": rollouts.too_stale,
             "action_tokens": sum(sum(t.action_mask) for t in sampled) / count,
             "kept_tasks": self._parts.pool.num_kept,
             "tool_calls": sum(len(t.tool_calls) for t in sampled) / count,

@@ -10,7 +10,9 @@ from typing import Protocol
 from transformers import PreTrainedModel
 
 from espalier.policy.loading import Policy, save_policy
+from espalier.training.checkpoint import cloned_weights
 from espalier.training.hardware import copy_weights
+from espalier.training.rl.rollout_worker import RolloutWorker
 
 
 class Publisher(Protocol):
@@ -52,6 +54,20 @@ class MemoryPublisher:
         copy_weights(self._trained, self._policy.model)
         for roller in self._rollers:
             roller.policy_version = version
+
+
+class WorkerPublisher:
+    """For a worker that samples beside the learner, and rollers in the learner's thread."""
+
+    def __init__(self, local: MemoryPublisher, policy: Policy, worker: RolloutWorker) -> None:
+        self._local = local
+        self._policy = policy
+        self._worker = worker
+
+    def publish(self, version: int) -> None:
+        """See `Publisher`; the worker gets a copy, which later updates do not touch."""
+        self._local.publish(version)
+        self._worker.publish(version, cloned_weights(self._policy.model))
 
 
 class DirectoryPublisher:

@@ -38,13 +38,14 @@ class ReplayBuffer:
         return len(self._entries)
 
     def add(self, groups: Sequence[Group], *, version: int) -> None:
-        """Keep `groups`, sampled by the policy of `version`; make room where there is none."""
+        """Keep `groups`, as of the policy of `version`; make room where there is none."""
         if not self._config.capacity:
             return
         for group in groups:
             kept = _successes(group) if self._config.successes_only else group
             if kept.trajectories:
-                self._entries.append(_Entry(kept, version))
+                sampled_by = min(t.policy_version for t in kept.trajectories)
+                self._entries.append(_Entry(kept, sampled_by))
         oldest = version - self._config.max_staleness
         self._entries = [entry for entry in self._entries if entry.version > oldest]
         surplus = len(self._entries) - self._config.capacity

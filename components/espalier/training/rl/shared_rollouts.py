@@ -1,4 +1,4 @@
-"""Rollouts of several processes: every process ends up with all trajectories."""
+"""Sampling of several processes: every process ends up with all trajectories."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from espalier.rollout.roller import RollsOut
 from espalier.rollout.trajectory import Trajectory
 from espalier.tasks import Task
 from espalier.training.parallel import Processes
+from espalier.training.rl.admission import SamplesGroups, StepRollouts
 
 
 class SplitRoller:
@@ -51,3 +52,22 @@ class FirstRoller:
         if self._processes.is_first:
             played = self._own.roll_out(tasks, samples=samples, temperature=temperature, seed=seed)
         return self._processes.of_first(played)
+
+
+class FirstSampler:
+    """The first process samples for all: it alone has a worker that plays ahead."""
+
+    def __init__(self, own: SamplesGroups | None, processes: Processes) -> None:
+        """`own` is None in the other processes."""
+        self._own = own
+        self._processes = processes
+
+    def sample(self, step: int, *, groups: int) -> StepRollouts:
+        """See `SamplesGroups`."""
+        own = StepRollouts() if self._own is None else self._own.sample(step, groups=groups)
+        return self._processes.of_first(own)
+
+    def close(self) -> None:
+        """See `SamplesGroups`."""
+        if self._own is not None:
+            self._own.close()

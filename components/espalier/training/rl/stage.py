@@ -2,7 +2,7 @@
 
 Enters: knowledge (train and dev views), accepted dev tasks, the curriculum, the warm policy.
 Leaves: policy/ with the best weights by dev EM, history.parquet, trajectories.parquet of the last
-step, run.json with the throughput.
+step, run.json with the throughput and the share of time in which there was nothing to learn from.
 """
 
 from __future__ import annotations
@@ -64,10 +64,9 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
         draft.rows["trajectories"] = write_trajectories(
             draft.path / "trajectories.parquet", run_.loop.last_step
         )
-        rate = run_.rollout_tokens_per_s
-        figures = {"rollout_tokens_per_s": rate, "best_step": run_.loop.best_step}
+        figures = {**run_.figures, "best_step": run_.loop.best_step}
         (draft.path / "run.json").write_text(json.dumps(figures))
-    tracker.metrics({"rollout_tokens_per_s": rate})
+    tracker.metrics(run_.figures)
     return draft.published
 
 

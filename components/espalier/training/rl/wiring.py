@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import pyarrow.parquet as pq
+import torch
+from transformers import PreTrainedModel
 
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
+from espalier.environments import Searcher
 from espalier.knowledge.search import SearchTool
+from espalier.knowledge.views import View
 from espalier.policy.loading import Policy, load_policy
 from espalier.rollout.exploration import kind_choice
-from espalier.rollout.roller import Roller
+from espalier.rollout.roller import Roller, RollsOut
 from espalier.tasks import read_tasks
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.dev_score import dev_exact_match
 from espalier.training.hardware import Hardware
 from espalier.training.parallel import Processes
+from espalier.training.rl.admission import SamplesGroups
+from espalier.training.rl.asynchronous import AsynchronousSampler
+from espalier.training.rl.lane import Lane, Plan
 from espalier.training.rl.loop import Parts, RlLoop
 from espalier.training.rl.models import layout_for, trainable
-from espalier.training.rl.publishing import DirectoryPublisher, MemoryPublisher, Publisher
-from espalier.training.rl.shared_rollouts import FirstRoller, SplitRoller
+from espalier.training.rl.publishing import (
+    DirectoryPublisher,
+    MemoryPublisher,
+    Publisher,
+    WorkerPublisher,
+)
+from espalier.training.rl.rollout_worker import RolloutWorker
+from espalier.training.rl.sampling import GroupSampler
+from espalier.training.rl.shared_rollouts import FirstRoller, FirstSampler, SplitRoller
 
 
 class ReadsArtifacts(Protocol):
@@ -54,62 +71,147 @@ class Run(NamedTuple):
     policy: Policy
     """The trained one, after the loop."""
     loop: RlLoop
-    roller: Roller
+    rollers: Sequence[Roller]
+    """Whoever has sampled; more of them may come while the loop runs."""
 
     @property
-    def rollout_tokens_per_s(self) -> float:
-        """Tokens forwarded by this process's engine in a second of rolling out."""
-        return self.roller.total_tokens / self.roller.seconds if self.roller.seconds else 0.0
+    def figures(self) -> dict[str, float]:
+        """Throughput of this process, and what its learner waited for."""
+        seconds = sum(roller.seconds for roller in self.rollers)
+        tokens = sum(roller.total_tokens for roller in self.rollers)
+        # beside the learner, sampling has no time of its own
+        rate = tokens / (seconds or self.loop.seconds or 1.0)
+        wait = self.loop.waited_s / (self.loop.seconds or 1.0)
+        return {"rollout_tokens_per_s": rate, "learner_wait_share": wait}
 
 
-class _Rollers(NamedTuple):
-    train: Roller
-    dev: Roller
+class _Sampling(NamedTuple):
+    sampler: SamplesGroups
+    publisher: Publisher
+    dev_roller: Roller
+    rollers: Sequence[Roller]
 
 
 def wired(
-    profile: Profile, inputs: ReadsArtifacts, store: CheckpointStore, processes: Processes
+    profile: Profile,
+    inputs: ReadsArtifacts,
+    store: CheckpointStore,
+    processes: Processes,
+    *,
+    search_over: Callable[[View], Searcher] | None = None,
 ) -> Run:
-    """The loop of one process; all of several are wired alike."""
+    """The loop of one process; all of several are wired alike.
+
+    Args:
+        profile: of the run.
+        inputs: what it reads.
+        store: its checkpoints.
+        processes: those that train together.
+        search_over: the tool of the episodes, by view; that of the knowledge unless another is
+            given.
+    """
     config = profile.training
     policy = load_policy(inputs.warm_policy / "policy")
     hardware = Hardware.chosen(config)
     models = trainable(policy.model, config, hardware, processes)
-    rollers = _rollers(profile, inputs, policy)
-    by_server = profile.rollout.engine == "vllm"
-    publisher: Publisher = MemoryPublisher(models.policy.model, policy, rollers)
-    if by_server:
-        directory = store.directory / "published"
-        talking = rollers if processes.is_first else ()
-        publisher = DirectoryPublisher(models.policy.model, policy, talking, directory)
+    pool = _task_pool(profile, inputs.curriculum)
+    if search_over is None:
+        search_over = partial(SearchTool.open, inputs.knowledge, config=profile.search)
+    ground = Ground(profile, policy, models.policy.model, pool, processes, search_over)
+    if config.asynchronous.max_staleness:
+        sampling = _beside_the_learner(ground)
+    elif profile.rollout.engine == "vllm":
+        sampling = _by_server(ground, inputs, store.directory / "published")
+    else:
+        sampling = _in_turns(ground)
     dev_tasks = read_tasks(inputs.accepted / "tasks" / "dev.jsonl")[: config.dev_questions]
     epsilon = profile.rollout.exploration.kind_epsilon
     parts = Parts(
         models=models,
         layout=layout_for(policy.model, profile, hardware, processes),
-        roller=(FirstRoller if by_server else SplitRoller)(rollers.train, processes),
-        pool=_task_pool(profile, inputs.curriculum),
-        judge=lambda: dev_exact_match(rollers.dev, dev_tasks),
-        publisher=publisher,
-        kind_choice=kind_choice(rollers.train.rendering, epsilon),
+        sampler=sampling.sampler,
+        pool=pool,
+        judge=lambda: dev_exact_match(sampling.dev_roller, dev_tasks),
+        publisher=sampling.publisher,
+        kind_choice=kind_choice(sampling.dev_roller.rendering, epsilon),
     )
-    return Run(policy, RlLoop(profile, parts, store), rollers.train)
+    return Run(policy, RlLoop(profile, parts, store), sampling.rollers)
 
 
-def _rollers(profile: Profile, inputs: ReadsArtifacts, policy: Policy) -> _Rollers:
-    train_search = SearchTool.open(inputs.knowledge, "train", profile.search)
-    dev_search = SearchTool.open(inputs.knowledge, "dev", profile.search)
-    exploration = profile.rollout.exploration
-    if profile.rollout.engine == "vllm":
-        policy_dir = inputs.warm_policy / "policy"
-        return _Rollers(
-            Roller.open(policy_dir, train_search, profile, exploration=exploration),
-            Roller.open(policy_dir, dev_search, profile),
+class Ground(NamedTuple):
+    """What every way of sampling is built on."""
+
+    profile: Profile
+    policy: Policy
+    """In memory, for sampling."""
+    trained: PreTrainedModel
+    """The same model, or one whose weights are to be copied."""
+    pool: TaskPool
+    processes: Processes
+    search_over: Callable[[View], Searcher]
+
+    def group_sampler(self, roller: RollsOut) -> GroupSampler:
+        """Fills a step by `roller`."""
+        return GroupSampler(
+            roller,
+            self.pool,
+            self.profile.training,
+            seed=self.profile.seed,
+            screening=self.profile.curriculum.active_screening,
         )
-    return _Rollers(
-        Roller.local(policy, train_search, profile, exploration=exploration),
-        Roller.local(policy, dev_search, profile),
+
+
+def _in_turns(ground: Ground) -> _Sampling:
+    """Sampling and learning take turns on one model in memory."""
+    profile, policy = ground.profile, ground.policy
+    exploration = profile.rollout.exploration
+    search = ground.search_over("train")
+    roller = Roller.local(policy, search, profile, exploration=exploration)
+    dev_roller = Roller.local(policy, ground.search_over("dev"), profile)
+    publisher = MemoryPublisher(ground.trained, policy, (roller, dev_roller))
+    sampler = ground.group_sampler(SplitRoller(roller, ground.processes))
+    return _Sampling(sampler, publisher, dev_roller, (roller,))
+
+
+def _by_server(ground: Ground, inputs: ReadsArtifacts, directory: Path) -> _Sampling:
+    """A server samples, from weights that it reads from `directory`."""
+    profile, policy_dir = ground.profile, inputs.warm_policy / "policy"
+    exploration = profile.rollout.exploration
+    search = ground.search_over("train")
+    roller = Roller.open(policy_dir, search, profile, exploration=exploration)
+    dev_roller = Roller.open(policy_dir, ground.search_over("dev"), profile)
+    talking = (roller, dev_roller) if ground.processes.is_first else ()
+    publisher = DirectoryPublisher(ground.trained, ground.policy, talking, directory)
+    sampler = ground.group_sampler(FirstRoller(roller, ground.processes))
+    return _Sampling(sampler, publisher, dev_roller, (roller,))
+
+
+def _beside_the_learner(ground: Ground) -> _Sampling:
+    """A worker of the first process samples ahead, on copies of the policy."""
+    profile, policy, processes = ground.profile, ground.policy, ground.processes
+    config, screening = profile.training, profile.curriculum.active_screening
+    dev_roller = Roller.local(policy, ground.search_over("dev"), profile)
+    local = MemoryPublisher(ground.trained, policy, (dev_roller,))
+    if not processes.is_first:
+        return _Sampling(FirstSampler(None, processes), local, dev_roller, ())
+    search = ground.search_over("train")
+    rollers: list[Roller] = []
+
+    def make_lane() -> Lane:
+        # a tokenizer is not to be used by two threads at a time
+        own = copy.deepcopy(policy)
+        exploration = profile.rollout.exploration
+        rollers.append(Roller.local(own, search, profile, exploration=exploration))
+        wants_baseline = "baseline_rewards_B" in config.algorithm.needs
+        return Lane(rollers[-1], own.model, Plan(config.group_size, screening, wants_baseline))
+
+    worker = RolloutWorker(make_lane, threads=max(1, torch.get_num_threads() // 2))
+    sampler = AsynchronousSampler(
+        worker, ground.pool, config, seed=profile.seed, screening=screening
     )
+    worker.start()
+    publisher = WorkerPublisher(local, policy, worker)
+    return _Sampling(FirstSampler(sampler, processes), publisher, dev_roller, rollers)
 
 
 def _task_pool(profile: Profile, curriculum: Path) -> TaskPool:

@@ -1,0 +1,127 @@
+"""How long does the learner wait where tools are slow, in turns and beside it?
+
+    python -m tests.benchmarks.slow_tools --run runs/demo --steps 40
+
+Starts from the warm policy and the curriculum of a finished run. Every search takes 0.01 to 2 s,
+drawn evenly by its query. For each staleness bound (0 samples and learns in turns): the share of
+wall time in which the learner had no admissible batch, the time of a step, the dev EM at the end.
+The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+QUICKEST_S, SLOWEST_S = 0.01, 2.0
+
+
+class SlowSearch:
+    """A search tool that takes its time; how long is a matter of the query alone."""
+
+    def __init__(self, search):
+        self._search = search
+
+    def observation(self, query: str) -> str:
+        """See `Searcher`."""
+        time.sleep(random.Random(query).uniform(QUICKEST_S, SLOWEST_S))
+        return self._search.observation(query)
+
+
+class Result(NamedTuple):
+    """What one run came to."""
+
+    max_staleness: int
+    seed: int
+    wait_share: float
+    seconds: float
+    steps: int
+    staleness_mean: float
+    too_stale: int
+    dev_em: float
+
+
+def main() -> None:
+    """Run every bound, then print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--profile", type=Path, default=Path("pipelines/profiles/laptop.toml"))
+    parser.add_argument("--bounds", type=int, nargs="*", default=[0, 1, 4, 8])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--set", nargs="*", default=[], help="further settings of the profile")
+    options = parser.parse_args()
+    results = []
+    print(f"{'bound':>5}  {'seed':>4}  wait %  s/step  staleness  dropped  dev EM")
+    for seed in range(options.seeds):
+        for bound in options.bounds:
+            result = run(options, bound, seed)
+            results.append(result)
+            print(
+                f"{bound:>5}  {seed:>4}  {100 * result.wait_share:6.1f}  "
+                f"{result.seconds / result.steps:6.2f}  {result.staleness_mean:9.2f}  "
+                f"{result.too_stale:>7}  {result.dev_em:6.3f}",
+                flush=True,
+            )
+    print(json.dumps([result._asdict() for result in results]))
+
+
+def run(options: argparse.Namespace, bound: int, seed: int) -> Result:
+    """Train with one bound."""
+    from espalier.steps.determinism import prepare_environment, prepare_torch
+
+    prepare_environment()
+    from espalier.artifacts import NullTracker
+    from espalier.config import load_profile
+    from espalier.knowledge.search import SearchTool
+    from espalier.training.checkpoint import CheckpointStore
+    from espalier.training.parallel import Processes
+    from espalier.training.rl.stage import Inputs
+    from espalier.training.rl.wiring import wired
+
+    profile = load_profile(
+        options.profile,
+        [
+            f"seed={seed}",
+            f"training.steps={options.steps}",
+            f"training.evaluate_every={options.steps}",
+            f"training.asynchronous.max_staleness={bound}",
+            "rollout.tool_workers=2048",
+            *options.set,
+        ],
+    )
+    prepare_torch(profile.threads)
+    names = ("knowledge", "accepted", "curriculum", "warm_policy")
+    inputs = Inputs(**{name: options.run / name for name in names})
+
+    def search_over(view: str) -> SlowSearch:
+        search = SearchTool.open(inputs.knowledge, view, profile.search)
+        return SlowSearch(search) if view == "train" else search
+
+    with TemporaryDirectory() as folder:
+        store = CheckpointStore(Path(folder), "benchmark")
+        loop = wired(profile, inputs, store, Processes(), search_over=search_over).loop
+        loop.run(NullTracker())
+    history = loop.history
+    learned = [row for row in history if "staleness_mean" in row]
+    return Result(
+        max_staleness=bound,
+        seed=seed,
+        wait_share=loop.waited_s / loop.seconds,
+        seconds=loop.seconds,
+        steps=options.steps,
+        staleness_mean=sum(row["staleness_mean"] for row in learned) / max(1, len(learned)),
+        too_stale=int(sum(row["too_stale_groups"] for row in history)),
+        dev_em=history[-1]["dev_em"],
+    )
+
+
+if __name__ == "__main__":
+    main()

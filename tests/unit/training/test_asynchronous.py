@@ -1,0 +1,290 @@
+import asyncio
+import copy
+import threading
+import time
+from collections import deque
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from espalier.config import CurriculumConfig, TrainingConfig
+from espalier.curriculum.pool import TaskPool
+from espalier.rollout.roller import Roller
+from espalier.training.checkpoint import cloned_weights
+from espalier.training.rl.asynchronous import AsynchronousSampler
+from espalier.training.rl.lane import Lane, Order, Plan, PlayedGroup
+from espalier.training.rl.publishing import MemoryPublisher, WorkerPublisher
+from espalier.training.rl.rollout_worker import RolloutWorker
+from tests.unit.tiny import tiny_policy
+from tests.unit.training.specimens import PROFILE, SEARCH, make_task, make_trajectory
+
+TASKS = [make_task(f"name{number}") for number in range(40)]
+
+
+class ScriptedWorker:
+    """Plays what it is told to, when it is told to; every other attempt succeeds."""
+
+    def __init__(self, version=0, outcomes=(0, 1, 0, 1)):
+        self.version = version
+        self.outcomes = outcomes
+        self.orders = deque()
+        self.finished = deque()
+        self.closed = False
+
+    def order(self, order):
+        self.orders.append((order, self.version))
+
+    def finish(self, count):
+        for _ in range(count):
+            order, version = self.orders.popleft()
+            played = [
+                replace(make_trajectory(order.task, outcome), policy_version=version)
+                for outcome in self.outcomes
+            ]
+            mixed = len(set(self.outcomes)) > 1
+            self.finished.append(PlayedGroup(order.task.task_id, version, played, None, mixed))
+
+    def take(self, *, wait):
+        if wait and not self.finished:
+            self.finish(1)
+        return self.finished.popleft() if self.finished else None
+
+    def close(self):
+        self.closed = True
+
+
+def _sampler(worker, *, max_staleness=1, screening=0, tasks=TASKS, **changes):
+    settings = {"tasks_per_step": 3, "group_size": 4, "minibatches": 1} | changes
+    settings["asynchronous"] = {"max_staleness": max_staleness}
+    settings.setdefault("algorithm", {"filters": []})
+    config = TrainingConfig.model_validate(settings)
+    pool = TaskPool(tasks, CurriculumConfig())
+    return AsynchronousSampler(worker, pool, config, seed=0, screening=screening)
+
+
+def test_a_step_gets_as_many_groups_as_it_asks_for():
+    result = _sampler(ScriptedWorker()).sample(0, groups=3)
+    assert [len(group.trajectories) for group in result.groups] == [4, 4, 4]
+    assert (result.groups_sampled, len(result.sampled)) == (3, 12)
+
+
+@pytest.mark.parametrize("max_staleness", [1, 3])
+def test_groups_are_ordered_ahead_as_far_as_the_bound_allows(max_staleness):
+    worker = ScriptedWorker()
+    sampler = _sampler(worker, max_staleness=max_staleness)
+    for step in range(4):
+        sampler.sample(step, groups=3)
+        worker.version = step + 1
+    assert len(worker.orders) == max_staleness * 3
+
+
+def test_no_task_is_under_way_twice():
+    worker = ScriptedWorker()
+    sampler = _sampler(worker, max_staleness=3)
+    sampler.sample(0, groups=3)
+    under_way = [order.task.task_id for order, _ in worker.orders]
+    assert len(under_way) == len(set(under_way))
+
+
+def test_the_oldest_version_is_learned_from_first():
+    worker = ScriptedWorker()
+    sampler = _sampler(worker, max_staleness=2)
+    sampler.sample(0, groups=3)
+    worker.version = 1
+    sampler.sample(1, groups=3)
+    worker.finish(len(worker.orders))
+    worker.finished.reverse()
+    versions = []
+    sampler._let_in, let_in = (
+        lambda played, result: (
+            versions.append(played.version),
+            let_in(played, result),
+        )[1],
+        sampler._let_in,
+    )
+    sampler.sample(2, groups=3)
+    assert versions == sorted(versions)
+
+
+def test_no_group_is_staler_than_the_bound():
+    worker = ScriptedWorker()
+    sampler = _sampler(worker, max_staleness=1)
+    sampler.sample(0, groups=3)
+    worker.finish(len(worker.orders))
+    worker.version = 5
+    result = sampler.sample(5, groups=3)
+    assert result.too_stale == 3
+    assert len(result.groups) == 3
+    assert {t.policy_version for t in result.sampled} == {5}
+
+
+def test_groups_that_the_screening_ended_count_and_do_not_train():
+    worker = ScriptedWorker(outcomes=(0, 0, 0, 0))
+    result = _sampler(worker, screening=2).sample(0, groups=3)
+    assert result.groups == []
+    assert result.groups_sampled == 12  # four times as many as wanted, then the step gives up
+    assert result.zero_variance_share == 1
+
+
+def test_a_small_pool_of_tasks_ends_a_step_early():
+    result = _sampler(ScriptedWorker(outcomes=(0,) * 4), tasks=TASKS[:2], algorithm={}).sample(
+        0, groups=3
+    )
+    assert result.groups == []
+    assert result.groups_sampled == 9  # the default draws anew twice
+
+
+def test_closing_the_sampler_closes_the_worker():
+    worker = ScriptedWorker()
+    _sampler(worker).close()
+    assert worker.closed
+
+
+class FakeLane:
+    """Plays a group in `seconds`, or fails; notes what it was opened with."""
+
+    def __init__(self, log, seconds=0.0, failure=None):
+        self.playing = 0
+        self._log, self._seconds, self._failure = log, seconds, failure
+        self._version = None
+        self.is_open = False
+
+    async def open(self, version, weights):
+        assert not self.is_open
+        self.is_open, self._version = True, version
+        self._log.append(("open", version))
+
+    async def close(self):
+        self.is_open = False
+        self._log.append(("close", self._version))
+
+    async def play(self, order):
+        assert self.is_open
+        await asyncio.sleep(self._seconds)
+        if self._failure:
+            raise self._failure
+        return PlayedGroup(order.task.task_id, self._version, [], None, passed_screening=True)
+
+
+def _order(number):
+    return Order(TASKS[number], f"o{number}", 1.0)
+
+
+@pytest.fixture
+def started():
+    workers = []
+
+    def start(make_lane):
+        worker = RolloutWorker(make_lane, threads=1)
+        workers.append(worker)
+        worker.start()
+        return worker
+
+    yield start
+    for worker in workers:
+        worker.close()
+
+
+def test_a_group_ends_on_the_version_that_it_began_on(started):
+    log = []
+    lanes = deque([FakeLane(log, 0.2), FakeLane(log)])
+    worker = started(lanes.popleft)
+    worker.publish(0, {})
+    worker.order(_order(0))
+    worker.publish(1, {})
+    worker.order(_order(1))
+    played = [worker.take(wait=True) for _ in range(2)]
+    assert [(group.task_id, group.version) for group in played] == [
+        ("name1-0", 1),
+        ("name0-0", 0),
+    ]
+    assert worker.num_lanes == 2
+
+
+def test_a_lane_that_is_done_serves_the_next_version(started):
+    log = []
+    worker = started(lambda: FakeLane(log))
+    for version in range(4):
+        worker.publish(version, {})
+        worker.order(_order(version))
+        assert worker.take(wait=True).version == version
+    assert worker.num_lanes <= 2
+    worker.close()
+    assert sum(kind == "open" for kind, _ in log) == sum(kind == "close" for kind, _ in log)
+
+
+def test_what_the_worker_fails_with_reaches_who_waits_for_it(started):
+    worker = started(lambda: FakeLane([], failure=ValueError("no such tool")))
+    worker.publish(0, {})
+    worker.order(_order(0))
+    with pytest.raises(ValueError, match="no such tool"):
+        worker.take(wait=True)
+
+
+def test_a_lane_that_cannot_be_made_reaches_who_waits_for_it(started):
+    def broken():
+        raise RuntimeError("no memory")
+
+    worker = started(broken)
+    worker.publish(0, {})
+    with pytest.raises(RuntimeError, match="no memory"):
+        worker.take(wait=True)
+    worker.order(_order(0))  # heard by nobody, and no error of its own
+
+
+def test_closing_gives_up_what_is_being_played_and_ends_the_thread(started):
+    log = []
+    worker = started(lambda: FakeLane(log, seconds=60.0))
+    worker.publish(0, {})
+    worker.order(_order(0))
+    time.sleep(0.05)
+    began = time.monotonic()
+    worker.close()
+    assert time.monotonic() - began < 5
+    assert log[-1] == ("close", 0)
+    assert not [t for t in threading.enumerate() if t.name == "espalier-rollouts"]
+
+
+def test_the_threads_of_the_processor_are_given_back(started):
+    before = torch.get_num_threads()
+    worker = started(lambda: FakeLane([]))
+    worker.close()
+    assert torch.get_num_threads() == before
+
+
+def test_a_lane_plays_whole_groups_with_the_weights_that_were_published(started):
+    policy, plan = tiny_policy(), Plan(group_size=4, screening=0, wants_baseline=True)
+
+    def make_lane():
+        own = copy.deepcopy(policy)
+        return Lane(Roller.local(own, SEARCH, PROFILE), own.model, plan)
+
+    worker = started(make_lane)
+    dev_roller = SimpleNamespace(policy_version=-1)
+    local = MemoryPublisher(policy.model, policy, [dev_roller])
+    publisher = WorkerPublisher(local, policy, worker)
+    expected = Roller.local(copy.deepcopy(policy), SEARCH, PROFILE)
+    publisher.publish(7)
+    with torch.no_grad():  # the learner goes on: nobody else may notice
+        for parameter in policy.model.parameters():
+            parameter.zero_()
+    worker.order(_order(3))
+    played = worker.take(wait=True)
+    assert (played.version, dev_roller.policy_version) == (7, 7)
+    assert len(played.trajectories) == 4
+    assert {t.policy_version for t in played.trajectories} == {7}
+    greedy = expected.roll_out([TASKS[3]], samples=1, temperature=0.0, seed=0)[0]
+    assert played.baseline == greedy.total_reward
+    assert cloned_weights(policy.model).keys() == policy.model.state_dict().keys()
+
+
+def test_a_screened_lane_plays_the_rest_only_where_some_succeed(started):
+    policy, plan = tiny_policy(), Plan(group_size=6, screening=2, wants_baseline=False)
+    worker = started(lambda: Lane(Roller.local(policy, SEARCH, PROFILE), policy.model, plan))
+    worker.publish(0, cloned_weights(policy.model))
+    worker.order(_order(0))  # an untrained policy never succeeds
+    played = worker.take(wait=True)
+    assert len(played.trajectories) == 2
+    assert not played.passed_screening
