@@ -23,7 +23,8 @@ demo: install        ## the main job on the embedded default: knowledge in, regi
 	$(BIN)/espalier run --profile laptop --out $(DEMO_RUN)
 
 test: install        ## unit and integration tests: no root, no cluster, no GPU
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/integration/sandbox
+	$(BIN)/python -m pytest tests/integration/sandbox
 
 check: install       ## format, lint, types, import rules, spelling, shape of the code
 	$(BIN)/ruff format --check .

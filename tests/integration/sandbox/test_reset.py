@@ -81,8 +81,9 @@ def test_going_back_forgets_later_snapshots(run, sandbox):
 
 def test_a_snapshot_is_refused_while_something_runs(run, sandbox):
     async def snapshot_meanwhile():
-        running = asyncio.create_task(sandbox.exec(["sleep", "1"]))
-        await asyncio.sleep(0.3)
+        running = asyncio.create_task(sandbox.exec(["sh", "-c", "touch started; sleep 3"]))
+        while (await sandbox.exec(["test", "-e", "started"])).exit_status:
+            await asyncio.sleep(0.05)
         with pytest.raises(SandboxRefused, match="in flight"):
             await sandbox.snapshot()
         await running
