@@ -30,6 +30,8 @@ def local() -> list[Backend]:
 
 
 def podman() -> list[Backend]:
+    if "ESPALIER_TEST_PODMAN" not in os.environ:
+        raise AbsentError("set ESPALIER_TEST_PODMAN=1 to test it, with nothing else running")
     if shutil.which("podman") is None:
         raise AbsentError("podman is not installed")
     if subprocess.run(["podman", "image", "exists", IMAGE], check=False).returncode != 0:
