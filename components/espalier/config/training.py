@@ -156,6 +156,15 @@ class TrainingConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _observations_have_no_turn(self) -> Self:
+        if self.train_on_observations and "turns_BT" in self.algorithm.needs:
+            raise ValueError(
+                f'preset "{self.algorithm.preset}" gives credit by the turn, and an observation '
+                "is in none; training.train_on_observations goes with credit by the trajectory"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _stale_data_is_corrected(self) -> Self:
         stale = self.replay.capacity > 0 or self.asynchronous.max_staleness > 0
         if stale and not self.algorithm.corrects_stale_data:

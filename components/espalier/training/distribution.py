@@ -63,7 +63,10 @@ def token_scores(logits_NV: Tensor, targets_N: Tensor, request: ScoreRequest) ->
     entropy_N = sum_pi_squared_N = None
     if request.entropy or request.entropy_gradient:
         with torch.set_grad_enabled(request.entropy_gradient and torch.is_grad_enabled()):
-            entropy_N = _entropy(all_logprobs_NV)
+            surprise_NV = -all_logprobs_NV
+            if request.is_truncated:  # 0 * inf would be NaN, in the gradient too
+                surprise_NV = surprise_NV.masked_fill(surprise_NV == math.inf, 0.0)
+            entropy_N = (all_logprobs_NV.exp() * surprise_NV).sum(dim=-1)
     if request.sum_pi_squared:
         with torch.no_grad():
             sum_pi_squared_N = (2 * all_logprobs_NV).exp().sum(dim=-1)
@@ -94,9 +97,3 @@ def inside_support(logits_NV: Tensor, *, top_p: float, top_k: int) -> Tensor:
         before_NV = probabilities_NV.cumsum(dim=-1) - probabilities_NV
         inside_NV = inside_NV & (before_NV < top_p)
     return torch.zeros_like(inside_NV).scatter(1, order_NV, inside_NV)
-
-
-def _entropy(all_logprobs_NV: Tensor) -> Tensor:
-    # a token outside the support has log-prob -inf: 0 * -inf would be NaN, in the gradient too
-    finite_NV = all_logprobs_NV.masked_fill(all_logprobs_NV == -math.inf, 0.0)
-    return -(all_logprobs_NV.exp() * finite_NV).sum(dim=-1)

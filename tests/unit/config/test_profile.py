@@ -178,6 +178,14 @@ def test_a_value_where_a_section_belongs_is_named(write):
         ),
         (["training.replay.perplexity_window=[1.05, 2]"], "from a buffer that holds nothing"),
         (
+            ["training.algorithm.preset=opo", "training.asynchronous.max_staleness=2"],
+            "takes every trajectory for one of today's policy",
+        ),
+        (
+            ["training.algorithm.preset=turn_ppo", "training.train_on_observations=true"],
+            "gives credit by the turn",
+        ),
+        (
             [
                 "training.replay.capacity=8",
                 "training.algorithm.preset=rft",
