@@ -21,7 +21,7 @@ class Slots:
 
     def is_wanted(self, prompt: Prompt) -> bool:
         """Whether a session waits that will begin with `prompt`."""
-        return self._wanted[prompt] > 0
+        return prompt in self._wanted
 
     async def take(self, prompt: Prompt) -> int:
         """A slot for a session that begins with `prompt`, as soon as it is this one's turn."""
@@ -37,6 +37,8 @@ class Slots:
             raise
         finally:
             self._wanted[prompt] -= 1
+            if not self._wanted[prompt]:
+                del self._wanted[prompt]
 
     def give_back(self, slot: int) -> None:
         """The next in the queue takes it."""
