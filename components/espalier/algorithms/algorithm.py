@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -37,7 +37,7 @@ class Algorithm(Rule):
 
     preset: str = DEFAULT_PRESET
     material: MaterialRule = Everything()
-    advantage: Annotated[AdvantageRule | VTrace, Field(discriminator="name")] | None = None
+    advantage: AdvantageRule | None = None
     """None where the material says already what is good."""
     loss: LossRule
     aggregation: Aggregation | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from espalier.algorithms.filters import GroupFilter
 from espalier.algorithms.losses import Reinforce
 from espalier.algorithms.material import Everything, PreferencePairs, Successes
-from espalier.algorithms.off_policy import ImportanceWeights
+from espalier.algorithms.off_policy import ImportanceWeights, VTrace
 
 if TYPE_CHECKING:
     from espalier.algorithms.algorithm import Algorithm
@@ -114,6 +114,11 @@ def _correction_faults(algorithm: Algorithm) -> Iterator[str]:
             yield (
                 f'the ratio of loss "{loss.name}" to the behaviour policy is the correction that '
                 f'off_policy "{rule.name}" would make a second time: set proximal = "recomputed"'
+            )
+        elif isinstance(algorithm.advantage, VTrace):
+            yield (
+                'advantage "v_trace" has the truncated ratio inside; weights of off_policy '
+                f'"{rule.name}" would count it twice: take the rule out'
             )
     if algorithm.advantage is not None and proximal == "behavior":
         missing = algorithm.advantage.needs & {"proximal_logprobs_BT"}

@@ -68,7 +68,7 @@ ALL = [
     BiLevelGae(turn_gamma=0.9, gae_lambda=0.8),
     TurnDiscounted(),
     TurnDiscounted(compared="same_turn", scale="none"),
-    VTrace(discount=0.9, trace_decay=0.8),
+    VTrace(gamma=0.9, trace_lambda=0.8),
 ]
 
 

@@ -103,6 +103,7 @@ def test_a_part_can_be_left_out():
         ({"off_policy": [{"name": "importance_weights"}]}, 'set proximal = "recomputed"'),
         ({"preset": "vespo", "off_policy": [{"name": "importance_weights"}]}, "count twice"),
         ({"preset": "v_trace", "proximal": "behavior"}, "compares the sampler with the trainer"),
+        ({"preset": "v_trace", "off_policy": [{"name": "importance_weights"}]}, "twice"),
         ({"preset": "ppo", "filters": [{"name": "advantage_gate"}]}, "before anything is scored"),
         ({"preset": "rft", "filters": [{"name": "advantage_gate"}]}, "before anything is scored"),
         ({"loss": {"dual_clip": 1.1}}, "inside the clip"),

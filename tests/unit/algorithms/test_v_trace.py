@@ -42,7 +42,7 @@ def defined(rule, rewards, values, ratios):
     carried backwards. Returns targets and advantages."""
     steps, targets = len(rewards), []
     rho = [min(rule.rho_bound, ratio) for ratio in ratios]
-    c = [rule.trace_decay * min(rule.c_bound, ratio) for ratio in ratios]
+    c = [rule.trace_lambda * min(rule.c_bound, ratio) for ratio in ratios]
     ahead = [*values[1:], 0.0]
     for s in range(steps):
         target = values[s]
@@ -50,13 +50,11 @@ def defined(rule, rewards, values, ratios):
             product = 1.0
             for i in range(s, t):
                 product *= c[i]
-            delta = rho[t] * (rewards[t] + rule.discount * ahead[t] - values[t])
-            target += rule.discount ** (t - s) * product * delta
+            delta = rho[t] * (rewards[t] + rule.gamma * ahead[t] - values[t])
+            target += rule.gamma ** (t - s) * product * delta
         targets.append(target)
     after = [*targets[1:], 0.0]
-    advantages = [
-        rho[s] * (rewards[s] + rule.discount * after[s] - values[s]) for s in range(steps)
-    ]
+    advantages = [rho[s] * (rewards[s] + rule.gamma * after[s] - values[s]) for s in range(steps)]
     return targets, advantages
 
 
@@ -77,15 +75,13 @@ def test_v_trace_by_hand():
 
 @given(
     seed=seeds,
-    discount=st.floats(0.5, 1),
+    gamma=st.floats(0.5, 1),
     bounds=st.tuples(st.floats(0.3, 3), st.floats(0.3, 3)),
-    trace_decay=st.floats(0, 1),
+    trace_lambda=st.floats(0, 1),
 )
 @settings(max_examples=60, deadline=None)
-def test_v_trace_is_the_sum_that_defines_it(seed, discount, bounds, trace_decay):
-    rule = VTrace(
-        discount=discount, rho_bound=bounds[0], c_bound=bounds[1], trace_decay=trace_decay
-    )
+def test_v_trace_is_the_sum_that_defines_it(seed, gamma, bounds, trace_lambda):
+    rule = VTrace(gamma=gamma, rho_bound=bounds[0], c_bound=bounds[1], trace_lambda=trace_lambda)
     batch = some_batch(seed)
     credit = rule.credit(batch)
     for row, here in enumerate(batch.action_mask_BT):

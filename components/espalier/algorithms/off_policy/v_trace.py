@@ -27,14 +27,14 @@ class VTrace(Rule):
         {"values_BT", "behavior_logprobs_BT", "proximal_logprobs_BT"}
     )
     name: Literal["v_trace"] = "v_trace"
-    discount: float = Field(default=1.0, gt=0, le=1)
-    """Per token."""
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    """Discount per token."""
     rho_bound: float = Field(default=1.0, gt=0)
     """Which policy the values converge to: infinity is the trained one, 0 the sampler."""
     c_bound: float = Field(default=1.0, gt=0)
     """How fast: bounds the trace, not its fixed point."""
-    trace_decay: float = Field(default=1.0, ge=0, le=1)
-    """lambda of remark 2."""
+    trace_lambda: float = Field(default=1.0, ge=0, le=1)
+    """Of remark 2: decay of the trace."""
 
     def credit(self, batch: CreditBatch) -> Credit:
         """See `Credit`; the advantage of a token bootstraps from the corrected next value."""
@@ -46,10 +46,10 @@ class VTrace(Rule):
         log_ratio_BT = kept(batch.proximal_logprobs_BT - batch.behavior_logprobs_BT, mask_BT)
         ratio_BT = log_ratio_BT.exp()
         rho_BT = ratio_BT.clamp(max=self.rho_bound)
-        trace_BT = self.trace_decay * ratio_BT.clamp(max=self.c_bound)
+        trace_BT = self.trace_lambda * ratio_BT.clamp(max=self.c_bound)
         following_BT = next_values(values_BT, mask_BT)
-        deltas_BT = rho_BT * (rewards_BT + self.discount * following_BT - values_BT)
-        corrections_BT = discounted_to_go(deltas_BT, mask_BT, self.discount * trace_BT)
+        deltas_BT = rho_BT * (rewards_BT + self.gamma * following_BT - values_BT)
+        corrections_BT = discounted_to_go(deltas_BT, mask_BT, self.gamma * trace_BT)
         targets_BT = values_BT + corrections_BT
-        bootstrapped_BT = rewards_BT + self.discount * next_values(targets_BT, mask_BT)
+        bootstrapped_BT = rewards_BT + self.gamma * next_values(targets_BT, mask_BT)
         return Credit(kept(rho_BT * (bootstrapped_BT - values_BT), mask_BT), targets_BT)
