@@ -5,8 +5,11 @@
 Starts from the warm policy and the curriculum of a finished run; an arm is a preset and a seed, in
 a process of its own, on one thread. For each preset: held-out EM after training less that of the
 warm start (paired over the questions, all seeds together, 95 % bootstrap interval), seconds of
-training, peak memory. A finished arm keeps its result under --out. The last line is one JSON
-object.
+training, peak memory. The weights judged are those of the best dev EM. A finished arm keeps its
+result and the commit under --out. The last line is one JSON object.
+
+All presets have the learning rate and the batch of the profile, which were tuned for `default`:
+the table says which learn as they are, not which is best when tuned.
 """
 
 from __future__ import annotations
@@ -19,11 +22,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from espalier.algorithms.presets import PRESETS
+from espalier.evaluation.intervals import paired_difference
+from tests.benchmarks.keeping import keep, kept, provenance
+
+if TYPE_CHECKING:
+    from espalier.config import Profile
+    from espalier.policy.loading import Policy
+    from espalier.training.rl.stage import Inputs
 
 RESAMPLES = 10_000
+EVALUATE_EVERY = 10
+WARM = "warm"
+"""The arm without training."""
+SETTINGS = {"vapo": ("training.algorithm.critic.warmup_steps=5",)}
+"""A warm-up of 50 steps would be longer than the run."""
 
 
 class Arm(NamedTuple):
@@ -46,9 +61,11 @@ def main() -> None:
         run_arm(Arm(preset, int(seed)), options)
         return
     presets = options.presets or sorted(PRESETS)
-    arms = [Arm(preset, seed) for seed in range(options.seeds) for preset in presets]
-    run_all([arm for arm in arms if not _result(options.out, arm).is_file()], options)
-    report(arms, options.out)
+    arms = [Arm(WARM, 0)]
+    arms += [Arm(preset, seed) for seed in range(options.seeds) for preset in presets]
+    missing = [arm for arm in arms if kept(_result(options.out, arm), asked(options)) is None]
+    run_all(missing, options)
+    report(arms, options)
 
 
 def _options() -> argparse.Namespace:
@@ -98,68 +115,63 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     prepare_environment()
     from espalier.artifacts import NullTracker
     from espalier.config import load_profile
-    from espalier.knowledge.search import SearchTool
-    from espalier.rollout.roller import Roller
-    from espalier.tasks import read_tasks
     from espalier.training.checkpoint import CheckpointStore
     from espalier.training.parallel import Processes
     from espalier.training.rl.stage import Inputs
     from espalier.training.rl.wiring import wired
 
     settings = [f"seed={arm.seed}", f"training.steps={options.steps}", "threads=1"]
-    settings += [f"training.algorithm.preset={arm.preset}", "training.evaluate_every=10"]
+    settings += [f"training.evaluate_every={EVALUATE_EVERY}", *SETTINGS.get(arm.preset, ())]
+    if arm.preset != WARM:
+        settings.append(f"training.algorithm.preset={arm.preset}")
     profile = load_profile(options.profile, settings)
     prepare_torch(profile.threads)
     names = ("knowledge", "accepted", "curriculum", "warm_policy")
     inputs = Inputs(**{name: options.run / name for name in names})
     work = options.out / f"{arm.name}.work"
     trained = wired(profile, inputs, CheckpointStore(work, "algorithms"), Processes())
-    judge = Roller.local(
-        trained.policy, SearchTool.open(inputs.knowledge, "full", profile.search), profile
-    )
+    figures: dict[str, object] = {}
+    if arm.preset != WARM:
+        trained.loop.run(NullTracker())
+        figures = {
+            "seconds": trained.loop.seconds,
+            "best_step": trained.loop.best_step,
+            "rollouts": trained.loop.history[-1]["rollouts"],
+        }
+    figures["right"] = held_out(trained.policy, inputs, profile)
+    figures["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    keep(_result(options.out, arm), asked(options), [figures], provenance(profile.threads))
+
+
+def held_out(policy: Policy, inputs: Inputs, profile: Profile) -> list[bool]:
+    """Whether each held-out question is answered, greedily."""
+    from espalier.knowledge.search import SearchTool
+    from espalier.rollout.roller import Roller
+    from espalier.tasks import read_tasks
+
+    search = SearchTool.open(inputs.knowledge, "full", profile.search)
     questions = read_tasks(inputs.accepted / "tasks" / "heldout.jsonl")
-
-    def right() -> list[bool]:
-        answers = judge.roll_out(questions, samples=1, temperature=0.0, seed=0)
-        return [answer.reward["outcome"] > 0 for answer in answers]
-
-    warm = right()
-    trained.loop.run(NullTracker())
-    result = {
-        "warm": warm,
-        "trained": right(),
-        "seconds": trained.loop.seconds,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "best_step": trained.loop.best_step,
-        "rollouts": trained.loop.history[-1]["rollouts"],
-    }
-    _result(options.out, arm).write_text(json.dumps(result))
+    judge = Roller.local(policy, search, profile)
+    answers = judge.roll_out(questions, samples=1, temperature=0.0, seed=0)
+    return [answer.reward["outcome"] > 0 for answer in answers]
 
 
-def report(arms: list[Arm], out: Path) -> None:
+def asked(options: argparse.Namespace) -> dict[str, object]:
+    """What makes two results comparable."""
+    return {"run": str(options.run), "profile": str(options.profile), "steps": options.steps}
+
+
+def report(arms: list[Arm], options: argparse.Namespace) -> None:
     """A line a preset, best first."""
-    from espalier.evaluation.intervals import paired_difference
-
-    rows = []
-    for preset in dict.fromkeys(arm.preset for arm in arms):
-        paths = [_result(out, arm) for arm in arms if arm.preset == preset]
-        found = [json.loads(path.read_bytes()) for path in paths if path.is_file()]
-        if not found:
-            continue
-        trained = [x for result in found for x in result["trained"]]
-        warm = [x for result in found for x in result["warm"]]
-        gain = paired_difference(trained, warm, resamples=RESAMPLES, confidence=0.95, seed=0)
-        mean = {k: sum(r[k] for r in found) / len(found) for k in ("seconds", "rollouts")}
-        rows.append(
-            {
-                "preset": preset,
-                "seeds": len(found),
-                "gain": [100 * value for value in gain],
-                "seconds": mean["seconds"],
-                "rollouts": mean["rollouts"],
-                "peak_mb": max(result["peak_mb"] for result in found),
-            }
-        )
+    found = {
+        arm: rows[0] for arm in arms if (rows := kept(_result(options.out, arm), asked(options)))
+    }
+    warm = found.pop(Arm(WARM, 0))["right"]
+    print(f"warm start: EM {100 * sum(warm) / len(warm):.1f} of {len(warm)} held-out questions")
+    rows = [
+        summed_up(preset, [figures for arm, figures in found.items() if arm.preset == preset], warm)
+        for preset in dict.fromkeys(arm.preset for arm in found)
+    ]
     print(f"{'preset':<22} seeds  EM gain [95%]              s  rollouts  peak MB")
     for row in sorted(rows, key=lambda row: -row["gain"][0]):
         mean, low, high = row["gain"]
@@ -168,6 +180,22 @@ def report(arms: list[Arm], out: Path) -> None:
             f"  {row['seconds']:>7.0f}  {row['rollouts']:>8.0f}  {row['peak_mb']:>7.0f}"
         )
     print(json.dumps(rows))
+
+
+def summed_up(preset: str, found: list[dict[str, Any]], warm: list[bool]) -> dict[str, Any]:
+    """One line of the table: all seeds of a preset together."""
+    trained = [right for figures in found for right in figures["right"]]
+    gain = paired_difference(
+        trained, warm * len(found), resamples=RESAMPLES, confidence=0.95, seed=0
+    )
+    mean = {k: sum(f[k] for f in found) / len(found) for k in ("seconds", "rollouts")}
+    return {
+        "preset": preset,
+        "seeds": len(found),
+        "gain": [100 * value for value in gain],
+        **mean,
+        "peak_mb": max(figures["peak_mb"] for figures in found),
+    }
 
 
 def _result(out: Path, arm: Arm) -> Path:

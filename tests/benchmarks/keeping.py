@@ -8,6 +8,7 @@ import subprocess
 import time
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 PACKAGES = ("torch", "transformers")
 
@@ -19,7 +20,7 @@ def keep(path: Path, asked: object, rows: list[dict[str, object]], origin: objec
     partial.replace(path)
 
 
-def kept(path: Path, asked: object) -> list[dict[str, object]] | None:
+def kept(path: Path, asked: object) -> list[dict[str, Any]] | None:
     """Rows that `keep` wrote for the same question, or None."""
     if not path.is_file():
         return None
