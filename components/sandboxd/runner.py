@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from resource import struct_rusage
 from typing import Any
 
 from sandboxd import job, kernel
@@ -24,7 +25,7 @@ _WAITED_FOR = frozenset({signal.SIGCHLD, signal.SIGTERM})
 
 
 def supervise(orders: Mapping[str, Any], descriptors: dict[str, int]) -> None:
-    """Run a job to its end, or until SIGTERM; report its process number first and its end last."""
+    """Run a job to its end, or until SIGTERM; report this process first, and the end last."""
     kernel.adopt_orphans()
     kernel.die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -33,27 +34,20 @@ def supervise(orders: Mapping[str, Any], descriptors: dict[str, int]) -> None:
     report = descriptors.pop("report")
     _say(report, {"runner": os.getpid()})
     try:
-        first = os.fork()
+        first = job.start(orders, descriptors)
+    except job.CannotRunError as error:
+        os.write(descriptors["stderr"], str(error).encode())
+        _say(report, _ending(error.status << 8, None))
+        return
     except OSError as error:
         os.write(report, refusal(error))
         return
-    if first == 0:
-        os.close(report)
-        job.become(orders, descriptors)
     for descriptor in descriptors.values():
         os.close(descriptor)
     ended = _wait(first)
     killed = _end_descendants(first if ended is None else None)
     status, usage = ended or killed or (None, None)
-    _say(
-        report,
-        {
-            "wait_status": status,
-            "cpu_s": usage.ru_utime + usage.ru_stime if usage else 0.0,
-            "max_rss_bytes": usage.ru_maxrss * 1024 if usage else 0,
-            "clean": not _has_children(),
-        },
-    )
+    _say(report, _ending(status, usage))
 
 
 def refusal(error: OSError) -> bytes:
@@ -61,11 +55,20 @@ def refusal(error: OSError) -> bytes:
     return json.dumps({"refused": f"the sandbox cannot fork: {error.strerror}"}).encode() + b"\n"
 
 
+def _ending(status: int | None, usage: struct_rusage | None) -> dict[str, object]:
+    return {
+        "wait_status": status,
+        "cpu_s": usage.ru_utime + usage.ru_stime if usage else 0.0,
+        "max_rss_bytes": usage.ru_maxrss * 1024 if usage else 0,
+        "clean": not _has_children(),
+    }
+
+
 def _say(report: int, what: Mapping[str, object]) -> None:
     os.write(report, json.dumps(what).encode() + b"\n")
 
 
-def _wait(first: int) -> tuple[int, Any] | None:
+def _wait(first: int) -> tuple[int, struct_rusage] | None:
     """Status and use of the job once it ended by itself; none if sandboxd wants it ended."""
     while True:
         ended = _reap(first)
@@ -75,7 +78,7 @@ def _wait(first: int) -> tuple[int, Any] | None:
             return None
 
 
-def _reap(first: int | None) -> tuple[int, Any] | None:
+def _reap(first: int | None) -> tuple[int, struct_rusage] | None:
     """Collect children that ended; the job's status if it is among them."""
     found = None
     while True:
@@ -89,7 +92,7 @@ def _reap(first: int | None) -> tuple[int, Any] | None:
             found = status, usage
 
 
-def _end_descendants(first: int | None) -> tuple[int, Any] | None:
+def _end_descendants(first: int | None) -> tuple[int, struct_rusage] | None:
     found = None
     for _ in range(_ROUNDS):
         found = _reap(first) or found

@@ -22,6 +22,8 @@ from typing import NoReturn
 from sandboxd import kernel, runner
 
 READY = b"ready"
+_SOONER_THAN_SANDBOXD = b"500"
+"""To be killed when memory runs out; forks inherit it, and the largest of them goes first."""
 ORDER = ("orders", "stdin", "stdout", "stderr", "report", "control")
 """Descriptors of one message; `control` only for a session."""
 
@@ -29,6 +31,8 @@ ORDER = ("orders", "stdin", "stdout", "stderr", "report", "control")
 def main(arguments: Sequence[str]) -> None:
     """Import the modules that are here, then fork until the channel closes."""
     os.setsid()
+    with open("/proc/self/oom_score_adj", "wb") as score:
+        score.write(_SOONER_THAN_SANDBOXD)
     kernel.hide_memory()
     kernel.die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -39,6 +43,7 @@ def main(arguments: Sequence[str]) -> None:
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=int(arguments[0])) as channel:
+        channel.set_inheritable(False)
         channel.send(READY)
         while _serve(channel):
             pass

@@ -22,6 +22,7 @@ _FREE_USERS = 0x10000
 _EVERYONE = ["0", "0", "4294967295"]
 _BACKLOG = 64
 _END_WITHIN_S = 10.0
+_FOLLOWS_WITHIN_S = 3.0
 _SAID_CHARACTERS = 800
 
 
@@ -116,10 +117,18 @@ class BubblewrapProcess:
             asyncio.get_running_loop().remove_reader(self._first)
             os.close(self._first)
             self._first = None
+            if self._process is not None:
+                await _follow(self._process)
         if self._process is not None:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
             self._process = None
+
+
+async def _follow(bubblewrap: subprocess.Popen[bytes]) -> None:
+    """It ends after the first process, which it collects; killed sooner it leaves a zombie."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        await asyncio.to_thread(bubblewrap.wait, _FOLLOWS_WITHIN_S)
 
 
 def _is_root_of_the_machine() -> bool:

@@ -168,26 +168,35 @@ for pid in (p for p in os.listdir("/proc") if p.isdigit() and int(p) != os.getpi
     assert run(sandbox.run_python(code)).stdout == b""
 
 
-def test_the_token_is_nowhere_in_a_program(run, sandbox):
-    secret = sandbox._http.headers["authorization"].split()[1].encode()
-    code = """
+_SEARCH = """
 import hashlib, re
-digest, found = "DIGEST", 0
+found = 0
 for line in open("/proc/self/maps"):
     start, end, mode = re.match(r"(\\w+)-(\\w+) (\\S+)", line).groups()
     if mode.startswith("rw"):
         with open("/proc/self/mem", "rb") as memory:
             memory.seek(int(start, 16))
             held = memory.read(int(end, 16) - int(start, 16))
-        for word in re.findall(rb"(?<![\\w-])[\\w-]{43}(?![\\w-])", held):
-            found += hashlib.sha256(word).hexdigest() == digest
+        at = held.find(BEGINNING)
+        while at >= 0:
+            found += hashlib.sha256(held[at : at + LENGTH]).hexdigest() == DIGEST
+            at = held.find(BEGINNING, at + 1)
 print(found)
 """
-    mine = code.replace("DIGEST", hashlib.sha256(b"x" * 43).hexdigest())
-    planted = run(sandbox.run_python(f"planted = b'{'x' * 43}'\n{mine}"))
-    assert int(planted.stdout) > 0, "the search finds what is there"
-    code = code.replace("DIGEST", hashlib.sha256(secret).hexdigest())
-    assert run(sandbox.run_python(code)).stdout == b"0\n"
+
+
+def _search(secret):
+    """A program that counts a secret in its own memory, and has only its digest and beginning."""
+    names = {"BEGINNING": secret[:6], "LENGTH": len(secret)}
+    names["DIGEST"] = hashlib.sha256(secret).hexdigest()
+    return "".join(f"{name} = {value!r}\n" for name, value in names.items()) + _SEARCH
+
+
+def test_the_token_is_nowhere_in_a_program(run, sandbox):
+    planted = f"planted = {b'x' * 43!r}\n{_search(b'x' * 43)}"
+    assert int(run(sandbox.run_python(planted)).stdout) > 0, "the search finds what is there"
+    secret = sandbox._http.headers["authorization"].split()[1].encode()
+    assert run(sandbox.run_python(_search(secret))).stdout == b"0\n"
 
 
 _REFUSED_CALLS = """

@@ -1,14 +1,13 @@
 """The pool over real sandboxes: what borrowers leave, and what they lose."""
 
-import asyncio
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from espalier.sandbox import PoolSettings, SandboxLost, SandboxPool
 from espalier.sandbox.canary import differences, probe
+from tests.integration.sandbox.host import members, something_running
 
 pytestmark = pytest.mark.contract
 
@@ -103,25 +102,6 @@ def test_a_lost_sandbox_costs_one_episode(run, backend):
 
 
 async def _use_a_dying_one(pool):
-    async with pool.claim() as sandbox:
-        running = asyncio.create_task(sandbox.exec(["sleep", "9.125"]))
-        await asyncio.sleep(0.5)
-        for pid in _beside("9.125"):
-            os.kill(pid, signal.SIGKILL)
+    async with pool.claim() as sandbox, something_running(sandbox) as (running, namespace):
+        os.kill(members(namespace)[0], signal.SIGKILL)
         await running
-
-
-def _beside(mark):
-    """Processes of the sandbox that runs `sleep mark`, as this machine counts; its first first."""
-    sandboxes = {}
-    for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda folder: int(folder.name)):
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            namespace = (folder / "ns" / "pid").readlink()
-        except OSError:
-            continue
-        sandboxes.setdefault(namespace, []).append((int(folder.name), words))
-    for members in sandboxes.values():
-        if any(mark.encode() in words and b"sleep" in words for _, words in members):
-            return [members[0][0]]
-    return []

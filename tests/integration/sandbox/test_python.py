@@ -55,13 +55,15 @@ def test_a_session_that_takes_too_long_is_killed_and_starts_anew(run, sandbox):
 
 def test_each_call_of_a_session_has_its_own_time(run, sandbox):
     for _ in range(3):
-        assert run(sandbox.python("import time; time.sleep(0.4)", timeout_s=0.9)).succeeded
+        assert run(sandbox.python("import time; time.sleep(0.8)", timeout_s=2.0)).succeeded
 
 
 def test_the_session_takes_one_call_at_a_time(run, sandbox):
     async def two():
-        first = asyncio.create_task(sandbox.python("import time; time.sleep(1)"))
-        await asyncio.sleep(0.4)
+        code = "import time\nopen('started', 'w').close()\ntime.sleep(3)"
+        first = asyncio.create_task(sandbox.python(code))
+        while (await sandbox.exec(["test", "-e", "started"])).exit_status:
+            await asyncio.sleep(0.05)
         with pytest.raises(SandboxRefused, match="busy"):
             await sandbox.python("1")
         return await first

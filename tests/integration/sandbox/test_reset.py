@@ -1,10 +1,9 @@
 """Between episodes: snapshots, resets, and what they leave."""
 
-import asyncio
-
 import pytest
 
 from espalier.sandbox import SandboxRefused
+from tests.integration.sandbox.host import something_running
 
 pytestmark = pytest.mark.contract
 
@@ -54,10 +53,9 @@ def test_a_reset_without_a_snapshot_empties_everything_that_can_be_written(run, 
 def test_a_reset_ends_the_session_and_all_runs(run, sandbox):
     async def reset_meanwhile():
         await sandbox.python("x = 1")
-        running = asyncio.create_task(sandbox.exec(["sleep", "12"]))
-        await asyncio.sleep(0.3)
-        await sandbox.reset()
-        return await running
+        async with something_running(sandbox) as (running, _):
+            await sandbox.reset()
+            return await running
 
     result = run(reset_meanwhile())
     assert (result.signal, result.killed_by) == (9, "sandbox")
@@ -81,12 +79,9 @@ def test_going_back_forgets_later_snapshots(run, sandbox):
 
 def test_a_snapshot_is_refused_while_something_runs(run, sandbox):
     async def snapshot_meanwhile():
-        running = asyncio.create_task(sandbox.exec(["sh", "-c", "touch started; sleep 3"]))
-        while (await sandbox.exec(["test", "-e", "started"])).exit_status:
-            await asyncio.sleep(0.05)
-        with pytest.raises(SandboxRefused, match="in flight"):
-            await sandbox.snapshot()
-        await running
+        async with something_running(sandbox):
+            with pytest.raises(SandboxRefused, match="in flight"):
+                await sandbox.snapshot()
 
     run(snapshot_meanwhile())
 
