@@ -24,6 +24,7 @@ from sandboxd import kernel, runner
 READY = b"ready"
 _SOONER_THAN_SANDBOXD = b"500"
 """To be killed when memory runs out; forks inherit it, and the largest of them goes first."""
+_ALL_DESCRIPTORS = 2**20
 ORDER = ("orders", "stdin", "stdout", "stderr", "report", "control")
 """Descriptors of one message; `control` only for a session."""
 
@@ -31,6 +32,7 @@ ORDER = ("orders", "stdin", "stdout", "stderr", "report", "control")
 def main(arguments: Sequence[str]) -> None:
     """Import the modules that are here, then fork until the channel closes."""
     os.setsid()
+    os.closerange(int(arguments[0]) + 1, _ALL_DESCRIPTORS)  # the sandbox's own socket among them
     with open("/proc/self/oom_score_adj", "wb") as score:
         score.write(_SOONER_THAN_SANDBOXD)
     kernel.hide_memory()
@@ -68,6 +70,8 @@ def _serve(channel: socket.socket) -> bool:
 
 def _become_runner(descriptors: Sequence[int]) -> NoReturn:
     try:
+        for descriptor in descriptors:  # else the program that is spawned would have them too
+            os.set_inheritable(descriptor, False)  # noqa: FBT003 as os has it
         held: dict[str, int] = dict(zip(ORDER, descriptors, strict=False))
         with os.fdopen(held.pop("orders"), "rb") as orders:
             runner.supervise(json.load(orders), held)

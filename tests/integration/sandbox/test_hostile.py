@@ -199,6 +199,13 @@ def test_the_token_is_nowhere_in_a_program(run, sandbox):
     assert run(sandbox.run_python(_search(secret))).stdout == b"0\n"
 
 
+def test_a_program_holds_no_descriptor_but_its_own(run, sandbox):
+    look = "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))[:-1])"
+    assert run(sandbox.exec(["python", "-c", look])).stdout == b"[0, 1, 2]\n"
+    assert run(sandbox.run_python(look)).stdout == b"[0, 1, 2]\n"
+    assert run(sandbox.python(look)).stdout == b"[0, 1, 2, 3]\n"  # by 3 its calls come
+
+
 _REFUSED_CALLS = """
 import ctypes, json, os
 libc = ctypes.CDLL(None, use_errno=True)
