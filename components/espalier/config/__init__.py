@@ -16,6 +16,7 @@ from espalier.config.data import (
     SynthesisConfig,
     ValidationConfig,
 )
+from espalier.config.endpoint import EndpointConfig
 from espalier.config.external import external_inputs
 from espalier.config.inference import ExplorationConfig, RolloutConfig, VllmConfig
 from espalier.config.learning import (
@@ -30,6 +31,7 @@ from espalier.config.learning import (
     WarmStartConfig,
 )
 from espalier.config.profile import STAGE_SECTIONS, Profile, load_profile
+from espalier.config.serving import ServingConfig
 from espalier.config.training import (
     AsynchronousConfig,
     ReplayConfig,
@@ -41,6 +43,7 @@ __all__ = [
     "STAGE_SECTIONS",
     "AsynchronousConfig",
     "CurriculumConfig",
+    "EndpointConfig",
     "EpisodeConfig",
     "EvaluationConfig",
     "ExplorationConfig",
@@ -60,6 +63,7 @@ __all__ = [
     "RolloutConfig",
     "SandboxPodsConfig",
     "SearchConfig",
+    "ServingConfig",
     "SplitsConfig",
     "SynthesisConfig",
     "TemperatureSchedule",

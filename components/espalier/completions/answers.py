@@ -1,0 +1,144 @@
+"""From what a server sent to an answer of the type that was asked for, or to a reason why not.
+
+Every byte here was written by somebody else. Nothing is mended beyond a code fence and a leading
+block of thoughts: an answer is read whole and strictly, or refused with its reason.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal, NoReturn, TypeVar
+
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints, ValidationError
+
+Reason = Literal["refused", "filtered", "truncated", "empty", "broken_json", "wrong_shape"]
+"""The model declined; a filter cut in; out of tokens; no text; not JSON; not of the type."""
+
+AnswerT = TypeVar("AnswerT", bound=BaseModel)
+
+_FENCE = re.compile(r"```(?:json)?\s*\n(?P<body>.*?)\n?\s*```", re.DOTALL)
+_THOUGHTS = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
+_MAX_DETAIL = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No answer, and why."""
+
+    reason: Reason
+    detail: str = ""
+
+
+def _one_text_without_tags(text: str) -> str:
+    """No control characters, and no angle brackets: an answer cannot smuggle a tag in."""
+    if _CONTROL.search(text):
+        raise ValueError("it holds control characters")
+    if "<" in text or ">" in text:
+        raise ValueError("it holds angle brackets")
+    return " ".join(text.split())
+
+
+PlainText = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=2000, strip_whitespace=True),
+    AfterValidator(_one_text_without_tags),
+]
+"""A text that may stand inside a message: not blank, not endless, without tags."""
+
+
+class ReplyUsage(BaseModel, frozen=True):
+    """Tokens as the server counts them."""
+
+    prompt_tokens: int = Field(ge=0, le=10**9)
+    completion_tokens: int = Field(ge=0, le=10**9)
+
+
+class _Message(BaseModel, frozen=True):
+    content: str | None = None
+    refusal: str | None = None
+
+
+class _Choice(BaseModel, frozen=True):
+    finish_reason: str | None = None
+    message: _Message
+
+
+class _Reply(BaseModel, frozen=True):
+    choices: tuple[_Choice, ...] = Field(min_length=1)
+
+
+def parsed_answer(body: bytes, answer: type[AnswerT]) -> AnswerT | Refusal:
+    """Read the body of a chat completion; never raises, whatever it holds.
+
+    Args:
+        body: of an HTTP response with status 200.
+        answer: the type whose JSON the message must be, no key more and no type bent.
+    """
+    try:
+        choice = _Reply.model_validate_json(body, strict=True).choices[0]
+    except ValidationError as error:
+        return Refusal("broken_json", f"no chat completion: {_first(error)}")
+    if choice.message.refusal:
+        return Refusal("refused", _cut(choice.message.refusal))
+    if choice.finish_reason == "content_filter":
+        return Refusal("filtered")
+    if choice.finish_reason == "length":
+        return Refusal("truncated")
+    if choice.finish_reason != "stop":
+        return Refusal("wrong_shape", f"finish_reason {_cut(str(choice.finish_reason))!r}")
+    return _answer_in(choice.message.content or "", answer)
+
+
+def usage_of(body: bytes) -> ReplyUsage | None:
+    """The token counts of a chat completion, where it states believable ones."""
+    try:
+        return _Counted.model_validate_json(body, strict=True).usage
+    except ValidationError:
+        return None
+
+
+class _Counted(BaseModel, frozen=True):
+    usage: ReplyUsage
+
+
+def _answer_in(content: str, answer: type[AnswerT]) -> AnswerT | Refusal:
+    text = (
+        _THOUGHTS.sub("", content, count=1) if content.lstrip().startswith("<think>") else content
+    )
+    text = text.strip()
+    if fenced := _FENCE.fullmatch(text):
+        text = fenced["body"].strip()
+    if not text:
+        return Refusal("empty")
+    try:
+        json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_number)
+        return answer.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        return Refusal("wrong_shape", _first(error))
+    except (ValueError, RecursionError) as error:
+        return Refusal("broken_json", _cut(str(error)))
+
+
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """A key that stands twice has two meanings: pydantic would silently take the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _first(error: ValidationError) -> str:
+    fault = error.errors(include_input=False, include_url=False)[0]
+    place = ".".join(str(part) for part in fault["loc"])
+    return _cut(f"{place}: {fault['msg']}" if place else fault["msg"])
+
+
+def _cut(text: str) -> str:
+    return " ".join(text.split())[:_MAX_DETAIL]

@@ -1,0 +1,9 @@
+import pytest
+
+from .endpoint_double import running_double
+
+
+@pytest.fixture
+def double():
+    with running_double() as server:
+        yield server

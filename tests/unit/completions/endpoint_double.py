@@ -1,0 +1,150 @@
+"""A loopback server of chat completions that answers as it is told, well or badly."""
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from pydantic import BaseModel
+
+from espalier.completions import Request
+from espalier.config import EndpointConfig
+
+
+class Town(BaseModel, frozen=True, extra="forbid"):
+    """What the tests ask about."""
+
+    name: str
+
+
+class Capital(BaseModel, frozen=True, extra="forbid"):
+    """What the tests ask for."""
+
+    city: str
+    inhabitants: int
+
+
+PARIS = '{"city": "Paris", "inhabitants": 2}'
+
+
+def request(name="France", **fields):
+    return Request(
+        call="capital",
+        instructions="Name the capital.",
+        material=Town(name=name),
+        answer=Capital,
+        **fields,
+    )
+
+
+def completion(content, *, finish_reason="stop", refusal=None, usage=(10, 5)):
+    """The body of a chat completion."""
+    body = {
+        "id": "x",
+        "object": "chat.completion",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": finish_reason,
+                "message": {"role": "assistant", "content": content, "refusal": refusal},
+            }
+        ],
+    }
+    if usage:
+        body["usage"] = {"prompt_tokens": usage[0], "completion_tokens": usage[1]}
+    return body
+
+
+class Scripted:
+    """One response: status, headers, body, and what goes wrong on the way."""
+
+    def __init__(self, body, status=200, *, headers=(), delay_s=0.0, drip_s=0.0, cut=False):
+        self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.status = status
+        self.headers = dict(headers)
+        self.delay_s = delay_s
+        self.drip_s = drip_s
+        self.cut = cut
+
+
+class EndpointDouble(ThreadingHTTPServer):
+    """Gives out `script` one by one, then `usual` for ever."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}/v1"
+        self.script = []
+        self.usual = Scripted(completion(PARIS))
+        self.seen = []
+        """(path, body, Authorization) of every request."""
+        self.under_way = 0
+        self.most_under_way = 0
+        self.lock = threading.Lock()
+
+    def handle_error(self, request, client_address):
+        """A client that hangs up is what some tests are about."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+
+    def log_message(self, format, *args):
+        pass
+
+    def do_POST(self):
+        double = self.server
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length))
+        with double.lock:
+            double.seen.append((self.path, body, self.headers["Authorization"]))
+            double.under_way += 1
+            double.most_under_way = max(double.most_under_way, double.under_way)
+            response = double.script.pop(0) if double.script else double.usual
+        try:
+            time.sleep(response.delay_s)
+        finally:
+            with double.lock:
+                double.under_way -= 1
+        self._respond(response)
+
+    def _respond(self, response):
+        self.send_response(response.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(response.body)))
+        for name, value in response.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if response.cut:
+            self.wfile.write(response.body[: len(response.body) // 2])
+            self.wfile.flush()
+            self.close_connection = True
+            self.connection.shutdown(2)
+        elif response.drip_s:
+            for byte in response.body:
+                self.wfile.write(bytes([byte]))
+                self.wfile.flush()
+                time.sleep(response.drip_s)
+        else:
+            self.wfile.write(response.body)
+
+
+@contextmanager
+def running_double():
+    double = EndpointDouble()
+    thread = threading.Thread(target=double.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield double
+    finally:
+        double.shutdown()
+        double.server_close()
+        thread.join()
+
+
+def config(double, **fields):
+    return EndpointConfig(url=double.url, model="small", **fields)

@@ -1,0 +1,109 @@
+import asyncio
+
+import pytest
+from pydantic import ValidationError
+
+from espalier.completions import in_order
+from espalier.completions.rate_limit import RateLimit
+from espalier.config import EndpointConfig
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    async def sleep(self, seconds):
+        self.now += seconds
+
+
+def times_of(count, *, tokens=1, requests_per_minute=0, tokens_per_minute=0):
+    """When each of `count` requests is let through, in seconds."""
+    clock = Clock()
+    limit = RateLimit(requests_per_minute, tokens_per_minute, clock=clock, sleep=clock.sleep)
+
+    async def session():
+        times = []
+        for _ in range(count):
+            await limit.acquire(tokens)
+            times.append(round(clock.now, 3))
+        return times
+
+    return asyncio.run(session())
+
+
+def test_without_limits_nobody_waits():
+    assert times_of(100, tokens=10**9) == [0.0] * 100
+
+
+def test_a_full_bucket_goes_at_once_and_then_at_its_rate():
+    assert times_of(5, requests_per_minute=3) == [0.0, 0.0, 0.0, 20.0, 40.0]
+
+
+def test_tokens_are_limited_as_requests_are():
+    assert times_of(4, tokens=50, tokens_per_minute=100) == [0.0, 0.0, 30.0, 60.0]
+
+
+def test_a_request_of_more_tokens_than_a_minute_holds_waits_for_a_full_bucket():
+    assert times_of(2, tokens=500, tokens_per_minute=100) == [0.0, 300.0]
+
+
+def test_results_come_in_the_order_of_the_items_and_only_so_many_are_drawn_ahead():
+    drawn, handed = [], []
+
+    def items():
+        for number in range(20):
+            drawn.append(number)
+            assert number - len(handed) < 4
+            yield number
+
+    async def work(number):
+        await asyncio.sleep((20 - number) / 5000)
+        return number
+
+    async def session():
+        async for result in in_order(work, items(), in_flight=4):
+            handed.append(result)
+
+    asyncio.run(session())
+    assert handed == drawn == list(range(20))
+
+
+def test_an_error_cancels_what_is_in_flight():
+    cancelled = []
+
+    async def work(number):
+        if number == 0:
+            raise ValueError("no")
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(number)
+            raise
+
+    async def session():
+        async for _ in in_order(work, range(3), in_flight=3):
+            pass
+
+    with pytest.raises(ValueError, match="no"):
+        asyncio.run(session())
+    assert cancelled == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"url": "ftp://host/v1"}, "is no address"),
+        ({"url": "http://user:pw@host/v1"}, "key_file"),
+        ({"url": "http://host/v1?key=1"}, "key_file"),
+        ({"replay_only": True}, "needs cache"),
+        ({"max_cost": 5}, "without prices"),
+    ],
+)
+def test_settings_that_cannot_be_kept_are_refused(fields, complaint):
+    with pytest.raises(ValidationError, match=complaint):
+        EndpointConfig(**fields)
