@@ -12,8 +12,8 @@ from espalier.synthesis.webshaper import (
     canonical,
     hops,
     signature,
-    to_triples,
 )
+from espalier.synthesis.webshaper.formalism import entries_of, printed
 from espalier.synthesis.webshaper.query import constants
 
 IDS = st.sampled_from(["city:1", "city:2", "a | b", "x]", 'say "c"', "(", "é & f", "C"])
@@ -92,13 +92,13 @@ def test_hops_is_the_longest_path_of_projections():
     assert hops(Projection("t", Intersection((chain, Projection("r", Constant("b")))))) == 3
 
 
-def test_triples_run_from_the_constants_to_the_target():
+def test_entries_run_from_the_constants_to_the_target():
     lists = (
         Projection("neighbours", ConstantSet(("fr", "de"))),
         Projection("used_in", Constant("eur")),
     )
     names = {"fr": "France", "de": "Germany", "eur": "Euro"}
-    assert to_triples(Projection("capital", Intersection(lists)), names) == [
+    assert printed(entries_of(Projection("capital", Intersection(lists)), names)) == [
         ["C@{France | Germany}", "neighbours", "V@X1"],
         ["C@Euro", "used_in", "V@X1"],
         ["V@X1", "capital", "?T"],

@@ -12,7 +12,6 @@ from espalier.synthesis.webshaper.query import (
     hops,
     signature,
 )
-from espalier.synthesis.webshaper.triples import to_triples
 
 __all__ = [
     "Constant",
@@ -25,6 +24,5 @@ __all__ = [
     "evaluate",
     "hops",
     "signature",
-    "to_triples",
     "trace",
 ]

@@ -1,0 +1,256 @@
+import json
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from espalier.artifacts import DataError
+from espalier.knowledge import Entity, KnowledgeGraph, Relation, Triple
+from espalier.synthesis.webshaper import Constant, Projection, canonical, evaluate
+from espalier.synthesis.webshaper.formalism import (
+    EXPLANATIONS,
+    FormalismError,
+    Kind,
+    answers,
+    check,
+    entries_of,
+    equivalent,
+    parse,
+    printed,
+    query_of,
+    structure_of,
+)
+from espalier.synthesis.webshaper.formalism.kinds import MAX_ENTRIES
+from espalier.synthesis.webshaper.formalism.terms import Named, parse_term, print_term
+
+from .test_query import IDS, QUERIES
+
+ROWS = Path(__file__).parents[4] / "shared" / "data" / "webshaper" / "webshaper.500.jsonl"
+NAMES = st.text(st.sampled_from('abV@C{}|" \\?é\n0'), min_size=1, max_size=12)
+FAIR = [["C@Lyon", "country", "V@X"], ["V@X", "currency", "?"]]
+BROKEN = {
+    Kind.NOT_A_LIST: {"entries": FAIR},
+    Kind.NO_ENTRY: [],
+    Kind.TOO_MANY_ENTRIES: FAIR * MAX_ENTRIES,
+    Kind.ENTRY_NOT_A_LIST: [*FAIR, "V@X, size, C@3"],
+    Kind.ENTRY_NOT_THREE_ITEMS: [*FAIR, ["V@X", "is landlocked"]],
+    Kind.ITEM_NOT_TEXT: [*FAIR, ["V@X", "population", 3]],
+    Kind.BLANK_RELATION: [*FAIR, ["V@X", " ", "C@3"]],
+    Kind.UNMARKED_ENTITY: [*FAIR, ["V@X", "population", "3"]],
+    Kind.NAMELESS_ENTITY: [*FAIR, ["V@X", "population", "C@ "]],
+    Kind.SEVERAL_ENTITIES: [*FAIR, ["V@X", "borders", "C@Italy and C@Spain"]],
+    Kind.BROKEN_SET: [*FAIR, ["V@X", "borders", 'C@{"Italy | Spain}']],
+    Kind.REPEATED_MEMBER: [*FAIR, ["V@X", "borders", "C@{Italy | Italy}"]],
+    Kind.CONSTANT_CONSTANT_EDGE: [*FAIR, ["C@Lyon", "river", "C@Rhone"]],
+    Kind.CONSTANT_BESIDE_TARGET: [*FAIR, ["C@Lyon", "pays in", "?"]],
+    Kind.REPEATED_ENTRY: [*FAIR, FAIR[0]],
+    Kind.ENTRY_ABOUT_ITSELF: [*FAIR, ["V@X", "borders", "V@X"]],
+    Kind.NO_TARGET: [["C@Lyon", "country", "V@X"]],
+    Kind.SEVERAL_TARGETS: [*FAIR, ["V@X", "capital", "?city"]],
+    Kind.DISCONNECTED: [*FAIR, ["C@Bonn", "country", "V@Y"]],
+    Kind.CYCLE: [*FAIR, ["V@X", "borders", "V@Y"], ["V@Y", "pays in", "?"]],
+    Kind.LEAF_VARIABLE: [*FAIR, ["V@X", "capital", "V@Y"]],
+}
+
+
+def _kinds(rows):
+    return {fault.kind for fault in check(rows)}
+
+
+def test_a_fair_row_has_no_fault():
+    assert check(FAIR) == ()
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_each_kind_of_fault_is_told_apart(kind):
+    assert _kinds(BROKEN[kind]) - {Kind.REPEATED_ENTRY} == {kind} - {Kind.REPEATED_ENTRY}
+    assert kind in _kinds(BROKEN[kind])
+    assert EXPLANATIONS[kind] in str(next(f for f in check(BROKEN[kind]) if f.kind == kind))
+
+
+def test_two_entries_between_the_same_variables_are_a_cycle():
+    twice = [*FAIR, ["?", "used in", "V@X"]]
+    assert [str(fault) for fault in check(twice)] == [
+        "cycle: variables in a cycle: no nested projections (? - V@X - ?)"
+    ]
+
+
+def test_a_constant_in_two_entries_closes_no_cycle():
+    shared = [["C@A", "r", "V@X"], ["C@A", "s", "V@Y"], ["V@X", "t", "?"], ["V@Y", "u", "?"]]
+    assert check(shared) == ()
+
+
+def test_what_cannot_be_read_is_named_with_its_place():
+    with pytest.raises(FormalismError, match="entry 3: entry_not_three_items") as caught:
+        parse(BROKEN[Kind.ENTRY_NOT_THREE_ITEMS])
+    assert [fault.entry for fault in caught.value.faults] == [2]
+
+
+@given(st.lists(NAMES.filter(str.strip), min_size=1, max_size=3, unique=True))
+def test_any_constants_can_be_written_and_read_back(names):
+    constant = Named(tuple(names))
+    assert parse_term(print_term(constant)) == constant
+
+
+@given(st.lists(st.tuples(NAMES, NAMES, NAMES).map(list), max_size=4))
+def test_rows_that_parse_print_as_they_were_read(rows):
+    marked = [[f"V@{row[0]}", row[1], f"C@{row[2]}"] for row in rows]
+    try:
+        entries = parse(marked)
+    except FormalismError:
+        return
+    assert parse(printed(entries)) == entries
+
+
+@pytest.mark.skipif(not ROWS.is_file(), reason="the public WebShaper rows are not here")
+def test_every_public_row_that_can_be_read_prints_as_it_was():
+    rows = [json.loads(line)["formalization"] for line in ROWS.open(encoding="utf-8")]
+    readable = [row for row in rows if all(fault.entry is None for fault in check(row))]
+    assert len(readable) > 100
+    for row in readable:
+        assert printed(parse(row)) == row
+        assert equivalent(parse(row), parse(_renamed(row, random.Random(0))))
+
+
+def _renamed(rows, rng):
+    """The same question with other names of variables, in another order."""
+    names = sorted({item for row in rows for item in (row[0], row[2]) if item.startswith("V@")})
+    fresh = rng.sample([f"V@N{number}" for number in range(len(names))], len(names))
+    new = dict(zip(names, fresh, strict=True))
+    changed = [[new.get(row[0], row[0]), row[1], new.get(row[2], row[2])] for row in rows]
+    return rng.sample(changed, len(changed))
+
+
+@given(QUERIES, st.integers(0, 100))
+def test_renaming_variables_keeps_the_question_and_a_changed_relation_does_not(query, seed):
+    names = {entity: entity for entity in _ids()}
+    rows = printed(entries_of(query, names))
+    renamed = parse(_renamed(rows, random.Random(seed)))
+    assert equivalent(parse(rows), renamed)
+    rows[-1][1] = "another relation"
+    assert not equivalent(parse(rows), renamed)
+
+
+def test_cycles_that_local_views_cannot_tell_apart_are_told_apart():
+    def cycle(names):
+        pairs = zip(names, [*names[1:], names[0]], strict=True)
+        return [[f"V@{a}", "r", f"V@{b}"] for a, b in pairs]
+
+    two_triangles = parse([*cycle("abc"), *cycle("def")])
+    hexagon = parse(cycle("abcdef"))
+    assert equivalent(hexagon, parse(cycle("fedcba")))
+    assert not equivalent(two_triangles, hexagon)
+
+
+def _ids():
+    return ["city:1", "city:2", "a | b", "x]", 'say "c"', "(", "é & f", "C"]
+
+
+@given(QUERIES)
+def test_a_query_survives_its_own_notation(query):
+    names = {entity: entity for entity in _ids()}
+    entries = entries_of(query, names)
+    assert parse(printed(entries)) == entries
+    assert canonical(query_of(entries, names)) == canonical(query)
+
+
+@pytest.fixture(scope="module")
+def random_graph():
+    rng = random.Random(0)
+    relations = ["capital", "time zone", "r(", "a & b"]
+    entities = [
+        Entity(name, name, "thing", hub=False, split="train", askable=True, document_id=name)
+        for name in _ids()
+    ]
+    return KnowledgeGraph(
+        entities,
+        [
+            Relation(name, name, "thing", "thing", functional=False, phrasings=("the {x}",))
+            for name in relations
+        ],
+        [
+            Triple(rng.choice(_ids()), relation, rng.choice(_ids()))
+            for relation in relations
+            for _ in range(12)
+        ],
+    )
+
+
+@given(query=QUERIES)
+def test_entries_have_the_answers_of_the_query_that_wrote_them(query, random_graph):
+    names = {entity: entity for entity in _ids()}
+    assert answers(entries_of(query, names), random_graph, names) == evaluate(query, random_graph)
+
+
+@given(start=IDS)
+def test_an_entry_is_answered_from_either_end(start, random_graph):
+    backward = parse([["?", "capital", f"C@{{{json.dumps(start)}}}"]])
+    found = defaultdict(set)
+    for triple in random_graph.triples():
+        if triple.relation == "capital":
+            found[triple.object].add(triple.subject)
+    assert answers(backward, random_graph, {start: start}) == found[start]
+
+
+def test_what_has_no_answer_is_refused_with_the_reason(random_graph):
+    with pytest.raises(FormalismError, match="cycle"):
+        answers(parse(BROKEN[Kind.CYCLE]), random_graph, {})
+    with pytest.raises(DataError, match="no entity named 'Lyon'"):
+        answers(parse(FAIR), random_graph, {})
+    with pytest.raises(DataError, match="no relation 'currency'; it has a & b, capital"):
+        answers(parse([["V@X", "currency", "?"], ["C@(", "r(", "V@X"]]), random_graph, {"(": "("})
+    with pytest.raises(DataError, match="leads away from the target"):
+        query_of(parse([["?", "capital", "V@X"], ["C@(", "r(", "V@X"]]), {"(": "("})
+
+
+def test_structure_counts_what_hangs_from_the_target():
+    rows = [*FAIR, ["V@X", "borders", "V@Y"], ["V@Y", "language", "C@German"]]
+    assert structure_of(parse(rows))._asdict() == {
+        "entries": 4,
+        "variables": 2,
+        "constants": 2,
+        "depth": 3,
+        "branching": 2,
+    }
+
+
+def test_projection_depth_is_the_depth_of_its_entries():
+    query = Projection("capital", Projection("r(", Projection("a & b", Constant("("))))
+    assert structure_of(entries_of(query, {"(": "("})).depth == 3
+
+
+def _hostile(rng, depth=0):
+    """Anything that a model may write where a formalization is expected."""
+    draw = rng.random()
+    if depth > 3 or draw < 0.2:
+        return rng.choice([None, True, -1, 1e300, float("nan"), "", "V@X", {"V@X": []}])
+    if draw < 0.4:
+        return [_hostile(rng, depth + 1) for _ in range(rng.randrange(4))]
+    length = 3 if rng.random() < 0.95 else rng.randrange(6)
+    return [[_hostile_item(rng) for _ in range(length)] for _ in range(rng.randrange(1, 6))]
+
+
+def _hostile_item(rng):
+    if rng.random() < 0.85:
+        return rng.choice(["?", "?T", "V@X", "V@Y", "C@a", "C@b", "C@{a | b}", "r", "V@Z"])
+    return "".join(rng.choices('VC@?{}|" ab\\\n\x00\ud800', k=rng.randrange(8)))
+
+
+def test_nothing_that_a_model_writes_crashes_or_passes_unseen():
+    rng = random.Random(0)
+    num_fair = 0
+    for _ in range(10_000):
+        rows = _hostile(rng)
+        if check(rows):
+            continue
+        num_fair += 1
+        ends = [item for row in rows for item in (row[0], row[2])]
+        assert all(len(row) == 3 and row[1].strip() for row in rows)
+        assert all(end[:2] in ("V@", "C@") or end[:1] == "?" for end in ends)
+        assert len({end for end in ends if end[:1] == "?"}) == 1
+        assert not any(row[0][:2] == row[2][:2] == "C@" for row in rows)
+        assert parse(printed(parse(rows))) == parse(rows)
+    assert 10 < num_fair < 1000
