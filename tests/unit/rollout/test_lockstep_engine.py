@@ -248,3 +248,32 @@ def test_a_drawn_kind_has_the_logprob_of_the_mixture():
                 expected = 0.5 * expected + (0.25 if token in kinds else 0.0)
             assert torch.tensor(logprobs[place]).exp() == pytest.approx(float(expected), rel=1e-3)
     assert chosen
+
+
+@pytest.mark.parametrize("turns_of_the_loop", range(1, 9))
+def test_a_cancelled_sample_leaves_the_other_sessions_and_its_slot_alone(turns_of_the_loop):
+    async def leave(engine):
+        session = await engine.open(PROMPTS[0], Sampling(temperature=1.0, seed=0))
+        try:
+            await session.sample(max_tokens=2)
+        finally:
+            session.close()
+
+    async def cancel_one(engine):
+        left = asyncio.create_task(leave(engine))
+        stayed = asyncio.create_task(turns(PROMPTS[1])(engine))
+        for _ in range(turns_of_the_loop):
+            await asyncio.sleep(0)
+        left.cancel()
+        return await stayed
+
+    ((context, _, _),) = run_sessions(engine_over(stop_rule=NEVER), cancel_one)
+    ((alone, _, _),) = run_sessions(engine_over(stop_rule=NEVER), turns(PROMPTS[1]))
+    assert context == alone
+
+
+def test_the_count_of_unique_tokens_does_not_remember_prompts_for_ever(monkeypatch):
+    monkeypatch.setattr("espalier.rollout.engines.lockstep._MAX_KNOWN", 2)
+    engine = engine_over()
+    run_sessions(engine, *(turns([30 + number]) for number in range(8)))
+    assert len(engine._known) <= 2

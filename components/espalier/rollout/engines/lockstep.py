@@ -31,6 +31,9 @@ from espalier.rollout.engines.slots import Prompt, Slots
 _MAX_STEP_TOKENS = 4096
 """No further row begins to read in a step that has so many tokens: bounds the step's memory."""
 
+_MAX_KNOWN = 100_000
+"""Prompts after which the count of unique ones begins anew: a server runs for weeks."""
+
 
 class LockstepSession:
     """One context of a `LockstepEngine`."""
@@ -92,9 +95,7 @@ class LockstepEngine:
         prompt = tuple(prompt_ids)
         assert prompt, "a context begins with at least one token"
         slot = await self._slots.take(prompt)
-        if prompt not in self._known:
-            self._known.add(prompt)
-            self.counters.unique += len(prompt)
+        self._count_prompt(prompt)
         self._rows.open(slot, prompt, sampling)
         self._prefixes.opened(slot, prompt)
         return LockstepSession(self, slot)
@@ -137,7 +138,7 @@ class LockstepEngine:
         self._rows = RowState(self._max_rows)
         self._prefixes = Prefixes(self._decoder, self._slots, first_spare=self._max_rows)
         self._actions: dict[int, asyncio.Future[Completion]] = {}
-        self._known: set[Prompt] = set()
+        self._known: set[int] = set()
         self._failure: BaseException | None = None
 
     async def _drive(self) -> None:
@@ -179,7 +180,17 @@ class LockstepEngine:
         for row in np.nonzero(is_over_N)[0].tolist():
             slot = int(slots_N[row])
             completion = self._rows.finish(slot, stopped=bool(is_stop_N[row]))
-            self._actions.pop(slot).set_result(completion)
+            action = self._actions.pop(slot)
+            if not action.done():  # cancelled, and its session not yet closed
+                action.set_result(completion)
+
+    def _count_prompt(self, prompt: Prompt) -> None:
+        """Count a prompt as unique work where no session had it yet; by hash, to stay small."""
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        if hash(prompt) not in self._known:
+            self._known.add(hash(prompt))
+            self.counters.unique += len(prompt)
 
     def _read(self, slots_N: Ints) -> Ready:
         """Forward everything that the rows have not read, or as much as a step takes."""
