@@ -1,5 +1,21 @@
 """Rewards: what an episode is worth, in named terms."""
 
 from espalier.rewards.answers import exact_match, fold_accents, normalize_answer, token_f1
+from espalier.rewards.boxed import final_answer, last_boxed
+from espalier.rewards.math_equivalence import MathJudge, MathJudgeError, math_equivalent
+from espalier.rewards.retool import retool_reward
+from espalier.rewards.verifying import is_right
 
-__all__ = ["exact_match", "fold_accents", "normalize_answer", "token_f1"]
+__all__ = [
+    "MathJudge",
+    "MathJudgeError",
+    "exact_match",
+    "final_answer",
+    "fold_accents",
+    "is_right",
+    "last_boxed",
+    "math_equivalent",
+    "normalize_answer",
+    "retool_reward",
+    "token_f1",
+]

@@ -17,7 +17,7 @@ class Message(BaseModel, frozen=True, extra="forbid"):
 class Verifier(BaseModel, frozen=True, extra="forbid"):
     """A deterministic check against the gold answer."""
 
-    kind: Literal["exact_match"] = "exact_match"
+    kind: Literal["exact_match", "math_equivalence"] = "exact_match"
     gold: tuple[str, ...] = Field(min_length=1)
     """Accepted answers; the first is the canonical one."""
 

@@ -1,0 +1,162 @@
+r"""Whether two mathematical answers mean the same, decided within a bounded time.
+
+Plain numbers are compared here, exactly. Everything else goes to math-verify (Kydlicek 2025, with
+latex2sympy2-extended) in a process of its own, which is killed when it takes too long: an answer
+such as 9^{9^{9^{9}}} is then wrong, and nobody has waited for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from fractions import Fraction
+from functools import lru_cache
+
+from espalier.artifacts import EspalierError
+from espalier.rewards.boxed import final_answer
+
+MAX_ANSWER_CHARACTERS = 400
+"""A longer one is wrong: no gold answer of the known sets comes near it."""
+
+_COMPARE_WITHIN_S = 5.0
+_START_WITHIN_S = 120.0
+"""Importing sympy takes about a second on an idle machine."""
+_PLAIN_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d{1,40})(?:\.\d{1,40})?")
+_IS_LATEX = re.compile(r"\$|\\\(|\\\[|\\boxed")
+
+
+class MathJudgeError(EspalierError):
+    """The comparing process cannot be used at all: nothing can be scored."""
+
+
+def math_equivalent(answer: str | None, gold: Iterable[str]) -> bool:
+    r"""Whether `answer` means the same as one of the accepted answers; no answer never does.
+
+    Args:
+        answer: LaTeX or plain text; of several `\boxed{...}` the last one counts.
+        gold: accepted answers, in the same forms.
+
+    Raises:
+        MathJudgeError: math-verify is not installed, or does not start.
+    """
+    if answer is None or len(answer) > MAX_ANSWER_CHARACTERS:
+        return False
+    said = final_answer(answer)
+    return bool(said) and any(_same(said, final_answer(accepted)) for accepted in gold)
+
+
+def _same(answer: str, gold: str) -> bool:
+    if answer == gold:
+        return True
+    numbers = _plain_number(answer), _plain_number(gold)
+    if numbers[0] is not None and numbers[1] is not None:
+        if numbers[0] == numbers[1]:
+            return True
+        if all(number.denominator == 1 for number in numbers if number is not None):
+            return False
+    return _compared(answer, gold)
+
+
+def _plain_number(text: str) -> Fraction | None:
+    """The exact value of a whole or decimal number, thousands separated by commas or not."""
+    bare = text.removeprefix("$").removesuffix("$").strip().removesuffix(".")
+    return Fraction(bare.replace(",", "")) if _PLAIN_NUMBER.fullmatch(bare) else None
+
+
+@lru_cache(maxsize=4096)
+def _compared(answer: str, gold: str) -> bool:
+    """The verdict of the process; the groups of a step say the same things again and again."""
+    return _judge().compare(_as_latex(answer), _as_latex(gold))
+
+
+def _as_latex(text: str) -> str:
+    return text if _IS_LATEX.search(text) else rf"\boxed{{{text}}}"
+
+
+@lru_cache(maxsize=1)
+def _judge() -> MathJudge:
+    """The one of this process."""
+    judge = MathJudge()
+    atexit.register(judge.close)
+    return judge
+
+
+class MathJudge:
+    """Asks the comparing process, one pair at a time; starts it, and after a kill starts another.
+
+    Args:
+        within_s: seconds that a comparison may take.
+    """
+
+    def __init__(self, within_s: float = _COMPARE_WITHIN_S) -> None:
+        self._within_s = within_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._turn = threading.Lock()
+
+    def compare(self, answer: str, gold: str) -> bool:
+        """Whether math-verify takes the two for the same; False where it does not say in time.
+
+        Raises:
+            MathJudgeError: the process does not start.
+        """
+        with self._turn:
+            process = self._process or self._started()
+            request = json.dumps({"answer": answer, "gold": gold}).encode() + b"\n"
+            verdict = _exchange(process, request, self._within_s)
+            if verdict is None:
+                self.close()
+            return verdict == b"true"
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-m", "espalier.rewards.math_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env={},
+        )
+        if _exchange(self._process, b"", _START_WITHIN_S) != b"ready":
+            self._process.kill()
+            _, said = self._process.communicate()
+            self._process = None
+            raise MathJudgeError(
+                "answers cannot be compared: math-verify does not start "
+                f"({said.decode(errors='replace').strip()[-400:]}). Install espalier again"
+            )
+        return self._process
+
+
+def _exchange(process: subprocess.Popen[bytes], request: bytes, within_s: float) -> bytes | None:
+    """Send a request and read the line that answers it; None where none comes in time."""
+    assert process.stdin is not None, "the process is started with pipes"
+    assert process.stdout is not None, "the process is started with pipes"
+    deadline, received = time.monotonic() + within_s, b""
+    try:
+        process.stdin.write(request)
+    except BrokenPipeError:
+        return None
+    while not received.endswith(b"\n"):
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or not select.select([process.stdout], [], [], left_s)[0]:
+            return None
+        data = os.read(process.stdout.fileno(), 4096)
+        if not data:
+            return None
+        received += data
+    return received.strip()

@@ -1,0 +1,26 @@
+"""ReTool's reward: plus or minus one for the final answer (Feng et al. 2025, arXiv:2504.11536)."""
+
+from __future__ import annotations
+
+_LEAST_PENALTY = -0.6
+_TURNS_WITHOUT_CREDIT = 2
+
+
+def retool_reward(*, correct: bool, num_messages: int, credit_per_message: float = 0.0) -> float:
+    """The outcome of one episode, in [-1, 1] for an episode that has at least two messages.
+
+    Args:
+        correct: whether the final answer is right.
+        num_messages: of the conversation, prompt and observations included.
+        credit_per_message: what a wrong answer is forgiven for each message beyond two, up to a
+            reward of -0.6. The paper forgives nothing; verl's recipe (retool/retool.py,
+            compute_score) forgives 0.05, so that a policy goes on calling the interpreter before
+            it has learned to profit from it.
+
+    Returns:
+        1 for a right answer, else -1 and the credit.
+    """
+    if correct:
+        return 1.0
+    credit = credit_per_message * (num_messages - _TURNS_WITHOUT_CREDIT)
+    return min(_LEAST_PENALTY, -1.0 + credit) if credit_per_message else -1.0

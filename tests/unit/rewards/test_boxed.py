@@ -1,0 +1,26 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from espalier.rewards import final_answer, last_boxed
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"\boxed{84}", "84"),
+        (r"so \boxed{\frac{1}{2}} it is", r"\frac{1}{2}"),
+        (r"\boxed{3}, no: \boxed{ 4 }", "4"),
+        (r"\boxed{7} and \boxed{8", "7"),
+        ("84", "84"),
+        (r"\boxed{}", r"\boxed{}"),
+    ],
+)
+def test_the_last_whole_box_holds_the_answer(text, answer):
+    assert final_answer(text) == answer
+
+
+@given(st.text(alphabet=r"\boxed{}1 ", max_size=60))
+def test_whatever_is_written_a_box_is_balanced_or_none(text):
+    found = last_boxed(text)
+    assert found is None or found.count("{") == found.count("}")

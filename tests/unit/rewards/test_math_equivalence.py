@@ -1,0 +1,126 @@
+"""The verifier of mathematical answers, on upstream's cases and on hostile ones."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from espalier.rewards import MathJudge, is_right, math_equivalent
+from espalier.tasks import Verifier
+
+CASES = Path(__file__).resolve().parents[4] / "shared" / "data" / "math_equivalence"
+NEEDS_CASES = pytest.mark.skipif(not CASES.is_dir(), reason=f"{CASES} is not here")
+
+OTHER_OPTIONS = {
+    ("test_number_extraction", 2),  # numbers as text: blanks and commas mean other things in LaTeX
+    ("test_number_extraction", 5),
+    ("test_number_extraction", 6),
+    ("test_complex_math_expressions", 13),  # two digits of precision instead of six
+    ("test_set_rel_assymetry", 2),  # a set may be written as a relation
+    ("test_strict_variable_comparison", 1),  # the name of a variable does not count
+    ("test_latex_notation", 6),  # text before the answer is refused there
+}
+"""Cases that upstream runs with options which the verifier does not take."""
+SEVERAL_ANSWERS = {
+    ("test_boxed", 0),
+    ("test_math_extraction_additional_cases", 27),
+    ("test_numina_cases", 12),
+    *(("test_open_thoughts", case) for case in (12, 13, 14, 18, 19, 23, 24, 25, 26)),
+}
+"""Cases that spread one answer over several boxes: the last box alone is the answer here."""
+
+
+def short_cases():
+    if not CASES.is_dir():
+        return []
+    cases = json.loads((CASES / "math_verify_cases.json").read_bytes())
+    named = [(case["source"].rpartition("::")[2], case["case"], case) for case in cases]
+    return [
+        pytest.param(case, id=f"{name}-{number}")
+        for name, number, case in named
+        if len(case["prediction"]) <= 200 and (name, number) not in OTHER_OPTIONS | SEVERAL_ANSWERS
+    ]
+
+
+@NEEDS_CASES
+@pytest.mark.parametrize("case", short_cases())
+def test_agrees_with_math_verify_on_its_own_cases(case):
+    assert math_equivalent(case["prediction"], [case["gold"]]) == case["expected"]
+
+
+@NEEDS_CASES
+def test_agrees_with_the_cases_of_the_math_data_set():
+    cases = json.loads((CASES / "hendrycks_math_equivalence.json").read_bytes())
+    assert all(math_equivalent(c["str1"], [c["str2"]]) == c["expected"] for c in cases)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "expected"),
+    [
+        ("84", "84", True),
+        (r"\boxed{84}", "84", True),
+        ("84.0", "84", True),
+        ("1,234", "1234", True),
+        ("$15", "15", True),
+        ("-7", "7", False),
+        ("85", "84", False),
+        ("8 4", "84", False),
+        ("", "0", False),
+        ("84" * 300, "84", False),
+        (r"\boxed{\frac{14}{4}}", "3.5", True),
+        ("seven", "7", False),
+        (None, "7", False),
+    ],
+)
+def test_numbers_are_compared_by_value(answer, gold, expected):
+    assert math_equivalent(answer, [gold]) is expected
+
+
+def test_any_accepted_answer_will_do():
+    assert is_right("0.5", Verifier(kind="math_equivalence", gold=("x", r"\frac{1}{2}")))
+
+
+def test_the_kind_of_verifier_decides():
+    assert is_right("The Lyon", Verifier(gold=("lyon",)))
+    assert not is_right("2/4", Verifier(gold=("1/2",)))
+
+
+@pytest.fixture(scope="module")
+def judge():
+    judge = MathJudge(within_s=10.0)
+    yield judge
+    judge.close()
+
+
+def test_an_answer_that_never_ends_is_wrong_in_time_and_harms_no_other():
+    judge = MathJudge(within_s=1.0)
+    try:
+        judge.compare("1", "2")
+        started = time.monotonic()
+        assert not judge.compare(r"\boxed{\int_0^1 x^{x^{x^x}} dx}", r"\boxed{2}")
+        assert time.monotonic() - started < 5.0
+        assert any(judge.compare(r"\boxed{\frac{2}{4}}", r"\boxed{0.5}") for _ in range(4))
+    finally:
+        judge.close()
+
+
+HOSTILE = (
+    "__import__('os').system('touch /tmp/espalier-was-here')",
+    "2}$ \\input{/etc/passwd} ${",
+    "\x00\x00",
+    "{" * 200,
+    "\\boxed" * 40,
+    "lambda: 0",
+    "1/0",
+    "(" * 150 + "2" + ")" * 150,
+    "\ud800",
+    "\n".join("9" * 9),
+)
+
+
+@pytest.mark.parametrize("answer", HOSTILE)
+def test_hostile_answers_are_wrong_and_nothing_is_run(judge, answer):
+    assert not judge.compare(answer, r"\boxed{3}")
+    assert not Path("/tmp/espalier-was-here").exists()
+    assert judge.compare(r"\boxed{\frac{2}{4}}", r"\boxed{0.5}")
