@@ -11,12 +11,22 @@ from espalier.artifacts.errors import (
     PolicyError,
     ProfileError,
     RegistryError,
+    ServingError,
+    StorageAwayError,
+    StorageError,
 )
-from espalier.artifacts.manifest import Manifest, Provenance, read_manifest
-from espalier.artifacts.publish import Draft, open_artifact, publishing, work_dir
+from espalier.artifacts.manifest import MANIFEST_NAME, Manifest, Provenance, read_manifest
+from espalier.artifacts.publish import (
+    Draft,
+    open_artifact,
+    publishing,
+    replace_directory,
+    work_dir,
+)
 from espalier.artifacts.tracker import NullTracker, Progress, Tracker
 
 __all__ = [
+    "MANIFEST_NAME",
     "ArtifactError",
     "DataError",
     "Draft",
@@ -31,6 +41,9 @@ __all__ = [
     "Progress",
     "Provenance",
     "RegistryError",
+    "ServingError",
+    "StorageAwayError",
+    "StorageError",
     "Tracker",
     "content_digest",
     "file_digest",
@@ -38,6 +51,7 @@ __all__ = [
     "open_artifact",
     "publishing",
     "read_manifest",
+    "replace_directory",
     "tree_digest",
     "work_dir",
 ]

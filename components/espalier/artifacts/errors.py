@@ -9,6 +9,9 @@ EspalierError             one clear message: what, where, what to do; the CLI pr
 +-- EngineError           an inference server that is away, or answers what it should not
 +-- RegistryError         the tracking server is away, or a promotion is refused
 +-- ManifestError         a name or setting that no object of a cluster can have
++-- ServingError          an address that cannot be served on, a Deployment that cannot be rolled
++-- StorageError          a place for artifacts that refuses, or cannot be one
+    +-- StorageAwayError  it did not answer for minutes: later the same command may succeed
 """
 
 
@@ -46,3 +49,15 @@ class RegistryError(EspalierError):
 
 class ManifestError(EspalierError):
     """A name or setting that no object of a cluster can have."""
+
+
+class StorageError(EspalierError):
+    """A place for artifacts that refuses what was asked, or cannot be one."""
+
+
+class StorageAwayError(StorageError):
+    """A place for artifacts did not answer for minutes; the same command may succeed later."""
+
+
+class ServingError(EspalierError):
+    """An endpoint that cannot start, or a serving Deployment that cannot be read or changed."""

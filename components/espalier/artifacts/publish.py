@@ -56,7 +56,7 @@ def publishing(output_dir: Path, provenance: Provenance) -> Generator[Draft]:
         created = datetime.now(UTC).isoformat(timespec="seconds")
         manifest = describe(draft_dir, provenance, draft.rows, created)
         _write_durably(draft_dir / MANIFEST_NAME, manifest.model_dump_json(indent=2))
-        _replace_directory(draft_dir, output_dir)
+        replace_directory(draft_dir, output_dir)
     except OSError as error:
         raise _explained(error, output_dir) from error
     finally:
@@ -102,8 +102,8 @@ def _write_durably(path: Path, text: str) -> None:
         os.fsync(stream.fileno())
 
 
-def _replace_directory(draft_dir: Path, output_dir: Path) -> None:
-    """One rename where nothing stood before; a former artifact steps aside first."""
+def replace_directory(draft_dir: Path, output_dir: Path) -> None:
+    """Put a finished draft in its place: one rename, before which a former artifact steps aside."""
     if output_dir.exists():
         former = output_dir.with_name(f".{output_dir.name}.former")
         shutil.rmtree(former, ignore_errors=True)

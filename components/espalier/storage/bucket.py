@@ -1,0 +1,194 @@
+"""An artifact in S3: the objects below a prefix, of which the manifest is written last."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shutil
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from pydantic import ValidationError
+
+from espalier.artifacts import (
+    MANIFEST_NAME,
+    ArtifactError,
+    Manifest,
+    open_artifact,
+    read_manifest,
+    replace_directory,
+)
+from espalier.artifacts.digests import integrity_digest
+from espalier.storage.download import PARTIAL_SUFFIX, download
+from espalier.storage.requests import TRANSFERS, S3Requests
+from espalier.storage.settings import S3Settings
+from espalier.storage.upload import upload
+from espalier.storage.writing import writing
+
+
+class S3Place:
+    """The objects below s3://bucket/prefix/."""
+
+    def __init__(self, settings: S3Settings, bucket: str, prefix: str) -> None:
+        self._requests = S3Requests(settings)
+        self._bucket, self._prefix = bucket, prefix
+        self.uri = f"s3://{bucket}/{prefix}"
+
+    def manifest(self) -> Manifest | None:
+        """The manifest of what is published here, or None where nothing is whole.
+
+        Raises:
+            ArtifactError: it is not a manifest.
+            StorageError: the server refuses, or is away.
+        """
+        content = self._read(MANIFEST_NAME)
+        return None if content is None else self._parsed(content)
+
+    def fetch(self, destination: Path) -> Manifest:
+        """Copy the artifact to the folder `destination`; the same call goes on after a kill.
+
+        Raises:
+            ArtifactError: nothing is published here, or a file has other bytes.
+            StorageError: the server refuses, is away, or `destination` cannot be written.
+        """
+        content = self._read(MANIFEST_NAME)
+        if content is None:
+            raise ArtifactError(
+                f"{self.uri}: no {MANIFEST_NAME}, so no stage finished writing there. Run the "
+                "stage that makes it, or correct the URI"
+            )
+        manifest = self._parsed(content)
+        if (destination / MANIFEST_NAME).is_file() and read_manifest(destination) == manifest:
+            return open_artifact(destination)
+        with writing(destination):
+            self._fetch_files(manifest, content, destination)
+        return manifest
+
+    def publish(self, directory: Path) -> Manifest:
+        """Copy a published artifact of this machine here, in the place of what was here before.
+
+        While files change there is no manifest, so no reader takes a mixture for an artifact.
+
+        Raises:
+            ArtifactError: `directory` is no whole artifact.
+            StorageError: the server refuses, or is away; the same call goes on where this stood.
+        """
+        manifest = open_artifact(directory)
+        content = self._read(MANIFEST_NAME)
+        if content is not None:
+            if content == (directory / MANIFEST_NAME).read_bytes():
+                return manifest
+            self._remove(self._key(MANIFEST_NAME))
+        _at_once(
+            partial(upload, self._requests, directory / name, self._bucket, self._key(name))
+            for name in manifest.files
+        )
+        kept = {self._key(name) for name in manifest.files}
+        for key in self._listed():
+            if key not in kept:
+                self._remove(key)
+        self.write(MANIFEST_NAME, (directory / MANIFEST_NAME).read_bytes())
+        return manifest
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write one small object below the prefix.
+
+        Raises:
+            StorageError: the server refuses, or is away.
+        """
+        key = self._key(name)
+        md5 = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
+        self._requests.send(
+            f"write s3://{self._bucket}/{key}",
+            lambda: self._requests.client._put_object(
+                self._bucket, key, content, {"Content-MD5": md5}
+            ),
+        )
+
+    def _fetch_files(self, manifest: Manifest, content: bytes, destination: Path) -> None:
+        """Fill a draft beside `destination`, which is kept over kills, and rename it at the end."""
+        draft = destination.with_name(f".{destination.name}.fetch")
+        draft.mkdir(parents=True, exist_ok=True)
+        _drop_others(draft, {*manifest.files, *(n + PARTIAL_SUFFIX for n in manifest.files)})
+        _at_once(
+            partial(download, self._requests, self._bucket, self._key(name), draft / name, digest)
+            for name, digest in manifest.files.items()
+        )
+        (draft / MANIFEST_NAME).write_bytes(content)
+        replace_directory(draft, destination)
+
+    def _read(self, name: str) -> bytes | None:
+        key = self._key(name)
+
+        def received() -> bytes:
+            response = self._requests.client.get_object(self._bucket, key)
+            try:
+                return response.read()
+            finally:
+                response.close()
+                response.release_conn()
+
+        return self._requests.send_or_none(f"read s3://{self._bucket}/{key}", received)
+
+    def _parsed(self, content: bytes) -> Manifest:
+        """A manifest whose files lie below it: it comes from elsewhere, and decides where to write.
+
+        Raises:
+            ArtifactError: it is none, was edited, or names a file outside of the artifact.
+        """
+        where = f"{self.uri}/{MANIFEST_NAME}"
+        try:
+            manifest = Manifest.model_validate_json(content)
+        except ValidationError as error:
+            raise ArtifactError(
+                f"{where}: not a manifest ({error.errors()[0]['msg']}). Delete the artifact and "
+                "run the stage that makes it again"
+            ) from error
+        for name in manifest.files:
+            path = PurePosixPath(name)
+            climbs = path.is_absolute() or ".." in path.parts or not path.parts
+            if climbs or path.as_posix() != name or "\0" in name:
+                raise ArtifactError(f"{where}: names the file {name!r}, outside of the artifact")
+        if integrity_digest(manifest.files) != manifest.integrity:
+            raise ArtifactError(f"{where}: edited after publishing")
+        return manifest
+
+    def _listed(self) -> list[str]:
+        """Keys of the objects below the prefix."""
+        client, below = self._requests.client, f"{self._prefix}/"
+        found = self._requests.send(
+            f"list {self.uri}",
+            lambda: list(client.list_objects(self._bucket, prefix=below, recursive=True)),
+        )
+        return [item.object_name for item in found if item.object_name]
+
+    def _remove(self, key: str) -> None:
+        self._requests.send_or_none(
+            f"delete s3://{self._bucket}/{key}",
+            lambda: self._requests.client.remove_object(self._bucket, key),
+        )
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}"
+
+
+def _drop_others(folder: Path, names: set[str]) -> None:
+    """Remove what fetching another version left; a file may stand where a folder goes."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir():
+            if not any(path.iterdir()):
+                shutil.rmtree(path)
+        elif path.relative_to(folder).as_posix() not in names:
+            path.unlink()
+
+
+def _at_once(transfers: Iterable[Callable[[], None]]) -> None:
+    """Run the transfers, some at a time; the first that fails ends those that have not begun."""
+    pool = ThreadPoolExecutor(max_workers=TRANSFERS, thread_name_prefix="s3")
+    try:
+        for running in [pool.submit(transfer) for transfer in transfers]:
+            running.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,149 @@
+"""The door to S3: one client, time-outs, repetition while the server is away, errors in words.
+
+Whatever is logged or raised here names server, bucket and key, and never a header: that is where
+the signature is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+from xml.etree.ElementTree import ParseError
+
+import urllib3
+from minio import Minio
+from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
+from urllib3.exceptions import HTTPError, SSLError
+
+from espalier.artifacts import StorageAwayError, StorageError
+
+if TYPE_CHECKING:
+    from espalier.storage.settings import S3Settings
+
+Answer = TypeVar("Answer")
+
+TRANSFERS = 4
+"""Files on their way at once: one connection to S3 carries a tenth of what a node can."""
+_CONNECT_TIMEOUT_S = 10.0
+_TRANSIENT = frozenset(
+    {
+        "BadDigest", "IncompleteBody", "InternalError", "OperationAborted", "RequestTimeout",
+        "ServiceUnavailable", "SlowDown", "XAmzContentSHA256Mismatch", "XMinioServerNotInitialized",
+    }
+)  # fmt: skip
+"""Codes of refusals that the same request may not meet again; a body damaged on its way is one."""
+_CREDENTIALS = frozenset(
+    {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
+)
+_MISSING = frozenset({"NoSuchKey", "NoSuchUpload"})
+
+_log = logging.getLogger(__name__)
+
+
+class S3Requests:
+    """Sends requests to one server, and repeats what failed for a reason that passes."""
+
+    def __init__(self, settings: S3Settings) -> None:
+        patience = settings.patience
+        self._settings = settings
+        self.client = Minio(
+            settings.host,
+            access_key=settings.access_key,
+            secret_key=settings.secret_key,
+            session_token=settings.session_token,
+            secure=settings.is_encrypted,
+            region=settings.region,  # known, so no bucket is asked for it first
+            http_client=urllib3.PoolManager(
+                timeout=urllib3.Timeout(connect=_CONNECT_TIMEOUT_S, read=patience.timeout_s),
+                maxsize=TRANSFERS,
+                retries=False,  # `send` repeats: it also repeats what breaks off inside a body
+                ca_certs=settings.ca_bundle or os.environ.get("SSL_CERT_FILE"),
+            ),
+        )
+
+    def send(self, what: str, request: Callable[[], Answer]) -> Answer:
+        """The answer to `request`, repeated while the server is away.
+
+        Args:
+            what: for messages, such as "read s3://bucket/key".
+            request: may be called several times.
+
+        Raises:
+            StorageAwayError: no usable answer for `patience.total_s`.
+            StorageError: the server refuses.
+        """
+        patience = self._settings.patience
+        pause_s, deadline = patience.first_pause_s, None
+        while True:
+            try:
+                return request()
+            except (HTTPError, MinioException, ParseError) as error:
+                if not _is_transient(error):
+                    raise self._refusal(what, error) from error
+                now = time.monotonic()
+                deadline = now + patience.total_s if deadline is None else deadline
+                if now + pause_s > deadline:
+                    raise StorageAwayError(
+                        f"{self._settings.endpoint}: could not {what} for "
+                        f"{patience.total_s:g} s, last because of {_named(error)}. Look after the "
+                        "S3 server, or correct AWS_ENDPOINT_URL_S3; then run the same command again"
+                    ) from error
+                _log.warning(
+                    "%s: could not %s (%s), next attempt in %g s",
+                    self._settings.endpoint, what, _named(error), pause_s,
+                )  # fmt: skip
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, patience.longest_pause_s)
+
+    def send_or_none(self, what: str, request: Callable[[], Answer]) -> Answer | None:
+        """The answer to `request`; None where its object, or upload, is not there."""
+
+        def asked() -> Answer | None:
+            try:
+                return request()
+            except S3Error as error:
+                if error.code in _MISSING:
+                    return None
+                raise
+
+        return self.send(what, asked)
+
+    def _refusal(self, what: str, error: Exception) -> StorageError:
+        code = error.code if isinstance(error, S3Error) else None
+        if code == "NoSuchBucket":
+            remedy = "There is no such bucket: create it, or correct the URI"
+        elif code in _MISSING:
+            remedy = "There is no such object"
+        elif code == "AccessDenied":
+            remedy = "The credentials do not allow it"
+        elif code in _CREDENTIALS:
+            remedy = (
+                "The server does not accept the credentials: correct AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY, or the credentials file"
+            )
+        elif code == "RequestTimeTooSkewed":
+            remedy = "The clocks of this machine and of the server differ: set them"
+        else:
+            remedy = "Is AWS_ENDPOINT_URL_S3 an S3 server?"
+        return StorageError(
+            f"{self._settings.endpoint}: could not {what} ({_named(error)}). {remedy}"
+        )
+
+
+def _is_transient(error: Exception) -> bool:
+    if isinstance(error, S3Error):
+        return error.code in _TRANSIENT or error.response.status in (408, 429, 500, 502, 503, 504)
+    if isinstance(error, ServerError):
+        return error.status_code >= 500
+    if isinstance(error, InvalidResponseError):  # its status has no public name
+        return error._code >= 500
+    return isinstance(error, HTTPError | ParseError) and not isinstance(error, SSLError)
+
+
+def _named(error: Exception) -> str:
+    if isinstance(error, S3Error):
+        return f"{error.code}: {error.message}" if error.message else f"{error.code}"
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,123 @@
+"""Where S3 is and who asks: what the environment and the credentials file say."""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from espalier.artifacts import StorageError
+
+_AMAZON = "https://s3.{region}.amazonaws.com"
+_DEFAULT_REGION = "us-east-1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a server that is away, or answers with a fault of its own, is asked again."""
+
+    first_pause_s: float = 0.5
+    longest_pause_s: float = 8.0
+    total_s: float = 120.0
+    """A restart of an S3 server takes seconds to a minute; training may wait for that."""
+    timeout_s: float = 60.0
+    """Silence on an open connection for this long is a fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Settings:
+    """An S3 server and credentials for it; neither key is ever shown."""
+
+    endpoint: str
+    region: str
+    access_key: str = field(repr=False)
+    secret_key: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    ca_bundle: str | None = None
+    patience: Patience = Patience()
+
+    @property
+    def host(self) -> str:
+        """Host, and port where there is one."""
+        return urlsplit(self.endpoint).netloc
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the connection is."""
+        return urlsplit(self.endpoint).scheme == "https"
+
+
+def s3_settings(environment: Mapping[str, str]) -> S3Settings:
+    """The settings under the names that every S3 client reads.
+
+    AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL (else Amazon's own), AWS_REGION or AWS_DEFAULT_REGION,
+    AWS_CA_BUNDLE; keys from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or
+    from the profile AWS_PROFILE of the file AWS_SHARED_CREDENTIALS_FILE (~/.aws/credentials).
+
+    Raises:
+        StorageError: an endpoint that is no address, or no credentials.
+    """
+    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    region = region or _DEFAULT_REGION
+    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    endpoint = (endpoint or _AMAZON.format(region=region)).rstrip("/")
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
+        raise StorageError(
+            "AWS_ENDPOINT_URL_S3 is not the address of an S3 server: write it as "
+            "https://HOST or http://HOST:PORT, without a path"
+        )
+    if "@" in parts.netloc:
+        raise StorageError(
+            "AWS_ENDPOINT_URL_S3 holds a user or password; credentials go into AWS_ACCESS_KEY_ID "
+            "and AWS_SECRET_ACCESS_KEY, or into a credentials file"
+        )
+    access_key, secret_key, session_token = _keys(environment)
+    return S3Settings(
+        endpoint=endpoint,
+        region=region,
+        access_key=access_key,
+        secret_key=secret_key,
+        session_token=session_token,
+        ca_bundle=environment.get("AWS_CA_BUNDLE"),
+    )
+
+
+def _keys(environment: Mapping[str, str]) -> tuple[str, str, str | None]:
+    access_key = environment.get("AWS_ACCESS_KEY_ID")
+    secret_key = environment.get("AWS_SECRET_ACCESS_KEY")
+    if access_key and secret_key:
+        return access_key, secret_key, environment.get("AWS_SESSION_TOKEN") or None
+    if access_key or secret_key:
+        missing = "AWS_SECRET_ACCESS_KEY" if access_key else "AWS_ACCESS_KEY_ID"
+        raise StorageError(f"{missing} is not set, while the other half of the credentials is")
+    return _keys_of_file(environment)
+
+
+def _keys_of_file(environment: Mapping[str, str]) -> tuple[str, str, str | None]:
+    home = Path(environment.get("HOME") or "/")
+    named = environment.get("AWS_SHARED_CREDENTIALS_FILE")
+    path = Path(named) if named else home / ".aws" / "credentials"
+    profile = environment.get("AWS_PROFILE") or "default"
+    file = configparser.RawConfigParser()
+    try:
+        found = file.read(path, encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError, OSError) as error:
+        # its text would repeat the line that does not parse, which may hold a key
+        raise StorageError(
+            f"{path}: cannot be read as a credentials file ({type(error).__name__})"
+        ) from None
+    if not found:
+        raise StorageError(
+            f"no S3 credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write {path}"
+        )
+    try:
+        section = file[profile]
+        keys = section["aws_access_key_id"], section["aws_secret_access_key"]
+    except KeyError as error:
+        raise StorageError(
+            f"{path}: no {error} for the profile {profile}; set AWS_PROFILE to one that has it"
+        ) from None
+    return *keys, section.get("aws_session_token")

@@ -1,0 +1,12 @@
+import pytest
+
+from espalier.storage import upload
+from tests.s3_stand_in import MIN_PART_BYTES, s3_stand_in
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    """The stand-in; parts are as small as S3 allows, so that large files need not be large."""
+    monkeypatch.setattr(upload, "PART_BYTES", MIN_PART_BYTES)
+    with s3_stand_in() as stand_in:
+        yield stand_in

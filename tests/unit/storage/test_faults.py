@@ -1,0 +1,264 @@
+"""What a server may do to us: be away, be slow, break off, damage, refuse."""
+
+import logging
+import os
+import threading
+
+import pytest
+
+from espalier.artifacts import ArtifactError, StorageAwayError, StorageError
+from espalier.storage.requests import S3Requests
+from espalier.storage.upload import upload
+from tests.s3_stand_in import BUCKET, SECRET_KEY
+from tests.unit.storage.specimens import HASTY, artifact, files, s3_place, settings
+
+KEY = "runs/r17/knowledge"
+LARGE = (11 << 20) + 7
+
+
+@pytest.mark.parametrize("kind", ["error", "slow", "drop", "half", "lost"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "HEAD"])
+def test_a_fault_that_passes_is_survived(s3, tmp_path, method, kind):
+    artifact(tmp_path / "here")
+    s3.fail(method, "", kind, times=3)
+    place = s3_place(s3, patience=HASTY)
+    place.publish(tmp_path / "here")
+    s3.fail(method, "", kind, times=3)
+    place.fetch(tmp_path / "there")
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+
+
+@pytest.mark.parametrize(("method", "pattern"), [("POST", "uploads"), ("POST", "uploadId")])
+@pytest.mark.parametrize("kind", ["error", "drop", "lost"])
+def test_beginning_and_ending_of_an_upload_may_fail_too(s3, tmp_path, method, pattern, kind):
+    artifact(tmp_path / "here", {"weights": os.urandom(LARGE)})
+    s3.fail(method, pattern, kind, times=2)
+    place = s3_place(s3)
+    place.publish(tmp_path / "here")
+    place.fetch(tmp_path / "there")
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+
+
+def test_a_server_that_stays_away_is_named_with_what_was_asked_of_it(s3, tmp_path):
+    artifact(tmp_path / "here", {"rows": b"1"})
+    s3.fail("PUT", "rows", "error", times=99)
+    with pytest.raises(StorageAwayError) as caught:
+        s3_place(s3).publish(tmp_path / "here")
+    assert f"write s3://{BUCKET}/{KEY}/rows" in str(caught.value)
+    assert s3.endpoint in str(caught.value)
+    assert "InternalError" in str(caught.value)
+
+
+def test_nobody_listening_is_a_server_that_is_away(s3, tmp_path):
+    place = s3_place(s3, endpoint="http://127.0.0.1:9")
+    with pytest.raises(StorageAwayError, match=r"127\.0\.0\.1:9"):
+        place.manifest()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"access_key": "nobody"}, "does not accept the credentials"),
+        ({"secret_key": "wrong"}, "does not accept the credentials"),
+    ],
+)
+def test_refused_credentials_are_said_at_once_and_not_shown(s3, changes, message):
+    with pytest.raises(StorageError, match=message) as caught:
+        s3_place(s3, **changes).manifest()
+    assert not isinstance(caught.value, StorageAwayError)
+    assert len(s3.requests) == 1
+    assert all(secret not in str(caught.value) for secret in (SECRET_KEY, "wrong"))
+
+
+def test_a_bucket_that_is_missing_is_named(s3):
+    s3.buckets.clear()
+    with pytest.raises(StorageError, match=rf"s3://{BUCKET}/.*create it"):
+        s3_place(s3).manifest()
+
+
+def test_an_address_that_is_no_s3_server_is_said(s3, monkeypatch):
+    import tests.s3_stand_in as module
+
+    def no_xml(*_):
+        return 404, {"Content-Type": "text/html"}, b"<html>not here</html>"
+
+    monkeypatch.setattr(module, "_handled", no_xml)
+    with pytest.raises(StorageError, match="an S3 server"):
+        s3_place(s3).manifest()
+
+
+def test_bytes_damaged_in_the_store_are_refused_and_leave_no_artifact(s3, tmp_path):
+    artifact(tmp_path / "here", {"rows": b"whole"})
+    place = s3_place(s3)
+    place.publish(tmp_path / "here")
+    s3.objects[f"{KEY}/rows"] = (b"other", "0")
+    with pytest.raises(ArtifactError, match=rf"s3://{BUCKET}/{KEY}/rows: its bytes"):
+        place.fetch(tmp_path / "there")
+    assert not (tmp_path / "there").exists()
+
+
+@pytest.mark.parametrize("name", ["../escaped", "/etc/escaped", "a/../../escaped", "a//b", "."])
+def test_a_manifest_cannot_name_files_outside_of_its_artifact(s3, tmp_path, name):
+    from espalier.artifacts.digests import content_digest, integrity_digest
+
+    manifest = artifact(tmp_path / "here", {"rows": b"1"})
+    named = {name: manifest.files["rows"]}
+    digests = {"integrity": integrity_digest(named), "content": content_digest(named)}
+    hostile = manifest.model_copy(update={"files": named, **digests})
+    s3.objects[f"{KEY}/manifest.json"] = (hostile.model_dump_json().encode(), "0")
+    with pytest.raises(ArtifactError, match="outside of the artifact"):
+        s3_place(s3).fetch(tmp_path / "deep" / "there")
+    assert not (tmp_path / "deep").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"files": 3}', b"\xff"])
+def test_what_is_no_manifest_is_said(s3, content):
+    s3.objects[f"{KEY}/manifest.json"] = (content, "0")
+    with pytest.raises(ArtifactError, match="not a manifest"):
+        s3_place(s3).manifest()
+
+
+def test_neither_log_nor_repr_shows_a_secret(s3, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    artifact(tmp_path / "here")
+    s3.fail("PUT", "", "error", times=2)
+    place = s3_place(s3, session_token="a-token-of-mine")
+    place.publish(tmp_path / "here")
+    shown = caplog.text + repr(settings(s3, session_token="a-token-of-mine")) + repr(vars(place))
+    assert "next attempt" in caplog.text
+    assert SECRET_KEY not in shown
+    assert "a-token-of-mine" not in shown
+    assert "Signature=" not in shown
+
+
+def test_readers_never_see_a_manifest_over_a_mixture_of_files(s3, tmp_path):
+    """While the second artifact is on its way, the first one's manifest is gone already."""
+    artifact(tmp_path / "first", {"rows": b"1"})
+    artifact(tmp_path / "second", {"rows": b"2"})
+    place = s3_place(s3)
+    place.publish(tmp_path / "first")
+    s3.fail("PUT", "rows", "error", times=99)
+    with pytest.raises(StorageAwayError):
+        place.publish(tmp_path / "second")
+    assert place.manifest() is None
+
+
+def test_the_manifest_travels_last(s3, tmp_path):
+    artifact(tmp_path / "here")
+    s3_place(s3).publish(tmp_path / "here")
+    written = [line for line in s3.requests if line.startswith("PUT")]
+    assert written[-1].endswith("/manifest.json")
+    assert sum(line.endswith("/manifest.json") for line in written) == 1
+
+
+def test_publishing_what_is_there_already_sends_nothing(s3, tmp_path):
+    artifact(tmp_path / "here")
+    place = s3_place(s3)
+    place.publish(tmp_path / "here")
+    s3.requests.clear()
+    place.publish(tmp_path / "here")
+    assert s3.methods() == {"GET": 1}
+
+
+def test_a_killed_publication_goes_on_with_the_files_and_parts_that_are_missing(s3, tmp_path):
+    artifact(tmp_path / "here", {"small": b"1", "weights": os.urandom(LARGE)})
+    s3.fail("PUT", "partNumber=3", "error", times=99)
+    with pytest.raises(StorageAwayError):
+        s3_place(s3).publish(tmp_path / "here")
+    s3.faults.clear()
+    s3.requests.clear()
+    place = s3_place(s3)
+    place.publish(tmp_path / "here")
+    assert s3.counted("PUT", "partNumber=") == 1
+    assert s3.counted("PUT", "/small") == 0
+    assert s3.buckets[BUCKET].uploads == {}
+    place.fetch(tmp_path / "there")
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+
+
+def test_parts_of_another_content_are_not_taken_for_this_one(s3, tmp_path):
+    requests = S3Requests(settings(s3))
+    first, second = os.urandom(LARGE), os.urandom(LARGE)
+    (tmp_path / "w").write_bytes(first)
+    s3.fail("PUT", "partNumber=3", "error", times=99)
+    with pytest.raises(StorageAwayError):
+        upload(requests, tmp_path / "w", BUCKET, "w")
+    s3.faults.clear()
+    (tmp_path / "w").write_bytes(second)
+    upload(requests, tmp_path / "w", BUCKET, "w")
+    assert s3.objects["w"][0] == second
+
+
+def test_left_over_uploads_of_the_same_object_are_forgotten(s3, tmp_path):
+    requests = S3Requests(settings(s3))
+    for _ in range(3):
+        requests.client._create_multipart_upload(BUCKET, "w", {})
+    requests.client._create_multipart_upload(BUCKET, "w-other", {})
+    (tmp_path / "w").write_bytes(os.urandom(LARGE))
+    upload(requests, tmp_path / "w", BUCKET, "w")
+    assert [key for key, _ in s3.buckets[BUCKET].uploads.values()] == ["w-other"]
+
+
+def test_a_download_that_breaks_off_goes_on_in_the_middle(s3, tmp_path):
+    artifact(tmp_path / "here", {"weights": os.urandom(3 << 20)})
+    place = s3_place(s3)
+    place.publish(tmp_path / "here")
+    s3.requests.clear()
+    s3.fail("GET", "weights", "half", times=4)
+    place.fetch(tmp_path / "there")
+    assert s3.counted("GET", "weights") == 5
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+
+
+def test_a_killed_fetch_goes_on_where_it_stood(s3, tmp_path):
+    content = os.urandom(3 << 20)
+    artifact(tmp_path / "here", {"rows": b"1", "weights": content})
+    place = s3_place(s3)
+    place.publish(tmp_path / "here")
+    draft = tmp_path / ".there.fetch"
+    draft.mkdir()
+    (draft / "rows").write_bytes(b"1")
+    (draft / "weights.partial").write_bytes(content[: 2 << 20])
+    (draft / "of-another-version").write_bytes(b"")
+    s3.requests.clear()
+    place.fetch(tmp_path / "there")
+    assert s3.counted("GET", "/rows") == 0
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+    assert not draft.exists()
+
+
+@pytest.mark.parametrize("left", [b"other bytes", b"", None])
+def test_what_an_older_version_left_half_fetched_does_no_harm(s3, tmp_path, left):
+    content = os.urandom(4000)
+    artifact(tmp_path / "here", {"weights": content})
+    place = s3_place(s3)
+    place.publish(tmp_path / "here")
+    draft = tmp_path / ".there.fetch"
+    draft.mkdir()
+    (draft / "weights.partial").write_bytes(content + b"more" if left is None else left)
+    place.fetch(tmp_path / "there")
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+
+
+def test_fetching_what_is_there_already_reads_the_manifest_alone(s3, tmp_path):
+    artifact(tmp_path / "here")
+    place = s3_place(s3)
+    place.publish(tmp_path / "here")
+    place.fetch(tmp_path / "there")
+    s3.requests.clear()
+    place.fetch(tmp_path / "there")
+    assert s3.methods() == {"GET": 1}
+
+
+def test_several_processes_may_read_at_once(s3, tmp_path):
+    artifact(tmp_path / "here")
+    s3_place(s3).publish(tmp_path / "here")
+    threads = [
+        threading.Thread(target=s3_place(s3).fetch, args=(tmp_path / f"there-{n}",))
+        for n in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(files(tmp_path / f"there-{n}") == files(tmp_path / "here") for n in range(6))

@@ -1,0 +1,101 @@
+"""One suite over every kind of place: a folder, the stand-in, and a real S3 server where one is."""
+
+import os
+
+import pytest
+
+from espalier.artifacts import ArtifactError, StorageError, open_artifact
+from espalier.storage import open_place
+from tests.s3_stand_in import BUCKET
+from tests.unit.storage.specimens import artifact, files, minio_uri
+
+pytestmark = pytest.mark.contract
+
+
+@pytest.fixture(params=["folder", "stand-in", "minio"])
+def place(request, tmp_path):
+    if request.param == "folder":
+        return open_place(str(tmp_path / "remote" / "knowledge"), {})
+    if request.param == "minio":
+        return open_place(minio_uri(), os.environ)
+    stand_in = request.getfixturevalue("s3")
+    return open_place(f"s3://{BUCKET}/runs/r17/knowledge", stand_in.environment)
+
+
+def test_what_is_fetched_is_what_was_published(place, tmp_path):
+    published = artifact(tmp_path / "here")
+    assert place.manifest() is None
+    assert place.publish(tmp_path / "here") == published
+    assert place.manifest() == published
+    assert place.fetch(tmp_path / "there") == published
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+    assert open_artifact(tmp_path / "there") == published
+
+
+def test_files_of_odd_names_and_sizes_arrive(place, tmp_path):
+    odd = {"empty": b"", "a b+c=d&e.txt": b"1", "\u00fcber/%41.bin": bytes(range(256))}
+    artifact(tmp_path / "here", odd)
+    place.publish(tmp_path / "here")
+    place.fetch(tmp_path / "there")
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+
+
+def test_a_file_of_several_parts_arrives(place, tmp_path):
+    artifact(tmp_path / "here", {"weights": os.urandom((17 << 20) + 7)})
+    place.publish(tmp_path / "here")
+    place.fetch(tmp_path / "there")
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+
+
+def test_publishing_again_replaces_and_leaves_nothing_of_the_former(place, tmp_path):
+    artifact(tmp_path / "first", {"kept": b"1", "changed": b"2", "gone": b"3", "a": b"file"})
+    artifact(tmp_path / "second", {"kept": b"1", "changed": b"4", "a/b": b"folder"})
+    place.publish(tmp_path / "first")
+    place.fetch(tmp_path / "there")
+    place.publish(tmp_path / "second")
+    place.fetch(tmp_path / "there")
+    assert files(tmp_path / "there") == files(tmp_path / "second")
+
+
+def test_a_damaged_artifact_is_not_published(place, tmp_path):
+    artifact(tmp_path / "here", {"rows": b"whole"})
+    (tmp_path / "here" / "rows").write_bytes(b"edit")
+    with pytest.raises(ArtifactError, match="rows"):
+        place.publish(tmp_path / "here")
+    assert place.manifest() is None
+
+
+def test_a_place_without_an_artifact_says_so(place, tmp_path):
+    with pytest.raises(ArtifactError, match=r"no manifest\.json"):
+        place.fetch(tmp_path / "there")
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said(place, tmp_path):
+    artifact(tmp_path / "here")
+    place.publish(tmp_path / "here")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot be written"):
+        place.fetch(tmp_path / "file" / "there")
+
+
+def test_a_note_is_no_artifact(place):
+    place.write("steps/usage.json", b"{}")
+    assert place.manifest() is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("gs://bucket/key", "gs:// is not read here"),
+        ("minio://bucket/key", "minio:// is not read here"),
+        ("s3://bucket", "BUCKET/KEY"),
+        ("s3:///key", "BUCKET/KEY"),
+        ("s3://Bucket/key", "BUCKET/KEY"),
+        ("s3://bucket/a//b", "empty part"),
+        ("s3://bucket/a/../b", "empty part"),
+    ],
+)
+def test_a_uri_that_names_no_place_is_refused(uri, message):
+    with pytest.raises(StorageError, match=message):
+        open_place(uri, {})
