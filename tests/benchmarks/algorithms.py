@@ -79,6 +79,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--set", nargs="*", default=[], help="further settings of the profile")
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -103,6 +104,7 @@ def _start(arm: Arm, options: argparse.Namespace) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tests.benchmarks.algorithms", "--arm", arm.name]
     for name in ("run", "profile", "out", "steps"):
         command += [f"--{name}", str(getattr(options, name))]
+    command += ["--set", *options.set]
     with (options.out / f"{arm.name}.log").open("wb") as log:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -122,6 +124,7 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
 
     settings = [f"seed={arm.seed}", f"training.steps={options.steps}", "threads=1"]
     settings += [f"training.evaluate_every={EVALUATE_EVERY}", *SETTINGS.get(arm.preset, ())]
+    settings += options.set
     if arm.preset != WARM:
         settings.append(f"training.algorithm.preset={arm.preset}")
     profile = load_profile(options.profile, settings)
@@ -158,7 +161,8 @@ def held_out(policy: Policy, inputs: Inputs, profile: Profile) -> list[bool]:
 
 def asked(options: argparse.Namespace) -> dict[str, object]:
     """What makes two results comparable."""
-    return {"run": str(options.run), "profile": str(options.profile), "steps": options.steps}
+    named = {"run": str(options.run), "profile": str(options.profile), "set": options.set}
+    return {**named, "steps": options.steps}
 
 
 def report(arms: list[Arm], options: argparse.Namespace) -> None:
