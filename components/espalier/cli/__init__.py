@@ -5,6 +5,8 @@ options      arguments that several commands share
 running      run, compile
 registry     promote, rollback, load, versions
 looking      evaluate, report, chat
+serving      serve
+checking     check-queries
 doctor       doctor
 """
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 def command_line() -> typer.Typer:
     """Every command, in order."""
-    from espalier.cli import doctor, looking, registry, running  # noqa: F401 (they add commands)
+    from espalier.cli import checking, doctor, looking, registry, running  # noqa: F401 (they add commands)
     from espalier.cli.app import app, in_order
 
     return in_order(app)

@@ -22,7 +22,7 @@ from espalier.synthesis.task_making import (
     formal_question,
     own_question,
 )
-from espalier.synthesis.webshaper.candidate import World
+from espalier.synthesis.webshaper.candidate import Candidate, World
 from espalier.synthesis.webshaper.evidence import Evidence
 from espalier.synthesis.webshaper.generator import Generator, family_weights
 
@@ -73,12 +73,16 @@ class FormalQuestions:
 
     def draw(self, split: Split, count: int) -> list[Question]:
         """Up to `count` questions of a split."""
+        candidates = self.candidates(split, count)
+        return [formal_question(candidate, split, self._profile.seed) for candidate in candidates]
+
+    def candidates(self, split: Split, count: int) -> list[Candidate]:
+        """Up to `count` fair queries of a split."""
         view_name = INDEX_OF_SPLIT[split]
         view = self._evidence if view_name == "full" else self._documents(view_name)
         max_words = self._profile.search.max_observation_words - _TITLE_WORDS
         world = World(self._graph, self._evidence, view, max_words)
-        candidates = self._generator.generate(split, count, world, self._funnel)
-        return [formal_question(candidate, split, self._profile.seed) for candidate in candidates]
+        return self._generator.generate(split, count, world, self._funnel)
 
     def _documents(self, view: View) -> Evidence:
         return Evidence(load_documents(documents_path(self._knowledge, view)))

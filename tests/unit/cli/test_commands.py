@@ -25,6 +25,8 @@ FROZEN = {
     "rollback": {"[MODEL]", "--run", "--runs", "--json"},
     "load": {"MODEL@ALIAS", "--out", "--runs"},
     "versions": {"[MODEL]", "--runs", "--json"},
+    "check-queries": {"FILE", "--json"},
+    "serve": {"MODEL", "--host", "--port", "--profile", "--set", "--runs"},
     "compile": {"--out", "--profile", "--set", "--image"},
     "doctor": {"--runs", "--json"},
 }

@@ -1,0 +1,62 @@
+import json
+
+import pytest
+
+from espalier.artifacts import DataError
+from espalier.synthesis.webshaper.formalism.files import check_file, figures, table
+
+FAIR = [["C@Lyon", "country", "V@X"], ["V@X", "currency", "?"]]
+SHORT = [*FAIR, ["V@X", "is landlocked"]]
+SHORTCUT = [*FAIR, ["C@Lyon", "pays in", "?"], ["C@Lyon", "accepts", "?"]]
+
+
+def _written(tmp_path, *rows):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_rows_are_counted_once_a_kind_and_figures_come_from_those_without_fault(tmp_path):
+    path = _written(tmp_path, {"formalization": FAIR}, SHORT, {"formalization": SHORTCUT})
+    found = figures(check_file(path))
+    assert found["rows"] == 3
+    assert found["without_fault"] == 1
+    assert {kind: n for kind, n in found["rows_by_kind"].items() if n} == {
+        "entry_not_three_items": 1,
+        "constant_beside_target": 1,
+    }
+    assert found["structure"]["depth"] == {"mean": 2, "median": 2, "max": 2}
+    assert list(found["faults"]) == [2, 3]
+    assert len(found["faults"][3]) == 2
+
+
+def test_the_table_explains_what_it_counts(tmp_path):
+    shown = table(check_file(_written(tmp_path, SHORTCUT)))
+    assert "1 rows, 0 without fault" in shown
+    assert "     1  constant_beside_target  shortcut: a constant stands beside the target" in shown
+    assert "depth" not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no row"),
+        ("[]\n{", "line 2: not JSON"),
+        ('{"question": "?"}', 'line 1: no "formalization"'),
+        ("3", 'line 1: no "formalization"'),
+        ("[" * 100_000, "line 1: not JSON"),
+    ],
+)
+def test_a_file_of_something_else_is_refused_with_the_line(tmp_path, text, message):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        check_file(path)
+
+
+def test_a_missing_file_and_bytes_that_are_no_text_are_named(tmp_path):
+    with pytest.raises(DataError, match=r"rows\.jsonl: cannot be read"):
+        check_file(tmp_path / "rows.jsonl")
+    (tmp_path / "rows.jsonl").write_bytes(b"\xff\xfe[]")
+    with pytest.raises(DataError, match=r"rows\.jsonl: cannot be read"):
+        check_file(tmp_path / "rows.jsonl")
