@@ -6,6 +6,8 @@ SANDBOXD_LIMITS         JSON of `Limits`: the ceilings of this sandbox
 SANDBOXD_WORKSPACE      default /workspace
 SANDBOXD_PREIMPORT      modules that Python runs need not import, default "numpy"; absent ones
                         are left out
+SANDBOXD_OWN_USER       "1" if no process outside this sandbox runs as its user: what the kernel
+                        counts of a user is then the sandbox's (seen under a user namespace)
 SANDBOXD_LIFELINE       "fd:4": when this pipe closes, its maker is gone, and so is the sandbox
 """
 
@@ -26,6 +28,7 @@ import uvicorn
 from sandboxd import kernel
 from sandboxd.app import Server
 from sandboxd.metrics import Metrics
+from sandboxd.processes import has_own_users
 from sandboxd.runs import Runs
 from sandboxd.seccomp import job_filter
 from sandboxd.watchdog import watch
@@ -56,7 +59,8 @@ async def _serve(environment: Mapping[str, str], digest: str, limits: Limits) ->
     workspace = Path(environment.get("SANDBOXD_WORKSPACE", "/workspace"))
     metrics = Metrics()
     preimport = environment.get("SANDBOXD_PREIMPORT", "numpy").replace(",", " ").split()
-    runs = Runs(workspace, limits, preimport, metrics)
+    has_own_user = has_own_users() or environment.get("SANDBOXD_OWN_USER") == "1"
+    runs = Runs(workspace, limits, preimport, metrics, counts_processes=has_own_user)
     writable = [folder for folder in _OTHER_FOLDERS if os.access(folder, os.W_OK)]
     server = Server(runs, Workspace(workspace, writable), limits, metrics)
     await runs.start()

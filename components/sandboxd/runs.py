@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sandboxd.metrics import Metrics
 from sandboxd.output import Output, pump
-from sandboxd.processes import has_own_users, snapshot
+from sandboxd.processes import snapshot
 from sandboxd.run import Descriptors, Run
 from sandboxd.session import Session
 from sandboxd.spawning import Spawner
@@ -40,10 +40,25 @@ _ENVIRONMENT = {
 
 
 class Runs:
-    """What runs in this sandbox."""
+    """What runs in this sandbox.
+
+    Args:
+        workspace: where runs start.
+        limits: ceilings of every run.
+        preimport: modules that Python runs find imported.
+        metrics: told of every run that ended.
+        counts_processes: whether the kernel counts this sandbox's processes alone, so that it can
+            limit them.
+    """
 
     def __init__(
-        self, workspace: Path, limits: Limits, preimport: Sequence[str], metrics: Metrics
+        self,
+        workspace: Path,
+        limits: Limits,
+        preimport: Sequence[str],
+        metrics: Metrics,
+        *,
+        counts_processes: bool,
     ) -> None:
         self._workspace = workspace
         self._limits = limits
@@ -52,7 +67,7 @@ class Runs:
         self._session = Session(self._start_session)
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_quiet = False
-        self._counts_own_processes = has_own_users()
+        self._counts_processes = counts_processes
         self.active: set[Run] = set()
 
     async def start(self) -> None:
@@ -133,7 +148,7 @@ class Runs:
             "env": _ENVIRONMENT | {"HOME": str(self._workspace)} | dict(request.env),
             "limits": asdict(request.limits),
             "workspace": str(self._workspace),
-            "counts_own_processes": self._counts_own_processes,
+            "counts_own_processes": self._counts_processes,
             "protect": (os.getpid(), self._programs.pid, self._python.pid),
         }
         try:

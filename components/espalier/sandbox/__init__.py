@@ -8,6 +8,7 @@ from espalier.sandbox.errors import (
     SandboxTimeout,
     SandboxUnavailable,
 )
+from espalier.sandbox.kubernetes import KubernetesBackend
 from espalier.sandbox.local import LocalBackend
 from espalier.sandbox.podman import PodmanBackend
 from espalier.sandbox.pool import SandboxPool
@@ -17,6 +18,7 @@ from espalier.sandbox.protocol import Backend, ExecResult, Limits, Sandbox
 __all__ = [
     "Backend",
     "ExecResult",
+    "KubernetesBackend",
     "Limits",
     "LocalBackend",
     "PodmanBackend",

@@ -61,6 +61,8 @@ class SandboxClient:
     def __init__(self, name: str, limits: Limits, token: Token, address: str) -> None:
         self._name = name
         self._limits = limits
+        self._waiting: set[asyncio.Timeout] = set()
+        self.lost_because = ""
         _, is_local, path = address.partition("unix:")
         self._http = httpx2.AsyncClient(
             base_url="http://sandbox" if is_local else address,
@@ -145,6 +147,12 @@ class SandboxClient:
         async with self._speaking("to start", within_s, SandboxTimeout):
             await _checked(await self._http.get("/healthz"), self._name)
 
+    def lose(self, cause: str) -> None:
+        """It is gone, says who made it: what waits for its answer ends now, with this cause."""
+        self.lost_because = self.lost_because or cause
+        for timeout in self._waiting:
+            timeout.reschedule(0.0)
+
     async def hang_up(self) -> None:
         """Close the connections."""
         await self._http.aclose()
@@ -180,12 +188,19 @@ class SandboxClient:
         self, what: str, within_s: float, late: type[SandboxError]
     ) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(within_s):
-                yield
+            async with asyncio.timeout(within_s if not self.lost_because else 0.0) as timeout:
+                self._waiting.add(timeout)
+                try:
+                    yield
+                finally:
+                    self._waiting.discard(timeout)
         except TimeoutError as error:
+            if self.lost_because:
+                raise SandboxLost(f"{self._name}: {self.lost_because}") from error
             raise late(f"{self._name}: no answer {what} within {within_s:g} s") from error
         except (httpx2.TransportError, ValueError) as error:
-            raise SandboxLost(f"{self._name}: {what}: {error!r}") from error
+            cause = self.lost_because or repr(error)
+            raise SandboxLost(f"{self._name}: {what}: {cause}") from error
 
 
 def _read_frame(line: str, streams: dict[str, bytearray]) -> RunEnd | None:

@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from espalier.manifests.objects import K8sObject
+from espalier.sandbox.api_server import cluster_configuration
 from espalier.sandbox.pod import TTL_LABEL
-
-if TYPE_CHECKING:
-    from kubernetes.client import ApiClient
 
 SELECTOR = "app.kubernetes.io/name=espalier-sandbox"
 _GRACE = timedelta(seconds=60)
@@ -57,7 +55,7 @@ def collect(namespace: str, now: datetime, *, kubeconfig: Path | None = None) ->
     """
     from kubernetes import client
 
-    connection = _connected(kubeconfig)
+    connection = client.ApiClient(cluster_configuration(kubeconfig))
     core, coordination = client.CoreV1Api(connection), client.CoordinationV1Api(connection)
     garbage = find_garbage(
         _listed(coordination.list_namespaced_lease, namespace),
@@ -69,17 +67,6 @@ def collect(namespace: str, now: datetime, *, kubeconfig: Path | None = None) ->
     for pod in garbage.pods:
         _delete(core.delete_namespaced_pod, pod)
     return garbage
-
-
-def _connected(kubeconfig: Path | None) -> ApiClient:
-    from kubernetes import client, config
-
-    settings = client.Configuration()
-    if kubeconfig is None:
-        config.load_incluster_config(client_configuration=settings)
-    else:
-        config.load_kube_config(str(kubeconfig), client_configuration=settings)
-    return client.ApiClient(settings)
 
 
 def _listed(listing: Callable[..., Any], namespace: str) -> list[K8sObject]:

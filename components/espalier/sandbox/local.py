@@ -78,6 +78,9 @@ class LocalBackend:
             raise
         return sandbox
 
+    async def close(self) -> None:
+        """See `Backend.close`; they share nothing."""
+
     def _command(self, folder: Path, token: Token, handed: Handed) -> list[str]:
         written = []
         for number, (target, content) in enumerate(_WRITTEN.items()):

@@ -76,6 +76,9 @@ class PodmanBackend:
             raise
         return sandbox
 
+    async def close(self) -> None:
+        """See `Backend.close`; they share nothing."""
+
     def command(self, name: str, settings: Mapping[str, str]) -> list[str]:
         """The whole command: read-only image, no network, no capability, own users and limits."""
         limits = self.limits

@@ -170,3 +170,7 @@ class Backend(Protocol):
             SandboxLost: it ended before it was ready.
         """
         ...
+
+    async def close(self) -> None:
+        """Give back what its sandboxes share, once they are closed; then it can make none."""
+        ...

@@ -1,11 +1,24 @@
-"""The backends that the suite runs over, and why one of them cannot run here."""
+"""The backends that the suite runs over, and why one of them cannot run here.
+
+Pods need a cluster, an image in it, and a way from here to the pods' addresses:
+
+    KUBECONFIG                      of the cluster that k8s/ was installed on
+    ESPALIER_CLUSTER_SANDBOX_IMAGE  as the cluster's nodes name it
+    ESPALIER_SANDBOX_NAMESPACE      default espalier-sandboxes
+    ESPALIER_RUNTIME_CLASSES        those to test, separated by commas; default gvisor
+"""
 
 import os
 import shutil
 import subprocess
+import uuid
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
-from espalier.sandbox import Backend, Limits, LocalBackend, PodmanBackend
+from espalier.config import SandboxPodsConfig
+from espalier.sandbox import Backend, KubernetesBackend, Limits, LocalBackend, PodmanBackend
+from espalier.sandbox.pod import SandboxPodSettings
 from tests.integration.sandbox.image import import_image
 
 LIMITS = Limits(
@@ -44,5 +57,38 @@ def podman() -> list[Backend]:
     ]
 
 
-BACKENDS: dict[str, Callable[[], list[Backend]]] = {"local": local, "podman": podman}
+def pods(runtime_class: str) -> list[Backend]:
+    kubeconfig, image = (
+        os.environ.get(name) for name in ("KUBECONFIG", "ESPALIER_CLUSTER_SANDBOX_IMAGE")
+    )
+    if not kubeconfig or not image:
+        raise AbsentError("set KUBECONFIG and ESPALIER_CLUSTER_SANDBOX_IMAGE to test it")
+    if runtime_class not in os.environ.get("ESPALIER_RUNTIME_CLASSES", "gvisor").split(","):
+        raise AbsentError(f"set ESPALIER_RUNTIME_CLASSES={runtime_class} to test it")
+    config = SandboxPodsConfig.model_validate(
+        {"runtime_class": runtime_class, "resources": {"disk_limit": str(LIMITS.disk_bytes)}}
+    )
+    return [
+        KubernetesBackend(
+            settings=SandboxPodSettings(
+                image=image,
+                namespace=os.environ.get("ESPALIER_SANDBOX_NAMESPACE", "espalier-sandboxes"),
+                pods=config,
+            ),
+            run_id=f"test-{uuid.uuid4().hex[:8]}",
+            limits=LIMITS,
+            preimport=(),
+            kubeconfig=Path(kubeconfig),
+        )
+    ]
+
+
+BACKENDS: dict[str, Callable[[], list[Backend]]] = {
+    "local": local,
+    "podman": podman,
+    "pods on runc": partial(pods, "runc"),
+    "pods on gVisor": partial(pods, "gvisor"),
+}
 """Of each kind the settings to try; the first that gives a sandbox is taken."""
+ON_THIS_MACHINE = ("local", "podman")
+"""Those whose processes this machine's /proc shows."""

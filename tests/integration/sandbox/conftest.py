@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from espalier.sandbox import SandboxUnavailable
-from tests.integration.sandbox.backends import BACKENDS, AbsentError
+from tests.integration.sandbox.backends import BACKENDS, ON_THIS_MACHINE, AbsentError
 
 
 @pytest.fixture(scope="session")
@@ -17,18 +17,19 @@ def run():
 
 @pytest.fixture(scope="session", params=BACKENDS)
 def backend(request, run):
-    reason = ""
     try:
-        for candidate in BACKENDS[request.param]():
-            try:
-                run(_open_and_close(candidate))
-            except SandboxUnavailable as error:
-                reason = str(error)
-            else:
-                return candidate
-    except AbsentError as error:
-        reason = str(error)
-    return pytest.skip(f"{request.param}: {reason[:200]}")
+        chosen = run(_first_that_works(BACKENDS[request.param]()))
+    except (AbsentError, SandboxUnavailable) as error:
+        pytest.skip(f"{request.param}: {str(error)[:200]}")
+    yield chosen
+    run(chosen.close())
+
+
+@pytest.fixture
+def seen_from_here(backend):
+    """For tests that look at a sandbox's processes, or kill them, from outside of it."""
+    if backend.name not in ON_THIS_MACHINE:
+        pytest.skip(f"{backend.name}: its processes are those of another machine")
 
 
 @pytest.fixture(scope="session")
@@ -53,5 +54,14 @@ def own_sandbox(backend, run):
     run(sandbox.close())
 
 
-async def _open_and_close(backend):
-    await (await backend.create()).close()
+async def _first_that_works(candidates):
+    reason = SandboxUnavailable("there is nothing to try")
+    for candidate in candidates:
+        try:
+            await (await candidate.create()).close()
+        except SandboxUnavailable as error:
+            reason = error
+            await candidate.close()
+        else:
+            return candidate
+    raise reason

@@ -1,23 +1,50 @@
-"""Looking at a sandbox from this machine's side, and at no other sandbox that may run here."""
+"""Something that runs in a sandbox, and how it looks from outside."""
 
 import asyncio
+import os
+import signal
 import uuid
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+
+
+@dataclass
+class Running:
+    """A program that runs in a sandbox, known by an argument that no other has."""
+
+    sandbox: object
+    task: asyncio.Task
+    mark: str
+
+    def namespace(self):
+        """The process namespace of its sandbox, as this machine has it."""
+        for pid, namespace in _namespaces():
+            if _words(pid)[:2] == [b"sleep", self.mark.encode()]:
+                return namespace
+        raise AssertionError(f"sleep {self.mark} does not run on this machine")
+
+    async def kill_server(self):
+        """End the sandbox's process 1, or its pod, behind its back."""
+        if hasattr(self.sandbox, "_cluster"):
+            await self.sandbox._cluster.delete(self.sandbox.name)
+        else:
+            os.kill(members(self.namespace())[0], signal.SIGKILL)
 
 
 @asynccontextmanager
 async def something_running(sandbox):
-    """A program runs meanwhile; gives its task, and the process namespace of the sandbox."""
+    """A program runs meanwhile, for ten seconds at most."""
     mark = f"10.{uuid.uuid4().int % 10**12:012d}"
-    running = asyncio.create_task(sandbox.exec(["sleep", mark]))
-    while (namespace := _namespace_with(mark)) is None:
+    task = asyncio.create_task(sandbox.exec(["sleep", mark]))
+    look = f"cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -q 'sleep {mark[:-1]}[{mark[-1]}]'"
+    while not (await sandbox.exec(["sh", "-c", look])).succeeded:
         await asyncio.sleep(0.02)
     try:
-        yield running, namespace
+        yield Running(sandbox, task, mark)
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def members(namespace):
@@ -25,15 +52,11 @@ def members(namespace):
     return sorted(pid for pid, found in _namespaces() if found == namespace)
 
 
-def _namespace_with(mark):
-    for pid, namespace in _namespaces():
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if words[:2] == [b"sleep", mark.encode()]:
-            return namespace
-    return None
+def _words(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def _namespaces():

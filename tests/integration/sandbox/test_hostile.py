@@ -13,6 +13,7 @@ import pytest
 
 from sandboxd.seccomp import REFUSED, UNKNOWN
 from sandboxd.syscalls import NUMBERS
+from tests.integration.sandbox.backends import ON_THIS_MACHINE
 
 pytestmark = pytest.mark.contract
 
@@ -236,7 +237,7 @@ def test_sockets_that_no_network_namespace_holds_are_refused(run, sandbox, famil
     assert run(sandbox.exec(["python", "-c", code])).exit_status == 1
 
 
-def test_loopback_inside_works_and_leads_nowhere_else(run, sandbox):
+def test_loopback_inside_works_and_leads_nowhere_else(run, backend, sandbox):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         reached = []
@@ -255,7 +256,8 @@ socket.create_connection(mine.getsockname()).close()
 print("own loopback", len([1 for line in open("/proc/net/dev") if ":" in line]))
 """
         result = run(sandbox.exec(["python", "-c", code]))
-    assert result.stdout == b"own loopback 1\n", result
+    interfaces = 1 if backend.name in ON_THIS_MACHINE else 2  # a pod is reached by one more
+    assert result.stdout == f"own loopback {interfaces}\n".encode(), result
     assert len(reached) == 1
 
 
@@ -290,8 +292,9 @@ for change in changes:
     except OSError:
         pass
 """
-    result = run(sandbox.exec(["python", "-c", code]))
-    assert result.stdout == b"1000 0000000000000000 0000000000000000 1 2\n", result
+    user, *rights = run(sandbox.exec(["python", "-c", code])).stdout.split()
+    assert int(user) >= 1000
+    assert rights == [b"0" * 16, b"0" * 16, b"1", b"2"]
 
 
 def test_many_empty_files_end_the_run(run, own_sandbox):

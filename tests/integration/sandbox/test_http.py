@@ -55,6 +55,16 @@ def _ask(run, sandbox, method, url, **parts):
     return run(ask())
 
 
+def _connected(sandbox):
+    path = sandbox._http._transport._pool._uds
+    if path is None:
+        address = sandbox._http.base_url
+        return socket.create_connection((address.host, address.port))
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    return connection
+
+
 def _is_an_answer(response):
     assert response.status_code in {200, 400, 401, 404, 405, 409, 413, 429, 507}, response.text
     if response.status_code != 200:
@@ -172,11 +182,9 @@ def test_metrics_are_told_as_prometheus_reads_them(run, sandbox):
     ],
 )
 def test_broken_and_abandoned_connections_do_no_harm(run, sandbox, said):
-    path = sandbox._http._transport._pool._uds
     for _ in range(5):
-        with socket.socket(socket.AF_UNIX) as connection:
+        with _connected(sandbox) as connection:
             connection.settimeout(5)
-            connection.connect(path)
             connection.sendall(said)
     assert run(sandbox.exec(["echo", "on"])).stdout == b"on\n"
 
@@ -184,9 +192,8 @@ def test_broken_and_abandoned_connections_do_no_harm(run, sandbox, said):
 def test_a_client_that_reads_nothing_stops_its_program_and_nobody_else(run, sandbox):
     secret = sandbox._http.headers["authorization"]
     asked = json.dumps({"argv": ["yes"], "limits": {"output_bytes": sandbox.limits.output_bytes}})
-    with socket.socket(socket.AF_UNIX) as connection:
+    with _connected(sandbox) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        connection.connect(sandbox._http._transport._pool._uds)
         connection.sendall(
             f"POST /run HTTP/1.1\r\nhost: x\r\nauthorization: {secret}\r\n"
             f"content-length: {len(asked)}\r\n\r\n{asked}".encode()

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,17 +21,19 @@ def _folders():
     return set(Path(tempfile.gettempdir()).glob("espalier-sandbox-*"))
 
 
+@pytest.mark.usefixtures("seen_from_here")
 def test_closing_leaves_nothing(run, backend):
     before = _folders()
 
     async def use():
         sandbox = await backend.create()
         await sandbox.python("x = 1")
-        async with something_running(sandbox) as (running, namespace):
+        async with something_running(sandbox) as running:
+            namespace = running.namespace()
             assert len(members(namespace)) >= 6
             await sandbox.close()
             left = members(namespace)
-            return left, (await asyncio.gather(running, return_exceptions=True))[0]
+            return left, (await asyncio.gather(running.task, return_exceptions=True))[0]
 
     left, outcome = run(use())
     assert left == []
@@ -52,11 +53,11 @@ def test_closing_twice_is_closing_once(run, backend):
 def test_a_sandbox_whose_server_died_is_lost_and_never_hangs(run, backend):
     async def lose():
         sandbox = await backend.create()
-        async with something_running(sandbox) as (running, namespace):
-            os.kill(members(namespace)[0], signal.SIGKILL)
+        async with something_running(sandbox) as running:
+            await running.kill_server()
             started = time.monotonic()
             outcomes = await asyncio.gather(
-                running, sandbox.exec(["true"]), sandbox.get("x"), return_exceptions=True
+                running.task, sandbox.exec(["true"]), sandbox.get("x"), return_exceptions=True
             )
         took_s = time.monotonic() - started
         await sandbox.close()
@@ -67,6 +68,7 @@ def test_a_sandbox_whose_server_died_is_lost_and_never_hangs(run, backend):
     assert took_s < 10
 
 
+@pytest.mark.usefixtures("seen_from_here")
 def test_sandboxes_end_with_the_process_that_made_them(backend):
     script = f"""
 import asyncio
@@ -74,9 +76,9 @@ from espalier.sandbox import *
 from tests.integration.sandbox.host import something_running
 async def main():
     sandbox = await {backend!r}.create()
-    async with something_running(sandbox) as (running, namespace):
-        print(namespace, flush=True)
-        await running
+    async with something_running(sandbox) as running:
+        print(running.namespace(), flush=True)
+        await running.task
 asyncio.run(main())
 """
     folder = tempfile.mkdtemp()  # short: a socket's path has at most 107 characters

@@ -8,7 +8,7 @@ import pytest
 
 from espalier.sandbox import SandboxRefused
 from tests.integration.sandbox.backends import LIMITS
-from tests.integration.sandbox.host import members, something_running
+from tests.integration.sandbox.host import something_running
 
 pytestmark = pytest.mark.contract
 
@@ -121,11 +121,12 @@ def test_a_limit_above_the_sandbox_is_refused(run, sandbox):
 
 def test_a_client_that_goes_away_ends_its_run(run, sandbox):
     async def leave():
-        async with something_running(sandbox) as (running, namespace):
-            before = members(namespace)
-            running.cancel()
+        look = ["sh", "-c", "cat /proc/[0-9]*/comm | grep -c sleep"]
+        async with something_running(sandbox) as running:
+            assert (await sandbox.exec(look)).stdout == b"1\n"
+            running.task.cancel()
             async with asyncio.timeout(LIMITS.wall_s / 2):
-                while len(members(namespace)) > len(before) - 2:  # its runner, and itself
+                while (await sandbox.exec(look)).stdout != b"0\n":
                     await asyncio.sleep(0.05)
 
     run(leave())

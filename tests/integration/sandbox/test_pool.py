@@ -1,13 +1,10 @@
 """The pool over real sandboxes: what borrowers leave, and what they lose."""
 
-import os
-import signal
-
 import pytest
 
 from espalier.sandbox import PoolSettings, SandboxLost, SandboxPool
 from espalier.sandbox.canary import differences, probe
-from tests.integration.sandbox.host import members, something_running
+from tests.integration.sandbox.host import something_running
 
 pytestmark = pytest.mark.contract
 
@@ -102,6 +99,6 @@ def test_a_lost_sandbox_costs_one_episode(run, backend):
 
 
 async def _use_a_dying_one(pool):
-    async with pool.claim() as sandbox, something_running(sandbox) as (running, namespace):
-        os.kill(members(namespace)[0], signal.SIGKILL)
-        await running
+    async with pool.claim() as sandbox, something_running(sandbox) as running:
+        await running.kill_server()
+        await running.task

@@ -53,9 +53,9 @@ def test_a_reset_without_a_snapshot_empties_everything_that_can_be_written(run, 
 def test_a_reset_ends_the_session_and_all_runs(run, sandbox):
     async def reset_meanwhile():
         await sandbox.python("x = 1")
-        async with something_running(sandbox) as (running, _):
+        async with something_running(sandbox) as running:
             await sandbox.reset()
-            return await running
+            return await running.task
 
     result = run(reset_meanwhile())
     assert (result.signal, result.killed_by) == (9, "sandbox")

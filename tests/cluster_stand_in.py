@@ -1,0 +1,236 @@
+"""A stand-in for a cluster, on loopback: an API server with pods and leases, plain objects all.
+
+    python -m tests.cluster_stand_in            prints its port, and serves until its input ends
+
+Nothing runs in its pods. Under every pod's address the stand-in itself answers, as a sandboxd whose
+programs end at once with nothing said.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import socket
+import sys
+from collections import deque
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from sandboxd.wire import RunEnd, end_frame, output_frame
+
+TOKEN = "of-the-trainer"
+_REMEMBERED = 20_000
+"""Events that a watch can go on from."""
+_END = RunEnd(
+    exit_status=0,
+    signal=None,
+    killed_by=None,
+    truncated=False,
+    duration_s=0.0,
+    cpu_s=0.0,
+    max_rss_bytes=0,
+)
+_CORE, _LEASES = "/api/v1/namespaces/{namespace}/pods", "/apis/coordination.k8s.io/v1/namespaces"
+_LEASES += "/{namespace}/leases"
+
+
+class StandIn:
+    """What the cluster holds, for tests to look at and to change.
+
+    Attributes:
+        start_s: until a created pod runs; None is never.
+        refusals: status and message of the next creates of pods.
+        hangs: whether programs in pods never end.
+    """
+
+    def __init__(self, *, start_s=0.0):
+        self.start_s = start_s
+        self.refusals = deque()
+        self.hangs = False
+        self.pods, self.leases, self.ran = {}, {}, []
+        self._versions = itertools.count(1)
+        self._version = "0"
+        self._watches = set()
+        self._history = deque(maxlen=_REMEMBERED)
+
+    def app(self):
+        extensions = "/apis/extensions.agents.x-k8s.io/v1beta1"
+        return Starlette(
+            routes=[
+                Route(_CORE, self.create_pod, methods=["POST"]),
+                Route(_CORE, self.list_pods, methods=["GET"]),
+                Route(f"{_CORE}/{{name}}", self.delete_pod, methods=["DELETE"]),
+                Route(_LEASES, self.create_lease, methods=["POST"]),
+                Route(f"{_LEASES}/{{name}}", self.change_lease, methods=["PATCH", "DELETE"]),
+                Route(extensions, self.discover),
+                Route("/healthz", lambda _: JSONResponse({"status": "ok"})),
+                Route("/run", self.run, methods=["POST"]),
+                Route("/{other:path}", lambda _: JSONResponse({}), methods=["GET", "POST", "PUT"]),
+            ]
+        )
+
+    async def create_pod(self, request: Request) -> Response:
+        if refused := self._unauthorized(request):
+            return refused
+        if self.refusals:
+            status, message = self.refusals.popleft()
+            return JSONResponse({"message": message}, status_code=status)
+        pod = await request.json()
+        pod["metadata"]["uid"] = f"uid-{pod['metadata']['name']}"
+        pod["status"] = {"phase": "Pending"}
+        self.pods[pod["metadata"]["name"]] = pod
+        self.tell("ADDED", pod)
+        if self.start_s is not None:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self.start_s, self.change, pod["metadata"]["name"], _running())
+        return JSONResponse(pod, status_code=201)
+
+    async def list_pods(self, request: Request) -> Response:
+        if refused := self._unauthorized(request):
+            return refused
+        if request.query_params.get("watch"):
+            return StreamingResponse(self._events(request.query_params["resourceVersion"]))
+        items = list(self.pods.values())
+        return JSONResponse({"metadata": {"resourceVersion": self._version}, "items": items})
+
+    async def delete_pod(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self.pods:
+            return JSONResponse({"message": "not found"}, status_code=404)
+        self.remove(name)
+        return JSONResponse({"status": "Success"})
+
+    async def create_lease(self, request: Request) -> Response:
+        lease = await request.json()
+        name = lease["metadata"]["name"]
+        if name in self.leases:
+            return JSONResponse({"message": "already exists"}, status_code=409)
+        lease["metadata"]["uid"] = f"uid-{len(self.leases)}-{next(self._versions)}"
+        self.leases[name] = lease
+        return JSONResponse(lease, status_code=201)
+
+    async def change_lease(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self.leases:
+            return JSONResponse({"message": "not found"}, status_code=404)
+        if request.method == "DELETE":
+            owner = self.leases.pop(name)["metadata"]["uid"]
+            for pod in tuple(self.pods.values()):
+                if pod["metadata"]["ownerReferences"][0]["uid"] == owner:
+                    self.remove(pod["metadata"]["name"])
+            return JSONResponse({"status": "Success"})
+        self.leases[name]["spec"] |= (await request.json())["spec"]
+        return JSONResponse(self.leases[name])
+
+    async def discover(self, _: Request) -> Response:
+        return JSONResponse({"message": "not found"}, status_code=404)
+
+    async def run(self, request: Request) -> Response:
+        self.ran.append(await request.json())
+        if self.hangs:
+            await asyncio.sleep(3600)
+        return Response(output_frame("stdout", b"{}") + end_frame(_END))
+
+    def change(self, name, status):
+        """Give a pod another status, if it is still there."""
+        if name in self.pods:
+            self.pods[name]["status"] = status
+            self.tell("MODIFIED", self.pods[name])
+
+    def remove(self, name):
+        """A pod is gone."""
+        self.tell("DELETED", self.pods.pop(name))
+
+    def tell(self, kind, pod):
+        """An event for all who watch."""
+        self._version = pod["metadata"]["resourceVersion"] = str(next(self._versions))
+        event = {"type": kind, "object": json.loads(json.dumps(pod))}
+        self._history.append(event)
+        for events in self._watches:
+            events.put_nowait(event)
+
+    def end_watches(self, last=None):
+        """End every watch, with a last event or without."""
+        for events in self._watches:
+            if last is not None:
+                events.put_nowait(last)
+            events.put_nowait(None)
+
+    async def _events(self, since):
+        events = asyncio.Queue()
+        for event in self._history:
+            if int(event["object"]["metadata"]["resourceVersion"]) > int(since):
+                events.put_nowait(event)
+        self._watches.add(events)
+        try:
+            while (event := await events.get()) is not None:
+                yield json.dumps(event) + "\n"
+        finally:
+            self._watches.discard(events)
+
+    def _unauthorized(self, request):
+        if request.headers.get("authorization") == f"Bearer {TOKEN}":
+            return None
+        return JSONResponse({"message": "Unauthorized"}, status_code=401)
+
+
+def _running():
+    return {"phase": "Running", "podIP": "127.0.0.1"}
+
+
+@asynccontextmanager
+async def serving(stand_in):
+    """Serve it on the running event loop; gives its port."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+        server = uvicorn.Server(
+            uvicorn.Config(
+                stand_in.app(), log_level="error", lifespan="off", timeout_graceful_shutdown=0
+            )
+        )
+        server.install_signal_handlers = lambda: None
+        server.capture_signals = contextlib.nullcontext
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:
+            await asyncio.sleep(0.005)
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            stand_in.end_watches()
+            server.should_exit = True
+            await task
+
+
+def write_kubeconfig(path: Path, port: int) -> Path:
+    """Name the stand-in as the cluster of a kubeconfig."""
+    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}
+    user = {"name": "u", "user": {"token": TOKEN}}
+    context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
+    path.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [cluster],
+                "users": [user],
+                "contexts": [context],
+                "current-context": "x",
+            }
+        )
+    )
+    return path
+
+
+async def _main():
+    async with serving(StandIn()) as port:
+        print(port, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

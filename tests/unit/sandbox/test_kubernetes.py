@@ -1,0 +1,250 @@
+"""The Kubernetes backend, over a stand-in of a cluster."""
+
+import asyncio
+import hashlib
+import json
+import tempfile
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from espalier.config import SandboxPodsConfig
+from espalier.sandbox import (
+    KubernetesBackend,
+    Limits,
+    PoolSettings,
+    SandboxLost,
+    SandboxPool,
+    SandboxQuota,
+    SandboxTimeout,
+    SandboxUnavailable,
+)
+from espalier.sandbox.pod import SandboxPodSettings
+from tests.cluster_stand_in import StandIn, serving, write_kubeconfig
+
+SETTINGS = SandboxPodSettings(image="python:1", namespace="boxes", pods=SandboxPodsConfig())
+
+
+@asynccontextmanager
+async def _cluster(monkeypatch, stand_in, **parts):
+    async with serving(stand_in) as port:
+        monkeypatch.setattr("espalier.sandbox.kubernetes.SANDBOXD_PORT", port)
+        with tempfile.TemporaryDirectory() as folder:
+            kubeconfig = write_kubeconfig(Path(folder) / "kubeconfig", port)
+            parts = {"start_timeout_s": 5.0, "run_id": "r17"} | parts
+            backend = KubernetesBackend(settings=SETTINGS, kubeconfig=kubeconfig, **parts)
+            try:
+                yield backend
+            finally:
+                await backend.close()
+
+
+def _use(monkeypatch, work, stand_in=None, **parts):
+    stand_in = stand_in or StandIn()
+
+    async def main():
+        async with _cluster(monkeypatch, stand_in, **parts) as backend:
+            return await work(backend, stand_in)
+
+    return asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def _environment(pod):
+    entries = pod["spec"]["containers"][0]["env"]
+    return {entry["name"]: entry["value"] for entry in entries}
+
+
+def test_a_sandbox_is_a_pod_of_the_runs_lease_and_gone_when_closed(monkeypatch):
+    async def work(backend, cluster):
+        sandbox = await backend.create()
+        (pod,) = cluster.pods.values()
+        (lease,) = cluster.leases.values()
+        assert pod["metadata"]["name"] == sandbox.name
+        assert pod["metadata"]["ownerReferences"][0]["uid"] == lease["metadata"]["uid"]
+        assert (await sandbox.exec(["true"])).succeeded
+        await sandbox.close()
+        await sandbox.close()
+        assert cluster.pods == {}
+
+    _use(monkeypatch, work)
+
+
+def test_the_pod_is_told_the_digest_of_the_token_and_that_its_user_is_its_own(monkeypatch):
+    async def work(backend, cluster):
+        sandbox = await backend.create()
+        (pod,) = cluster.pods.values()
+        secret = sandbox._http.headers["authorization"].split()[1]
+        told = _environment(pod)
+        assert told["SANDBOXD_TOKEN_SHA256"] == hashlib.sha256(secret.encode()).hexdigest()
+        assert told["SANDBOXD_OWN_USER"] == "1"
+        assert json.loads(told["SANDBOXD_LIMITS"])["processes"] == 64
+        assert secret not in json.dumps(pod)
+
+    _use(monkeypatch, work)
+
+
+def test_giving_up_the_lease_takes_every_sandbox_along(monkeypatch):
+    stand_in = StandIn()
+
+    async def work(backend, _):
+        await asyncio.gather(*(backend.create() for _ in range(3)))
+        return len(stand_in.pods), len(stand_in.leases)
+
+    assert _use(monkeypatch, work, stand_in) == (3, 1)
+    assert (stand_in.pods, stand_in.leases) == ({}, {})
+
+
+def test_a_lease_that_a_killed_trainer_left_is_taken_over(monkeypatch):
+    stand_in = StandIn()
+    left = {"metadata": {"name": "r17-sandboxes", "uid": "uid-left"}, "spec": {"renewTime": ""}}
+    stand_in.leases["r17-sandboxes"] = left
+
+    async def work(backend, cluster):
+        await backend.create()
+        (pod,) = cluster.pods.values()
+        return pod["metadata"]["ownerReferences"][0]["uid"], left["spec"]["renewTime"]
+
+    owner, renewed = _use(monkeypatch, work, stand_in)
+    assert owner == "uid-left"
+    assert renewed.endswith("Z")
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "error"),
+    [
+        (403, 'pods "s" is forbidden: exceeded quota: sandboxes, used: pods=200', SandboxQuota),
+        (429, "too many requests", SandboxQuota),
+        (409, "the object has been modified", SandboxQuota),
+        (500, "etcdserver: request timed out", SandboxTimeout),
+        (403, "violates PodSecurity", SandboxUnavailable),
+        (422, "spec.containers: Required value", SandboxUnavailable),
+    ],
+)
+def test_a_refused_create_says_whose_it_is_to_mend(monkeypatch, status, message, error):
+    stand_in = StandIn()
+    stand_in.refusals.append((status, message))
+
+    async def work(backend, _):
+        with pytest.raises(error, match=message[:12]):
+            await backend.create()
+        await (await backend.create()).close()
+
+    _use(monkeypatch, work, stand_in)
+
+
+def test_a_pod_that_fits_nowhere_is_a_matter_of_quota_and_not_left_behind(monkeypatch):
+    message = "0/1 nodes are available: 1 Insufficient memory"
+    condition = {"type": "PodScheduled", "reason": "Unschedulable", "message": message}
+
+    async def work(backend, cluster):
+        creating = asyncio.create_task(backend.create())
+        while not cluster.pods:
+            await asyncio.sleep(0.01)
+        cluster.change(next(iter(cluster.pods)), {"phase": "Pending", "conditions": [condition]})
+        with pytest.raises(SandboxQuota, match="Insufficient memory"):
+            await creating
+        assert cluster.pods == {}
+
+    _use(monkeypatch, work, StandIn(start_s=None), start_timeout_s=0.3)
+
+
+def test_a_pod_that_ends_before_it_serves_says_why(monkeypatch):
+    ended = {"terminated": {"reason": "Error", "exitCode": 1, "message": "no sandboxd"}}
+
+    async def work(backend, cluster):
+        creating = asyncio.create_task(backend.create())
+        while not cluster.pods:
+            await asyncio.sleep(0.01)
+        status = {"phase": "Failed", "containerStatuses": [{"state": ended}]}
+        cluster.change(next(iter(cluster.pods)), status)
+        with pytest.raises(SandboxLost, match="no sandboxd"):
+            await creating
+        assert cluster.pods == {}
+
+    _use(monkeypatch, work, StandIn(start_s=None))
+
+
+@pytest.mark.parametrize(
+    ("happens", "cause"),
+    [
+        (lambda cluster, name: cluster.remove(name), "was deleted"),
+        (
+            lambda cluster, name: cluster.change(
+                name, {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
+            ),
+            "Evicted: low on memory",
+        ),
+    ],
+)
+def test_who_waits_for_a_lost_pod_is_told_at_once_and_why(monkeypatch, happens, cause):
+    async def work(backend, cluster):
+        sandbox = await backend.create()
+        cluster.hangs = True
+        running = asyncio.create_task(sandbox.exec(["sleep", "60"]))
+        while not cluster.ran:
+            await asyncio.sleep(0.01)
+        happens(cluster, sandbox.name)
+        with pytest.raises(SandboxLost, match=cause):
+            await asyncio.wait_for(running, 2)
+        with pytest.raises(SandboxLost, match=cause):
+            await sandbox.exec(["true"])
+        assert len(cluster.ran) == 1, "no command is repeated"
+        await sandbox.close()
+
+    _use(monkeypatch, work)
+
+
+@pytest.mark.parametrize("last", [None, {"type": "ERROR", "object": {"code": 410}}])
+def test_a_watch_that_ends_is_taken_up_and_nothing_is_missed(monkeypatch, last):
+    async def work(backend, cluster):
+        kept = [await backend.create() for _ in range(2)]
+        cluster.end_watches(last)
+        cluster.remove(kept[0].name)
+        while not kept[0].lost_because:
+            await asyncio.sleep(0.01)
+        other = await backend.create()
+        assert (await other.exec(["true"])).succeeded
+        return kept[1].lost_because
+
+    assert _use(monkeypatch, work) == ""
+
+
+def test_a_pool_of_pods_asks_for_each_once_and_watches_all_at_once(monkeypatch):
+    settings = PoolSettings(size=12, low_water=12, high_water=12, max_starting=6)
+
+    async def work(backend, cluster):
+        async with SandboxPool(backend, settings) as pool:
+            while pool.num_ready < 12:
+                await asyncio.sleep(0.01)
+            for _ in range(5):
+                async with pool.claim() as sandbox:
+                    assert (await sandbox.exec(["true"])).succeeded
+            asked = dict(backend._cluster.server.requests)
+        assert cluster.pods == {}
+        return asked, dict(backend._cluster.server.requests)
+
+    filled, closed = _use(monkeypatch, work)
+    assert filled == {"POST": 13, "GET": 3}  # a lease; discovery, one list, one watch
+    assert closed == filled | {"DELETE": 12}
+
+
+def test_without_a_cluster_nothing_runs_and_the_reason_is_told(tmp_path):
+    backend = KubernetesBackend(settings=SETTINGS, run_id="r1", kubeconfig=tmp_path / "none")
+    with pytest.raises(SandboxUnavailable, match="no cluster to make sandboxes in"):
+        asyncio.run(backend.create())
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (Limits(memory_bytes=2**30), "raise that, or lower the limit"),
+        (Limits(disk_bytes=2**30), "disk_limit=256Mi"),
+    ],
+)
+def test_limits_that_do_not_fit_into_the_pods_are_refused(limits, message):
+    with pytest.raises(ValueError, match=message):
+        KubernetesBackend(settings=SETTINGS, run_id="r1", limits=limits)
+    roomy = replace(SETTINGS, pods=SandboxPodsConfig(scratch="disk"))
+    KubernetesBackend(settings=roomy, run_id="r1", limits=Limits(memory_bytes=2**30))
