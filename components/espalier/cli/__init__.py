@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 
 def command_line() -> typer.Typer:
     """Every command, in order."""
-    from espalier.cli import checking, doctor, looking, registry, running  # noqa: F401 (they add commands)
+    from espalier.cli import (  # noqa: F401 (they add commands)
+        checking,
+        doctor,
+        looking,
+        registry,
+        running,
+        serving,
+    )
     from espalier.cli.app import app, in_order
 
     return in_order(app)

@@ -31,6 +31,7 @@ from espalier.config.learning import (
     RegistryConfig,
     WarmStartConfig,
 )
+from espalier.config.serving import ServingConfig
 from espalier.config.training import TrainingConfig
 
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
@@ -77,6 +78,7 @@ class Profile(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     registry: RegistryConfig = RegistryConfig()
     kubernetes: KubernetesConfig = KubernetesConfig()
+    serving: ServingConfig = ServingConfig()
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:

@@ -7,6 +7,7 @@ from espalier.manifests.objects import MODEL_VERSION_ANNOTATION, K8sObject
 DEPLOYMENT = "espalier-serving"
 CONTAINER = "serving"
 MODEL_VARIABLE = "ESPALIER_MODEL"
+DIGEST_VARIABLE = "ESPALIER_POLICY_DIGEST"
 
 
 def served_version(model_name: str, version: int, *, namespace: str) -> K8sObject:

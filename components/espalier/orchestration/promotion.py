@@ -10,8 +10,8 @@ from espalier.artifacts import RegistryError
 from espalier.config import RegistryConfig
 from espalier.orchestration.finished_run import FinishedRun, open_finished_run
 from espalier.orchestration.judging import judge_of, paired_interval
-from espalier.orchestration.tracking import DATABASE_NAME, RUN_DIR_TAG
-from espalier.registry.connection import reaching, tracking_target
+from espalier.orchestration.tracking import RUN_DIR_TAG
+from espalier.registry.connection import DATABASE_NAME, reaching, tracking_target
 from espalier.registry.gate import PromotionGate
 from espalier.registry.loading import load_version
 from espalier.registry.model import (

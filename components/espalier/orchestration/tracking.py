@@ -10,13 +10,12 @@ from pathlib import Path
 from espalier.artifacts import Tracker
 from espalier.config import Profile
 from espalier.orchestration.run_state import RunState
-from espalier.registry.connection import tracking_target
+from espalier.registry.connection import DATABASE_NAME, tracking_target
 from espalier.registry.tracking import ParentRun, open_parent_run
 from espalier.steps.console import ConsoleTracker
 from espalier.steps.profiles import stage_settings
 from espalier.steps.trackers import CompositeTracker
 
-DATABASE_NAME = "mlflow.db"
 RUN_DIR_TAG = "espalier.run_dir"
 
 

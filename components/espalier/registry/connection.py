@@ -22,6 +22,9 @@ from espalier.registry.database import SQLITE, database_path, ensure_database
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+DATABASE_NAME = "mlflow.db"
+"""Of the sqlite database beside the runs, where no server is named."""
+
 _PROBE_TIMEOUT_S = 5.0
 _SETTINGS = {
     # A server that is briefly away is waited for about ten seconds, not for MLflow's four minutes.

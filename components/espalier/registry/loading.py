@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from espalier.artifacts import RegistryError, file_digest, json_digest
 from espalier.registry.model import CHAMPION, ModelVersion, RegisteredModel
@@ -24,7 +25,7 @@ def load_version(tracking_uri: str, reference: str, destination: Path) -> Path:
         RegistryError: no such version, a champion that passed no gate, a destination that is not
             empty, or files other than those registered. Nothing is left at `destination` then.
     """
-    name, alias, version = _parsed(reference)
+    name, alias, version = parsed_reference(reference)
     model = RegisteredModel.open(tracking_uri, name)
     found = model.version(alias or version)
     if alias == CHAMPION and not found.may_lead:
@@ -111,13 +112,25 @@ _MEND = (
 )
 
 
-def _parsed(reference: str) -> tuple[str, str, str]:
-    """Model name, alias, version; one of the last two is empty."""
+class Reference(NamedTuple):
+    """What `MODEL@alias` or `MODEL/version` names; alias or version is empty."""
+
+    model: str
+    alias: str
+    version: str
+
+
+def parsed_reference(reference: str) -> Reference:
+    """Read `MODEL@alias` or `MODEL/version`, with or without `models:/` before it.
+
+    Raises:
+        RegistryError: it is neither.
+    """
     text = reference.removeprefix("models:/")
     name, separator, alias = text.rpartition("@")
     if separator and name and alias:
-        return name, alias, ""
+        return Reference(name, alias, "")
     name, separator, version = text.rpartition("/")
     if separator and name and version.isdigit():
-        return name, "", version
+        return Reference(name, "", version)
     raise RegistryError(f"{reference}: write it as MODEL@champion, MODEL@challenger or MODEL/3.")

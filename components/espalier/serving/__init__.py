@@ -1,0 +1,10 @@
+"""A policy behind an OpenAI-compatible endpoint, and the controller that follows `champion`.
+
+endpoint        python -m espalier.serving.endpoint --host 0.0.0.0 --port 8000
+controller      python -m espalier.serving.controller --model NAME --namespace NAME
+
+A request goes: bodies -> requests -> planning -> admission -> writing -> answers. The engine runs
+in a thread of its own; its sessions come and go while others decode.
+
+by hand         espalier serve runs/demo/trained_policy/policy
+"""

@@ -1,0 +1,149 @@
+"""Answers in OpenAI's shapes, whole or as the events of a stream.
+
+`token_ids` and `prompt_token_ids` stand where vLLM puts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from espalier.serving.choice import FinishReason, Piece
+from espalier.serving.planning import Plan
+from espalier.serving.requests import ChatRequest, CompletionRequest
+
+if TYPE_CHECKING:  # it brings torch, and probes are to be answered before that is there
+    from espalier.serving.served_policy import ServedPolicy
+
+Json: TypeAlias = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Written:
+    """What has been written of one answer."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    finish_reason: FinishReason | None = None
+
+    def add(self, piece: Piece) -> None:
+        """Append a piece."""
+        self.text += piece.text
+        self.token_ids += piece.token_ids
+        self.logprobs += piece.logprobs
+        self.finish_reason = piece.finish_reason
+
+    def as_piece(self) -> Piece:
+        """All of it as one piece."""
+        return Piece(self.text, tuple(self.token_ids), tuple(self.logprobs), self.finish_reason)
+
+
+class AnswerShape:
+    """Writes the answer of one request."""
+
+    def __init__(
+        self,
+        request: CompletionRequest | ChatRequest,
+        planned: Plan,
+        policy: ServedPolicy,
+        *,
+        answer_id: str,
+        created: int,
+    ) -> None:
+        self._request = request
+        self._plan = planned
+        self._policy = policy
+        self._is_chat = isinstance(request, ChatRequest)
+        self._id = f"{'chatcmpl' if self._is_chat else 'cmpl'}-{answer_id}"
+        self._created = created
+        self._prompts_told: set[int] = set()
+
+    def whole(self, answers: Sequence[Written]) -> Json:
+        """The answer, where it is not streamed."""
+        choices = [self._choice(n, w.as_piece(), streamed=False) for n, w in enumerate(answers)]
+        kind = "chat.completion" if self._is_chat else "text_completion"
+        sampled = sum(len(written.token_ids) for written in answers)
+        return {**self._envelope(kind, choices), **self._prompt(), "usage": self._usage(sampled)}
+
+    def opening(self) -> list[Json]:
+        """The events that begin a stream: in a chat each answer says whose words follow."""
+        if not self._is_chat:
+            return []
+        events: list[Json] = []
+        for number in range(len(self._plan.orders)):
+            delta = {"role": "assistant", "content": ""}
+            choice = {"index": number, "delta": delta, "logprobs": None, "finish_reason": None}
+            events.append(self._event([choice]))
+        events[0].update(self._prompt())
+        return events
+
+    def has_news(self, piece: Piece) -> bool:
+        """Whether a stream tells anything of the piece: half a character may be all that it is."""
+        tells_tokens = self._request.return_token_ids or self._request.wants_logprobs
+        return bool(piece.text or piece.finish_reason or (tells_tokens and piece.token_ids))
+
+    def piece(self, number: int, piece: Piece) -> Json:
+        """The event of a piece of an answer."""
+        return self._event([self._choice(number, piece, streamed=True)])
+
+    def closing(self, sampled: int) -> list[Json]:
+        """The event that ends a stream where usage was asked for."""
+        if not self._request.stream_options.include_usage:
+            return []
+        return [{**self._event([]), "usage": self._usage(sampled)}]
+
+    def _event(self, choices: list[Json]) -> Json:
+        kind = "chat.completion.chunk" if self._is_chat else "text_completion"
+        return self._envelope(kind, choices)
+
+    def _envelope(self, kind: str, choices: list[Json]) -> Json:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._request.model,
+            "system_fingerprint": self._policy.source.fingerprint,
+            "choices": choices,
+        }
+
+    def _prompt(self) -> Json:
+        if self._is_chat and self._request.return_token_ids:
+            return {"prompt_token_ids": self._plan.prompts[0]}
+        return {}
+
+    def _usage(self, sampled: int) -> Json:
+        prompt = self._plan.prompt_tokens
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": sampled,
+            "total_tokens": prompt + sampled,
+        }
+
+    def _choice(self, number: int, piece: Piece, *, streamed: bool) -> Json:
+        choice: Json = {"index": number, "finish_reason": piece.finish_reason, "logprobs": None}
+        if not self._is_chat:
+            choice["text"] = piece.text
+        elif streamed:
+            choice["delta"] = {"content": piece.text}
+        else:
+            choice["message"] = {"role": "assistant", "content": piece.text, "refusal": None}
+        if self._request.wants_logprobs:
+            choice["logprobs"] = self._logprobs(number, piece)
+        if self._request.return_token_ids:
+            choice["token_ids"] = piece.token_ids
+            if not self._is_chat and number not in self._prompts_told:
+                self._prompts_told.add(number)
+                choice["prompt_token_ids"] = self._plan.orders[number].prompt_ids
+        return choice
+
+    def _logprobs(self, number: int, piece: Piece) -> Json:
+        tokens = [self._policy.tokenizer.decode([i]) for i in piece.token_ids]
+        if not self._is_chat:
+            return {"tokens": tokens, "token_logprobs": piece.logprobs, "top_logprobs": None}
+        entries = [
+            {"token": t, "logprob": p, "bytes": list(t.encode()), "top_logprobs": []}
+            for t, p in zip(tokens, piece.logprobs, strict=True)
+        ]
+        return {"content": entries, "refusal": None}

@@ -1,0 +1,120 @@
+"""An engine on an event loop of its own, in a thread: reading a long prompt holds up no request.
+
+Probes of the cluster have to be answered while a step of the engine takes its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future
+from typing import TypeAlias
+
+from espalier.artifacts import EngineError
+from espalier.rollout.engines.engine import Completion, Engine
+from espalier.serving.choice import Order
+
+_PIECE_S = 0.03
+"""Tokens that are wanted as they come are handed over about so often: with tokens of a millisecond
+each, a message apiece would cost more than sampling them."""
+_MAX_PIECE = 16
+
+_HandOver: TypeAlias = Callable[[Completion | None], None]
+
+
+class EngineThread:
+    """Writes answers for another event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._started = threading.Event()
+        self._stop = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._writers: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Return once answers can be written."""
+        self._thread.start()
+        self._started.wait()
+
+    def stop(self) -> None:
+        """End what is being written, and the thread."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What the engine broke on; it writes nothing any more then."""
+        return self._failure
+
+    async def write(self, order: Order) -> AsyncGenerator[Completion]:
+        """The tokens of an answer: all at once, or in pieces where somebody waits for them.
+
+        Leaving the iteration early gives the row back.
+
+        Raises:
+            EngineError: the engine broke.
+        """
+        loop = asyncio.get_running_loop()
+        pieces: asyncio.Queue[Completion | None] = asyncio.Queue()
+
+        def hand_over(piece: Completion | None) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+
+        writing = asyncio.run_coroutine_threadsafe(self._write(order, hand_over), self._loop)
+        writing.add_done_callback(self._note_failure)
+        writing.add_done_callback(lambda _: hand_over(None))
+        try:
+            while (piece := await pieces.get()) is not None:
+                yield piece
+            if writing.cancelled():
+                raise EngineError("the engine was stopped")
+            if (failure := writing.exception()) is not None:
+                raise EngineError(f"the engine broke: {failure}") from failure
+        finally:
+            writing.cancel()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        async with self._engine.serving():
+            self._started.set()
+            await self._stop.wait()
+            for writer in self._writers:
+                writer.cancel()
+            await asyncio.gather(*self._writers, return_exceptions=True)
+
+    async def _write(self, order: Order, hand_over: _HandOver) -> None:
+        writer = asyncio.current_task()
+        assert writer is not None, "it runs as a task of its own"
+        self._writers.add(writer)
+        writer.add_done_callback(self._writers.discard)
+        session = await self._engine.open(order.prompt_ids, order.sampling)
+        try:
+            left = order.max_tokens
+            in_pieces = order.in_pieces or order.is_watched
+            size = 1 if in_pieces else left
+            while left:
+                began_s = time.perf_counter()
+                written = await session.sample(max_tokens=min(size, left))
+                hand_over(written)
+                if written.stopped and not order.ignores_end:
+                    return
+                left -= len(written.token_ids)
+                if in_pieces:
+                    token_s = (time.perf_counter() - began_s) / len(written.token_ids)
+                    size = max(1, min(_MAX_PIECE, int(_PIECE_S / token_s)))
+        finally:
+            session.close()
+
+    def _note_failure(self, writing: Future[None]) -> None:
+        if not writing.cancelled() and (error := writing.exception()) is not None:
+            self._failure = error

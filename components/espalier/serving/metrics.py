@@ -1,0 +1,81 @@
+"""Counters of an endpoint, as Prometheus reads them (text format 0.0.4)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import NamedTuple
+
+_COUNTERS = {
+    "espalier_serving_requests_total": "Requests that were answered or refused, by HTTP status; "
+    "499 are clients that left.",
+    "espalier_serving_prompt_tokens_total": "Tokens of prompts, once for each request's prompt.",
+    "espalier_serving_sampled_tokens_total": "Tokens of answers.",
+}
+_HISTOGRAMS = {
+    "espalier_serving_first_token_seconds": "From the body of a request to its first token.",
+    "espalier_serving_request_seconds": "From the body of a request to the end of its answer.",
+}
+_BUCKETS_S = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, math.inf)
+
+
+class Gauges(NamedTuple):
+    """What is so at the moment of asking."""
+
+    ready: int
+    taken: int
+    """Answers that are being written or wait."""
+    waiting: int
+
+
+class Metrics:
+    """What has happened here since the start."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._buckets: Counter[tuple[str, float]] = Counter()
+        self._sums: dict[str, float] = dict.fromkeys(_HISTOGRAMS, 0.0)
+
+    def count_request(self, route: str, status: int) -> None:
+        """A request was answered or refused."""
+        labels = f'{{route="{route}",status="{status}"}}'
+        self._counts["espalier_serving_requests_total", labels] += 1
+
+    def count_tokens(self, *, prompt: int, sampled: int) -> None:
+        """Tokens of an answered request, or of one that broke off."""
+        self._counts["espalier_serving_prompt_tokens_total", ""] += prompt
+        self._counts["espalier_serving_sampled_tokens_total", ""] += sampled
+
+    def observe_first_token(self, seconds: float) -> None:
+        """A request had its first token after so long."""
+        self._observe("espalier_serving_first_token_seconds", seconds)
+
+    def observe_request(self, seconds: float) -> None:
+        """A request was answered in so long."""
+        self._observe("espalier_serving_request_seconds", seconds)
+
+    def text(self, gauges: Gauges) -> str:
+        """All of them."""
+        lines: list[str] = []
+        for name, told in _COUNTERS.items():
+            lines += [f"# HELP {name} {told}", f"# TYPE {name} counter"]
+            found = sorted((k, v) for k, v in self._counts.items() if k[0] == name)
+            lines += [f"{name}{labels} {value}" for (_, labels), value in found]
+        for name, told in _HISTOGRAMS.items():
+            lines += [f"# HELP {name} {told}", f"# TYPE {name} histogram", *self._histogram(name)]
+        for field, value in gauges._asdict().items():
+            lines += [f"# TYPE espalier_serving_{field} gauge", f"espalier_serving_{field} {value}"]
+        return "\n".join(lines) + "\n"
+
+    def _observe(self, name: str, seconds: float) -> None:
+        self._sums[name] += seconds
+        for bound in _BUCKETS_S:
+            self._buckets[name, bound] += seconds <= bound
+
+    def _histogram(self, name: str) -> list[str]:
+        bounds = {bound: "+Inf" if math.isinf(bound) else f"{bound}" for bound in _BUCKETS_S}
+        return [
+            *(f'{name}_bucket{{le="{bounds[b]}"}} {self._buckets[name, b]}' for b in _BUCKETS_S),
+            f"{name}_sum {self._sums[name]:.6f}",
+            f"{name}_count {self._buckets[name, math.inf]}",
+        ]

@@ -1,0 +1,72 @@
+"""The policy that an endpoint serves: a directory, or a version that may lead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from espalier.artifacts import PolicyError
+from espalier.config import ServingConfig
+from espalier.policy.loading import load_policy
+from espalier.rollout.engines.choice import lockstep_engine
+from espalier.rollout.engines.engine import Engine
+from espalier.serving.source import Source
+
+
+class PolicyStops:
+    """The stop rule of a policy: the tokens that its own generation config, or tokenizer, names."""
+
+    stop_texts: tuple[str, ...] = ()
+
+    def __init__(self, stop_ids: frozenset[int]) -> None:
+        self.stop_ids = stop_ids
+
+    def ends_action(self, action_ids: tuple[int, ...] | list[int]) -> bool:
+        """See `StopRule.ends_action`."""
+        return action_ids[-1] in self.stop_ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedPolicy:
+    """What requests are checked against, and the engine that answers them."""
+
+    source: Source
+    tokenizer: PreTrainedTokenizerBase
+    engine: Engine
+    vocabulary: int
+    context: int
+    """Tokens of a prompt and its answer."""
+
+
+def open_policy(directory: Path, source: Source, config: ServingConfig) -> ServedPolicy:
+    """Load a policy directory behind an engine in this process.
+
+    Raises:
+        PolicyError: not a policy directory, or one without a chat template.
+    """
+    policy = load_policy(directory)
+    if policy.tokenizer.chat_template is None:
+        raise PolicyError(
+            f"{directory}: its tokenizer has no chat template, so it cannot be chatted with. Set "
+            "one in tokenizer_config.json, or take the instruction-tuned model of its family."
+        )
+    text_config = policy.model.config.get_text_config()
+    built_for = getattr(text_config, "max_position_embeddings", None)
+    stops = PolicyStops(_stop_ids(policy.model, policy.tokenizer))
+    return ServedPolicy(
+        source=source,
+        tokenizer=policy.tokenizer,
+        engine=lockstep_engine(policy.model, stops, max_rows=config.rows),
+        vocabulary=text_config.vocab_size,
+        context=min(built_for or config.max_context, config.max_context),
+    )
+
+
+def _stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """As plain transformers generates: the generation config's, beside the tokenizer's own."""
+    generation = getattr(model, "generation_config", None)
+    named = getattr(generation, "eos_token_id", None)
+    ids = named if isinstance(named, list) else [named]
+    return frozenset(i for i in (*ids, tokenizer.eos_token_id) if isinstance(i, int))
