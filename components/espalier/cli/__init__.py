@@ -7,6 +7,7 @@ registry     promote, rollback, load, versions
 looking      evaluate, report, chat
 serving      serve
 checking     check-queries
+step         step
 doctor       doctor
 """
 
@@ -29,6 +30,7 @@ def command_line() -> typer.Typer:
         registry,
         running,
         serving,
+        step,
     )
     from espalier.cli.app import app, in_order
 

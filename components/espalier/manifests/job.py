@@ -24,10 +24,13 @@ from espalier.manifests.pods import (
 CONTAINER = "step"
 
 POLICY_STAGES = frozenset(
-    {"prepare_policy", "warm_start", "filter_curriculum", "train", "evaluate"}
+    {
+        *("prepare_policy", "continue_pretraining", "warm_start"),
+        *("filter_curriculum", "train", "evaluate"),
+    }
 )
 """Stages that compute on a policy: they get the GPUs."""
-EPISODE_STAGES = POLICY_STAGES - {"prepare_policy"}
+EPISODE_STAGES = POLICY_STAGES - {"prepare_policy", "continue_pretraining"}
 """Stages whose agent acts: they get sandboxes, and the inference server."""
 RAY_STAGE = "train"
 """The stage that a RayJob can take over; its own pod then is a CPU step that watches."""
@@ -51,8 +54,7 @@ def stage_job(
 
     Args:
         stage: name of the stage.
-        command: what the container runs: `orchestration.step_command`, and what fetches and
-            publishes the artifacts around it.
+        command: what the container runs, from `orchestration.step_command.container_command`.
         run_id: names the Job; one Job a stage and run.
         settings: `kubernetes` of the profile.
         environment: of the step, such as the tracking run that it belongs to.

@@ -4,6 +4,8 @@ chain           the stages in order, as one table
 in_process      runs the table, skips what is published, resumes what was killed
 kfp_local       runs the compiled pipeline's components in subprocesses
 runs            one run from profile to report, on either runner
+step_command    what a step's container runs, with its input filled in
+step_runner     one step with artifacts elsewhere: fetch, run, publish
 pipelines       loading and compiling what `pipelines/` defines
 run_directory   the folder of a run: one writer, durable writes
 run_state       what a killed run needs to know when it comes back

@@ -2,7 +2,8 @@
 
 With it a step runs wherever its image does, on the very code that the compiled pipeline carries.
 Whoever runs it puts the input artifacts where KFP looks for them (s3://bucket/key at
-/s3/bucket/key) and takes the outputs away again; Kubeflow's launcher does the same.
+/s3/bucket/key) and takes the outputs away again. Kubeflow's launcher does; `espalier step` does
+too, so `container_command` needs nothing around it.
 """
 
 from __future__ import annotations
@@ -15,20 +16,33 @@ from typing import Any
 
 from espalier.manifests.volumes import S3_MOUNT
 
+_S3_SCHEME = "s3://"
 _EXECUTOR_INPUT = "{{$}}"
 """What Kubeflow replaces by the executor input, as JSON."""
 _FIGURES = "usage"
 """The output that is a step's figures and no artifact of the run."""
 
 
+def container_command(stage: str, profile_json: str, run_uri: str) -> tuple[str, ...]:
+    """Command and arguments of a container that fetches, runs and publishes: see `step_runner`.
+
+    Args:
+        stage: name of the stage.
+        profile_json: the resolved profile.
+        run_uri: of the run, see `step_command`; the pod's environment says where S3 is.
+    """
+    return ("espalier", "step", stage, "--profile", profile_json, "--run", run_uri)
+
+
 def step_command(stage: str, profile_json: str, run_uri: str) -> tuple[str, ...]:
-    """Command and arguments of `stage`'s container.
+    """Command and arguments of `stage`'s container under Kubeflow.
 
     Args:
         stage: name of the stage, which is its component's as well.
         profile_json: the resolved profile.
-        run_uri: s3://bucket/prefix of the run; every artifact is a folder below it, named after
-            the output that makes it, and what KFP notes about a step lies in steps/<stage>.
+        run_uri: s3://bucket/prefix of the run, or its folder; every artifact is a folder below it,
+            named after the output that makes it, and what KFP notes about a step lies in
+            steps/<stage>.
     """
     compiled = _compiled(stage)
     (executor,) = compiled["deploymentSpec"]["executors"].values()
@@ -40,7 +54,9 @@ def step_command(stage: str, profile_json: str, run_uri: str) -> tuple[str, ...]
 
 def local_path(uri: str) -> PurePosixPath:
     """Where a step finds the artifact at `uri`."""
-    return PurePosixPath(S3_MOUNT) / uri.removeprefix("s3://")
+    if not uri.startswith(_S3_SCHEME):
+        return PurePosixPath(uri)
+    return PurePosixPath(S3_MOUNT) / uri.removeprefix(_S3_SCHEME)
 
 
 def _compiled(stage: str) -> dict[str, Any]:

@@ -56,6 +56,17 @@ def resolved_profile(profile: str, *, seed: int, overrides: str) -> Profile:
     return parsed_profile(profile).model_copy(update={"seed": seed})
 
 
+def given_profile(profile: str) -> Profile:
+    """The profile of a step's command: a name, a path, or the JSON of a whole one.
+
+    Raises:
+        ProfileError: no such profile, or one that does not parse.
+    """
+    if profile.lstrip().startswith("{"):
+        return parsed_profile(profile)
+    return named_profile(profile)
+
+
 def parsed_profile(profile_json: str) -> Profile:
     """The profile that `profile_json` spells, as `resolve_profile` handed it on.
 

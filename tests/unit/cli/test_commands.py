@@ -25,9 +25,10 @@ FROZEN = {
     "rollback": {"[MODEL]", "--run", "--runs", "--json"},
     "load": {"MODEL@ALIAS", "--out", "--runs"},
     "versions": {"[MODEL]", "--runs", "--json"},
-    "check-queries": {"FILE", "--json"},
     "serve": {"MODEL", "--host", "--port", "--profile", "--set", "--runs"},
+    "check-queries": {"FILE", "--json"},
     "compile": {"--out", "--profile", "--set", "--image"},
+    "step": {"STAGE", "--run", "--profile", "--input", "--output", "--workspace"},
     "doctor": {"--runs", "--json"},
 }
 

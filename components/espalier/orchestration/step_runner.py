@@ -1,0 +1,169 @@
+"""One step whose artifacts are elsewhere: fetch its inputs, run its container command, publish.
+
+This is what a pod runs that is a plain Job. The step itself is a process of its own, on the code
+that the compiled pipeline carries. A step whose output is there already and current does nothing:
+a pod that was lost after publishing is made again at no cost.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from espalier.artifacts import EspalierError, Manifest
+from espalier.config import Profile, external_inputs
+from espalier.manifests.volumes import S3_MOUNT
+from espalier.orchestration.chain import CHAIN, Link
+from espalier.orchestration.step_command import local_path, step_command
+from espalier.storage import Place, joined, open_place
+
+_NOTES = "executor_output.json"
+"""What KFP's executor writes down about a step: its figures, and the URIs of its outputs."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StepFailed(EspalierError):
+    """The step's process ended with another exit code than 0; it has said why itself."""
+
+    def __init__(self, stage: str, exit_code: int) -> None:
+        super().__init__(f"{stage}: ended with exit code {exit_code}, see its lines above")
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOrder:
+    """Which step is to run, and where its artifacts are."""
+
+    stage: str
+    profile: Profile
+    run_uri: str
+    """s3://bucket/prefix or a folder; artifacts lie below it under their names."""
+    workspace: Path
+    """Where artifacts of S3 are kept while the step runs: s3://bucket/key at WORKSPACE/bucket/key.
+    What a killed step leaves there, its successor goes on with."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """URIs of inputs that do not lie below `run_uri`, by name."""
+    output: str | None = None
+    """Where the output goes instead."""
+
+    @property
+    def link(self) -> Link:
+        """The stage's place in the chain.
+
+        Raises:
+            EspalierError: there is no such stage, or it has no such input.
+        """
+        links = {link.name: link for link in CHAIN}
+        if self.stage not in links:
+            raise EspalierError(f"{self.stage}: no such stage; there are {', '.join(links)}")
+        link = links[self.stage]
+        if strange := sorted(self.inputs.keys() - link.inputs.keys()):
+            raise EspalierError(
+                f"{self.stage} has no input {strange[0]}; it reads "
+                f"{', '.join(link.inputs) or 'none'}"
+            )
+        return link
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder on this machine."""
+        local = local_path(self.run_uri)
+        if str(local) == self.run_uri:
+            return Path(self.run_uri).resolve()
+        return self.workspace / local.relative_to(S3_MOUNT)
+
+
+def run_step(order: StepOrder, say: Callable[[str], None]) -> Manifest:
+    """Run one step, unless what it would make is there already.
+
+    Args:
+        order: which, and where.
+        say: takes a line for what is fetched, kept and published.
+
+    Returns:
+        The manifest of the step's output.
+
+    Raises:
+        StepFailed: the step refused, or was ended by a signal (128 and its number).
+        StorageAwayError: S3 does not answer; the same command may succeed later.
+        EspalierError: no such stage, an input that is not there, a place that refuses.
+    """
+    link = order.link
+    sources = {
+        name: open_place(order.inputs.get(name, joined(order.run_uri, folder)), os.environ)
+        for name, folder in link.inputs.items()
+    }
+    target = open_place(order.output or joined(order.run_uri, link.folder), os.environ)
+    published = target.manifest()
+    if published is not None and _is_current(published, order, sources):
+        say(f"{order.stage}: kept {target.uri}  sha256:{published.content[:12]}")
+        return published
+    for name, place in sources.items():
+        say(f"{order.stage}: reads {place.uri}")
+        place.fetch(order.folder / link.inputs[name])
+    _run_command(
+        order.stage,
+        step_command(order.stage, order.profile.model_dump_json(), str(order.folder)),
+    )
+    manifest = target.publish(order.folder / link.folder)
+    notes = order.folder / "steps" / order.stage / _NOTES
+    open_place(joined(order.run_uri, "steps", order.stage), os.environ).write(
+        _NOTES, notes.read_bytes()
+    )
+    say(f"{order.stage}: wrote {target.uri}  sha256:{manifest.content[:12]}")
+    return manifest
+
+
+def _is_current(published: Manifest, order: StepOrder, sources: Mapping[str, Place]) -> bool:
+    """Whether the output was made with these settings from these inputs."""
+    if published.config_digest != order.profile.stage_digest(order.stage):
+        return False
+    given = external_inputs(order.profile, order.stage)
+    for name, place in sources.items():
+        source = place.manifest()
+        if source is None:
+            return False
+        given[name] = source.content
+    return all(published.inputs.get(name) == content for name, content in given.items())
+
+
+def _run_command(stage: str, command: Sequence[str]) -> None:
+    """Run the step as a process group that gets the signals which this process gets.
+
+    Raises:
+        StepFailed: it did not end with 0.
+    """
+    # the interpreter of this process is the one that has espalier; a shell finds it by PATH
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "PATH": path},
+        stdout=sys.stderr.fileno(),
+        start_new_session=True,
+    )
+    with _passing_signals_on(process.pid):
+        status = process.wait()
+    if status:
+        raise StepFailed(stage, 128 - status if status < 0 else status)
+
+
+@contextmanager
+def _passing_signals_on(group: int) -> Generator[None]:
+    """A pod that is deleted signals its first process, which here is not the one that works."""
+
+    def passed_on(number: int, _frame: FrameType | None) -> None:
+        os.killpg(group, number)
+
+    before = {number: signal.signal(number, passed_on) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

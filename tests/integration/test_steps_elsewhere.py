@@ -1,0 +1,143 @@
+"""`espalier step` around a step that is small: ingesting a folder of two documents."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from espalier.artifacts import open_artifact
+from espalier.config import Profile
+from espalier.orchestration.step_runner import StepFailed, StepOrder, run_step
+from tests.s3_stand_in import BUCKET, s3_stand_in
+
+RUN = f"s3://{BUCKET}/runs/r17"
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with s3_stand_in() as stand_in:
+        for name, value in stand_in.environment.items():
+            monkeypatch.setenv(name, value)
+        yield stand_in
+
+
+@pytest.fixture
+def profile(tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for place in ("Lyon", "Oslo", "Riga", "Bonn"):
+        (docs / f"{place}.md").write_text(f"# {place}\n{place} is a town with a river.\n")
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(
+        "".join(
+            json.dumps({"question": f"is there water in {place}?", "answer": "a river"}) + "\n"
+            for place in ("Lyon", "Oslo", "Riga", "Bonn")
+        )
+    )
+    knowledge = {"source": "folder", "path": str(docs), "questions": str(questions)}
+    return Profile.model_validate({"knowledge": knowledge, "threads": 1})
+
+
+def ordered(profile, tmp_path):
+    given = {"stage": "ingest", "profile": profile, "run_uri": RUN, "workspace": tmp_path / "s3"}
+    return StepOrder(**given)
+
+
+def test_a_step_publishes_what_it_made_and_what_it_cost(s3, profile, tmp_path):
+    said = []
+    manifest = run_step(ordered(profile, tmp_path), said.append)
+    assert manifest.producer == "ingest"
+    assert json.loads(s3.objects["runs/r17/knowledge/manifest.json"][0]) == manifest.model_dump()
+    notes = json.loads(s3.objects["runs/r17/steps/ingest/executor_output.json"][0])
+    assert notes["artifacts"]["usage"]["artifacts"][0]["metadata"]["seconds"] > 0
+    assert open_artifact(tmp_path / "s3" / BUCKET / "runs" / "r17" / "knowledge") == manifest
+    assert said[-1].startswith(f"ingest: wrote {RUN}/knowledge  sha256:")
+    run_again_does_nothing(s3, profile, tmp_path, manifest)
+
+
+def run_again_does_nothing(s3, profile, tmp_path, manifest):
+    s3.requests.clear()
+    said = []
+    assert run_step(ordered(profile, tmp_path / "new"), said.append) == manifest
+    assert s3.methods() == {"GET": 1}
+    assert said == [f"ingest: kept {RUN}/knowledge  sha256:{manifest.content[:12]}"]
+
+
+def test_a_step_that_refuses_publishes_nothing_and_keeps_its_exit_code(s3, profile, tmp_path):
+    absent = profile.knowledge.model_copy(update={"path": tmp_path / "absent"})
+    with pytest.raises(StepFailed) as caught:
+        run_step(
+            ordered(profile.model_copy(update={"knowledge": absent}), tmp_path), lambda line: None
+        )
+    assert caught.value.exit_code == 1
+    assert s3.objects == {}
+
+
+def command(*arguments, cwd):
+    """`espalier step` as a pod starts it."""
+    return subprocess.Popen(
+        [sys.executable, "-c", "from espalier.cli import main; main()", "step", *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_storage_that_is_away_has_an_exit_code_of_its_own(s3, profile, tmp_path, monkeypatch):
+    from espalier.cli import step as module
+
+    assert module.TRY_AGAIN not in (1, 2)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    # two minutes of patience are too long for a test: a child of this process has less
+    script = (
+        "from dataclasses import replace\n"
+        "from espalier.storage import settings\n"
+        "found = settings.s3_settings\n"
+        "short = settings.Patience(first_pause_s=0.01, total_s=0.05)\n"
+        "settings.s3_settings = lambda given: replace(found(given), patience=short)\n"
+        "from espalier.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "step", "ingest", "--run", RUN, "--profile", "smoke"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == module.TRY_AGAIN
+    assert "error: http://127.0.0.1:9: could not read" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_signal_reaches_the_step_and_ends_it(s3, tmp_path):
+    process = command("ingest", "--profile", "smoke", "--run", str(tmp_path / "run"), cwd=tmp_path)
+    child = _first_child(process.pid)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    assert "ended with exit code 143" in process.stderr.read()
+    for stream in (process.stdout, process.stderr):
+        stream.close()
+    assert not _is_alive(child)
+
+
+def _first_child(parent):
+    path = f"/proc/{parent}/task/{parent}/children"
+    for _ in range(1200):
+        with open(path) as stream:
+            if found := stream.read().split():
+                return int(found[0])
+        time.sleep(0.05)
+    pytest.fail("the step did not start")
+
+
+def _is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

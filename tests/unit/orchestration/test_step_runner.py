@@ -1,0 +1,94 @@
+import pytest
+
+from espalier.artifacts import ArtifactError, EspalierError, StorageError
+from espalier.config import Profile
+from espalier.orchestration.step_runner import StepOrder, run_step
+from espalier.steps.profiles import given_profile, named_profile
+from tests.s3_stand_in import BUCKET, s3_stand_in
+from tests.unit.storage.specimens import artifact
+
+RUN = f"s3://{BUCKET}/runs/r17"
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    with s3_stand_in() as stand_in:
+        for name, value in stand_in.environment.items():
+            monkeypatch.setenv(name, value)
+        yield stand_in
+
+
+def ordered(tmp_path, stage="ingest", **changes):
+    given = {"stage": stage, "profile": Profile(), "run_uri": RUN, "workspace": tmp_path / "s3"}
+    return StepOrder(**given | changes)
+
+
+def silent(line):
+    pass
+
+
+def test_a_profile_is_given_by_name_or_whole():
+    whole = named_profile("smoke")
+    assert given_profile("smoke") == given_profile(whole.model_dump_json()) == whole
+
+
+def test_an_input_that_is_not_there_is_named_before_anything_runs(s3, tmp_path):
+    with pytest.raises(ArtifactError, match=rf"{RUN}/knowledge: no manifest"):
+        run_step(ordered(tmp_path, "synthesize"), silent)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stage": "ingets"}, "no such stage; there are ingest"),
+        ({"stage": "ingest", "inputs": {"knowledge": "x"}}, "ingest has no input knowledge"),
+        ({"stage": "validate", "inputs": {"x": "y"}}, "no input x; it reads knowledge"),
+    ],
+)
+def test_an_order_that_makes_no_sense_is_refused(tmp_path, changes, message):
+    with pytest.raises(EspalierError, match=message):
+        run_step(ordered(tmp_path, **changes), silent)
+
+
+def test_a_scheme_that_is_not_known_is_refused(tmp_path):
+    with pytest.raises(StorageError, match="gs:// is not read here"):
+        run_step(ordered(tmp_path, output="gs://bucket/key"), silent)
+
+
+def test_artifacts_of_a_bucket_lie_where_kubeflow_would_put_them(tmp_path):
+    assert ordered(tmp_path).folder == tmp_path / "s3" / BUCKET / "runs" / "r17"
+    assert ordered(tmp_path, run_uri=str(tmp_path / "run")).folder == tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("settings", "source", "is_kept"),
+    [(None, None, True), ({"seed": 1}, None, False), (None, "another", False)],
+)
+def test_a_step_is_kept_while_settings_and_inputs_are_those_it_was_made_from(
+    tmp_path, settings, source, is_kept
+):
+    """A damaged input tells the two apart: a step that is kept does not read it."""
+    from espalier.artifacts import Provenance, publishing
+
+    profile, run = Profile(), tmp_path / "run"
+    content = artifact(run / "knowledge").content
+    provenance = Provenance(
+        producer="synthesize",
+        config_digest=profile.stage_digest("synthesize"),
+        seed=0,
+        inputs={"knowledge": source or content},
+    )
+    with publishing(run / "synthetic", provenance) as draft:
+        (draft.path / "rows").write_text("")
+    (run / "knowledge" / "rows.jsonl").write_text("edited")
+    order = ordered(
+        tmp_path,
+        "synthesize",
+        run_uri=str(run),
+        profile=profile.model_copy(update=settings or {}),
+    )
+    if is_kept:
+        assert run_step(order, silent) == draft.published
+    else:
+        with pytest.raises(ArtifactError, match="truncated or edited"):
+            run_step(order, silent)
