@@ -84,8 +84,13 @@ class SandboxPool:
         await self._starter.close()
         while self._tasks:
             await asyncio.wait(self._tasks)
-        for warm in tuple(self._existing):
-            await self._close(warm)
+        slots = asyncio.Semaphore(self._settings.max_starting)
+
+        async def close(warm: WarmSandbox) -> None:
+            async with slots:
+                await self._close(warm)
+
+        await asyncio.gather(*map(close, tuple(self._existing)))
         self._ready.clear()
 
     @property

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from espalier.config import SandboxPodsConfig
@@ -38,11 +37,11 @@ class AbsentError(Exception):
     """A backend that this machine does not have; the text is the reason to skip."""
 
 
-def local() -> list[Backend]:
-    return [LocalBackend(limits=LIMITS)]
+def local(limits: Limits = LIMITS) -> list[Backend]:
+    return [LocalBackend(limits=limits)]
 
 
-def podman() -> list[Backend]:
+def podman(limits: Limits = LIMITS) -> list[Backend]:
     if "ESPALIER_TEST_PODMAN" not in os.environ:
         raise AbsentError("set ESPALIER_TEST_PODMAN=1 to test it, with nothing else running")
     if shutil.which("podman") is None:
@@ -52,12 +51,12 @@ def podman() -> list[Backend]:
             raise AbsentError(f"no image {IMAGE}, and no Debian here to build it from")
         import_image(IMAGE)
     return [
-        PodmanBackend(image=IMAGE, limits=LIMITS, preimport=(), runtime=runtime)
+        PodmanBackend(image=IMAGE, limits=limits, preimport=(), runtime=runtime)
         for runtime in _RUNTIMES
     ]
 
 
-def pods(runtime_class: str) -> list[Backend]:
+def pods(runtime_class: str, limits: Limits = LIMITS) -> list[Backend]:
     kubeconfig, image = (
         os.environ.get(name) for name in ("KUBECONFIG", "ESPALIER_CLUSTER_SANDBOX_IMAGE")
     )
@@ -66,7 +65,7 @@ def pods(runtime_class: str) -> list[Backend]:
     if runtime_class not in os.environ.get("ESPALIER_RUNTIME_CLASSES", "gvisor").split(","):
         raise AbsentError(f"set ESPALIER_RUNTIME_CLASSES={runtime_class} to test it")
     config = SandboxPodsConfig.model_validate(
-        {"runtime_class": runtime_class, "resources": {"disk_limit": str(LIMITS.disk_bytes)}}
+        {"runtime_class": runtime_class, "resources": {"disk_limit": str(limits.disk_bytes)}}
     )
     return [
         KubernetesBackend(
@@ -76,18 +75,25 @@ def pods(runtime_class: str) -> list[Backend]:
                 pods=config,
             ),
             run_id=f"test-{uuid.uuid4().hex[:8]}",
-            limits=LIMITS,
+            limits=limits,
             preimport=(),
             kubeconfig=Path(kubeconfig),
         )
     ]
 
 
-BACKENDS: dict[str, Callable[[], list[Backend]]] = {
+def _pods_on(runtime_class: str) -> Callable[..., list[Backend]]:
+    def made(limits: Limits = LIMITS) -> list[Backend]:
+        return pods(runtime_class, limits)
+
+    return made
+
+
+BACKENDS: dict[str, Callable[..., list[Backend]]] = {
     "local": local,
     "podman": podman,
-    "pods on runc": partial(pods, "runc"),
-    "pods on gVisor": partial(pods, "gvisor"),
+    "pods on runc": _pods_on("runc"),
+    "pods on gVisor": _pods_on("gvisor"),
 }
 """Of each kind the settings to try; the first that gives a sandbox is taken."""
 ON_THIS_MACHINE = ("local", "podman")

@@ -1,0 +1,1 @@
+"""Hostile programs against every kind of sandbox: contained, not contained, or not tested."""

@@ -1,0 +1,77 @@
+"""What an attack is, and how its outcome is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from espalier.sandbox import Limits, Sandbox
+
+PRELUDE = """
+import ctypes, errno, json, os, signal, socket, stat, struct, subprocess, sys, threading, time
+T = json.loads(os.environ["TARGETS"])
+libc = ctypes.CDLL(None, use_errno=True)
+def breach(what):
+    print("BREACH", what, flush=True)
+def tried(what, work):
+    try:
+        found = work()
+    except (OSError, ValueError):
+        return
+    if found not in (None, False, b"", "", -1):
+        breach(what)
+def called(what, number, *words):
+    ctypes.set_errno(0)
+    if libc.syscall(number, *(ctypes.c_long(w) if isinstance(w, int) else w for w in words)) != -1:
+        breach(what)
+def reached(what, address, family=socket.AF_INET):
+    with socket.socket(family) as s:
+        s.settimeout(1.5)
+        tried(what, lambda: s.connect(tuple(address)) or True)
+"""
+"""What every program begins with: it prints BREACH for everything that it should not have got."""
+
+LIMITS = Limits(
+    memory_bytes=192 * 2**20,
+    cpu_s=3.0,
+    processes=40,
+    disk_bytes=64 * 2**20,
+    output_bytes=64 * 1024,
+    wall_s=12.0,
+)
+WALL_S = 4.0
+"""Of one attack; it has to be over soon after that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attack:
+    """One hostile program, or what a hostile caller asks for.
+
+    Attributes:
+        kind: resources, processes, server, escape, rights, network, files or memory of others.
+        name: what it tries.
+        program: Python; run by `exec` after the prelude.
+        asks: instead of a program, through the sandbox's own API; what it got that it should not.
+        has_control: the same program outside of any sandbox, beside it, must succeed; else the
+            attack counts as not tested.
+        needs: a target without which it cannot be tried (`Targets`).
+    """
+
+    kind: str
+    name: str
+    program: str = ""
+    asks: Callable[[Sandbox, dict[str, object]], Awaitable[list[str]]] | None = None
+    has_control: bool = False
+    needs: str = ""
+
+
+def program(kind: str, name: str, text: str, *, control: bool = False, needs: str = "") -> Attack:
+    """An attack by a program."""
+    return Attack(kind=kind, name=name, program=text, has_control=control, needs=needs)
+
+
+def asking(
+    kind: str, name: str, asks: Callable[[Sandbox, dict[str, object]], Awaitable[list[str]]]
+) -> Attack:
+    """An attack through the API."""
+    return Attack(kind=kind, name=name, asks=asks)

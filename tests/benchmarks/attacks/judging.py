@@ -1,0 +1,136 @@
+"""Runs an attack in a sandbox of its own, beside a neighbour, and says what it achieved."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from espalier.sandbox import Backend, Sandbox, SandboxError, SandboxLost
+from tests.benchmarks.attacks.attack import PRELUDE, WALL_S, Attack
+
+_OVER_WITHIN_S = WALL_S + 8.0
+_NEIGHBOUR_WAITS_S = 8.0
+_OWN_FILE = b"a neighbour's file"
+_LOOK = """
+import os
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try: words = open(f"/proc/{pid}/cmdline", "rb").read().replace(b"\\0", b" ")
+    except OSError: continue
+    if int(pid) != os.getpid() and b"sandboxd" not in words: print(pid, words)
+"""
+"""Processes that are neither sandboxd's nor this very look."""
+
+
+@dataclass
+class Verdict:
+    """Of one attack on one backend.
+
+    Attributes:
+        breaches: what it achieved that it should not have; none is contained.
+        untested: why it says nothing, where it does not.
+        notes: what it cost its own sandbox.
+    """
+
+    breaches: list[str] = field(default_factory=list)
+    untested: str = ""
+    notes: list[str] = field(default_factory=list)
+    took_s: float = 0.0
+
+    @property
+    def told(self) -> str:
+        """One cell of the table."""
+        if self.untested:
+            return f"not tested: {self.untested}"
+        if self.breaches:
+            return f"NOT CONTAINED: {'; '.join(self.breaches)[:120]}"
+        return "; ".join(["contained", *self.notes])
+
+
+async def judge(
+    attack: Attack, backend: Backend, neighbour: Sandbox, targets: Mapping[str, object]
+) -> Verdict:
+    """Run it in a sandbox made for it, and look at what is left."""
+    verdict = Verdict()
+    sandbox = await backend.create()
+    watching = asyncio.create_task(_watch(neighbour, verdict))
+    clock = time.time() - time.monotonic()
+    started = time.monotonic()
+    try:
+        await _run(attack, sandbox, dict(targets), verdict)
+        verdict.took_s = round(time.monotonic() - started, 2)
+        if verdict.took_s > _OVER_WITHIN_S:
+            verdict.breaches.append(f"it went on for {verdict.took_s} s")
+        await _look_after(sandbox, verdict)
+    except SandboxLost as lost:
+        verdict.notes.append(f"its own sandbox was lost ({str(lost)[-60:]})")
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await sandbox.close()
+    if abs(time.time() - time.monotonic() - clock) > 1:
+        verdict.breaches.append("the machine's clock was set")
+    if Path(str(targets["planted"])).read_text(encoding="ascii") != "a secret of the machine":
+        verdict.breaches.append("a file of the machine was changed")
+    if await neighbour.get("mine") != _OWN_FILE:
+        verdict.breaches.append("a neighbour's file was changed")
+    return verdict
+
+
+async def neighbour_of(backend: Backend) -> Sandbox:
+    """A sandbox that has nothing to do with the attacks, and shall not notice them."""
+    neighbour = await backend.create()
+    await neighbour.put("mine", _OWN_FILE)
+    return neighbour
+
+
+async def _run(
+    attack: Attack, sandbox: Sandbox, targets: dict[str, object], verdict: Verdict
+) -> None:
+    if attack.asks is not None:
+        verdict.breaches += await attack.asks(sandbox, targets)
+        return
+    secret = sandbox._http.headers["authorization"].split()[1]
+    told = json.dumps(targets | {"token_beginning": secret[:8]})
+    result = await sandbox.exec(
+        ["python", "-c", PRELUDE + attack.program], env={"TARGETS": told}, timeout_s=WALL_S
+    )
+    lines = result.stdout.decode(errors="replace").splitlines()
+    verdict.breaches += [line[7:80] for line in lines if line.startswith("BREACH ")]
+    if result.killed_by:
+        verdict.notes.append(f"ended by {result.killed_by}")
+    elif b"SyntaxError" in result.stderr or b"NameError" in result.stderr:
+        verdict.untested = f"the program is broken: {result.stderr[-80:]!r}"
+
+
+async def _look_after(sandbox: Sandbox, verdict: Verdict) -> None:
+    """Whether its sandbox still works, and nothing of it runs on."""
+    try:
+        seen = await sandbox.exec(["python", "-c", _LOOK])
+        if seen.stdout:
+            verdict.breaches.append(f"it left {seen.stdout[:60]!r}")
+        await sandbox.reset()
+        if (await sandbox.python("6 * 7")).stdout != b"42\n":
+            verdict.notes.append("its own sandbox no longer works")
+    except SandboxError as error:
+        if isinstance(error, SandboxLost):
+            raise
+        verdict.notes.append(f"its own sandbox no longer works ({error})")
+
+
+async def _watch(neighbour: Sandbox, verdict: Verdict) -> None:
+    while True:
+        started = time.monotonic()
+        try:
+            answered = await neighbour.exec(["echo", "here"])
+        except SandboxLost as lost:
+            verdict.breaches.append(f"a neighbour was lost: {lost}")
+            return
+        if answered.stdout != b"here\n" or time.monotonic() - started > _NEIGHBOUR_WAITS_S:
+            took_s = time.monotonic() - started
+            verdict.breaches.append(f"a neighbour was kept for {took_s:.1f} s: {answered}")
+            return
+        await asyncio.sleep(0.2)
