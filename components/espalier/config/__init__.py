@@ -1,5 +1,10 @@
 """The profile of a run: one TOML file, every choice in it."""
 
+from espalier.config.agent_texts import (
+    AgentTextsConfig,
+    ContinuedPretrainingConfig,
+    TeacherConfig,
+)
 from espalier.config.cluster import (
     GpuConfig,
     ImagesConfig,
@@ -41,7 +46,9 @@ from espalier.config.training import (
 
 __all__ = [
     "STAGE_SECTIONS",
+    "AgentTextsConfig",
     "AsynchronousConfig",
+    "ContinuedPretrainingConfig",
     "CurriculumConfig",
     "EndpointConfig",
     "EpisodeConfig",
@@ -66,6 +73,7 @@ __all__ = [
     "ServingConfig",
     "SplitsConfig",
     "SynthesisConfig",
+    "TeacherConfig",
     "TemperatureSchedule",
     "Toleration",
     "TrainingConfig",

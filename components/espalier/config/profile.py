@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from espalier.artifacts.digests import json_digest
 from espalier.artifacts.errors import ProfileError
+from espalier.config.agent_texts import AgentTextsConfig, TeacherConfig
 from espalier.config.cluster import KubernetesConfig
 from espalier.config.data import (
     KnowledgeConfig,
@@ -36,7 +37,7 @@ from espalier.config.training import TrainingConfig
 
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
     "ingest": ("knowledge", "splits"),
-    "synthesize": ("search", "synthesis"),
+    "synthesize": ("search", "synthesis", "agent_texts", "teacher"),
     "validate": ("validation",),
     "prepare_policy": (
         "policy", "episode", "search", "training.micro_batch_tokens", "training.device",
@@ -68,6 +69,8 @@ class Profile(Section):
     splits: SplitsConfig = SplitsConfig()
     search: SearchConfig = SearchConfig()
     synthesis: SynthesisConfig = SynthesisConfig()
+    agent_texts: AgentTextsConfig = AgentTextsConfig()
+    teacher: TeacherConfig = TeacherConfig()
     validation: ValidationConfig = ValidationConfig()
     policy: PolicyConfig = PolicyConfig()
     episode: EpisodeConfig = EpisodeConfig()

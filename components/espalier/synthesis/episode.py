@@ -33,15 +33,15 @@ class Episode:
         """What a search would show, without making it part of the episode."""
         return self._search.observation(query)
 
-    def answered(self, answer: str) -> Trajectory:
-        """End with `answer`; the caller has verified that it is right."""
+    def answered(self, answer: str, *, outcome: float = 1.0) -> Trajectory:
+        """End with `answer`; the caller has verified whether it is right (`outcome` 1 or 0)."""
         self._say(plans.answer_action(plans.ready_to_answer(), answer))
         return Trajectory(
             task_id=self._task.task_id,
             group_id=f"teacher/{self._task.task_id}",
             messages=tuple(self._messages),
             tool_calls=tuple(self._calls),
-            reward={"outcome": 1.0},
+            reward={"outcome": outcome},
             answer=answer,
             finish_reason=FinishReason.ANSWERED,
             policy_version=0,

@@ -1,7 +1,8 @@
 """synthesize: questions with proven answers, and a teacher's trajectories for some of them.
 
 Enters: the knowledge artifact.
-Leaves: tasks/{train,dev,heldout}.jsonl, trajectories.parquet, funnel.json; run.json (measured).
+Leaves: tasks/{train,dev,heldout}.jsonl, trajectories.parquet, funnel.json; run.json (measured); and
+where the profile asks for them agent_texts.jsonl and negatives.jsonl.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.search import SearchTool, documents_path
 from espalier.rollout.trajectory import Trajectory, write_trajectories
+from espalier.synthesis.agent_texts import Written, material_of, write_texts
 from espalier.synthesis.demonstrations import Demonstrations
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.own_questions import WordTeacher
@@ -33,7 +35,7 @@ from espalier.synthesis.questions import make_questions
 from espalier.synthesis.summary import summarize
 from espalier.synthesis.task_making import Question, Split
 from espalier.synthesis.teacher import Rejected, RouteTeacher
-from espalier.tasks import write_tasks
+from espalier.tasks import write_agent_texts, write_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
     for split, found in questions.items():
         tracker.note(f"{split}: {len(found)} questions")
     trajectories = _demonstrations(profile, inputs.knowledge, questions, funnel, tracker)
+    written = _agent_texts(profile, inputs.knowledge, questions, trajectories, funnel, tracker)
     provenance = Provenance(
         producer="synthesize",
         config_digest=profile.stage_digest("synthesize"),
@@ -71,9 +74,10 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
             draft.rows[f"{split}_tasks"] = write_tasks(path, (q.task for q in found))
         path = draft.path / "trajectories.parquet"
         draft.rows["trajectories"] = write_trajectories(path, trajectories)
+        _write_agent_texts(draft, written)
         summary = summarize(questions, trajectories, profile.synthesis, graph, funnel)
         _write_json(draft, "funnel.json", summary)
-        _write_json(draft, "run.json", _measured(started))
+        _write_json(draft, "run.json", _measured(started) | {"teacher": written.teacher})
     for remark in funnel.remarks:
         tracker.note(remark)
     tracker.metrics({name: float(count) for name, count in draft.rows.items()})
@@ -112,7 +116,28 @@ def _demonstrations(
     return trajectories
 
 
-def _measured(started: float) -> dict[str, float]:
+def _agent_texts(
+    profile: Profile,
+    knowledge: Path,
+    questions: dict[Split, list[Question]],
+    trajectories: list[Trajectory],
+    funnel: Funnel,
+    tracker: Tracker,
+) -> Written:
+    if not (profile.agent_texts.pretraining_texts or profile.agent_texts.negatives):
+        return Written([], [], {})
+    tasks = [question.task for question in questions["train"]]
+    material = material_of(profile, knowledge, tasks, trajectories)
+    return write_texts(profile, material, funnel, tracker)
+
+
+def _write_agent_texts(draft: Draft, written: Written) -> None:
+    for name, texts in (("agent_texts", written.texts), ("negatives", written.negatives)):
+        if texts:
+            draft.rows[name] = write_agent_texts(draft.path / f"{name}.jsonl", texts)
+
+
+def _measured(started: float) -> dict[str, object]:
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "seconds": round(time.monotonic() - started, 3),

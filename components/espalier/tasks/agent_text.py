@@ -61,7 +61,7 @@ def read_agent_texts(path: Path) -> list[AgentText]:
     """
     if not path.exists():
         return []
-    texts = []
+    texts: list[AgentText] = []
     with path.open(encoding="utf-8") as stream:
         for number, line in enumerate(stream, start=1):
             try:

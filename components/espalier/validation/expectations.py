@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-SuiteName = Literal["tasks", "trajectories"]
+SuiteName = Literal["tasks", "trajectories", "texts"]
 Weight = Literal["critical", "row"]
 """A failing critical expectation stops the run; the other kind drops the rows that break it."""
 

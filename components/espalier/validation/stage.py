@@ -21,16 +21,20 @@ from espalier.artifacts import (
 )
 from espalier.config import Profile, ValidationConfig
 from espalier.rollout.trajectory import Trajectory, read_trajectories, write_trajectories
-from espalier.tasks import read_tasks, write_tasks
+from espalier.tasks import AgentText, read_agent_texts, read_tasks, write_agent_texts, write_tasks
 from espalier.validation.judge import judge
 from espalier.validation.report import describe, write_report
-from espalier.validation.suites import SPLITS, task_suite, trajectory_suite
+from espalier.validation.suites import SPLITS, task_suite, text_suite, trajectory_suite
 from espalier.validation.task_columns import EntitySplits, SplitTask, task_columns
+from espalier.validation.text_columns import HiddenNames, text_columns
 from espalier.validation.trajectory_columns import trajectory_columns
 from espalier.validation.verdict import Verdict
 
 FAILED_NAME = "validation_failed"
 """Where the report of a stopped run stands, beside the artifact that was not published."""
+
+TEXT_FILES = ("agent_texts.jsonl", "negatives.jsonl")
+"""What continued pre-training reads, and what the warm start does beside its demonstrations."""
 
 
 class Inputs(NamedTuple):
@@ -41,15 +45,17 @@ class Inputs(NamedTuple):
 
 
 class Material(NamedTuple):
-    """Tasks of every split and the teacher's trajectories."""
+    """Tasks of every split, the teacher's trajectories, and the agent texts where there are any."""
 
     tasks: list[SplitTask]
     trajectories: list[Trajectory]
+    texts: list[AgentText]
 
     def counts(self) -> dict[str, int]:
         """Rows by file."""
         by_split = {split: sum(t.file_split == split for t in self.tasks) for split in SPLITS}
-        return {**by_split, "trajectories": len(self.trajectories)}
+        texts = {"texts": len(self.texts)} if self.texts else {}
+        return {**by_split, "trajectories": len(self.trajectories), **texts}
 
 
 def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) -> Manifest:
@@ -72,15 +78,19 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
     )
     entities = EntitySplits.load(inputs.knowledge)
     material = _read(inputs.synthetic)
-    with tracker.progress("expectations", total=2) as progress:
-        tasks = _judge_tasks(material, entities, profile.validation)
+    with tracker.progress("expectations", total=2 + bool(material.texts)) as progress:
+        verdicts = [_judge_tasks(material, entities, profile.validation)]
         progress.advance()
-        trajectories = _judge_trajectories(material, profile.validation)
+        verdicts.append(_judge_trajectories(material, profile.validation))
         progress.advance()
-    accepted = _accepted(material, tasks, trajectories)
+        if material.texts:
+            verdicts.append(_judge_texts(material, HiddenNames.load(inputs.knowledge)))
+            progress.advance()
+    accepted = _accepted(material, *verdicts)
     limit = profile.validation.max_dropped_share
-    faults = [*tasks.faults(limit), *trajectories.faults(limit), *_emptied(material, accepted)]
-    report = describe((tasks, trajectories), faults, accepted.counts(), entities.hub_kinds)
+    faults = [fault for verdict in verdicts for fault in verdict.faults(limit)]
+    faults += _emptied(material, accepted)
+    report = describe(verdicts, faults, accepted.counts(), entities.hub_kinds)
     failed_dir = output_dir.with_name(FAILED_NAME)
     if faults:
         with publishing(failed_dir, provenance) as draft:
@@ -101,7 +111,8 @@ def _read(synthetic_dir: Path) -> Material:
         for split in SPLITS
         for task in read_tasks(synthetic_dir / "tasks" / f"{split}.jsonl")
     ]
-    return Material(tasks, read_trajectories(synthetic_dir / "trajectories.parquet"))
+    texts = [text for name in TEXT_FILES for text in read_agent_texts(synthetic_dir / name)]
+    return Material(tasks, read_trajectories(synthetic_dir / "trajectories.parquet"), texts)
 
 
 def _judge_tasks(material: Material, entities: EntitySplits, config: ValidationConfig) -> Verdict:
@@ -116,8 +127,16 @@ def _judge_trajectories(material: Material, config: ValidationConfig) -> Verdict
     return Verdict("trajectories", [t.task_id for t in material.trajectories], findings)
 
 
-def _accepted(material: Material, tasks: Verdict, trajectories: Verdict) -> Material:
-    """What no row-wise expectation drops; a trajectory goes with its task."""
+def _judge_texts(material: Material, hidden: HiddenNames) -> Verdict:
+    train_ids = {task.task_id for split, task in material.tasks if split == "train"}
+    findings = judge(text_columns(material.texts, train_ids, hidden), text_suite())
+    return Verdict("texts", [text.text_id for text in material.texts], findings)
+
+
+def _accepted(
+    material: Material, tasks: Verdict, trajectories: Verdict, texts: Verdict | None = None
+) -> Material:
+    """What no row-wise expectation drops; a trajectory or text goes with its task."""
     kept_tasks = [task for row, task in enumerate(material.tasks) if row not in tasks.dropped]
     kept_ids = {task.task_id for _, task in kept_tasks}
     kept_trajectories = [
@@ -125,12 +144,19 @@ def _accepted(material: Material, tasks: Verdict, trajectories: Verdict) -> Mate
         for row, trajectory in enumerate(material.trajectories)
         if row not in trajectories.dropped and trajectory.task_id in kept_ids
     ]
-    return Material(kept_tasks, kept_trajectories)
+    kept_texts = [
+        text
+        for row, text in enumerate(material.texts)
+        if texts and row not in texts.dropped and (not text.task_id or text.task_id in kept_ids)
+    ]
+    return Material(kept_tasks, kept_trajectories, kept_texts)
 
 
 def _emptied(material: Material, accepted: Material) -> list[str]:
     before, after = material.counts(), accepted.counts()
-    return [f"{name}: not one of {before[name]} rows is left" for name in after if not after[name]]
+    return [
+        f"{name}: not one of {before[name]} rows is left" for name in before if not after.get(name)
+    ]
 
 
 def _stop_message(faults: Sequence[str], failed_dir: Path) -> str:
@@ -149,6 +175,11 @@ def _write(draft: Draft, accepted: Material, synthetic_dir: Path) -> None:
         draft.rows[split] = write_tasks(draft.path / "tasks" / f"{split}.jsonl", kept)
     path = draft.path / "trajectories.parquet"
     draft.rows["trajectories"] = write_trajectories(path, accepted.trajectories)
+    negatives = [text for text in accepted.texts if text.kind == "negative"]
+    read_on = [text for text in accepted.texts if text.kind != "negative"]
+    for name, texts in zip(TEXT_FILES, (read_on, negatives), strict=True):
+        if texts:
+            draft.rows[Path(name).stem] = write_agent_texts(draft.path / name, texts)
     funnel = synthetic_dir / "funnel.json"
     if funnel.is_file():
         shutil.copyfile(funnel, draft.path / funnel.name)

@@ -1,4 +1,4 @@
-"""The two suites: every expectation declared once, with its weight and its reason."""
+"""The suites: every expectation declared once, with its weight and its reason."""
 
 from __future__ import annotations
 
@@ -54,6 +54,16 @@ TRAJECTORY_SCHEMA = {
 }
 """Column of the trajectories' frame -> type of its values (`trajectory_columns` computes them)."""
 
+TEXT_SCHEMA = {
+    "row": "int64",
+    "text_id": "str",
+    "is_train_task": "bool",
+    "order_faults": "int64",
+    "grammar_faults": "int64",
+    "hidden_names": "int64",
+    "earlier_same_text": "int64",
+}
+"""Column of the agent texts' frame -> type of its values (`text_columns` computes them)."""
 
 Line = tuple[str, Weight, Rule, str]
 """Name, weight, rule, reason."""
@@ -94,6 +104,19 @@ def trajectory_suite(config: ValidationConfig) -> tuple[Expectation, ...]:
     return (*_schema("trajectories", TRAJECTORY_SCHEMA), *_expectations("trajectories", table))
 
 
+def text_suite() -> tuple[Expectation, ...]:
+    """The suite of the agent texts."""
+    table: tuple[Line, ...] = (
+        ("text_ids_are_unique", "critical", unique("text_id"), "rows are traced back by their id"),
+        ("tasks_are_train_tasks", "critical", true("is_train_task"), _FOREIGN_TASK),
+        ("messages_alternate", "critical", zero("order_faults"), _ORDER),
+        ("actions_follow_the_grammar", "row", zero("grammar_faults"), _GRAMMAR),
+        ("no_hidden_name_is_said", "row", zero("hidden_names"), _HIDDEN_NAME),
+        ("texts_are_unique", "row", zero("earlier_same_text"), _REPEAT),
+    )
+    return (*_schema("texts", TEXT_SCHEMA), *_expectations("texts", table))
+
+
 _KNOWN = "every later stage reads one split"
 _OWN_FILE = "a task in another split's file would be trained and judged on"
 _BLANK = "no answer could be told right from wrong"
@@ -102,6 +125,7 @@ _ENTITY_LEAK = (
     "an entity of one split in a chain of another turns held-out accuracy into memory; "
     "hubs are exempt"
 )
+_HIDDEN_NAME = "a dev or held-out entity would not be new to the policy that is judged on it"
 _REPEAT = "a repeated question would count twice; the first one stays"
 _FOREIGN_TASK = "a demonstration of a dev or held-out task leaks its answer"
 _ORDER = "the policy's part must be exactly the assistant messages"

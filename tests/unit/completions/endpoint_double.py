@@ -79,6 +79,8 @@ class EndpointDouble(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
         self.script = []
         self.usual = Scripted(completion(PARIS))
+        self.respond = None
+        """Request body -> completion, instead of `usual`."""
         self.seen = []
         """(path, body, Authorization) of every request."""
         self.under_way = 0
@@ -105,6 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
             double.under_way += 1
             double.most_under_way = max(double.most_under_way, double.under_way)
             response = double.script.pop(0) if double.script else double.usual
+            if double.respond is not None:
+                response = Scripted(double.respond(body))
         try:
             time.sleep(response.delay_s)
         finally:

@@ -9,6 +9,8 @@ OTHER_VALUES = {
     "splits": {"dev_share": 0.11},
     "search": {"top_k": 2},
     "synthesis": {"detour_share": 0.2},
+    "agent_texts": {"memories": 9},
+    "teacher": {"mistake_share": 0.1},
     "validation": {"max_turns": 5},
     "policy": {"prestage": {"steps": 7}},
     "episode": {"max_turns": 3},

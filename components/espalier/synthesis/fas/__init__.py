@@ -1,0 +1,1 @@
+"""First-order action synthesis: actions planned and answers reasoned, nothing executed."""

@@ -1,0 +1,146 @@
+import asyncio
+import re
+
+import pytest
+
+from espalier.environments import Malformed, parse_action
+from espalier.rollout.trajectory import FinishReason, Trajectory
+from espalier.synthesis.attempts import carried_out, line_values
+from espalier.synthesis.fas.calls import Alternatives, Candidate, Plan
+from espalier.synthesis.funnel import Funnel
+from espalier.synthesis.has import Decider
+from espalier.tasks import Message, Task, TaskMetadata, Verifier
+
+TASK = Task(
+    task_id="t1",
+    prompt=(Message(role="user", content="Name the capital of the country of Lyon."),),
+    verifier=Verifier(gold=("Paris",)),
+    metadata=TaskMetadata(family="chain", split="train", hops=2, source="hand"),
+)
+LINES = {"Lyon country": "Lyon | country: France", "France capital": "France | capital: Paris"}
+
+
+class Lookup:
+    def observation(self, query):
+        return LINES.get(query, "no results")
+
+
+class Offers:
+    """A model that offers the same candidates at every step, the one taken among them."""
+
+    def __init__(self, *candidates):
+        self._candidates = candidates
+        self.told = []
+
+    async def answer(self, request):
+        self.told.append(request.material)
+        taken = request.material.taken
+        return Alternatives(candidates=(*self._candidates, taken, *self._candidates))
+
+
+OTHERS = (
+    Candidate(thought="capital", action="search", text="Lyon capital"),
+    Candidate(thought="answer", action="answer", text="Lyon"),
+)
+
+
+def attempt(analysis="country , capital", query="Lyon country"):
+    return carried_out(TASK, Plan(analysis=analysis, tool="search", query=query), Lookup())
+
+
+def decided(model, *trajectories, alternatives=2):
+    funnel = Funnel()
+    decider = Decider(model, alternatives, funnel, seed=1, in_flight=2)
+
+    async def collect():
+        return [text async for text in decider.texts((TASK, t) for t in trajectories)]
+
+    return asyncio.run(collect()), funnel.counts("decisions")
+
+
+@pytest.mark.parametrize(
+    ("analysis", "query", "answer", "outcome"),
+    [
+        ("country , capital", "Lyon country", "Paris", 1.0),
+        ("country", "Lyon country", "France", 0.0),
+        ("country , currency", "Lyon country", "France", 0.0),
+        ("capital", "Lyon capital", "unknown", 0.0),
+    ],
+)
+def test_an_attempt_does_what_was_planned_and_its_outcome_is_real(analysis, query, answer, outcome):
+    trajectory = attempt(analysis, query)
+    assert trajectory.answer == answer
+    assert trajectory.reward == {"outcome": outcome}
+    assert trajectory.finish_reason is FinishReason.ANSWERED
+
+
+def test_a_line_is_found_however_its_label_is_spelled():
+    assert line_values("X | a: 1 || Lyon | Time Zone: A; B", "time zone") == ("A", "B")
+    assert line_values("no results", "time zone") == ()
+
+
+def test_every_step_is_a_choice_among_shuffled_options_and_the_real_response_follows():
+    model = Offers(*OTHERS)
+    (text,), counts = decided(model, attempt())
+    roles = [piece.role for piece in text.pieces]
+    assert roles == ["assistant", "tool", "assistant", "tool", "assistant"]
+    assert [p.content for p in text.pieces if p.role == "tool"] == list(LINES.values())
+    wanted = iter(["Lyon country", "France capital", "Paris"])
+    for piece in text.pieces[::2]:
+        listed, number = re.fullmatch(
+            r"(Option 1: .*) I will choose option (\d)\.(?: My decision is Correct\.)?",
+            piece.content,
+        ).groups()
+        options = [parse_action(o) for o in re.split(r"(?:^| )Option \d: ", listed)[1:]]
+        assert 2 <= len(options) <= 3
+        assert len(set(options)) == len(options)
+        assert not any(isinstance(option, Malformed) for option in options)
+        chosen = options[int(number) - 1]
+        assert next(wanted) in (getattr(chosen, "query", None), getattr(chosen, "text", None))
+    assert counts == {"kept_correct": 1}
+    assert text.style == "correct"
+
+
+def test_the_text_ends_with_what_really_came_of_it():
+    (right, wrong), counts = decided(Offers(*OTHERS), attempt(), attempt("country"))
+    assert right.pieces[-1].content.endswith("My decision is Correct.")
+    assert wrong.pieces[-1].content.endswith("My decision is Incorrect.")
+    assert counts == {"kept_correct": 1, "kept_incorrect": 1}
+
+
+def test_the_chosen_option_is_not_always_at_the_same_place():
+    trajectories = [
+        Trajectory(
+            **{**{f: getattr(t, f) for f in t.__dataclass_fields__}, "group_id": f"teacher/{n}"}
+        )
+        for n in range(40)
+        for t in [attempt()]
+    ]
+    texts, _ = decided(Offers(*OTHERS), *trajectories)
+    places = {re.search(r"choose option (\d)", text.pieces[0].content)[1] for text in texts}
+    assert places == {"1", "2", "3"}
+
+
+def test_alternatives_see_what_was_seen_and_not_what_comes():
+    model = Offers(*OTHERS)
+    decided(model, attempt())
+    assert [told.seen for told in model.told] == [
+        (),
+        ("Lyon | country: France",),
+        tuple(LINES.values()),
+    ]
+
+
+def test_a_step_without_another_option_makes_no_decision():
+    assert decided(Offers(), attempt()) == ([], {"no_alternative": 1})
+
+
+def test_a_trajectory_that_is_no_sequence_of_actions_makes_no_decision():
+    whole = attempt()
+    fields = {f: getattr(whole, f) for f in whole.__dataclass_fields__}
+    for messages, reason in (
+        ((*TASK.prompt, Message(role="assistant", content="<map> x")), "malformed_action"),
+        (whole.messages[:-1], "never_answered"),
+    ):
+        broken = Trajectory(**{**fields, "messages": tuple(messages)})
+        assert decided(Offers(*OTHERS), broken) == ([], {reason: 1})
