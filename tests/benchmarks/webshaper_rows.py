@@ -19,10 +19,11 @@ from collections import Counter
 from pathlib import Path
 
 from espalier.artifacts import NullTracker
-from espalier.config import Profile
+from espalier.config import Profile, SynthesisConfig
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge import stage as ingest
 from espalier.synthesis.funnel import Funnel
+from espalier.synthesis.grown_questions import GrownQuestions
 from espalier.synthesis.questions import FormalQuestions
 from espalier.synthesis.webshaper.formalism import (
     FormalismError,
@@ -34,6 +35,7 @@ from espalier.synthesis.webshaper.formalism import (
     structure_of,
 )
 from espalier.synthesis.webshaper.formalism.files import structure_figures
+from espalier.synthesis.webshaper.generator import Generator, family_weights
 
 from .webshaper_count import kinds_of
 
@@ -103,20 +105,24 @@ def compare(rows: list[list[list[str]]], knowledge: Path, num_questions: int) ->
     """Print the figures of public rows without fault beside those of drawn questions."""
     graph = KnowledgeGraph.load(knowledge)
     names = {entity_id: entity.name for entity_id, entity in graph.entities.items()}
-    source = FormalQuestions(Profile(), knowledge, graph, Funnel())
-    figures = {
-        "public": structure_figures([structure_of(parse(row)) for row in rows if not check(row)]),
-        "drawn": structure_figures(
-            [
-                structure_of(entries_of(candidate.query, names))
-                for candidate in source.candidates("train", num_questions)
-            ]
-        ),
+    generator = Generator(graph, family_weights(SynthesisConfig()), seed=0)
+    funnel = Funnel()
+    world = FormalQuestions(Profile(), knowledge, graph, funnel).world("train")
+    growing = GrownQuestions(Profile(), knowledge, generator)
+    sources = {
+        "drawn": generator.generate("train", num_questions, world, funnel),
+        "grown": growing.draw("train", num_questions, world, funnel),
     }
-    print(f"{'mean (max)':12s}{'public':>16s}{'drawn':>16s}")
-    for name in figures["public"]:
-        cells = [f"{f[name]['mean']:.2f} ({f[name]['max']:.0f})" for f in figures.values()]
-        print(f"{name:12s}{cells[0]:>16s}{cells[1]:>16s}")
+    figures = {
+        "public": structure_figures([structure_of(parse(row)) for row in rows if not check(row)])
+    }
+    for name, found in sources.items():
+        shapes = [structure_of(entries_of(candidate.query, names)) for candidate in found]
+        figures[name] = structure_figures(shapes)
+    print(f"{'mean (max)':12s}{''.join(f'{name:>16s}' for name in figures)}")
+    for figure in figures["public"]:
+        cells = [f"{f[figure]['mean']:.2f} ({f[figure]['max']:.0f})" for f in figures.values()]
+        print(f"{figure:12s}{''.join(f'{cell:>16s}' for cell in cells)}")
     return dict(figures)
 
 

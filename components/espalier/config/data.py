@@ -70,6 +70,22 @@ class SearchConfig(Section):
     max_observation_words: int = Field(default=48, ge=4)
 
 
+class ExpansionConfig(Section):
+    """Questions that grow layer by layer from seeds by random walks (WebShaper)."""
+
+    share: float = Field(default=0.0, ge=0, le=1)
+    """Share of a split's formal questions that are grown; 0 draws them all by signature."""
+    layers: int = Field(default=2, ge=1, le=4)
+    """How often the newest constants become variables with a sub-question of their own."""
+    max_seed_hops: int = Field(default=2, ge=1, le=4)
+    max_searches: int = Field(default=5, ge=2, le=8)
+    """Searches that answer a grown question; one turn more is needed for the answer."""
+    max_actions: int = Field(default=12, ge=2)
+    """Calls of the expander at one constant before it stays as it is."""
+    seed_rollouts: int = Field(default=5, ge=1)
+    """Attempts at a seed question, one of which must be right (arXiv:2507.15061, sec. 4.1)."""
+
+
 class SynthesisConfig(Section):
     """Questions from formal queries, and teacher trajectories that answer some of them."""
 
@@ -83,6 +99,7 @@ class SynthesisConfig(Section):
     union_weight: float = Field(default=0.04, ge=0)
     detour_share: float = Field(default=0.15, ge=0, le=1)
     """Share of teacher trajectories with a detour (bad query, empty result, wrong document)."""
+    expansion: ExpansionConfig = ExpansionConfig()
 
     @model_validator(mode="after")
     def _weights_ask_for_something(self) -> Self:

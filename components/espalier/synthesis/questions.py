@@ -13,8 +13,10 @@ from espalier.knowledge.documents import load_documents
 from espalier.knowledge.search import documents_path
 from espalier.knowledge.views import View
 from espalier.synthesis.funnel import Funnel
+from espalier.synthesis.grown_questions import GrownQuestions
 from espalier.synthesis.own_questions import OwnQuestion, read_own_questions
 from espalier.synthesis.task_making import (
+    GROWN,
     INDEX_OF_SPLIT,
     SPLITS,
     Question,
@@ -22,7 +24,7 @@ from espalier.synthesis.task_making import (
     formal_question,
     own_question,
 )
-from espalier.synthesis.webshaper.candidate import Candidate, World
+from espalier.synthesis.webshaper.candidate import World
 from espalier.synthesis.webshaper.evidence import Evidence
 from espalier.synthesis.webshaper.generator import Generator, family_weights
 
@@ -70,19 +72,26 @@ class FormalQuestions:
         self._evidence = self._documents("full")
         weights = family_weights(profile.synthesis)
         self._generator = Generator(graph, weights, profile.seed)
+        self._grown = GrownQuestions(profile, knowledge, self._generator)
 
     def draw(self, split: Split, count: int) -> list[Question]:
         """Up to `count` questions of a split."""
-        candidates = self.candidates(split, count)
-        return [formal_question(candidate, split, self._profile.seed) for candidate in candidates]
+        world = self.world(split)
+        wanted = round(count * self._profile.synthesis.expansion.share)
+        grown = self._grown.draw(split, wanted, world, self._funnel)
+        drawn = self._generator.generate(split, count - len(grown), world, self._funnel)
+        seed = self._profile.seed
+        return [
+            *(formal_question(candidate, split, seed, GROWN) for candidate in grown),
+            *(formal_question(candidate, split, seed) for candidate in drawn),
+        ]
 
-    def candidates(self, split: Split, count: int) -> list[Candidate]:
-        """Up to `count` fair queries of a split."""
+    def world(self, split: Split) -> World:
+        """What the questions of a split are judged against."""
         view_name = INDEX_OF_SPLIT[split]
         view = self._evidence if view_name == "full" else self._documents(view_name)
         max_words = self._profile.search.max_observation_words - _TITLE_WORDS
-        world = World(self._graph, self._evidence, view, max_words)
-        return self._generator.generate(split, count, world, self._funnel)
+        return World(self._graph, self._evidence, view, max_words)
 
     def _documents(self, view: View) -> Evidence:
         return Evidence(load_documents(documents_path(self._knowledge, view)))

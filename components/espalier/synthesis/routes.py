@@ -16,10 +16,14 @@ from espalier.synthesis.webshaper.query import (
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Start at each of `names` and follow `labels`; the last line may list several values."""
+    """Start at each of `names` and follow `labels`; the last line may list several values.
+
+    Where a route leads to the start, there are no names: what it finds is where the arm begins.
+    """
 
     names: tuple[str, ...]
     labels: tuple[str, ...]
+    start: Route | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +36,15 @@ class Route:
     @property
     def labels(self) -> tuple[str, ...]:
         """The line of every search, in order."""
-        walked = (label for arm in self.arms for _ in arm.names for label in arm.labels)
+        walked: list[str] = []
+        for arm in self.arms:
+            walked += arm.start.labels if arm.start else ()
+            walked += arm.labels * (1 if arm.start else len(arm.names))
         return (*walked, *self.tail)
 
 
 def route_of(query: Query, graph: KnowledgeGraph) -> Route:
-    """The route of a chain, or of an intersection of chains with a chain behind it.
+    """The route of a chain, or of an intersection of such routes with a chain behind it.
 
     Raises:
         TypeError: a union of projections; it can be evaluated, but no teacher walks it.
@@ -47,10 +54,18 @@ def route_of(query: Query, graph: KnowledgeGraph) -> Route:
         labels.insert(0, graph.relations[query.relation].label)
         query = query.inner
     if isinstance(query, Intersection):
-        arms = tuple(arm for part in query.parts for arm in route_of(part, graph).arms)
-        return Route(arms, tuple(labels))
+        return Route(tuple(_arm(part, graph) for part in query.parts), tuple(labels))
     if isinstance(query, Constant | ConstantSet):
         ids = (query.entity_id,) if isinstance(query, Constant) else query.entity_ids
         names = tuple(graph.entities[entity_id].name for entity_id in ids)
         return Route((Arm(names, tuple(labels)),), ())
     raise TypeError(f"no route for {type(query).__name__}: no teacher walks a union of projections")
+
+
+def _arm(query: Query, graph: KnowledgeGraph) -> Arm:
+    """A part of an intersection; one that has an intersection inside starts where that leads."""
+    route = route_of(query, graph)
+    if not route.tail:
+        (arm,) = route.arms
+        return arm
+    return Arm((), route.tail, Route(route.arms, ()))

@@ -28,6 +28,10 @@ SPLITS: tuple[Split, ...] = ("train", "dev", "heldout")
 INDEX_OF_SPLIT: Mapping[Split, View] = {"train": "train", "dev": "dev", "heldout": "full"}
 """The view that a split's tasks search."""
 OWN_FAMILY = "own"
+DRAWN = "webshaper"
+"""Source of questions that are drawn by signature."""
+GROWN = "expansion"
+"""Source of questions that are grown layer by layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Question:
     route: Route | None
 
 
-def formal_question(candidate: Candidate, split: Split, seed: int) -> Question:
+def formal_question(candidate: Candidate, split: Split, seed: int, source: str = DRAWN) -> Question:
     """The task that asks for a fair query."""
     query, graph = candidate.query, candidate.world.graph
     answer = graph.entities[candidate.answer]
@@ -48,7 +52,7 @@ def formal_question(candidate: Candidate, split: Split, seed: int) -> Question:
         family=family_of(query),
         split=split,
         hops=hops(query),
-        source="webshaper",
+        source=source,
         query=text,
         signature=signature(query),
         entities=tuple(candidate.name(entity_id) for entity_id in candidate.entities),

@@ -75,19 +75,23 @@ class _Walk:
         self._rng = rng
 
     def answer(self) -> str:
+        """Walk the whole route."""
+        return self._value_of(self._route)
+
+    def _value_of(self, route: Route) -> str:
         """Walk every arm, intersect what they list, and follow the tail."""
-        reached = [self._end_of(arm) for arm in self._route.arms]
+        reached = [self._end_of(arm) for arm in route.arms]
         shared = [
             value for value in reached[0] if all(_lists(other, value) for other in reached[1:])
         ]
         value = _only(shared)
-        for label in self._route.tail:
+        for label in route.tail:
             value = _only(self._read(value, label))
         return value
 
     def _end_of(self, arm: Arm) -> list[str]:
         listed: list[str] = []
-        for name in arm.names:
+        for name in (self._value_of(arm.start),) if arm.start else arm.names:
             for label in arm.labels[:-1]:
                 name = _only(self._read(name, label))
             listed.extend(self._read(name, arm.labels[-1]))

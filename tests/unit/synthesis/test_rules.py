@@ -1,6 +1,7 @@
 import pytest
 
 from espalier.knowledge import Document, Entity, KnowledgeGraph, Relation, Triple
+from espalier.synthesis.routes import route_of
 from espalier.synthesis.webshaper import (
     Constant,
     ConstantSet,
@@ -154,6 +155,23 @@ def test_a_part_of_a_word_is_no_occurrence():
 def test_a_chain_whose_last_label_works_on_its_constant_is_refused():
     candidate = Candidate(_chain("lyon", "country", "country_zone"), _world())
     assert rules_module.shorter_chain(candidate)
+
+
+def test_a_join_with_a_step_that_can_be_left_out_is_refused():
+    arms = (_chain("lyon", "country", "country_zone"), _chain("nice", "country", "country_zone"))
+    assert rules_module.skippable_step(Candidate(Intersection(arms), _world()))
+    lists = (_chain("france", "borders"), _chain("spain", "borders"))
+    fair = Projection("capital", Intersection(lists))
+    assert not rules_module.skippable_step(Candidate(fair, _world()))
+
+
+def test_a_route_through_a_join_inside_a_join_walks_the_inner_one_first():
+    inner = Intersection((_chain("france", "borders"), _chain("spain", "borders")))
+    arms = (Projection("borders", inner), _chain("lyon", "country", "borders"))
+    route = route_of(Projection("capital", Intersection(arms)), _world().graph)
+    assert route.labels == ("borders", "borders", "borders", "country", "borders", "capital")
+    assert route.arms[0].names == ()
+    assert [arm.names for arm in route.arms[0].start.arms] == [("France",), ("Spain",)]
 
 
 def test_a_line_longer_than_an_observation_is_refused():

@@ -92,7 +92,7 @@ class Generator:
         failures = 0
         for query in queries:
             candidate = Candidate(query, world)
-            reason = self._fault(candidate, steps)
+            reason = self.fault(candidate, steps)
             funnel.count(f"{steps.split}.drawn", reason or "accepted")
             if reason is None:
                 failures = 0
@@ -101,17 +101,18 @@ class Generator:
                 funnel.count(f"{steps.split}.drawn", "signature_given_up")
                 return
 
-    def _fault(self, candidate: Candidate, steps: Steps) -> str | None:
+    def fault(self, candidate: Candidate, steps: Steps) -> str | None:
+        """Why the candidate is refused; a fair one counts as drawn from now on."""
         text = canonical(candidate.query)
         if text in self._seen:
             return "drawn_before"
-        reason = broken_rule(candidate) or _not_of_split(candidate, steps)
+        reason = broken_rule(candidate) or not_of_split(candidate, steps)
         if reason is None:
             self._seen.add(text)
         return reason
 
 
-def _not_of_split(candidate: Candidate, steps: Steps) -> str | None:
+def not_of_split(candidate: Candidate, steps: Steps) -> str | None:
     """Every entity of the chain belongs to the split or is a hub, and one at least is no hub."""
     if not steps.admits_all(candidate.entities):
         return "entity_of_another_split"

@@ -23,6 +23,7 @@ from espalier.synthesis.webshaper.shortcuts import (
     answer_on_chain,
     answer_twice_in_last_document,
     shorter_chain,
+    skippable_step,
     unreadable_line,
 )
 
@@ -109,6 +110,7 @@ RULES: tuple[Rule, ...] = (
     empty_union_member,
     unreadable_line,
     shorter_chain,
+    skippable_step,
 )
 """In the order of judging: `not_unique` first, as others speak of the answer."""
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from itertools import combinations
 
 from espalier.synthesis.webshaper.candidate import Candidate, World
-from espalier.synthesis.webshaper.query import Constant, Projection, constants
+from espalier.synthesis.webshaper.query import (
+    Constant,
+    ConstantSet,
+    Intersection,
+    Projection,
+    Query,
+    Union,
+    constants,
+    nodes,
+)
 
 
 def answer_on_chain(candidate: Candidate) -> bool:
@@ -40,6 +49,19 @@ def shorter_chain(candidate: Candidate) -> bool:
     )
 
 
+def skippable_step(candidate: Candidate) -> bool:
+    """Leaving out steps somewhere in a join yields the same answer (chains: `shorter_chain`)."""
+    if _chain(candidate)[0]:
+        return False
+    steps = [node for node in nodes(candidate.query) if isinstance(node, Projection)]
+    return any(
+        _reached(candidate.query, candidate.world, frozenset(map(id, left_out)))
+        == candidate.trace.answers
+        for number in range(1, len(steps))
+        for left_out in combinations(steps, number)
+    )
+
+
 def unreadable_line(candidate: Candidate) -> bool:
     """The split's solvers lack a line of the chain, or an observation would cut it short.
 
@@ -66,6 +88,25 @@ def _chain(candidate: Candidate) -> tuple[list[str], str]:
         labels.append(candidate.world.graph.relations[node.relation].label)
         node = node.inner
     return (labels[::-1], node.entity_id) if isinstance(node, Constant) else ([], "")
+
+
+def _reached(query: Query, world: World, left_out: frozenset[int]) -> frozenset[str]:
+    """What the query leads to by the lines of documents, without the projections left out."""
+    match query:
+        case Projection(relation, inner):
+            found = _reached(inner, world, left_out)
+            if id(query) in left_out:
+                return found
+            label = world.graph.relations[relation].label
+            return frozenset(o for entity in found for o in world.labelled(label, entity))
+        case Constant(entity_id):
+            return frozenset((entity_id,))
+        case ConstantSet(entity_ids):
+            return frozenset(entity_ids)
+        case Intersection(parts):
+            return frozenset.intersection(*(_reached(p, world, left_out) for p in parts))
+        case Union(parts):
+            return frozenset[str]().union(*(_reached(p, world, left_out) for p in parts))
 
 
 def _follow(world: World, start: str, labels: tuple[str, ...]) -> frozenset[str]:

@@ -112,7 +112,7 @@ class Steps:
 
 def typed_paths(graph: KnowledgeGraph, length: int) -> list[Path]:
     """Every chain of `length` relations whose kinds fit, none undoing the one before it."""
-    inverses = _inverse_pairs(graph)
+    inverses = inverse_pairs(graph)
     paths: list[Path] = [(name,) for name in sorted(graph.relations)]
     for _ in range(length - 1):
         paths = [
@@ -125,7 +125,7 @@ def typed_paths(graph: KnowledgeGraph, length: int) -> list[Path]:
     return paths
 
 
-def _inverse_pairs(graph: KnowledgeGraph) -> set[tuple[str, str]]:
+def inverse_pairs(graph: KnowledgeGraph) -> set[tuple[str, str]]:
     """Pairs of relations of which the second mostly leads back to where the first came from."""
     samples: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for triple in graph.triples():
