@@ -79,9 +79,12 @@ def compile_(
 ) -> None:
     """Write the pipeline as Kubeflow takes it.
 
-    --profile and --set become what the run form starts with.
+    --profile and --set become what the run form starts with. The section [kubernetes] of the
+    profile is compiled in: images, resources, GPUs, nodes, volumes, secrets and labels of the pods.
     """
     from espalier.orchestration.pipelines import compile_pipeline, form_defaults
+    from espalier.steps.profiles import named_profile
 
-    compile_pipeline(out, form_defaults(profile, set_ or ()), image)
+    settings = named_profile(profile, set_ or ()).kubernetes
+    compile_pipeline(out, form_defaults(profile, set_ or ()), settings, image)
     typer.echo(f"wrote {out}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from espalier.config import KubernetesConfig
+from espalier.config import KubernetesConfig, PodResources
 from espalier.manifests.objects import (
     QUEUE_LABEL,
     STAGE_LABEL,
@@ -86,7 +86,10 @@ def stage_job(
             # two pods would write the same artifact: the second waits until the first is gone
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": _failure_rules()},
-            "template": {"metadata": {"labels": labels | _reach(stage, settings)}, "spec": pod},
+            "template": {
+                "metadata": {"labels": labels | stage_reach(stage, settings)},
+                "spec": pod,
+            },
         },
     }
 
@@ -96,21 +99,38 @@ def episode_reach() -> dict[str, str]:
     return may_reach("s3", "mlflow", "kubernetes", "sandboxes", "rollout")
 
 
-def _launches_ray(stage: str, settings: KubernetesConfig) -> bool:
+def launches_ray(stage: str, settings: KubernetesConfig) -> bool:
     """Whether the stage's own pod only starts a RayJob, and watches it."""
     return stage == RAY_STAGE and settings.ray.workers > 0
 
 
-def _account(stage: str, settings: KubernetesConfig) -> str:
-    if _launches_ray(stage, settings):
-        return LAUNCHER_ACCOUNT
-    return TRAINER_ACCOUNT if stage in EPISODE_STAGES else STEP_ACCOUNT
-
-
-def _reach(stage: str, settings: KubernetesConfig) -> dict[str, str]:
-    if _launches_ray(stage, settings):
+def stage_reach(stage: str, settings: KubernetesConfig) -> dict[str, str]:
+    """What the network policies let the pod of `stage` reach, as labels."""
+    if launches_ray(stage, settings):
         return may_reach("s3", "mlflow", "kubernetes")
     return episode_reach() if stage in EPISODE_STAGES else may_reach("s3", "mlflow")
+
+
+def stage_gpus(stage: str, settings: KubernetesConfig) -> int:
+    """GPUs of the pod of `stage`."""
+    computes = stage in POLICY_STAGES and not launches_ray(stage, settings)
+    return settings.gpus.count if computes else 0
+
+
+def stage_image(stage: str, settings: KubernetesConfig) -> str:
+    """Image of the pod of `stage`: the large one where there is a GPU."""
+    return settings.images.train if stage_gpus(stage, settings) else settings.images.cpu
+
+
+def stage_resources(stage: str, settings: KubernetesConfig) -> PodResources:
+    """What the pod of `stage` asks for, GPUs apart."""
+    return settings.gpus.resources if stage_gpus(stage, settings) else settings.resources
+
+
+def _account(stage: str, settings: KubernetesConfig) -> str:
+    if launches_ray(stage, settings):
+        return LAUNCHER_ACCOUNT
+    return TRAINER_ACCOUNT if stage in EPISODE_STAGES else STEP_ACCOUNT
 
 
 def _container(
@@ -119,15 +139,13 @@ def _container(
     settings: KubernetesConfig,
     environment: Mapping[str, str],
 ) -> RunContainer:
-    computes = stage in POLICY_STAGES and not _launches_ray(stage, settings)
-    gpus = settings.gpus.count if computes else 0
     return RunContainer(
         name=CONTAINER,
-        image=settings.images.train if gpus else settings.images.cpu,
-        resources=settings.gpus.resources if gpus else settings.resources,
+        image=stage_image(stage, settings),
+        resources=stage_resources(stage, settings),
         command=command,
         environment=environment,
-        gpus=gpus,
+        gpus=stage_gpus(stage, settings),
     )
 
 

@@ -23,6 +23,11 @@ PIPELINE_PRIORITY = "espalier-pipeline"
 SANDBOX_PRIORITY = "espalier-sandbox"
 """Below everything else: sandboxes are the first to go, and are made again."""
 
+S3_KEYS = {"AWS_ACCESS_KEY_ID": "access_key", "AWS_SECRET_ACCESS_KEY": "secret_key"}
+"""Environment variable -> key in the secret `kubernetes.s3_secret`."""
+ENDPOINT_KEYS = ("AWS_ENDPOINT_URL_S3", "AWS_REGION", "MLFLOW_TRACKING_URI")
+"""Keys of the ConfigMap `kubernetes.endpoints`, and the variables that they become."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContainer:
@@ -164,8 +169,7 @@ def _container_entry(
 
 def _s3_credentials(secret: str) -> list[K8sObject]:
     """Under the names that every S3 client reads."""
-    keys = {"AWS_ACCESS_KEY_ID": "access_key", "AWS_SECRET_ACCESS_KEY": "secret_key"}
     return [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
-        for name, key in keys.items()
+        for name, key in S3_KEYS.items()
     ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from espalier.artifacts import ArtifactError
+from pydantic import ValidationError
+
+from espalier.artifacts import ArtifactError, ProfileError
+from espalier.config import ImagesConfig, KubernetesConfig
 from espalier.steps.pipeline_files import pipelines_dir, profile_names
 from espalier.steps.profiles import named_profile
 
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from kfp.dsl.base_component import BaseComponent
 
 PIPELINE = "data_to_model"
-IMAGE_VARIABLE = "ESPALIER_IMAGE"
 
 
 def load_pipeline(name: str = PIPELINE) -> BaseComponent:
@@ -30,31 +31,46 @@ def load_pipeline(name: str = PIPELINE) -> BaseComponent:
     return getattr(module, name)
 
 
-def compile_pipeline(out: Path, defaults: Mapping[str, str | int], image: str | None) -> None:
-    """Write the pipeline's IR, ready for Kubeflow's upload form.
+def compile_pipeline(
+    out: Path, defaults: Mapping[str, str | int], settings: KubernetesConfig, image: str | None
+) -> None:
+    """Write the pipeline's IR and its platform settings, ready for Kubeflow's upload form.
 
     Args:
         out: a .yaml file; its folder is made where it is missing.
         defaults: values that the run form starts with, instead of the pipeline's own.
-        image: container image of every step. Components read it when they are first imported, so
-            it takes effect on the first call in a process.
+        settings: `kubernetes` of the profile: what the pod of each step gets. It is part of what is
+            compiled: a value that the form changes does not change it.
+        image: container image of every step, instead of the profile's two.
 
     Raises:
         ArtifactError: `out` is not YAML by its name, or cannot be written.
+        ProfileError: `image` may be another one tomorrow.
     """
     if out.suffix not in (".yaml", ".yml"):
         raise ArtifactError(f"{out}: a compiled pipeline is YAML; name it like pipeline.yaml")
-    if image is not None:
-        os.environ[IMAGE_VARIABLE] = image
     from kfp.compiler import Compiler
 
+    from espalier.steps.placement import placing
+
+    if image is not None:
+        settings = settings.model_copy(update={"images": _images(image)})
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        Compiler().compile(load_pipeline(), str(out), pipeline_parameters=dict(defaults))
+        with placing(settings):
+            pipeline = load_pipeline()
+        Compiler().compile(pipeline, str(out), pipeline_parameters=dict(defaults))
     except OSError as error:
         raise ArtifactError(
             f"{out}: cannot be written ({error.strerror}). Choose another --out"
         ) from error
+
+
+def _images(image: str) -> ImagesConfig:
+    try:
+        return ImagesConfig(cpu=image, train=image)
+    except ValidationError as error:
+        raise ProfileError(f"--image: {error.errors()[0]['msg']}") from error
 
 
 def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int]:

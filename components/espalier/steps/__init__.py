@@ -8,6 +8,7 @@ component runs in a process of its own, so what it needs is imported inside it.
     console            what a stage says on the terminal
     trackers           several listeners of one stage as one
     usage              wall seconds and peak memory of one stage
+    placement          what a step's pod gets on the cluster, in the compiled pipeline
     pipeline_files     where `pipelines/` is: a checkout's folder, or the wheel's data
     profiles           a profile from its name, its path or its JSON
 """

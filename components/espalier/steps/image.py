@@ -1,8 +1,5 @@
-"""The container image that every step runs in."""
+"""The container image that every step runs in, unless `placement` says another."""
 
-import os
+from espalier.config import ImagesConfig
 
-from espalier import __version__
-
-IMAGE = os.environ.get("ESPALIER_IMAGE", f"espalier:{__version__}")
-"""Read when a pipeline is compiled: `espalier compile --image` sets the variable."""
+IMAGE = ImagesConfig().cpu

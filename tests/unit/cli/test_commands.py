@@ -149,7 +149,7 @@ def test_compile_writes_a_pipeline(espalier, tmp_path):
     out = tmp_path / "pipeline.yaml"
     result = espalier("compile", "--out", str(out), "--profile", "smoke")
     assert result.stdout == f"wrote {out}\n"
-    assert yaml.safe_load(out.read_text())["pipelineInfo"]["name"] == "data-to-model"
+    assert next(yaml.safe_load_all(out.read_text()))["pipelineInfo"]["name"] == "data-to-model"
 
 
 def test_compile_refuses_a_file_that_is_not_yaml(espalier, tmp_path):
@@ -162,7 +162,7 @@ def test_compile_puts_every_step_into_the_image_that_was_named(tmp_path):
     arguments = ["compile", "--image", "registry.example/espalier:7", "--out", str(out)]
     script = "from espalier.cli import main; main()"
     subprocess.run([sys.executable, "-c", script, *arguments], check=True, capture_output=True)
-    executors = yaml.safe_load(out.read_text())["deploymentSpec"]["executors"].values()
+    executors = next(yaml.safe_load_all(out.read_text()))["deploymentSpec"]["executors"].values()
     assert {executor["container"]["image"] for executor in executors} == {
         "registry.example/espalier:7"
     }

@@ -1,7 +1,7 @@
 import pytest
 import yaml
 
-from espalier.config import STAGE_SECTIONS
+from espalier.config import STAGE_SECTIONS, KubernetesConfig
 from espalier.orchestration.chain import CHAIN
 from espalier.orchestration.pipelines import compile_pipeline
 
@@ -9,8 +9,8 @@ from espalier.orchestration.pipelines import compile_pipeline
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     out = tmp_path_factory.mktemp("ir") / "pipeline.yaml"
-    compile_pipeline(out, {}, None)
-    return yaml.safe_load(out.read_text())
+    compile_pipeline(out, {}, KubernetesConfig(), None)
+    return next(yaml.safe_load_all(out.read_text()))
 
 
 def tasks(compiled):

@@ -1,6 +1,6 @@
 import yaml
 
-from espalier.config import Profile
+from espalier.config import KubernetesConfig, Profile
 from espalier.orchestration.pipelines import compile_pipeline, form_defaults
 from espalier.steps.profiles import named_profile, resolved_profile
 
@@ -35,7 +35,7 @@ def test_form_and_command_line_resolve_to_the_same_profile():
 
 def test_compiled_defaults_are_those_asked_for(tmp_path):
     out = tmp_path / "deeper" / "smoke.yaml"
-    compile_pipeline(out, form_defaults("smoke", []), None)
-    fields = yaml.safe_load(out.read_text())["root"]["inputDefinitions"]["parameters"]
+    compile_pipeline(out, form_defaults("smoke", []), KubernetesConfig(), None)
+    fields = next(yaml.safe_load_all(out.read_text()))["root"]["inputDefinitions"]["parameters"]
     assert fields["profile"]["defaultValue"] == "smoke"
     assert fields["profile"]["description"].startswith("Name of a run profile")

@@ -1,0 +1,117 @@
+"""What the pod of a step gets on the cluster, as settings of the compiled pipeline.
+
+`manifests/job.py` says the same for a step that runs as a Job. Kubeflow knows no account, runtime
+or priority class and no disk limit for a single step: a run has one account (`espalier submit
+--service-account`), the others are not set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from kfp import dsl, kubernetes
+
+from espalier.config import KubernetesConfig, Toleration
+from espalier.config.quantities import amount
+from espalier.manifests.job import (
+    stage_gpus,
+    stage_image,
+    stage_reach,
+    stage_resources,
+)
+from espalier.manifests.objects import STAGE_LABEL
+from espalier.manifests.pods import ENDPOINT_KEYS, S3_KEYS, USER
+from espalier.manifests.volumes import CACHE_MOUNT
+
+_settings: ContextVar[KubernetesConfig | None] = ContextVar("kubernetes", default=None)
+_SHARED_MEMORY = "/dev/shm"
+_RETRY_PAUSE = "30s"
+
+
+@contextmanager
+def placing(settings: KubernetesConfig) -> Generator[None]:
+    """Pipelines that are defined inside the block are for a cluster, as the profile says."""
+    token = _settings.set(settings)
+    try:
+        yield
+    finally:
+        _settings.reset(token)
+
+
+def place_pod(task: dsl.PipelineTask) -> None:
+    """Give the step's pod what `placing` says; outside of it, as for kfp.local, nothing.
+
+    A step is known by its component's name, which is its stage's.
+    """
+    settings = _settings.get()
+    if settings is not None:
+        _place(task, task.name.replace("-", "_"), settings)
+
+
+def _place(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> None:
+    task.set_container_image(stage_image(stage, settings))
+    kubernetes.set_image_pull_policy(task, "IfNotPresent")
+    kubernetes.set_security_context(task, run_as_user=USER, run_as_group=USER, run_as_non_root=True)
+    task.set_retry(settings.retries, backoff_duration=_RETRY_PAUSE)
+    kubernetes.set_timeout(task, settings.deadline_s)
+    labels = {STAGE_LABEL: stage, **settings.labels, **stage_reach(stage, settings)}
+    for key, value in labels.items():
+        kubernetes.add_pod_label(task, key, value)
+    _give_resources(task, stage, settings)
+    _choose_nodes(task, stage, settings)
+    _mount(task, stage, settings)
+    # optional: Kubeflow's launcher moves artifacts with credentials of its own, and a cluster
+    # without MLflow tracks nothing
+    kubernetes.use_secret_as_env(
+        task, settings.s3_secret, {key: name for name, key in S3_KEYS.items()}, optional=True
+    )
+    kubernetes.use_config_map_as_env(
+        task, settings.endpoints, {key: key for key in ENDPOINT_KEYS}, optional=True
+    )
+
+
+def _give_resources(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> None:
+    resources = stage_resources(stage, settings)
+    task.set_cpu_request(resources.cpu_request).set_cpu_limit(resources.cpu_limit)
+    task.set_memory_request(_whole_bytes(resources.memory_request))
+    task.set_memory_limit(_whole_bytes(resources.memory_limit))
+    if gpus := stage_gpus(stage, settings):
+        task.set_accelerator_type(settings.gpus.resource).set_accelerator_limit(gpus)
+
+
+def _choose_nodes(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> None:
+    selector, tolerated = dict(settings.node_selector), settings.tolerations
+    if stage_gpus(stage, settings):
+        selector |= settings.gpus.node_selector
+        tolerated += settings.gpus.tolerations
+    for label, value in selector.items():
+        kubernetes.add_node_selector(task, label, value)
+    for toleration in tolerated:
+        _tolerate(task, toleration)
+
+
+def _tolerate(task: dsl.PipelineTask, toleration: Toleration) -> None:
+    kubernetes.add_toleration(
+        task,
+        key=toleration.key,
+        operator=toleration.operator,
+        value=toleration.value or None,
+        effect=toleration.effect or None,
+    )
+
+
+def _mount(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> None:
+    if settings.cache_claim is not None:
+        kubernetes.mount_pvc(task, settings.cache_claim, CACHE_MOUNT)
+        task.set_env_variable("XDG_CACHE_HOME", CACHE_MOUNT)
+    if stage_gpus(stage, settings):
+        kubernetes.empty_dir_mount(
+            task, "shm", _SHARED_MEMORY, medium="Memory", size_limit=settings.gpus.shared_memory
+        )
+
+
+def _whole_bytes(quantity: str) -> str:
+    """Kubeflow's compiler takes no 1.5Gi."""
+    return str(int(amount(quantity)))

@@ -1,0 +1,153 @@
+"""What the pods of the compiled pipeline get: its platform settings, as Kubeflow reads them."""
+
+import pytest
+import yaml
+
+from espalier.artifacts import ProfileError
+from espalier.config import STAGE_SECTIONS, KubernetesConfig
+from espalier.config.quantities import amount
+from espalier.manifests.job import POLICY_STAGES, stage_job
+from espalier.orchestration.pipelines import compile_pipeline
+from tests.unit.manifests.samples import CLUSTER, LAPTOP_SIZED
+
+GPU_STAGES = sorted(POLICY_STAGES)
+
+
+def compiled(folder, settings, image=None):
+    """Container specs and platform settings by stage."""
+    out = folder / "pipeline.yaml"
+    compile_pipeline(out, {}, settings, image)
+    pipeline, platform = yaml.safe_load_all(out.read_text())
+    executors = pipeline["deploymentSpec"]["executors"]
+    placed = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert executors.keys() == placed.keys()
+    return {
+        name.removeprefix("exec-").replace("-", "_"): (executors[name]["container"], placed[name])
+        for name in executors
+    }
+
+
+@pytest.fixture(scope="module")
+def laptop(tmp_path_factory):
+    return compiled(tmp_path_factory.mktemp("laptop"), LAPTOP_SIZED)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    return compiled(tmp_path_factory.mktemp("cluster"), CLUSTER)
+
+
+def job(stage, settings):
+    """The same stage as a Job: both have to agree."""
+    manifest = stage_job(stage, ("x",), run_id="r1", settings=settings, environment={})
+    return manifest["spec"]["template"]
+
+
+def test_every_step_is_placed(laptop, cluster):
+    assert laptop.keys() == cluster.keys() == {"resolve_profile", *STAGE_SECTIONS}
+
+
+every_stage = pytest.mark.parametrize("stage", STAGE_SECTIONS)
+
+
+@pytest.fixture(params=["laptop", "cluster"])
+def placed_as(request):
+    """A compiled pipeline, and the settings that it was compiled with."""
+    settings = LAPTOP_SIZED if request.param == "laptop" else CLUSTER
+    return request.getfixturevalue(request.param), settings
+
+
+@every_stage
+def test_a_step_runs_the_image_and_gets_the_resources_of_its_job(stage, placed_as):
+    pipeline, settings = placed_as
+    container, _ = pipeline[stage]
+    (wanted,) = job(stage, settings)["spec"]["containers"]
+    assert container["image"] == wanted["image"]
+    given = container["resources"]
+    for kind, side in (("Request", "requests"), ("Limit", "limits")):
+        for name, what in (("Cpu", "cpu"), ("Memory", "memory")):
+            assert amount(given[f"resource{name}{kind}"]) == amount(wanted["resources"][side][what])
+    gpus = wanted["resources"]["limits"].get("nvidia.com/gpu")
+    assert given.get("accelerator", {}).get("resourceCount") == gpus
+    assert given.get("accelerator", {}).get("resourceType") == (gpus and "nvidia.com/gpu")
+
+
+@every_stage
+def test_a_step_runs_on_the_nodes_of_its_job_and_reaches_what_it_reaches(stage, placed_as):
+    pipeline, settings = placed_as
+    _, placed = pipeline[stage]
+    template = job(stage, settings)
+    assert placed.get("nodeSelector", {}).get("labels") == template["spec"].get("nodeSelector")
+    assert placed.get("tolerations", []) == template["spec"].get("tolerations", [])
+    reach = {k: v for k, v in template["metadata"]["labels"].items() if "may-reach" in k}
+    labels = placed["podMetadata"]["labels"]
+    assert labels.items() >= {**reach, **settings.labels, "espalier.dev/stage": stage}.items()
+    assert {name for name in labels if "may-reach" in name} == reach.keys()
+
+
+@pytest.mark.parametrize("stage", GPU_STAGES)
+def test_a_step_with_gpus_has_shared_memory_for_nccl(stage, cluster, laptop):
+    (mount,) = cluster[stage][1]["emptyDirMounts"]
+    assert mount == {
+        "volumeName": "shm", "mountPath": "/dev/shm", "medium": "Memory", "sizeLimit": "16Gi",
+    }  # fmt: skip
+    assert "emptyDirMounts" not in laptop[stage][1]
+
+
+def test_steps_share_the_cache_where_the_profile_names_a_claim(cluster, laptop):
+    for stage in STAGE_SECTIONS:
+        container, placed = cluster[stage]
+        (mount,) = placed["pvcMount"]
+        assert (mount["constant"], mount["mountPath"]) == ("espalier-cache", "/cache")
+        assert {"name": "XDG_CACHE_HOME", "value": "/cache"} in container["env"]
+        assert "pvcMount" not in laptop[stage][1]
+
+
+def test_credentials_come_from_the_secret_and_addresses_from_the_config_map(laptop):
+    for stage in STAGE_SECTIONS:
+        (secret,) = laptop[stage][1]["secretAsEnv"]
+        assert (secret["secretName"], secret["optional"]) == ("espalier-s3", True)
+        assert {(e["secretKey"], e["envVar"]) for e in secret["keyToEnv"]} == {
+            ("access_key", "AWS_ACCESS_KEY_ID"),
+            ("secret_key", "AWS_SECRET_ACCESS_KEY"),
+        }
+        (addresses,) = laptop[stage][1]["configMapAsEnv"]
+        assert addresses["configMapName"] == "espalier-endpoints"
+        assert {e["envVar"] for e in addresses["keyToEnv"]} == {
+            "AWS_ENDPOINT_URL_S3", "AWS_REGION", "MLFLOW_TRACKING_URI",
+        }  # fmt: skip
+
+
+def test_pods_are_not_root_and_end_in_time(laptop):
+    for _, placed in laptop.values():
+        assert placed["securityContext"]["runAsNonRoot"] is True
+        assert int(placed["securityContext"]["runAsUser"]) == 65532
+        assert int(placed["activeDeadlineSeconds"]) == LAPTOP_SIZED.deadline_s
+        assert placed["imagePullPolicy"] == "IfNotPresent"
+
+
+def test_fractions_of_gibibytes_are_compiled(tmp_path):
+    settings = KubernetesConfig.model_validate({"resources": {"memory_request": "1.5Gi"}})
+    container, _ = compiled(tmp_path, settings)["ingest"]
+    assert container["resources"]["resourceMemoryRequest"] == str(3 << 29)
+
+
+def test_an_image_that_is_given_is_that_of_every_step(tmp_path):
+    found = compiled(tmp_path, CLUSTER, "registry.example/espalier:7")
+    assert {container["image"] for container, _ in found.values()} == {
+        "registry.example/espalier:7"
+    }
+
+
+@pytest.mark.parametrize("image", ["espalier", "espalier:latest"])
+def test_an_image_that_may_be_another_tomorrow_is_refused(tmp_path, image):
+    with pytest.raises(ProfileError, match="may be another image tomorrow"):
+        compile_pipeline(tmp_path / "p.yaml", {}, LAPTOP_SIZED, image)
+    assert not (tmp_path / "p.yaml").exists()
+
+
+def test_a_pipeline_that_is_for_no_cluster_is_left_alone():
+    from espalier.orchestration.pipelines import load_pipeline
+
+    platform = load_pipeline().platform_spec
+    assert "kubernetes" not in platform.platforms
