@@ -1,9 +1,11 @@
 """What a sandbox costs: starting it, a program in it, borrowing it, its memory.
 
     python -m tests.benchmarks.sandbox --backends local,podman
+    python -m tests.cluster run python -m tests.benchmarks.sandbox --backends "pods on gVisor"
 
-Beside a bare fork and exec of the same program. Prints a table, and JSON in its last line. Podman
-needs an image that has sandboxd (ESPALIER_SANDBOX_IMAGE, else one is built from this Debian).
+Beside the same program without any sandbox, and beside `kubectl exec` where pods are. Prints a
+table, and JSON in its last line. Podman needs an image that has sandboxd (ESPALIER_SANDBOX_IMAGE,
+else one is built from this Debian), and ESPALIER_TEST_PODMAN=1.
 """
 
 import argparse
@@ -11,26 +13,18 @@ import asyncio
 import json
 import os
 import platform
-import statistics
-import subprocess
+import shutil
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
-from espalier.sandbox import Backend, PoolSettings, Sandbox, SandboxPool, SandboxUnavailable
+from espalier.sandbox import Backend, Sandbox, SandboxUnavailable
+from tests.benchmarks.keeping import provenance
+from tests.benchmarks.sandboxes_at_once import PROGRAM, in_a_pool, many, quantiles_ms
 from tests.integration.sandbox.backends import BACKENDS, AbsentError
 
-PROGRAM = ["/bin/true"]
-AT_ONCE = 20
 _WIDTH = 34
-
-
-def quantiles_ms(seconds: list[float]) -> dict[str, float]:
-    """Median and 99th percentile, in milliseconds."""
-    ordered = sorted(seconds)
-    last = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
-    return {"p50_ms": round(1e3 * statistics.median(ordered), 3), "p99_ms": round(1e3 * last, 3)}
+_KUBECTL_TIMES = 10
 
 
 async def timed(times: int, work: Callable[[], Awaitable[object]]) -> dict[str, float]:
@@ -43,13 +37,19 @@ async def timed(times: int, work: Callable[[], Awaitable[object]]) -> dict[str, 
     return quantiles_ms(seconds) | {"per_s": round(times / sum(seconds), 1)}
 
 
-async def bare(times: int) -> dict[str, float]:
-    """The same program without any sandbox."""
+async def bare(times: int) -> dict[str, dict[str, float]]:
+    """The same program without any sandbox, from a process as small as sandboxd's spawner."""
+
+    async def fork() -> None:
+        pid = os.fork()
+        if pid == 0:
+            os.execv(PROGRAM[0], PROGRAM)
+        os.waitpid(pid, 0)
 
     async def spawn() -> None:
         os.waitpid(os.posix_spawn(PROGRAM[0], PROGRAM, {}), 0)
 
-    return await timed(times, spawn)
+    return {"fork and exec": await timed(times, fork), "spawn": await timed(times, spawn)}
 
 
 async def chosen(name: str) -> Backend:
@@ -60,6 +60,7 @@ async def chosen(name: str) -> Backend:
             await (await candidate.create()).close()
         except SandboxUnavailable as error:
             reason = str(error)
+            await candidate.close()
         else:
             return candidate
     raise AbsentError(reason)
@@ -85,76 +86,55 @@ async def in_one(sandbox: Sandbox, times: int) -> dict[str, dict[str, float]]:
     return figures
 
 
-async def in_a_pool(backend: Backend, times: int) -> dict[str, dict[str, float]]:
-    """Claims of warm sandboxes, alone and twenty at a moment; memory of each, all of them idle."""
-    settings = PoolSettings(size=AT_ONCE, low_water=AT_ONCE, high_water=AT_ONCE, max_uses=10**6)
-    before = _held_bytes()
-    async with SandboxPool(backend, settings) as pool:
-        await _until_ready(pool)
-        held = _held_bytes()
-        answers = []
+async def by_kubectl(sandbox: Sandbox) -> dict[str, dict[str, float]]:
+    """The way into a pod that needs no server in it."""
+    settings = sandbox._cluster.wanted.settings
+    command = ["kubectl", "exec", "-n", settings.namespace, sandbox.name, "--", *PROGRAM]
 
-        async def borrow() -> None:
-            started = time.perf_counter()
-            async with pool.claim() as sandbox:
-                await sandbox.exec(PROGRAM)
-                answers.append(time.perf_counter() - started)
+    async def ask() -> None:
+        done = await asyncio.create_subprocess_exec(*command)
+        if await done.wait() != 0:
+            raise RuntimeError(f"{command} ended with {done.returncode}")
 
-        for _ in range(times // 10):
-            await borrow()
-            await _until_ready(pool)
-        serial, pool.metrics.claim_s, answered = pool.metrics.claim_s, [], answers[:]
-        answers.clear()
-        await asyncio.gather(*(borrow() for _ in range(AT_ONCE)))
-        return {
-            "claim": quantiles_ms(serial),
-            "claim and first exec": quantiles_ms(answered),
-            "claim, 20 at once": quantiles_ms(pool.metrics.claim_s),
-            "claim and first exec, 20 at once": quantiles_ms(answers),
-            "memory each": {"mb": round((held - before) / AT_ONCE / 1e6, 1)},
-        }
+    return {"kubectl exec": await timed(_KUBECTL_TIMES, ask)}
 
 
-async def _until_ready(pool: SandboxPool) -> None:
-    while pool.num_ready < AT_ONCE:
-        await asyncio.sleep(0.02)
-
-
-def _held_bytes() -> int:
-    """Proportional memory of all sandbox processes, and of what stands around them here."""
-    held = 0
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes()
-            if b"sandboxd" in words or b"conmon" in words:
-                text = (folder / "smaps_rollup").read_text()
-                held += 1024 * int(text.partition("\nPss:")[2].split()[0])
-        except (OSError, IndexError):
-            continue
-    return held
-
-
-async def measure(names: list[str], times: int) -> dict[str, object]:
+async def measure(names: list[str], times: int, number: int) -> dict[str, object]:
     """All figures of all backends; of an absent one the reason."""
-    rows: dict[str, object] = {"fork and exec, bare": {"exec": await bare(times)}}
+    rows: dict[str, object] = {"no sandbox": await bare(times)}
     for name in names:
         try:
             backend = await chosen(name)
         except AbsentError as error:
             rows[name] = {"absent": str(error)}
             continue
-        creating = await timed(5, lambda made=backend: _open_and_close(made))
+        figures = await starting(backend)
         sandbox = await backend.create()
         try:
-            figures = {"create and close": creating} | await in_one(sandbox, times)
+            figures |= await in_one(sandbox, times)
+            if name.startswith("pods") and shutil.which("kubectl"):
+                figures |= await by_kubectl(sandbox)
         finally:
             await sandbox.close()
-        rows[name] = figures | await in_a_pool(backend, times)
+        figures |= await in_a_pool(backend, times)
+        if number:
+            figures |= await many(backend, number)
+        rows[name] = figures
+        await backend.close()
     return rows
 
 
-async def _open_and_close(backend: Backend) -> None:
-    await (await backend.create()).close()
+async def starting(backend: Backend) -> dict[str, dict[str, float]]:
+    """From nothing to the first answer, and back to nothing."""
+    seconds: dict[str, list[float]] = {"create": [], "close": []}
+    for _ in range(5):
+        began = time.perf_counter()
+        sandbox = await backend.create()
+        seconds["create"].append(time.perf_counter() - began)
+        began = time.perf_counter()
+        await sandbox.close()
+        seconds["close"].append(time.perf_counter() - began)
+    return {what: quantiles_ms(each) for what, each in seconds.items()}
 
 
 def show(rows: dict[str, object]) -> None:
@@ -179,21 +159,18 @@ def main() -> None:
         "--backends", default="local", help="comma-separated: " + ", ".join(BACKENDS)
     )
     parser.add_argument("--times", type=int, default=200, help="how often each thing is done")
+    parser.add_argument("--many", type=int, default=100, help="sandboxes at once; 0 for none")
     options = parser.parse_args()
-    rows = asyncio.run(measure(options.backends.split(","), options.times))
+    rows = asyncio.run(measure(options.backends.split(","), options.times, options.many))
     show(rows)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    about = {
-        "commit": commit.stdout.strip(),
+    about = provenance(threads=1) | {
         "cores": os.cpu_count(),
         "load_1min": round(os.getloadavg()[0], 2),
         "machine": platform.platform(),
         "python": sys.version.split()[0],
         "times": options.times,
     }
-    print(json.dumps({"about": about, "rows": rows}))
+    print(json.dumps({"benchmark": "sandbox", "origin": about, "rows": rows}))
 
 
 if __name__ == "__main__":
