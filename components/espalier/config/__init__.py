@@ -36,7 +36,7 @@ from espalier.config.learning import (
     WarmStartConfig,
 )
 from espalier.config.profile import STAGE_SECTIONS, Profile, load_profile
-from espalier.config.serving import ServingConfig
+from espalier.config.serving import ControllerConfig, ServingConfig
 from espalier.config.training import (
     AsynchronousConfig,
     ReplayConfig,
@@ -49,6 +49,7 @@ __all__ = [
     "AgentTextsConfig",
     "AsynchronousConfig",
     "ContinuedPretrainingConfig",
+    "ControllerConfig",
     "CurriculumConfig",
     "EndpointConfig",
     "EpisodeConfig",

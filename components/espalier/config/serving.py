@@ -12,6 +12,17 @@ from pydantic import Field, model_validator
 from espalier.config.data import Section
 
 
+class ControllerConfig(Section):
+    """The controller that lets a Deployment follow `champion`."""
+
+    poll_s: float = Field(default=5.0, gt=0)
+    """Seconds between two looks at the alias and the Deployment."""
+    max_backoff_s: float = Field(default=60.0, gt=0)
+    """Longest pause while the API server or MLflow is away."""
+    health_attempts: int = Field(default=5, ge=1)
+    """Probes in a row that the new version may leave unanswered, once its pods are ready."""
+
+
 class ServingConfig(Section):
     """Bounds of the OpenAI-compatible endpoint; what is beyond them is refused at once."""
 
@@ -35,6 +46,7 @@ class ServingConfig(Section):
     heard that the pod is leaving."""
     drain_s: float = Field(default=40.0, gt=0)
     """How long after that answers may be finished."""
+    controller: ControllerConfig = ControllerConfig()
 
     @model_validator(mode="after")
     def _a_request_fits(self) -> Self:

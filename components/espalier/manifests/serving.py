@@ -8,9 +8,18 @@ DEPLOYMENT = "espalier-serving"
 CONTAINER = "serving"
 MODEL_VARIABLE = "ESPALIER_MODEL"
 DIGEST_VARIABLE = "ESPALIER_POLICY_DIGEST"
+DIGEST_ANNOTATION = "espalier.dev/policy-digest"
+FIELD_MANAGER = "espalier-serving-controller"
 
 
-def served_version(model_name: str, version: int, *, namespace: str) -> K8sObject:
+def version_reference(model_name: str, version: str) -> str:
+    """How a version is named wherever it is served: models:/NAME/3."""
+    return f"models:/{model_name}/{version}"
+
+
+def served_version(
+    model_name: str, version: str, *, policy_digest: str, namespace: str
+) -> K8sObject:
     """What the controller owns of the Deployment in `k8s/`: the version, and nothing else.
 
     Applied on the server (field manager `espalier-serving-controller`), it replaces the version
@@ -20,21 +29,23 @@ def served_version(model_name: str, version: int, *, namespace: str) -> K8sObjec
     Args:
         model_name: registered model in MLflow.
         version: of that model; the pod loads `models:/NAME/VERSION`.
+        policy_digest: of the version when it was approved; the pod loads no other files.
         namespace: of the pipeline.
     """
-    model = f"models:/{model_name}/{version}"
+    annotations = {MODEL_VERSION_ANNOTATION: version, DIGEST_ANNOTATION: policy_digest}
+    environment = {
+        MODEL_VARIABLE: version_reference(model_name, version),
+        DIGEST_VARIABLE: policy_digest,
+    }
+    entries = [{"name": name, "value": value} for name, value in environment.items()]
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": DEPLOYMENT, "namespace": namespace},
         "spec": {
             "template": {
-                "metadata": {"annotations": {MODEL_VERSION_ANNOTATION: str(version)}},
-                "spec": {
-                    "containers": [
-                        {"name": CONTAINER, "env": [{"name": MODEL_VARIABLE, "value": model}]}
-                    ]
-                },
+                "metadata": {"annotations": annotations},
+                "spec": {"containers": [{"name": CONTAINER, "env": entries}]},
             }
         },
     }

@@ -94,15 +94,15 @@ class _Opened(NamedTuple):
 
 
 def _opened(serving: Serving, profile: Profile, kept: ExitStack) -> _Opened:
-    from espalier.serving.served_policy import open_policy
-
     assert serving.model is not None, "without a model nothing is opened"
-    prepare_torch(profile.threads)
     if is_reference(serving.model):
         uri = registry_uri(serving.runs_dir)
         directory, source = kept.enter_context(fetched_version(uri, serving.model, serving.digest))
     else:
         directory, source = Path(serving.model), directory_source(Path(serving.model))
+    from espalier.serving.served_policy import open_policy  # torch comes when all else is right
+
+    prepare_torch(profile.threads)
     policy = open_policy(directory, source, profile.serving)
     engine = EngineThread(policy.engine)
     engine.start()

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from espalier.artifacts import ServingError
+from espalier.manifests.serving import version_reference
 from espalier.registry.connection import DATABASE_NAME, tracking_target
 from espalier.registry.loading import fetch_policy, parsed_reference
 from espalier.registry.model import ModelVersion, RegisteredModel
@@ -98,11 +99,6 @@ def expect_may_lead(version: ModelVersion) -> None:
             f"promotion's reason (gate: {version.gate}). Promote it: espalier promote "
             f"{version.model} --version {version.version}, with --force REASON if need be."
         )
-
-
-def version_reference(model: str, version: str) -> str:
-    """How a version is named wherever it is served: models:/NAME/3."""
-    return f"{_PREFIX}{model}/{version}"
 
 
 def version_source(version: ModelVersion) -> Source:

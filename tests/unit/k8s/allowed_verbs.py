@@ -26,6 +26,8 @@ ALLOWED_VERBS = {
     },
     "espalier-serving-controller": {
         (PIPELINE, "apps", "deployments NAME:espalier-serving"): "get patch",
+        (PIPELINE, "", "pods"): "list",
+        (PIPELINE, "", "events"): "create",
     },
     "espalier-sandbox-gc": {
         (SANDBOXES, "", "pods"): "delete list",

@@ -57,7 +57,12 @@ def every_manifest():
         "ray-job": training_ray_job(
             STEP, run_id=RUN, owner=LAUNCHER, settings=NODES, environment=TRACKING
         ),
-        "served-version": served_version("espalier-search-agent", 3, namespace="espalier-pipeline"),
+        "served-version": served_version(
+            "espalier-search-agent",
+            "3",
+            policy_digest="9f" * 32,
+            namespace="espalier-pipeline",
+        ),
         "sandbox-pod": sandbox_pod(SANDBOXES, SANDBOXD, name="r17-s0", run_id=RUN, owner=LEASE),
         "sandbox-lease": run_lease(
             RUN, namespace="espalier-sandboxes", holder="r17-train-x2x", now=NOON, labels={}

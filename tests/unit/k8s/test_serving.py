@@ -1,0 +1,55 @@
+"""The serving Deployments and the programs in them agree."""
+
+import importlib
+
+import pytest
+
+from espalier.config import ServingConfig
+from espalier.manifests import serving
+from espalier.serving import controller
+from tests.unit.k8s.rendering import every_overlay, named, needs_kubectl, rendered
+
+
+def _pod(folder, name):
+    spec = named(rendered(folder), "Deployment", name)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    return spec, container
+
+
+@needs_kubectl
+@every_overlay
+def test_an_answer_that_was_begun_may_be_finished_before_the_pod_is_killed(folder):
+    spec, _ = _pod(folder, serving.DEPLOYMENT)
+    config = ServingConfig()
+    assert config.linger_s + config.drain_s < spec["terminationGracePeriodSeconds"]
+
+
+@needs_kubectl
+@every_overlay
+@pytest.mark.parametrize("name", [serving.DEPLOYMENT, "espalier-serving-controller"])
+def test_every_path_that_is_probed_is_on_a_port_that_is_named(folder, name):
+    _, container = _pod(folder, name)
+    ports = {port["name"] for port in container["ports"]}
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["port"] in ports
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+
+
+@needs_kubectl
+@every_overlay
+def test_the_controller_takes_the_arguments_that_it_is_given_and_listens_where_it_is_probed(folder):
+    _, container = _pod(folder, "espalier-serving-controller")
+    given = controller._parser().parse_args(container["args"])
+    assert container["ports"] == [{"name": "health", "containerPort": given.port}]
+    assert given.namespace == "espalier-pipeline"
+
+
+@needs_kubectl
+@every_overlay
+@pytest.mark.parametrize("name", [serving.DEPLOYMENT, "espalier-serving-controller"])
+def test_the_programs_are_there(folder, name):
+    _, container = _pod(folder, name)
+    python, flag, module, *_ = container["command"]
+    assert (python, flag) == ("python", "-m")
+    assert callable(importlib.import_module(module).main)

@@ -1,0 +1,87 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from espalier.serving.champion import Champion
+from espalier.serving.decision import CheckHealth, Fail, Refuse, Roll, Wait, decide
+from espalier.serving.rollout_state import Memory, Progress, RolloutState
+
+
+def champion(version="2", *, since="t1", may_lead=True):
+    return Champion(
+        model="m",
+        version=version,
+        policy_digest="d" * 64,
+        may_lead=may_lead,
+        gate="passed",
+        since=since,
+    )
+
+
+def state(asked="1", progress=Progress.READY, **memory):
+    return RolloutState(
+        uid="u",
+        resource_version="1",
+        asked=asked,
+        progress=progress,
+        reason="slow" if progress is Progress.STUCK else "",
+        memory=Memory(**memory),
+    )
+
+
+FAILED = {"failed": "2@t1", "failed_reason": "why", "last_good": "1"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "step"),
+    [
+        (None, state(), Wait),
+        (champion(may_lead=False), state(last_good="1"), Refuse),
+        (champion(may_lead=False), state(asked="2", last_good="1"), Refuse),
+        (champion(), state(asked=None), Roll),
+        (champion(), state(asked="1", last_good="1"), Roll),
+        (champion(), state(asked="1", progress=Progress.ROLLING), Roll),
+        (champion(), state(asked="2", progress=Progress.ROLLING), Wait),
+        (champion(), state(asked="2", last_good="1"), CheckHealth),
+        (champion(), state(asked="2", last_good="2"), Wait),
+        (champion(), state(asked="2", progress=Progress.STUCK, last_good="1"), Fail),
+        (champion(), state(asked="2", progress=Progress.STUCK, last_good="2"), Wait),
+        (champion(), state(asked="2", progress=Progress.STUCK, **FAILED), Roll),
+        (champion(), state(asked="1", **FAILED), Wait),
+        (champion(), state(asked="2", failed="2@t1"), Wait),
+        (champion(since="t2"), state(asked="1", **FAILED), Roll),
+        (champion("1"), state(asked="1", **FAILED), CheckHealth),
+        (champion("3"), state(asked="1", **FAILED), Roll),
+    ],
+)
+def test_each_situation_has_one_next_step(wanted, found, step):
+    assert type(decide(wanted, found)) is step
+
+
+def test_after_a_failure_it_is_the_last_good_version_that_is_rolled_to():
+    step = decide(champion(), state(asked="2", progress=Progress.STUCK, **FAILED))
+    assert isinstance(step, Roll)
+    assert (step.version, "why" in step.why) == ("1", True)
+
+
+VERSIONS = st.sampled_from(["1", "2", "3"])
+
+
+@given(
+    VERSIONS,
+    st.booleans(),
+    st.none() | VERSIONS,
+    st.sampled_from(Progress),
+    st.none() | VERSIONS,
+    st.none() | VERSIONS,
+)
+def test_only_the_champion_or_the_last_good_version_is_ever_rolled_to(
+    wanted, may_lead, asked, progress, good, failed
+):
+    found = state(asked, progress, last_good=good, failed=failed and f"{failed}@t1")
+    step = decide(champion(wanted, may_lead=may_lead), found)
+    if isinstance(step, Roll):
+        assert may_lead
+        assert step.version in (wanted, good)
+        assert step.version != asked
+        assert step.version != failed or failed == good

@@ -1,0 +1,320 @@
+import random
+import threading
+
+import pytest
+
+from espalier.artifacts import RegistryError, ServingError
+from espalier.config import ControllerConfig
+from espalier.registry.promotion import promote, rollback
+from espalier.serving.champion import Registry
+from espalier.serving.controller import follow, pause_s
+from espalier.serving.decision import Refuse, Wait
+from espalier.serving.following import Follower
+from espalier.serving.health_probe import HealthProbe
+from espalier.serving.heartbeat import Heartbeat
+from tests.unit.k8s.allowed_verbs import PIPELINE
+from tests.unit.serving.stand_in_cluster import StandInCluster, connected, running
+
+REASON = "the gate's suite was wrong"
+
+
+@pytest.fixture
+def cluster():
+    return StandInCluster()
+
+
+@pytest.fixture
+def address(cluster):
+    with running(cluster) as url:
+        yield url
+
+
+@pytest.fixture
+def new_follower(bench, address):
+    """A controller that has just started; a new one remembers nothing."""
+
+    def start():
+        return Follower(
+            Registry(bench.target.uri, bench.name),
+            connected(address),
+            HealthProbe(address, bench.name),
+            model=bench.name,
+            namespace=PIPELINE,
+            health_attempts=3,
+        )
+
+    return start
+
+
+def settle(new_follower, *, at_most=12):
+    """Steps until there is nothing to do, each of a controller that was started anew."""
+    for _ in range(at_most):
+        follower = new_follower()
+        step = follower.step()
+        for _ in range(3):  # a probe counts its faults in one controller's life
+            if isinstance(step, Wait | Refuse):
+                return step
+            step = follower.step()
+    raise AssertionError(f"no end after {at_most} steps, the last one {step}")
+
+
+def force(bench, version):
+    return promote(bench.model, bench.gate(), version=version, force_reason=REASON)
+
+
+def reasons(cluster):
+    return [event["reason"] for event in cluster.events]
+
+
+def tags(bench, version):
+    return bench.model.version(version).tags
+
+
+def test_a_promoted_version_is_rolled_out_with_its_digest_and_written_down(
+    bench, cluster, new_follower
+):
+    bench.register(0.6)
+    promote(bench.model, bench.gate())
+    settle(new_follower)
+    assert cluster.environment["ESPALIER_MODEL"] == f"models:/{bench.name}/1"
+    assert cluster.environment["ESPALIER_POLICY_DIGEST"] == bench.model.version("1").policy_digest
+    assert cluster.annotations == {"somebody/else": "kept", "espalier.dev/last-good": "1"}
+    assert reasons(cluster) == ["Rolling", "Served"]
+    assert tags(bench, "1")["espalier.serving"] == "served"
+    assert "MLFLOW_TRACKING_URI" in cluster.environment
+
+
+def test_looking_again_changes_nothing_whoever_looks(bench, cluster, new_follower):
+    bench.register(0.6)
+    promote(bench.model, bench.gate())
+    settle(new_follower)
+    seen = len(cluster.requests)
+    for _ in range(3):
+        assert isinstance(new_follower().step(), Wait)
+    assert {verb for verb, _ in cluster.requests[seen:]} == {"get"}
+    assert cluster.rolls == 1
+
+
+def test_before_the_first_promotion_nothing_is_touched(bench, cluster, new_follower):
+    bench.register(0.6)
+    assert isinstance(new_follower().step(), Wait)
+    assert (cluster.rolls, cluster.events) == (0, [])
+
+
+def test_an_alias_moved_past_the_gate_is_refused_and_what_was_served_stays(
+    bench, cluster, new_follower
+):
+    bench.register(0.6)
+    promote(bench.model, bench.gate())
+    settle(new_follower)
+    bench.register(0.3)
+    bench.model.point("champion", bench.model.version("2"))
+    for _ in range(3):
+        assert isinstance(new_follower().step(), Refuse)
+    assert (cluster.serving, cluster.rolls) == ("1", 1)
+    assert reasons(cluster) == ["Rolling", "Served", "Refused"]
+    assert "neither a gate pass nor a forced" in cluster.events[-1]["message"]
+    assert tags(bench, "2")["espalier.serving"] == "refused"
+
+
+def test_a_forced_promotion_is_served_with_its_reason(bench, cluster, new_follower):
+    bench.register(0.1)
+    force(bench, "1")
+    settle(new_follower)
+    assert cluster.serving == "1"
+    assert REASON in cluster.events[-1]["message"]
+
+
+def test_a_version_that_does_not_start_gives_way_to_the_last_good_one(bench, cluster, new_follower):
+    for number in ("1", "2"):
+        bench.register(0.6)
+        cluster.plays["2"] = "stuck"
+        force(bench, number)
+        settle(new_follower)
+    assert cluster.serving == "1"
+    assert reasons(cluster) == ["Rolling", "Served", "Rolling", "RolloutFailed", "Rolling"]
+    for told in (
+        cluster.events[3]["message"],
+        cluster.annotations["espalier.dev/failed-reason"],
+        tags(bench, "2")["espalier.serving_reason"],
+    ):
+        assert "timed out progressing" in told
+        assert "CrashLoopBackOff; serving: exit 1 error: model.safetensors" in told
+    assert cluster.annotations["espalier.dev/last-good"] == "1"
+
+
+def test_a_failed_version_is_tried_again_only_when_it_is_promoted_again(
+    bench, cluster, new_follower
+):
+    for number in ("1", "2"):
+        bench.register(0.6)
+        cluster.plays["2"] = "stuck"
+        force(bench, number)
+        settle(new_follower)
+    rolls = cluster.rolls
+    cluster.plays["2"] = "ready"
+    settle(new_follower)
+    assert cluster.rolls == rolls
+    rollback(bench.model)
+    force(bench, "2")
+    settle(new_follower)
+    assert cluster.serving == "2"
+    assert "espalier.dev/failed" not in cluster.annotations
+
+
+def test_a_version_whose_pods_are_ready_but_do_not_answer_gives_way(bench, cluster, new_follower):
+    for number in ("1", "2"):
+        bench.register(0.6)
+        cluster.answers["2"] = 500
+        force(bench, number)
+        settle(new_follower)
+    assert cluster.serving == "1"
+    assert "HTTP 500" in tags(bench, "2")["espalier.serving_reason"]
+
+
+def test_a_service_that_is_slow_to_answer_gets_another_chance(bench, cluster, new_follower):
+    bench.register(0.6)
+    promote(bench.model, bench.gate())
+    follower = new_follower()
+    follower.step()
+    cluster.answers["1"] = 503
+    follower.step()
+    follower.step()
+    del cluster.answers["1"]
+    follower.step()
+    assert cluster.annotations["espalier.dev/last-good"] == "1"
+
+
+def test_where_nothing_was_good_before_a_failure_is_told_and_left(bench, cluster, new_follower):
+    bench.register(0.6)
+    promote(bench.model, bench.gate())
+    cluster.plays["1"] = "stuck"
+    settle(new_follower)
+    assert (cluster.serving, reasons(cluster)) == ("1", ["Rolling", "RolloutFailed"])
+
+
+def test_a_roll_out_that_is_under_way_is_waited_for(bench, cluster, new_follower):
+    bench.register(0.6)
+    promote(bench.model, bench.gate())
+    cluster.plays["1"] = "rolling"
+    follower = new_follower()
+    follower.step()
+    assert isinstance(follower.step(), Wait)
+    cluster.plays["1"] = "unseen"  # the Deployment controller has not seen the change
+    assert isinstance(follower.step(), Wait)
+    assert "espalier.dev/last-good" not in cluster.annotations
+
+
+def test_the_deployment_follows_the_alias_back(bench, cluster, new_follower):
+    for number in ("1", "2"):
+        bench.register(0.6)
+        force(bench, number)
+        settle(new_follower)
+    rollback(bench.model)
+    settle(new_follower)
+    assert (cluster.serving, cluster.rolls) == ("1", 3)
+    assert cluster.annotations["espalier.dev/last-good"] == "1"
+
+
+def test_a_last_good_version_that_may_not_lead_any_more_is_not_rolled_to(
+    bench, cluster, new_follower
+):
+    for number in ("1", "2"):
+        bench.register(0.6)
+        force(bench, number)
+        settle(new_follower)
+        cluster.plays["3"] = "stuck"
+    bench.model.tag(bench.model.version("2"), {"espalier.gate": "refused"})
+    bench.register(0.6)
+    force(bench, "3")
+    follower = new_follower()
+    for _ in range(6):
+        follower.step()
+    assert cluster.serving == "3"
+
+
+def test_an_environment_changed_by_hand_is_put_right(bench, cluster, new_follower):
+    bench.register(0.6)
+    promote(bench.model, bench.gate())
+    settle(new_follower)
+    (container, _) = cluster.deployment["spec"]["template"]["spec"]["containers"]
+    next(e for e in container["env"] if e["name"] == "ESPALIER_MODEL")["value"] = "models:/other/1"
+    settle(new_follower)
+    assert cluster.environment["ESPALIER_MODEL"] == f"models:/{bench.name}/1"
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 409, 429, 500, 503])
+def test_an_api_server_that_refuses_is_an_error_that_says_what_was_wanted(
+    bench, cluster, new_follower, status
+):
+    cluster.faults = [status]
+    with pytest.raises(ServingError, match=f"read the Deployment .*: HTTP {status}"):
+        new_follower().step()
+
+
+def test_an_api_server_that_is_away_is_an_error_without_secrets(bench):
+    follower = Follower(
+        Registry(bench.target.uri, bench.name),
+        connected("http://127.0.0.1:9"),
+        HealthProbe("http://127.0.0.1:9", bench.name),
+        model=bench.name,
+        namespace=PIPELINE,
+        health_attempts=1,
+    )
+    with pytest.raises(ServingError, match="does not answer") as away:
+        follower.step()
+    assert "the-controller" not in str(away.value)
+
+
+def test_a_registry_that_is_away_is_an_error_and_changes_nothing(cluster, address):
+    follower = Follower(
+        Registry("http://127.0.0.1:9", "m"),
+        connected(address),
+        HealthProbe(address, "m"),
+        model="m",
+        namespace=PIPELINE,
+        health_attempts=1,
+    )
+    with pytest.raises(RegistryError):
+        follower.step()
+    assert cluster.requests == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_api_server_that_fails_now_and_then_only_delays_the_outcome(
+    bench, cluster, new_follower, seed
+):
+    dice = random.Random(seed)
+    for number in ("1", "2"):
+        bench.register(0.6)
+        force(bench, number)
+    cluster.plays["2"] = "stuck"
+    cluster.annotations["espalier.dev/last-good"] = "1"
+    stop = threading.Event()
+
+    class Unlucky:
+        """Faults before each step; stops when the outcome has been there for a while."""
+
+        steps = 0
+
+        def step(self):
+            self.steps += 1
+            if self.steps > 40:
+                stop.set()
+                cluster.faults = []
+            elif dice.random() < 0.6:
+                cluster.faults = dice.choices([500, 503, 409, 429], k=1) if self.steps < 35 else []
+            return new_follower().step()
+
+    config = ControllerConfig(poll_s=1e-4, max_backoff_s=1e-3)
+    follow(Unlucky(), config, Heartbeat(config, lambda: 0.0), stop)
+    assert cluster.serving == "1"
+    assert cluster.annotations["espalier.dev/failed"].startswith("2@")
+    assert reasons(cluster).count("Served") == 0
+
+
+def test_pauses_grow_with_faults_and_stay_bounded():
+    config = ControllerConfig(poll_s=5, max_backoff_s=60)
+    assert pause_s(config, 0, 0.5) == 5
+    assert [pause_s(config, faults, 1.0) for faults in (1, 2, 3, 9, 10_000)] == [10, 20, 40, 60, 60]
+    assert pause_s(config, 3, 0.0) == 20

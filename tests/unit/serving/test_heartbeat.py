@@ -1,0 +1,55 @@
+import socket
+import urllib.error
+import urllib.request
+
+import pytest
+
+from espalier.artifacts import ServingError
+from espalier.config import ControllerConfig
+from espalier.serving.heartbeat import Heartbeat
+
+CONFIG = ControllerConfig(poll_s=5, max_backoff_s=60)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_faults_make_it_not_ready_and_silence_makes_it_dead():
+    clock = Clock()
+    heartbeat = Heartbeat(CONFIG, clock)
+    assert heartbeat.fault("/readyz") == "it has not looked yet"
+    heartbeat.beat(fault="the API server is away")
+    assert heartbeat.fault("/readyz") == "the API server is away"
+    assert heartbeat.fault("/healthz") is None
+    heartbeat.beat(fault=None)
+    assert heartbeat.fault("/readyz") is None
+    clock.now += 200
+    assert heartbeat.fault("/healthz") == "no step for 200 s"
+
+
+def test_probes_are_answered_over_http():
+    with socket.create_server(("", 0)) as free:
+        port = free.getsockname()[1]
+    with Heartbeat.serving(port, CONFIG, Clock()) as heartbeat:
+        heartbeat.beat(fault=None)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz") as answer:
+            assert answer.read() == b"ok\n"
+        heartbeat.beat(fault="away")
+        for path, status in (("/readyz", 503), ("/elsewhere", 404)):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}{path}")
+            assert refused.value.code == status
+
+
+def test_a_port_that_is_taken_is_one_message():
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(ServingError, match=f"port {port}"),
+            Heartbeat.serving(port, CONFIG, Clock()),
+        ):
+            pass

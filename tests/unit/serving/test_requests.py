@@ -1,0 +1,169 @@
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from espalier.serving.refusal import Refusal
+from espalier.serving.requests import ChatRequest, CompletionRequest, parse
+
+KINDS = (CompletionRequest, ChatRequest)
+COMPLETION = {"model": "m", "prompt": "x"}
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+
+
+def completion(**changes):
+    return parse(json.dumps({**COMPLETION, **changes}).encode(), CompletionRequest)
+
+
+def chat(**changes):
+    return parse(json.dumps({**CHAT, **changes}).encode(), ChatRequest)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "read"),
+    [
+        ("a", ("a",)),
+        ([1, 2], ((1, 2),)),
+        (["a", "b"], ("a", "b")),
+        ([[1], [2, 3]], ((1,), (2, 3))),
+    ],
+)
+def test_a_prompt_is_a_text_or_token_ids_or_several_of_them(prompt, read):
+    assert completion(prompt=prompt).prompt == read
+
+
+@pytest.mark.parametrize("prompt", ["", [], [[]], ["a", 1], [1, "a"], {"a": 1}, 7, [1.5], [True]])
+def test_what_is_no_prompt_is_refused_by_name(prompt):
+    with pytest.raises(Refusal, match="prompt: ") as refused:
+        completion(prompt=prompt)
+    assert (refused.value.status, refused.value.param) == (400, "prompt")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_tokens": 0},
+        {"max_tokens": "5"},
+        {"max_tokens": 1.5},
+        {"temperature": 2.1},
+        {"temperature": -0.1},
+        {"top_p": 0},
+        {"n": 0},
+        {"seed": 1 << 63},
+        {"stop": [""]},
+        {"stop": ["x"] * 17},
+        {"stream": "yes"},
+        {"logprobs": 3},
+        {"echo": True},
+        {"frequency_penalty": 0.5},
+        {"logit_bias": {"5": 100}},
+        {"best_of": 2},
+        {"stream_options": {"include_usage": True}},
+        {"no_such_field": 1},
+    ],
+)
+def test_a_field_that_is_wrong_or_not_supported_is_named(changes):
+    with pytest.raises(Refusal) as refused:
+        completion(**changes)
+    (name,) = changes
+    assert refused.value.status == 400
+    assert name in str(refused.value)
+
+
+def test_fields_that_ask_for_nothing_are_passed_over():
+    asked = completion(
+        user="me", echo=False, best_of=1, frequency_penalty=0, logit_bias={}, suffix=None, stop=None
+    )
+    assert asked == completion()
+
+
+def test_messages_are_handed_to_the_template_as_plain_text():
+    asked = chat(
+        messages=[
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            },
+            {"role": "assistant", "content": None, "refusal": None, "tool_calls": []},
+            {"role": "tool", "content": "c", "tool_call_id": "7"},
+        ]
+    )
+    assert [message.for_template() for message in asked.messages] == [
+        {"role": "user", "content": "ab"},
+        {"role": "assistant", "content": ""},
+        {"role": "tool", "content": "c", "tool_call_id": "7"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        [{"role": "user"}],
+        [{"role": "king", "content": "x"}],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+        [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}],
+        "hello",
+    ],
+)
+def test_messages_that_a_template_could_not_read_are_refused(messages):
+    with pytest.raises(Refusal, match="messages") as refused:
+        chat(messages=messages)
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b'{"model": "m", "prompt": "x", "temperature": NaN}',
+        b'{"model": "m", "prompt": "x", "temperature": 1e999}',
+        b'{"model": "m", "prompt": "\\ud800"}',
+        b'{"model": "m", "prompt": "\xff"}',
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"model": "m", "prompt": [' + b"9" * 5000 + b"]}",
+    ],
+)
+def test_a_body_that_is_no_request_is_refused_and_not_repeated(body):
+    for kind in KINDS:
+        with pytest.raises(Refusal) as refused:
+            parse(body, kind)
+        assert refused.value.status == 400
+        assert len(str(refused.value)) < 1000
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 70), 1 << 70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(
+    sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields, "echo"})
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(KINDS), st.dictionaries(NAMES, JSON, max_size=6), st.booleans())
+def test_whatever_is_sent_is_a_request_or_refused(kind, fields, is_whole):
+    body = json.dumps({**(COMPLETION if kind is CompletionRequest else CHAT), **fields})
+    sent = body.encode() if is_whole else body.encode()[: len(body) // 2]
+    with suppress(Refusal):
+        asked = parse(sent, kind)
+        assert asked.n >= 1
+        assert 0 <= asked.temperature <= 2
+
+
+@given(st.binary(max_size=200))
+def test_bytes_of_any_kind_are_refused_and_break_nothing(body):
+    with pytest.raises(Refusal):
+        parse(body, CompletionRequest)

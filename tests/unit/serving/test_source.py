@@ -1,0 +1,86 @@
+import pytest
+
+from espalier.artifacts import RegistryError, ServingError
+from espalier.registry.promotion import promote
+from espalier.serving.source import (
+    directory_source,
+    fetched_version,
+    is_reference,
+    registry_uri,
+)
+
+
+def fetch(bench, reference, digest=None):
+    with fetched_version(bench.target.uri, reference, digest) as (directory, source):
+        assert (directory / "model.safetensors").is_file()
+        return directory, source
+
+
+def test_a_version_that_passed_the_gate_is_served_under_its_model_and_its_number(bench):
+    bench.register(0.6)
+    promote(bench.model, bench.gate())
+    directory, source = fetch(bench, f"{bench.name}@champion")
+    assert source.names == (bench.name, f"models:/{bench.name}/1")
+    assert source.described["gate"] == "passed"
+    assert source.fingerprint == f"sha256:{bench.model.version('1').policy_digest[:16]}"
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize(
+    "reference", ["models:/{}@champion", "models:/{}@challenger", "models:/{}/1"]
+)
+def test_no_alias_and_no_number_gets_around_the_gate(bench, reference):
+    bench.register(0.6)
+    bench.model.point("champion", bench.model.version("1"))
+    with pytest.raises(ServingError, match="neither a gate pass nor a forced"):
+        fetch(bench, reference.format(bench.name))
+
+
+def test_a_forced_version_is_served_and_one_forced_without_a_reason_is_not(bench):
+    bench.register(0.1)
+    promote(bench.model, bench.gate(), force_reason="the suite was wrong")
+    fetch(bench, f"models:/{bench.name}/1")
+    bench.model.tag(bench.model.version("1"), {"espalier.gate_reason": " "})
+    with pytest.raises(ServingError, match=r"gate: forced"):
+        fetch(bench, f"models:/{bench.name}/1")
+
+
+def test_only_the_policy_that_was_approved_is_loaded(bench):
+    bench.register(0.6)
+    promote(bench.model, bench.gate())
+    digest = bench.model.version("1").policy_digest
+    fetch(bench, f"models:/{bench.name}/1", digest)
+    with pytest.raises(ServingError, match="0000 was approved"):
+        fetch(bench, f"models:/{bench.name}/1", "0" * 64)
+
+
+def test_files_that_were_changed_in_the_store_are_not_served(bench):
+    bench.register(0.6)
+    promote(bench.model, bench.gate())
+    version = bench.model.version("1")
+    stored = next((bench.model_root() / version.run_id).rglob("model.safetensors"))
+    stored.write_bytes(b"others")
+    with pytest.raises(RegistryError, match="other bytes"):
+        fetch(bench, f"models:/{bench.name}/1")
+
+
+def test_a_directory_is_served_under_its_own_name_or_its_artifacts(tmp_path):
+    (tmp_path / "trained_policy" / "policy").mkdir(parents=True)
+    assert directory_source(tmp_path / "trained_policy").names == ("trained_policy",)
+    assert directory_source(tmp_path / "trained_policy" / "policy").names == ("trained_policy",)
+    with pytest.raises(ServingError, match="no such directory"):
+        directory_source(tmp_path / "elsewhere")
+
+
+def test_versions_are_told_from_directories(tmp_path):
+    (tmp_path / "a@b").mkdir()
+    assert is_reference("models:/m/3")
+    assert is_reference("m@champion")
+    assert not is_reference(str(tmp_path / "a@b"))
+    assert not is_reference("runs/demo/policy")
+
+
+def test_without_a_registry_none_is_made(tmp_path):
+    with pytest.raises(ServingError, match="no registry here"):
+        registry_uri(tmp_path)
+    assert list(tmp_path.iterdir()) == []
