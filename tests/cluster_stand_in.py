@@ -25,6 +25,15 @@ from starlette.routing import Route
 from sandboxd.wire import RunEnd, end_frame, output_frame
 
 TOKEN = "of-the-trainer"
+_AGENT_SANDBOX = "/apis/extensions.agents.x-k8s.io/v1beta1"
+_CLAIMS = f"{_AGENT_SANDBOX}/namespaces/{{namespace}}/sandboxclaims"
+_RUNS = {
+    "Pod": {"phase": "Running", "podIP": "127.0.0.1"},
+    "SandboxClaim": {
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "sandbox": {"name": "warm-1", "podIPs": ["127.0.0.1"]},
+    },
+}
 _REMEMBERED = 20_000
 """Events that a watch can go on from."""
 _END = RunEnd(
@@ -47,10 +56,14 @@ class StandIn:
         start_s: until a created pod runs; None is never.
         refusals: status and message of the next creates of pods.
         hangs: whether programs in pods never end.
+        pods: or claims, where agent-sandbox is installed.
+        templates: and warm pools of agent-sandbox, by kind.
     """
 
-    def __init__(self, *, start_s=0.0):
+    def __init__(self, *, start_s=0.0, has_agent_sandbox=False):
         self.start_s = start_s
+        self.has_agent_sandbox = has_agent_sandbox
+        self.templates = {}
         self.refusals = deque()
         self.hangs = False
         self.pods, self.leases, self.ran = {}, {}, []
@@ -60,15 +73,22 @@ class StandIn:
         self._history = deque(maxlen=_REMEMBERED)
 
     def app(self):
-        extensions = "/apis/extensions.agents.x-k8s.io/v1beta1"
+        pods = [
+            route
+            for folder in (_CORE, _CLAIMS)
+            for route in (
+                Route(folder, self.create_pod, methods=["POST"]),
+                Route(folder, self.list_pods, methods=["GET"]),
+                Route(f"{folder}/{{name}}", self.delete_pod, methods=["DELETE"]),
+            )
+        ]
         return Starlette(
             routes=[
-                Route(_CORE, self.create_pod, methods=["POST"]),
-                Route(_CORE, self.list_pods, methods=["GET"]),
-                Route(f"{_CORE}/{{name}}", self.delete_pod, methods=["DELETE"]),
+                *pods,
+                Route(f"{_AGENT_SANDBOX}/namespaces/{{n}}/{{kind}}", self.keep, methods=["POST"]),
                 Route(_LEASES, self.create_lease, methods=["POST"]),
                 Route(f"{_LEASES}/{{name}}", self.change_lease, methods=["PATCH", "DELETE"]),
-                Route(extensions, self.discover),
+                Route(_AGENT_SANDBOX, self.discover),
                 Route("/healthz", lambda _: JSONResponse({"status": "ok"})),
                 Route("/run", self.run, methods=["POST"]),
                 Route("/{other:path}", lambda _: JSONResponse({}), methods=["GET", "POST", "PUT"]),
@@ -83,12 +103,13 @@ class StandIn:
             return JSONResponse({"message": message}, status_code=status)
         pod = await request.json()
         pod["metadata"]["uid"] = f"uid-{pod['metadata']['name']}"
-        pod["status"] = {"phase": "Pending"}
+        pod["status"] = {}
         self.pods[pod["metadata"]["name"]] = pod
         self.tell("ADDED", pod)
         if self.start_s is not None:
             loop = asyncio.get_running_loop()
-            loop.call_later(self.start_s, self.change, pod["metadata"]["name"], _running())
+            runs = _RUNS[pod["kind"]]
+            loop.call_later(self.start_s, self.change, pod["metadata"]["name"], runs)
         return JSONResponse(pod, status_code=201)
 
     async def list_pods(self, request: Request) -> Response:
@@ -129,7 +150,11 @@ class StandIn:
         return JSONResponse(self.leases[name])
 
     async def discover(self, _: Request) -> Response:
-        return JSONResponse({"message": "not found"}, status_code=404)
+        return JSONResponse({}, status_code=200 if self.has_agent_sandbox else 404)
+
+    async def keep(self, request: Request) -> Response:
+        self.templates[request.path_params["kind"]] = await request.json()
+        return JSONResponse({}, status_code=201)
 
     async def run(self, request: Request) -> Response:
         self.ran.append(await request.json())
@@ -178,10 +203,6 @@ class StandIn:
         if request.headers.get("authorization") == f"Bearer {TOKEN}":
             return None
         return JSONResponse({"message": "Unauthorized"}, status_code=401)
-
-
-def _running():
-    return {"phase": "Running", "podIP": "127.0.0.1"}
 
 
 @asynccontextmanager

@@ -48,7 +48,7 @@ def _use(monkeypatch, work, stand_in=None, **parts):
         async with _cluster(monkeypatch, stand_in, **parts) as backend:
             return await work(backend, stand_in)
 
-    return asyncio.run(asyncio.wait_for(main(), 30))
+    return asyncio.run(asyncio.wait_for(main(), 120))
 
 
 def _environment(pod):
@@ -228,6 +228,25 @@ def test_a_pool_of_pods_asks_for_each_once_and_watches_all_at_once(monkeypatch):
     filled, closed = _use(monkeypatch, work)
     assert filled == {"POST": 13, "GET": 3}  # a lease; discovery, one list, one watch
     assert closed == filled | {"DELETE": 12}
+
+
+def test_where_agent_sandbox_is_installed_sandboxes_are_claims_on_its_warm_pool(monkeypatch):
+    async def work(backend, cluster):
+        first, second = await backend.create(), await backend.create()
+        claims = list(cluster.pods.values())
+        assert (await first.exec(["true"])).succeeded
+        assert first._http.headers == second._http.headers, "a template's pods know one token"
+        await first.close()
+        assert list(cluster.pods) == [second.name]
+        return claims, cluster.templates
+
+    claims, made = _use(monkeypatch, work, StandIn(has_agent_sandbox=True), warm_pods=3)
+    assert {claim["kind"] for claim in claims} == {"SandboxClaim"}
+    pool, template = made["sandboxwarmpools"], made["sandboxtemplates"]
+    assert pool["spec"]["replicas"] == 3
+    assert claims[0]["spec"]["warmPoolRef"]["name"] == pool["metadata"]["name"]
+    told = _environment(template["spec"]["podTemplate"])
+    assert "SANDBOXD_OWN_USER" not in told, "pods of one template share a user"
 
 
 def test_without_a_cluster_nothing_runs_and_the_reason_is_told(tmp_path):
