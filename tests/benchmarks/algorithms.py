@@ -22,16 +22,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from espalier.algorithms.presets import PRESETS
 from espalier.evaluation.intervals import paired_difference
 from tests.benchmarks.keeping import keep, kept, provenance
-
-if TYPE_CHECKING:
-    from espalier.config import Profile
-    from espalier.policy.loading import Policy
-    from espalier.training.rl.stage import Inputs
 
 RESAMPLES = 10_000
 EVALUATE_EVERY = 10
@@ -117,6 +112,9 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     prepare_environment()
     from espalier.artifacts import NullTracker
     from espalier.config import load_profile
+    from espalier.environments import opened_environments
+    from espalier.rollout.roller import Roller
+    from espalier.tasks import read_tasks
     from espalier.training.checkpoint import CheckpointStore
     from espalier.training.parallel import Processes
     from espalier.training.rl.stage import Inputs
@@ -132,31 +130,23 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     names = ("knowledge", "accepted", "curriculum", "warm_policy")
     inputs = Inputs(**{name: options.run / name for name in names})
     work = options.out / f"{arm.name}.work"
-    trained = wired(profile, inputs, CheckpointStore(work, "algorithms"), Processes())
+    store = CheckpointStore(work, "algorithms")
     figures: dict[str, object] = {}
-    if arm.preset != WARM:
-        trained.loop.run(NullTracker())
-        figures = {
-            "seconds": trained.loop.seconds,
-            "best_step": trained.loop.best_step,
-            "rollouts": trained.loop.history[-1]["rollouts"],
-        }
-    figures["right"] = held_out(trained.policy, inputs, profile)
+    with opened_environments(profile, inputs.knowledge) as environments_over:
+        trained = wired(profile, inputs, store, Processes(), environments_over)
+        if arm.preset != WARM:
+            trained.loop.run(NullTracker())
+            figures = {
+                "seconds": trained.loop.seconds,
+                "best_step": trained.loop.best_step,
+                "rollouts": trained.loop.history[-1]["rollouts"],
+            }
+        questions = read_tasks(inputs.accepted / "tasks" / "heldout.jsonl")
+        judge = Roller.local(trained.policy, environments_over("full"), profile)
+        answers = judge.roll_out(questions, samples=1, temperature=0.0, seed=0)
+    figures["right"] = [answer.reward["outcome"] > 0 for answer in answers]
     figures["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     keep(_result(options.out, arm), asked(options), [figures], provenance(profile.threads))
-
-
-def held_out(policy: Policy, inputs: Inputs, profile: Profile) -> list[bool]:
-    """Whether each held-out question is answered, greedily."""
-    from espalier.knowledge.search import SearchTool
-    from espalier.rollout.roller import Roller
-    from espalier.tasks import read_tasks
-
-    search = SearchTool.open(inputs.knowledge, "full", profile.search)
-    questions = read_tasks(inputs.accepted / "tasks" / "heldout.jsonl")
-    judge = Roller.local(policy, search, profile)
-    answers = judge.roll_out(questions, samples=1, temperature=0.0, seed=0)
-    return [answer.reward["outcome"] > 0 for answer in answers]
 
 
 def asked(options: argparse.Namespace) -> dict[str, object]:

@@ -80,6 +80,7 @@ def run(options: argparse.Namespace, bound: int, seed: int) -> Result:
     prepare_environment()
     from espalier.artifacts import NullTracker
     from espalier.config import load_profile
+    from espalier.environments import SearchQAs, search_environments
     from espalier.knowledge.search import SearchTool
     from espalier.training.checkpoint import CheckpointStore
     from espalier.training.parallel import Processes
@@ -101,13 +102,13 @@ def run(options: argparse.Namespace, bound: int, seed: int) -> Result:
     names = ("knowledge", "accepted", "curriculum", "warm_policy")
     inputs = Inputs(**{name: options.run / name for name in names})
 
-    def search_over(view: str) -> SlowSearch:
+    def environments_over(view: str) -> SearchQAs:
         search = SearchTool.open(inputs.knowledge, view, profile.search)
-        return SlowSearch(search) if view == "train" else search
+        return search_environments(SlowSearch(search) if view == "train" else search, profile)
 
     with TemporaryDirectory() as folder:
         store = CheckpointStore(Path(folder), "benchmark")
-        loop = wired(profile, inputs, store, Processes(), search_over=search_over).loop
+        loop = wired(profile, inputs, store, Processes(), environments_over).loop
         loop.run(NullTracker())
     history = loop.history
     learned = [row for row in history if "staleness_mean" in row]

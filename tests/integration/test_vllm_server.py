@@ -9,6 +9,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from espalier.config import Profile, VllmConfig
+from espalier.environments import search_environments
 from espalier.policy.loading import Policy, load_policy, save_policy
 from espalier.rollout.engines.engine import KindChoice, Sampling
 from espalier.rollout.engines.vllm import VllmEngine
@@ -171,7 +172,9 @@ def test_a_roller_plays_its_episodes_on_the_server(address, policies):
             "episode": {"max_turns": 2, "max_tokens": 64, "max_turn_tokens": 14},
         }
     )
-    roller = Roller.open(policies[1], LookupSearch(["lyon country: France"]), profile)
+    roller = Roller.open(
+        policies[1], search_environments(LookupSearch(["lyon country: France"]), profile), profile
+    )
     rolled = roller.roll_out([make_task("lyon")], samples=6, temperature=1.0, seed=1)
     assert len({trajectory.token_ids for trajectory in rolled}) == 6
     for trajectory in rolled:

@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 from espalier.config import PolicyConfig
+from espalier.environments import SEARCH_GRAMMAR
 from espalier.policy.embedded import build_policy
 from espalier.policy.loading import Policy
 from espalier.policy.tokenizer import train_tokenizer
@@ -17,7 +18,7 @@ TEXTS = (
 
 @lru_cache(maxsize=1)
 def tiny_tokenizer():
-    return train_tokenizer(TEXTS * 20, 400)
+    return train_tokenizer(TEXTS * 20, 400, SEARCH_GRAMMAR)
 
 
 def tiny_policy(seed=0):
@@ -29,7 +30,8 @@ def tiny_policy(seed=0):
         feed_forward_size=48,
     )
     tokenizer = tiny_tokenizer()
-    return Policy(build_policy(config, tokenizer, max_tokens=256, seed=seed), tokenizer)
+    model = build_policy(config, tokenizer, SEARCH_GRAMMAR, max_tokens=256, seed=seed)
+    return Policy(model, tokenizer)
 
 
 class LookupSearch:

@@ -68,12 +68,12 @@ def chat(
     """
     from espalier.orchestration.chatting import Conversation, transcript
 
-    conversation = Conversation.open(run, policy)
-    if question is not None:
-        typer.echo(transcript(conversation.ask(question)))
-        return
-    for line in iter(_read_question, ""):
-        typer.echo(transcript(conversation.ask(line)))
+    with Conversation.opened(run, policy) as conversation:
+        if question is not None:
+            typer.echo(transcript(conversation.ask(question)))
+            return
+        for line in iter(_read_question, ""):
+            typer.echo(transcript(conversation.ask(line)))
 
 
 def _read_question() -> str:

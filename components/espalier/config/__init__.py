@@ -22,6 +22,12 @@ from espalier.config.data import (
     ValidationConfig,
 )
 from espalier.config.endpoint import EndpointConfig
+from espalier.config.environment import (
+    EnvironmentConfig,
+    PythonMathConfig,
+    SandboxConfig,
+    SearchQAConfig,
+)
 from espalier.config.external import external_inputs
 from espalier.config.inference import ExplorationConfig, RolloutConfig, VllmConfig
 from espalier.config.learning import (
@@ -52,6 +58,7 @@ __all__ = [
     "ControllerConfig",
     "CurriculumConfig",
     "EndpointConfig",
+    "EnvironmentConfig",
     "EpisodeConfig",
     "EvaluationConfig",
     "ExplorationConfig",
@@ -64,13 +71,16 @@ __all__ = [
     "PolicyConfig",
     "PrestageConfig",
     "Profile",
+    "PythonMathConfig",
     "RayConfig",
     "RegistryConfig",
     "ReplayConfig",
     "RewardConfig",
     "RolloutConfig",
+    "SandboxConfig",
     "SandboxPodsConfig",
     "SearchConfig",
+    "SearchQAConfig",
     "ServingConfig",
     "SplitsConfig",
     "SynthesisConfig",

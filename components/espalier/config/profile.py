@@ -22,6 +22,7 @@ from espalier.config.data import (
     SynthesisConfig,
     ValidationConfig,
 )
+from espalier.config.environment import EnvironmentConfig, SearchQAConfig
 from espalier.config.faults import explained
 from espalier.config.inference import RolloutConfig
 from espalier.config.learning import (
@@ -36,23 +37,26 @@ from espalier.config.serving import ServingConfig
 from espalier.config.training import TrainingConfig
 
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
-    "ingest": ("knowledge", "splits"),
-    "synthesize": ("search", "synthesis", "agent_texts", "teacher"),
-    "validate": ("validation",),
+    "ingest": ("knowledge", "splits", "environment"),
+    "synthesize": ("environment", "search", "synthesis", "agent_texts", "teacher"),
+    "validate": ("environment", "validation"),
     "prepare_policy": (
-        "policy", "episode", "search", "training.micro_batch_tokens", "training.device",
-        "training.precision", "training.activation_checkpointing",
+        "policy", "environment", "episode", "search", "training.micro_batch_tokens",
+        "training.device", "training.precision", "training.activation_checkpointing",
     ),
     "warm_start": (
-        "warm_start", "episode", "rollout", "search", "training.micro_batch_tokens",
+        "warm_start", "environment", "episode", "rollout", "search", "training.micro_batch_tokens",
         "training.device", "training.precision", "training.activation_checkpointing",
         "training.reward",
     ),
     "filter_curriculum": (
-        "curriculum", "episode", "rollout", "search", "training.temperature", "training.reward",
+        "curriculum", "environment", "episode", "rollout", "search", "training.temperature",
+        "training.reward",
     ),
-    "train": ("training", "curriculum", "episode", "rollout", "search"),
-    "evaluate": ("evaluation", "episode", "rollout", "search", "training.reward"),
+    "train": ("training", "curriculum", "environment", "episode", "rollout", "search"),
+    "evaluate": (
+        "evaluation", "environment", "episode", "rollout", "search", "training.reward",
+    ),
     "register": ("registry",),
 }  # fmt: skip
 """The stages in order, and the sections or keys that each reads: a change reruns only those."""
@@ -65,6 +69,7 @@ class Profile(Section):
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     threads: int = Field(default=2, ge=1)
     """CPU threads of torch; part of what makes a run repeat itself bit for bit."""
+    environment: EnvironmentConfig = SearchQAConfig()
     knowledge: KnowledgeConfig = KnowledgeConfig()
     splits: SplitsConfig = SplitsConfig()
     search: SearchConfig = SearchConfig()
@@ -115,11 +120,26 @@ class Profile(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _mathematics_is_made_from_no_documents(self) -> Self:
+        if isinstance(self.environment, SearchQAConfig):
+            return self
+        if self.agent_texts.pretraining_texts or self.agent_texts.negatives:
+            raise ValueError(
+                f"agent_texts are written from documents, and environment.name = "
+                f'"{self.environment.name}" has none; leave them at 0'
+            )
+        if not sum(self.synthesis.chain_weights):
+            raise ValueError("synthesis.chain_weights are all 0: stories have one to four steps")
+        return self
+
     def stage_digest(self, stage: str) -> str:
         """Digest of what `stage` reads of this profile: seed, threads and its sections."""
         tables = self.model_dump(mode="json")
         content: dict[str, object] = {}
         for name in STAGE_SECTIONS[stage]:
+            if name == "environment" and isinstance(self.environment, SearchQAConfig):
+                continue  # all that it has is a name: its settings are those of [search]
             section, _, key = name.partition(".")
             content[name] = tables[section][key] if key else tables[section]
         return json_digest({"seed": self.seed, "threads": self.threads, "sections": content})

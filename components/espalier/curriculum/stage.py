@@ -26,7 +26,7 @@ from espalier.artifacts import (
 )
 from espalier.config import Profile
 from espalier.curriculum.difficulty import keep_learnable
-from espalier.knowledge.search import SearchTool
+from espalier.environments import opened_environments
 from espalier.rollout.roller import Roller
 from espalier.tasks import Task, read_tasks, write_tasks
 
@@ -53,9 +53,10 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
     config = profile.curriculum
     tasks = read_tasks(inputs.accepted / "tasks" / "train.jsonl")
     candidates = _candidates(tasks, config.candidates if config.enabled else 0, profile.seed)
-    search = SearchTool.open(inputs.knowledge, "train", profile.search)
-    roller = Roller.open(inputs.warm_policy / "policy", search, profile)
-    tallies = _judge(profile, roller, candidates, tracker)
+    with opened_environments(profile, inputs.knowledge) as environments_over:
+        policy_dir = inputs.warm_policy / "policy"
+        roller = Roller.open(policy_dir, environments_over("train"), profile)
+        tallies = _judge(profile, roller, candidates, tracker)
     candidates = [task for task in candidates if tallies[task.task_id].attempts]
     rates = {task.task_id: tallies[task.task_id].pass_rate for task in candidates}
     kept = keep_learnable(candidates, rates, config.pass_rate_band)

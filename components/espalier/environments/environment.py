@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from espalier.artifacts import EspalierError
+from espalier.policy.grammar import Grammar
 from espalier.rollout.trajectory import FinishReason, ToolCall
 from espalier.tasks import Task
 
@@ -76,6 +77,11 @@ class Environment(Protocol):
 
 class Environments(Protocol):
     """Makes the environment of a task; called once an episode."""
+
+    @property
+    def grammar(self) -> Grammar:
+        """What the episodes are written in."""
+        ...
 
     def __call__(self, task: Task) -> Environment | Awaitable[Environment]:
         """A fresh environment for `task`.

@@ -13,18 +13,24 @@ from typing import Protocol
 
 from espalier.artifacts import PolicyError
 from espalier.config import RewardConfig
+from espalier.environments.actions import Answer, Malformed
 from espalier.environments.environment import Step
 from espalier.knowledge.search import NO_RESULTS
+from espalier.policy.grammar import Grammar
 from espalier.rewards import exact_match
 from espalier.rollout.trajectory import FinishReason, ToolCall
 from espalier.tasks import Task
 
-STOP_TAGS = ("</search>", "</answer>")
-"""An action ends with the first of these that the policy writes."""
-
-THOUGHT_END = "</think>"
-KIND_TAGS = ("<search>", "<answer>")
-"""One of them follows `THOUGHT_END` and says what kind of action it is."""
+SEARCH_GRAMMAR = Grammar(
+    call_tags=("<search>", "</search>"),
+    observation_tags=("<information>", "</information>"),
+    instructions=(
+        "Answer the question. First reason inside <think> and </think>. Then either search by "
+        "writing <search> query </search>, whose result comes back between <information> and "
+        "</information>, or give the final answer, only the name, as <answer> name </answer>. You "
+        "may search several times.\n"
+    ),
+)
 
 
 class Searcher(Protocol):
@@ -41,19 +47,10 @@ class Search:
 
     query: str
 
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A well-formed final answer."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Malformed:
-    """Text that is neither; `reason` says what is wrong with it."""
-
-    reason: str
+    @property
+    def argument(self) -> str:
+        """See `Call`."""
+        return self.query
 
 
 _ACTION = re.compile(
@@ -129,6 +126,11 @@ class SearchQAs:
     search: Searcher
     max_turns: int
     reward: RewardConfig
+
+    @property
+    def grammar(self) -> Grammar:
+        """See `Environments`."""
+        return SEARCH_GRAMMAR
 
     def __call__(self, task: Task) -> SearchQA:
         """See `Environments`.

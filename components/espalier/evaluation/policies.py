@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from espalier.config import Profile
-from espalier.environments import EnvironmentLostError, Searcher
+from espalier.environments import EnvironmentLostError, Environments
 from espalier.evaluation.judged import Judged, RolloutCost
 from espalier.evaluation.kept import choose_kept
 from espalier.evaluation.questions import QuestionRow, score_question
@@ -38,7 +38,7 @@ class CountingRoller(RollsOut, Protocol):
 
 
 def evaluate_policy(
-    policy_dir: Path, tasks: Sequence[Task], search: Searcher, profile: Profile
+    policy_dir: Path, tasks: Sequence[Task], environments: Environments, profile: Profile
 ) -> list[QuestionRow]:
     """Judge the model directory `policy_dir` on `tasks`, as the `evaluate` stage does.
 
@@ -48,7 +48,7 @@ def evaluate_policy(
     Raises:
         PolicyError: the directory cannot be loaded, or its model cannot act.
     """
-    roller = Roller.open(policy_dir, search, profile)
+    roller = Roller.open(policy_dir, environments, profile)
     return judge_policy(roller, make_suite(profile, tasks, ""), profile.seed).rows
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from espalier.artifacts import ArtifactError
-from espalier.rewards import exact_match, token_f1
+from espalier.rewards import is_right, token_f1
 from espalier.rollout.trajectory import Trajectory
 from espalier.tasks import Task
 
@@ -23,7 +23,7 @@ class QuestionRow:
     hops: int
     family: str
     em: bool
-    """The greedy answer matches exactly."""
+    """The greedy answer is right by the task's verifier: it matches exactly, or means the same."""
     f1: float
     """Word overlap of the greedy answer, 0-1."""
     answer: str | None
@@ -39,20 +39,20 @@ class QuestionRow:
 def score_question(
     task: Task, greedy: Trajectory, sampled: Sequence[Trajectory] = ()
 ) -> QuestionRow:
-    """Judge the answers to `task` by exact match and F1."""
+    """Judge the answers to `task` by its verifier, and by F1."""
     gold = task.verifier.gold
     return QuestionRow(
         task_id=task.task_id,
         hops=task.metadata.hops,
         family=task.metadata.family,
-        em=exact_match(greedy.answer, gold),
+        em=is_right(greedy.answer, task.verifier),
         f1=token_f1(greedy.answer, gold),
         answer=greedy.answer,
         gold=gold[0],
         tool_calls=len(greedy.tool_calls),
         finish_reason=greedy.finish_reason.value,
         samples=len(sampled),
-        samples_right=sum(exact_match(trajectory.answer, gold) for trajectory in sampled),
+        samples_right=sum(is_right(one.answer, task.verifier) for one in sampled),
     )
 
 

@@ -25,13 +25,13 @@ from espalier.artifacts import (
     work_dir,
 )
 from espalier.config import Profile
+from espalier.environments import Environments, opened_environments
 from espalier.evaluation.judged import FinishedPolicies, Judged
 from espalier.evaluation.policies import judge_policy
 from espalier.evaluation.questions import questions_table
 from espalier.evaluation.results_table import POLICIES
 from espalier.evaluation.suite import VIEW, Suite, make_suite
 from espalier.evaluation.summary import gain, summarize
-from espalier.knowledge.search import SearchTool
 from espalier.rollout.roller import Roller
 from espalier.rollout.trajectory import Trajectory, write_trajectories
 from espalier.tasks import read_tasks
@@ -128,18 +128,21 @@ def _judge_all(
     tracker: Tracker,
 ) -> dict[str, Judged]:
     """Judge every policy that is not finished yet; equal weights are judged once."""
-    search = SearchTool.open(inputs.knowledge, VIEW, profile.search)
     settings = [suite.digest, profile.stage_digest("evaluate")]
 
-    def roll_out(policy_dir: Path) -> Judged:
-        roller = Roller.open(policy_dir / "policy", search, profile)
+    def roll_out(policy_dir: Path, environments: Environments) -> Judged:
+        roller = Roller.open(policy_dir / "policy", environments, profile)
         return judge_policy(roller, suite, profile.seed)
 
     judged = {}
-    with tracker.progress("policies judged", total=len(digests)) as progress:
+    with (
+        opened_environments(profile, inputs.knowledge) as environments_over,
+        tracker.progress("policies judged", total=len(digests)) as progress,
+    ):
+        environments = environments_over(VIEW)
         for name, policy_dir in inputs.policies().items():
             key = json_digest([digests[name], *settings])
-            judged[name] = finished.get(key, partial(roll_out, policy_dir))
+            judged[name] = finished.get(key, partial(roll_out, policy_dir, environments))
             progress.advance()
     return judged
 

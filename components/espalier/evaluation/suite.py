@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from espalier.artifacts import json_digest
-from espalier.config import EvaluationConfig, Profile
+from espalier.config import EvaluationConfig, Profile, PythonMathConfig, SearchQAConfig
 from espalier.tasks import Task
 
 VIEW: Literal["full"] = "full"
@@ -57,10 +57,17 @@ class Suite:
 
 def make_suite(profile: Profile, heldout: Sequence[Task], knowledge_content: str) -> Suite:
     """The suite that `profile` asks, out of the held-out tasks and the knowledge searched."""
-    environment = {
-        "name": "search_qa",
-        "view": VIEW,
-        "episode": profile.episode.model_dump(mode="json"),
-        "search": profile.search.model_dump(mode="json"),
-    }
-    return Suite(heldout, profile.evaluation, environment, knowledge_content)
+    return Suite(heldout, profile.evaluation, _environment(profile), knowledge_content)
+
+
+def _environment(profile: Profile) -> dict[str, object]:
+    """What an answer may depend on, beside the question: the limits, and the tool's settings."""
+    name, episode = profile.environment.name, profile.episode.model_dump(mode="json")
+    match profile.environment:
+        case SearchQAConfig():
+            search = profile.search.model_dump(mode="json")
+            return {"name": name, "view": VIEW, "episode": episode, "search": search}
+        case PythonMathConfig() as config:
+            elsewhere = {"name", "problems", "heldout_problems", "sandbox"}
+            python = config.model_dump(mode="json", exclude=elsewhere)
+            return {"name": name, "episode": episode, "python": python}

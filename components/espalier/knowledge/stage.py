@@ -1,7 +1,8 @@
 """ingest: a knowledge source becomes triples, documents and one search index per view.
 
 Enters: nothing but the profile (GeoNames by default, or a folder of documents).
-Leaves: entities.parquet, relations.json, triples.parquet, documents.parquet,
+Leaves, for mathematics: problems.jsonl, the user's own dealt to splits, and attribution.txt; else
+entities.parquet, relations.json, triples.parquet, documents.parquet,
 index/{train,dev,full}/, names.json (names that cannot be kept secret), attribution.txt, and of the
 user's questions questions.jsonl and questions_dropped.json.
 """
@@ -14,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espalier.artifacts import Draft, KnowledgeError, Manifest, Provenance, Tracker, publishing
-from espalier.config import KnowledgeConfig, Profile, external_inputs
+from espalier.config import KnowledgeConfig, Profile, PythonMathConfig, external_inputs
 from espalier.knowledge.asking import build_graph
 from espalier.knowledge.documents import Document, save_documents
 from espalier.knowledge.evidence import Evidence, find_evidence, save_evidence
 from espalier.knowledge.graph import KnowledgeGraph, Split
 from espalier.knowledge.index import TextIndex
 from espalier.knowledge.names import leaks
+from espalier.knowledge.problems import deal_problems, save_problems
 from espalier.knowledge.search import documents_path, index_dir
 from espalier.knowledge.sources import Source
 from espalier.knowledge.sources.folder import load_folder
@@ -40,17 +42,13 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
     Raises:
         KnowledgeError: the source cannot be read, holds nothing, or a view would leak a name.
     """
+    if isinstance(profile.environment, PythonMathConfig):
+        return _publish_problems(profile, profile.environment, output_dir)
     source = _load(profile.knowledge)
     splits = draw_splits(source, profile.splits, profile.seed)
     graph = build_graph(source, splits)
-    provenance = Provenance(
-        producer="ingest",
-        config_digest=profile.stage_digest("ingest"),
-        seed=profile.seed,
-        inputs=external_inputs(profile, "ingest"),
-    )
     document_splits: Mapping[str, Split] = {}
-    with publishing(output_dir, provenance) as draft:
+    with publishing(output_dir, _provenance(profile)) as draft:
         graph.save(draft.path)
         if source.questions:
             evidence = _evidence(source, graph, profile)
@@ -67,6 +65,26 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
         _count(draft, graph)
     tracker.params({"knowledge.source": profile.knowledge.source, **draft.rows})
     return draft.published
+
+
+def _publish_problems(profile: Profile, config: PythonMathConfig, output_dir: Path) -> Manifest:
+    """Mathematics is known without looking it up: all there is are the user's problems, if any."""
+    problems = deal_problems(config, profile.splits)
+    with publishing(output_dir, _provenance(profile)) as draft:
+        draft.rows["problems"] = save_problems(problems, draft.path)
+        names = [path.name for path in (config.problems, config.heldout_problems) if path]
+        source = f"Word problems of {' and '.join(names)}." if names else "Made by espalier."
+        (draft.path / "attribution.txt").write_text(f"{source}\n", encoding="utf-8")
+    return draft.published
+
+
+def _provenance(profile: Profile) -> Provenance:
+    return Provenance(
+        producer="ingest",
+        config_digest=profile.stage_digest("ingest"),
+        seed=profile.seed,
+        inputs=external_inputs(profile, "ingest"),
+    )
 
 
 def _load(config: KnowledgeConfig) -> Source:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
 from espalier.artifacts import open_artifact
 from espalier.config import Profile
-from espalier.knowledge.search import SearchTool
+from espalier.environments import opened_environments
 from espalier.orchestration.finished_run import open_finished_run
 from espalier.rollout.roller import RollsOut
 from espalier.rollout.trajectory import Trajectory
@@ -20,10 +22,12 @@ class Conversation:
 
     def __init__(self, roller: RollsOut, profile: Profile) -> None:
         self._roller = roller
+        self._environment = profile.environment.name
         self._seed = profile.seed
 
     @classmethod
-    def open(cls, run_dir: Path, policy_dir: Path | None = None) -> Self:
+    @contextmanager
+    def opened(cls, run_dir: Path, policy_dir: Path | None = None) -> Generator[Self]:
         """A conversation with the trained policy of `run_dir`, or with another policy.
 
         Args:
@@ -42,14 +46,15 @@ class Conversation:
         if policy_dir is None:
             open_artifact(run.folder("trained_policy"))
             policy_dir = run.folder("trained_policy") / "policy"
-        search = SearchTool.open(run.folder("knowledge"), "full", run.profile.search)
-        return cls(Roller.open(policy_dir, search, run.profile), run.profile)
+        with opened_environments(run.profile, run.folder("knowledge")) as environments_over:
+            yield cls(Roller.open(policy_dir, environments_over("full"), run.profile), run.profile)
 
     def ask(self, question: str) -> Trajectory:
         """What the policy did to answer, greedily."""
         task = Task(
             task_id="chat",
             prompt=(Message(role="user", content=question),),
+            environment=self._environment,
             verifier=Verifier(gold=("",)),
             metadata=TaskMetadata(family="chat", split="heldout", hops=1, source="chat"),
         )

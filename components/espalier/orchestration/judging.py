@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from espalier.artifacts import RegistryError, open_artifact
 from espalier.config import Profile
+from espalier.environments import opened_environments
 from espalier.evaluation import QuestionRow, Suite, make_suite, paired_difference, summarize
 from espalier.evaluation.suite import VIEW
-from espalier.knowledge.search import SearchTool
 from espalier.orchestration.finished_run import FinishedRun, open_finished_run
 from espalier.orchestration.results import aligned
 from espalier.registry.gate import Compare, JudgeChampion
@@ -92,8 +92,8 @@ def _rows(run: FinishedRun, policy_dir: Path) -> list[QuestionRow]:
 
     prepare_torch(run.profile.threads)
     tasks = read_tasks(run.folder("accepted") / "tasks" / "heldout.jsonl")
-    search = SearchTool.open(run.folder("knowledge"), VIEW, run.profile.search)
-    return policies.evaluate_policy(policy_dir, tasks, search, run.profile)
+    with opened_environments(run.profile, run.folder("knowledge")) as environments_over:
+        return policies.evaluate_policy(policy_dir, tasks, environments_over(VIEW), run.profile)
 
 
 def _table(policy_dir: Path, figures: dict[str, Any]) -> str:

@@ -10,17 +10,23 @@ import torch
 from transformers import GenerationConfig, Lfm2Config, Lfm2ForCausalLM, PreTrainedTokenizerBase
 
 from espalier.config import PolicyConfig
+from espalier.policy.grammar import Grammar
 from espalier.policy.tokenizer import END, PAD
 
 _LAYER_TYPES = {"conv": "conv", "attention": "full_attention"}
 
 
 def build_policy(
-    config: PolicyConfig, tokenizer: PreTrainedTokenizerBase, *, max_tokens: int, seed: int
+    config: PolicyConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    grammar: Grammar,
+    *,
+    max_tokens: int,
+    seed: int,
 ) -> Lfm2ForCausalLM:
     """A freshly initialised policy of `config`'s size for `tokenizer`'s vocabulary."""
     torch.manual_seed(seed)
-    stop_ids = tokenizer.convert_tokens_to_ids(["</search>", "</answer>"])
+    stop_ids = tokenizer.convert_tokens_to_ids(list(grammar.stop_tags))
     model = Lfm2ForCausalLM(
         Lfm2Config(
             vocab_size=len(tokenizer),

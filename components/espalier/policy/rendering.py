@@ -12,15 +12,8 @@ from functools import lru_cache
 from transformers import PreTrainedTokenizerBase
 
 from espalier.artifacts import PolicyError
+from espalier.policy.grammar import Grammar
 from espalier.tasks import Message
-
-INSTRUCTIONS = (
-    "Answer the question. First reason inside <think> and </think>. Then either search by writing "
-    "<search> query </search>, whose result comes back between <information> and </information>, "
-    "or give the final answer, only the name, as <answer> name </answer>. You may search several "
-    "times.\n"
-)
-"""Prefixed to the question for a policy whose tokenizer does not know the tags."""
 
 _TAIL_TOKENS = 16
 """Tokens that are decoded to look for a closing tag that is not one token."""
@@ -33,19 +26,20 @@ class Rendering:
     `stop_texts`, empty for a tokenizer that knows the tags, once several tokens spell them.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop_tags: Sequence[str]) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, grammar: Grammar) -> None:
         if tokenizer.chat_template is None:
             raise PolicyError(
                 f"{tokenizer.name_or_path}: its tokenizer has no chat template. Set one in "
                 "tokenizer_config.json, or use the instruction-tuned model of the same family."
             )
         self.tokenizer = tokenizer
-        ids = [self.tag_id(tag) for tag in stop_tags]
+        self.grammar = grammar
+        ids = [self.tag_id(tag) for tag in grammar.stop_tags]
         self.knows_tags = None not in ids
         end_id = tokenizer.eos_token_id
         # whatever follows the end of the message is not part of it
         self.stop_ids = frozenset(i for i in (*ids, end_id) if isinstance(i, int))
-        self.stop_texts = () if self.knows_tags else tuple(stop_tags)
+        self.stop_texts = () if self.knows_tags else grammar.stop_tags
         self.observation_ids = lru_cache(maxsize=65_536)(self._observation_ids)
         self.prompt_ids = lru_cache(maxsize=65_536)(self._prompt_ids)
 
@@ -74,7 +68,7 @@ class Rendering:
     def _prompt_ids(self, prompt: tuple[Message, ...]) -> tuple[int, ...]:
         messages = [message.model_dump() for message in prompt]
         if not self.knows_tags:
-            messages[-1]["content"] = INSTRUCTIONS + messages[-1]["content"]
+            messages[-1]["content"] = self.grammar.instructions + messages[-1]["content"]
         text = self.tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=False
         )
@@ -83,7 +77,7 @@ class Rendering:
     def _observation_ids(self, observation: str) -> tuple[int, ...]:
         # A document may spell a tag; it must reach the policy as text, never as control.
         defused = observation.replace("<", "(").replace(">", ")")
-        return tuple(self._encode(f"<information> {defused} </information>"))
+        return tuple(self._encode(self.grammar.observed(defused)))
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from espalier.artifacts import PolicyError
-from espalier.environments import KIND_TAGS, THOUGHT_END
+from espalier.policy.grammar import THOUGHT_TAGS
 from espalier.policy.rendering import Rendering
 from espalier.rollout.engines.engine import KindChoice
 
@@ -17,7 +17,7 @@ def kind_choice(rendering: Rendering, epsilon: float) -> KindChoice | None:
     """
     if epsilon == 0:
         return None
-    ids = {tag: rendering.tag_id(tag) for tag in (THOUGHT_END, *KIND_TAGS)}
+    ids = {tag: rendering.tag_id(tag) for tag in (THOUGHT_TAGS[1], *rendering.grammar.kind_tags)}
     spelled = [tag for tag, token_id in ids.items() if token_id is None]
     if spelled:
         raise PolicyError(

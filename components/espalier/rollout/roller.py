@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from espalier.config import ExplorationConfig, Profile
-from espalier.environments import STOP_TAGS, Environments, Searcher, SearchQAs
+from espalier.environments import Environments
 from espalier.policy.loading import Policy, load_policy, load_tokenizer
 from espalier.policy.rendering import Rendering
 from espalier.rollout.engines.choice import lockstep_engine
@@ -72,22 +72,21 @@ class Roller:
     def local(
         cls,
         policy: Policy,
-        search: Searcher,
+        environments: Environments,
         profile: Profile,
         *,
         exploration: ExplorationConfig = NO_EXPLORATION,
     ) -> Self:
         """A roller over a policy in memory, which a trainer may change between calls."""
-        rendering = Rendering(policy.tokenizer, STOP_TAGS)
+        rendering = Rendering(policy.tokenizer, environments.grammar)
         engine = lockstep_engine(policy.model, rendering, max_rows=profile.rollout.max_rows)
-        environments = search_environments(search, profile)
         return cls(engine, rendering, environments, profile, exploration=exploration)
 
     @classmethod
     def open(
         cls,
         policy_dir: Path,
-        search: Searcher,
+        environments: Environments,
         profile: Profile,
         *,
         exploration: ExplorationConfig = NO_EXPLORATION,
@@ -99,11 +98,12 @@ class Roller:
             EngineError: the server that the profile names cannot be used.
         """
         if profile.rollout.engine == "lockstep":
-            return cls.local(load_policy(policy_dir), search, profile, exploration=exploration)
-        rendering = Rendering(load_tokenizer(policy_dir), STOP_TAGS)
+            return cls.local(
+                load_policy(policy_dir), environments, profile, exploration=exploration
+            )
+        rendering = Rendering(load_tokenizer(policy_dir), environments.grammar)
         config = profile.rollout
         engine = VllmEngine(config.vllm, rendering, max_rows=config.max_rows)
-        environments = search_environments(search, profile)
         roller = cls(engine, rendering, environments, profile, exploration=exploration)
         roller.load_weights(policy_dir, version=0)
         return roller
@@ -210,10 +210,3 @@ class Roller:
             top_k=self._exploration.top_k,
             kind_choice=self._kind_choice,
         )
-
-
-def search_environments(search: Searcher, profile: Profile) -> SearchQAs:
-    """Question answering over `search`, with the limits and the reward of the profile."""
-    return SearchQAs(
-        search=search, max_turns=profile.episode.max_turns, reward=profile.training.reward
-    )

@@ -5,35 +5,51 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from espalier.artifacts import Progress
+from espalier.config import SynthesisConfig
 from espalier.rollout.trajectory import Trajectory
-from espalier.synthesis.detours import KINDS
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.quotas import apportion
-from espalier.synthesis.task_making import Question
 from espalier.synthesis.teacher import Rejected
+from espalier.tasks import Task
 
-Demonstrate = Callable[[Question, str], Trajectory | Rejected]
+
+class Asked(Protocol):
+    """What is drawn: a task, and whatever its teacher needs beside it."""
+
+    @property
+    def task(self) -> Task:
+        """What is asked."""
+        ...
+
+
+Q = TypeVar("Q", bound=Asked)
+Demonstrate = Callable[[Q, str], Trajectory | Rejected]
 """Question and kind of detour (empty for none) to a trajectory."""
 
 
-class Demonstrations:
+class Demonstrations(Generic[Q]):
     """Draws training questions stratum by stratum until each has its share of trajectories."""
 
     def __init__(
-        self, demonstrate: Demonstrate, detour_share: float, seed: int, funnel: Funnel
+        self,
+        demonstrate: Demonstrate[Q],
+        config: SynthesisConfig,
+        detour_kinds: Sequence[str],
+        seed: int,
+        funnel: Funnel,
     ) -> None:
         self._demonstrate = demonstrate
-        self._detour_share = detour_share
         self._rng = random.Random(f"{seed}/demonstrations")
         self._funnel = funnel
-        self._detours = _DetourSchedule(detour_share)
+        self._detours = _DetourSchedule(config.detour_share, detour_kinds)
 
     def collect(
         self,
-        train: Sequence[Question],
-        heldout: Sequence[Question],
+        train: Sequence[Q],
+        heldout: Sequence[Q],
         count: int,
         progress: Progress,
     ) -> list[Trajectory]:
@@ -41,7 +57,7 @@ class Demonstrations:
 
         A stratum that training lacks hands its share on to the others.
         """
-        by_stratum: dict[str, list[Question]] = defaultdict(list)
+        by_stratum: dict[str, list[Q]] = defaultdict(list)
         for question in train:
             by_stratum[stratum_of(question)].append(question)
         weights = Counter(stratum_of(question) for question in heldout)
@@ -63,7 +79,7 @@ class Demonstrations:
         self._rng.shuffle(kept)
         return kept
 
-    def _stream(self, questions: list[Question]) -> Iterator[Trajectory]:
+    def _stream(self, questions: list[Q]) -> Iterator[Trajectory]:
         """Trajectories of the questions in random order, refused ones counted and left out."""
         shuffled = self._rng.sample(questions, len(questions))
         for question in shuffled:
@@ -77,7 +93,7 @@ class Demonstrations:
             yield outcome
 
 
-def stratum_of(question: Question) -> str:
+def stratum_of(question: Asked) -> str:
     """Family and hops: what the mix of demonstrations is measured by."""
     metadata = question.task.metadata
     return f"{metadata.family}-{metadata.hops}"
@@ -86,8 +102,9 @@ def stratum_of(question: Question) -> str:
 class _DetourSchedule:
     """Asks for a detour whenever fewer than the wished share of the kept ones has taken one."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, kinds: Sequence[str]) -> None:
         self._share = share
+        self._kinds = kinds
         self._kept = 0
         self._taken: Counter[str] = Counter()
 
@@ -95,7 +112,7 @@ class _DetourSchedule:
         """The kind that was taken least often, or empty where none is due."""
         if self._taken.total() >= self._share * (self._kept + 1):
             return ""
-        return min(KINDS, key=lambda kind: self._taken[kind])
+        return min(self._kinds, key=lambda kind: self._taken[kind])
 
     def taken(self, detour: str) -> None:
         """Note the detour of a kept trajectory; empty where it took none."""

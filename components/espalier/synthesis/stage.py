@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import resource
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from espalier.artifacts import (
     DataError,
@@ -22,13 +24,17 @@ from espalier.artifacts import (
     open_artifact,
     publishing,
 )
-from espalier.config import Profile
+from espalier.config import Profile, PythonMathConfig, SynthesisConfig
+from espalier.environments import opened_environments
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.search import SearchTool, documents_path
 from espalier.rollout.trajectory import Trajectory, write_trajectories
 from espalier.synthesis.agent_texts import Written, material_of, write_texts
-from espalier.synthesis.demonstrations import Demonstrations
+from espalier.synthesis.arithmetic.questions import make_math_questions
+from espalier.synthesis.arithmetic.teacher import UNKNOWN_NAME, ProgramTeacher
+from espalier.synthesis.demonstrations import Asked, Demonstrate, Demonstrations, Q
+from espalier.synthesis.detours import KINDS
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.own_questions import WordTeacher
 from espalier.synthesis.questions import make_questions
@@ -45,6 +51,20 @@ class Inputs:
     knowledge: Path
 
 
+class Made(NamedTuple):
+    """What is written down."""
+
+    questions: Mapping[Split, Sequence[Asked]]
+    trajectories: list[Trajectory]
+    written: Written
+    hub_kinds: list[str]
+    """Kinds of entities that every split shares."""
+
+    def summary(self, config: SynthesisConfig, funnel: Funnel) -> dict[str, object]:
+        """The content of funnel.json."""
+        return summarize(self.questions, self.trajectories, config, self.hub_kinds, funnel)
+
+
 def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) -> Manifest:
     """Write tasks and trajectories.
 
@@ -54,13 +74,9 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
     """
     started = time.monotonic()
     knowledge = open_artifact(inputs.knowledge)
-    graph = KnowledgeGraph.load(inputs.knowledge)
     funnel = Funnel()
-    questions = make_questions(profile, inputs.knowledge, graph, funnel)
-    for split, found in questions.items():
-        tracker.note(f"{split}: {len(found)} questions")
-    trajectories = _demonstrations(profile, inputs.knowledge, questions, funnel, tracker)
-    written = _agent_texts(profile, inputs.knowledge, questions, trajectories, funnel, tracker)
+    make = _mathematics if isinstance(profile.environment, PythonMathConfig) else _search
+    made = make(profile, inputs.knowledge, funnel, tracker)
     provenance = Provenance(
         producer="synthesize",
         config_digest=profile.stage_digest("synthesize"),
@@ -68,16 +84,15 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
         inputs={"knowledge": knowledge.content},
     )
     with publishing(output_dir, provenance) as draft:
-        for split, found in questions.items():
+        for split, found in made.questions.items():
             path = draft.path / "tasks" / f"{split}.jsonl"
             path.parent.mkdir(exist_ok=True)
             draft.rows[f"{split}_tasks"] = write_tasks(path, (q.task for q in found))
         path = draft.path / "trajectories.parquet"
-        draft.rows["trajectories"] = write_trajectories(path, trajectories)
-        _write_agent_texts(draft, written)
-        summary = summarize(questions, trajectories, profile.synthesis, graph, funnel)
-        _write_json(draft, "funnel.json", summary)
-        _write_json(draft, "run.json", _measured(started) | {"teacher": written.teacher})
+        draft.rows["trajectories"] = write_trajectories(path, made.trajectories)
+        _write_agent_texts(draft, made.written)
+        _write_json(draft, "funnel.json", made.summary(profile.synthesis, funnel))
+        _write_json(draft, "run.json", _measured(started) | {"teacher": made.written.teacher})
     for remark in funnel.remarks:
         tracker.note(remark)
     tracker.metrics({name: float(count) for name, count in draft.rows.items()})
@@ -85,13 +100,39 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
     return draft.published
 
 
-def _demonstrations(
-    profile: Profile,
-    knowledge: Path,
-    questions: dict[Split, list[Question]],
-    funnel: Funnel,
-    tracker: Tracker,
-) -> list[Trajectory]:
+def _search(profile: Profile, knowledge: Path, funnel: Funnel, tracker: Tracker) -> Made:
+    """Questions over the knowledge, and searches that answer them."""
+    graph = KnowledgeGraph.load(knowledge)
+    questions = make_questions(profile, knowledge, graph, funnel)
+    _tell(questions, tracker)
+    collector = Demonstrations(
+        _searching_teacher(profile, knowledge), profile.synthesis, KINDS, profile.seed, funnel
+    )
+    trajectories = _collected(questions, collector, profile, funnel, tracker)
+    written = _agent_texts(profile, knowledge, questions, trajectories, funnel, tracker)
+    hub_kinds = sorted({entity.kind for entity in graph.entities.values() if entity.hub})
+    return Made(questions, trajectories, written, hub_kinds)
+
+
+def _mathematics(profile: Profile, knowledge: Path, funnel: Funnel, tracker: Tracker) -> Made:
+    """Problems, and programs that solve them, run where a policy's are."""
+    questions = make_math_questions(profile, knowledge, funnel)
+    _tell(questions, tracker)
+    with opened_environments(profile, knowledge) as environments_over:
+        teacher = ProgramTeacher(environments_over("train"))
+        collector = Demonstrations(
+            teacher.demonstrate, profile.synthesis, (UNKNOWN_NAME,), profile.seed, funnel
+        )
+        trajectories = _collected(questions, collector, profile, funnel, tracker)
+    return Made(questions, trajectories, Written([], [], {}), [])
+
+
+def _tell(questions: Mapping[Split, Sequence[Asked]], tracker: Tracker) -> None:
+    for split, found in questions.items():
+        tracker.note(f"{split}: {len(found)} questions")
+
+
+def _searching_teacher(profile: Profile, knowledge: Path) -> Demonstrate[Question]:
     search = SearchTool.open(knowledge, "train", profile.search)
     by_route = RouteTeacher(search, profile.search.max_observation_words, profile.seed)
     by_words = WordTeacher(search, load_documents(documents_path(knowledge, "train")))
@@ -101,17 +142,25 @@ def _demonstrations(
             return by_words.demonstrate(question.task)
         return by_route.demonstrate(question.task, question.route, detour_kind)
 
-    config = profile.synthesis
-    collector = Demonstrations(demonstrate, config.detour_share, profile.seed, funnel)
-    with tracker.progress("teacher trajectories", config.trajectories) as progress:
-        trajectories = collector.collect(
-            questions["train"], questions["heldout"], config.trajectories, progress
-        )
+    return demonstrate
+
+
+def _collected(
+    questions: Mapping[Split, Sequence[Q]],
+    collector: Demonstrations[Q],
+    profile: Profile,
+    funnel: Funnel,
+    tracker: Tracker,
+) -> list[Trajectory]:
+    count = profile.synthesis.trajectories
+    with tracker.progress("teacher trajectories", count) as progress:
+        trajectories = collector.collect(questions["train"], questions["heldout"], count, progress)
     if not trajectories:
         raise DataError(
             f"synthesis: the teacher answered none of {len(questions['train'])} training tasks "
             f"({funnel.counts('teacher.rejected')}). Raise search.max_observation_words or "
-            "search.top_k, so that a search shows what the questions ask for."
+            "search.top_k, so that a search shows what the questions ask for; or give problems "
+            "whose solutions have calculator notes, <<48/2=24>>."
         )
     return trajectories
 

@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from espalier.config import SynthesisConfig
-from espalier.knowledge import KnowledgeGraph
 from espalier.rollout.trajectory import Trajectory
+from espalier.synthesis.demonstrations import Asked
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.task_making import Question, Split
+from espalier.synthesis.task_making import Split
 
 
 def summarize(
-    questions: Mapping[Split, Sequence[Question]],
+    questions: Mapping[Split, Sequence[Asked]],
     trajectories: Sequence[Trajectory],
     config: SynthesisConfig,
-    graph: KnowledgeGraph,
+    hub_kinds: Sequence[str],
     funnel: Funnel,
 ) -> dict[str, object]:
     """Counts asked for and reached, by split; hops, families, signatures; what is exempt."""
@@ -42,12 +42,12 @@ def summarize(
         "reached": {split: len(found) for split, found in questions.items()}
         | {"trajectories": len(trajectories)},
         "splits": {split: _mix(found) for split, found in questions.items()},
-        "hub_kinds": sorted({entity.kind for entity in graph.entities.values() if entity.hub}),
+        "hub_kinds": list(hub_kinds),
         "funnel": funnel.as_dict(),
     }
 
 
-def _mix(questions: Sequence[Question]) -> dict[str, dict[str, int]]:
+def _mix(questions: Sequence[Asked]) -> dict[str, dict[str, int]]:
     rows = [question.task.metadata for question in questions]
     return {
         "hops": _counted(str(row.hops) for row in rows),

@@ -6,16 +6,22 @@ from collections.abc import Collection, Sequence
 
 import pandas as pd
 
-from espalier.environments import Malformed, Search, parse_action
+from espalier.environments import Answer, Malformed, ParsesActions, call_of
 from espalier.knowledge.folding import words
 from espalier.rollout.trajectory import Trajectory
 from espalier.tasks import Message
 
 
 def trajectory_columns(
-    trajectories: Sequence[Trajectory], train_task_ids: Collection[str]
+    trajectories: Sequence[Trajectory], train_task_ids: Collection[str], parse: ParsesActions
 ) -> pd.DataFrame:
-    """One row a trajectory, in the order given; see `suites.TRAJECTORY_SCHEMA` for the columns."""
+    """One row a trajectory, in the order given; see `suites.TRAJECTORY_SCHEMA` for the columns.
+
+    Args:
+        trajectories: the teacher's.
+        train_task_ids: tasks that may be demonstrated.
+        parse: reads an action as the environment does.
+    """
     episodes = [_after_the_prompt(trajectory.messages) for trajectory in trajectories]
     return pd.DataFrame(
         {
@@ -24,9 +30,9 @@ def trajectory_columns(
             "is_train_task": [t.task_id in train_task_ids for t in trajectories],
             "turns": [len(_texts(episode, "assistant")) for episode in episodes],
             "order_faults": [_order_faults(episode) for episode in episodes],
-            "call_faults": [_call_faults(t) for t in trajectories],
+            "call_faults": [_call_faults(t, parse) for t in trajectories],
             "mask_faults": [_mask_faults(t) for t in trajectories],
-            "grammar_faults": [_grammar_faults(episode) for episode in episodes],
+            "grammar_faults": [_grammar_faults(episode, parse) for episode in episodes],
             "is_solved": [t.reward.get("outcome", 0.0) > 0 for t in trajectories],
             "is_answer_in_evidence": [_is_answer_in_evidence(t) for t in trajectories],
             "action_share": [_action_share(episode) for episode in episodes],
@@ -52,12 +58,12 @@ def _order_faults(episode: Sequence[Message]) -> int:
     return misplaced + ends_open
 
 
-def _call_faults(trajectory: Trajectory) -> int:
-    """Differences between the recorded tool calls and the searches and observations shown."""
-    actions = (parse_action(text) for text in _texts(trajectory.messages, "assistant"))
-    shown_queries = [action.query for action in actions if isinstance(action, Search)]
+def _call_faults(trajectory: Trajectory, parse: ParsesActions) -> int:
+    """Differences between the recorded tool calls and the calls and observations shown."""
+    actions = (parse(text) for text in _texts(trajectory.messages, "assistant"))
+    shown_calls = [call for action in actions if (call := call_of(action)) is not None]
     shown_results = _texts(trajectory.messages, "tool")
-    return _differences(shown_queries, [call.argument for call in trajectory.tool_calls]) + (
+    return _differences(shown_calls, [call.argument for call in trajectory.tool_calls]) + (
         _differences(shown_results, [call.result for call in trajectory.tool_calls])
     )
 
@@ -84,12 +90,12 @@ def _mask_faults(trajectory: Trajectory) -> int:
     return wrong_mask + wrong_logprob + abs(len(is_action) - len(trajectory.action_mask))
 
 
-def _grammar_faults(episode: Sequence[Message]) -> int:
-    """Assistant messages that are not what their place asks for: searches, then one answer."""
-    actions = [parse_action(text) for text in _texts(episode, "assistant")]
+def _grammar_faults(episode: Sequence[Message], parse: ParsesActions) -> int:
+    """Assistant messages that are not what their place asks for: calls, then one answer."""
+    actions = [parse(text) for text in _texts(episode, "assistant")]
     malformed = sum(isinstance(action, Malformed) for action in actions)
-    early_answers = sum(not isinstance(a, Search | Malformed) for a in actions[:-1])
-    never_answers = not actions or isinstance(actions[-1], Search)
+    early_answers = sum(isinstance(action, Answer) for action in actions[:-1])
+    never_answers = not actions or call_of(actions[-1]) is not None
     return malformed + early_answers + never_answers
 
 

@@ -12,6 +12,7 @@ OTHER_VALUES = {
     "agent_texts": {"memories": 9},
     "teacher": {"mistake_share": 0.1},
     "validation": {"max_turns": 5},
+    "environment": {"name": "python_math"},
     "policy": {"prestage": {"steps": 7}},
     "episode": {"max_turns": 3},
     "rollout": {"max_rows": 8},

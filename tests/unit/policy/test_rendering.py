@@ -1,8 +1,8 @@
 import pytest
 
 from espalier.artifacts import PolicyError
-from espalier.environments import STOP_TAGS
-from espalier.policy.rendering import INSTRUCTIONS, Rendering
+from espalier.environments import SEARCH_GRAMMAR
+from espalier.policy.rendering import Rendering
 from espalier.tasks import Message
 from tests.unit.policy.byte_tokenizer import byte_tokenizer
 from tests.unit.tiny import tiny_tokenizer
@@ -13,17 +13,17 @@ TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}"
 
 @pytest.fixture
 def embedded():
-    return Rendering(tiny_tokenizer(), STOP_TAGS)
+    return Rendering(tiny_tokenizer(), SEARCH_GRAMMAR)
 
 
 @pytest.fixture
 def given_model():
-    return Rendering(byte_tokenizer(TEMPLATE), STOP_TAGS)
+    return Rendering(byte_tokenizer(TEMPLATE), SEARCH_GRAMMAR)
 
 
 def test_a_tokenizer_without_chat_template_is_refused_with_the_remedy():
     with pytest.raises(PolicyError, match=r"no chat template\. Set one in"):
-        Rendering(byte_tokenizer(None), STOP_TAGS)
+        Rendering(byte_tokenizer(None), SEARCH_GRAMMAR)
 
 
 def test_a_prompt_ends_where_the_policy_begins(embedded):
@@ -39,10 +39,10 @@ def test_a_policy_that_knows_the_tags_is_not_told_about_them(embedded):
 def test_a_given_model_is_told_the_grammar_before_the_question(given_model):
     assert not given_model.knows_tags
     prompt = given_model.text(given_model.prompt_ids(QUESTION))
-    assert prompt == f"[user] {INSTRUCTIONS}country of Lyon?"
+    assert prompt == f"[user] {SEARCH_GRAMMAR.instructions}country of Lyon?"
 
 
-@pytest.mark.parametrize("tag", STOP_TAGS)
+@pytest.mark.parametrize("tag", SEARCH_GRAMMAR.stop_tags)
 def test_an_action_ends_with_its_closing_tag_and_not_before(embedded, given_model, tag):
     for rendering in (embedded, given_model):
         ids = rendering.action_ids(f"<think> x </think> <search> lyon {tag}")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from espalier.config import EpisodeConfig, RewardConfig
-from espalier.environments import STOP_TAGS, EnvironmentLostError, SearchQA, SearchQAs
+from espalier.environments import SEARCH_GRAMMAR, EnvironmentLostError, SearchQA, SearchQAs
 from espalier.policy.rendering import Rendering
 from espalier.rollout.context import SUMMARY_REQUEST
 from espalier.rollout.engines.engine import Sampling
@@ -30,7 +30,7 @@ ACTIONS = (
     "<think> currency </think> <search> france currency </search>",
     "<think> answer </think> <answer> euro </answer>",
 )
-RENDERING = Rendering(tiny_tokenizer(), STOP_TAGS)
+RENDERING = Rendering(tiny_tokenizer(), SEARCH_GRAMMAR)
 
 
 def _engine(actions=ACTIONS):

@@ -3,7 +3,12 @@ import torch
 
 from espalier.artifacts import PolicyError
 from espalier.config import Profile, RewardConfig
-from espalier.environments import STOP_TAGS, EnvironmentLostError, SearchQA
+from espalier.environments import (
+    SEARCH_GRAMMAR,
+    EnvironmentLostError,
+    SearchQA,
+    search_environments,
+)
 from espalier.policy.loading import save_policy
 from espalier.policy.rendering import Rendering
 from espalier.rollout.engines.choice import lockstep_engine
@@ -33,7 +38,7 @@ TASKS = [
 
 def _roll(samples=4, **overrides):
     profile = Profile.model_validate(overrides)
-    return Roller.local(tiny_policy(), SEARCH, profile).roll_out(
+    return Roller.local(tiny_policy(), search_environments(SEARCH, profile), profile).roll_out(
         TASKS, samples=samples, temperature=1.0, seed=7
     )
 
@@ -56,7 +61,7 @@ def test_recorded_logprobs_are_those_of_a_plain_forward_of_the_recorded_tokens()
 
 
 def test_some_sampled_text_would_be_tokenised_otherwise_and_is_not():
-    rendering = Rendering(tiny_tokenizer(), STOP_TAGS)
+    rendering = Rendering(tiny_tokenizer(), SEARCH_GRAMMAR)
     changed = [
         trajectory
         for trajectory in _roll()
@@ -86,13 +91,13 @@ def test_attempts_at_one_task_differ():
 
 
 def test_greedy_rows_do_not_depend_on_who_plays_beside_them():
-    together = Roller.local(tiny_policy(), SEARCH, Profile()).roll_out(
-        TASKS, samples=1, temperature=0.0, seed=0
-    )
+    together = Roller.local(
+        tiny_policy(), search_environments(SEARCH, Profile()), Profile()
+    ).roll_out(TASKS, samples=1, temperature=0.0, seed=0)
     for task, trajectory in zip(TASKS, together, strict=True):
-        alone = Roller.local(tiny_policy(), SEARCH, Profile()).roll_out(
-            [task], samples=1, temperature=0.0, seed=0
-        )
+        alone = Roller.local(
+            tiny_policy(), search_environments(SEARCH, Profile()), Profile()
+        ).roll_out([task], samples=1, temperature=0.0, seed=0)
         assert alone[0].token_ids == trajectory.token_ids
 
 
@@ -115,7 +120,7 @@ def test_turn_spans_cover_exactly_the_action_mask():
 
 
 def test_a_roller_counts_its_tokens_and_its_time():
-    roller = Roller.local(tiny_policy(), SEARCH, Profile())
+    roller = Roller.local(tiny_policy(), search_environments(SEARCH, Profile()), Profile())
     trajectories = roller.roll_out(TASKS, samples=3, temperature=1.0, seed=0)
     assert roller.action_tokens == sum(sum(t.action_mask) for t in trajectories)
     prompts = sum(len(roller.rendering.prompt_ids(task.prompt)) for task in TASKS)
@@ -133,7 +138,7 @@ def test_lost_environments_are_counted_and_cost_no_other_episode():
             return super().step(action)
 
     policy = tiny_policy()
-    rendering = Rendering(policy.tokenizer, STOP_TAGS)
+    rendering = Rendering(policy.tokenizer, SEARCH_GRAMMAR)
     roller = Roller(
         lockstep_engine(policy.model, rendering, max_rows=4),
         rendering,
@@ -150,7 +155,7 @@ def test_lost_environments_are_counted_and_cost_no_other_episode():
 def test_a_policy_directory_is_played_and_then_another(tmp_path):
     save_policy(tiny_policy(), tmp_path / "0")
     save_policy(tiny_policy(seed=1), tmp_path / "1")
-    roller = Roller.open(tmp_path / "0", SEARCH, Profile())
+    roller = Roller.open(tmp_path / "0", search_environments(SEARCH, Profile()), Profile())
     first = roller.roll_out(TASKS, samples=1, temperature=0.0, seed=0)
     roller.load_weights(tmp_path / "1", version=4)
     second = roller.roll_out(TASKS, samples=1, temperature=0.0, seed=0)
@@ -160,12 +165,12 @@ def test_a_policy_directory_is_played_and_then_another(tmp_path):
 
 def test_a_policy_changed_in_memory_is_sampled_from_as_it_is():
     policy = tiny_policy()
-    roller = Roller.local(policy, SEARCH, Profile())
+    roller = Roller.local(policy, search_environments(SEARCH, Profile()), Profile())
     roller.roll_out(TASKS, samples=1, temperature=0.0, seed=0)
     policy.model.load_state_dict(tiny_policy(seed=1).model.state_dict())
     roller.policy_version = 1
     changed = roller.roll_out(TASKS, samples=1, temperature=0.0, seed=0)
-    fresh = Roller.local(tiny_policy(seed=1), SEARCH, Profile())
+    fresh = Roller.local(tiny_policy(seed=1), search_environments(SEARCH, Profile()), Profile())
     fresh.policy_version = 1
     assert changed == fresh.roll_out(TASKS, samples=1, temperature=0.0, seed=0)
 
@@ -173,6 +178,6 @@ def test_a_policy_changed_in_memory_is_sampled_from_as_it_is():
 def test_a_task_of_an_unknown_environment_is_refused():
     strange = TASKS[0].model_copy(update={"environment": "chess"})
     with pytest.raises(PolicyError, match="no environment named 'chess'"):
-        Roller.local(tiny_policy(), SEARCH, Profile()).roll_out(
+        Roller.local(tiny_policy(), search_environments(SEARCH, Profile()), Profile()).roll_out(
             [strange], samples=1, temperature=0.0, seed=0
         )

@@ -7,7 +7,7 @@ import torch
 
 from espalier.artifacts import NullTracker
 from espalier.config import OptimizerConfig, Profile
-from espalier.environments import STOP_TAGS
+from espalier.environments import SEARCH_GRAMMAR, search_environments
 from espalier.policy.rendering import Rendering
 from espalier.rollout.roller import Roller
 from espalier.rollout.trajectory import FinishReason, Trajectory
@@ -72,7 +72,7 @@ def make_trajectory(task, reward, **fields):
 
 def demonstration(task):
     """How a teacher would answer, as a training sequence."""
-    rendering = Rendering(tiny_tokenizer(), STOP_TAGS)
+    rendering = Rendering(tiny_tokenizer(), SEARCH_GRAMMAR)
     name = task.task_id.partition("-")[0]
     pieces = (
         (rendering.prompt_ids(task.prompt), 0),
@@ -117,7 +117,7 @@ def warm_policy(directory, steps=100):
 
 
 def warm_roller(policy):
-    return Roller.local(policy, SEARCH, PROFILE)
+    return Roller.local(policy, search_environments(SEARCH, PROFILE), PROFILE)
 
 
 class Interrupted(Exception):

@@ -11,6 +11,7 @@ import torch
 
 from espalier.config import CurriculumConfig, TrainingConfig
 from espalier.curriculum.pool import TaskPool
+from espalier.environments import search_environments
 from espalier.rollout.roller import Roller
 from espalier.training.checkpoint import cloned_weights
 from espalier.training.rl.asynchronous import AsynchronousSampler
@@ -259,13 +260,15 @@ def test_a_lane_plays_whole_groups_with_the_weights_that_were_published(started)
 
     def make_lane():
         own = copy.deepcopy(policy)
-        return Lane(Roller.local(own, SEARCH, PROFILE), own.model, plan)
+        return Lane(
+            Roller.local(own, search_environments(SEARCH, PROFILE), PROFILE), own.model, plan
+        )
 
     worker = started(make_lane)
     dev_roller = SimpleNamespace(policy_version=-1)
     local = MemoryPublisher(policy.model, policy, [dev_roller])
     publisher = WorkerPublisher(local, policy, worker)
-    expected = Roller.local(copy.deepcopy(policy), SEARCH, PROFILE)
+    expected = Roller.local(copy.deepcopy(policy), search_environments(SEARCH, PROFILE), PROFILE)
     publisher.publish(7)
     with torch.no_grad():  # the learner goes on: nobody else may notice
         for parameter in policy.model.parameters():
@@ -282,7 +285,11 @@ def test_a_lane_plays_whole_groups_with_the_weights_that_were_published(started)
 
 def test_a_screened_lane_plays_the_rest_only_where_some_succeed(started):
     policy, plan = tiny_policy(), Plan(group_size=6, screening=2, wants_baseline=False)
-    worker = started(lambda: Lane(Roller.local(policy, SEARCH, PROFILE), policy.model, plan))
+    worker = started(
+        lambda: Lane(
+            Roller.local(policy, search_environments(SEARCH, PROFILE), PROFILE), policy.model, plan
+        )
+    )
     worker.publish(0, cloned_weights(policy.model))
     worker.order(_order(0))  # an untrained policy never succeeds
     played = worker.take(wait=True)

@@ -11,6 +11,7 @@ from espalier.algorithms.presets import PRESETS
 from espalier.artifacts import NullTracker
 from espalier.config import CurriculumConfig, Profile
 from espalier.curriculum.pool import TaskPool
+from espalier.environments import search_environments
 from espalier.rollout.exploration import kind_choice
 from espalier.rollout.roller import Roller
 from espalier.training.checkpoint import CheckpointStore
@@ -54,7 +55,9 @@ def _pass_rate(roller, seed):
 def _loop(warm, directory, profile=PROFILE, judge=_greedy):
     policy = warm_policy(warm)
     exploration = profile.rollout.exploration
-    roller = Roller.local(policy, SEARCH, profile, exploration=exploration)
+    roller = Roller.local(
+        policy, search_environments(SEARCH, profile), profile, exploration=exploration
+    )
     hardware = Hardware.chosen(profile.training)
     models = trainable(policy.model, profile.training, hardware, Processes())
     pool = TaskPool(TASKS, profile.curriculum)
@@ -279,14 +282,16 @@ def _beside(warm, directory, tracker=None, judge=_greedy, **training):
     profile = _changed(asynchronous={"max_staleness": 2}, **training)
     config, screening = profile.training, profile.curriculum.active_screening
     policy = warm_policy(warm)
-    dev_roller = Roller.local(policy, SEARCH, profile)
+    dev_roller = Roller.local(policy, search_environments(SEARCH, profile), profile)
     pool, hardware = TaskPool(TASKS, profile.curriculum), Hardware.chosen(config)
     models = trainable(policy.model, config, hardware, Processes())
     plan = Plan(config.group_size, screening, wants_baseline=False)
 
     def make_lane():
         own = warm_policy(warm)
-        return Lane(Roller.local(own, SEARCH, profile), own.model, plan)
+        return Lane(
+            Roller.local(own, search_environments(SEARCH, profile), profile), own.model, plan
+        )
 
     worker = RolloutWorker(make_lane, threads=1)
     local = MemoryPublisher(models.policy.model, policy, [dev_roller])

@@ -4,7 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from espalier.artifacts import DataError
-from espalier.environments import STOP_TAGS
+from espalier.environments import SEARCH_GRAMMAR
 from espalier.policy.rendering import Rendering
 from espalier.tasks import Message
 from espalier.training.demonstrations import encode_demonstration
@@ -61,7 +61,7 @@ def test_a_demonstration_is_trained_on_exactly_where_the_teacher_wrote():
     )
     task = TASKS[0]
     trajectory = replace(make_trajectory(task, 1), messages=(*task.prompt, *spoken))
-    rendering = Rendering(tiny_tokenizer(), STOP_TAGS)
+    rendering = Rendering(tiny_tokenizer(), SEARCH_GRAMMAR)
     sequence = encode_demonstration(trajectory, {task.task_id: task}, rendering)
     written = [t for t, mask in zip(sequence.token_ids, sequence.loss_mask, strict=True) if mask]
     read = [t for t, mask in zip(sequence.token_ids, sequence.loss_mask, strict=True) if not mask]
@@ -75,6 +75,6 @@ def test_a_demonstration_is_trained_on_exactly_where_the_teacher_wrote():
 
 
 def test_a_demonstration_of_an_unknown_task_is_refused():
-    rendering = Rendering(tiny_tokenizer(), STOP_TAGS)
+    rendering = Rendering(tiny_tokenizer(), SEARCH_GRAMMAR)
     with pytest.raises(DataError, match="task stranger-0: no such training task"):
         encode_demonstration(make_trajectory(make_task("stranger"), 1), {}, rendering)

@@ -2,6 +2,7 @@ import pandas as pd
 import pytest
 
 from espalier.config import ValidationConfig
+from espalier.environments import parse_action
 from espalier.validation import (
     TASK_SCHEMA,
     TRAJECTORY_SCHEMA,
@@ -28,7 +29,7 @@ def task_frame():
 
 @pytest.fixture(scope="module")
 def trajectory_frame():
-    return trajectory_columns([a_trajectory("t1"), a_trajectory("t2")], {"t1", "t2"})
+    return trajectory_columns([a_trajectory("t1"), a_trajectory("t2")], {"t1", "t2"}, parse_action)
 
 
 def failures(frame, suite):

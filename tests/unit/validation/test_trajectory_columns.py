@@ -1,5 +1,6 @@
 import pytest
 
+from espalier.environments import parse_action
 from espalier.rollout.trajectory import Turn
 from espalier.tasks import Message
 from espalier.validation import trajectory_columns
@@ -7,7 +8,7 @@ from tests.unit.validation.specimens import a_trajectory, answer, saw, search
 
 
 def row(trajectory):
-    return trajectory_columns([trajectory], {"t1"}).iloc[0]
+    return trajectory_columns([trajectory], {"t1"}, parse_action).iloc[0]
 
 
 def encoded(mask, logprobs):

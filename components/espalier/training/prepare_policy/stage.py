@@ -1,6 +1,6 @@
 """prepare_policy: the policy that every comparison calls untrained.
 
-Enters: knowledge (train view), accepted training tasks (for the tokenizer's words).
+Enters: knowledge (its train view), accepted training tasks (for the tokenizer's words).
 Leaves: policy/ - a given model (or the champion) passed through, or the embedded policy with its
 own tokenizer and the reading skill of a browsing pre-stage; history.parquet of that pre-stage.
 """
@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from espalier.artifacts import (
     Manifest,
@@ -23,23 +23,24 @@ from espalier.artifacts import (
     publishing,
     work_dir,
 )
-from espalier.config import OptimizerConfig, Profile, external_inputs
-from espalier.environments import STOP_TAGS
-from espalier.knowledge.documents import Document, load_documents
+from espalier.config import OptimizerConfig, Profile, PythonMathConfig, external_inputs
+from espalier.environments import grammar_of
+from espalier.knowledge.documents import load_documents
 from espalier.knowledge.graph import KnowledgeGraph
 from espalier.knowledge.search import SearchTool, documents_path
 from espalier.policy.embedded import build_policy
 from espalier.policy.loading import Policy, load_policy, save_policy
 from espalier.policy.rendering import Rendering
 from espalier.policy.tokenizer import train_tokenizer
-from espalier.tasks import Message, Task, read_tasks
+from espalier.tasks import Message, read_tasks
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.demonstrations import encode_pieces
 from espalier.training.hardware import Hardware
 from espalier.training.history import write_history
 from espalier.training.packing import TrainingSequence
-from espalier.training.prepare_policy.browsing import LogWriter
+from espalier.training.prepare_policy.browsing import Log, LogWriter
 from espalier.training.prepare_policy.cloze import ClozeWriter
+from espalier.training.prepare_policy.scratch import ScratchWriter
 from espalier.training.supervised import SupervisedLoop, SupervisedPlan
 from espalier.training.warm_start.stage import HISTORY_COLUMNS
 
@@ -52,6 +53,14 @@ class Inputs(NamedTuple):
 
     knowledge: Path
     accepted: Path
+
+
+class WritesLogs(Protocol):
+    """What the pre-stage is read from."""
+
+    def write(self, rng: random.Random) -> Log:
+        """One log; a function of the generator's state alone."""
+        ...
 
 
 def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) -> Manifest:
@@ -68,7 +77,8 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
     run_figures: dict[str, float] = {}
     if profile.policy.model is not None:
         policy = load_policy(profile.policy.model)
-        Rendering(policy.tokenizer, STOP_TAGS)  # refuses a tokenizer without a chat template
+        # refuses a tokenizer without a chat template
+        Rendering(policy.tokenizer, grammar_of(profile))
     else:
         policy = _fresh_policy(profile, inputs)
         store = CheckpointStore(work_dir(output_dir), json_digest(provenance.model_dump()))
@@ -85,28 +95,32 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
 
 
 def _fresh_policy(profile: Profile, inputs: Inputs) -> Policy:
-    documents = load_documents(documents_path(inputs.knowledge, "train"))
-    tasks = read_tasks(inputs.accepted / "tasks" / "train.jsonl")
-    tokenizer = train_tokenizer(_tokenizer_texts(documents, tasks), profile.policy.vocab_size)
+    grammar = grammar_of(profile)
+    texts = _tokenizer_texts(profile, inputs)
+    tokenizer = train_tokenizer(texts, profile.policy.vocab_size, grammar)
     model = build_policy(
-        profile.policy, tokenizer, max_tokens=profile.episode.max_tokens, seed=profile.seed
+        profile.policy, tokenizer, grammar, max_tokens=profile.episode.max_tokens, seed=profile.seed
     )
     return Policy(model, tokenizer)
 
 
-def _tokenizer_texts(documents: list[Document], tasks: list[Task]) -> Iterator[str]:
-    """Train documents and train questions: no held-out name is among the words."""
-    for document in documents:
-        yield document.title
-        yield from document.lines
-    for task in tasks:
+def _tokenizer_texts(profile: Profile, inputs: Inputs) -> Iterator[str]:
+    """Train documents or programs, and train questions: no held-out name is among the words."""
+    if isinstance(profile.environment, PythonMathConfig):
+        rng = random.Random(f"tokenizer:{profile.seed}")
+        yield from _scratch_writer(profile, inputs).texts(rng)
+    else:
+        for document in load_documents(documents_path(inputs.knowledge, "train")):
+            yield document.title
+            yield from document.lines
+    for task in read_tasks(inputs.accepted / "tasks" / "train.jsonl"):
         yield task.question
 
 
 def _browsing_plan(profile: Profile, inputs: Inputs, policy: Policy) -> SupervisedPlan:
     config = profile.policy.prestage
     writer = _log_writer(profile, inputs)
-    rendering = Rendering(policy.tokenizer, STOP_TAGS)
+    rendering = Rendering(policy.tokenizer, grammar_of(profile))
 
     def sequences_at(step: int) -> list[TrainingSequence]:
         rng = random.Random(f"browsing:{profile.seed}:{step}")
@@ -139,8 +153,15 @@ def _browsing_plan(profile: Profile, inputs: Inputs, policy: Policy) -> Supervis
     )
 
 
-def _log_writer(profile: Profile, inputs: Inputs) -> LogWriter | ClozeWriter:
-    """Walks along relations where the source has any, sentences with a gap where it has none."""
+def _scratch_writer(profile: Profile, inputs: Inputs) -> ScratchWriter:
+    tasks = read_tasks(inputs.accepted / "tasks" / "train.jsonl")
+    return ScratchWriter([task.question for task in tasks], grammar_of(profile))
+
+
+def _log_writer(profile: Profile, inputs: Inputs) -> WritesLogs:
+    """Calculations for mathematics; else walks along relations, or sentences with a gap."""
+    if isinstance(profile.environment, PythonMathConfig):
+        return _scratch_writer(profile, inputs)
     graph = KnowledgeGraph.load(inputs.knowledge)
     documents = load_documents(documents_path(inputs.knowledge, "train"))
     search = SearchTool.open(inputs.knowledge, "train", profile.search)
@@ -156,9 +177,7 @@ def _log_writer(profile: Profile, inputs: Inputs) -> LogWriter | ClozeWriter:
     )
 
 
-def _encoded_log(
-    writer: LogWriter | ClozeWriter, rendering: Rendering, rng: random.Random
-) -> TrainingSequence:
+def _encoded_log(writer: WritesLogs, rendering: Rendering, rng: random.Random) -> TrainingSequence:
     # what a search returns is invented here: there is nothing in it to learn by heart
     log = writer.write(rng)
     return encode_pieces((Message(role="user", content=log.prompt),), log.pieces, rendering)

@@ -23,6 +23,7 @@ from espalier.artifacts import (
     work_dir,
 )
 from espalier.config import Profile
+from espalier.environments import opened_environments
 from espalier.policy.loading import save_policy
 from espalier.rollout.trajectory import write_trajectories
 from espalier.training.checkpoint import CheckpointStore
@@ -55,8 +56,11 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
     store = CheckpointStore(work_dir(output_dir), identity)
     companion = partial(accompany, profile, inputs, store.directory, identity)
     device = Hardware.chosen(profile.training).device
-    with team(profile.training.processes, device=device, companion=companion) as processes:
-        run_ = wired(profile, inputs, store, processes)
+    with (
+        team(profile.training.processes, device=device, companion=companion) as processes,
+        opened_environments(profile, inputs.knowledge) as environments_over,
+    ):
+        run_ = wired(profile, inputs, store, processes, environments_over)
         run_.loop.run(tracker)
     with publishing(output_dir, provenance) as draft:
         save_policy(run_.policy, draft.path / "policy")
@@ -75,4 +79,5 @@ def accompany(
 ) -> None:
     """What every process but the first does: the same loop, unheard."""
     store = CheckpointStore(directory, identity)
-    wired(profile, inputs, store, processes).loop.run(NullTracker())
+    with opened_environments(profile, inputs.knowledge) as environments_over:
+        wired(profile, inputs, store, processes, environments_over).loop.run(NullTracker())

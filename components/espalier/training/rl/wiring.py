@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -14,9 +13,7 @@ from transformers import PreTrainedModel
 
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
-from espalier.environments import Searcher
-from espalier.knowledge.search import SearchTool
-from espalier.knowledge.views import View
+from espalier.environments import EnvironmentsOver
 from espalier.policy.loading import Policy, load_policy
 from espalier.rollout.exploration import kind_choice
 from espalier.rollout.roller import Roller, RollsOut
@@ -97,8 +94,7 @@ def wired(
     inputs: ReadsArtifacts,
     store: CheckpointStore,
     processes: Processes,
-    *,
-    search_over: Callable[[View], Searcher] | None = None,
+    environments_over: EnvironmentsOver,
 ) -> Run:
     """The loop of one process; all of several are wired alike.
 
@@ -107,17 +103,14 @@ def wired(
         inputs: what it reads.
         store: its checkpoints.
         processes: those that train together.
-        search_over: the tool of the episodes, by view; that of the knowledge unless another is
-            given.
+        environments_over: where the episodes are played, by view.
     """
     config = profile.training
     policy = load_policy(inputs.warm_policy / "policy")
     hardware = Hardware.chosen(config)
     models = trainable(policy.model, config, hardware, processes)
     pool = _task_pool(profile, inputs.curriculum)
-    if search_over is None:
-        search_over = partial(SearchTool.open, inputs.knowledge, config=profile.search)
-    ground = Ground(profile, policy, models.policy.model, pool, processes, search_over)
+    ground = Ground(profile, policy, models.policy.model, pool, processes, environments_over)
     if config.asynchronous.max_staleness:
         sampling = _beside_the_learner(ground)
     elif profile.rollout.engine == "vllm":
@@ -148,7 +141,7 @@ class Ground(NamedTuple):
     """The same model, or one whose weights are to be copied."""
     pool: TaskPool
     processes: Processes
-    search_over: Callable[[View], Searcher]
+    environments_over: EnvironmentsOver
 
     def group_sampler(self, roller: RollsOut) -> GroupSampler:
         """Fills a step by `roller`."""
@@ -165,9 +158,9 @@ def _in_turns(ground: Ground) -> _Sampling:
     """Sampling and learning take turns on one model in memory."""
     profile, policy = ground.profile, ground.policy
     exploration = profile.rollout.exploration
-    search = ground.search_over("train")
-    roller = Roller.local(policy, search, profile, exploration=exploration)
-    dev_roller = Roller.local(policy, ground.search_over("dev"), profile)
+    environments = ground.environments_over("train")
+    roller = Roller.local(policy, environments, profile, exploration=exploration)
+    dev_roller = Roller.local(policy, ground.environments_over("dev"), profile)
     publisher = MemoryPublisher(ground.trained, policy, (roller, dev_roller))
     sampler = ground.group_sampler(SplitRoller(roller, ground.processes))
     return _Sampling(sampler, publisher, dev_roller, (roller,))
@@ -177,9 +170,9 @@ def _by_server(ground: Ground, inputs: ReadsArtifacts, directory: Path) -> _Samp
     """A server samples, from weights that it reads from `directory`."""
     profile, policy_dir = ground.profile, inputs.warm_policy / "policy"
     exploration = profile.rollout.exploration
-    search = ground.search_over("train")
-    roller = Roller.open(policy_dir, search, profile, exploration=exploration)
-    dev_roller = Roller.open(policy_dir, ground.search_over("dev"), profile)
+    environments = ground.environments_over("train")
+    roller = Roller.open(policy_dir, environments, profile, exploration=exploration)
+    dev_roller = Roller.open(policy_dir, ground.environments_over("dev"), profile)
     talking = (roller, dev_roller) if ground.processes.is_first else ()
     publisher = DirectoryPublisher(ground.trained, ground.policy, talking, directory)
     sampler = ground.group_sampler(FirstRoller(roller, ground.processes))
@@ -190,18 +183,18 @@ def _beside_the_learner(ground: Ground) -> _Sampling:
     """A worker of the first process samples ahead, on copies of the policy."""
     profile, policy, processes = ground.profile, ground.policy, ground.processes
     config, screening = profile.training, profile.curriculum.active_screening
-    dev_roller = Roller.local(policy, ground.search_over("dev"), profile)
+    dev_roller = Roller.local(policy, ground.environments_over("dev"), profile)
     local = MemoryPublisher(ground.trained, policy, (dev_roller,))
     if not processes.is_first:
         return _Sampling(FirstSampler(None, processes), local, dev_roller, ())
-    search = ground.search_over("train")
+    environments = ground.environments_over("train")
     rollers: list[Roller] = []
 
     def make_lane() -> Lane:
         # a tokenizer is not to be used by two threads at a time
         own = copy.deepcopy(policy)
         exploration = profile.rollout.exploration
-        rollers.append(Roller.local(own, search, profile, exploration=exploration))
+        rollers.append(Roller.local(own, environments, profile, exploration=exploration))
         wants_baseline = "baseline_rewards_B" in config.algorithm.needs
         return Lane(rollers[-1], own.model, Plan(config.group_size, screening, wants_baseline))
 

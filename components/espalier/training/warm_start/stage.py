@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -23,9 +23,8 @@ from espalier.artifacts import (
     work_dir,
 )
 from espalier.config import Profile
-from espalier.environments import STOP_TAGS
-from espalier.knowledge.search import SearchTool
-from espalier.policy.loading import load_policy, save_policy
+from espalier.environments import grammar_of, opened_environments
+from espalier.policy.loading import Policy, load_policy, save_policy
 from espalier.policy.rendering import Rendering
 from espalier.rollout.roller import Roller
 from espalier.rollout.trajectory import read_trajectories
@@ -59,16 +58,37 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
         inputs={name: manifest.content for name, manifest in manifests.items()},
     )
     policy = load_policy(inputs.base_policy / "policy")
-    tasks = {task.task_id: task for task in read_tasks(inputs.accepted / "tasks" / "train.jsonl")}
+    sequences = _sequences(profile, inputs, policy)
     dev_tasks = read_tasks(inputs.accepted / "tasks" / "dev.jsonl")
-    rendering = Rendering(policy.tokenizer, STOP_TAGS)
+    judged = dev_tasks[: profile.warm_start.dev_questions]
+    store = CheckpointStore(work_dir(output_dir), json_digest(provenance.model_dump()))
+    with opened_environments(profile, inputs.knowledge) as environments_over:
+        roller = Roller.local(policy, environments_over("dev"), profile)
+        plan = _plan(profile, sequences, lambda: dev_exact_match(roller, judged))
+        result = SupervisedLoop(policy.model, plan, store).run(tracker)
+    with publishing(output_dir, provenance) as draft:
+        save_policy(policy, draft.path / "policy")
+        write_history(draft.path / "history.parquet", result.history, HISTORY_COLUMNS)
+        (draft.path / "run.json").write_text(
+            json.dumps({"sft_tokens_per_s": result.tokens_per_s, "best_step": result.best_step})
+        )
+        draft.rows["trajectories"] = len(sequences)
+    tracker.metrics({"sft_tokens_per_s": result.tokens_per_s})
+    return draft.published
+
+
+def _sequences(profile: Profile, inputs: Inputs, policy: Policy) -> list[TrainingSequence]:
+    tasks = {task.task_id: task for task in read_tasks(inputs.accepted / "tasks" / "train.jsonl")}
+    rendering = Rendering(policy.tokenizer, grammar_of(profile))
     trajectories = read_trajectories(inputs.accepted / "trajectories.parquet")
-    sequences = [encode_demonstration(t, tasks, rendering) for t in trajectories]
+    return [encode_demonstration(t, tasks, rendering) for t in trajectories]
+
+
+def _plan(
+    profile: Profile, sequences: Sequence[TrainingSequence], judge: Callable[[], float]
+) -> SupervisedPlan:
     config = profile.warm_start
-    search = SearchTool.open(inputs.knowledge, "dev", profile.search)
-    roller = Roller.local(policy, search, profile)
-    judged = dev_tasks[: config.dev_questions]
-    plan = SupervisedPlan(
+    return SupervisedPlan(
         name="warm start",
         sequences_at=EpochOrder(sequences, config.trajectories_per_step, profile.seed).at,
         steps=config.steps,
@@ -77,19 +97,8 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
         micro_batch_tokens=profile.training.micro_batch_tokens,
         checkpoint_every=config.evaluate_every,
         hardware=Hardware.chosen(profile.training),
-        judge=lambda: dev_exact_match(roller, judged),
+        judge=judge,
     )
-    store = CheckpointStore(work_dir(output_dir), json_digest(provenance.model_dump()))
-    result = SupervisedLoop(policy.model, plan, store).run(tracker)
-    with publishing(output_dir, provenance) as draft:
-        save_policy(policy, draft.path / "policy")
-        write_history(draft.path / "history.parquet", result.history, HISTORY_COLUMNS)
-        (draft.path / "run.json").write_text(
-            json.dumps({"sft_tokens_per_s": result.tokens_per_s, "best_step": result.best_step})
-        )
-        draft.rows["trajectories"] = len(trajectories)
-    tracker.metrics({"sft_tokens_per_s": result.tokens_per_s})
-    return draft.published
 
 
 class EpochOrder:

@@ -1,0 +1,1 @@
+"""Mathematics tasks: arithmetic stories with a proven answer, a user's own problems, a teacher."""

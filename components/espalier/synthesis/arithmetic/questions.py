@@ -1,0 +1,96 @@
+"""The questions of mathematics by split: a user's own problems, or arithmetic stories."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from pathlib import Path
+
+from espalier.artifacts import DataError
+from espalier.config import Profile
+from espalier.knowledge.problems import DealtProblem, load_problems
+from espalier.synthesis.arithmetic.stories import StoryTeller, told
+from espalier.synthesis.arithmetic.teacher import MathQuestion
+from espalier.synthesis.funnel import Funnel
+from espalier.tasks import Message, Task, TaskMetadata, Verifier
+from espalier.tasks.arithmetic import Chain, Split
+
+SPLITS: tuple[Split, ...] = ("train", "dev", "heldout")
+STORY_FAMILY, OWN_FAMILY = "story", "own"
+_PLAN_OF_OWN = "compute"
+
+
+def make_math_questions(
+    profile: Profile, knowledge: Path, funnel: Funnel
+) -> dict[Split, list[MathQuestion]]:
+    """The questions of every split, in random order: all of the user's own, or all stories.
+
+    Raises:
+        DataError: a split would stay empty.
+    """
+    config = profile.synthesis
+    asked = dict(
+        zip(SPLITS, (config.train_tasks, config.dev_tasks, config.heldout_tasks), strict=True)
+    )
+    own = load_problems(knowledge)
+    questions: dict[Split, list[MathQuestion]] = {}
+    for split in SPLITS:
+        rng = random.Random(f"{profile.seed}/{split}/mixed")
+        if own:
+            found = [_own_question(dealt) for dealt in own if dealt.split == split]
+        else:
+            found = _stories(split, asked[split], profile, funnel)
+        rng.shuffle(found)
+        if len(found) > asked[split]:
+            funnel.count(f"{split}.own_questions", "more_than_asked_for", len(found) - asked[split])
+        questions[split] = found[: asked[split]]
+    if empty := [split for split, found in questions.items() if not found]:
+        raise DataError(
+            f"synthesis: no problem for {', '.join(empty)}. Give more problems in "
+            "environment.problems, or raise splits.heldout_share and splits.dev_share"
+        )
+    return questions
+
+
+def _stories(split: Split, count: int, profile: Profile, funnel: Funnel) -> list[MathQuestion]:
+    teller = StoryTeller(split, profile.synthesis, profile.seed, funnel)
+    rng = random.Random(f"{profile.seed}/{split}/wording")
+    return [_story_question(chain, split, rng) for chain in teller.chains(count)]
+
+
+def _story_question(chain: Chain, split: Split, rng: random.Random) -> MathQuestion:
+    metadata = TaskMetadata(
+        family=STORY_FAMILY,
+        split=split,
+        hops=len(chain.changes),
+        source="arithmetic",
+        query=chain.canonical,
+        signature=" > ".join(change.label for change in chain.changes),
+    )
+    task = _task(told(chain, rng), str(chain.values[-1]), chain.canonical, metadata)
+    return MathQuestion(task, chain.plan, chain.program)
+
+
+def _own_question(dealt: DealtProblem) -> MathQuestion:
+    """A user's problem; its teacher computes what the solution's calculator notes say."""
+    problem = dealt.problem
+    metadata = TaskMetadata(
+        family=OWN_FAMILY,
+        split=dealt.split,
+        hops=max(1, len(problem.expressions)),
+        source=OWN_FAMILY,
+    )
+    task = _task(problem.question, problem.answer, problem.question, metadata)
+    program = "\n".join(f"print({expression})" for expression in problem.expressions)
+    return MathQuestion(task, _PLAN_OF_OWN, program or f"print({problem.answer})")
+
+
+def _task(question: str, gold: str, text: str, metadata: TaskMetadata) -> Task:
+    digest = hashlib.sha256(f"{metadata.split}\t{text}".encode()).hexdigest()
+    return Task(
+        task_id=f"{metadata.split}-{digest[:12]}",
+        prompt=(Message(role="user", content=question),),
+        environment="python_math",
+        verifier=Verifier(kind="math_equivalence", gold=(gold,)),
+        metadata=metadata,
+    )
