@@ -19,7 +19,7 @@ import sys
 
 from espalier.sandbox import Backend, SandboxUnavailable
 from tests.benchmarks.attacks import breaking_out, network_and_others, targets, using_up
-from tests.benchmarks.attacks.attack import LIMITS, PRELUDE, Attack
+from tests.benchmarks.attacks.attack import LIMITS, Attack
 from tests.benchmarks.attacks.judging import Verdict, judge, neighbour_of
 from tests.benchmarks.keeping import provenance
 from tests.integration.sandbox.backends import BACKENDS, AbsentError
@@ -96,7 +96,7 @@ async def _attack_one(
         aims = aims | targets.of_the_cluster(os.environ["KUBECONFIG"], other)
     verdicts: dict[Attack, Verdict] = {}
     for attack in attacks:
-        if attack.has_control and not targets.control(PRELUDE + attack.program, aims):
+        if attack.has_control and not targets.control(attack.source, aims):
             verdicts[attack] = Verdict(untested="not even a program outside of sandboxes gets it")
         else:
             verdicts[attack] = await judge(attack, backend, neighbour, aims)

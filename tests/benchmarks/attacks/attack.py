@@ -39,8 +39,11 @@ LIMITS = Limits(
     output_bytes=64 * 1024,
     wall_s=12.0,
 )
-WALL_S = 4.0
+WALL_S = 10.0
 """Of one attack; it has to be over soon after that."""
+LONG_WALL_S = 4.0
+"""Of those that would go on for ever."""
+THROUGH = "THROUGH"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,6 @@ class Attack:
         asks: instead of a program, through the sandbox's own API; what it got that it should not.
         has_control: the same program outside of any sandbox, beside it, must succeed; else the
             attack counts as not tested.
-        needs: a target without which it cannot be tried (`Targets`).
     """
 
     kind: str
@@ -62,12 +64,21 @@ class Attack:
     program: str = ""
     asks: Callable[[Sandbox, dict[str, object]], Awaitable[list[str]]] | None = None
     has_control: bool = False
-    needs: str = ""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it never ends by itself; of any other it is asked whether it came to its end."""
+        return self.kind in {"resources", "processes"}
+
+    @property
+    def source(self) -> str:
+        """The whole program."""
+        return f"{PRELUDE}{self.program}\nprint({THROUGH!r})\n"
 
 
-def program(kind: str, name: str, text: str, *, control: bool = False, needs: str = "") -> Attack:
+def program(kind: str, name: str, text: str, *, control: bool = False) -> Attack:
     """An attack by a program."""
-    return Attack(kind=kind, name=name, program=text, has_control=control, needs=needs)
+    return Attack(kind=kind, name=name, program=text, has_control=control)
 
 
 def asking(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from espalier.sandbox import Backend, Sandbox, SandboxError, SandboxLost
-from tests.benchmarks.attacks.attack import PRELUDE, WALL_S, Attack
+from tests.benchmarks.attacks.attack import LONG_WALL_S, THROUGH, WALL_S, Attack
 
 _OVER_WITHIN_S = WALL_S + 8.0
 _NEIGHBOUR_WAITS_S = 8.0
@@ -96,14 +96,17 @@ async def _run(
     secret = sandbox._http.headers["authorization"].split()[1]
     told = json.dumps(targets | {"token_beginning": secret[:8]})
     result = await sandbox.exec(
-        ["python", "-c", PRELUDE + attack.program], env={"TARGETS": told}, timeout_s=WALL_S
+        ["python", "-c", attack.source],
+        env={"TARGETS": told},
+        timeout_s=LONG_WALL_S if attack.goes_on else WALL_S,
     )
     lines = result.stdout.decode(errors="replace").splitlines()
     verdict.breaches += [line[7:80] for line in lines if line.startswith("BREACH ")]
     if result.killed_by:
         verdict.notes.append(f"ended by {result.killed_by}")
-    elif b"SyntaxError" in result.stderr or b"NameError" in result.stderr:
-        verdict.untested = f"the program is broken: {result.stderr[-80:]!r}"
+    if not attack.goes_on and not verdict.breaches and THROUGH not in lines:
+        said = result.killed_by or result.stderr[-80:].decode(errors="replace").strip()
+        verdict.untested = f"it did not come to its end: {said}"
 
 
 async def _look_after(sandbox: Sandbox, verdict: Verdict) -> None:

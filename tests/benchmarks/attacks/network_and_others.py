@@ -4,9 +4,9 @@ from espalier.sandbox import SandboxRefused
 from tests.benchmarks.attacks.attack import asking, program
 
 
-def _connects(name, target, text="", *, needs=""):
+def _connects(name, target, text=""):
     text = text or f"reached('{target}', T['{target}'])"
-    return program("network", name, text, control=True, needs=needs or target)
+    return program("network", name, text, control=True)
 
 
 NETWORK = (
@@ -94,7 +94,6 @@ with socket.socket(socket.AF_UNIX) as s:
     tried("abstract", lambda: s.connect(T["abstract"]) or True)
 """,
         control=True,
-        needs="abstract",
     ),
 )
 
@@ -108,7 +107,6 @@ for path in (T["planted"], "/proc/1/root" + T["planted"], "/proc/self/root" + T[
     tried(path, lambda: open(path).read())
 """,
         control=True,
-        needs="planted",
     ),
     program(
         "files",
@@ -142,7 +140,6 @@ for p in seen:
 tried("kill", lambda: os.kill(T["pid"], 0) or True if T["pid"] not in seen else False)
 """,
         control=True,
-        needs="mark",
     ),
 )
 
