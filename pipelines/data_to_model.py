@@ -2,6 +2,7 @@
 
 from kfp import dsl
 
+from espalier.steps.continue_pretraining import continue_pretraining
 from espalier.steps.evaluate import evaluate
 from espalier.steps.filter_curriculum import filter_curriculum
 from espalier.steps.ingest import ingest
@@ -42,7 +43,10 @@ def data_to_model(profile: str = "laptop", seed: int = 0, overrides: str = "") -
     accepted = validated.outputs["accepted"]
     data = {"profile_json": config, "knowledge": knowledge, "accepted": accepted}
     base_policy = _step(prepare_policy(**data)).outputs["base_policy"]
-    warmed = _step(warm_start(**data, base_policy=base_policy))
+    pretrained = _step(
+        continue_pretraining(profile_json=config, accepted=accepted, base_policy=base_policy)
+    )
+    warmed = _step(warm_start(**data, base_policy=pretrained.outputs["pretrained_policy"]))
     warm_policy = warmed.outputs["warm_policy"]
     filtered = _step(filter_curriculum(**data, warm_policy=warm_policy))
     trained = _step(

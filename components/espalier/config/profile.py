@@ -12,7 +12,11 @@ from pydantic import Field, ValidationError, model_validator
 
 from espalier.artifacts.digests import json_digest
 from espalier.artifacts.errors import ProfileError
-from espalier.config.agent_texts import AgentTextsConfig, TeacherConfig
+from espalier.config.agent_texts import (
+    AgentTextsConfig,
+    ContinuedPretrainingConfig,
+    TeacherConfig,
+)
 from espalier.config.cluster import KubernetesConfig
 from espalier.config.data import (
     KnowledgeConfig,
@@ -42,6 +46,10 @@ STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
     "validate": ("environment", "validation"),
     "prepare_policy": (
         "policy", "environment", "episode", "search", "training.micro_batch_tokens",
+        "training.device", "training.precision", "training.activation_checkpointing",
+    ),
+    "continue_pretraining": (
+        "continued_pretraining", "environment", "episode", "training.micro_batch_tokens",
         "training.device", "training.precision", "training.activation_checkpointing",
     ),
     "warm_start": (
@@ -80,6 +88,7 @@ class Profile(Section):
     policy: PolicyConfig = PolicyConfig()
     episode: EpisodeConfig = EpisodeConfig()
     rollout: RolloutConfig = RolloutConfig()
+    continued_pretraining: ContinuedPretrainingConfig = ContinuedPretrainingConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
     training: TrainingConfig = TrainingConfig()
@@ -104,6 +113,17 @@ class Profile(Section):
             raise ValueError(
                 f"warm_start.dev_questions={self.warm_start.dev_questions} exceeds "
                 f"synthesis.dev_tasks={self.synthesis.dev_tasks}"
+            )
+        if self.continued_pretraining.enabled and not self.agent_texts.pretraining_texts:
+            raise ValueError(
+                "continued_pretraining.enabled=true has nothing to read: set agent_texts.memories, "
+                ".reasoning_tasks or .decisions"
+            )
+        texts = self.agent_texts
+        if self.environment.name != "search_qa" and (texts.pretraining_texts or texts.negatives):
+            raise ValueError(
+                f"agent_texts are made for search_qa; with environment.name="
+                f'"{self.environment.name}" set all of them to 0'
             )
         if self.episode.max_turn_tokens >= self.episode.max_tokens:
             raise ValueError("episode.max_turn_tokens must be smaller than episode.max_tokens")

@@ -50,7 +50,16 @@ CHAIN: tuple[Link, ...] = (
     _link("validate", "validation", "accepted", "knowledge", "synthetic"),
     _link("prepare_policy", "training.prepare_policy", "base_policy", "knowledge", "accepted"),
     _link(
-        "warm_start", "training.warm_start", "warm_policy", "knowledge", "accepted", "base_policy"
+        "continue_pretraining", "training.continue_pretraining", "pretrained_policy",
+        "accepted", "base_policy",
+    ),
+    Link(
+        name="warm_start",
+        module="espalier.training.warm_start.stage",
+        folder="warm_policy",
+        inputs={
+            "knowledge": "knowledge", "accepted": "accepted", "base_policy": "pretrained_policy"
+        },
     ),
     _link(
         "filter_curriculum", "curriculum", "curriculum", "knowledge", "accepted", "warm_policy"

@@ -15,6 +15,7 @@ from espalier.reporting.formats import number
 from espalier.reporting.plots import (
     GRPO_CURVES,
     POLICIES,
+    PRETRAINING_CURVES,
     WARM_START_CURVES,
     Curve,
     pass_rate_bins,
@@ -43,6 +44,14 @@ class PassRates:
     kept: int
     tasks: int
     band: tuple[float, float] | None
+
+
+def pretraining_chart(run: RunDirectory) -> Chart | None:
+    """Loss of continued pre-training; None where the base policy was handed on as it is."""
+    artifact = run.artifacts.get("continue_pretraining")
+    if artifact is None or not artifact.manifest.rows.get("texts"):
+        return None
+    return _history_chart(run, "continue_pretraining", PRETRAINING_CURVES)
 
 
 def warm_start_chart(run: RunDirectory) -> Chart | None:

@@ -35,6 +35,7 @@ WARM_START_CURVES = (
     Curve("loss", "Loss", "nats per action token"),
     Curve("dev_em", "Dev exact match", "EM, 0-1", is_rate=True),
 )
+PRETRAINING_CURVES = (Curve("loss", "Loss", "nats per token"),)
 GRPO_CURVES = (
     Curve("reward", "Reward", "mean per trajectory"),
     Curve("pass_rate", "Pass rate", "share of trajectories, 0-1", is_rate=True),

@@ -59,6 +59,7 @@ def render(run: RunDirectory) -> str:
         stages_run=frozenset(run.artifacts),
         suite=results.get("suite", {}),
         exact_match=charts.exact_match_chart(results),
+        pretraining=charts.pretraining_chart(run),
         warm_start=charts.warm_start_chart(run),
         grpo=charts.grpo_chart(run),
         pass_rates=charts.pass_rates(run),

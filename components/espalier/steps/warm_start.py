@@ -20,7 +20,7 @@ def warm_start(
         profile_json: the resolved profile.
         knowledge: triples, documents and indexes, from `ingest`.
         accepted: tasks and trajectories that passed, from `validate`.
-        base_policy: model directory, from `prepare_policy`.
+        base_policy: model directory, from `continue_pretraining`.
         warm_policy: model directory.
         usage: seconds and peak memory of this step.
     """

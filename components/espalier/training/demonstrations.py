@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from espalier.artifacts import DataError
 from espalier.policy.rendering import Rendering
 from espalier.rollout.trajectory import Trajectory
-from espalier.tasks import Message, Task
+from espalier.tasks import AgentText, Message, Task
 from espalier.training.packing import TrainingSequence
 
 
@@ -30,6 +30,18 @@ def encode_demonstration(
         for message in trajectory.messages[len(task.prompt) :]
     ]
     return encode_pieces(task.prompt, pieces, rendering)
+
+
+def encode_negative(negative: AgentText, rendering: Rendering) -> TrainingSequence:
+    """Encode as a demonstration is: what the policy writes is trained on, and nothing else."""
+    pieces = [(message.content, message.role == "assistant") for message in negative.pieces]
+    return encode_pieces(negative.prompt, pieces, rendering)
+
+
+def encode_text(text: AgentText, rendering: Rendering) -> TrainingSequence:
+    """Encode for next-token training: every token counts, whoever writes it."""
+    token_ids = encode_negative(text, rendering).token_ids
+    return TrainingSequence(token_ids=token_ids, loss_mask=(1,) * len(token_ids))
 
 
 def encode_pieces(

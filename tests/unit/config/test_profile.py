@@ -16,6 +16,7 @@ OTHER_VALUES = {
     "policy": {"prestage": {"steps": 7}},
     "episode": {"max_turns": 3},
     "rollout": {"max_rows": 8},
+    "continued_pretraining": {"steps": 7},
     "warm_start": {"optimizer": {"weight_decay": 0.5}},
     "curriculum": {"explore_share": 0.5},
     "training": {"steps": 7},
@@ -23,6 +24,8 @@ OTHER_VALUES = {
     "registry": {"min_gain": 0.1},
     "kubernetes": {"queue": "other"},
 }
+
+PRETRAINED = {"prepare_policy", "continue_pretraining"}
 
 
 @pytest.fixture
@@ -243,8 +246,8 @@ def test_a_changed_section_changes_the_digests_of_the_stages_that_read_it(sectio
     ("key", "value", "stages"),
     [
         ("temperature", 0.5, {"filter_curriculum", "train"}),
-        ("micro_batch_tokens", 4096, {"prepare_policy", "warm_start", "train"}),
-        ("precision", "bfloat16", {"prepare_policy", "warm_start", "train"}),
+        ("micro_batch_tokens", 4096, {*PRETRAINED, "warm_start", "train"}),
+        ("precision", "bfloat16", {*PRETRAINED, "warm_start", "train"}),
         ("algorithm", {"preset": "gspo"}, {"train"}),
         ("reward", {"format": 0.2}, {"warm_start", "filter_curriculum", "train", "evaluate"}),
     ],

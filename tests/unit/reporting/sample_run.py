@@ -226,11 +226,19 @@ def prepare_policy(path: Path) -> dict[str, int]:
     return {"browsing_logs": 12_000}
 
 
+def continue_pretraining(path: Path) -> dict[str, int]:
+    rows = [{"step": s, "loss": 3.0 * math.exp(-s / 80) + 0.9} for s in range(1, 101)]
+    pd.DataFrame(rows).to_parquet(path / "history.parquet")
+    measured(path, 20.0, pretraining_tokens_per_s=9_900.0)
+    return {"texts": 640}
+
+
 STAGES: dict[str, tuple[str, Callable[[Path], dict[str, int]]]] = {
     "ingest": ("knowledge", ingest),
     "synthesize": ("synthetic", synthesize),
     "validate": ("accepted", validate),
     "prepare_policy": ("base_policy", prepare_policy),
+    "continue_pretraining": ("pretrained_policy", continue_pretraining),
     "warm_start": ("warm_policy", warm_start),
     "filter_curriculum": ("curriculum", filter_curriculum),
     "train": ("trained_policy", train),

@@ -1,6 +1,6 @@
 """warm_start: masked SFT of the base policy on the teacher's trajectories.
 
-Enters: knowledge (its dev view), accepted tasks and trajectories, the base policy.
+Enters: knowledge (its dev view), accepted tasks, trajectories and negatives, the base policy.
 Leaves: policy/ with the best weights by dev EM, history.parquet, run.json with the throughput.
 """
 
@@ -28,9 +28,9 @@ from espalier.policy.loading import Policy, load_policy, save_policy
 from espalier.policy.rendering import Rendering
 from espalier.rollout.roller import Roller
 from espalier.rollout.trajectory import read_trajectories
-from espalier.tasks import read_tasks
+from espalier.tasks import read_agent_texts, read_tasks
 from espalier.training.checkpoint import CheckpointStore
-from espalier.training.demonstrations import encode_demonstration
+from espalier.training.demonstrations import encode_demonstration, encode_negative
 from espalier.training.dev_score import dev_exact_match
 from espalier.training.hardware import Hardware
 from espalier.training.history import write_history
@@ -81,7 +81,12 @@ def _sequences(profile: Profile, inputs: Inputs, policy: Policy) -> list[Trainin
     tasks = {task.task_id: task for task in read_tasks(inputs.accepted / "tasks" / "train.jsonl")}
     rendering = Rendering(policy.tokenizer, grammar_of(profile))
     trajectories = read_trajectories(inputs.accepted / "trajectories.parquet")
-    return [encode_demonstration(t, tasks, rendering) for t in trajectories]
+    negatives = read_agent_texts(inputs.accepted / "negatives.jsonl")
+    encoded = [encode_negative(negative, rendering) for negative in negatives]
+    return [
+        *(encode_demonstration(t, tasks, rendering) for t in trajectories),
+        *(s for s in encoded if len(s.token_ids) <= profile.episode.max_tokens),
+    ]
 
 
 def _plan(

@@ -1,0 +1,1 @@
+"""continue_pretraining: next-token training on texts of agent behaviour."""

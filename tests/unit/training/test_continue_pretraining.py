@@ -1,0 +1,128 @@
+import pandas as pd
+import pytest
+
+from espalier.artifacts import DataError, NullTracker, Provenance, open_artifact, publishing
+from espalier.config import Profile
+from espalier.environments import grammar_of
+from espalier.policy.loading import load_policy, save_policy
+from espalier.policy.rendering import Rendering
+from espalier.tasks import AgentText, Message, write_agent_texts
+from espalier.training.continue_pretraining import stage
+from espalier.training.demonstrations import encode_negative, encode_text
+
+from ..tiny import tiny_policy
+
+OFF = Profile(threads=1, episode={"max_tokens": 96})
+ON = Profile.model_validate(
+    OFF.model_dump(exclude_defaults=True)
+    | {
+        "agent_texts": {"memories": 8},
+        "continued_pretraining": {"enabled": True, "steps": 12, "texts_per_step": 4,
+                                  "checkpoint_every": 4, "optimizer": {"learning_rate": 5e-3}},
+    }
+)  # fmt: skip
+
+
+def a_text(number=0, words=1):
+    question = f"What is the country of Lyon {number}? " + "lyon " * words
+    action = "<think> country </think> <search> Lyon country </search>"
+    return AgentText(
+        text_id=f"t{number}",
+        kind="planning",
+        style="retrieval",
+        prompt=(Message(role="user", content=question.strip()),),
+        pieces=(
+            Message(role="assistant", content=action),
+            Message(role="tool", content="Lyon | country: France"),
+            Message(role="assistant", content="<think> answer </think> <answer> France </answer>"),
+        ),
+    )
+
+
+class Notes(NullTracker):
+    def __init__(self):
+        self.lines = []
+
+    def note(self, line):
+        self.lines.append(line)
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    def made(texts):
+        provenance = Provenance(producer="test", config_digest="c", seed=0)
+        with publishing(tmp_path / "accepted", provenance) as draft:
+            if texts:
+                write_agent_texts(draft.path / "agent_texts.jsonl", texts)
+        with publishing(tmp_path / "base_policy", provenance) as draft:
+            save_policy(tiny_policy(), draft.path / "policy")
+            (draft.path / "run.json").write_text("{}")
+        return stage.Inputs(accepted=tmp_path / "accepted", base_policy=tmp_path / "base_policy")
+
+    return made
+
+
+def weights(directory):
+    return load_policy(directory / "policy").model.state_dict()
+
+
+def test_left_out_the_base_policy_is_handed_on_with_its_content_digest(inputs, tmp_path):
+    given = inputs([])
+    manifest = stage.run(OFF, given, tmp_path / "out", NullTracker())
+    assert manifest.content == open_artifact(given.base_policy).content
+    assert manifest.rows["texts"] == 0
+
+
+def test_reading_on_lowers_the_loss_and_changes_the_weights(inputs, tmp_path):
+    given = inputs([a_text(number) for number in range(8)])
+    manifest = stage.run(ON, given, tmp_path / "out", NullTracker())
+    history = pd.read_parquet(tmp_path / "out" / "history.parquet")
+    assert manifest.rows["texts"] == 8
+    assert len(history) == 12
+    assert history["loss"].iloc[-1] < 0.7 * history["loss"].iloc[0]
+    before, after = weights(given.base_policy), weights(tmp_path / "out")
+    assert any(not before[name].equal(after[name]) for name in before)
+
+
+def test_the_same_texts_and_seed_make_the_same_policy(inputs, tmp_path):
+    given = inputs([a_text(number) for number in range(8)])
+    contents = {
+        stage.run(ON, given, tmp_path / name, NullTracker()).content for name in ("one", "two")
+    }
+    assert len(contents) == 1
+
+
+def test_a_text_longer_than_a_context_is_left_out_and_said_so(inputs, tmp_path):
+    given = inputs([a_text(0), a_text(1, words=200)])
+    tracker = Notes()
+    manifest = stage.run(ON, given, tmp_path / "out", tracker)
+    assert manifest.rows["texts"] == 1
+    assert any("1 of 2 agent texts are longer" in line for line in tracker.lines)
+
+
+@pytest.mark.parametrize("texts", [[], [a_text(1, words=200)]])
+def test_without_a_text_that_fits_nothing_is_published(inputs, tmp_path, texts):
+    with pytest.raises(DataError, match=r"fits episode\.max_tokens=96"):
+        stage.run(ON, inputs(texts), tmp_path / "out", NullTracker())
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_token_of_a_text_counts_and_of_a_negative_only_what_the_policy_writes():
+    policy = tiny_policy()
+    rendering = Rendering(policy.tokenizer, grammar_of(OFF))
+    whole, masked = encode_text(a_text(), rendering), encode_negative(a_text(), rendering)
+    assert whole.token_ids == masked.token_ids
+    assert set(whole.loss_mask) == {1}
+    trained = [
+        token for token, mask in zip(masked.token_ids, masked.loss_mask, strict=True) if mask
+    ]
+    text = rendering.text(trained)
+    assert "lyon" in text
+    assert "answer" in text
+    assert "information" not in text
+    assert "what is" not in text
+
+
+def test_a_profile_that_reads_on_without_texts_is_refused():
+    with pytest.raises(ValueError, match="nothing to read"):
+        Profile.model_validate({"continued_pretraining": {"enabled": True}})
