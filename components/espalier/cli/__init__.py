@@ -7,6 +7,7 @@ registry     promote, rollback, load, versions
 looking      evaluate, report, chat
 serving      serve
 checking     check-queries
+drawing      draw-questions
 step         step
 doctor       doctor
 """
@@ -26,6 +27,7 @@ def command_line() -> typer.Typer:
     from espalier.cli import (  # noqa: F401 (they add commands)
         checking,
         doctor,
+        drawing,
         looking,
         registry,
         running,

@@ -40,7 +40,7 @@ _ORDER = ("run", "evaluate", "report", "chat", "promote", "rollback", "load", "v
 
 def in_order(commands: typer.Typer) -> typer.Typer:
     """The same commands, listed in the order in which a run's life needs them."""
-    names = [*_ORDER, "serve", "check-queries", "compile", "step", "doctor"]
+    names = [*_ORDER, "serve", "check-queries", "draw-questions", "compile", "step", "doctor"]
     commands.registered_commands.sort(
         key=lambda info: names.index(info.name or getattr(info.callback, "__name__", ""))
     )

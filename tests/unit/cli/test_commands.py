@@ -27,6 +27,9 @@ FROZEN = {
     "versions": {"[MODEL]", "--runs", "--json"},
     "serve": {"MODEL", "--host", "--port", "--profile", "--set", "--runs"},
     "check-queries": {"FILE", "--json"},
+    "draw-questions": {
+        "KNOWLEDGE", "--out", "--count", "--split", "--processes", "--profile",
+    },  # fmt: skip
     "compile": {"--out", "--profile", "--set", "--image"},
     "step": {"STAGE", "--run", "--profile", "--input", "--output", "--workspace"},
     "doctor": {"--runs", "--json"},

@@ -15,7 +15,7 @@ from espalier.synthesis.webshaper.query import Query, canonical
 from espalier.synthesis.webshaper.rules import broken_rule
 from espalier.synthesis.webshaper.steps import Steps, TaskSplit
 
-_MAX_FAILURES = 200
+MAX_FAILURES = 200
 """Refused in a row, a signature counts as barren: its questions all have the same flaw."""
 
 
@@ -97,7 +97,7 @@ class Generator:
             if reason is None:
                 failures = 0
                 yield candidate
-            elif (failures := failures + 1) >= _MAX_FAILURES:
+            elif (failures := failures + 1) >= MAX_FAILURES:
                 funnel.count(f"{steps.split}.drawn", "signature_given_up")
                 return
 

@@ -1,0 +1,108 @@
+import random
+
+import pytest
+
+from espalier.artifacts import ArtifactError, NullTracker, open_artifact
+from espalier.artifacts.publish import work_dir
+from espalier.synthesis.bulk import Asked, draw_questions
+from espalier.synthesis.bulk.journal import Event, events_of, packed, recover
+from espalier.synthesis.bulk.part import write_part
+from espalier.synthesis.bulk.stream import QuestionStream
+from espalier.synthesis.webshaper import canonical
+from espalier.synthesis.webshaper.generator import family_weights
+from espalier.synthesis.webshaper.pools import chains, intersections
+from espalier.synthesis.webshaper.rules import broken_rule
+from espalier.synthesis.webshaper.steps import Steps
+from espalier.tasks import read_tasks
+
+from .conftest import PROFILE
+
+
+@pytest.fixture(scope="module")
+def new_stream(graph, worlds):
+    """A stream of short chains and joins, in its first state, on every call."""
+    steps = Steps(graph, "train")
+    signatures = {"chain-2": chains(graph, 2)[::6], "intersection": intersections(graph)[::40]}
+    weights = family_weights(PROFILE.synthesis)
+    return lambda: QuestionStream(signatures, weights, steps, worlds["train"], "7")
+
+
+@pytest.fixture(scope="module")
+def unbroken(new_stream, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("bulk") / "part"
+    drawn = write_part(directory, new_stream(), _text, 120)
+    return directory, drawn
+
+
+def _text(candidate):
+    return canonical(candidate.query)
+
+
+def test_a_stream_yields_fair_questions_each_once(new_stream):
+    texts = []
+    for event, candidate in new_stream().events():
+        assert event.accepted == (candidate is not None)
+        if candidate is not None:
+            assert broken_rule(candidate) is None
+            texts.append(canonical(candidate.query))
+        if len(texts) == 150:
+            break
+    assert len(set(texts)) == 150
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_part_that_is_cut_anywhere_ends_as_an_unbroken_one(new_stream, unbroken, tmp_path, seed):
+    whole, drawn = unbroken
+    rng = random.Random(seed)
+    broken = tmp_path / "part"
+    broken.mkdir()
+    for name in ("rows.jsonl", "journal"):
+        content = (whole / name).read_bytes()
+        (broken / name).write_bytes(content[: rng.randrange(len(content) + 1)])
+    assert write_part(broken, new_stream(), _text, 120) == drawn
+    for name in ("rows.jsonl", "journal", "done.json"):
+        assert (broken / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_finished_part_is_left_alone(unbroken):
+    directory, drawn = unbroken
+    assert write_part(directory, None, _text, 120) == drawn
+
+
+def test_a_source_that_runs_dry_ends_with_what_it_has(new_stream, tmp_path):
+    drawn = write_part(tmp_path / "part", new_stream(), _text, 10**6)
+    assert 120 < drawn.rows < 10**6
+    assert drawn.ended_signatures > 0
+    assert drawn.draws > drawn.rows
+
+
+def test_rows_without_event_and_events_without_row_are_cut_off(tmp_path):
+    rows, journal = tmp_path / "rows.jsonl", tmp_path / "journal"
+    events = [Event(d, accepted=d < 9) for d in (3, 200, 1, 9)]
+    rows.write_bytes(b"a\nb\nc\nhalf")
+    journal.write_bytes(b"".join(map(packed, events)) + b"\x01")
+    kept = recover(rows, journal)
+    assert (kept.rows, kept.row_bytes, kept.events) == (2, 4, 3)
+    assert rows.read_bytes() == b"a\nb\n"
+    assert list(events_of(journal, 3)) == events[:3]
+    rows.write_bytes(b"")
+    assert recover(rows, journal).events == 0
+
+
+def test_a_journal_of_another_order_is_refused(new_stream):
+    with pytest.raises(ArtifactError, match="journal"):
+        new_stream().replay(Event(10**7, accepted=True))
+
+
+def test_an_order_resumes_and_leaves_nothing_of_another(knowledge_dir, tmp_path):
+    asked = Asked(knowledge=knowledge_dir, split="train", count=30, parts=2)
+    out = tmp_path / "questions"
+    stale = work_dir(out) / "another order"
+    stale.mkdir(parents=True)
+    manifest = draw_questions(PROFILE, asked, out, NullTracker(), processes=1)
+    assert open_artifact(out).content == manifest.content
+    assert not work_dir(out).exists()
+    tasks = [task for part in ("0000", "0001") for task in read_tasks(out / f"part-{part}.jsonl")]
+    assert len({task.metadata.query for task in tasks}) == 30
+    again = draw_questions(PROFILE, asked, tmp_path / "again", NullTracker(), processes=2)
+    assert again.content == manifest.content
