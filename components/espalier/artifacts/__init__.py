@@ -3,6 +3,7 @@
 from espalier.artifacts.digests import content_digest, file_digest, json_digest, tree_digest
 from espalier.artifacts.errors import (
     ArtifactError,
+    ClusterError,
     DataError,
     EngineError,
     EspalierError,
@@ -28,6 +29,7 @@ from espalier.artifacts.tracker import NullTracker, Progress, Tracker
 __all__ = [
     "MANIFEST_NAME",
     "ArtifactError",
+    "ClusterError",
     "DataError",
     "Draft",
     "EngineError",

@@ -10,6 +10,7 @@ EspalierError             one clear message: what, where, what to do; the CLI pr
 +-- RegistryError         the tracking server is away, or a promotion is refused
 +-- ManifestError         a name or setting that no object of a cluster can have
 +-- ServingError          an address that cannot be served on, a Deployment that cannot be rolled
++-- ClusterError          the API of a cluster, or of Kubeflow, is away or refuses
 +-- StorageError          a place for artifacts that refuses, or cannot be one
     +-- StorageAwayError  it did not answer for minutes: later the same command may succeed
 """
@@ -49,6 +50,10 @@ class RegistryError(EspalierError):
 
 class ManifestError(EspalierError):
     """A name or setting that no object of a cluster can have."""
+
+
+class ClusterError(EspalierError):
+    """The API of a cluster, or of Kubeflow on it, is away, or refuses what was asked."""
 
 
 class StorageError(EspalierError):

@@ -8,6 +8,7 @@ looking      evaluate, report, chat
 serving      serve
 checking     check-queries
 drawing      draw-questions
+kubeflow     submit, schedule create, list, pause, resume, delete
 step         step
 doctor       doctor
 """
@@ -28,6 +29,7 @@ def command_line() -> typer.Typer:
         checking,
         doctor,
         drawing,
+        kubeflow,
         looking,
         registry,
         running,

@@ -35,14 +35,16 @@ app = typer.Typer(
 )
 
 
-_ORDER = ("run", "evaluate", "report", "chat", "promote", "rollback", "load", "versions")
+_ORDER = (
+    *("run", "evaluate", "report", "chat", "promote", "rollback", "load", "versions", "serve"),
+    *("check-queries", "draw-questions", "compile", "submit", "step", "doctor"),
+)
 
 
 def in_order(commands: typer.Typer) -> typer.Typer:
     """The same commands, listed in the order in which a run's life needs them."""
-    names = [*_ORDER, "serve", "check-queries", "draw-questions", "compile", "step", "doctor"]
     commands.registered_commands.sort(
-        key=lambda info: names.index(info.name or getattr(info.callback, "__name__", ""))
+        key=lambda info: _ORDER.index(info.name or getattr(info.callback, "__name__", ""))
     )
     return commands
 

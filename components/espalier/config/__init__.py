@@ -30,6 +30,7 @@ from espalier.config.environment import (
 )
 from espalier.config.external import external_inputs
 from espalier.config.inference import ExplorationConfig, RolloutConfig, VllmConfig
+from espalier.config.kubeflow import KubeflowConfig
 from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,
@@ -65,6 +66,7 @@ __all__ = [
     "GpuConfig",
     "ImagesConfig",
     "KnowledgeConfig",
+    "KubeflowConfig",
     "KubernetesConfig",
     "OptimizerConfig",
     "PodResources",

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from espalier import __version__
 from espalier.config.data import Section
+from espalier.config.kubeflow import KubeflowConfig
 from espalier.config.quantities import DnsLabel, PinnedImage, Quantity, amount
 
 _RESERVED = re.compile(r"(app\.kubernetes\.io|espalier\.dev|kueue\.x-k8s\.io|ray\.io)/")
@@ -71,7 +72,7 @@ class GpuNodeResources(PodResources):
 
 
 class RayHeadResources(PodResources):
-    """Of Ray's head, on which the driver runs."""
+    """Of Ray's head, on which its own servers run."""
 
     cpu_request: Quantity = "2"
     memory_request: Quantity = "8Gi"
@@ -140,7 +141,8 @@ class RayConfig(Section):
     """Training on several nodes, as a KubeRay RayJob."""
 
     workers: int = Field(default=0, ge=0)
-    """Nodes with kubernetes.gpus.count GPUs each; 0 trains in one pod, without Ray."""
+    """Nodes with kubernetes.gpus.count GPUs each; 0 trains in one pod, without Ray. The driver has
+    the GPUs of one of them: processes of training share a node."""
     version: str = Field(default="2.60.0", pattern=r"\d+\.\d+\.\d+")
     """Of Ray in kubernetes.images.train."""
     head: RayHeadResources = RayHeadResources()
@@ -206,6 +208,7 @@ class KubernetesConfig(Section):
     gpus: GpuConfig = GpuConfig()
     ray: RayConfig = RayConfig()
     sandboxes: SandboxPodsConfig = SandboxPodsConfig()
+    kubeflow: KubeflowConfig = KubeflowConfig()
 
     @model_validator(mode="after")
     def _sandboxes_live_apart(self) -> Self:

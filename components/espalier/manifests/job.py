@@ -35,6 +35,10 @@ EPISODE_STAGES = POLICY_STAGES - {"prepare_policy", "continue_pretraining"}
 RAY_STAGE = "train"
 """The stage that a RayJob can take over; its own pod then is a CPU step that watches."""
 
+RUN_ID_VARIABLE = "ESPALIER_RUN_ID"
+OWNER_VARIABLES = tuple(f"ESPALIER_OWNER_{part}" for part in ("API_VERSION", "KIND", "NAME", "UID"))
+"""What a step that launches a RayJob is told: the run, and the object that is to own the RayJob."""
+
 _REFUSED = (1, 2)
 """Exit codes of Python and of the command line when a stage refused what it was given."""
 
@@ -70,6 +74,8 @@ def stage_job(
         settings,
         account=_account(stage, settings),
     )
+    if launches_ray(stage, settings):
+        pod["containers"][0]["env"] += _launcher_environment(run_id)
     queue = {QUEUE_LABEL: settings.queue} if settings.queue else {}
     return {
         "apiVersion": "batch/v1",
@@ -147,6 +153,25 @@ def _container(
         environment=environment,
         gpus=stage_gpus(stage, settings),
     )
+
+
+def _launcher_environment(run_id: str) -> list[K8sObject]:
+    """Labels that the Job controller puts on its pods say which Job a pod is of."""
+    owner = (
+        {"value": "batch/v1"},
+        {"value": "Job"},
+        _from_label("batch.kubernetes.io/job-name"),
+        _from_label("batch.kubernetes.io/controller-uid"),
+    )
+    named = zip(OWNER_VARIABLES, owner, strict=True)
+    return [
+        {"name": RUN_ID_VARIABLE, "value": run_id},
+        *({"name": name, **source} for name, source in named),
+    ]
+
+
+def _from_label(key: str) -> K8sObject:
+    return {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{key}']"}}}
 
 
 def _failure_rules() -> list[K8sObject]:

@@ -36,14 +36,14 @@ def training_ray_job(
     settings: KubernetesConfig,
     environment: Mapping[str, str],
 ) -> K8sObject:
-    """A RayJob: a head that drives, `kubernetes.ray.workers` nodes with GPUs, and a submitter.
+    """A RayJob: a head, `kubernetes.ray.workers` nodes with GPUs, and a submitter.
 
     Field names are those of ray.io/v1 (KubeRay 1.4, ray-operator/apis/ray/v1/rayjob_types.go).
     Kueue admits it as a whole when the profile names a queue; it asks for
     `shutdownAfterJobFinishes`, and sets `suspend` itself.
 
     Args:
-        command: the driver; it runs on the head.
+        command: the driver; Ray starts it on a node whose GPUs it gets.
         run_id: names the RayJob.
         owner: the Job that launched it: deleting that, or its expiry, deletes the Ray cluster.
         settings: `kubernetes` of the profile, with `ray.workers` above 0.
@@ -67,6 +67,7 @@ def training_ray_job(
         },
         "spec": {
             "entrypoint": shlex.join(command),
+            "entrypointNumGpus": settings.gpus.count,
             "submissionMode": "K8sJobMode",
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": settings.ray.ttl_s,
@@ -91,7 +92,7 @@ def _head(
         resources=settings.ray.head,
         environment=environment,
     )
-    # no CPU of the head is offered: the driver has it to itself
+    # no CPU of the head is offered: Ray's own servers have it to themselves
     start = {"dashboard-host": "0.0.0.0", "num-cpus": "0"}
     return {"rayStartParams": start, "template": _template(container, labels, settings)}
 

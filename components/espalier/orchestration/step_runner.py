@@ -19,13 +19,17 @@ from types import FrameType
 
 from espalier.artifacts import EspalierError, Manifest
 from espalier.config import Profile, external_inputs
+from espalier.manifests.job import launches_ray
 from espalier.manifests.volumes import S3_MOUNT
 from espalier.orchestration.chain import CHAIN, Link
-from espalier.orchestration.step_command import local_path, step_command
+from espalier.orchestration.ray_launcher import DRIVER_VARIABLE
+from espalier.orchestration.step_command import container_command, local_path, step_command
 from espalier.storage import Place, joined, open_place
 
 _NOTES = "executor_output.json"
 """What KFP's executor writes down about a step: its figures, and the URIs of its outputs."""
+_DRIVER_FAILED = 3
+"""No refusal: a node may have died. The Job that launches tries again, and training goes on."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -71,6 +75,16 @@ class StepOrder:
             )
         return link
 
+    def command(self) -> tuple[str, ...]:
+        """This order as a container's command."""
+        inputs = [word for name in sorted(self.inputs) for word in ("--input", self._given(name))]
+        output = [] if self.output is None else ["--output", self.output]
+        profile_json = self.profile.model_dump_json()
+        return (*container_command(self.stage, profile_json, self.run_uri), *inputs, *output)
+
+    def _given(self, name: str) -> str:
+        return f"{name}={self.inputs[name]}"
+
     @property
     def folder(self) -> Path:
         """The run's folder on this machine."""
@@ -105,6 +119,9 @@ def run_step(order: StepOrder, say: Callable[[str], None]) -> Manifest:
     if published is not None and _is_current(published, order, sources):
         say(f"{order.stage}: kept {target.uri}  sha256:{published.content[:12]}")
         return published
+    if launches_ray(order.stage, order.profile.kubernetes) and not os.environ.get(DRIVER_VARIABLE):
+        _run_on_ray(order, say)
+        return _made(target)
     for name, place in sources.items():
         say(f"{order.stage}: reads {place.uri}")
         place.fetch(order.folder / link.inputs[name])
@@ -118,6 +135,29 @@ def run_step(order: StepOrder, say: Callable[[str], None]) -> Manifest:
         _NOTES, notes.read_bytes()
     )
     say(f"{order.stage}: wrote {target.uri}  sha256:{manifest.content[:12]}")
+    return manifest
+
+
+def _run_on_ray(order: StepOrder, say: Callable[[str], None]) -> None:
+    """Have the same command run by Ray, which fetches and publishes by itself.
+
+    Raises:
+        StepFailed: the driver failed, or this process was sent away.
+    """
+    from espalier.orchestration.ray_launcher import SentAway, run_on_ray
+
+    try:
+        status = run_on_ray(order.command(), order.profile.kubernetes, os.environ, say)
+    except SentAway as reason:
+        raise StepFailed(order.stage, 128 + reason.number) from reason
+    if not status.has_succeeded:
+        raise StepFailed(order.stage, _DRIVER_FAILED)
+
+
+def _made(target: Place) -> Manifest:
+    manifest = target.manifest()
+    if manifest is None:
+        raise EspalierError(f"{target.uri}: the RayJob succeeded and has published nothing there")
     return manifest
 
 

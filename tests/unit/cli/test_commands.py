@@ -28,11 +28,24 @@ FROZEN = {
     "serve": {"MODEL", "--host", "--port", "--profile", "--set", "--runs"},
     "check-queries": {"FILE", "--json"},
     "draw-questions": {
-        "KNOWLEDGE", "--out", "--count", "--split", "--processes", "--profile",
-    },  # fmt: skip
+        "KNOWLEDGE",
+        "--out",
+        "--count",
+        "--split",
+        "--processes",
+        "--profile",
+    },
     "compile": {"--out", "--profile", "--set", "--image"},
+    "submit": {"--profile", "--set", "--name", "--json"},
     "step": {"STAGE", "--run", "--profile", "--input", "--output", "--workspace"},
     "doctor": {"--runs", "--json"},
+}
+FROZEN_SCHEDULE = {
+    "create": {"NAME", "--cron", "--profile", "--set", "--start", "--end"},
+    "list": {"--profile", "--set", "--json"},
+    "pause": {"NAME", "--profile", "--set"},
+    "resume": {"NAME", "--profile", "--set"},
+    "delete": {"NAME", "--profile", "--set"},
 }
 
 
@@ -47,14 +60,16 @@ def parameters(command):
 def test_commands_and_their_options_are_those_that_scripts_rely_on():
     import typer
 
-    commands = typer.main.get_command(command_line()).commands
+    commands = dict(typer.main.get_command(command_line()).commands)
+    group = commands.pop("schedule").commands
     assert {name: parameters(command) for name, command in commands.items()} == FROZEN
     assert list(commands) == list(FROZEN)
+    assert {name: parameters(command) for name, command in group.items()} == FROZEN_SCHEDULE
 
 
-@pytest.mark.parametrize("command", FROZEN)
+@pytest.mark.parametrize("command", [*FROZEN, *(f"schedule {name}" for name in FROZEN_SCHEDULE)])
 def test_every_command_shows_an_example(espalier, command):
-    result = espalier(command, "--help")
+    result = espalier(*command.split(), "--help")
     assert result.exit_code == 0
     assert f"Examples:\n    espalier {command}" in result.output
 

@@ -51,6 +51,7 @@ RAY_JOB = record(
         # without it Kueue refuses the job
         "shutdownAfterJobFinishes": {"const": True},
     },
+    entrypointNumGpus={"type": "number", "minimum": 0},
     submissionMode=one_of("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"),
     ttlSecondsAfterFinished=COUNT,
     activeDeadlineSeconds={"type": "integer", "minimum": 1},

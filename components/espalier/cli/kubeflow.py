@@ -1,0 +1,158 @@
+"""submit; schedule create, list, pause, resume, delete."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from espalier.cli.app import app, examples, print_json
+from espalier.cli.options import JsonOption, ProfileOption, SetOption
+
+if TYPE_CHECKING:
+    from espalier.config import KubeflowConfig
+    from espalier.orchestration.kubeflow_api import KubeflowApi
+    from espalier.orchestration.schedules import Schedule
+
+schedule = typer.Typer(
+    name="schedule", help="Runs that Kubeflow starts by the clock.", no_args_is_help=True
+)
+app.add_typer(schedule)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule, or its id.")]
+
+
+@app.command(
+    epilog=examples(
+        "espalier submit --profile laptop",
+        "espalier submit --profile my/cluster.toml --set seed=3 --name r18 --json",
+        "KF_PIPELINES_ENDPOINT=http://localhost:8888 espalier submit --profile smoke",
+    )
+)
+def submit(
+    *,
+    profile: ProfileOption = "laptop",
+    set_: SetOption = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Of the run; default: the profile's.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start one run on Kubeflow Pipelines and print its id.
+
+    The pipeline is compiled with the profile's section [kubernetes] and uploaded as a version named
+    after its content, once. Server and token: kubernetes.kubeflow.endpoint and .token_file, or
+    KF_PIPELINES_ENDPOINT and KF_PIPELINES_TOKEN.
+    """
+    from espalier.orchestration.submitting import submit as submitted
+
+    with _connected(profile, set_) as (api, _):
+        run_id = submitted(api, name, profile, set_ or ())
+        if as_json:
+            print_json({"run_id": run_id, "url": f"{api.endpoint}/#/runs/details/{run_id}"})
+        else:
+            typer.echo(run_id)
+
+
+@schedule.command(
+    epilog=examples(
+        "espalier schedule create nightly --cron '0 0 3 * * *' --profile laptop",
+        "espalier schedule create weekly --cron '0 30 4 * * MON' --profile my/cluster.toml "
+        "--start 2026-03-02T00:00:00Z --end 2026-09-01T00:00:00Z",
+    )
+)
+def create(
+    *,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule; not taken yet.")],
+    cron: Annotated[
+        str, typer.Option("--cron", help="Six fields: second minute hour day month weekday (UTC).")
+    ],
+    profile: ProfileOption = "laptop",
+    set_: SetOption = None,
+    start: Annotated[str | None, typer.Option("--start", help="Not before; ISO 8601.")] = None,
+    end: Annotated[str | None, typer.Option("--end", help="Not after; ISO 8601.")] = None,
+) -> None:
+    """Make a schedule and print its id.
+
+    One run at a time, and none for times that were missed.
+    """
+    from espalier.orchestration.schedules import When
+    from espalier.orchestration.schedules import create as created
+
+    with _connected(profile, set_) as (api, _):
+        typer.echo(created(api, name, When(cron, start, end), profile, set_ or ()))
+
+
+@schedule.command(
+    name="list", epilog=examples("espalier schedule list", "espalier schedule list --json")
+)
+def list_(
+    *, profile: ProfileOption = "laptop", set_: SetOption = None, as_json: JsonOption = False
+) -> None:
+    """List the schedules."""
+    from espalier.orchestration.results import aligned
+    from espalier.orchestration.schedules import schedules
+
+    with _connected(profile, set_) as (api, kubeflow):
+        found = schedules(api, kubeflow)
+    if as_json:
+        print_json([one._asdict() for one in found])
+    elif found:
+        rows = [
+            {"name": one.name, "status": one.status, "cron": one.cron, "id": one.id}
+            for one in found
+        ]
+        typer.echo(aligned(rows))
+
+
+@schedule.command(epilog=examples("espalier schedule pause nightly"))
+def pause(*, name: NameArgument, profile: ProfileOption = "laptop", set_: SetOption = None) -> None:
+    """Start no more runs; one that runs goes on."""
+    from espalier.orchestration import schedules
+
+    _changed(schedules.pause, name, profile, set_ or ())
+
+
+@schedule.command(epilog=examples("espalier schedule resume nightly"))
+def resume(
+    *, name: NameArgument, profile: ProfileOption = "laptop", set_: SetOption = None
+) -> None:
+    """Start runs again, from the next time on."""
+    from espalier.orchestration import schedules
+
+    _changed(schedules.resume, name, profile, set_ or ())
+
+
+@schedule.command(epilog=examples("espalier schedule delete nightly"))
+def delete(
+    *, name: NameArgument, profile: ProfileOption = "laptop", set_: SetOption = None
+) -> None:
+    """Delete the schedule; runs that it started stay."""
+    from espalier.orchestration import schedules
+
+    _changed(schedules.delete, name, profile, set_ or ())
+
+
+def _changed(
+    change: Callable[[KubeflowApi, KubeflowConfig, str], Schedule],
+    name: str,
+    profile: str,
+    overrides: Sequence[str],
+) -> None:
+    with _connected(profile, overrides) as (api, kubeflow):
+        typer.echo(change(api, kubeflow, name).id)
+
+
+@contextmanager
+def _connected(
+    profile: str, overrides: Sequence[str] | None
+) -> Iterator[tuple[KubeflowApi, KubeflowConfig]]:
+    from espalier.orchestration.kubeflow_api import KubeflowApi
+    from espalier.steps.profiles import named_profile
+
+    kubeflow = named_profile(profile, overrides or ()).kubernetes.kubeflow
+    with KubeflowApi(kubeflow, os.environ) as api:
+        yield api, kubeflow
