@@ -14,6 +14,7 @@ from espalier.config.cluster import (
     SandboxPodsConfig,
     Toleration,
 )
+from espalier.config.curation import CurationConfig
 from espalier.config.data import (
     KnowledgeConfig,
     SearchConfig,
@@ -57,6 +58,7 @@ __all__ = [
     "AsynchronousConfig",
     "ContinuedPretrainingConfig",
     "ControllerConfig",
+    "CurationConfig",
     "CurriculumConfig",
     "EndpointConfig",
     "EnvironmentConfig",

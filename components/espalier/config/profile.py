@@ -18,6 +18,7 @@ from espalier.config.agent_texts import (
     TeacherConfig,
 )
 from espalier.config.cluster import KubernetesConfig
+from espalier.config.curation import CurationConfig
 from espalier.config.data import (
     KnowledgeConfig,
     SearchConfig,
@@ -43,7 +44,7 @@ from espalier.config.training import TrainingConfig
 STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
     "ingest": ("knowledge", "splits", "environment"),
     "synthesize": ("environment", "search", "synthesis", "agent_texts", "teacher"),
-    "validate": ("environment", "validation"),
+    "validate": ("environment", "validation", "curation"),
     "prepare_policy": (
         "policy", "environment", "episode", "search", "training.micro_batch_tokens",
         "training.device", "training.precision", "training.activation_checkpointing",
@@ -85,6 +86,7 @@ class Profile(Section):
     agent_texts: AgentTextsConfig = AgentTextsConfig()
     teacher: TeacherConfig = TeacherConfig()
     validation: ValidationConfig = ValidationConfig()
+    curation: CurationConfig = CurationConfig()
     policy: PolicyConfig = PolicyConfig()
     episode: EpisodeConfig = EpisodeConfig()
     rollout: RolloutConfig = RolloutConfig()

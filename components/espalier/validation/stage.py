@@ -19,14 +19,16 @@ from espalier.artifacts import (
     open_artifact,
     publishing,
 )
-from espalier.config import Profile, PythonMathConfig, ValidationConfig
+from espalier.config import Profile, PythonMathConfig, ValidationConfig, external_inputs
 from espalier.environments import parser_of
-from espalier.rollout.trajectory import Trajectory, read_trajectories, write_trajectories
-from espalier.tasks import AgentText, read_agent_texts, read_tasks, write_agent_texts, write_tasks
+from espalier.rollout.trajectory import write_trajectories
+from espalier.tasks import write_agent_texts, write_tasks
+from espalier.validation.curating import curate, write_curation
 from espalier.validation.judge import judge
+from espalier.validation.material import TEXT_FILES, Material, read_material
 from espalier.validation.report import describe, write_report
 from espalier.validation.suites import SPLITS, task_suite, text_suite, trajectory_suite
-from espalier.validation.task_columns import EntitySplits, SplitTask, task_columns
+from espalier.validation.task_columns import EntitySplits, task_columns
 from espalier.validation.text_columns import HiddenNames, text_columns
 from espalier.validation.trajectory_columns import trajectory_columns
 from espalier.validation.verdict import Verdict
@@ -34,29 +36,12 @@ from espalier.validation.verdict import Verdict
 FAILED_NAME = "validation_failed"
 """Where the report of a stopped run stands, beside the artifact that was not published."""
 
-TEXT_FILES = ("agent_texts.jsonl", "negatives.jsonl")
-"""What continued pre-training reads, and what the warm start does beside its demonstrations."""
-
 
 class Inputs(NamedTuple):
     """Artifacts that the stage reads."""
 
     knowledge: Path
     synthetic: Path
-
-
-class Material(NamedTuple):
-    """Tasks of every split, the teacher's trajectories, and the agent texts where there are any."""
-
-    tasks: list[SplitTask]
-    trajectories: list[Trajectory]
-    texts: list[AgentText]
-
-    def counts(self) -> dict[str, int]:
-        """Rows by file."""
-        by_split = {split: sum(t.file_split == split for t in self.tasks) for split in SPLITS}
-        texts = {"texts": len(self.texts)} if self.texts else {}
-        return {**by_split, "trajectories": len(self.trajectories), **texts}
 
 
 def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) -> Manifest:
@@ -68,17 +53,9 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
             `validation_failed/` beside `output_dir`, and nothing else is published.
     """
     started = time.perf_counter()
-    provenance = Provenance(
-        producer="validate",
-        config_digest=profile.stage_digest("validate"),
-        seed=profile.seed,
-        inputs={
-            "knowledge": open_artifact(inputs.knowledge).content,
-            "synthetic": open_artifact(inputs.synthetic).content,
-        },
-    )
+    provenance = _provenance(profile, inputs)
     entities = _entities(profile, inputs.knowledge)
-    material = _read(inputs.synthetic)
+    material = read_material(inputs.synthetic)
     with tracker.progress("expectations", total=2 + bool(material.texts)) as progress:
         verdicts = [_judge_tasks(material, entities, profile.validation)]
         progress.advance()
@@ -88,6 +65,8 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
             verdicts.append(_judge_texts(material, HiddenNames.load(inputs.knowledge)))
             progress.advance()
     accepted = _accepted(material, *verdicts)
+    curated = curate(accepted, profile.curation, profile.seed) if profile.curation.enabled else None
+    accepted = curated.material if curated else accepted
     limit = profile.validation.max_dropped_share
     faults = [fault for verdict in verdicts for fault in verdict.faults(limit)]
     faults += _emptied(material, accepted)
@@ -99,6 +78,8 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
         raise DataError(_stop_message(faults, failed_dir))
     with publishing(output_dir, provenance) as draft:
         _write(draft, accepted, inputs.synthetic)
+        if curated:
+            write_curation(draft.path, curated, inputs.knowledge)
         write_report(draft.path, report)
         _write_measurements(draft.path, time.perf_counter() - started)
     shutil.rmtree(failed_dir, ignore_errors=True)
@@ -106,14 +87,14 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
     return draft.published
 
 
-def _read(synthetic_dir: Path) -> Material:
-    tasks = [
-        SplitTask(split, task)
-        for split in SPLITS
-        for task in read_tasks(synthetic_dir / "tasks" / f"{split}.jsonl")
-    ]
-    texts = [text for name in TEXT_FILES for text in read_agent_texts(synthetic_dir / name)]
-    return Material(tasks, read_trajectories(synthetic_dir / "trajectories.parquet"), texts)
+def _provenance(profile: Profile, inputs: Inputs) -> Provenance:
+    contents = {name: open_artifact(path).content for name, path in inputs._asdict().items()}
+    return Provenance(
+        producer="validate",
+        config_digest=profile.stage_digest("validate"),
+        seed=profile.seed,
+        inputs=contents | external_inputs(profile, "validate"),
+    )
 
 
 def _judge_tasks(material: Material, entities: EntitySplits, config: ValidationConfig) -> Verdict:

@@ -13,6 +13,7 @@ OTHER_VALUES = {
     "teacher": {"mistake_share": 0.1},
     "validation": {"max_turns": 5},
     "environment": {"name": "python_math"},
+    "curation": {"min_words": 2},
     "policy": {"prestage": {"steps": 7}},
     "episode": {"max_turns": 3},
     "rollout": {"max_rows": 8},

@@ -1,0 +1,119 @@
+"""Curation of what the expectations accept: training questions and agent texts.
+
+Dev and held-out tasks stay as they are: what is measured must not depend on what is trained on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from espalier.config import CurationConfig
+from espalier.curation import (
+    Contamination,
+    Dropped,
+    Row,
+    benchmark_texts,
+    dataset_card,
+    diversity,
+    mixed,
+    screened,
+)
+from espalier.tasks import AgentText, Task
+from espalier.validation.material import Material
+
+_ATTRIBUTION = "attribution.txt"
+
+
+class Curated(NamedTuple):
+    """What is left, and what a reader should know of it."""
+
+    material: Material
+    report: dict[str, dict[str, object]]
+
+
+def curate(material: Material, config: CurationConfig, seed: int) -> Curated:
+    """Leave out what is unfit, and mix the agent texts by their weights.
+
+    A trajectory or text goes with its task.
+
+    Raises:
+        DataError: a benchmark that the profile names cannot be read.
+    """
+    benchmarks = {name: list(benchmark_texts(path)) for name, path in config.benchmarks.items()}
+    contamination = Contamination(benchmarks, config.contamination_words)
+    training = [task for split, task in material.tasks if split == "train"]
+    questions = [Row(task.task_id, task.question) for task in training]
+    unfit = screened(questions, config, contamination)
+    gone = {dropped.row_id for dropped in unfit}
+    tied = [text for text in material.texts if text.task_id not in gone]
+    unfit_texts = screened([Row(t.text_id, t.words) for t in tied], config, contamination)
+    gone_texts = {dropped.row_id for dropped in unfit_texts}
+    fit = [text for text in tied if text.text_id not in gone_texts]
+    left = Material(
+        tasks=[t for t in material.tasks if t.file_split != "train" or t.task.task_id not in gone],
+        trajectories=[t for t in material.trajectories if t.task_id not in gone],
+        texts=_mixed(fit, config, seed),
+    )
+    report = _report(left, (training, unfit), (material.texts, unfit_texts))
+    report["benchmarks"] = {name: len(texts) for name, texts in benchmarks.items()}
+    return Curated(left, report)
+
+
+def write_curation(directory: Path, curated: Curated, knowledge_dir: Path) -> None:
+    """Write curation.json, lineage.jsonl and the dataset card (CARD.md)."""
+    text = json.dumps(curated.report, indent=1, ensure_ascii=False)
+    (directory / "curation.json").write_text(text + "\n", encoding="utf-8")
+    with (directory / "lineage.jsonl").open("w", encoding="utf-8") as stream:
+        for row_id, sources in _lineage(curated.material):
+            stream.write(json.dumps({"row": row_id, "documents": list(sources)}) + "\n")
+    path = knowledge_dir / _ATTRIBUTION
+    attribution = path.read_text(encoding="utf-8") if path.is_file() else ""
+    (directory / "CARD.md").write_text(dataset_card(curated.report, attribution), "utf-8")
+
+
+def _mixed(texts: Sequence[AgentText], config: CurationConfig, seed: int) -> list[AgentText]:
+    by_kind: dict[str, list[AgentText]] = defaultdict(list)
+    for text in texts:
+        by_kind[text.kind].append(text)
+    kept = mixed(by_kind, config.weights, seed)
+    ids = {text.text_id for rows in kept.values() for text in rows}
+    return [text for text in texts if text.text_id in ids]
+
+
+def _report(
+    left: Material,
+    questions: tuple[Sequence[Task], Sequence[Dropped]],
+    texts: tuple[Sequence[AgentText], Sequence[Dropped]],
+) -> dict[str, dict[str, object]]:
+    kept = [task for split, task in left.tasks if split == "train"]
+    return {
+        "training_questions": _filtered(len(questions[0]), len(kept), questions[1]),
+        "agent_texts": _filtered(len(texts[0]), len(left.texts), texts[1]),
+        "kinds_of_text": dict(sorted(Counter(text.kind for text in left.texts).items())),
+        "difficulty": dict(sorted(Counter(f"{task.metadata.hops} hops" for task in kept).items())),
+        "families": dict(sorted(Counter(task.metadata.family for task in kept).items())),
+        "diversity_of_questions": dict(diversity(task.question for task in kept)),
+        "diversity_of_texts": dict(diversity(text.words for text in left.texts)),
+    }
+
+
+def _filtered(before: int, after: int, dropped: Sequence[Dropped]) -> dict[str, object]:
+    reasons = Counter(row.reason for row in dropped)
+    return {
+        "before": before,
+        "after": after,
+        **dict(sorted(reasons.items())),
+        "dropped_rows": [row._asdict() for row in dropped],
+    }
+
+
+def _lineage(material: Material) -> Iterable[tuple[str, tuple[str, ...]]]:
+    """Every row and the documents that it was made from."""
+    for _, task in material.tasks:
+        yield task.task_id, task.metadata.evidence
+    for text in material.texts:
+        yield text.text_id, text.sources
