@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
-_STATUS_FIELDS = ("PPid", "Threads", "RssAnon", "RssShmem", "VmData")
+_STATUS_FIELDS = ("PPid", "Threads", "RssAnon", "RssShmem", "VmData", "VmRSS")
 _KIB = 1024
 _ALL_USERS = "4294967295"
 """How many uid_map shows where there is no user namespace but the machine's."""
@@ -84,10 +84,13 @@ def _process(pid: int) -> Process | None:
     if named.get("State", "Z").split()[0] in "ZX":
         return None
     values = {name: int(named.get(name, "0").split()[0]) for name in _STATUS_FIELDS}
+    held = values["RssAnon"] + values["RssShmem"]
+    if "RssAnon" not in named:  # gVisor does not tell memory apart from files
+        held = min(values["VmRSS"], values["VmData"])
     return Process(
         pid=pid,
         parent=values["PPid"],
         threads=values["Threads"],
-        held_bytes=_KIB * (values["RssAnon"] + values["RssShmem"]),
+        held_bytes=_KIB * held,
         data_bytes=_KIB * values["VmData"],
     )

@@ -22,8 +22,9 @@ from typing import NoReturn
 from sandboxd import kernel, runner
 
 READY = b"ready"
-_SOONER_THAN_SANDBOXD = b"500"
+_SOONER_THAN_SANDBOXD = 500
 """To be killed when memory runs out; forks inherit it, and the largest of them goes first."""
+_MOST_SCORE = 1000
 _ALL_DESCRIPTORS = 2**20
 ORDER = ("orders", "stdin", "stdout", "stderr", "report", "control")
 """Descriptors of one message; `control` only for a session."""
@@ -33,8 +34,7 @@ def main(arguments: Sequence[str]) -> None:
     """Import the modules that are here, then fork until the channel closes."""
     os.setsid()
     os.closerange(int(arguments[0]) + 1, _ALL_DESCRIPTORS)  # the sandbox's own socket among them
-    with open("/proc/self/oom_score_adj", "wb") as score:
-        score.write(_SOONER_THAN_SANDBOXD)
+    _go_before_sandboxd()
     kernel.hide_memory()
     kernel.die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -49,6 +49,13 @@ def main(arguments: Sequence[str]) -> None:
         channel.send(READY)
         while _serve(channel):
             pass
+
+
+def _go_before_sandboxd() -> None:
+    """Raise what a pod may have high already: to lower it would take a capability."""
+    with open("/proc/self/oom_score_adj", "r+b", buffering=0) as score:
+        raised = min(int(score.read()) + _SOONER_THAN_SANDBOXD, _MOST_SCORE)
+        score.write(str(raised).encode())
 
 
 def _serve(channel: socket.socket) -> bool:

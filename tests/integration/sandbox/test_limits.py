@@ -54,6 +54,13 @@ time.sleep(20)
     assert result.duration_s < 10
 
 
+def test_programs_go_before_the_server_where_memory_runs_out(run, sandbox):
+    look = "print(*(open(f'/proc/{p}/oom_score_adj').read().strip() for p in ('1', 'self')))"
+    for ask in (sandbox.exec(["python", "-c", look]), sandbox.run_python(look)):
+        server, program = map(int, run(ask).stdout.split())
+        assert program > server
+
+
 def test_a_run_can_be_given_less_memory_than_the_sandbox_has(run, sandbox):
     less = replace(LIMITS, memory_bytes=64 * 2**20)
     code = f"b'x' * {100 * 2**20}; print('had it')"

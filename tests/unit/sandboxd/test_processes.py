@@ -1,0 +1,48 @@
+"""Processes, from what /proc says of them."""
+
+import pytest
+
+from sandboxd import processes
+
+_LINUX = """Name:\tpython
+State:\tS (sleeping)
+PPid:\t1
+VmRSS:\t   30000 kB
+RssAnon:\t   20000 kB
+RssFile:\t   10000 kB
+RssShmem:\t     500 kB
+VmData:\t   60000 kB
+Threads:\t3
+"""
+_GVISOR = """Name:\tpython
+State:\tS (sleeping)
+PPid:\t1
+VmSize:\t90000 kB
+VmRSS:\t30000 kB
+VmData:\t25000 kB
+Threads:\t3
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "held_kb"),
+    [(_LINUX, 20_500), (_GVISOR, 25_000), (_GVISOR.replace("25000", "99000"), 30_000)],
+)
+def test_memory_is_what_is_no_file_as_far_as_the_kernel_tells(
+    monkeypatch, tmp_path, status, held_kb
+):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status").write_text(status, encoding="ascii")
+    monkeypatch.setattr(processes, "_PROC", tmp_path)
+    (found,) = processes.snapshot().values()
+    assert (found.pid, found.parent, found.threads) == (7, 1, 3)
+    assert found.held_bytes == 1024 * held_kb
+
+
+def test_what_has_ended_is_no_process(monkeypatch, tmp_path):
+    for pid, state in (("7", "Z (zombie)"), ("8", "X (dead)")):
+        (tmp_path / pid).mkdir()
+        text = _LINUX.replace("S (sleeping)", state)
+        (tmp_path / pid / "status").write_text(text, encoding="ascii")
+    monkeypatch.setattr(processes, "_PROC", tmp_path)
+    assert processes.snapshot() == {}
