@@ -97,6 +97,10 @@ class CurriculumConfig(Section):
     """Optimizer steps between refreshes of the band from the rollouts of training itself."""
     explore_share: float = Field(default=0.15, ge=0, le=1)
     """Share of a step's tasks drawn from outside the kept band, so that it can be refreshed."""
+    preference: Literal["even", "r_zero", "absolute_zero", "absolute_zero_code"] = "even"
+    """Which tasks of the band are drawn more often: none, those solved every other time (R-Zero's
+    reward of a challenger), or the hard ones (Absolute Zero's; in the public code not those that
+    nobody solved). The weight of a task follows its pass rate as training goes on."""
 
     @property
     def active_screening(self) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from espalier.config import CurriculumConfig
+from espalier.curriculum.learnability import LEARNABILITY
 from espalier.tasks import Task
 
 _PRIOR_ATTEMPTS = 2.0
@@ -81,15 +82,30 @@ class TaskPool:
         """Draw `count` distinct tasks (fewer where the pool is smaller), none of `without`."""
         used = set(without)
         drawn: list[str] = []
+        weights = self._weights()
         while len(drawn) < count and len(used) < len(self._tasks):
             outside = self._others and rng.random() < self._config.explore_share
             source = self._others if outside else self._kept
             candidates = source if any(t not in used for t in source) else list(self._tasks)
-            task_id = candidates[rng.randrange(len(candidates))]
+            if weights and candidates is self._kept:
+                task_id = _preferred(candidates, weights, used, rng)
+            else:
+                task_id = candidates[rng.randrange(len(candidates))]
             if task_id not in used:
                 used.add(task_id)
                 drawn.append(task_id)
         return [self._tasks[task_id] for task_id in drawn]
+
+    def _weights(self) -> dict[str, float]:
+        """Of the kept tasks, by the profile's preference; none where all count alike.
+
+        From the present estimates alone, so that a resumed run draws as an unbroken one.
+        """
+        if self._config.preference == "even":
+            return {}
+        rates = self.estimates()
+        weigh = LEARNABILITY[self._config.preference]
+        return {task_id: weigh(rates[task_id]) for task_id in self._kept}
 
     def state(self) -> dict[str, list[float]]:
         """What a checkpoint keeps; `restore` takes it back."""
@@ -107,3 +123,12 @@ class TaskPool:
     def kept_ids(self) -> list[str]:
         """Ids of the tasks inside the band."""
         return list(self._kept)
+
+
+def _preferred(
+    candidates: Sequence[str], weights: Mapping[str, float], used: set[str], rng: random.Random
+) -> str:
+    """One that is not used, by weight; evenly where no weight is left among them."""
+    free = [task_id for task_id in candidates if task_id not in used]
+    total = sum(weights[task_id] for task_id in free)
+    return rng.choices(free, [weights[t] for t in free] if total > 0 else None)[0]
