@@ -19,8 +19,11 @@ from espalier.serving.engine_thread import EngineThread
 from espalier.serving.growing_text import Decodes
 from espalier.serving.metrics import Metrics
 from espalier.serving.planning import Plan
-from espalier.serving.refusal import Refusal
+from espalier.serving.refusal import CLIENT_GONE, Refusal
 from espalier.serving.writing import Event, write_all
+
+_LAST_WORDS_S = 1.0
+"""Beyond an answer's own time: what tells that it is over has to be sent as well."""
 
 
 @dataclass(slots=True)
@@ -105,14 +108,20 @@ class StreamedAnswer(Response):
         self._route = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send; the places are given back however it ends."""
-        metrics = self._answering.metrics
+        """Send; the places are given back however it ends.
+
+        A client that stays and does not read is left as well, when its time is over.
+        """
+        metrics, status = self._answering.metrics, 200
         with self._places:
             try:
-                await while_connected(receive, self._send_all(send))
-                metrics.count_request(self._route, 200)
+                async with asyncio.timeout(self._answering.timeout_s + _LAST_WORDS_S):
+                    await while_connected(receive, self._send_all(send))
             except Refusal as refusal:  # the client left: nobody is there to be told
-                metrics.count_request(self._route, refusal.status)
+                status = refusal.status
+            except TimeoutError:
+                status = CLIENT_GONE
+            metrics.count_request(self._route, status)
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})

@@ -133,11 +133,12 @@ class Endpoint:
         body = await read_body(http, self._config)
         began_s = time.perf_counter()
         policy, asked = self._ready_policy(), parse(body, kind)
-        planned = await asyncio.get_running_loop().run_in_executor(
-            self._planner, plan, asked, policy, self._config, self._new_seed
-        )
         with ExitStack() as places:
-            places.enter_context(self._admission.hold(len(planned.orders)))
+            places.enter_context(self._admission.hold(1))  # planning is not to pile up either
+            planned = await asyncio.get_running_loop().run_in_executor(
+                self._planner, plan, asked, policy, self._config, self._new_seed
+            )
+            places.enter_context(self._admission.hold(len(planned.orders) - 1))
             answering = self._answering(asked, planned, policy, began_s)
             if asked.stream:
                 return StreamedAnswer(answering, places.pop_all(), _route(http))

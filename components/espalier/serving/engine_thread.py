@@ -37,9 +37,15 @@ class EngineThread:
         self._writers: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Return once answers can be written."""
+        """Return once answers can be written.
+
+        Raises:
+            EngineError: the engine cannot begin to serve.
+        """
         self._thread.start()
         self._started.wait()
+        if self._failure is not None:
+            raise EngineError(f"the engine did not start: {self._failure}") from self._failure
 
     def stop(self) -> None:
         """End what is being written, and the thread."""
@@ -81,8 +87,14 @@ class EngineThread:
             writing.cancel()
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._serve())
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._serve())
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._started.set()
 
     async def _serve(self) -> None:
         async with self._engine.serving():

@@ -23,7 +23,10 @@ class Probes(Protocol):
 
 
 class Follower:
-    """Lets the serving Deployment follow the alias `champion` of one model."""
+    """Lets the serving Deployment follow the alias `champion` of one model.
+
+    Everything is told before it is done or remembered: what fails half-way is told and done again.
+    """
 
     def __init__(
         self,
@@ -53,6 +56,7 @@ class Follower:
         self._health_attempts = health_attempts
         self._faults_in_a_row = 0
         self._last_said = ""
+        self._last_refused = ""
 
     def step(self) -> Step:
         """Look, decide and act once.
@@ -84,9 +88,11 @@ class Follower:
             f"{champion.model}/{champion.version} is @champion and is not served: it carries "
             f"neither a gate pass nor a forced promotion's reason (gate: {champion.gate})"
         )
-        self._say(note)
-        self._cluster.record("Refused", note, state, warns=True)
-        self._registry.mark(champion.version, REFUSED, "no gate pass and no forced reason")
+        if note != self._last_refused:
+            self._say(note)
+            self._cluster.record("Refused", note, state, warns=True)
+            self._registry.mark(champion.version, REFUSED, "no gate pass and no forced reason")
+            self._last_refused = note
 
     def _roll(self, version: str, why: str, state: RolloutState) -> None:
         """Whatever is rolled to may lead at this moment, a former version as well."""
@@ -96,12 +102,12 @@ class Follower:
             return
         note = f"rolling {self._model} from {state.asked or 'nothing'} to {version}: {why}"
         self._say(note)
+        self._cluster.record("Rolling", note, state, warns=False)
         self._cluster.apply(
             served_version(
                 self._model, version, policy_digest=target.policy_digest, namespace=self._namespace
             )
         )
-        self._cluster.record("Rolling", note, state, warns=False)
 
     def _check_health(self, champion: Champion, state: RolloutState) -> None:
         fault = self._probe.fault(champion.version)
@@ -109,9 +115,9 @@ class Follower:
             self._faults_in_a_row = 0
             note = f"{champion.model}/{champion.version} is served ({champion.gate})"
             self._say(note)
-            self._cluster.remember(state.memory.with_success(champion.version), state)
             self._cluster.record("Served", note, state, warns=False)
             self._registry.mark(champion.version, SERVED, champion.gate)
+            self._cluster.remember(state.memory.with_success(champion.version), state)
             return
         self._faults_in_a_row += 1
         self._say(f"probe {self._faults_in_a_row} of {self._health_attempts}: {fault}")
@@ -124,9 +130,9 @@ class Follower:
         why = f"{reason} ({told})" if told else reason
         note = f"{champion.model}/{champion.version} could not be served: {why}"
         self._say(note)
-        self._cluster.remember(state.memory.with_failure(champion.promotion, why), state)
         self._cluster.record("RolloutFailed", note, state, warns=True)
         self._registry.mark(champion.version, FAILED, why)
+        self._cluster.remember(state.memory.with_failure(champion.promotion, why), state)
 
     def _say(self, what: str) -> None:
         """Log a thing once, and not with every look."""

@@ -28,7 +28,9 @@ class HealthProbe:
         reference = version_reference(self._model, version)
         asked = {"model": reference, "prompt": [0], "max_tokens": 1, "temperature": 0.0}
         try:
-            answer = httpx2.post(f"{self._url}/v1/completions", json=asked, timeout=_TIMEOUT_S)
+            answer = httpx2.post(
+                f"{self._url}/v1/completions", json=asked, timeout=_TIMEOUT_S, trust_env=False
+            )
         except httpx2.HTTPError as error:
             return f"{self._url} does not answer ({type(error).__name__})"
         if answer.status_code != httpx2.codes.OK:

@@ -22,6 +22,7 @@ from pydantic_core import from_json
 
 from espalier.serving.refusal import Refusal
 
+_LEAST_TEMPERATURE = 0.01
 _MAX_STOPS = 16
 _SAYS_NOTHING = frozenset(
     {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}
@@ -103,6 +104,7 @@ class _Request(_Part):
     model: str = Field(min_length=1, max_length=256)
     max_tokens: int | None = Field(default=None, ge=1)
     temperature: float = Field(default=1.0, ge=0, le=2)
+    """Below 0.01 it is 0: logits divided by less may exceed what single precision holds."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=-1, lt=1 << 31)
     """Of the likeliest tokens; 0 and -1 draw from all."""
@@ -118,6 +120,11 @@ class _Request(_Part):
     """Whether the answer has the prompt's and its own token ids, as the policy saw them."""
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
+
+    @field_validator("temperature")
+    @classmethod
+    def _is_zero_where_it_is_next_to_it(cls, temperature: float) -> float:
+        return temperature if temperature >= _LEAST_TEMPERATURE else 0.0
 
     @model_validator(mode="after")
     def _only_a_stream_has_stream_options(self) -> Self:

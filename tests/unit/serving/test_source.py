@@ -84,3 +84,8 @@ def test_without_a_registry_none_is_made(tmp_path):
     with pytest.raises(ServingError, match="no registry here"):
         registry_uri(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_that_the_environment_names_is_the_registry(bench, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", bench.target.uri)
+    assert registry_uri(tmp_path) == bench.target.uri
