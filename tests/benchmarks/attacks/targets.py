@@ -63,7 +63,7 @@ def planted() -> Iterator[dict[str, object]]:
         (folder / "planted").write_text("a secret of the machine", encoding="ascii")
         abstract = f"\0espalier-attacked-{os.getpid()}"
         held.enter_context(_answering(socket.AF_UNIX, abstract))
-        mark = f"600.{os.getpid()}"
+        mark = f"86400.{os.getpid()}"
         sleeper = held.enter_context(subprocess.Popen(["sleep", mark]))
         held.callback(sleeper.kill)
         found: dict[str, object] = {
