@@ -1,0 +1,87 @@
+"""Writes what each layer of an image installs; run by components/Dockerfile, without espalier.
+
+    torch.txt         torch and what it needs, every one pinned: gigabytes that seldom change
+    libraries.txt     what espalier depends on by itself
+    constraints.txt   the pins of those, without tools of development
+
+A layer is built anew when the file that it copies has changed: another linter, or another version
+of a small library, must not move torch again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+TORCH = re.compile(
+    r"(torch|filelock|fsspec|jinja2|markupsafe|mpmath|networkx|setuptools|sympy|typing-extensions)"
+)
+"""torch with its dependencies, from its own metadata; setuptools is one of them."""
+CUDA = re.compile(r"(nvidia-.*|cuda-.*|triton)")
+"""What torch needs besides where it computes on GPUs; builds for CPUs do without."""
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def layers(
+    pyproject: str, constraints: str, extras: Sequence[str], *, cuda: bool
+) -> dict[str, str]:
+    """Contents of the three files, by name.
+
+    Args:
+        pyproject: text of pyproject.toml.
+        constraints: text of constraints.txt.
+        extras: of the project that the image needs.
+        cuda: whether torch is the build for GPUs.
+    """
+    project = tomllib.loads(pyproject)["project"]
+    optional = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *(line for name in extras for line in optional[name])]
+    tools = {_name(line) for line in optional["dev"]} - {_name(line) for line in wanted}
+    pins = [line for line in constraints.splitlines() if _NAME.match(line)]
+    torch = [line for line in pins if _is_torchs(line, cuda=cuda)]
+    rest = [line for line in pins if _name(line) not in tools and line not in torch]
+    if not cuda:
+        rest = [line for line in rest if not CUDA.fullmatch(_name(line))]
+    libraries = [line for line in wanted if _name(line) != "torch"]
+    return {
+        "torch.txt": _text(torch),
+        "libraries.txt": _text(libraries),
+        "constraints.txt": _text([*torch, *rest]),
+    }
+
+
+def _is_torchs(line: str, *, cuda: bool) -> bool:
+    name = _name(line)
+    return bool(TORCH.fullmatch(name) or (cuda and CUDA.fullmatch(name)))
+
+
+def _name(line: str) -> str:
+    """Of a requirement, in the one spelling of an index."""
+    match = _NAME.match(line)
+    assert match is not None, f"{line!r} is no requirement"
+    return re.sub(r"[-_.]+", "-", match[0]).lower()
+
+
+def _text(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in sorted(lines))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the files of one image."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--source", type=Path, required=True, help="of pyproject and constraints")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--extra", action="append", default=[])
+    parser.add_argument("--cuda", action="store_true")
+    given = parser.parse_args(arguments)
+    texts = [(given.source / name).read_text() for name in ("pyproject.toml", "constraints.txt")]
+    given.out.mkdir(parents=True, exist_ok=True)
+    for name, text in layers(*texts, given.extra, cuda=given.cuda).items():
+        (given.out / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""What building the images would do, read off the Dockerfile; no image is built here."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from espalier.config import RayConfig
+from espalier.manifests.pods import USER
+from espalier.steps import determinism
+
+ROOT = Path(__file__).parents[3]
+DOCKERFILE = ROOT / "components" / "Dockerfile"
+SCRIPT = ROOT / "components" / "image_requirements.py"
+TARGETS = ("cpu", "train", "rollout")
+STEP_TARGETS = ("cpu", "train")
+SECRETIVE = re.compile(r"token(?!izers)|passw|secret|credential|api_?key|index_url", re.IGNORECASE)
+
+
+def instructions(text):
+    """(keyword, rest) of each instruction, comments gone and continued lines joined."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
+    return [tuple(line.split(maxsplit=1)) for line in joined.splitlines() if line.strip()]
+
+
+def stages():
+    """Instructions by stage, each with what its base stages did first."""
+    found, name = {}, None
+    for keyword, rest in instructions(DOCKERFILE.read_text()):
+        if keyword == "FROM":
+            base, _, name = rest.partition(" AS ")
+            found[name] = [("FROM", base), *found.get(base, [])]
+        elif name is not None:
+            found[name].append((keyword, rest))
+    return found
+
+
+def position(stage, pattern):
+    (number,) = (n for n, (_, rest) in enumerate(stages()[stage]) if re.search(pattern, rest))
+    return number
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_ends_as_a_user_that_the_kubelet_can_see_is_not_root(target):
+    users = [rest for keyword, rest in stages()[target] if keyword == "USER"]
+    assert users == [f"{USER}:{USER}"]
+    after = [keyword for keyword, _ in stages()[target]][-2:]
+    assert after == ["ENTRYPOINT", "CMD"]
+
+
+@pytest.mark.parametrize("target", STEP_TARGETS)
+def test_what_changes_often_comes_last(target):
+    torch = position(target, r"pip install .*--requirement \S+torch\.txt")
+    libraries = position(target, r"pip install .*libraries\.txt")
+    code = position(target, r"pip install .*\.whl")
+    assert torch < libraries < code
+    assert not any(keyword == "RUN" for keyword, _ in stages()[target][code + 1 :])
+
+
+@pytest.mark.parametrize("target", STEP_TARGETS)
+def test_the_layer_of_a_change_of_code_brings_the_code_alone(target):
+    copied = [rest for keyword, rest in stages()[target] if keyword in ("COPY", "ADD")]
+    assert copied == [
+        f"--from=requirements /{target}/torch.txt /requirements/",
+        f"--from=requirements /{target}/libraries.txt /{target}/constraints.txt /requirements/",
+        "--from=wheel /wheels /wheels",
+    ]
+    (install,) = (rest for _, rest in stages()[target] if ".whl" in rest)
+    assert "--no-deps" in install
+    assert "--no-index" in install
+
+
+def test_layers_are_copied_before_they_are_installed_and_not_earlier():
+    for target in STEP_TARGETS:
+        keywords = [keyword for keyword, _ in stages()[target] if keyword in ("COPY", "RUN")]
+        assert keywords == ["COPY", "RUN"] * 3
+
+
+def test_no_secret_becomes_part_of_an_image():
+    for keyword, rest in instructions(DOCKERFILE.read_text()):
+        if keyword in ("ARG", "ENV", "LABEL"):
+            assert not SECRETIVE.search(rest), rest
+        if keyword == "RUN" and re.search(r"pip (install|wheel)", rest):
+            assert "--mount=type=secret,id=pip,target=/etc/pip.conf" in rest or "--no-index" in rest
+        assert keyword != "ADD"
+
+
+def test_nothing_that_is_installed_may_be_another_version_tomorrow():
+    (base,) = (r for k, r in instructions(DOCKERFILE.read_text()) if k == "ARG" and "IMAGE" in r)
+    assert re.fullmatch(r"PYTHON_IMAGE=python:3\.11[\w.-]+", base)
+    (version,) = (r for k, r in stages()["rollout"] if k == "ARG")
+    assert re.fullmatch(r"VLLM_VERSION=\d+\.\d+\.\d+", version)
+
+
+def test_determinism_is_set_as_the_library_sets_it():
+    (given,) = (rest for keyword, rest in stages()["runtime"] if keyword == "ENV")
+    values = dict(pair.split("=", 1) for pair in given.split())
+    for name, value in determinism._ENVIRONMENT.items():
+        assert values.get(name, value) == value
+
+
+def written(tmp_path, *arguments, pyproject=None, constraints=None):
+    """The files of an image, as the build writes them."""
+    source = tmp_path / "source"
+    source.mkdir(exist_ok=True)
+    for name, text in (("pyproject.toml", pyproject), ("constraints.txt", constraints)):
+        (source / name).write_text(text or (ROOT / name).read_text())
+    command = [sys.executable, SCRIPT, "--source", source, "--out", tmp_path / "out", *arguments]
+    subprocess.run(command, check=True)
+    return {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+
+
+def names(text):
+    return {re.split(r"[=<>!\[ ;]", line)[0].lower() for line in text.splitlines()}
+
+
+def requirements_of(package):
+    """What an installed package needs on Linux, by its own metadata."""
+    from importlib.metadata import requires
+
+    lines = [line for line in requires(package) or () if "extra ==" not in line]
+    return {re.split(r"[\s=<>!~\[;(]", line)[0].lower().replace("_", "-") for line in lines}
+
+
+def test_torch_comes_whole_and_pinned_and_for_cpus_without_cuda(tmp_path):
+    cpu = written(tmp_path, "--extra", "cluster")["torch.txt"]
+    gpu = written(tmp_path, "--extra", "ray", "--cuda")["torch.txt"]
+    assert all("==" in line for line in gpu.splitlines())
+    assert requirements_of("torch") | {"torch"} <= names(gpu)
+    assert names(gpu) - names(cpu) == {
+        name for name in names(gpu) if name.startswith(("nvidia-", "cuda-")) or name == "triton"
+    }
+
+
+@pytest.mark.parametrize(("extra", "brings"), [("cluster", "boto3"), ("ray", "ray")])
+def test_libraries_are_those_of_the_project_and_pinned(tmp_path, extra, brings):
+    found = written(tmp_path, "--extra", extra)
+    assert names(found["libraries.txt"]) >= {"kfp", "minio", "mlflow", brings}
+    assert "torch" not in names(found["libraries.txt"])
+    assert names(found["libraries.txt"]) <= names(found["constraints.txt"])
+
+
+def test_another_linter_moves_no_layer(tmp_path):
+    before = written(tmp_path, "--extra", "cluster")
+    constraints = re.sub(r"(?m)^(ruff|pytest|pyright)==.*$", r"\1==99.0", _text("constraints.txt"))
+    pyproject = _text("pyproject.toml").replace("line-length = 100", "line-length = 99")
+    assert constraints != _text("constraints.txt")
+    changed = {"constraints": constraints, "pyproject": pyproject}
+    assert written(tmp_path, "--extra", "cluster", **changed) == before
+
+
+def test_another_small_library_does_not_move_torch(tmp_path):
+    before = written(tmp_path, "--extra", "cluster")
+    constraints = re.sub(r"(?m)^minio==.*$", "minio==99.0", _text("constraints.txt"))
+    after = written(tmp_path, "--extra", "cluster", constraints=constraints)
+    assert after["torch.txt"] == before["torch.txt"]
+    assert after["constraints.txt"] != before["constraints.txt"]
+
+
+def test_ray_is_the_version_that_a_profile_tells_kuberay():
+    assert f"\nray=={RayConfig().version}\n" in _text("constraints.txt")
+
+
+def _text(name):
+    return (ROOT / name).read_text()
