@@ -98,17 +98,16 @@ def _judged(task, trajectory, judge, search) -> dict[str, object]:
     from espalier.completions.answers import Refusal
     from espalier.synthesis.attempts import carried_out
     from espalier.synthesis.fas.calls import SEARCH, Plan, PlanTold, judge_request
+    from espalier.synthesis.fas.plain import plain
 
     action = trajectory.messages[len(task.prompt)].content
     found = _ACTION.fullmatch(action)
-    row = {"question": task.task_id, "hops": task.metadata.hops, "planned": found is not None}
-    if found is None:
+    # a policy may sample any byte: what could not stand in an answer is no plan either
+    thought, query = (plain(found["thought"]), plain(found["query"])) if found else ("", "")
+    row = {"question": task.task_id, "hops": task.metadata.hops, "planned": bool(thought and query)}
+    if not row["planned"]:
         return {**row, "kept": False, "right": False, "reason": "no plan"}
-    plan = Plan(
-        analysis=" ".join(found["thought"].split()),
-        tool="search",
-        query=" ".join(found["query"].split()),
-    )
+    plan = Plan(analysis=thought, tool="search", query=query)
     told = PlanTold(question=task.question, tools=(SEARCH,), plan=plan)
     judgement = asyncio.run(judge.answer(judge_request(told)))
     assert not isinstance(judgement, Refusal), "the embedded judge judges"

@@ -26,7 +26,7 @@ def test_summary_lists_stages_in_the_order_in_which_they_run(tmp_path):
     summary = write_summary(make_run(tmp_path / "run", last_stage="warm_start"), None)
 
     assert list(summary["stages"]) == [
-        "ingest", "synthesize", "validate", "prepare_policy", "warm_start",
+        "ingest", "synthesize", "validate", "prepare_policy", "continue_pretraining", "warm_start",
     ]  # fmt: skip
 
 

@@ -1,0 +1,87 @@
+import json
+
+import pytest
+
+from espalier.config import CurationConfig
+from espalier.tasks import AgentText, Message
+from espalier.validation.curating import curate, write_curation
+from espalier.validation.material import Material
+from espalier.validation.task_columns import SplitTask
+
+from .specimens import a_task, a_trajectory
+
+QUESTIONS = {
+    "t1": "What is the capital of the country where Lyon lies?",
+    "t2": "what is the capital of the country where lyon lies",
+    "t3": "Which time zone is used in the largest city of Italy?",
+    "t4": "Who may write to ada@example.org about Turin?",
+}
+
+
+def a_text(number, kind="planning", task_id="", words=""):
+    question = words or f"Name thing number {number} of the {number} things in row {number}."
+    return AgentText(
+        text_id=f"x{number}",
+        kind=kind,
+        style="retrieval",
+        prompt=(Message(role="user", content=question),),
+        pieces=(Message(role="assistant", content="<think> a </think> <answer> b </answer>"),),
+        task_id=task_id,
+        sources=("doc",),
+    )
+
+
+@pytest.fixture
+def material():
+    train = [SplitTask("train", a_task(name, question=q)) for name, q in QUESTIONS.items()]
+    heldout = SplitTask("heldout", a_task("h1", "heldout", question=QUESTIONS["t1"]))
+    texts = [a_text(1, task_id="t4"), *(a_text(n) for n in range(2, 8)), a_text(8, "decision")]
+    return Material([*train, heldout], [a_trajectory("t1"), a_trajectory("t2")], texts)
+
+
+def test_training_questions_are_screened_and_heldout_ones_are_not(material):
+    left = curate(material, CurationConfig(), 0).material
+    assert [task.task_id for _, task in left.tasks] == ["t1", "t3", "h1"]
+
+
+def test_trajectories_and_texts_go_with_their_task(material):
+    left = curate(material, CurationConfig(), 0).material
+    assert [trajectory.task_id for trajectory in left.trajectories] == ["t1"]
+    assert "x1" not in {text.text_id for text in left.texts}
+
+
+def test_a_benchmark_that_the_profile_names_is_kept_out(material, tmp_path):
+    path = tmp_path / "exam.txt"
+    path.write_text(f"{QUESTIONS['t3']}\n")
+    curated = curate(material, CurationConfig(benchmarks={"exam": path}), 0)
+    assert "t3" not in {task.task_id for _, task in curated.material.tasks}
+    assert curated.report["training_questions"]["contaminated"] == 1
+    assert curated.report["benchmarks"] == {"exam": 1}
+
+
+def test_weights_set_the_mix_of_kinds(material):
+    config = CurationConfig(weights={"planning": 2, "decision": 1}, near_duplicate=1.0)
+    report = curate(material, config, 0).report
+    assert report["kinds_of_text"] == {"decision": 1, "planning": 2}
+
+
+def test_every_refusal_stands_in_the_report_with_its_reason(material):
+    rows = curate(material, CurationConfig(), 0).report["training_questions"]
+    assert (rows["before"], rows["after"]) == (4, 2)
+    assert rows["dropped_rows"] == [
+        {"row_id": "t2", "reason": "near_duplicate", "detail": "t1"},
+        {"row_id": "t4", "reason": "secret", "detail": "email"},
+    ]
+
+
+def test_card_and_lineage_are_written_beside_the_data(material, tmp_path):
+    (tmp_path / "attribution.txt").write_text("GeoNames, CC BY 4.0")
+    curated = curate(material, CurationConfig(), 0)
+    out = tmp_path / "out"
+    out.mkdir()
+    write_curation(out, curated, tmp_path)
+    rows = [json.loads(line) for line in (out / "lineage.jsonl").read_text().splitlines()]
+    assert len(rows) == len(curated.material.tasks) + len(curated.material.texts)
+    assert {"row": "x2", "documents": ["doc"]} in rows
+    assert "GeoNames, CC BY 4.0" in (out / "CARD.md").read_text()
+    assert json.loads((out / "curation.json").read_text()) == curated.report
