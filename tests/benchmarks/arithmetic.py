@@ -1,0 +1,116 @@
+"""Does the embedded policy learn to solve word problems with programs in sandboxes?
+
+    python -m tests.benchmarks.arithmetic --seeds 1
+
+Each seed is a run of the arithmetic profile up to `evaluate`, in a folder of its own under --out;
+a killed run goes on where it stood, and a finished seed keeps its result with its commit. The table
+has EM (answers that mean the same as the gold one) of the untrained, warm-started and trained
+policy on the same held-out stories, by number of operations, with bootstrap intervals. The last
+line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.keeping import keep, kept, provenance
+
+PROFILE = Path("pipelines/profiles/arithmetic.toml")
+POLICIES = ("untrained", "warm_start", "trained")
+
+
+def main() -> None:
+    """Run what is missing, then report."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--profile", type=Path, default=PROFILE)
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/arithmetic"))
+    parser.add_argument("--set", nargs="*", default=[], help="section.key=value")
+    options = parser.parse_args()
+    results = {seed: result_of(seed, options) for seed in range(options.seeds)}
+    for seed, result in results.items():
+        print(table(seed, result))
+    print(json.dumps({f"seed-{seed}": headline(result) for seed, result in results.items()}))
+
+
+def result_of(seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """The kept result of a seed, or that of a run until now."""
+    path = options.out / f"seed-{seed}.json"
+    asked = {"seed": seed, "profile": options.profile.read_text(), "set": options.set}
+    rows = kept(path, asked)
+    if rows is None:
+        rows = [run(seed, options)]
+        keep(path, asked, rows, provenance(rows[0]["threads"]))
+    return rows[0]
+
+
+def run(seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One seed up to `evaluate`, in this process."""
+    from espalier.steps.determinism import prepare_environment, prepare_torch
+
+    prepare_environment()
+    from espalier.artifacts import NullTracker
+    from espalier.config import load_profile
+    from espalier.orchestration.chain import CHAIN
+    from espalier.orchestration.in_process import ChainRun
+    from espalier.orchestration.run_state import RunState
+
+    profile = load_profile(options.profile, [f"seed={seed}", *options.set])
+    prepare_torch(profile.threads)
+    run_dir = options.out / f"seed-{seed}"
+    run_dir.mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def silent(stage: str):
+        print(f"{time.strftime('%H:%M:%S')} seed {seed}: {stage}", flush=True)
+        yield NullTracker()
+
+    runner = ChainRun(
+        profile=profile,
+        run_dir=run_dir,
+        state=RunState.load(run_dir),
+        stage_tracker=silent,
+        say=lambda line: print(line, flush=True),
+    )
+    names = [link.name for link in CHAIN]
+    runner.execute(CHAIN[: names.index("evaluate") + 1])
+    results = json.loads((run_dir / "evaluation" / "results.json").read_bytes())
+    timings = json.loads((run_dir / "timings.json").read_bytes())
+    return {"threads": profile.threads, "timings": timings, "eval": results["eval"]}
+
+
+def table(seed: int, result: dict[str, Any]) -> str:
+    """EM in percent of each policy, overall and by operations."""
+    found = result["eval"]
+    lines = [f"seed {seed}      EM %  interval        n     by operations          tool calls"]
+    for name in POLICIES:
+        figures = found[name]
+        low, high = (100 * end for end in figures["ci95"])
+        by_hops = " ".join(
+            f"{hops}:{100 * part['em']:.0f}" for hops, part in sorted(figures["by_hops"].items())
+        )
+        lines.append(
+            f"{name:<11} {100 * figures['em']:5.1f}  {low:5.1f} to {high:5.1f}  {figures['n']:4d}  "
+            f"{by_hops:<22} {figures['tool_calls']:.2f}"
+        )
+    low, high = (100 * end for end in found["gain"]["ci95"])
+    lines.append(f"gain {100 * found['gain']['em']:+.1f} ({low:+.1f} to {high:+.1f})")
+    return "\n".join(lines)
+
+
+def headline(result: dict[str, Any]) -> dict[str, Any]:
+    """What is quoted."""
+    found = result["eval"]
+    em = {name: found[name]["em"] for name in POLICIES}
+    return {**em, "n": found["trained"]["n"], "gain": found["gain"]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""The whole chain over a code environment: every program runs in a sandbox of this machine."""
+
+import asyncio
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from espalier.artifacts import NullTracker
+from espalier.config import Profile, load_profile
+from espalier.environments import EnvironmentLostError, opened_environments
+from espalier.orchestration.chain import CHAIN
+from espalier.orchestration.in_process import ChainRun
+from espalier.orchestration.run_state import RunState
+from espalier.rollout.trajectory import read_trajectories
+from espalier.sandbox import LocalBackend, SandboxUnavailable
+from espalier.tasks import Message, Task, TaskMetadata, Verifier
+
+PROFILES = Path(__file__).parents[2] / "pipelines" / "profiles"
+GSM8K = Path(__file__).resolve().parents[3] / "shared" / "data" / "gsm8k"
+TASK = Task(
+    task_id="t",
+    prompt=(Message(role="user", content="12 times 7 ?"),),
+    environment="python_math",
+    verifier=Verifier(kind="math_equivalence", gold=("84",)),
+    metadata=TaskMetadata(family="story", split="train", hops=1, source="test"),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sandboxes():
+    async def tried():
+        await (await LocalBackend(packages=(), preimport=()).create()).close()
+
+    try:
+        asyncio.run(tried())
+    except SandboxUnavailable as error:
+        pytest.skip(f"no local sandboxes: {error}"[:200])
+
+
+def profile_with(**settings):
+    sandbox = {"packages": [], "size": 1}
+    return Profile.model_validate(
+        {"environment": {"name": "python_math", "sandbox": sandbox, **settings}}
+    )
+
+
+def play(environments, *actions):
+    async def played():
+        environment = environments(TASK)
+        steps = [await environment.step(action) for action in actions]
+        return [step.observation for step in steps], await environment.score()
+
+    return asyncio.run(played())
+
+
+def chain_run(profile, run_dir, last="evaluate"):
+    @contextmanager
+    def silent(_):
+        yield NullTracker()
+
+    run_dir.mkdir(exist_ok=True)
+    runner = ChainRun(
+        profile=profile,
+        run_dir=run_dir,
+        state=RunState.load(run_dir),
+        stage_tracker=silent,
+        say=lambda _: None,
+    )
+    names = [link.name for link in CHAIN]
+    return runner.execute(CHAIN[: names.index(last) + 1])
+
+
+def test_programs_share_nothing_unless_the_profile_says_so(tmp_path):
+    actions = ("<code> x = 84 </code>", "<code> print(x) </code>", "<answer> 84 </answer>")
+    with opened_environments(profile_with(), tmp_path) as over:
+        (_, second, _), reward = play(over("train"), *actions)
+        assert "NameError" in second
+        assert reward["outcome"] == 1.0
+    with opened_environments(profile_with(session="stateful"), tmp_path) as over:
+        assert play(over("train"), *actions)[0][1] == "84"
+        assert "NameError" in play(over("train"), "<code> print(x) </code>", actions[2])[0][0]
+
+
+def test_a_program_that_never_ends_or_breaks_out_harms_one_observation_only(tmp_path):
+    with opened_environments(profile_with(code_timeout_s=1.0), tmp_path) as over:
+        observations, _ = play(
+            over("train"),
+            "<code> while True: pass </code>",
+            f"<code> open({str(tmp_path / 'out')!r}, 'w').write('x') </code>",
+            "<code> import socket; socket.create_connection(('198.51.100.1', 80), 2) </code>",
+            "<code> print(84) </code>",
+            "<answer> 84 </answer>",
+        )
+    assert "took too long" in observations[0]
+    assert "Error" in observations[1]
+    assert "Error" in observations[2]
+    assert observations[3] == "84"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_lost_sandbox_ends_one_episode_with_its_cause_and_the_next_one_plays(tmp_path):
+    with opened_environments(profile_with(session="stateful"), tmp_path) as over:
+        environments = over("train")
+
+        async def lost():
+            environment = environments(TASK)
+            await environment.step("<code> x = 1 </code>")
+            pool = environments.sandboxes.pool
+            (warm,) = pool._existing
+            await environments.sandboxes.run(warm.sandbox.close())
+            await environment.step("<code> print(x) </code>")
+
+        with pytest.raises(EnvironmentLostError, match="sandbox"):
+            asyncio.run(lost())
+        assert play(environments, "<code> print(84) </code>", "<answer> 84 </answer>")[0][0] == "84"
+
+
+def test_the_whole_chain_runs_over_sandboxes(tmp_path):
+    profile = load_profile(PROFILES / "arithmetic_smoke.toml")
+    manifests = chain_run(profile, tmp_path / "run")
+    demonstrations = read_trajectories(tmp_path / "run" / "accepted" / "trajectories.parquet")
+    assert demonstrations
+    assert all(t.tool_calls and t.reward["outcome"] == 1.0 for t in demonstrations)
+    results = json.loads((tmp_path / "run" / "evaluation" / "results.json").read_bytes())
+    assert results["environment"]["name"] == "python_math"
+    assert results["eval"]["trained"]["n"] == profile.synthesis.heldout_tasks
+    assert results["eval"]["trained"]["finish_reasons"].keys() <= {
+        "answered", "max_turns", "max_tokens", "parse_error",
+    }  # fmt: skip
+    again = chain_run(profile, tmp_path / "run")
+    assert {name: m.content for name, m in again.items()} == {
+        name: m.content for name, m in manifests.items()
+    }
+
+
+@pytest.mark.skipif(not GSM8K.is_dir(), reason=f"{GSM8K} is not here")
+def test_problems_in_gsm8ks_format_are_demonstrated_by_their_notes(tmp_path):
+    profile = load_profile(
+        PROFILES / "arithmetic_smoke.toml",
+        [
+            f"environment.problems={GSM8K / 'train.jsonl'}",
+            f"environment.heldout_problems={GSM8K / 'test.jsonl'}",
+            "synthesis.trajectories=8",
+            "validation.max_question_words=200",
+        ],
+    )
+    chain_run(profile, tmp_path / "run", "validate")
+    demonstrations = read_trajectories(tmp_path / "run" / "accepted" / "trajectories.parquet")
+    assert len(demonstrations) >= 6
+    assert all("print(" in t.tool_calls[-1].argument for t in demonstrations)

@@ -1,0 +1,54 @@
+import json
+
+import pytest
+
+from espalier.artifacts import ArtifactError, DataError
+from espalier.config import PythonMathConfig, SplitsConfig
+from espalier.knowledge.problems import deal_problems, load_problems, save_problems
+
+
+def written(path, questions):
+    rows = [json.dumps({"question": q, "answer": "1+1 = <<1+1=2>>2\n#### 2"}) for q in questions]
+    path.write_text("\n".join(rows), encoding="utf-8")
+    return path
+
+
+def test_a_wording_belongs_to_one_split_whatever_stands_beside_it(tmp_path):
+    many = written(tmp_path / "many.jsonl", [f"question {n}" for n in range(200)])
+    few = written(tmp_path / "few.jsonl", [f"Question  {n}" for n in range(0, 200, 10)])
+    dealt = {d.problem.question: d.split for d in deal_problems(config(many), SplitsConfig())}
+    assert set(dealt.values()) == {"train", "dev", "heldout"}
+    for one in deal_problems(config(few), SplitsConfig()):
+        assert dealt[one.problem.question.lower().replace("  ", " ")] == one.split
+
+
+def test_held_out_problems_of_their_own_are_never_trained_on(tmp_path):
+    own = written(tmp_path / "own.jsonl", ["a b", "c d", "e f", "A  B"])
+    heldout = written(tmp_path / "heldout.jsonl", ["c D", "g h"])
+    dealt = deal_problems(config(own, heldout), SplitsConfig())
+    assert [d.problem.question for d in dealt if d.split == "heldout"] == ["c D", "g h"]
+    assert "c d" not in [d.problem.question for d in dealt]
+    assert len(dealt) == 4
+
+
+def test_no_file_is_no_problem():
+    assert deal_problems(PythonMathConfig(), SplitsConfig()) == []
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    dealt = deal_problems(config(written(tmp_path / "own.jsonl", ["a", "b"])), SplitsConfig())
+    assert save_problems(dealt, tmp_path) == 2
+    assert load_problems(tmp_path) == dealt
+    assert dealt[0].problem.expressions == ("1+1",)
+
+
+def test_a_broken_file_and_a_broken_artifact_are_named(tmp_path):
+    (tmp_path / "own.jsonl").write_text("{}\n")
+    with pytest.raises(DataError, match=r"own\.jsonl, line 1"):
+        deal_problems(config(tmp_path / "own.jsonl"), SplitsConfig())
+    with pytest.raises(ArtifactError, match=r"problems\.jsonl: holds no word problems"):
+        load_problems(tmp_path)
+
+
+def config(problems, heldout=None):
+    return PythonMathConfig(problems=problems, heldout_problems=heldout)
