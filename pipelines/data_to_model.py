@@ -6,12 +6,11 @@ from espalier.steps.continue_pretraining import continue_pretraining
 from espalier.steps.evaluate import evaluate
 from espalier.steps.filter_curriculum import filter_curriculum
 from espalier.steps.ingest import ingest
-from espalier.steps.placement import place_pod
+from espalier.steps.placement import place_pod, training_step
 from espalier.steps.prepare_policy import prepare_policy
 from espalier.steps.register import register
 from espalier.steps.resolve_profile import resolve_profile
 from espalier.steps.synthesize import synthesize
-from espalier.steps.train import train
 from espalier.steps.validate import validate
 from espalier.steps.warm_start import warm_start
 
@@ -50,7 +49,7 @@ def data_to_model(profile: str = "laptop", seed: int = 0, overrides: str = "") -
     warm_policy = warmed.outputs["warm_policy"]
     filtered = _step(filter_curriculum(**data, warm_policy=warm_policy))
     trained = _step(
-        train(**data, curriculum=filtered.outputs["curriculum"], warm_policy=warm_policy)
+        training_step()(**data, curriculum=filtered.outputs["curriculum"], warm_policy=warm_policy)
     )
     trained_policy = trained.outputs["trained_policy"]
     evaluated = _step(

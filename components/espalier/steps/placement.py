@@ -7,15 +7,20 @@ or priority class and no disk limit for a single step: a run has one account (`e
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import cast
 
 from kfp import dsl, kubernetes
 
 from espalier.config import KubernetesConfig, Toleration
 from espalier.config.quantities import amount
 from espalier.manifests.job import (
+    OWNER_VARIABLES,
+    RAY_STAGE,
+    RUN_ID_VARIABLE,
+    launches_ray,
     stage_gpus,
     stage_image,
     stage_reach,
@@ -24,10 +29,14 @@ from espalier.manifests.job import (
 from espalier.manifests.objects import STAGE_LABEL
 from espalier.manifests.pods import ENDPOINT_KEYS, S3_KEYS, USER
 from espalier.manifests.volumes import CACHE_MOUNT
+from espalier.steps.train import train
+from espalier.steps.train_on_ray import train_on_ray
 
 _settings: ContextVar[KubernetesConfig | None] = ContextVar("kubernetes", default=None)
 _SHARED_MEMORY = "/dev/shm"
 _RETRY_PAUSE = "30s"
+_RUN_LABEL = "pipeline/runid"
+"""Kubeflow puts the run's id on its pods under this label."""
 
 
 @contextmanager
@@ -40,6 +49,14 @@ def placing(settings: KubernetesConfig) -> Generator[None]:
         _settings.reset(token)
 
 
+def training_step() -> Callable[..., dsl.PipelineTask]:
+    """The component that trains: in its own pod, or as the launcher of a RayJob."""
+    settings = _settings.get()
+    on_ray = settings is not None and launches_ray(RAY_STAGE, settings)
+    # kfp gives a decorated function another type than it declares
+    return cast("Callable[..., dsl.PipelineTask]", train_on_ray if on_ray else train)
+
+
 def place_pod(task: dsl.PipelineTask) -> None:
     """Give the step's pod what `placing` says; outside of it, as for kfp.local, nothing.
 
@@ -47,7 +64,11 @@ def place_pod(task: dsl.PipelineTask) -> None:
     """
     settings = _settings.get()
     if settings is not None:
-        _place(task, task.name.replace("-", "_"), settings)
+        stage = task.name.replace("-", "_")
+        if stage == train_on_ray.name.replace("-", "_"):
+            stage = RAY_STAGE
+            _name_owner(task)
+        _place(task, stage, settings)
 
 
 def _place(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> None:
@@ -70,6 +91,15 @@ def _place(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> No
     kubernetes.use_config_map_as_env(
         task, settings.endpoints, {key: key for key in ENDPOINT_KEYS}, optional=True
     )
+
+
+def _name_owner(task: dsl.PipelineTask) -> None:
+    """Tell the launcher its run, and its own pod as the owner of the RayJob."""
+    api_version, kind, name, uid = OWNER_VARIABLES
+    task.set_env_variable(api_version, "v1").set_env_variable(kind, "Pod")
+    kubernetes.use_field_path_as_env(task, name, "metadata.name")
+    kubernetes.use_field_path_as_env(task, uid, "metadata.uid")
+    kubernetes.use_field_path_as_env(task, RUN_ID_VARIABLE, f"metadata.labels['{_RUN_LABEL}']")
 
 
 def _give_resources(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> None:

@@ -1,14 +1,16 @@
 """What the pods of the compiled pipeline get: its platform settings, as Kubeflow reads them."""
 
+import json
+
 import pytest
 import yaml
 
 from espalier.artifacts import ProfileError
 from espalier.config import STAGE_SECTIONS, KubernetesConfig
 from espalier.config.quantities import amount
-from espalier.manifests.job import POLICY_STAGES, stage_job
+from espalier.manifests.job import OWNER_VARIABLES, POLICY_STAGES, RUN_ID_VARIABLE, stage_job
 from espalier.orchestration.pipelines import compile_pipeline
-from tests.unit.manifests.samples import CLUSTER, LAPTOP_SIZED
+from tests.unit.manifests.samples import CLUSTER, LAPTOP_SIZED, NODES
 
 GPU_STAGES = sorted(POLICY_STAGES)
 
@@ -151,3 +153,29 @@ def test_a_pipeline_that_is_for_no_cluster_is_left_alone():
 
     platform = load_pipeline().platform_spec
     assert "kubernetes" not in platform.platforms
+
+
+def test_training_on_several_nodes_is_launched_by_a_step_without_a_gpu(tmp_path):
+    found = compiled(tmp_path, NODES)
+    assert "train" not in found
+    container, placed = found["train_on_ray"]
+    assert "accelerator" not in container["resources"]
+    assert container["image"] == NODES.images.cpu
+    assert container["command"] == ["espalier", "step", "train"]
+    words = container["args"]
+    inputs = {json.loads(words[n + 1])["Concat"][0] for n in _positions(words, "--input")}
+    assert inputs == {"knowledge=", "accepted=", "curriculum=", "warm_policy="}
+    (output,) = _positions(words, "--output")
+    (run,) = _positions(words, "--run")
+    uri = "{{$.outputs.artifacts['trained_policy'].uri}}"
+    assert words[output + 1] == uri
+    assert json.loads(words[run + 1])["Concat"] == [uri, "-run"]
+    told = {entry["name"] for entry in container["env"]}
+    told |= {entry["name"] for entry in placed["fieldPathAsEnv"]}
+    assert told >= {RUN_ID_VARIABLE, *OWNER_VARIABLES}
+    reach = {name for name in placed["podMetadata"]["labels"] if "may-reach" in name}
+    assert reach == {f"espalier.dev/may-reach-{name}" for name in ("s3", "mlflow", "kubernetes")}
+
+
+def _positions(words, word):
+    return [number for number, found in enumerate(words) if found == word]
