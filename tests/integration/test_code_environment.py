@@ -118,7 +118,7 @@ def test_a_lost_sandbox_ends_one_episode_with_its_cause_and_the_next_one_plays(t
 
 
 def test_the_whole_chain_runs_over_sandboxes(tmp_path):
-    profile = load_profile(PROFILES / "arithmetic_smoke.toml")
+    profile = load_profile(PROFILES / "arithmetic-smoke.toml")
     manifests = chain_run(profile, tmp_path / "run")
     demonstrations = read_trajectories(tmp_path / "run" / "accepted" / "trajectories.parquet")
     assert demonstrations
@@ -138,7 +138,7 @@ def test_the_whole_chain_runs_over_sandboxes(tmp_path):
 @pytest.mark.skipif(not GSM8K.is_dir(), reason=f"{GSM8K} is not here")
 def test_problems_in_gsm8ks_format_are_demonstrated_by_their_notes(tmp_path):
     profile = load_profile(
-        PROFILES / "arithmetic_smoke.toml",
+        PROFILES / "arithmetic-smoke.toml",
         [
             f"environment.problems={GSM8K / 'train.jsonl'}",
             f"environment.heldout_problems={GSM8K / 'test.jsonl'}",
