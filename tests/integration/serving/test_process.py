@@ -1,0 +1,119 @@
+"""The endpoint as a process of its own: from the registry to SIGTERM."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import httpx2
+import pytest
+
+from espalier.artifacts import publishing
+from espalier.policy.loading import save_policy
+from espalier.registry.promotion import promote
+from tests.integration.commands import espalier
+from tests.integration.serving.live import events, wait_until
+from tests.unit.registry import conftest as registry
+from tests.unit.tiny import tiny_policy
+
+
+@contextmanager
+def endpoint(log, **variables):
+    """`python -m espalier.serving.endpoint` on a free port; yields the process and a client."""
+    environment = {key: v for key, v in os.environ.items() if not key.startswith("MLFLOW_")}
+    command = [sys.executable, "-m", "espalier.serving.endpoint", "--port", "0"]
+    command += ["--set", "serving.linger_s=1"]
+    with log.open("w") as said:
+        process = subprocess.Popen(command, env={**environment, **variables}, stderr=said)
+    try:
+        wait_until(lambda: "listening" in log.read_text() or process.poll(), within_s=120)
+        (address,) = re.findall(r"http://\S+", log.read_text())
+        with httpx2.Client(base_url=address, timeout=60) as client:
+            yield process, client
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+        print(log.read_text())  # shown where the test fails
+
+
+def write_tiny_policy(path, weights):
+    with publishing(path, registry._provenance("train")) as draft:
+        save_policy(tiny_policy(), draft.path / "policy")
+
+
+def test_the_champion_is_served_from_the_registry_and_leaves_in_order(
+    bench,
+    tmp_path,
+    monkeypatch,
+):
+    monkeypatch.setattr(registry, "write_policy", write_tiny_policy)
+    bench.register(0.6)
+    promote(bench.model, bench.gate())
+    variables = {
+        "ESPALIER_MODEL": f"models:/{bench.name}/1",
+        "ESPALIER_POLICY_DIGEST": bench.model.version("1").policy_digest,
+        "MLFLOW_TRACKING_URI": bench.target.uri,
+    }
+    with endpoint(tmp_path / "log", **variables) as (process, client):
+        wait_until(lambda: client.get("/readyz").status_code == 200, within_s=120)
+        assert client.get("/v1/models").json()["data"][0]["gate"] == "passed"
+        asked = {"model": bench.name, "prompt": [20], "max_tokens": 200, "ignore_eos": True}
+        answers = []
+        asking = threading.Thread(
+            target=lambda: answers.append(
+                client.post("/v1/completions", json={**asked, "stream": True})
+            )
+        )
+        asking.start()
+        wait_until(lambda: "taken 0" not in client.get("/metrics").text or answers)
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: client.get("/readyz").status_code == 503)
+        assert client.post("/v1/completions", json={**asked, "max_tokens": 1}).status_code == 200
+        asking.join()
+        assert events(answers[0])[-1]["choices"][0]["finish_reason"] == "length"
+        assert process.wait(timeout=30) == 0
+
+
+def test_a_version_without_a_pass_ends_the_process_with_one_message(
+    bench,
+    tmp_path,
+):
+    bench.register(0.6)
+    variables = {
+        "ESPALIER_MODEL": f"models:/{bench.name}/1",
+        "MLFLOW_TRACKING_URI": bench.target.uri,
+    }
+    log = tmp_path / "log"
+    with endpoint(log, **variables) as (process, _):
+        assert process.wait(timeout=120) == 1
+    assert "neither a gate pass nor a forced" in log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+def test_before_a_version_is_chosen_the_process_lives_and_is_not_ready(tmp_path):
+    with endpoint(tmp_path / "log", ESPALIER_MODEL="") as (process, client):
+        assert client.get("/healthz").status_code == 200
+        assert client.get("/readyz").status_code == 503
+        refused = client.post("/v1/completions", json={"model": "m", "prompt": "x"})
+        assert refused.status_code == 503
+        assert process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no/such/policy"], "no such directory"),
+        (["models:/m/1"], "no registry here"),
+        (["m@champion", "--host", "203.0.113.1"], "cannot be served on"),
+        (["."], "not a policy directory"),
+    ],
+)
+def test_what_cannot_be_served_is_one_message_and_exit_code_1(tmp_path, arguments, message):
+    port = ["--port", "0"]
+    done = espalier("serve", *arguments, *port, cwd=tmp_path)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
