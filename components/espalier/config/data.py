@@ -99,6 +99,11 @@ class SynthesisConfig(Section):
     union_weight: float = Field(default=0.04, ge=0)
     detour_share: float = Field(default=0.15, ge=0, le=1)
     """Share of teacher trajectories with a detour (bad query, empty result, wrong document)."""
+    solver: Literal["routes", "teacher"] = "routes"
+    """Who demonstrates: "routes" follows the known query of a question; "teacher" has the model of
+    [teacher] attempt it, from its words alone, and keeps an attempt that stands up."""
+    rollouts: int = Field(default=5, ge=1)
+    """Attempts of the teacher at one question (WebShaper, arXiv:2507.15061)."""
     expansion: ExpansionConfig = ExpansionConfig()
 
     @model_validator(mode="after")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +39,7 @@ from espalier.synthesis.detours import KINDS
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.own_questions import WordTeacher
 from espalier.synthesis.questions import make_questions
+from espalier.synthesis.rollouts import rollout_teacher
 from espalier.synthesis.summary import summarize
 from espalier.synthesis.task_making import Question, Split
 from espalier.synthesis.teacher import Rejected, RouteTeacher
@@ -105,10 +107,9 @@ def _search(profile: Profile, knowledge: Path, funnel: Funnel, tracker: Tracker)
     graph = KnowledgeGraph.load(knowledge)
     questions = make_questions(profile, knowledge, graph, funnel)
     _tell(questions, tracker)
-    collector = Demonstrations(
-        _searching_teacher(profile, knowledge), profile.synthesis, KINDS, profile.seed, funnel
-    )
-    trajectories = _collected(questions, collector, profile, funnel, tracker)
+    with _searching_teacher(profile, knowledge, graph, funnel) as demonstrate:
+        collector = Demonstrations(demonstrate, profile.synthesis, KINDS, profile.seed, funnel)
+        trajectories = _collected(questions, collector, profile, funnel, tracker)
     written = _agent_texts(profile, knowledge, questions, trajectories, funnel, tracker)
     hub_kinds = sorted({entity.kind for entity in graph.entities.values() if entity.hub})
     return Made(questions, trajectories, written, hub_kinds)
@@ -132,17 +133,25 @@ def _tell(questions: Mapping[Split, Sequence[Asked]], tracker: Tracker) -> None:
         tracker.note(f"{split}: {len(found)} questions")
 
 
-def _searching_teacher(profile: Profile, knowledge: Path) -> Demonstrate[Question]:
+@contextmanager
+def _searching_teacher(
+    profile: Profile, knowledge: Path, graph: KnowledgeGraph, funnel: Funnel
+) -> Generator[Demonstrate[Question]]:
     search = SearchTool.open(knowledge, "train", profile.search)
+    documents = load_documents(documents_path(knowledge, "train"))
+    if profile.synthesis.solver == "teacher":
+        with rollout_teacher(profile, graph, documents, search, funnel) as by_rollouts:
+            yield lambda question, _: by_rollouts.demonstrate(question.task)
+        return
     by_route = RouteTeacher(search, profile.search.max_observation_words, profile.seed)
-    by_words = WordTeacher(search, load_documents(documents_path(knowledge, "train")))
+    by_words = WordTeacher(search, documents)
 
     def demonstrate(question: Question, detour_kind: str) -> Trajectory | Rejected:
         if question.route is None:
             return by_words.demonstrate(question.task)
         return by_route.demonstrate(question.task, question.route, detour_kind)
 
-    return demonstrate
+    yield demonstrate
 
 
 def _collected(

@@ -1,0 +1,135 @@
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from espalier.artifacts import NullTracker
+from espalier.completions import Refusal
+from espalier.config import Profile
+from espalier.knowledge.documents import load_documents
+from espalier.knowledge.search import SearchTool, documents_path
+from espalier.rewards import exact_match
+from espalier.rollout.trajectory import FinishReason, read_trajectories
+from espalier.synthesis import stage
+from espalier.synthesis.funnel import Funnel
+from espalier.synthesis.moves import Move
+from espalier.synthesis.rejection import reason_against
+from espalier.synthesis.rollouts import Rollouts, rollout_teacher
+from espalier.synthesis.task_making import formal_question
+from espalier.synthesis.teacher import Rejected, RouteTeacher
+from espalier.tasks import Message
+
+from .conftest import PROFILE
+
+
+class Scripts:
+    """A solver whose attempts are what the test tells it: a list of (tool, argument) each."""
+
+    def __init__(self, *attempts):
+        self.attempts = attempts
+
+    async def answer(self, request):
+        attempt = self.attempts[request.sample % len(self.attempts)]
+        made = attempt[min(len(request.material.seen), len(attempt) - 1)]
+        if isinstance(made, Refusal):
+            return made
+        return Move(thought="so", tool=made[0], argument=made[1])
+
+
+@pytest.fixture(scope="module")
+def search(knowledge_dir):
+    return SearchTool.open(knowledge_dir, "train", PROFILE.search)
+
+
+@pytest.fixture(scope="module")
+def asked(candidates, search):
+    """A task, and searches that lead to its answer."""
+    teacher = RouteTeacher(search, PROFILE.search.max_observation_words, 0)
+    for candidate in candidates["train"]:
+        question = formal_question(candidate, "train", 0)
+        shown = teacher.demonstrate(question.task, question.route)
+        if not isinstance(shown, Rejected) and len(shown.tool_calls) == 2:
+            return question.task, shown
+    raise AssertionError("some question takes two searches")
+
+
+def _rolled_out(model, search, task, rollouts=1):
+    funnel = Funnel()
+    attempts = Rollouts(model, search, funnel, rollouts=rollouts, max_turns=6)
+    return asyncio.run(attempts.demonstrated(task)), funnel.counts("rollouts")
+
+
+def test_each_reason_for_rejecting_an_attempt_is_counted_apart(asked, search):
+    task, shown = asked
+    queries = [("search", call.argument) for call in shown.tool_calls]
+    right = ("answer", task.verifier.gold[0])
+    attempts = {
+        "kept": [*queries, right],
+        "wrong_answer": [*queries, ("answer", "Atlantis")],
+        "hallucinated_tool": [("browse", "everything")],
+        "hallucinated_observation": [("search", "zzzz"), right],
+        "repetition": [queries[0], queries[0], queries[1], right],
+        "unanswered": [queries[0]],
+        "model_truncated": [Refusal("truncated")],
+    }
+    for reason, attempt in attempts.items():
+        outcome, counts = _rolled_out(Scripts(attempt), search, task)
+        assert counts == {reason: 1}
+        assert isinstance(outcome, Rejected) == (reason != "kept")
+    model = Scripts(*attempts.values())
+    kept, counts = _rolled_out(model, search, task, rollouts=len(attempts))
+    assert counts == dict.fromkeys(attempts, 1)
+    assert kept.tool_calls == shown.tool_calls
+
+
+def test_an_observation_that_no_tool_gave_is_a_hallucination(asked):
+    task, shown = asked
+    assert reason_against(shown, task) is None
+    made_up = Message(role="tool", content=f"Somewhere | answer: {task.verifier.gold[0]}")
+    longer = replace(shown, messages=(*shown.messages, made_up))
+    assert reason_against(longer, task) == "hallucinated_observation"
+
+
+def test_an_attempt_without_an_end_is_unanswered(asked):
+    task, shown = asked
+    cut = replace(shown, finish_reason=FinishReason.MAX_TURNS, answer=None)
+    assert reason_against(cut, task) == "unanswered"
+
+
+def test_the_same_search_in_other_spelling_is_a_repetition(asked):
+    task, shown = asked
+    again = shown.tool_calls[0]
+    louder = replace(again, argument=again.argument.upper())
+    assert reason_against(replace(shown, tool_calls=(*shown.tool_calls, louder)), task) == (
+        "repetition"
+    )
+
+
+def test_the_embedded_teacher_is_right_now_and_then_and_never_kept_when_wrong(
+    knowledge_dir, graph, candidates, search
+):
+    documents = load_documents(documents_path(knowledge_dir, "train"))
+    funnel = Funnel()
+    kept = 0
+    with rollout_teacher(PROFILE, graph, documents, search, funnel) as teacher:
+        for candidate in candidates["train"][:60]:
+            task = formal_question(candidate, "train", 0).task
+            outcome = teacher.demonstrate(task)
+            if not isinstance(outcome, Rejected):
+                kept += 1
+                assert exact_match(outcome.answer, task.verifier.gold)
+    counts = funnel.counts("rollouts")
+    assert sum(counts.values()) == 60 * PROFILE.synthesis.rollouts
+    assert counts["wrong_answer"] > 0
+    assert kept > 20
+
+
+def test_a_run_may_be_demonstrated_by_rollouts(tmp_path, knowledge_dir):
+    tables = PROFILE.model_dump()
+    tables["synthesis"] |= {"solver": "teacher", "trajectories": 12, "rollouts": 3}
+    profile = Profile.model_validate(tables)
+    out = tmp_path / "synthetic"
+    stage.run(profile, stage.Inputs(knowledge=knowledge_dir), out, NullTracker())
+    trajectories = read_trajectories(out / "trajectories.parquet")
+    assert len(trajectories) == 12
+    assert '"rollouts": {' in (out / "funnel.json").read_text()
