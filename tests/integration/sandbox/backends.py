@@ -18,7 +18,7 @@ from pathlib import Path
 from espalier.config import SandboxPodsConfig
 from espalier.sandbox import Backend, KubernetesBackend, Limits, LocalBackend, PodmanBackend
 from espalier.sandbox.pod import SandboxPodSettings
-from tests.integration.sandbox.image import import_image
+from tests.integration.sandbox.image import image_name, import_image
 
 LIMITS = Limits(
     memory_bytes=256 * 2**20,
@@ -28,7 +28,7 @@ LIMITS = Limits(
     output_bytes=64 * 1024,
     wall_s=15.0,
 )
-IMAGE = os.environ.get("ESPALIER_SANDBOX_IMAGE", "localhost/espalier-sandbox-test:latest")
+IMAGE = os.environ.get("ESPALIER_SANDBOX_IMAGE") or image_name()
 _RUNTIMES = (None, "crun", "runc")
 """Debian's crun refuses machines whose cgroups are half of version 2; its runc does not."""
 

@@ -1,24 +1,35 @@
 """A small sandbox image out of this Debian's own packages: no registry, no network, seconds.
 
-    python -m tests.integration.sandbox.image localhost/espalier-sandbox-test
+    python -m tests.integration.sandbox.image
 
-Real images are built from `sandbox-images/`; this one only has to run sandboxd and a shell.
+Its tag is the digest of the sandboxd in it, so that no test runs over an older one. Real images are
+built from `sandbox-images/`; this one only has to run sandboxd and a shell.
 """
 
+import hashlib
 import io
 import re
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
+import sandboxd
 from espalier.sandbox.runtime import ENVIRONMENT, python_mounts
 
+REPOSITORY = "localhost/espalier-sandbox-test"
 PACKAGES = ("bash", "coreutils", "dash", "procps", "python3.11-minimal", "libpython3.11-stdlib")
 _FOLDERS = ("dev", "etc", "proc", "run", "sys", "usr/bin")
 _WRITABLE = ("tmp", "workspace")
 """Mount points take the mode that their folder has in the image."""
+
+
+def image_name() -> str:
+    """The name that the image has for the sandboxd of this work tree."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(sandboxd.__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return f"{REPOSITORY}:{digest.hexdigest()[:16]}"
 
 
 def import_image(name: str) -> None:
@@ -88,4 +99,4 @@ def _dpkg(*arguments: str) -> str | None:
 
 
 if __name__ == "__main__":
-    import_image(sys.argv[1])
+    import_image(image_name())
