@@ -13,7 +13,8 @@ from espalier.artifacts import ArtifactError, file_digest
 if TYPE_CHECKING:
     from espalier.storage.requests import S3Requests
 
-PARTIAL_SUFFIX = ".partial"
+PARTIAL_SUFFIX = ".espalier-partial"
+"""No file of an artifact is named like this."""
 _CHUNK_BYTES = 1 << 20
 _PARTIAL_CONTENT = 206
 

@@ -218,7 +218,7 @@ def test_a_killed_fetch_goes_on_where_it_stood(s3, tmp_path):
     draft = tmp_path / ".there.fetch"
     draft.mkdir()
     (draft / "rows").write_bytes(b"1")
-    (draft / "weights.partial").write_bytes(content[: 2 << 20])
+    (draft / "weights.espalier-partial").write_bytes(content[: 2 << 20])
     (draft / "of-another-version").write_bytes(b"")
     s3.requests.clear()
     place.fetch(tmp_path / "there")
@@ -235,7 +235,7 @@ def test_what_an_older_version_left_half_fetched_does_no_harm(s3, tmp_path, left
     place.publish(tmp_path / "here")
     draft = tmp_path / ".there.fetch"
     draft.mkdir()
-    (draft / "weights.partial").write_bytes(content + b"more" if left is None else left)
+    (draft / "weights.espalier-partial").write_bytes(content + b"more" if left is None else left)
     place.fetch(tmp_path / "there")
     assert files(tmp_path / "there") == files(tmp_path / "here")
 
