@@ -16,6 +16,7 @@ from espalier.config.cluster import (
 )
 from espalier.config.curation import CurationConfig
 from espalier.config.data import (
+    ExpansionConfig,
     KnowledgeConfig,
     SearchConfig,
     SplitsConfig,
@@ -64,6 +65,7 @@ __all__ = [
     "EnvironmentConfig",
     "EpisodeConfig",
     "EvaluationConfig",
+    "ExpansionConfig",
     "ExplorationConfig",
     "GpuConfig",
     "ImagesConfig",

@@ -143,6 +143,17 @@ class Profile(Section):
         return self
 
     @model_validator(mode="after")
+    def _grown_questions_fit_an_episode(self) -> Self:
+        expansion = self.synthesis.expansion
+        if expansion.share and expansion.max_searches >= self.episode.max_turns:
+            raise ValueError(
+                f"synthesis.expansion.max_searches={expansion.max_searches} leaves no turn for the "
+                f"answer within episode.max_turns={self.episode.max_turns}; lower the one or raise "
+                "the other"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _mathematics_is_made_from_no_documents(self) -> Self:
         if isinstance(self.environment, SearchQAConfig):
             return self

@@ -5,8 +5,7 @@ from collections import Counter
 import pytest
 
 from espalier.completions import EndpointModel, Refusal
-from espalier.config import EndpointConfig
-from espalier.config.data import ExpansionConfig
+from espalier.config import EndpointConfig, ExpansionConfig, Profile
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.questions import FormalQuestions
 from espalier.synthesis.routes import route_of
@@ -354,3 +353,10 @@ def test_the_teacher_answers_grown_questions_through_the_real_tool(grown, knowle
         outcomes.append(teacher.demonstrate(question.task, question.route))
     lost = [outcome for outcome in outcomes if isinstance(outcome, Rejected)]
     assert len(lost) < len(outcomes) // 10
+
+
+def test_a_question_that_no_episode_has_turns_for_is_refused_when_the_profile_loads():
+    tables = {"expansion": {"share": 0.1, "max_searches": 6}}
+    with pytest.raises(ValueError, match=r"max_searches=6 leaves no turn .*max_turns=6"):
+        Profile.model_validate({"synthesis": tables})
+    Profile.model_validate({"synthesis": tables, "episode": {"max_turns": 7}})

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from espalier.completions import Model, Refusal
-from espalier.config.data import ExpansionConfig
+from espalier.config import ExpansionConfig
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.webshaper.candidate import Candidate
 from espalier.synthesis.webshaper.expansion.calls import (

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import partial
 
 from espalier.completions import Model, in_order
-from espalier.config.data import ExpansionConfig
+from espalier.config import ExpansionConfig
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.routes import route_of
 from espalier.synthesis.webshaper.candidate import Candidate, World
