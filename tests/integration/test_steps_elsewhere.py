@@ -141,3 +141,18 @@ def _is_alive(pid):
     except ProcessLookupError:
         return False
     return True
+
+
+def test_a_signal_while_inputs_are_fetched_ends_the_command_too(s3, tmp_path):
+    """As the first process of a container, which the kernel spares every default."""
+    s3.fail("GET", "manifest", "slow", times=99)
+    process = command("ingest", "--profile", "smoke", "--run", RUN, cwd=tmp_path)
+    for _ in range(1200):
+        if s3.requests:
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "ingest: ended with exit code 143" in said
+    assert "Traceback" not in said

@@ -7,11 +7,8 @@ KubeRay, which shuts its cluster down after `kubernetes.ray.ttl_s`.
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from espalier.artifacts import ClusterError
@@ -19,6 +16,7 @@ from espalier.config import KubernetesConfig
 from espalier.manifests.job import OWNER_VARIABLES, RUN_ID_VARIABLE
 from espalier.manifests.objects import Owner
 from espalier.manifests.ray_job import training_ray_job
+from espalier.orchestration.ending import ignore_signals, on_signals
 from espalier.orchestration.ray_jobs import RayJobs, RayJobStatus
 
 DRIVER_VARIABLE = "ESPALIER_RAY_DRIVER"
@@ -26,7 +24,6 @@ DRIVER_VARIABLE = "ESPALIER_RAY_DRIVER"
 _POLL_S = 5.0
 _HANDED_ON = ("ESPALIER_PARENT_RUN", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME")
 """What a pod is told apart from the endpoints: which tracked run it belongs to."""
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class SentAway(Exception):
@@ -66,7 +63,7 @@ def run_on_ray(
     )
     jobs = RayJobs(settings.pipeline_namespace, environment)
     name = manifest["metadata"]["name"]
-    with _signals_raised():
+    with on_signals(_sent_away):
         try:
             jobs.create(manifest)
             return _watched(jobs, name, say)
@@ -98,18 +95,6 @@ def _variable(environment: Mapping[str, str], name: str) -> str:
     return value
 
 
-@contextmanager
-def _signals_raised() -> Generator[None]:
-    """A signal ends what is being waited for; a second one does not end the cleaning up."""
-
-    def raised(number: int, _frame: FrameType | None) -> NoReturn:
-        for ignored in _SIGNALS:
-            signal.signal(ignored, signal.SIG_IGN)
-        raise SentAway(number)
-
-    before = {number: signal.signal(number, raised) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _sent_away(number: int) -> NoReturn:
+    ignore_signals()
+    raise SentAway(number)

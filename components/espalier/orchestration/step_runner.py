@@ -8,21 +8,20 @@ a pod that was lost after publishing is made again at no cost.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from typing import NoReturn
 
 from espalier.artifacts import EspalierError, Manifest
 from espalier.config import Profile, external_inputs
 from espalier.manifests.job import launches_ray
 from espalier.manifests.volumes import S3_MOUNT
 from espalier.orchestration.chain import CHAIN, Link
-from espalier.orchestration.ray_launcher import DRIVER_VARIABLE
+from espalier.orchestration.ending import on_signals
+from espalier.orchestration.ray_launcher import DRIVER_VARIABLE, SentAway, run_on_ray
 from espalier.orchestration.step_command import container_command, local_path, step_command
 from espalier.storage import Place, joined, open_place
 
@@ -30,7 +29,6 @@ _NOTES = "executor_output.json"
 """What KFP's executor writes down about a step: its figures, and the URIs of its outputs."""
 _DRIVER_FAILED = 3
 """No refusal: a node may have died. The Job that launches tries again, and training goes on."""
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StepFailed(EspalierError):
@@ -109,6 +107,15 @@ def run_step(order: StepOrder, say: Callable[[str], None]) -> Manifest:
         StorageAwayError: S3 does not answer; the same command may succeed later.
         EspalierError: no such stage, an input that is not there, a place that refuses.
     """
+
+    def ended(number: int) -> NoReturn:
+        raise StepFailed(order.stage, 128 + number)
+
+    with on_signals(ended):
+        return _run(order, say)
+
+
+def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
     link = order.link
     sources = {
         name: open_place(order.inputs.get(name, joined(order.run_uri, folder)), os.environ)
@@ -144,8 +151,6 @@ def _run_on_ray(order: StepOrder, say: Callable[[str], None]) -> None:
     Raises:
         StepFailed: the driver failed, or this process was sent away.
     """
-    from espalier.orchestration.ray_launcher import SentAway, run_on_ray
-
     try:
         status = run_on_ray(order.command(), order.profile.kubernetes, os.environ, say)
     except SentAway as reason:
@@ -188,22 +193,8 @@ def _run_command(stage: str, command: Sequence[str]) -> None:
         stdout=sys.stderr.fileno(),
         start_new_session=True,
     )
-    with _passing_signals_on(process.pid):
+    # who signals a pod reaches its first process, which here is not the one that works
+    with on_signals(lambda number: os.killpg(process.pid, number)):
         status = process.wait()
     if status:
         raise StepFailed(stage, 128 - status if status < 0 else status)
-
-
-@contextmanager
-def _passing_signals_on(group: int) -> Generator[None]:
-    """A pod that is deleted signals its first process, which here is not the one that works."""
-
-    def passed_on(number: int, _frame: FrameType | None) -> None:
-        os.killpg(group, number)
-
-    before = {number: signal.signal(number, passed_on) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
