@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal, Self
 
@@ -17,9 +18,20 @@ class Section(BaseModel):
 class KnowledgeConfig(Section):
     """What the agent can search, and what questions are made from."""
 
-    source: Literal["geonames", "folder"] = "geonames"
+    source: Literal["geonames", "folder", "dump", "sql"] = "geonames"
     path: Path | None = None
-    """Folder of .md, .txt and .jsonl documents; only with source = "folder"."""
+    """"folder": of .md, .txt and .jsonl documents; "dump": a MediaWiki XML export (.xml, .bz2,
+    .gz)."""
+    max_documents: int = Field(default=0, ge=0)
+    """Articles that are read of a dump; 0 reads all."""
+    database: str = ""
+    """SQLAlchemy address without a password, as sqlite:///file.db; only with source = "sql". What it
+    holds is not part of a run's digests: other content needs another run folder."""
+    database_password_file: Path | None = None
+    documents_query: str = ""
+    """SQL that returns the columns title, text and, where there is one, id."""
+    triples_query: str = ""
+    """SQL that returns the columns subject, relation, object, subject_type, object_type."""
     triples: Path | None = None
     """JSON lines of {subject, relation, object, subject_type, object_type}: what is asked about."""
     questions: Path | None = None
@@ -29,18 +41,45 @@ class KnowledgeConfig(Section):
     """Keep only the most populous cities; 0 keeps all."""
 
     @model_validator(mode="after")
-    def _folder_has_a_path_and_tasks(self) -> Self:
-        if self.source == "folder" and self.path is None:
-            raise ValueError('knowledge.source="folder" needs knowledge.path = "DIR"')
-        if self.source == "folder" and self.triples is None and self.questions is None:
+    def _a_source_has_documents_and_tasks(self) -> Self:
+        asked = [self.triples, self.questions, self.triples_query]
+        if self.source in ("folder", "dump") and self.path is None:
+            what = "DIR" if self.source == "folder" else "FILE"
+            raise ValueError(f'knowledge.source="{self.source}" needs knowledge.path = "{what}"')
+        if self.source != "geonames" and not any(asked):
             raise ValueError(
-                'knowledge.source="folder" needs something to ask: set knowledge.triples (JSON '
-                "lines of typed triples) or knowledge.questions (JSON lines of question/answer)"
+                f'knowledge.source="{self.source}" needs something to ask: set knowledge.triples '
+                "(JSON lines of typed triples), knowledge.questions (JSON lines of "
+                'question/answer), or with "sql" knowledge.triples_query'
             )
-        if self.source == "geonames" and (self.path or self.triples or self.questions):
+        if self.source == "geonames" and any((self.path, self.triples, self.questions)):
             raise ValueError(
-                'knowledge.path, .triples and .questions go with knowledge.source = "folder"; '
-                "remove them, or change the source"
+                'knowledge.path, .triples and .questions go with knowledge.source = "folder", '
+                '"dump" or "sql"; remove them, or change the source'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_database_is_asked_without_secrets(self) -> Self:
+        if self.source == "sql" and not (self.database and self.documents_query):
+            raise ValueError(
+                'knowledge.source="sql" needs knowledge.database = "sqlite:///FILE" and '
+                "knowledge.documents_query"
+            )
+        if self.source != "dump" and self.max_documents:
+            raise ValueError('knowledge.max_documents goes with knowledge.source = "dump"')
+        others = (self.database, self.documents_query, self.triples_query)
+        if self.source != "sql" and any((*others, self.database_password_file)):
+            raise ValueError(
+                "knowledge.database, its password file and queries go with "
+                'knowledge.source = "sql"; remove them, or change the source'
+            )
+        if self.triples and self.triples_query:
+            raise ValueError("knowledge.triples and .triples_query exclude each other")
+        if re.match(r"[^/]*://[^/@]*:[^/@]*@", self.database):
+            raise ValueError(
+                "knowledge.database must not carry a password: profiles are logged. Put it into a "
+                "file and name that as knowledge.database_password_file"
             )
         return self
 

@@ -25,8 +25,8 @@ from espalier.knowledge.names import leaks
 from espalier.knowledge.problems import deal_problems, save_problems
 from espalier.knowledge.search import documents_path, index_dir
 from espalier.knowledge.sources import Source
-from espalier.knowledge.sources.folder import load_folder
 from espalier.knowledge.sources.geonames import load_geonames
+from espalier.knowledge.sources.own import load_own
 from espalier.knowledge.splits import Splits, draw_splits
 from espalier.knowledge.views import VIEWS, View, forbidden_names, view_documents
 
@@ -88,7 +88,7 @@ def _provenance(profile: Profile) -> Provenance:
 
 
 def _load(config: KnowledgeConfig) -> Source:
-    return load_folder(config) if config.source == "folder" else load_geonames(config)
+    return load_geonames(config) if config.source == "geonames" else load_own(config)
 
 
 def _evidence(source: Source, graph: KnowledgeGraph, profile: Profile) -> Evidence:

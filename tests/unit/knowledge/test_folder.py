@@ -5,7 +5,8 @@ import pytest
 from espalier.artifacts import KnowledgeError, NullTracker
 from espalier.config import KnowledgeConfig, Profile, SearchConfig
 from espalier.knowledge import KnowledgeGraph, SearchTool, stage
-from espalier.knowledge.sources.folder import lines_of, load_folder
+from espalier.knowledge.sources.lines import lines_of
+from espalier.knowledge.sources.own import load_own
 from espalier.knowledge.sources.triples import default_phrasings
 
 
@@ -18,7 +19,7 @@ def _config(folder, **paths):
 
 
 def test_each_text_file_is_a_document_titled_by_its_heading_or_name(folder):
-    documents = {d.document_id: d for d in load_folder(_config(folder)).documents}
+    documents = {d.document_id: d for d in load_own(_config(folder)).documents}
     assert documents["document:ada.md"].title == "Ada Lovelace"
     assert documents["document:ada.md"].lines == (
         "She wrote notes on the engine.",
@@ -30,7 +31,7 @@ def test_each_text_file_is_a_document_titled_by_its_heading_or_name(folder):
 def test_each_json_line_is_a_document(folder):
     rows = [{"title": "A", "text": "One. Two."}, {"id": "x", "title": "B", "contents": "Three"}]
     (folder / "more.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    documents = {d.document_id: d for d in load_folder(_config(folder)).documents}
+    documents = {d.document_id: d for d in load_own(_config(folder)).documents}
     assert documents["document:more.jsonl:1"].lines == ("One.", "Two.")
     assert documents["document:x"].title == "B"
 
@@ -42,15 +43,15 @@ def test_long_lines_are_cut_at_thirty_words():
 def test_a_folder_without_documents_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(KnowledgeError, match=r"empty: no \.md"):
-        load_folder(_config(tmp_path / "empty"))
+        load_own(_config(tmp_path / "empty"))
     with pytest.raises(KnowledgeError, match="no such folder"):
-        load_folder(_config(tmp_path / "away"))
+        load_own(_config(tmp_path / "away"))
 
 
 def test_a_file_that_is_not_utf8_is_named_with_the_byte(folder):
     (folder / "old.txt").write_bytes("caf\u00e9".encode("latin-1"))
     with pytest.raises(KnowledgeError, match=r"old\.txt: not UTF-8 at byte 3"):
-        load_folder(_config(folder))
+        load_own(_config(folder))
 
 
 @pytest.mark.parametrize(
@@ -62,24 +63,24 @@ def test_a_file_that_is_not_utf8_is_named_with_the_byte(folder):
 def test_a_line_that_cannot_be_read_is_named(folder, line, message):
     (folder / "rows.jsonl").write_text('{"title": "t", "text": "u"}\n' + line + "\n")
     with pytest.raises(KnowledgeError, match=message):
-        load_folder(_config(folder))
+        load_own(_config(folder))
 
 
 def test_equal_document_ids_are_refused(folder):
     (folder / "rows.jsonl").write_text('{"id": "x", "title": "t", "text": "u"}\n' * 2)
     with pytest.raises(KnowledgeError, match="two documents have the id 'x'"):
-        load_folder(_config(folder))
+        load_own(_config(folder))
 
 
 def test_a_question_without_a_usable_answer_is_named(folder, tmp_path):
     path = tmp_path / "q.jsonl"
     path.write_text('{"question": "Who?", "answer": []}\n')
     with pytest.raises(KnowledgeError, match=r"line 1: 'answer' is \[\]"):
-        load_folder(_config(folder, questions=path))
+        load_own(_config(folder, questions=path))
 
 
 def test_triples_become_typed_entities_and_relations(folder, triples_file):
-    source = load_folder(_config(folder, triples=triples_file))
+    source = load_own(_config(folder, triples=triples_file))
     relations = {relation.name: relation for relation in source.relations}
     assert relations["born_in"].label == "born in"
     assert (relations["born_in"].subject_kind, relations["born_in"].object_kind) == (
@@ -99,7 +100,7 @@ def test_a_relation_between_other_kinds_is_a_relation_of_its_own(folder, tmp_pat
     rows = [("a", "in", "b", "city", "land"), ("b", "in", "c", "land", "planet")]
     keys = ("subject", "relation", "object", "subject_type", "object_type")
     path.write_text("\n".join(json.dumps(dict(zip(keys, row, strict=True))) for row in rows))
-    source = load_folder(_config(folder, triples=path))
+    source = load_own(_config(folder, triples=path))
     assert [r.name for r in source.relations] == ["in", "in (land to planet)"]
     assert {r.label for r in source.relations} == {"in"}
 

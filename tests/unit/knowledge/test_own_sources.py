@@ -1,0 +1,202 @@
+import bz2
+import gzip
+import json
+import sqlite3
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from espalier.artifacts import KnowledgeError, NullTracker
+from espalier.config import KnowledgeConfig, Profile
+from espalier.knowledge import KnowledgeGraph, stage
+from espalier.knowledge.sources.dump import dump_documents, plain_text
+from espalier.knowledge.sources.own import load_own
+
+PAGE = (
+    "<page><title>{title}</title><ns>{ns}</ns><id>{id}</id>{more}"
+    "<revision><id>99{id}</id><contributor><id>7</id></contributor>"
+    "<text>{text}</text></revision></page>"
+)
+
+
+def page(number, title, text="It lies in France.", ns=0, more=""):
+    return PAGE.format(id=number, title=title, text=text, ns=ns, more=more)
+
+
+def export(*pages):
+    namespace = "http://www.mediawiki.org/xml/export-0.11/"
+    return f'<mediawiki xmlns="{namespace}">{"".join(pages)}</mediawiki>'.encode()
+
+
+@pytest.fixture
+def questions(tmp_path):
+    path = tmp_path / "questions.jsonl"
+    path.write_text(json.dumps({"question": "Where is Lyon?", "answer": "France"}) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pack"), [(".xml", bytes), (".bz2", bz2.compress), (".gz", gzip.compress)]
+)
+def test_articles_of_a_dump_become_documents_however_it_is_packed(tmp_path, suffix, pack):
+    path = tmp_path / f"dump{suffix}"
+    path.write_bytes(pack(export(page(1, "Lyon"), page(2, "Turin", "A city.\nIt is old. Very."))))
+    first, second = dump_documents(path, 0)
+    assert (first.document_id, first.title) == ("document:1", "Lyon")
+    assert second.lines == ("A city.", "It is old.", "Very.")
+
+
+def test_redirects_other_namespaces_and_empty_pages_are_no_documents(tmp_path):
+    path = tmp_path / "dump.xml"
+    pages = (
+        page(1, "Talk:Lyon", ns=1),
+        page(2, "Lyons", more='<redirect title="Lyon" />'),
+        page(3, "Empty", "{{stub}}"),
+        page(4, "Lyon"),
+    )
+    path.write_bytes(export(*pages))
+    assert [document.title for document in dump_documents(path, 0)] == ["Lyon"]
+
+
+def test_a_dump_is_read_no_further_than_asked(tmp_path):
+    path = tmp_path / "dump.xml"
+    # what follows is broken: it would be an error if it were read
+    path.write_bytes(export(*(page(n, f"Page {n}") for n in range(9000)))[:-500])
+    assert len(list(dump_documents(path, 10))) == 10
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("'''Lyon''' is in [[France]].", "Lyon is in France."),
+        ("the [[Rhone|river]] and [https://x.org its page]", "the river and its page"),
+        ("a{{cite|{{nested|x}}}}b", "a b"),
+        ("a<ref name=x>note</ref>b<ref name=x/>c", "a b c"),
+        ("{| class=x\n| cell\n|}\nafter", "after"),
+        ("[[File:a.jpg|thumb|a [[link]] in it]]after", "after"),
+        ("== History ==\nold<br/>new<!-- no -->", "History\nold new"),
+        ("[[Category:Cities]]", ""),
+        ("un{{closed", "un{{closed"),
+    ],
+)
+def test_wikitext_is_read_without_its_markup(wikitext, text):
+    read = plain_text(wikitext)
+    assert " ".join(read.split()) == " ".join(text.split())
+
+
+@given(st.text(alphabet="[]{}|<>/='ab:\n! -refFile", max_size=200))
+@settings(max_examples=300, deadline=None)
+def test_any_wikitext_is_read_without_an_error(wikitext):
+    assert isinstance(plain_text(wikitext), str)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("dump.xml", export(page(1, "Lyon"))[:-20], "not a whole MediaWiki export"),
+        ("dump.xml", b"not xml", "not a whole MediaWiki export"),
+        ("dump.bz2", b"not packed", "cannot be read"),
+        ("dump.gz", b"not packed", "cannot be read"),
+        ("dump.zip", b"", r"is an \.xml file"),
+        ("away.xml", None, "cannot be read"),
+        ("dump.xml", export(page(1, "Lyon", "")), "no article"),
+    ],
+)
+def test_what_is_no_dump_is_refused(tmp_path, questions, name, content, complaint):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    config = KnowledgeConfig(source="dump", path=tmp_path / name, questions=questions)
+    with pytest.raises(KnowledgeError, match=complaint):
+        load_own(config)
+
+
+@pytest.fixture
+def database(tmp_path):
+    path = tmp_path / "own.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table page (id integer, title text, body text)")
+        connection.execute("create table fact (s text, r text, o text, born integer)")
+        for number in range(60):
+            name, land = f"Town{number:02d}", f"Land{number % 12:02d}"
+            body = f"{name} is a town. It lies in {land}."
+            connection.execute("insert into page values (?, ?, ?)", (number, name, body))
+            connection.execute("insert into fact values (?, 'country', ?, 1)", (name, land))
+    connection.close()
+    return f"sqlite:///{path}"
+
+
+DOCUMENTS = "select id, title, body as text from page order by id"
+TRIPLES = (
+    "select s as subject, r as relation, o as object, 'town' as subject_type, "
+    "'land' as object_type from fact order by s"
+)
+
+
+def sql(database, **fields):
+    fields = {"documents_query": DOCUMENTS, "triples_query": TRIPLES} | fields
+    return KnowledgeConfig(source="sql", database=database, **fields)
+
+
+def test_rows_of_a_database_become_documents_and_triples(database):
+    source = load_own(sql(database))
+    assert len(source.documents) == 60
+    assert source.documents[3].lines == ("Town03 is a town.", "It lies in Land03.")
+    assert source.triples[3] == ("town:town03", "country", "land:land03")
+
+
+def test_a_database_is_ingested_like_a_folder(database, tmp_path):
+    profile = Profile(knowledge=sql(database))
+    stage.run(profile, stage.Inputs(), tmp_path / "knowledge", NullTracker())
+    graph = KnowledgeGraph.load(tmp_path / "knowledge")
+    assert set(graph.relations) == {"country"}
+    assert len(graph.entities) == 72
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"documents_query": "select title from nowhere"}, "no such table"),
+        ({"documents_query": "select id from page"}, r"row 1: no 'text' or 'contents'"),
+        ({"documents_query": "select title, '' as text from page"}, "is not empty"),
+        ({"documents_query": "select title, body as text from page where 0"}, "no row"),
+        ({"triples_query": TRIPLES.replace("order", "where 0 order")}, "returns no row"),
+        ({"database": "sqlite:////nowhere/at/all.db"}, "unable to open"),
+        ({"database": "nonsense"}, "cannot be opened"),
+        ({"database": "mysql+unknowndriver://host/db"}, "cannot be opened"),
+    ],
+)
+def test_a_database_that_cannot_be_read_is_refused_with_its_reason(database, fields, complaint):
+    fields = {"database": database} | fields
+    with pytest.raises(KnowledgeError, match=complaint):
+        load_own(sql(**fields))
+
+
+def test_a_password_comes_from_a_file_and_is_not_told(tmp_path):
+    secret = tmp_path / "password"
+    secret.write_text("hunter2hunter\n")
+    config = sql("sqlite://user@host/none.db", database_password_file=secret)
+    with pytest.raises(KnowledgeError) as caught:
+        load_own(config)
+    assert "hunter2" not in f"{caught.value!s} {caught.value!r} {config!r}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"source": "dump"}, r'needs knowledge\.path = "FILE"'),
+        ({"source": "dump", "path": "d.xml"}, "needs something to ask"),
+        ({"source": "sql", "triples_query": "q"}, r"needs knowledge\.database"),
+        ({"source": "sql", "database": "sqlite://", "documents_query": "q"}, "something to ask"),
+        ({"max_documents": 5}, r'goes with knowledge\.source = "dump"'),
+        ({"database": "sqlite://"}, r'go with knowledge\.source = "sql"'),
+        ({"source": "sql", "database": "postgresql://u:pw@h/d", "documents_query": "q",
+          "triples_query": "q"}, "must not carry a password"),
+        ({"source": "sql", "database": "sqlite://", "documents_query": "q", "triples": "t.jsonl",
+          "triples_query": "q"}, "exclude each other"),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_go_together_are_refused(fields, complaint):
+    with pytest.raises(ValidationError, match=complaint):
+        KnowledgeConfig.model_validate(fields)
