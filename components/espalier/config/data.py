@@ -25,8 +25,8 @@ class KnowledgeConfig(Section):
     max_documents: int = Field(default=0, ge=0)
     """Articles that are read of a dump; 0 reads all."""
     database: str = ""
-    """SQLAlchemy address without a password, as sqlite:///file.db; only with source = "sql". What it
-    holds is not part of a run's digests: other content needs another run folder."""
+    """SQLAlchemy address without a password, as sqlite:///file.db; only with source = "sql". What
+    it holds is not part of a run's digests: other content needs another run folder."""
     database_password_file: Path | None = None
     documents_query: str = ""
     """SQL that returns the columns title, text and, where there is one, id."""
