@@ -19,6 +19,9 @@ _OUTPUT_BYTES = 64 * 1024
 """A policy reads a few hundred characters of it."""
 _WALL_S = 60.0
 """The ceiling; what runs names a shorter time itself."""
+_CLAIM_WITHIN_S = 1800.0
+"""Hundreds of episodes share a few sandboxes, so waiting is no fault of the sandboxes; how long an
+episode may wait is said by rollout.tool_timeout_s."""
 
 
 def sandbox_pool(config: SandboxConfig, cluster: KubernetesConfig) -> PoolThread:
@@ -28,6 +31,7 @@ def sandbox_pool(config: SandboxConfig, cluster: KubernetesConfig) -> PoolThread
         low_water=min(1, config.size),
         high_water=config.size,
         max_uses=config.max_uses,
+        claim_timeout_s=_CLAIM_WITHIN_S,
     )
     return PoolThread(_backend(config, cluster), settings)
 
