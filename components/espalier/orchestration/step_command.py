@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from espalier.manifests.volumes import S3_MOUNT
+from espalier.orchestration.chain import CHAIN
 
 _S3_SCHEME = "s3://"
 _EXECUTOR_INPUT = "{{$}}"
@@ -74,14 +75,20 @@ def _executor_input(
     inputs = component["inputDefinitions"].get("artifacts", {})
     outputs = component["outputDefinitions"]["artifacts"]
     notes = f"{run_uri}/steps/{stage}"
+    folders = next(link.inputs for link in CHAIN if link.name == stage)
     return {
         "inputs": {
             "parameterValues": {"profile_json": profile_json},
-            "artifacts": {name: _artifact(name, inputs[name], run_uri) for name in sorted(inputs)},
+            "artifacts": {
+                name: _artifact(name, inputs[name], f"{run_uri}/{folders[name]}")
+                for name in sorted(inputs)
+            },
         },
         "outputs": {
             "artifacts": {
-                name: _artifact(name, outputs[name], notes if name == _FIGURES else run_uri)
+                name: _artifact(
+                    name, outputs[name], f"{notes if name == _FIGURES else run_uri}/{name}"
+                )
                 for name in sorted(outputs)
             },
             "outputFile": str(local_path(f"{notes}/executor_output.json")),
@@ -89,11 +96,11 @@ def _executor_input(
     }
 
 
-def _artifact(name: str, definition: Mapping[str, Any], below: str) -> dict[str, Any]:
+def _artifact(name: str, definition: Mapping[str, Any], uri: str) -> dict[str, Any]:
     artifact = {
         "name": name,
         "type": definition["artifactType"],
-        "uri": f"{below}/{name}",
+        "uri": uri,
         "metadata": {},
     }
     return {"artifacts": [artifact]}

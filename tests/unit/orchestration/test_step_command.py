@@ -23,7 +23,7 @@ def test_a_step_reads_and_writes_where_the_chain_wires_it(link):
         {name: found["artifacts"][0]["uri"] for name, found in filled[side]["artifacts"].items()}
         for side in ("inputs", "outputs")
     )
-    assert read == {folder: f"{RUN}/{folder}" for folder in link.inputs.values()}
+    assert read == {name: f"{RUN}/{folder}" for name, folder in link.inputs.items()}
     assert written == {
         link.folder: f"{RUN}/{link.folder}",
         "usage": f"{RUN}/steps/{link.name}/usage",
