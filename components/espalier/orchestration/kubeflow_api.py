@@ -109,7 +109,13 @@ class KubeflowApi:
         token: str | None = None
         while True:
             page = self.get(path, page_size=str(_PAGE_SIZE), page_token=token, **query)
-            yield from page.get(key) or []
+            found = page.get(key) or []
+            if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+                raise ClusterError(
+                    f"{self.endpoint}{_API}{path}: {key} is no list of objects; is this the API of "
+                    "Kubeflow Pipelines?"
+                )
+            yield from found
             token = page.get("next_page_token")
             if not token:
                 return

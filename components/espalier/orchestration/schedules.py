@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from pydantic import BaseModel, Field, ValidationError
+
 from espalier.artifacts import ClusterError
 from espalier.config import KubeflowConfig
 from espalier.orchestration.cron import checked_cron
@@ -18,6 +20,28 @@ from espalier.orchestration.submitting import prepare
 from espalier.steps.profiles import named_profile
 
 _PATH = "/recurringruns"
+
+
+class _Cron(BaseModel):
+    cron: str = ""
+
+
+class _Trigger(BaseModel):
+    cron_schedule: _Cron | None = None
+
+
+class _Runtime(BaseModel):
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+
+class _RecurringRun(BaseModel):
+    """V2beta1RecurringRun, as far as it is read here."""
+
+    recurring_run_id: str = Field(min_length=1)
+    display_name: str = ""
+    status: str = ""
+    trigger: _Trigger | None = None
+    runtime_config: _Runtime | None = None
 
 
 class When(NamedTuple):
@@ -85,7 +109,7 @@ def create(api: KubeflowApi, name: str, when: When, profile: str, overrides: Seq
     }
     if kubeflow.namespace:
         body["namespace"] = kubeflow.namespace
-    return str(api.post(_PATH, body)["recurring_run_id"])
+    return parsed_schedule(api.post(_PATH, body)).id
 
 
 def schedules(api: KubeflowApi, kubeflow: KubeflowConfig) -> list[Schedule]:
@@ -94,16 +118,33 @@ def schedules(api: KubeflowApi, kubeflow: KubeflowConfig) -> list[Schedule]:
     Raises:
         ClusterError: the server is away, or refuses.
     """
-    return [
-        Schedule(
-            id=str(found["recurring_run_id"]),
-            name=str(found.get("display_name", "")),
-            status=str(found.get("status", "")),
-            cron=str(found.get("trigger", {}).get("cron_schedule", {}).get("cron", "")),
-            parameters=dict(found.get("runtime_config", {}).get("parameters", {})),
-        )
-        for found in api.listed(_PATH, "recurringRuns", namespace=kubeflow.namespace)
-    ]
+    listed = api.listed(_PATH, "recurringRuns", namespace=kubeflow.namespace)
+    return [parsed_schedule(found) for found in listed]
+
+
+def parsed_schedule(found: object) -> Schedule:
+    """One entry of the server's listing.
+
+    Raises:
+        ClusterError: it is no V2beta1RecurringRun.
+    """
+    try:
+        run = _RecurringRun.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ClusterError(
+            f"the server lists a schedule that cannot be read ({where}: {first['msg']}): does it "
+            "speak v2beta1 of Kubeflow Pipelines?"
+        ) from error
+    trigger = run.trigger.cron_schedule if run.trigger else None
+    return Schedule(
+        id=run.recurring_run_id,
+        name=run.display_name,
+        status=run.status,
+        cron=trigger.cron if trigger else "",
+        parameters=run.runtime_config.parameters if run.runtime_config else {},
+    )
 
 
 def pause(api: KubeflowApi, kubeflow: KubeflowConfig, which: str) -> Schedule:

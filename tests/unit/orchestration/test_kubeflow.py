@@ -1,6 +1,8 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from espalier.artifacts import ClusterError
@@ -8,6 +10,7 @@ from espalier.cli import command_line
 from espalier.config import KubeflowConfig
 from espalier.orchestration import kubeflow_api
 from espalier.orchestration.kubeflow_api import KubeflowApi
+from espalier.orchestration.schedules import parsed_schedule
 from tests.kubeflow_stand_in import TOKEN, kubeflow_stand_in
 
 NIGHTLY = ("schedule", "create", "nightly", "--cron", "0 0 3 * * *", "--profile", "smoke")
@@ -231,3 +234,24 @@ def test_the_stand_in_refuses_what_is_not_published(kubeflow):
         pytest.raises(ClusterError, match=r"unknown field trigger\.cron"),
     ):
         api.post("/recurringruns", {"trigger": {"cron": "* * * * * *"}})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+FIELDS = st.sampled_from(
+    ["recurring_run_id", "display_name", "status", "trigger", "runtime_config"]
+)
+
+
+@given(st.dictionaries(FIELDS, JSON) | JSON)
+def test_whatever_the_server_lists_is_read_or_refused_in_words(found):
+    try:
+        schedule = parsed_schedule(found)
+    except ClusterError as error:
+        said = str(error)
+    else:
+        said = schedule.id
+    assert said
