@@ -1,0 +1,77 @@
+"""A transfer whose process is killed in the middle, and the next one, which goes on."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from espalier.storage import open_place
+from tests.s3_stand_in import BUCKET, s3_stand_in
+from tests.unit.storage.specimens import artifact, files
+
+URI = f"s3://{BUCKET}/runs/r17/trained_policy"
+PARTS = 3
+SIZE = (PARTS - 1) * (16 << 20) + 5
+
+
+@pytest.fixture
+def s3():
+    with s3_stand_in() as stand_in:
+        yield stand_in
+
+
+def transfer(s3, verb, folder):
+    """A process that publishes or fetches `folder`."""
+    script = (
+        "import os, sys; from pathlib import Path; from espalier.storage import open_place\n"
+        f"open_place({URI!r}, os.environ).{verb}(Path(sys.argv[1]))"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(folder)], env={**os.environ, **s3.environment}
+    )
+
+
+def kill_when(process, condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it never came that far"
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+
+
+def test_a_killed_publication_sends_the_missing_parts_alone(s3, tmp_path):
+    artifact(tmp_path / "here", {"small": b"1", "weights": os.urandom(SIZE)})
+    s3.fail("PUT", f"partNumber={PARTS}", "slow", times=9)
+    kill_when(
+        transfer(s3, "publish", tmp_path / "here"),
+        lambda: s3.counted("PUT", f"partNumber={PARTS}") == 1,
+    )
+    place = open_place(URI, s3.environment)
+    assert place.manifest() is None
+    s3.faults.clear()
+    s3.requests.clear()
+    assert transfer(s3, "publish", tmp_path / "here").wait(timeout=60) == 0
+    # the part that was on its way may have arrived after the kill
+    assert s3.counted("PUT", "partNumber=") <= 1
+    place.fetch(tmp_path / "there")
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+
+
+def test_a_killed_fetch_reads_the_rest_alone(s3, tmp_path):
+    artifact(tmp_path / "here", {"rows": b"1", "weights": os.urandom(SIZE)})
+    open_place(URI, s3.environment).publish(tmp_path / "here")
+    s3.requests.clear()
+    s3.fail("GET", "weights", "half")
+    s3.fail("GET", "weights", "slow", times=9)
+    partial = tmp_path / ".there.fetch" / "weights.espalier-partial"
+    kill_when(transfer(s3, "fetch", tmp_path / "there"), lambda: s3.counted("GET", "weights") == 2)
+    assert 0 < partial.stat().st_size < SIZE
+    assert not (tmp_path / "there").exists()
+    s3.faults.clear()
+    s3.requests.clear()
+    assert transfer(s3, "fetch", tmp_path / "there").wait(timeout=60) == 0
+    assert s3.counted("GET", "/rows") == 0
+    assert files(tmp_path / "there") == files(tmp_path / "here")
