@@ -139,7 +139,7 @@ class AnswerShape:
         return choice
 
     def _logprobs(self, number: int, piece: Piece) -> Json:
-        tokens = [self._policy.tokenizer.decode([i]) for i in piece.token_ids]
+        tokens = [str(self._policy.tokenizer.decode([i])) for i in piece.token_ids]
         if not self._is_chat:
             return {"tokens": tokens, "token_logprobs": piece.logprobs, "top_logprobs": None}
         entries = [

@@ -16,8 +16,8 @@ _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 class Decodes(Protocol):
     """What is needed of a tokenizer."""
 
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
-        """The text of tokens."""
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str | list[str]:
+        """The text of tokens; of one list of them, one text."""
         ...
 
 
@@ -53,7 +53,7 @@ class GrowingText:
         return self._decoded(self._token_ids[self._context :])[len(known) :]
 
     def _decoded(self, token_ids: list[int]) -> str:
-        return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips)
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=self._skips))
 
 
 class StopTexts:

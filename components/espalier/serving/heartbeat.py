@@ -78,7 +78,7 @@ def _handler(heartbeat: Heartbeat) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(said)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             """Probes are no news."""
 
     return Handler

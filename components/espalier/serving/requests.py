@@ -7,7 +7,7 @@ that it was applied.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeGuard, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -59,13 +59,17 @@ def _as_prompts(value: object) -> tuple[Prompt, ...]:
     """A text, token ids, or a list of either: as a list."""
     whole = [value] if isinstance(value, str) or _are_ids(value) else value
     if isinstance(whole, list) and whole:
-        prompts = [tuple(p) if _are_ids(p) else p for p in whole]
-        if all(p and isinstance(p, str | tuple) for p in prompts):
-            return tuple(prompts)
+        prompts = tuple(p if isinstance(p, str) else tuple(p) for p in whole if _is_prompt(p))
+        if len(prompts) == len(whole):
+            return prompts
     raise ValueError("must be a text, a list of token ids, or a list of either; none empty")
 
 
-def _are_ids(value: object) -> bool:
+def _is_prompt(value: object) -> TypeGuard[str | list[int]]:
+    return (isinstance(value, str) and bool(value)) or _are_ids(value)
+
+
+def _are_ids(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and bool(value) and all(type(i) is int for i in value)
 
 
@@ -191,7 +195,7 @@ class ChatRequest(_Request):
         return self.logprobs
 
 
-Request = TypeVar("Request", CompletionRequest, ChatRequest)
+Request = TypeVar("Request", bound=_Request)
 
 
 def parse(body: bytes, kind: type[Request]) -> Request:

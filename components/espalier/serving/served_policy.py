@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ class PolicyStops:
     def __init__(self, stop_ids: frozenset[int]) -> None:
         self.stop_ids = stop_ids
 
-    def ends_action(self, action_ids: tuple[int, ...] | list[int]) -> bool:
+    def ends_action(self, action_ids: Sequence[int]) -> bool:
         """See `StopRule.ends_action`."""
         return action_ids[-1] in self.stop_ids
 
