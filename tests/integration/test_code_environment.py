@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -107,9 +108,8 @@ def test_a_lost_sandbox_ends_one_episode_with_its_cause_and_the_next_one_plays(t
         async def lost():
             environment = environments(TASK)
             await environment.step("<code> x = 1 </code>")
-            pool = environments.sandboxes.pool
-            (warm,) = pool._existing
-            await environments.sandboxes.run(warm.sandbox.close())
+            (warm,) = environments.sandboxes.pool._existing
+            signal.pidfd_send_signal(warm.sandbox._process._first, signal.SIGKILL)
             await environment.step("<code> print(x) </code>")
 
         with pytest.raises(EnvironmentLostError, match="sandbox"):
