@@ -1,8 +1,9 @@
+import fcntl
 import random
 
 import pytest
 
-from espalier.artifacts import ArtifactError, NullTracker, open_artifact
+from espalier.artifacts import ArtifactError, EngineError, NullTracker, open_artifact
 from espalier.artifacts.publish import work_dir
 from espalier.synthesis.bulk import Asked, draw_questions
 from espalier.synthesis.bulk.journal import Event, events_of, packed, recover
@@ -67,6 +68,23 @@ def test_a_part_that_is_cut_anywhere_ends_as_an_unbroken_one(new_stream, unbroke
 def test_a_finished_part_is_left_alone(unbroken):
     directory, drawn = unbroken
     assert write_part(directory, None, _text, 120) == drawn
+
+
+def test_a_part_has_one_writer_at_a_time(new_stream, tmp_path):
+    with (tmp_path / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(EngineError, match="another process writes this part"):
+            write_part(tmp_path, new_stream(), _text, 5)
+    assert write_part(tmp_path, new_stream(), _text, 5).rows == 5
+
+
+def test_a_worker_stops_when_its_command_is_gone(new_stream, tmp_path, monkeypatch):
+    gone = type("Gone", (), {"is_alive": lambda self: False})()
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: gone)
+    with pytest.raises(EngineError, match="is gone"):
+        write_part(tmp_path, new_stream(), _text, 150)
+    monkeypatch.undo()
+    assert write_part(tmp_path, new_stream(), _text, 150).rows == 150
 
 
 def test_a_source_that_runs_dry_ends_with_what_it_has(new_stream, tmp_path):

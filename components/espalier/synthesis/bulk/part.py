@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Callable
+import multiprocessing
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from espalier.artifacts import EngineError
 from espalier.synthesis.bulk.journal import events_of, packed, recover
 from espalier.synthesis.bulk.stream import QuestionStream
 from espalier.synthesis.webshaper.candidate import Candidate
@@ -34,10 +38,31 @@ def write_part(
         stream: in its first state.
         row: the line of a question, without its end.
         count: rows of the whole part, those of earlier processes included.
+
+    Raises:
+        EngineError: another process writes the part, or the one that asked for it is gone.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if (finished := finished_part(directory)) is not None:
         return finished
+    with _held(directory / "lock"):
+        drawn = _continued(directory, stream, row, count)
+    partial = directory / "done.partial"
+    partial.write_text(json.dumps(drawn._asdict()), encoding="utf-8")
+    partial.replace(directory / "done.json")
+    return drawn
+
+
+def finished_part(directory: Path) -> Drawn | None:
+    """What a finished part holds; None while it is not finished."""
+    path = directory / "done.json"
+    return Drawn(**json.loads(path.read_bytes())) if path.is_file() else None
+
+
+def _continued(
+    directory: Path, stream: QuestionStream, row: Callable[[Candidate], str], count: int
+) -> Drawn:
+    """Wind the stream forward to the last row that counts, and write what is missing."""
     rows, journal = directory / "rows.jsonl", directory / "journal"
     kept = recover(rows, journal)
     draws = ended = 0
@@ -57,16 +82,27 @@ def write_part(
             if done % _FLUSH_ROWS == 0:
                 row_stream.flush()
                 journal_stream.flush()
+                _stop_without_a_parent()
             if done == count:
                 break
-    drawn = Drawn(done, draws, ended)
-    partial = directory / "done.partial"
-    partial.write_text(json.dumps(drawn._asdict()), encoding="utf-8")
-    partial.replace(directory / "done.json")
-    return drawn
+    return Drawn(done, draws, ended)
 
 
-def finished_part(directory: Path) -> Drawn | None:
-    """What a finished part holds; None while it is not finished."""
-    path = directory / "done.json"
-    return Drawn(**json.loads(path.read_bytes())) if path.is_file() else None
+@contextmanager
+def _held(path: Path) -> Generator[None]:
+    """Two writers of one part would mix their rows; the lock goes with its process."""
+    with path.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise EngineError(
+                f"{path.parent}: another process writes this part; wait for it, or end it"
+            ) from error
+        yield
+
+
+def _stop_without_a_parent() -> None:
+    """A worker whose command was killed must not write on behind the back of the next one."""
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
+        raise EngineError("the command that asked for these questions is gone")
