@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -102,10 +103,10 @@ class EndpointModel:
             reserved = self.ledger.reserve(prompt_tokens)
             used = (0, 0)
             try:
-                await self._rate.acquire(prompt_tokens + self._config.max_tokens)
+                admitted = partial(self._rate.acquire, prompt_tokens + self._config.max_tokens)
                 fields = self._fields(request, messages, ask)
                 used = (prompt_tokens, 0)
-                body = await self._wire.send(fields, usage)
+                body = await self._wire.send(fields, usage, admitted)
                 counted = usage_of(body)
                 # a server that does not count is charged for the longest answer
                 used = (

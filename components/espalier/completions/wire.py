@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import time
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +28,8 @@ _REMEDIES = {
     404: "check url (with its version, as https://host/v1) and model",
 }
 _KEPT_MESSAGE = 300
+
+Admission = Callable[[], Awaitable[None]]
 
 
 class Wire:
@@ -54,8 +57,13 @@ class Wire:
     ) -> None:
         await self._client.close()
 
-    async def send(self, fields: dict[str, Any], usage: Usage) -> bytes:
+    async def send(self, fields: dict[str, Any], usage: Usage, admitted: Admission) -> bytes:
         """The body of a successful response.
+
+        Args:
+            fields: of the chat completion.
+            usage: counts what is sent.
+            admitted: waited for before every attempt, repeats included.
 
         Raises:
             EngineError: the server refuses for good, or does not answer in `attempts` tries.
@@ -70,6 +78,7 @@ class Wire:
         try:
             async for attempt in retrying:
                 with attempt:
+                    await admitted()
                     usage.requests += 1
                     usage.retries += attempt.retry_state.attempt_number > 1
                     return await self._body(fields)

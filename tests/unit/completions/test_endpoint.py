@@ -6,7 +6,8 @@ import time
 import pytest
 
 from espalier.artifacts import EngineError
-from espalier.completions import EndpointModel, Refusal, in_order
+from espalier.completions import EndpointModel, Refusal, Usage, in_order
+from espalier.completions.wire import Wire
 
 from .endpoint_double import Capital, Scripted, completion, config, request
 
@@ -59,6 +60,22 @@ def test_a_server_that_is_busy_for_a_while_is_asked_again(double, status):
     (answer,), model = asked(config(double), request())
     assert answer == PARIS
     assert model.ledger.of("capital").retries == 2
+
+
+def test_every_attempt_is_held_to_the_rate(double):
+    double.script = [Scripted({}, 500)] * 2
+    admitted = []
+
+    async def admit():
+        admitted.append(len(double.seen))
+
+    async def session():
+        async with Wire(config(double), "", sleep=Sleeps()) as wire:
+            fields = {"model": "small", "messages": [{"role": "user", "content": "hi"}]}
+            return await wire.send(fields, Usage(), admit)
+
+    asyncio.run(session())
+    assert admitted == [0, 1, 2]
 
 
 def test_pauses_grow_and_stay_under_the_limit(double):
