@@ -44,6 +44,7 @@ def main(environment: Mapping[str, str]) -> None:
     """Serve until told to stop."""
     if os.getpid() != 1:
         sys.exit("sandboxd must be process 1 of a sandbox: ending runs kills every process it sees")
+    kernel.settle_project_ids()
     kernel.hide_memory()
     job_filter(os.uname().machine, ())  # an unknown machine ends here, not in the first job
     digest = environment["SANDBOXD_TOKEN_SHA256"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -18,6 +19,9 @@ _SECCOMP_MODE_FILTER = 2
 _F_ADD_SEALS = 1033
 _ALL_SEALS = 0x1 | 0x2 | 0x4 | 0x8
 """Seal, shrink, grow, write (include/uapi/linux/fcntl.h)."""
+
+_NO_PROJECT = b"4294967294 4294967294 1"
+"""Maps the last number to itself, and so none that a file system uses."""
 
 
 class _Program(ctypes.Structure):
@@ -44,6 +48,15 @@ def show_memory() -> None:
 def adopt_orphans() -> None:
     """Become the parent of descendants whose parent ended."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def settle_project_ids() -> None:
+    """Write the one map of the user namespace that any process in it could, for it is written once.
+
+    Call it before `hide_memory`. Where there is no namespace but the machine's it is settled.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/projid_map", "wb", buffering=0) as file:
+        file.write(_NO_PROJECT)
 
 
 def filter_calls(program: bytes) -> None:

@@ -143,6 +143,14 @@ tried("kill", lambda: os.kill(T["pid"], 0) or True if T["pid"] not in seen else 
     ),
 )
 
+_LOOK = """
+import os
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try: words = open(f"/proc/{pid}/cmdline", "rb").read()
+    except OSError: continue
+    if words.startswith(b"sleep"): print(words)
+"""
+
 
 async def _put_and_get(sandbox, targets):
     breaches = []
@@ -204,8 +212,8 @@ async def _names(sandbox, _):
         except (SandboxRefused, UnicodeEncodeError):
             continue
         breaches.append(repr(name[:20]))
-    listed = await sandbox.exec(["sh", "-c", "ls -A / /tmp | grep -c -e gnp -e BREACH"])
-    return breaches + (["outside"] if listed.stdout != b"0\n" else [])
+    listed = (await sandbox.exec(["ls", "-A", "/", "/tmp"])).stdout
+    return breaches + (["outside"] if b"gnp" in listed or b"$(id)" in listed else [])
 
 
 async def _left_for_the_next(sandbox, _):
@@ -228,7 +236,7 @@ if os.fork() == 0:
     left = []
     for ask in (
         sandbox.exec(["ls", "-A"]),
-        sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/comm | grep sleep"]),
+        sandbox.run_python(_LOOK),
         sandbox.python("import json; json.dumps('fine')[:0]"),
     ):
         said = (await ask).stdout

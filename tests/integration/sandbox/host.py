@@ -8,6 +8,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+_LOOK = """
+import os
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        with open(f"/proc/{pid}/cmdline") as file:
+            print(file.read().rstrip("\\0").replace("\\0", " "))
+    except OSError:
+        pass
+"""
+
 
 @dataclass
 class Running:
@@ -37,14 +47,20 @@ async def something_running(sandbox):
     """A program runs meanwhile, for ten seconds at most."""
     mark = f"10.{uuid.uuid4().int % 10**12:012d}"
     task = asyncio.create_task(sandbox.exec(["sleep", mark]))
-    look = f"cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -q 'sleep {mark[:-1]}[{mark[-1]}]'"
-    while not (await sandbox.exec(["sh", "-c", look])).succeeded:
-        await asyncio.sleep(0.02)
+    async with asyncio.timeout(10):
+        while f"sleep {mark}" not in await processes(sandbox):
+            await asyncio.sleep(0.02)
     try:
         yield Running(sandbox, task, mark)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def processes(sandbox):
+    """Command lines in a sandbox, as a program in it sees them."""
+    seen = await sandbox.run_python(_LOOK)
+    return seen.stdout.decode().splitlines()
 
 
 def members(namespace):
