@@ -6,8 +6,8 @@ The command of a user, `espalier draw-questions`, writes the questions twice: un
 resident memory measured against the rows written, and then killed with SIGKILL and started again,
 as often as asked. Both artifacts must have the same digest. The knowledge artifact is made first
 where none is given (GeoNames with every city above 1,000 people: the default of 15,000 yields
-about 300,000 training questions); the summary says how many it yields. An undisturbed artifact of the
-same count that is there already is not made again. The last line is one JSON object.
+about 300,000 training questions); the summary says how many it yields. An undisturbed artifact of
+the same count that is there already is not made again. The last line is one JSON object.
 """
 
 from __future__ import annotations
