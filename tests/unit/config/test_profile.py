@@ -12,8 +12,8 @@ OTHER_VALUES = {
     "agent_texts": {"memories": 9},
     "teacher": {"mistake_share": 0.1},
     "validation": {"max_turns": 5},
-    "environment": {"name": "python_math"},
     "curation": {"min_words": 2},
+    "environment": {"name": "python_math"},
     "policy": {"prestage": {"steps": 7}},
     "episode": {"max_turns": 3},
     "rollout": {"max_rows": 8},
@@ -24,6 +24,8 @@ OTHER_VALUES = {
     "evaluation": {"temperature": 0.5},
     "registry": {"min_gain": 0.1},
     "kubernetes": {"queue": "other"},
+    "serving": {"rows": 7},
+    "serving": {"rows": 8},
 }
 
 PRETRAINED = {"prepare_policy", "continue_pretraining"}
