@@ -1,6 +1,7 @@
 """A policy behind an OpenAI-compatible endpoint, and the controller that follows `champion`.
 
 endpoint        python -m espalier.serving.endpoint --host 0.0.0.0 --port 8000
+fetched         python -m espalier.serving.fetched vllm serve POLICY ...
 controller      python -m espalier.serving.controller --model NAME --namespace NAME
 
 A request goes: bodies -> requests -> planning -> admission -> writing -> answers. The engine runs

@@ -2,8 +2,8 @@
 
     ESPALIER_MODEL=models:/espalier-search-agent/3 python -m espalier.serving.endpoint
 
-`espalier serve` is the same for people. Large policies are vLLM's to serve: it answers under the
-same paths, with the same extensions.
+`espalier serve` is the same for people. Large policies are vLLM's to serve (`fetched.py`): it
+answers under the same paths, with the same extensions.
 """
 
 from __future__ import annotations

@@ -1,0 +1,61 @@
+"""Another server takes the policy over, under the same conditions as our own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from espalier.registry.promotion import promote
+
+LISTS = [sys.executable, "-c", "import os, sys; print(sys.argv[2:], os.listdir(sys.argv[1]))"]
+
+
+def fetched(bench, tmp_path, *command, **variables):
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": bench.target.uri, **variables}
+    return subprocess.run(
+        [sys.executable, "-m", "espalier.serving.fetched", *command],
+        env={**environment, "TMPDIR": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_program_is_given_the_directory_of_the_version_that_was_approved(bench, tmp_path):
+    bench.register(0.6)
+    promote(bench.model, bench.gate())
+    done = fetched(
+        bench,
+        tmp_path,
+        *[*LISTS, "POLICY", "--name"],
+        ESPALIER_MODEL=f"models:/{bench.name}/1",
+        ESPALIER_POLICY_DIGEST=bench.model.version("1").policy_digest,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "['--name']" in done.stdout
+    assert "model.safetensors" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("promoted", "command", "model", "message"),
+    [
+        (False, [*LISTS, "POLICY"], "models:/{}/1", "neither a gate pass nor a forced"),
+        (True, [*LISTS, "POLICY"], "", "no version to serve yet"),
+        (True, LISTS, "models:/{}/1", "with POLICY in its arguments"),
+        (True, ["no-such-program", "POLICY"], "models:/{}/1", "cannot be run"),
+    ],
+)
+def test_what_cannot_be_handed_over_is_one_message_and_leaves_nothing(
+    bench, tmp_path, promoted, command, model, message
+):
+    bench.register(0.6)
+    if promoted:
+        promote(bench.model, bench.gate())
+    (tmp_path / "here").mkdir()
+    done = fetched(bench, tmp_path / "here", *command, ESPALIER_MODEL=model.format(bench.name))
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "here").glob("espalier-policy-*"))
