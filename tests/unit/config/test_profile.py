@@ -24,7 +24,6 @@ OTHER_VALUES = {
     "evaluation": {"temperature": 0.5},
     "registry": {"min_gain": 0.1},
     "kubernetes": {"queue": "other"},
-    "serving": {"rows": 7},
     "serving": {"rows": 8},
 }
 
