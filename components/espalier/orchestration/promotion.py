@@ -80,9 +80,9 @@ def open_registry(run_dir: Path | None, model_name: str | None, runs_dir: Path) 
     database = (run_dir.resolve().parent if run_dir else runs_dir) / DATABASE_NAME
     config = run.profile.registry if run else RegistryConfig()
     target = tracking_target(database, config.experiment)
-    if target.artifact_location is not None and not database.exists():
+    if missing := target.missing_database:
         raise RegistryError(
-            f"{database}: no registry here, because no run has registered anything. Run the "
+            f"{missing}: no registry here, because no run has registered anything. Run the "
             "command beside your runs/, name them with --runs, or set MLFLOW_TRACKING_URI"
         )
     return Registry(target.uri, model_name or config.model_name, run)

@@ -58,6 +58,14 @@ class TrackingTarget:
             return None
         return str(database_path(self.uri).resolve().parent / "mlartifacts")
 
+    @property
+    def missing_database(self) -> Path | None:
+        """The sqlite database, where there is none yet."""
+        if not self.uri.startswith(SQLITE):
+            return None
+        path = database_path(self.uri)
+        return None if path.exists() else path
+
 
 def tracking_target(default_database: Path, experiment: str) -> TrackingTarget:
     """`MLFLOW_TRACKING_URI` where it is set, else the sqlite database `default_database`."""

@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 from espalier.artifacts import ServingError
 from espalier.manifests.serving import version_reference
 from espalier.registry.connection import DATABASE_NAME, tracking_target
-from espalier.registry.database import SQLITE, database_path
 from espalier.registry.loading import fetch_policy, parsed_reference
 from espalier.registry.model import ModelVersion, RegisteredModel
 
@@ -52,13 +51,13 @@ def registry_uri(runs_dir: Path) -> str:
     Raises:
         ServingError: there is neither.
     """
-    uri = tracking_target(runs_dir / DATABASE_NAME, "").uri
-    if uri.startswith(SQLITE) and not database_path(uri).exists():
+    target = tracking_target(runs_dir / DATABASE_NAME, "")
+    if missing := target.missing_database:
         raise ServingError(
-            f"{database_path(uri)}: no registry here. Start the server beside your runs/, name them"
+            f"{missing}: no registry here. Start the server beside your runs/, name them"
             " with --runs, or set MLFLOW_TRACKING_URI."
         )
-    return uri
+    return target.uri
 
 
 @contextmanager

@@ -163,6 +163,18 @@ def test_a_missing_registry_is_said_and_not_made(espalier, tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_database_elsewhere_takes_the_place_of_that_beside_the_runs(
+    espalier, tmp_path, monkeypatch
+):
+    elsewhere = tmp_path / "elsewhere.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{elsewhere}")
+    result = espalier("versions", "--runs", str(tmp_path / "runs"))
+    assert (result.exit_code, f"{elsewhere}: no registry here" in result.stderr) == (1, True)
+    elsewhere.touch()
+    result = espalier("versions", "--runs", str(tmp_path / "runs"))
+    assert "no registry here" not in result.stderr
+
+
 def test_compile_writes_a_pipeline(espalier, tmp_path):
     out = tmp_path / "pipeline.yaml"
     result = espalier("compile", "--out", str(out), "--profile", "smoke")
