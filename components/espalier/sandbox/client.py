@@ -22,6 +22,7 @@ _OWN_TIME_S = 15.0
 """What sandboxd may take beyond a program's own time, until the sandbox counts as lost."""
 _TRANSFER_S = 60.0
 _CONNECTIONS = 32
+_LONGEST_PATH_BYTES = 16 * 1024
 _REFUSALS = frozenset({400, 404, 405, 409, 413, 429, 507})
 
 
@@ -123,11 +124,11 @@ class SandboxClient:
         if len(content) > MAX_FILE_BYTES:
             most = f"{path!r} has {len(content)} bytes, a file has at most {MAX_FILE_BYTES}"
             raise SandboxRefused(f"{self._name}: {most}", status=413)
-        await self._ask("PUT", "/files", {"path": path}, content)
+        await self._ask("PUT", "/files", {"path": _sendable(path)}, content)
 
     async def get(self, path: str) -> bytes:
         """See `Sandbox.get`."""
-        return await self._ask("GET", "/files", {"path": path})
+        return await self._ask("GET", "/files", {"path": _sendable(path)})
 
     async def snapshot(self) -> str:
         """See `Sandbox.snapshot`."""
@@ -201,6 +202,21 @@ class SandboxClient:
         except (httpx2.TransportError, ValueError) as error:
             cause = self.lost_because or repr(error)
             raise SandboxLost(f"{self._name}: {what}: {cause}") from error
+
+
+def _sendable(path: str) -> str:
+    """The path, where a request can carry it; a policy may have written any string.
+
+    Raises:
+        SandboxRefused: it cannot.
+    """
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError as error:
+        raise SandboxRefused(f"a path is valid Unicode, not {path[:80]!r}") from error
+    if size > _LONGEST_PATH_BYTES:
+        raise SandboxRefused(f"a path has at most {_LONGEST_PATH_BYTES} bytes, not {size}")
+    return path
 
 
 def _read_frame(line: str, streams: dict[str, bytearray]) -> RunEnd | None:

@@ -209,7 +209,7 @@ async def _names(sandbox, _):
     for name in ("n" * 256, "a/" * 5000 + "x", "\ud800"):
         try:
             await sandbox.put(name, b"")
-        except (SandboxRefused, UnicodeEncodeError):
+        except SandboxRefused:
             continue
         breaches.append(repr(name[:20]))
     listed = (await sandbox.exec(["ls", "-A", "/", "/tmp"])).stdout

@@ -126,3 +126,10 @@ def test_every_sandbox_has_a_token_of_its_own_that_its_settings_do_not_hold():
 def test_a_file_that_is_too_long_is_not_even_sent():
     with pytest.raises(SandboxRefused, match="at most"):
         _ask(lambda _: httpx2.Response(500), "put", "x", bytes(65 * 2**20))
+
+
+@pytest.mark.parametrize("path", ["\ud800", "x" * 70_000])
+def test_a_path_that_no_request_can_carry_is_refused_and_no_sandbox_counts_as_lost(path):
+    for call in (("get", path), ("put", path, b"")):
+        with pytest.raises(SandboxRefused, match="a path"):
+            _ask(lambda _: httpx2.Response(500), *call)
