@@ -206,7 +206,8 @@ async def _names(sandbox, _):
         await sandbox.put(name, name.encode())
         if await sandbox.get(name) != name.encode():
             breaches.append(repr(name))
-    for name in ("n" * 256, "a/" * 5000 + "x", "\ud800"):
+    await sandbox.put("a/" * 5000 + "x", b"")  # deep, and inside: the reset has to get through it
+    for name in ("n" * 256, "a/" * 5000 + "n" * 256, "n/" * 9000 + "x", "\ud800"):
         try:
             await sandbox.put(name, b"")
         except SandboxRefused:
