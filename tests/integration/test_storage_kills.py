@@ -66,8 +66,12 @@ def test_a_killed_fetch_reads_the_rest_alone(s3, tmp_path):
     s3.requests.clear()
     s3.fail("GET", "weights", "half")
     s3.fail("GET", "weights", "slow", times=9)
-    partial = tmp_path / ".there.fetch" / "weights.espalier-partial"
-    kill_when(transfer(s3, "fetch", tmp_path / "there"), lambda: s3.counted("GET", "weights") == 2)
+    rows, partial = (tmp_path / ".there.fetch" / x for x in ("rows", "weights.espalier-partial"))
+    kill_when(
+        transfer(s3, "fetch", tmp_path / "there"),
+        # files come side by side
+        lambda: s3.counted("GET", "weights") == 2 and rows.exists(),
+    )
     assert 0 < partial.stat().st_size < SIZE
     assert not (tmp_path / "there").exists()
     s3.faults.clear()
