@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 from espalier.artifacts import ArtifactError
 from espalier.knowledge.documents import Document
 from espalier.knowledge.folding import EMPTY_WORDS, words
+
+# bm25s asks for its debug messages itself, which then pass every handler of an application
+logging.getLogger("bm25s").setLevel(logging.WARNING)
 
 _TITLE_REPEATS = 3
 """Makes an entity's own document outrank those that mention it."""
