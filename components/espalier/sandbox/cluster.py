@@ -22,6 +22,7 @@ from espalier.sandbox.held_lease import HeldLease
 from espalier.sandbox.lease import run_lease
 from espalier.sandbox.pod import SandboxPodSettings, sandbox_pod
 from espalier.sandbox.protocol import Limits
+from espalier.sandbox.undoing import undone_on_failure
 
 _OWN_USER = {"SANDBOXD_OWN_USER": "1"}
 """A pod made for one sandbox runs as a user that no other has (`own_user`)."""
@@ -65,7 +66,7 @@ class Cluster:
         server = ApiServer(wanted.kubeconfig)
         namespace = wanted.settings.namespace
         lease = HeldLease(server, lambda now: _lease(wanted, now))
-        try:
+        async with undone_on_failure(lease.release, server.close):
             await lease.take()
             token = Token() if await _has_agent_sandbox(server) else None
             if token is not None:
@@ -76,10 +77,6 @@ class Cluster:
             read = state_of_pod if token is None else state_of_claim
             watch = ClusterWatch(server, folder, f"{RUN_LABEL}={wanted.run_id}", read)
             await watch.start()
-        except BaseException:
-            await lease.release()
-            await server.close()
-            raise
         return cls(wanted, server, lease, watch, folder, token)
 
     async def request(self, name: str) -> Token:

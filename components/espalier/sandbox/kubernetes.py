@@ -11,6 +11,7 @@ import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from espalier.config.quantities import amount
@@ -26,6 +27,7 @@ from espalier.sandbox.errors import (
 )
 from espalier.sandbox.pod import SANDBOXD_PORT, SandboxPodSettings
 from espalier.sandbox.protocol import Limits
+from espalier.sandbox.undoing import undone_on_failure
 
 _BESIDES_BYTES = 256 * 2**20
 """Memory of sandboxd, its warm interpreters and shared memory, within the container's limit."""
@@ -82,20 +84,12 @@ class KubernetesBackend:
         """See `Backend.create`."""
         cluster = await self._open()
         name = run_object_name(self.run_id, f"s-{secrets.token_hex(5)}")
-        token: Token | None = None
-        try:
+        async with undone_on_failure(partial(_deleted, cluster, name)):
             token = await cluster.request(name)
             state = await self._reached(cluster, name)
             sandbox = KubernetesSandbox(name, self.limits, token, state, cluster)
-            try:
+            async with undone_on_failure(sandbox.give_up):
                 await sandbox.wait_for_server(self.start_timeout_s)
-            except BaseException:
-                await sandbox.give_up()
-                raise
-        except BaseException:
-            with contextlib.suppress(SandboxError):  # the first error says more; the lease has it
-                await cluster.delete(name)
-            raise
         return sandbox
 
     async def close(self) -> None:
@@ -127,6 +121,12 @@ class KubernetesBackend:
         if state.ended:
             raise SandboxLost(f"{name} ended before it was ready: {state.ended}")
         return state
+
+
+async def _deleted(cluster: Cluster, name: str) -> None:
+    """The error that led here says more than one of deleting; and the lease has what is left."""
+    with contextlib.suppress(SandboxError):
+        await cluster.delete(name)
 
 
 class KubernetesSandbox(SandboxClient):

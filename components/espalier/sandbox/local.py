@@ -15,6 +15,7 @@ from espalier.sandbox.client import SandboxClient, Token, server_settings
 from espalier.sandbox.errors import SandboxLost, SandboxUnavailable
 from espalier.sandbox.protocol import Limits
 from espalier.sandbox.runtime import ENVIRONMENT, Mount, environment_settings, python_mounts
+from espalier.sandbox.undoing import undone_on_failure
 
 _NEEDS = "local sandboxes need Linux with bubblewrap and user namespaces, and run nothing without"
 _WRITTEN = {
@@ -66,16 +67,13 @@ class LocalBackend:
         folder = Path(tempfile.mkdtemp(prefix="espalier-sandbox-"))
         process, token = BubblewrapProcess(folder), Token()
         sandbox = LocalSandbox(self.limits, token, process, folder)
-        try:
-            await process.start(lambda handed: self._command(folder, token, handed))
-            await sandbox.wait_until_ready(self.start_timeout_s)
-        except (SandboxLost, OSError) as error:
-            said = process.said() or str(error)
-            await sandbox.close()
-            raise SandboxUnavailable(f"{_NEEDS}: {said}") from error
-        except BaseException:
-            await sandbox.close()
-            raise
+        async with undone_on_failure(sandbox.close):
+            try:
+                await process.start(lambda handed: self._command(folder, token, handed))
+                await sandbox.wait_until_ready(self.start_timeout_s)
+            except (SandboxLost, OSError) as error:
+                said = process.said() or str(error)
+                raise SandboxUnavailable(f"{_NEEDS}: {said}") from error
         return sandbox
 
     async def close(self) -> None:

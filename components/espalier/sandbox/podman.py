@@ -18,6 +18,7 @@ from espalier.sandbox.client import SandboxClient, Token, server_settings
 from espalier.sandbox.errors import SandboxLost, SandboxUnavailable
 from espalier.sandbox.protocol import Limits
 from espalier.sandbox.runtime import ENVIRONMENT
+from espalier.sandbox.undoing import undone_on_failure
 
 _USER = 1000
 _USERS = 2000
@@ -64,16 +65,13 @@ class PodmanBackend:
             "SANDBOXD_LISTEN": f"fd:{_LISTENER}",
             "SANDBOXD_LIFELINE": f"fd:{_LIFELINE}",
         }
-        try:
-            await sandbox.start(self.command(name, settings))
-            await sandbox.wait_until_ready(self.start_timeout_s)
-        except SandboxLost as error:
-            said = await _output("podman", "logs", name)
-            await sandbox.close()
-            raise SandboxUnavailable(f"{name} ended at once: {said}") from error
-        except BaseException:
-            await sandbox.close()
-            raise
+        async with undone_on_failure(sandbox.close):
+            try:
+                await sandbox.start(self.command(name, settings))
+                await sandbox.wait_until_ready(self.start_timeout_s)
+            except SandboxLost as error:
+                said = await _output("podman", "logs", name)
+                raise SandboxUnavailable(f"{name} ended at once: {said}") from error
         return sandbox
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from espalier.sandbox.canary import differences, probe
 from espalier.sandbox.protocol import Backend, Sandbox
+from espalier.sandbox.undoing import undone_on_failure
 
 Preparation = Callable[[Sandbox], Awaitable[None]]
 """Puts a new sandbox into the state that every borrower finds."""
@@ -40,13 +41,10 @@ async def make_warm(backend: Backend, prepare: Preparation | None) -> WarmSandbo
         SandboxError: one of the two did not work.
     """
     sandbox = await backend.create()
-    try:
+    async with undone_on_failure(sandbox.close):
         snapshot = None
         if prepare is not None:
             await prepare(sandbox)
             snapshot = await sandbox.snapshot()
         await sandbox.reset(snapshot)
         return WarmSandbox(sandbox, snapshot, await probe(sandbox))
-    except BaseException:
-        await sandbox.close()
-        raise
