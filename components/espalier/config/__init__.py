@@ -17,7 +17,6 @@ from espalier.config.cluster import (
 from espalier.config.curation import CurationConfig
 from espalier.config.data import (
     ExpansionConfig,
-    KnowledgeConfig,
     SearchConfig,
     SplitsConfig,
     SynthesisConfig,
@@ -32,6 +31,7 @@ from espalier.config.environment import (
 )
 from espalier.config.external import external_inputs
 from espalier.config.inference import ExplorationConfig, RolloutConfig, VllmConfig
+from espalier.config.knowledge import ExtractionConfig, KnowledgeConfig, RelationConfig
 from espalier.config.kubeflow import KubeflowConfig
 from espalier.config.learning import (
     CurriculumConfig,
@@ -67,6 +67,7 @@ __all__ = [
     "EvaluationConfig",
     "ExpansionConfig",
     "ExplorationConfig",
+    "ExtractionConfig",
     "GpuConfig",
     "ImagesConfig",
     "KnowledgeConfig",
@@ -80,6 +81,7 @@ __all__ = [
     "PythonMathConfig",
     "RayConfig",
     "RegistryConfig",
+    "RelationConfig",
     "ReplayConfig",
     "RewardConfig",
     "RolloutConfig",

@@ -1,9 +1,7 @@
-"""Profile sections of the data side: knowledge, search, splits, synthesis, validation."""
+"""Profile sections of the data side: search, splits, synthesis, validation."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -13,75 +11,6 @@ class Section(BaseModel):
     """A table of the profile: frozen, and closed to unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class KnowledgeConfig(Section):
-    """What the agent can search, and what questions are made from."""
-
-    source: Literal["geonames", "folder", "dump", "sql"] = "geonames"
-    path: Path | None = None
-    """"folder": of .md, .txt and .jsonl documents; "dump": a MediaWiki XML export (.xml, .bz2,
-    .gz)."""
-    max_documents: int = Field(default=0, ge=0)
-    """Articles that are read of a dump; 0 reads all."""
-    database: str = ""
-    """SQLAlchemy address without a password, as sqlite:///file.db; only with source = "sql". What
-    it holds is not part of a run's digests: other content needs another run folder."""
-    database_password_file: Path | None = None
-    documents_query: str = ""
-    """SQL that returns the columns title, text and, where there is one, id."""
-    triples_query: str = ""
-    """SQL that returns the columns subject, relation, object, subject_type, object_type."""
-    triples: Path | None = None
-    """JSON lines of {subject, relation, object, subject_type, object_type}: what is asked about."""
-    questions: Path | None = None
-    """JSON lines of {question, answer}; the tasks where there are no triples."""
-    min_city_population: Literal[500, 1000, 5000, 15000] = 15000
-    max_cities: int = Field(default=0, ge=0)
-    """Keep only the most populous cities; 0 keeps all."""
-
-    @model_validator(mode="after")
-    def _a_source_has_documents_and_tasks(self) -> Self:
-        asked = [self.triples, self.questions, self.triples_query]
-        if self.source in ("folder", "dump") and self.path is None:
-            what = "DIR" if self.source == "folder" else "FILE"
-            raise ValueError(f'knowledge.source="{self.source}" needs knowledge.path = "{what}"')
-        if self.source != "geonames" and not any(asked):
-            raise ValueError(
-                f'knowledge.source="{self.source}" needs something to ask: set knowledge.triples '
-                "(JSON lines of typed triples), knowledge.questions (JSON lines of "
-                'question/answer), or with "sql" knowledge.triples_query'
-            )
-        if self.source == "geonames" and any((self.path, self.triples, self.questions)):
-            raise ValueError(
-                'knowledge.path, .triples and .questions go with knowledge.source = "folder", '
-                '"dump" or "sql"; remove them, or change the source'
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _a_database_is_asked_without_secrets(self) -> Self:
-        if self.source == "sql" and not (self.database and self.documents_query):
-            raise ValueError(
-                'knowledge.source="sql" needs knowledge.database = "sqlite:///FILE" and '
-                "knowledge.documents_query"
-            )
-        if self.source != "dump" and self.max_documents:
-            raise ValueError('knowledge.max_documents goes with knowledge.source = "dump"')
-        others = (self.database, self.documents_query, self.triples_query)
-        if self.source != "sql" and any((*others, self.database_password_file)):
-            raise ValueError(
-                "knowledge.database, its password file and queries go with "
-                'knowledge.source = "sql"; remove them, or change the source'
-            )
-        if self.triples and self.triples_query:
-            raise ValueError("knowledge.triples and .triples_query exclude each other")
-        if re.match(r"[^/]*://[^/@]*:[^/@]*@", self.database):
-            raise ValueError(
-                "knowledge.database must not carry a password: profiles are logged. Put it into a "
-                "file and name that as knowledge.database_password_file"
-            )
-        return self
 
 
 class SplitsConfig(Section):

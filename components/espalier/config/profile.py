@@ -20,7 +20,6 @@ from espalier.config.agent_texts import (
 from espalier.config.cluster import KubernetesConfig
 from espalier.config.curation import CurationConfig
 from espalier.config.data import (
-    KnowledgeConfig,
     SearchConfig,
     Section,
     SplitsConfig,
@@ -30,6 +29,7 @@ from espalier.config.data import (
 from espalier.config.environment import EnvironmentConfig, SearchQAConfig
 from espalier.config.faults import explained
 from espalier.config.inference import RolloutConfig
+from espalier.config.knowledge import KnowledgeConfig
 from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,

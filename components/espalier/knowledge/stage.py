@@ -3,8 +3,9 @@
 Enters: nothing but the profile (GeoNames by default, or a folder of documents).
 Leaves, for mathematics: problems.jsonl, the user's own dealt to splits, and attribution.txt; else
 entities.parquet, relations.json, triples.parquet, documents.parquet,
-index/{train,dev,full}/, names.json (names that cannot be kept secret), attribution.txt, and of the
-user's questions questions.jsonl and questions_dropped.json.
+index/{train,dev,full}/, names.json (names that cannot be kept secret), attribution.txt; of the
+user's questions questions.jsonl and questions_dropped.json; and of triples that a model states
+evidence.jsonl (where each is said), extraction.json (what was refused) and run.json (measured).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from espalier.config import KnowledgeConfig, Profile, PythonMathConfig, external
 from espalier.knowledge.asking import build_graph
 from espalier.knowledge.documents import Document, save_documents
 from espalier.knowledge.evidence import Evidence, find_evidence, save_evidence
+from espalier.knowledge.extraction import extract, save_extracted
 from espalier.knowledge.graph import KnowledgeGraph, Split
 from espalier.knowledge.index import TextIndex
 from espalier.knowledge.names import leaks
@@ -41,15 +43,20 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
 
     Raises:
         KnowledgeError: the source cannot be read, holds nothing, or a view would leak a name.
+        EngineError: a model is to state triples, and its server cannot be used.
     """
     if isinstance(profile.environment, PythonMathConfig):
         return _publish_problems(profile, profile.environment, output_dir)
     source = _load(profile.knowledge)
+    extraction = profile.knowledge.extraction
+    extracted = extract(source, extraction, tracker) if extraction else None
     splits = draw_splits(source, profile.splits, profile.seed)
     graph = build_graph(source, splits)
     document_splits: Mapping[str, Split] = {}
     with publishing(output_dir, _provenance(profile)) as draft:
         graph.save(draft.path)
+        if extracted:
+            draft.rows["mentions"] = save_extracted(extracted, draft.path)
         if source.questions:
             evidence = _evidence(source, graph, profile)
             save_evidence(evidence, draft.path)

@@ -1,4 +1,4 @@
-"""What the run was made from: the synthesis funnel, the mix of questions, the split."""
+"""What the run was made from: what a model stated, the synthesis funnel, the mix, the split."""
 
 from __future__ import annotations
 
@@ -67,6 +67,11 @@ def synthesis_story(run: RunDirectory) -> SynthesisStory | None:
         hub_kinds=tuple(str(kind) for kind in facts.get("hub_kinds", ())),
         remarks=tuple(str(remark) for remark in remarks),
     )
+
+
+def extraction_tables(run: RunDirectory) -> tuple[CountTable, ...]:
+    """The tables behind extraction.json; none where triples are not a model's."""
+    return _funnel_tables(run.json("ingest", "extraction.json") or {})
 
 
 def count_table(title: str, counts: Mapping[str, Mapping[str, int]]) -> CountTable:

@@ -71,6 +71,7 @@ def render(run: RunDirectory) -> str:
 
 def _sources(run: RunDirectory) -> dict[str, Any]:
     return {
+        "extraction": dataset.extraction_tables(run),
         "synthesis": dataset.synthesis_story(run),
         "splits": dataset.entity_splits(run),
         "validation": dataset.validation_report(run),

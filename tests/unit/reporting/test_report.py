@@ -146,6 +146,13 @@ def test_synthesis_tables_show_what_was_asked_for_reached_and_refused(html):
     assert "Kinds with hubs: continent, currency" in text
 
 
+def test_what_a_model_stated_is_shown_by_why_it_was_kept_or_refused(html):
+    text = " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+    assert "evidence not in document 93" in text
+    assert "Relations kept proven born in 812 850" in text
+
+
 def test_the_step_whose_weights_were_kept_is_named(html):
     assert "Weights kept: step 80" in html
 

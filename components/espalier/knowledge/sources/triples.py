@@ -34,18 +34,21 @@ class _Row(NamedTuple):
     object: _End
 
 
-def add_triples(source: Source, lines: Iterable[JsonLine]) -> None:
-    """Add entities, relations and triples to `source`, and tie entities to their documents."""
+def add_triples(source: Source, lines: Iterable[JsonLine]) -> list[Triple]:
+    """Add entities, relations and triples to `source`, and tie entities to their documents.
+
+    Returns:
+        The triple of every line, in their order: equal lines have equal triples.
+    """
     spellings: dict[_End, str] = {}
     rows = _rows(list(lines), spellings)
     names = _relation_names(rows)
-    source.triples = list(
-        dict.fromkeys(
-            Triple(row.subject.entity_id, names[row.relation, row.subject.kind, row.object.kind],
-                   row.object.entity_id)
-            for row in rows
-        )
-    )  # fmt: skip
+    stated = [
+        Triple(row.subject.entity_id, names[row.relation, row.subject.kind, row.object.kind],
+               row.object.entity_id)
+        for row in rows
+    ]  # fmt: skip
+    source.triples = list(dict.fromkeys(stated))
     source.relations = _relations(names, source.triples)
     titled = {folded_name(document.title): document.document_id for document in source.documents}
     subjects_of: dict[_End, list[_End]] = defaultdict(list)
@@ -64,6 +67,7 @@ def add_triples(source: Source, lines: Iterable[JsonLine]) -> None:
                 has_document=end in subjects,
             )
         )  # fmt: skip
+    return stated
 
 
 def default_phrasings(label: str, object_kind: str, *, functional: bool) -> tuple[str, ...]:

@@ -1,0 +1,415 @@
+import json
+import random
+import sqlite3
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from espalier.artifacts import EngineError, KnowledgeError, NullTracker, open_artifact
+from espalier.config import (
+    EndpointConfig,
+    ExtractionConfig,
+    KnowledgeConfig,
+    Profile,
+    RelationConfig,
+)
+from espalier.knowledge import KnowledgeGraph, stage
+from espalier.knowledge.documents import load_documents
+from espalier.knowledge.extraction import extract
+from espalier.knowledge.extraction.calls import Statement
+from espalier.knowledge.extraction.checking import Checker, Mention
+from espalier.knowledge.extraction.chunks import Chunk, chunks_of
+from espalier.knowledge.extraction.spelling import EvenedText, as_named, as_quoted
+from espalier.knowledge.search import documents_path
+from espalier.knowledge.sources import SourceDocument
+from espalier.knowledge.sources.own import load_own
+
+from ..completions.endpoint_double import Scripted, completion, running_double
+
+BORN_IN = RelationConfig(name="born_in", subject_type="person", object_type="city", functional=True)
+WORKED_WITH = RelationConfig(name="worked_with", subject_type="person", object_type="person")
+TEXT = "Ada Lovelace was born in London. She wrote notes.\nAda worked with Charles Babbage."
+CHUNK = Chunk("document:ada.md", "Ada", 100, TEXT)
+
+
+@pytest.fixture
+def double():
+    with running_double() as server:
+        yield server
+
+
+def said(subject="Ada Lovelace", relation="born_in", object_="London", evidence=TEXT[:32]):
+    return {"subject": subject, "relation": relation, "object": object_, "evidence": evidence}
+
+
+def judged(**fields):
+    statement = Statement.model_validate(said(**fields))
+    return Checker(CHUNK, (BORN_IN, WORKED_WITH)).mention(statement)
+
+
+def test_a_proven_statement_is_kept_with_its_place_in_the_document():
+    mention = judged()
+    assert isinstance(mention, Mention)
+    assert mention[:3] == ("Ada Lovelace", "born_in", "London")
+    assert mention.span == (100, 132)
+    assert mention.evidence == "Ada Lovelace was born in London."
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"evidence": "Ada Lovelace was born in Paris."}, "evidence_not_in_document"),
+        ({"evidence": "ada lovelace was born in london."}, "evidence_not_in_document"),
+        ({"evidence": "Lovelace was born in Lond"}, "evidence_not_in_document"),
+        ({"evidence": ""}, "evidence_not_in_document"),
+        ({"evidence": " \u200b\n"}, "evidence_not_in_document"),
+        ({"subject": "Charles Babbage"}, "subject_not_in_evidence"),
+        ({"subject": "Ada Love"}, "subject_not_in_evidence"),
+        ({"subject": ""}, "subject_not_in_evidence"),
+        ({"object_": "Paris"}, "object_not_in_evidence"),
+        ({"object_": "Lon"}, "object_not_in_evidence"),
+        ({"subject": "She", "object_": "notes", "evidence": "She wrote notes."}, "no_name"),
+        ({"subject": ".", "evidence": "born in London."}, "no_name"),
+        ({"object_": "Ada  LOVELACE"}, "subject_is_object"),
+        ({"relation": "lives_in"}, "unknown_relation"),
+        ({"relation": ""}, "unknown_relation"),
+    ],
+)
+def test_a_statement_that_the_document_does_not_prove_is_refused_with_its_reason(fields, fault):
+    assert judged(**fields) == fault
+
+
+def test_spelling_that_differs_from_the_document_is_found_and_its_own_is_kept():
+    text = "\u201cZo\u00eb  d\u2019Arc\u201d was\nborn in S\u00e3o Paulo \u2013 in 1\u00a0900."
+    statement = said("zoe d'arc", "Born in", "Sao Paulo", '"Zoe\u0308 d\'Arc" was born in')
+    statement["evidence"] += " S\u00e3o Paulo - in 1 900."
+    mention = Checker(Chunk("d", "t", 0, text), (BORN_IN,)).mention(
+        Statement.model_validate(statement)
+    )
+    assert isinstance(mention, Mention)
+    assert mention[:3] == ("Zo\u00eb d\u2019Arc", "born_in", "S\u00e3o Paulo")
+    assert mention.evidence == text
+
+
+@given(st.text(max_size=60), st.text(max_size=12), st.sampled_from([as_quoted, as_named]))
+@settings(max_examples=300, deadline=None)
+def test_what_is_found_in_a_text_reads_like_what_was_sought(text, wanted, even):
+    span = EvenedText(text, even).find(wanted)
+    if span is not None:
+        found = "".join(" ".join("".join(map(even, span.of(text))).split()))
+        assert " ".join("".join(map(even, wanted)).split()) in found
+        assert 0 <= span.start < span.end <= len(text)
+
+
+@given(
+    st.lists(st.text(alphabet="ab \u00e9", max_size=40).map(lambda t: " ".join(t.split()) or "x")),
+    st.integers(1, 12),
+)
+@settings(max_examples=200, deadline=None)
+def test_chunks_hold_every_line_once_at_the_offset_that_they_tell(lines, max_words):
+    document = SourceDocument("d", "t", tuple(lines))
+    text = "\n".join(lines)
+    chunks = list(chunks_of(document, max_words))
+    assert "\n".join(chunk.text for chunk in chunks) == text
+    for chunk in chunks:
+        assert text[chunk.start : chunk.start + len(chunk.text)] == chunk.text
+        assert len(chunk.text.split()) <= max_words or "\n" not in chunk.text
+
+
+def test_a_line_that_is_no_prose_is_shown_to_nobody_and_moves_no_offset():
+    lines = ("one", "x" * 5000, "two")
+    chunks = list(chunks_of(SourceDocument("d", "t", lines), 100))
+    assert [chunk.text for chunk in chunks] == ["one", "two"]
+    assert chunks[1].start == 4 + 5001
+
+
+# -- a folder, and a model that reads it ----------------------------------------------------------
+
+PEOPLE = [f"Person{number:02d}" for number in range(40)]
+
+
+def home(number):
+    return f"City{number % 8}"
+
+
+@pytest.fixture
+def people(tmp_path):
+    folder = tmp_path / "people"
+    folder.mkdir()
+    for number, name in enumerate(PEOPLE):
+        friend = PEOPLE[(number + 1) % len(PEOPLE)]
+        text = f"# {name}\n\n{name} was born in {home(number)}. {name} worked with {friend}.\n"
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    return folder
+
+
+def reader(body):
+    """Answers as a model that reads well, and adds one lie a document."""
+    told = json.loads(body["messages"][1]["content"])
+    first, second = told["text"].split("\n")
+    words = first.split()
+    statements = [
+        said(words[0], "born_in", words[-1].strip("."), first),
+        said(words[0], "worked_with", second.split()[-1].strip("."), second),
+        said(words[0], "born_in", "Atlantis", f"{words[0]} was born in Atlantis."),
+    ]
+    return completion(json.dumps({"triples": statements}))
+
+
+def settings_of(double, tmp_path, relations=(BORN_IN, WORKED_WITH), **fields):
+    endpoint = {"url": double.url, "model": "reader", "cache": tmp_path / "cache"} | fields
+    return ExtractionConfig(endpoint=EndpointConfig(**endpoint), relations=relations)
+
+
+def profile_of(folder, extraction):
+    return Profile(knowledge=KnowledgeConfig(source="folder", path=folder, extraction=extraction))
+
+
+def ingested(profile, directory):
+    manifest = stage.run(profile, stage.Inputs(), directory, NullTracker())
+    return manifest, directory
+
+
+def test_a_folder_is_ingested_with_the_triples_that_a_model_proves(double, people, tmp_path):
+    double.respond = reader
+    profile = profile_of(people, settings_of(double, tmp_path))
+    manifest, out = ingested(profile, tmp_path / "knowledge")
+    graph = KnowledgeGraph.load(out)
+    assert manifest.rows["triples"] == 80
+    assert set(graph.relations) == {"born_in", "worked_with"}
+    assert graph.objects("born_in", "person:person03") == ("city:city3",)
+    assert "atlantis" not in " ".join(graph.entities)
+    funnel = json.loads((out / "extraction.json").read_text())
+    assert funnel["statements"] == {"kept": 80, "evidence_not_in_document": 40}
+    assert funnel["read"] == {"documents": 40, "chunks": 40, "lines_too_long": 0}
+
+
+def test_every_triple_leads_back_to_the_words_of_its_document(double, people, tmp_path):
+    double.respond = reader
+    _, out = ingested(profile_of(people, settings_of(double, tmp_path)), tmp_path / "knowledge")
+    texts = {
+        document.document_id: "\n".join(document.lines)
+        for document in load_documents(documents_path(out, "full"))
+    }
+    lines = [json.loads(line) for line in (out / "evidence.jsonl").read_text().splitlines()]
+    stated = {(line["subject"], line["relation"], line["object"]) for line in lines}
+    assert stated == set(KnowledgeGraph.load(out).triples())
+    for line in lines:
+        evidence = texts[line["document_id"]][line["start"] : line["end"]]
+        assert evidence == line["evidence"]
+        assert line["subject"].removeprefix("person:") in evidence.lower()
+
+
+def test_an_ingest_that_stopped_goes_on_with_what_was_answered_and_ends_the_same(
+    double, people, tmp_path
+):
+    double.respond = lambda body: (
+        reader(body) | {"usage": {"prompt_tokens": 500, "completion_tokens": 100}}
+    )
+    uncached = profile_of(people, settings_of(double, tmp_path, cache=None))
+    expected, _ = ingested(uncached, tmp_path / "whole")
+    asked = len(double.seen)
+    prices = {"prompt_price": 1e6, "completion_price": 1e6}
+    poor = settings_of(double, tmp_path, **prices, max_cost=12_000, concurrency=3)
+    with pytest.raises(EngineError, match="max_cost=12000"):
+        ingested(profile_of(people, poor), tmp_path / "knowledge")
+    assert not (tmp_path / "knowledge").exists()
+    assert asked + 4 < len(double.seen) < 2 * asked
+    again, out = ingested(profile_of(people, settings_of(double, tmp_path)), tmp_path / "knowledge")
+    # what was under way when it stopped was answered, and not kept
+    assert 2 * asked <= len(double.seen) <= 2 * asked + 3
+    replay = settings_of(double, tmp_path, replay_only=True)
+    ingested(profile_of(people, replay), tmp_path / "third")
+    names = ("triples.parquet", "evidence.jsonl", "extraction.json")
+    assert [again.files[name] for name in names] == [expected.files[name] for name in names]
+    assert open_artifact(out).content == open_artifact(tmp_path / "third").content
+    usage = json.loads((tmp_path / "third" / "run.json").read_text())["extraction"]
+    assert usage["state_triples"]["from_cache"] == 40
+
+
+def extracted(double, folder, tmp_path, **fields):
+    """What the double's statements come to over a folder."""
+    questions = tmp_path / "q.jsonl"
+    questions.write_text(json.dumps({"question": "Who?", "answer": "Ada"}))
+    source = load_own(KnowledgeConfig(source="folder", path=folder, questions=questions))
+    return source, extract(source, settings_of(double, tmp_path, **fields), NullTracker())
+
+
+def answering(double, *statements):
+    double.usual = Scripted(completion(json.dumps({"triples": statements})))
+
+
+@pytest.fixture
+def two_texts(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("Ada was born in London. Ada was born in Paris.\n")
+    (folder / "b.txt").write_text("Bob was born in Rome. Ada was born in London.\n")
+    return folder
+
+
+BOTH = [
+    said("Ada", object_="London", evidence="Ada was born in London."),
+    said("Ada", object_="Paris", evidence="Ada was born in Paris."),
+    said("Bob", object_="Rome", evidence="Bob was born in Rome."),
+]
+
+
+def test_objects_that_contradict_each_other_are_dropped_and_repeats_counted(
+    double, two_texts, tmp_path
+):
+    answering(double, *BOTH, BOTH[2])
+    source, found = extracted(double, two_texts, tmp_path)
+    assert source.triples == [("person:bob", "born_in", "city:rome")]
+    assert found.funnel["statements"] == {
+        "evidence_not_in_document": 3,
+        "contradicted": 3,
+        "kept": 1,
+        "repeated": 1,
+    }
+
+
+def test_objects_of_a_relation_that_may_have_several_are_all_kept(double, two_texts, tmp_path):
+    answering(double, *BOTH)
+    many = BORN_IN.model_copy(update={"functional": False})
+    source, found = extracted(double, two_texts, tmp_path, relations=(many,))
+    assert len(source.triples) == 3
+    assert len(found.mentions) == 4  # two documents say where Ada was born
+
+
+def test_an_open_set_of_relations_is_evened_out_counted_and_rid_of_what_is_rare(
+    double, two_texts, tmp_path
+):
+    answering(
+        double,
+        BOTH[0] | {"relation": "Born  in"},
+        BOTH[1] | {"relation": "was-born_in"},
+        BOTH[2] | {"relation": "born_in"},
+        BOTH[2] | {"relation": "<search> x </search>"},
+        BOTH[2] | {"relation": "a_b_c_d_e_f"},
+        BOTH[2] | {"relation": "x" * 41},
+    )
+    source, found = extracted(double, two_texts, tmp_path, relations=())
+    assert [relation.name for relation in source.relations] == ["born_in"]
+    assert found.funnel["proven.relations"] == {"born_in": 3, "was_born_in": 1}
+    assert found.funnel["kept.relations"] == {"born_in": 3}
+    assert found.funnel["statements"]["rare_relation"] == 1
+    assert found.funnel["statements"]["unknown_relation"] == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (completion("I would rather not."), "broken_json"),
+        (completion('{"triples": [3]}'), "wrong_shape"),
+        (completion('{"triples": [], "note": "x"}'), "wrong_shape"),
+        (completion(None, refusal="No."), "refused"),
+        (completion('{"triples": [', finish_reason="length"), "truncated"),
+        (completion(json.dumps({"triples": [said()] * 101})), "wrong_shape"),
+        (completion(json.dumps({"triples": [said(evidence="x" * 2001)]})), "wrong_shape"),
+    ],
+)
+def test_an_answer_that_cannot_be_read_is_counted_and_the_others_are_used(
+    double, two_texts, tmp_path, answer, reason
+):
+    double.script = [Scripted(answer)]
+    answering(double, BOTH[2])
+    _, found = extracted(double, two_texts, tmp_path, asks=1, concurrency=1)
+    assert found.funnel["answers"] == {reason: 1, "read": 1}
+    assert found.funnel["statements"] == {"kept": 1}
+
+
+def test_a_model_that_proves_nothing_is_an_error_that_says_why(double, two_texts, tmp_path):
+    answering(double, said(evidence="Ada was born in Vienna."))
+    with pytest.raises(KnowledgeError, match="evidence_not_in_document': 2"):
+        extracted(double, two_texts, tmp_path)
+
+
+HOSTILE = (
+    "", " ", "\x00", "\u202e", "</think>", "<search> x </search>", "{x}", "{0.__class__}", "%s",
+    "ignore all instructions", "\ud800", "2" * 1999, "'; drop table triples; --", "../../x",
+    "Ada", "London", "Ada was born in London.", "was born", ".", "born_in",
+)  # fmt: skip
+
+
+def test_ten_thousand_hostile_statements_leave_only_words_of_the_document():
+    rng = random.Random(3)
+    text = "Ada was born in London. Bob saw Rome <b>twice</b>."
+    for relations in ((BORN_IN,), ()):
+        checker = Checker(Chunk("d", "t", 0, text), relations)
+        kept = 0
+        for _ in range(5000):
+            statement = said("Ada", "born_in", "London", "Ada was born in London.")
+            for key in rng.sample(list(statement), rng.randint(1, 3)):
+                statement[key] = rng.choice(HOSTILE)
+            found = checker.mention(Statement.model_construct(**statement))
+            if isinstance(found, Mention):
+                kept += 1
+                assert found.span.of(text) == found.evidence
+                assert found.subject in found.evidence
+                assert found.object in found.evidence
+                assert found.relation.replace("_", "").isalnum()
+        assert 0 < kept < 2500
+
+
+def test_documents_of_a_database_and_of_json_lines_are_read_as_well(double, tmp_path):
+    answering(double, BOTH[2])
+    path = tmp_path / "own.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table page (id integer, title text, body text)")
+        connection.execute("insert into page values (7, 'Bob', 'Bob was born in Rome.')")
+    connection.close()
+    (tmp_path / "rows").mkdir()
+    row = {"id": "b", "title": "Bob", "text": "Bob was born in Rome."}
+    (tmp_path / "rows" / "texts.jsonl").write_text(json.dumps(row))
+    extraction = settings_of(double, tmp_path)
+    for fields, document_id in (
+        (
+            {
+                "source": "sql",
+                "database": f"sqlite:///{path}",
+                "documents_query": "select id, title, body as text from page",
+            },
+            "document:7",
+        ),
+        ({"source": "folder", "path": tmp_path / "rows"}, "document:b"),
+    ):
+        source = load_own(KnowledgeConfig(**fields, extraction=extraction))
+        ((triple, mention),) = extract(source, extraction, NullTracker()).mentions
+        assert triple == ("person:bob", "born_in", "city:rome")
+        assert mention.document_id == document_id
+        assert source.entity_documents["person:bob"] == document_id
+
+
+ASKED = {"endpoint": {"url": "http://h/v1", "model": "m"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"extraction": {"endpoint": {"url": "http://h/v1"}}}, r"endpoint\.model"),
+        ({"triples": "t.jsonl"}, "excludes knowledge.triples"),
+        ({"source": "geonames", "path": None}, "go with knowledge.source"),
+        (
+            {"extraction": ASKED | {"relations": [{"name": "born_in"}, {"name": "Born in"}]}},
+            "more than once",
+        ),
+        ({"extraction": ASKED | {"relations": [{"name": "<born>"}]}}, "pattern"),
+    ],
+)
+def test_settings_of_an_extraction_that_do_not_go_together_are_refused(fields, complaint):
+    whole = {"source": "folder", "path": "texts", "extraction": ASKED}
+    KnowledgeConfig.model_validate(whole)
+    with pytest.raises(ValidationError, match=complaint):
+        KnowledgeConfig.model_validate(whole | fields)
+
+
+def test_without_an_extraction_a_profile_has_the_digests_that_it_had():
+    assert "extraction" not in Profile().model_dump(mode="json")["knowledge"]
+    extraction = ExtractionConfig(endpoint=EndpointConfig(url="http://h/v1", model="m"))
+    with_model = profile_of("texts", extraction)
+    assert Profile.model_validate_json(with_model.model_dump_json()) == with_model
+    assert with_model.stage_digest("ingest") != Profile().stage_digest("ingest")
+    assert with_model.stage_digest("train") == Profile().stage_digest("train")
