@@ -7,7 +7,8 @@
 
 Modules: `run_directory` finds and checks what a run published; `summary` documents the shape of
 summary.json; `plots` draws figures from tables and `svg` embeds them; `flow`, `comparison`,
-`transcripts` and `provenance` prepare one section of the page each; `report` assembles it.
+`transcripts` and `provenance` prepare one section of the page each, `dataset`, `rejections`,
+`distributions` and `samples` that of the data; `report` assembles it.
 """
 
 from espalier.reporting.report import write_report

@@ -31,6 +31,14 @@ class Curve:
     """Drawn on an axis from 0 to 1."""
 
 
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """What is counted, and in which unit its lengths are."""
+
+    title: str
+    unit: str
+
+
 WARM_START_CURVES = (
     Curve("loss", "Loss", "nats per action token"),
     Curve("dev_em", "Dev exact match", "EM, 0-1", is_rate=True),
@@ -112,6 +120,31 @@ def plot_pass_rate_histogram(bins: pd.DataFrame, band: tuple[float, float] | Non
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.set_ylim(0, max(1.0, 1.08 * float((kept + left_out).max())))
         figure.legend(loc="outside upper right", ncols=3)
+    return figure
+
+
+def plot_histogram(bins: pd.DataFrame, shown: Histogram) -> Figure:
+    """How many rows have which length.
+
+    Args:
+        bins: columns `length` (the least of a bin), `width` and `rows`, one row a bin.
+        shown: how it is labelled.
+    """
+    widths = numbers(bins, "width")
+    rows = numbers(bins, "rows")
+    with rc_context(STYLE):
+        figure = Figure(figsize=_PANEL, layout="constrained")
+        axes = figure.add_subplot()
+        # a bar is centred on the lengths that it counts: the bin of 4 and 5 stands on 4.5
+        centres = numbers(bins, "length") + (widths - 1) / 2
+        axes.bar(centres, rows, 0.86 * widths, color=SERIES[2])
+        axes.set_title(shown.title)
+        axes.set_xlabel(shown.unit)
+        axes.set_ylabel("rows")
+        axes.grid(visible=False, axis="x")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        _start_at_zero(axes, rows, top=None)
     return figure
 
 

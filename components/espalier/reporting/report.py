@@ -10,10 +10,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from espalier.reporting import charts, dataset, formats, provenance
+from espalier.reporting import charts, dataset, formats, provenance, rejections
 from espalier.reporting.comparison import compare
+from espalier.reporting.distributions import length_chart
 from espalier.reporting.flow import lay_out
+from espalier.reporting.material import material_of
 from espalier.reporting.run_directory import RunDirectory, open_run, replace_text
+from espalier.reporting.samples import sample_groups
 from espalier.reporting.summary import Summary, summarize
 from espalier.reporting.transcripts import newest_transcripts
 
@@ -65,8 +68,22 @@ def render(run: RunDirectory) -> str:
         pass_rates=charts.pass_rates(run),
         transcripts=transcripts,
         transcript_source=source,
+        **_data_page(run),
         **_sources(run),
     )
+
+
+def _data_page(run: RunDirectory) -> dict[str, Any]:
+    """What a reader should see of the data before believing a figure that it led to."""
+    made, accepted = material_of(run, "synthesize"), material_of(run, "validate")
+    return {
+        "funnel_steps": rejections.STEPS,
+        "funnel": rejections.rejection_funnel(run, made, accepted),
+        "curation": rejections.curation(run),
+        "lengths": length_chart(accepted or made),
+        "sample_groups": sample_groups(accepted or made),
+        "sampled_stage": "passed validation" if accepted else "are not yet validated",
+    }
 
 
 def _sources(run: RunDirectory) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def transcribe(trajectory: Trajectory, gold: str) -> Transcript:
     acted = sum(trajectory.action_mask)
     total = len(trajectory.token_ids)
     return Transcript(
-        title=_clipped(question, 160),
+        title=clipped(question, 160),
         question=question,
         answer="" if trajectory.answer is None else visible(trajectory.answer),
         gold=visible(gold),
@@ -105,7 +105,7 @@ def transcribe(trajectory: Trajectory, gold: str) -> Transcript:
         task_id=visible(trajectory.task_id),
         detour=words(visible(trajectory.detour)),
         tool_calls=len(trajectory.tool_calls),
-        passages=tuple(_passage(message) for message in trajectory.messages),
+        passages=tuple(map(passage_of, trajectory.messages)),
         strip=strip,
         mask_note=f"{acted} of {total} tokens are the policy's own ({100 * acted / total:.0f} %)"
         if total
@@ -124,8 +124,9 @@ def mask_runs(trajectory: Trajectory) -> tuple[Run, ...]:
     return tuple(Run(writer, len(list(tokens))) for writer, tokens in groupby(writers))
 
 
-def _passage(message: Message) -> Passage:
-    text = visible(_clipped(message.content, _MAX_CHARACTERS))
+def passage_of(message: Message) -> Passage:
+    """A message by who wrote it, every character of it visible."""
+    text = visible(clipped(message.content, _MAX_CHARACTERS))
     spans: list[Span] = []
     inside = ""
     for piece in _TAG.split(text):
@@ -138,7 +139,8 @@ def _passage(message: Message) -> Passage:
     return Passage(_WRITER[message.role], tuple(spans))
 
 
-def _clipped(text: str, limit: int) -> str:
+def clipped(text: str, limit: int) -> str:
+    """The first `limit` characters, and how many more there were."""
     if len(text) <= limit:
         return text
     return f"{text[:limit]} [... {len(text) - limit} more characters]"

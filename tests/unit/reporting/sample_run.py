@@ -12,7 +12,15 @@ import pandas as pd
 
 from espalier.artifacts import Provenance, publishing
 from espalier.rollout.trajectory import FinishReason, ToolCall, Trajectory, Turn, write_trajectories
-from espalier.tasks import Message
+from espalier.tasks import (
+    AgentText,
+    Message,
+    Task,
+    TaskMetadata,
+    Verifier,
+    write_agent_texts,
+    write_tasks,
+)
 
 HOSTILE = '<script>alert("owned")</script><img src=x onerror=alert(1)>\u202egnp.exe'
 
@@ -129,10 +137,56 @@ FUNNEL = {
 }
 
 
-def synthesize(path: Path) -> dict[str, int]:
-    write_json(path / "funnel.json", FUNNEL)
+def task(number: int, split: str, source: str = "webshaper") -> Task:
+    """Every third question is hostile, and longer than the others."""
+    text = f"What is the capital of land {number}?" + (HOSTILE if number % 3 == 0 else "")
+    return Task(
+        task_id=f"{split}-{number}",
+        prompt=(Message(role="user", content=text),),
+        verifier=Verifier(gold=(f"Gold {number}",)),
+        metadata=TaskMetadata(
+            family="chain", split=split, hops=1 + number % 2, source=source,
+            query=f"capital([{HOSTILE}])", evidence=("country:FR",),
+        ),
+    )  # fmt: skip
+
+
+def agent_text(number: int, kind: str, style: str) -> AgentText:
+    return AgentText(
+        text_id=f"{kind}-{number}", kind=kind, style=style,
+        prompt=(Message(role="user", content=f"{kind} {number}: what now?"),),
+        pieces=(
+            Message(role="assistant", content=f"<think> {HOSTILE} </think> <search> x </search>"),
+            Message(role="tool", content=HOSTILE),
+        ),
+        sources=(HOSTILE,),
+    )  # fmt: skip
+
+
+TEXTS = [
+    *(agent_text(n, "planning", style) for n in range(5) for style in ("numeric", "multi_hop")),
+    *(agent_text(n, "reasoning", "right") for n in range(4)),
+    *(agent_text(n, "decision", style) for n in range(3) for style in ("correct", "incorrect")),
+]
+NEGATIVES = [agent_text(n, "negative", "not_offered") for n in range(7)]
+
+
+def rows(path: Path, *, train: int) -> None:
+    """Tasks, texts and demonstrations, as synthesis writes them and validation keeps them."""
+    (path / "tasks").mkdir()
+    made = [task(n, "train") for n in range(train)] + [task(99, "train", "expansion")]
+    write_tasks(path / "tasks" / "train.jsonl", made)
+    for split in ("dev", "heldout"):
+        write_tasks(path / "tasks" / f"{split}.jsonl", [task(n, split) for n in range(4)])
     teacher = trajectory(1, "Lyon | country: France", "Paris")
     write_trajectories(path / "trajectories.parquet", [teacher])
+    write_agent_texts(path / "negatives.jsonl", NEGATIVES)
+
+
+def synthesize(path: Path) -> dict[str, int]:
+    write_json(path / "funnel.json", FUNNEL)
+    rows(path, train=20)
+    write_agent_texts(path / "agent_texts.jsonl", TEXTS)
     measured(path, 14.2)
     return {"train_tasks": 5600, "dev_tasks": 300, "heldout_tasks": 1000, "trajectories": 300}
 
@@ -152,8 +206,19 @@ def verdict(*, success: bool) -> dict[str, object]:
     }
 
 
+CURATION = {
+    "training_questions": {"before": 20, "after": 12, "near_duplicate": 8, "dropped_rows": [{}]},
+    "agent_texts": {"before": 27, "after": 26, "secret": 1, "dropped_rows": []},
+    "kinds_of_text": {"planning": 9, HOSTILE: 1},
+    "diversity_of_questions": {"rows": 12, "mean_words": 8.25},
+}
+
+
 def validate(path: Path) -> dict[str, int]:
     write_json(path / "validation.json", verdict(success=True))
+    write_json(path / "curation.json", CURATION)
+    rows(path, train=12)
+    write_agent_texts(path / "agent_texts.jsonl", TEXTS[1:])
     measured(path, 6.0)
     return {"train": 5600, "trajectories": 300}
 
@@ -187,7 +252,7 @@ def filter_curriculum(path: Path) -> dict[str, int]:
     ]
     pd.DataFrame(rows).to_parquet(path / "pass_rates.parquet")
     measured(path, 31.0)
-    return {"tasks": 600, "kept": sum(0 < w < 4 for w in wins)}
+    return {"candidates": 600, "kept": sum(0 < w < 4 for w in wins)}
 
 
 def train(path: Path) -> dict[str, int]:
@@ -259,7 +324,10 @@ STAGES: dict[str, tuple[str, Callable[[Path], dict[str, int]]]] = {
 def make_run(run: Path, *, last_stage: str = "register") -> Path:
     """Publish the artifacts of every stage up to `last_stage`."""
     run.mkdir(parents=True)
-    profile = {"name": "laptop", "seed": 7, "curriculum": {"pass_rate_band": [0.05, 0.9]}}
+    profile = {
+        "name": "laptop", "seed": 7, "curriculum": {"pass_rate_band": [0.05, 0.9]},
+        "agent_texts": {"memories": 4, "questions_per_memory": 4, "negatives": 7},
+    }  # fmt: skip
     write_json(run / "profile.json", profile)
     for stage, (folder, fill) in STAGES.items():
         publish(run, folder, stage, fill)

@@ -6,6 +6,8 @@ import pytest
 
 from espalier.artifacts import ArtifactError
 from espalier.reporting import write_report
+from espalier.reporting.distributions import length_bins
+from espalier.reporting.samples import spread
 from tests.unit.reporting.sample_run import STAGES, make_run, publish, refuse
 
 
@@ -78,7 +80,7 @@ def test_equal_artifacts_give_equal_bytes(run, html):
 def test_every_picture_says_what_it_shows(html):
     pictures = re.findall(r"<svg[^>]*>", html)
 
-    assert len(pictures) == 14
+    assert len(pictures) == 21
     assert all('role="img"' in picture and "aria-label=" in picture for picture in pictures)
 
 
@@ -108,7 +110,7 @@ def test_tables_behind_the_figures_can_be_downloaded(html):
 
     assert downloads == [
         "exact_match_by_hops.csv", "continue_pretraining_history.csv", "warm_start_history.csv",
-        "train_history.csv", "pass_rates.csv",
+        "train_history.csv", "pass_rates.csv", "data_lengths.csv",
     ]  # fmt: skip
 
 
@@ -151,6 +153,70 @@ def test_what_a_model_stated_is_shown_by_why_it_was_kept_or_refused(html):
 
     assert "evidence not in document 93" in text
     assert "Relations kept proven born in 812 850" in text
+
+
+def section(html, title):
+    """The text of one part of the data page."""
+    start = html.index(f"<h3>{title}</h3>")
+    end = min(html.find(mark, start + 1) % (len(html) + 1) for mark in ("<h3>", "</section>"))
+    return " ".join(re.sub(r"<svg.*?</svg>|<[^>]+>", " ", html[start:end], flags=re.S).split())
+
+
+def test_the_funnel_leads_from_what_was_asked_for_to_what_trains(html):
+    text = section(html, "From what was asked for to what trains")
+
+    kept = int(re.search(r"training questions 6,000 21 13 600 (\d+) ", text)[1])
+    assert 0 < kept < 600
+    assert "plans (FAS) 16 10 9 reasoning (FAS) 4 4" in text
+    assert text.endswith("negatives 7 7 7")
+
+
+def test_curation_says_what_was_left_out_and_why(html):
+    text = section(html, "Curation")
+
+    assert "before 27 20" in text
+    assert "near duplicate 0 8" in text
+    assert "mean words 8.25" in text
+
+
+def test_samples_of_every_kind_of_data_are_shown(html):
+    text = section(html, "Samples")
+
+    for title in (
+        "Questions, drawn: chain, 1 hop (6)",
+        "Questions, drawn: chain, 2 hops (6)",
+        "Questions, grown layer by layer: chain, 2 hops (1)",
+        "Plans: the first action, nothing executed (FAS) (9)",
+        "Reasoning over knowledge (FAS) (4)",
+        "Decisions among options, with their outcome (HAS) (6)",
+        "Calls that must not be made (7)",
+        "Trajectories of the teacher, one for each detour (1)",
+    ):
+        assert title in text
+    assert text.count("style incorrect") == text.count("style correct") == 2
+    assert html.count('<details class="sample"') == 2 + 2 + 1 + 4 + 2 + 4 + 2 + 1
+
+
+def test_samples_come_from_the_whole_length_of_a_kind():
+    assert spread(range(100), 4) == [0, 25, 50, 75]
+    assert spread(range(3), 4) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("lengths", [[3], [1, 1, 2, 5], list(range(200)), [0, 10**6]])
+def test_every_row_is_counted_in_the_bin_of_its_length(lengths):
+    bins = length_bins(lengths)
+
+    assert bins["rows"].sum() == len(lengths)
+    assert len(bins) <= 24
+    for start, width, rows in zip(bins["length"], bins["width"], bins["rows"], strict=True):
+        assert rows == sum(start <= length < start + width for length in lengths)
+
+
+def test_a_run_without_agent_texts_shows_none_of_their_kinds(tmp_path):
+    html = write_report(make_run(tmp_path / "run", last_stage="ingest")).read_text("utf-8")
+
+    assert "<h3>Samples</h3>" not in html
+    assert "<h3>Curation</h3>" not in html
 
 
 def test_the_step_whose_weights_were_kept_is_named(html):
