@@ -45,6 +45,7 @@ from espalier.config.learning import (
     WarmStartConfig,
 )
 from espalier.config.profile import STAGE_SECTIONS, Profile, load_profile
+from espalier.config.self_play import NoSelfPlayConfig, SelfPlayConfig, WebRLConfig
 from espalier.config.serving import ControllerConfig, ServingConfig
 from espalier.config.training import (
     AsynchronousConfig,
@@ -73,6 +74,7 @@ __all__ = [
     "KnowledgeConfig",
     "KubeflowConfig",
     "KubernetesConfig",
+    "NoSelfPlayConfig",
     "OptimizerConfig",
     "PodResources",
     "PolicyConfig",
@@ -89,6 +91,7 @@ __all__ = [
     "SandboxPodsConfig",
     "SearchConfig",
     "SearchQAConfig",
+    "SelfPlayConfig",
     "ServingConfig",
     "SplitsConfig",
     "SynthesisConfig",
@@ -99,6 +102,7 @@ __all__ = [
     "ValidationConfig",
     "VllmConfig",
     "WarmStartConfig",
+    "WebRLConfig",
     "external_inputs",
     "load_profile",
 ]

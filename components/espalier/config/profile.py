@@ -38,6 +38,7 @@ from espalier.config.learning import (
     RegistryConfig,
     WarmStartConfig,
 )
+from espalier.config.self_play import NoSelfPlayConfig, SelfPlayConfig, require_means
 from espalier.config.serving import ServingConfig
 from espalier.config.training import TrainingConfig
 
@@ -62,7 +63,9 @@ STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
         "curriculum", "environment", "episode", "rollout", "search", "training.temperature",
         "training.reward",
     ),
-    "train": ("training", "curriculum", "environment", "episode", "rollout", "search"),
+    "train": (
+        "training", "curriculum", "self_play", "environment", "episode", "rollout", "search",
+    ),
     "evaluate": (
         "evaluation", "environment", "episode", "rollout", "search", "training.reward",
     ),
@@ -93,6 +96,7 @@ class Profile(Section):
     continued_pretraining: ContinuedPretrainingConfig = ContinuedPretrainingConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
+    self_play: SelfPlayConfig = NoSelfPlayConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     registry: RegistryConfig = RegistryConfig()
@@ -166,15 +170,22 @@ class Profile(Section):
             raise ValueError("synthesis.chain_weights are all 0: stories have one to four steps")
         return self
 
+    @model_validator(mode="after")
+    def _posed_tasks_can_be_proven_and_judged(self) -> Self:
+        require_means(self.self_play, self.environment, self.training, self.teacher)
+        return self
+
     def stage_digest(self, stage: str) -> str:
         """Digest of what `stage` reads of this profile: seed, threads and its sections."""
         tables = self.model_dump(mode="json")
         content: dict[str, object] = {}
         for name in STAGE_SECTIONS[stage]:
-            if name == "environment" and isinstance(self.environment, SearchQAConfig):
-                continue  # all that it has is a name: its settings are those of [search]
             section, _, key = name.partition(".")
+            if isinstance(getattr(self, section), SearchQAConfig | NoSelfPlayConfig):
+                continue  # all that it has is a name, and it changes nothing
             content[name] = tables[section][key] if key else tables[section]
+            if name == "self_play" and tables[name].get("proposer") == "teacher":
+                content["teacher"] = tables["teacher"]
         return json_digest({"seed": self.seed, "threads": self.threads, "sections": content})
 
 

@@ -41,6 +41,22 @@ class TaskPool:
         """Tasks inside the band at the last refresh."""
         return len(self._kept)
 
+    @property
+    def tasks(self) -> list[Task]:
+        """All of them, inside the band or not."""
+        return list(self._tasks.values())
+
+    def task(self, task_id: str) -> Task:
+        """The task of that id."""
+        return self._tasks[task_id]
+
+    def add(self, tasks: Sequence[Task]) -> None:
+        """Draw from these as well; until the next refresh they count as inside the band."""
+        for task in tasks:
+            assert task.task_id not in self._tasks, f"{task.task_id} is in the pool already"
+            self._tasks[task.task_id] = task
+            self._kept.append(task.task_id)
+
     def observe(self, task_id: str, *, attempts: int, successes: int) -> None:
         """Take note of a group of rollouts."""
         record = self._records[task_id]

@@ -64,9 +64,13 @@ CHAIN: tuple[Link, ...] = (
     _link(
         "filter_curriculum", "curriculum", "curriculum", "knowledge", "accepted", "warm_policy"
     ),
-    _link(
-        "train", "training.rl", "trained_policy",
-        "knowledge", "accepted", "curriculum", "warm_policy",
+    Link(
+        name="train",
+        module="espalier.steps.training",
+        folder="trained_policy",
+        inputs={
+            name: name for name in ("knowledge", "accepted", "curriculum", "warm_policy")
+        },
     ),
     _link(
         "evaluate", "evaluation", "evaluation",

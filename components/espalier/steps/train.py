@@ -31,12 +31,12 @@ def train(  # noqa: PLR0913 (its arguments are its wires)
     from espalier.steps.running import running
 
     with running("train", profile_json, usage.log_metric) as step:
-        from espalier.training.rl import stage
+        from espalier.steps import training
 
-        inputs = stage.Inputs(
+        inputs = training.Inputs(
             knowledge=Path(knowledge.path),
             accepted=Path(accepted.path),
             curriculum=Path(curriculum.path),
             warm_policy=Path(warm_policy.path),
         )
-        stage.run(step.profile, inputs, Path(trained_policy.path), step.tracker)
+        training.run(step.profile, inputs, Path(trained_policy.path), step.tracker)

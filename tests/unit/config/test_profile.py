@@ -20,6 +20,7 @@ OTHER_VALUES = {
     "continued_pretraining": {"steps": 7},
     "warm_start": {"optimizer": {"weight_decay": 0.5}},
     "curriculum": {"explore_share": 0.5},
+    "self_play": {"name": "webrl"},
     "training": {"steps": 7},
     "evaluation": {"temperature": 0.5},
     "registry": {"min_gain": 0.1},

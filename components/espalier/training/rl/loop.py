@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from espalier.artifacts import Tracker
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
+from espalier.curriculum.self_play.phases import Phase, SelfPlay
 from espalier.rollout.engines.engine import KindChoice
 from espalier.rollout.trajectory import Trajectory, read_trajectories
 from espalier.training.checkpoint import CheckpointStore
@@ -60,6 +61,8 @@ class Parts:
     publisher: Publisher
     kind_choice: KindChoice | None = None
     """How the roller draws the kinds of actions."""
+    self_play: SelfPlay | None = None
+    """Widens the pool between two refreshes, where the profile asks for it."""
 
 
 class RlLoop:
@@ -86,7 +89,7 @@ class RlLoop:
         self._progress = LoopProgress(
             parts.models.policy.model,
             update,
-            parts.pool,
+            parts.self_play or parts.pool,
             self._replay,
             store,
             parts.layout.processes,
@@ -101,6 +104,11 @@ class RlLoop:
     def best_step(self) -> int:
         """Optimizer steps after which the kept weights were taken."""
         return self._progress.best_step
+
+    @property
+    def self_play(self) -> SelfPlay | None:
+        """What was posed so far, where the profile asks for self-play."""
+        return self._parts.self_play
 
     @property
     def last_step(self) -> list[Trajectory]:
@@ -132,6 +140,8 @@ class RlLoop:
                     row["dev_em"] = self._judged()
                     progress.keep_best(step + 1, row["dev_em"])
                     progress.save(step + 1)
+                if phase := self._phase_of(step + 1):
+                    tracker.note(phase.line())
                 if warning := complaint(row, step=step + 1, limit=config.max_mismatch_kl):
                     tracker.note(warning)
                 tracker.metrics(_told(row), step=step + 1)
@@ -154,10 +164,28 @@ class RlLoop:
             figures = self._update.apply(rows, material.units, about)
         self._parts.publisher.publish(step + 1)
         self._replay.add(rollouts.groups, version=step)
+        figures |= self._widened(step, rollouts)
         if (step + 1) % self._profile.curriculum.refresh_every == 0:
             self._parts.pool.refresh()
         self._progress.sampled(rollouts.sampled)
         return self._row(step, rollouts) | figures
+
+    def _widened(self, step: int, rollouts: StepRollouts) -> Figures:
+        """Tasks posed after this step, where it ends a phase that another follows."""
+        self_play, done = self._parts.self_play, step + 1
+        if self_play is None:
+            return {}
+        self_play.observe(rollouts.sampled)
+        is_last = done == self._profile.training.steps
+        if is_last or done % self._profile.curriculum.refresh_every:
+            return {}
+        phase = self_play.end_phase(done)
+        return {"posed_tasks": phase.posed, "kept_posed_tasks": phase.kept}
+
+    def _phase_of(self, done: int) -> Phase | None:
+        """The phase that ended with `done` steps, if one did."""
+        phases = self._parts.self_play.phases if self._parts.self_play else []
+        return phases[-1] if phases and phases[-1].step == done else None
 
     def _row(self, step: int, rollouts: StepRollouts) -> Figures:
         sampled = rollouts.sampled

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 from torch import nn
 
-from espalier.curriculum.pool import TaskPool
 from espalier.rollout.trajectory import Trajectory, write_trajectories
 from espalier.training.checkpoint import (
     Checkpoint,
@@ -22,6 +22,22 @@ from espalier.training.sharding import load_whole_weights, whole_weights
 LAST_STEP = "last_step.parquet"
 
 
+class KeepsTasks(Protocol):
+    """What a checkpoint needs of the pool, or of the self-play that widens it."""
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `restore` takes, as plain data."""
+        ...
+
+    def kept_ids(self) -> list[str]:
+        """Ids of the tasks inside the band."""
+        ...
+
+    def restore(self, state: dict[str, Any], kept: Sequence[str]) -> None:
+        """Continue from a checkpoint."""
+        ...
+
+
 class LoopProgress:
     """Everything that changes while a loop runs, from the models to the counters."""
 
@@ -29,7 +45,7 @@ class LoopProgress:
         self,
         policy: nn.Module,
         update: PolicyUpdate,
-        pool: TaskPool,
+        pool: KeepsTasks,
         replay: ReplayBuffer,
         store: CheckpointStore,
         processes: Processes,

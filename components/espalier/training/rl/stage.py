@@ -2,17 +2,21 @@
 
 Enters: knowledge (train and dev views), accepted dev tasks, the curriculum, the warm policy.
 Leaves: policy/ with the best weights by dev EM, history.parquet, trajectories.parquet of the last
-step, run.json with the throughput and the share of time in which there was nothing to learn from.
+step, run.json with the throughput and the share of time in which there was nothing to learn from;
+with self-play posed/tasks.jsonl, what was posed and kept, and posed/phases.json, how many were
+posed at each refresh, and refused for which reason.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from espalier.artifacts import (
+    Draft,
     Manifest,
     NullTracker,
     Provenance,
@@ -23,14 +27,17 @@ from espalier.artifacts import (
     work_dir,
 )
 from espalier.config import Profile
+from espalier.curriculum.self_play.phases import SelfPlay
 from espalier.environments import opened_environments
 from espalier.policy.loading import save_policy
 from espalier.rollout.trajectory import write_trajectories
+from espalier.tasks import write_tasks
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.hardware import Hardware
 from espalier.training.history import write_history
 from espalier.training.parallel import Processes, team
 from espalier.training.rl.loop import HISTORY_COLUMNS
+from espalier.training.rl.posed_tasks import MakesPoser, no_poser
 from espalier.training.rl.wiring import wired
 
 
@@ -43,8 +50,17 @@ class Inputs(NamedTuple):
     warm_policy: Path
 
 
-def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) -> Manifest:
-    """Train, keep the weights that answer most dev questions, publish them."""
+def run(
+    profile: Profile,
+    inputs: Inputs,
+    output_dir: Path,
+    tracker: Tracker,
+    make_poser: MakesPoser = no_poser,
+) -> Manifest:
+    """Train, keep the weights that answer most dev questions, publish them.
+
+    `make_poser` makes whoever poses tasks, where the profile asks for self-play.
+    """
     manifests = {name: open_artifact(path) for name, path in inputs._asdict().items()}
     provenance = Provenance(
         producer="train",
@@ -60,7 +76,7 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
         team(profile.training.processes, device=device, companion=companion) as processes,
         opened_environments(profile, inputs.knowledge) as environments_over,
     ):
-        run_ = wired(profile, inputs, store, processes, environments_over)
+        run_ = wired(profile, inputs, store, processes, environments_over, make_poser)
         run_.loop.run(tracker)
     with publishing(output_dir, provenance) as draft:
         save_policy(run_.policy, draft.path / "policy")
@@ -68,10 +84,20 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
         draft.rows["trajectories"] = write_trajectories(
             draft.path / "trajectories.parquet", run_.loop.last_step
         )
+        if run_.loop.self_play is not None:
+            _write_posed(draft, run_.loop.self_play)
         figures = {**run_.figures, "best_step": run_.loop.best_step}
         (draft.path / "run.json").write_text(json.dumps(figures))
     tracker.metrics(run_.figures)
     return draft.published
+
+
+def _write_posed(draft: Draft, self_play: SelfPlay) -> None:
+    folder = draft.path / "posed"
+    folder.mkdir()
+    draft.rows["posed_tasks"] = write_tasks(folder / "tasks.jsonl", self_play.tasks)
+    phases = [asdict(phase) for phase in self_play.phases]
+    (folder / "phases.json").write_text(json.dumps(phases, indent=1) + "\n", encoding="utf-8")
 
 
 def accompany(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -27,6 +27,7 @@ from espalier.training.rl.asynchronous import AsynchronousSampler
 from espalier.training.rl.lane import Lane, Plan
 from espalier.training.rl.loop import Parts, RlLoop
 from espalier.training.rl.models import layout_for, trainable
+from espalier.training.rl.posed_tasks import MakesPoser, no_poser, self_play_with, shared_poser
 from espalier.training.rl.publishing import (
     DirectoryPublisher,
     MemoryPublisher,
@@ -87,6 +88,8 @@ class _Sampling(NamedTuple):
     publisher: Publisher
     dev_roller: Roller
     rollers: Sequence[Roller]
+    trying: Callable[[], RollsOut]
+    """Makes the roller that tries posed tasks, in the learner's thread of every process."""
 
 
 def wired(
@@ -95,6 +98,7 @@ def wired(
     store: CheckpointStore,
     processes: Processes,
     environments_over: EnvironmentsOver,
+    make_poser: MakesPoser = no_poser,
 ) -> Run:
     """The loop of one process; all of several are wired alike.
 
@@ -104,12 +108,14 @@ def wired(
         store: its checkpoints.
         processes: those that train together.
         environments_over: where the episodes are played, by view.
+        make_poser: whoever poses tasks, where the profile asks for self-play.
     """
     config = profile.training
     policy = load_policy(inputs.warm_policy / "policy")
     hardware = Hardware.chosen(config)
     models = trainable(policy.model, config, hardware, processes)
     pool = _task_pool(profile, inputs.curriculum)
+    poser = shared_poser(profile, inputs, make_poser, processes)
     ground = Ground(profile, policy, models.policy.model, pool, processes, environments_over)
     if config.asynchronous.max_staleness:
         sampling = _beside_the_learner(ground)
@@ -119,11 +125,15 @@ def wired(
         sampling = _in_turns(ground)
     dev_tasks = read_tasks(inputs.accepted / "tasks" / "dev.jsonl")[: config.dev_questions]
     epsilon = profile.rollout.exploration.kind_epsilon
+    layout = layout_for(policy.model, profile, hardware, processes)
     parts = Parts(
         models=models,
-        layout=layout_for(policy.model, profile, hardware, processes),
+        layout=layout,
         sampler=sampling.sampler,
         pool=pool,
+        self_play=None
+        if poser is None
+        else self_play_with(poser, profile, pool, sampling.trying(), models, layout),
         judge=lambda: dev_exact_match(sampling.dev_roller, dev_tasks),
         publisher=sampling.publisher,
         kind_choice=kind_choice(sampling.dev_roller.rendering, epsilon),
@@ -162,8 +172,10 @@ def _in_turns(ground: Ground) -> _Sampling:
     roller = Roller.local(policy, environments, profile, exploration=exploration)
     dev_roller = Roller.local(policy, ground.environments_over("dev"), profile)
     publisher = MemoryPublisher(ground.trained, policy, (roller, dev_roller))
-    sampler = ground.group_sampler(SplitRoller(roller, ground.processes))
-    return _Sampling(sampler, publisher, dev_roller, (roller,))
+    shared = SplitRoller(roller, ground.processes)
+    return _Sampling(
+        ground.group_sampler(shared), publisher, dev_roller, (roller,), trying=lambda: shared
+    )
 
 
 def _by_server(ground: Ground, inputs: ReadsArtifacts, directory: Path) -> _Sampling:
@@ -175,8 +187,10 @@ def _by_server(ground: Ground, inputs: ReadsArtifacts, directory: Path) -> _Samp
     dev_roller = Roller.open(policy_dir, ground.environments_over("dev"), profile)
     talking = (roller, dev_roller) if ground.processes.is_first else ()
     publisher = DirectoryPublisher(ground.trained, ground.policy, talking, directory)
-    sampler = ground.group_sampler(FirstRoller(roller, ground.processes))
-    return _Sampling(sampler, publisher, dev_roller, (roller,))
+    shared = FirstRoller(roller, ground.processes)
+    return _Sampling(
+        ground.group_sampler(shared), publisher, dev_roller, (roller,), trying=lambda: shared
+    )
 
 
 def _beside_the_learner(ground: Ground) -> _Sampling:
@@ -185,8 +199,14 @@ def _beside_the_learner(ground: Ground) -> _Sampling:
     config, screening = profile.training, profile.curriculum.active_screening
     dev_roller = Roller.local(policy, ground.environments_over("dev"), profile)
     local = MemoryPublisher(ground.trained, policy, (dev_roller,))
+
+    def trying() -> RollsOut:
+        # an index of its own: the worker's thread searches the other at the same time
+        environments = ground.environments_over("train")
+        return FirstRoller(Roller.local(policy, environments, profile), processes)
+
     if not processes.is_first:
-        return _Sampling(FirstSampler(None, processes), local, dev_roller, ())
+        return _Sampling(FirstSampler(None, processes), local, dev_roller, (), trying)
     environments = ground.environments_over("train")
     rollers: list[Roller] = []
 
@@ -204,7 +224,7 @@ def _beside_the_learner(ground: Ground) -> _Sampling:
     )
     worker.start()
     publisher = WorkerPublisher(local, policy, worker)
-    return _Sampling(FirstSampler(sampler, processes), publisher, dev_roller, rollers)
+    return _Sampling(FirstSampler(sampler, processes), publisher, dev_roller, rollers, trying)
 
 
 def _task_pool(profile: Profile, curriculum: Path) -> TaskPool:

@@ -1,0 +1,80 @@
+"""Profile section `self_play`: who poses tasks between the phases of training, by its name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from espalier.config.agent_texts import TeacherConfig
+from espalier.config.data import Section
+from espalier.config.environment import EnvironmentConfig
+from espalier.config.training import TrainingConfig
+
+
+class NoSelfPlayConfig(Section):
+    """Training draws from the tasks that it began with, and from no others."""
+
+    name: Literal["off"] = "off"
+
+
+class _PosingConfig(Section):
+    posed_tasks: int = Field(default=64, ge=1)
+    """Tasks that are posed at a refresh of the curriculum, before any is tried; there may be fewer
+    where the source runs dry, or nothing has failed."""
+    rollouts_per_task: int = Field(default=4, ge=1)
+    """Attempts of the policy of that moment at each of them, from which its pass rate is told."""
+
+
+class WebRLConfig(_PosingConfig):
+    """Tasks that evolve from the instructions which the policy failed (arXiv:2411.02337)."""
+
+    name: Literal["webrl"] = "webrl"
+    proposer: Literal["graph", "teacher"] = "graph"
+    """"graph" varies the pattern of a failed question over the triples; "teacher" has the model of
+    [teacher] propose patterns and entities, and refuses what the triples do not prove."""
+    value: Literal["pass_rate", "critic"] = "pass_rate"
+    """What stands for V(s0): the pass rate of the attempts, or what the critic that is trained
+    beside the policy says before the first action, in units of the reward."""
+    value_band: tuple[float, float] = (0.05, 0.75)
+    """Tasks whose value lies inside are kept, both ends included (sec. 3.2)."""
+
+    @model_validator(mode="after")
+    def _band_is_an_interval(self) -> Self:
+        low, high = self.value_band
+        if not low < high:
+            raise ValueError(f"self_play.value_band={self.value_band} is not an interval")
+        return self
+
+
+SelfPlayConfig = Annotated[NoSelfPlayConfig | WebRLConfig, Field(discriminator="name")]
+
+
+def require_means(
+    posing: SelfPlayConfig,
+    environment: EnvironmentConfig,
+    training: TrainingConfig,
+    teacher: TeacherConfig,
+) -> None:
+    """Check that the rest of the profile has what self-play proves and judges its tasks by.
+
+    Raises:
+        ValueError: it has not; naming what to set.
+    """
+    if not isinstance(posing, WebRLConfig):
+        return
+    if environment.name != "search_qa":
+        raise ValueError(
+            f'self_play.name = "{posing.name}" proves its tasks by triples, and environment.name = '
+            f'"{environment.name}" has none; choose another, or "off"'
+        )
+    if posing.value == "critic" and training.algorithm.critic is None:
+        raise ValueError(
+            f'self_play.value = "critic" asks a critic, and preset "{training.algorithm.preset}" '
+            'trains none; choose training.algorithm.preset = "ppo", or value = "pass_rate"'
+        )
+    if posing.proposer == "teacher" and teacher.kind != "endpoint":
+        raise ValueError(
+            'self_play.proposer = "teacher" asks a model: set teacher.kind = "endpoint" and '
+            'teacher.endpoint, or choose proposer = "graph"'
+        )

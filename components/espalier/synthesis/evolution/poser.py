@@ -1,0 +1,70 @@
+"""Poses questions after failed ones: same pattern, other entities, or one hop more or less."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from espalier.curriculum.self_play.posing import Order, Posed
+from espalier.synthesis.evolution.patterns import Pattern, Patterns
+from espalier.synthesis.evolution.proving import Prover
+from espalier.synthesis.webshaper.query import Query
+from espalier.tasks import Task
+
+_DRAWS_PER_TASK = 40
+"""Proposals that may be refused before a phase is content with fewer tasks: of a fair pattern one
+in two or three is accepted, of a barren one none."""
+
+
+class GraphPoser:
+    """Draws new questions over the graph; a `PosesTasks`."""
+
+    def __init__(self, prover: Prover) -> None:
+        self._prover = prover
+        self._patterns = Patterns(prover.graph)
+
+    def pose(self, order: Order) -> Posed:
+        """See `PosesTasks`."""
+        return proven_of(self._drawn(order), order, self._prover)
+
+    def _drawn(self, order: Order) -> Iterator[Query | str]:
+        """Queries after failed tasks, or why there is none after one of them."""
+        rng = random.Random(order.seed)
+        sources: dict[Pattern, Iterator[Query]] = {}
+        for _ in range(order.count * _DRAWS_PER_TASK if order.failed else 0):
+            pattern = self._patterns.of(rng.choice(order.failed).metadata.signature)
+            if pattern is None:
+                yield "pattern_of_another_shape"
+                continue
+            variations = self._patterns.variations(pattern)
+            chosen = rng.choice(variations[rng.choice(list(variations))])
+            if chosen not in sources:
+                draw = random.Random(rng.getrandbits(48))
+                sources[chosen] = chosen.queries(self._prover.steps, draw)
+            query = next(sources[chosen], None)
+            if query is not None:  # a pattern may run dry while others go on
+                yield query
+
+
+def proven_of(proposals: Iterable[Query | str], order: Order, prover: Prover) -> Posed:
+    """The first tasks of `proposals` that can be proven, as many as the order counts.
+
+    Args:
+        proposals: queries, or reasons why a proposal is none.
+        order: how many, and what is known already.
+        prover: of the queries.
+    """
+    refused: Counter[str] = Counter()
+    asked = {task.metadata.query for task in order.known}
+    tasks: list[Task] = []
+    for proposal in proposals:
+        found = proposal if isinstance(proposal, str) else prover.proven(proposal, asked)
+        if isinstance(found, str):
+            refused[found] += 1
+            continue
+        asked.add(found.metadata.query)
+        tasks.append(found)
+        if len(tasks) == order.count:
+            break
+    return Posed(tasks, refused)

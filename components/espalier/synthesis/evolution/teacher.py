@@ -1,0 +1,169 @@
+"""Poses questions that a model proposes after failed ones, and the graph proves.
+
+The model names a constant and relations from there on, never an answer and never a wording: what it
+proposes is looked up name by name, and judged by the very rules that every question obeys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from espalier.completions import EndpointModel, Model, PlainText, Refusal, Request, in_order
+from espalier.config import EndpointConfig
+from espalier.curriculum.self_play.posing import Order, Posed
+from espalier.knowledge import Entity
+from espalier.knowledge.folding import folded_name
+from espalier.synthesis.evolution.poser import proven_of
+from espalier.synthesis.evolution.proving import Prover
+from espalier.synthesis.webshaper.pools import project
+from espalier.synthesis.webshaper.query import Constant, Query
+from espalier.tasks import Task
+
+INSTRUCTIONS = (
+    "An agent that searches a knowledge base failed the questions below. Propose new questions of "
+    "the same kind: similar relations, other entities, a little easier or a little harder. A "
+    "question starts at one entity, which it names, and follows one relation after the other from "
+    "there; it has exactly one answer, which is not to be met on the way. Use the names of the "
+    "listed relations alone; each leads from its subject kind to its object kind."
+)
+_PROPOSALS = 8
+"""Questions that one request asks for, after so many failed ones at most."""
+
+
+class _Told(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RelationTold(_Told):
+    """A relation, and which kinds of entities it joins."""
+
+    name: str
+    subject_kind: str
+    object_kind: str
+
+
+class FailedTold(_Told):
+    """A question that was failed, and its relations without its constants."""
+
+    question: str
+    pattern: str
+
+
+class FailuresTold(_Told):
+    """What the model is shown."""
+
+    failed: tuple[FailedTold, ...]
+    relations: tuple[RelationTold, ...]
+    wanted: int
+
+
+class ProposedQuestion(_Told):
+    """A constant, and the relations that lead from it to the answer, in that order."""
+
+    entity: PlainText
+    relations: tuple[PlainText, ...] = Field(min_length=1, max_length=8)
+
+
+class ProposedQuestions(_Told):
+    """The answer to one request."""
+
+    questions: tuple[ProposedQuestion, ...] = Field(max_length=4 * _PROPOSALS)
+
+
+class TeacherPoser:
+    """Has the model behind an endpoint propose questions; a `PosesTasks`."""
+
+    def __init__(self, prover: Prover, endpoint: EndpointConfig) -> None:
+        self._prover = prover
+        self._endpoint = endpoint
+
+    def pose(self, order: Order) -> Posed:
+        """See `PosesTasks`.
+
+        Raises:
+            EngineError: the server cannot be used.
+        """
+        proposals = asyncio.run(self._proposed(order)) if order.failed else []
+        return proven_of(proposals, order, self._prover)
+
+    async def _proposed(self, order: Order) -> list[Query | str]:
+        found: list[Query | str] = []
+        async with EndpointModel(self._endpoint) as model:
+
+            async def asked(request: Request[ProposedQuestions]) -> list[Query | str]:
+                return await self._answered(model, request)
+
+            requests = self._requests(order)
+            async for some in in_order(asked, requests, in_flight=self._endpoint.concurrency):
+                found += some
+        return found
+
+    def _requests(self, order: Order) -> Iterator[Request[ProposedQuestions]]:
+        rng = random.Random(order.seed)
+        for number in range(-(-order.count // _PROPOSALS)):
+            shown = rng.sample(list(order.failed), min(_PROPOSALS, len(order.failed)))
+            yield Request(
+                call="propose_questions",
+                instructions=INSTRUCTIONS,
+                material=self._told(shown),
+                answer=ProposedQuestions,
+                sample=number,
+            )
+
+    def _told(self, failed: Sequence[Task]) -> FailuresTold:
+        return FailuresTold(
+            failed=tuple(
+                FailedTold(question=task.question, pattern=task.metadata.signature)
+                for task in failed
+            ),
+            relations=tuple(
+                RelationTold(
+                    name=name,
+                    subject_kind=relation.subject_kind,
+                    object_kind=relation.object_kind,
+                )
+                for name, relation in sorted(self._prover.graph.relations.items())
+            ),
+            wanted=_PROPOSALS,
+        )
+
+    async def _answered(
+        self, model: Model, request: Request[ProposedQuestions]
+    ) -> list[Query | str]:
+        answer = await model.answer(request)
+        if isinstance(answer, Refusal):
+            return [f"answer_{answer.reason}"]
+        return [self.query_of(proposed) for proposed in answer.questions]
+
+    def query_of(self, proposed: ProposedQuestion) -> Query | str:
+        """The query that the proposal means, or why it means none."""
+        relations = self._prover.graph.relations
+        if not relations.keys() >= set(proposed.relations):
+            return "unknown_relation"
+        path = tuple(proposed.relations)
+        for name, following in pairwise(path):
+            if relations[name].object_kind != relations[following].subject_kind:
+                return "relations_do_not_join"
+        kind = relations[path[0]].subject_kind
+        named = [
+            entity
+            for entity in self._named.get(folded_name(proposed.entity), ())
+            if entity.kind == kind
+        ]
+        if len(named) != 1:
+            return "ambiguous_entity" if named else "unknown_entity"
+        return project(path, Constant(named[0].entity_id))
+
+    @cached_property
+    def _named(self) -> dict[str, list[Entity]]:
+        by_name: dict[str, list[Entity]] = defaultdict(list)
+        for entity in self._prover.graph.entities.values():
+            by_name[folded_name(entity.name)].append(entity)
+        return dict(by_name)

@@ -1,0 +1,193 @@
+"""Self-play of a run: posed tasks are tried by the very policy that trains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from espalier.artifacts import EspalierError
+from espalier.config import NoSelfPlayConfig, Profile, WebRLConfig
+from espalier.curriculum.pool import TaskPool
+from espalier.curriculum.self_play.phases import SelfPlay
+from espalier.curriculum.self_play.posing import Order, Posed, PosesTasks, Trial
+from espalier.rollout.roller import RollsOut
+from espalier.rollout.trajectory import Trajectory
+from espalier.tasks import Task
+from espalier.training.parallel import Processes
+from espalier.training.rl.assessment import Models
+from espalier.training.rl.critic import Critic
+from espalier.training.rl.dense_scoring import Layout, dense_scores
+from espalier.training.rl.rows import Group, dense_rows
+
+MakesPoser = Callable[[Profile, Path, Path], PosesTasks]
+"""Whoever poses the tasks of a profile, over its knowledge and accepted artifacts."""
+
+
+def no_poser(profile: Profile, knowledge: Path, accepted: Path) -> PosesTasks:
+    """For runs that are given nobody to pose tasks.
+
+    Raises:
+        EspalierError: always; the profile asks for one.
+    """
+    del knowledge, accepted
+    raise EspalierError(
+        f'self_play.name = "{profile.self_play.name}" needs somebody to pose tasks, and this run '
+        'was given nobody: run the step `train`, or set it to "off"'
+    )
+
+
+class TasksAndKnowledge(Protocol):
+    """The artifacts that posed tasks are made from."""
+
+    @property
+    def knowledge(self) -> Path:
+        """Triples and documents."""
+        ...
+
+    @property
+    def accepted(self) -> Path:
+        """Tasks of every split, those among them that must not be posed."""
+        ...
+
+
+def shared_poser(
+    profile: Profile, inputs: TasksAndKnowledge, make_poser: MakesPoser, processes: Processes
+) -> PosesTasks | None:
+    """Whoever poses tasks to this run; none where the profile asks for no self-play."""
+    if isinstance(profile.self_play, NoSelfPlayConfig):
+        return None
+    own = make_poser(profile, inputs.knowledge, inputs.accepted) if processes.is_first else None
+    return FirstPoser(own, processes)
+
+
+def self_play_with(
+    poser: PosesTasks,
+    profile: Profile,
+    pool: TaskPool,
+    roller: RollsOut,
+    models: Models,
+    layout: Layout,
+) -> SelfPlay:
+    """Self-play as the profile asks for it.
+
+    Args:
+        poser: of the tasks.
+        profile: of the run.
+        pool: that training draws from.
+        roller: tries them; of all processes, over the documents that training searches.
+        models: the critic among them, where it is to say what a task is worth.
+        layout: how the critic reads trajectories.
+    """
+    config = profile.self_play
+    assert not isinstance(config, NoSelfPlayConfig), "nobody poses tasks where self-play is off"
+    asks_critic = isinstance(config, WebRLConfig) and config.value == "critic"
+    trials = Trials(
+        roller,
+        layout,
+        models.critic if asks_critic else None,
+        samples=config.rollouts_per_task,
+        temperature=profile.training.temperature,
+    )
+    return SelfPlay(config, poser, pool, trials, seed=profile.seed)
+
+
+class FirstPoser:
+    """The first process poses for all: a model's answers are no function of a seed."""
+
+    def __init__(self, own: PosesTasks | None, processes: Processes) -> None:
+        """`own` is None in the other processes."""
+        self._own = own
+        self._processes = processes
+
+    def pose(self, order: Order) -> Posed:
+        """See `PosesTasks`."""
+        own = Posed((), {}) if self._own is None else self._own.pose(order)
+        return self._processes.of_first(own)
+
+
+class Trials:
+    """Has the policy of the moment try tasks, and asks the critic where there is one to ask."""
+
+    def __init__(
+        self,
+        roller: RollsOut,
+        layout: Layout,
+        critic: Critic | None,
+        *,
+        samples: int,
+        temperature: float,
+    ) -> None:
+        """Wire the trials of a run.
+
+        Args:
+            roller: of all processes, over the documents that training searches.
+            layout: how the critic reads trajectories.
+            critic: None where nobody asks it.
+            samples: attempts at each task.
+            temperature: of the attempts, as in training.
+        """
+        self._roller = roller
+        self._layout = layout
+        self._critic = critic
+        self._samples = samples
+        self._temperature = temperature
+
+    def __call__(self, tasks: Sequence[Task], seed: int) -> list[Trial]:
+        """See `TriesTasks`."""
+        played = self._roller.roll_out(
+            tasks, samples=self._samples, temperature=self._temperature, seed=seed
+        )
+        starts = range(0, len(played), self._samples)
+        attempts = [played[start : start + self._samples] for start in starts]
+        values = self._values(attempts)
+        return [
+            _trial(task, tried, value)
+            for task, tried, value in zip(tasks, attempts, values, strict=True)
+        ]
+
+    def _values(self, attempts: Sequence[Sequence[Trajectory]]) -> list[float]:
+        """What the critic expects of each task; NaN where nobody asks, or the policy never acted.
+
+        One attempt is enough: before the first action, all attempts at a task are the same.
+        """
+        values = [math.nan] * len(attempts)
+        if self._critic is None:
+            return values
+        acted = {
+            number: trajectory
+            for number, tried in enumerate(attempts)
+            for trajectory in tried
+            if any(trajectory.action_mask)
+        }
+        if acted:
+            expected_B = initial_values(list(acted.values()), self._critic, self._layout)
+            for number, value in zip(acted, expected_B.tolist(), strict=True):
+                values[number] = value
+        return values
+
+
+def initial_values(trajectories: Sequence[Trajectory], critic: Critic, layout: Layout) -> Tensor:
+    """V(s0): what the critic expects of each trajectory before its first action.
+
+    Args:
+        trajectories: B of them, each with an action.
+        critic: of the moment.
+        layout: how its rows are packed.
+
+    Returns:
+        [B] reward units, on the CPU.
+    """
+    rows = dense_rows([Group(trajectories=tuple(trajectories))], with_observations=False)
+    [values_BT] = dense_scores(rows.sequences, lambda batch: [critic(batch)], layout)
+    first_B1 = rows.action_mask_BT.int().argmax(dim=1, keepdim=True)
+    return values_BT.gather(1, first_B1)[:, 0]
+
+
+def _trial(task: Task, attempts: Sequence[Trajectory], value: float) -> Trial:
+    heard = [trajectory for trajectory in attempts if not trajectory.is_lost]
+    solved = sum(trajectory.reward["outcome"] > 0 for trajectory in heard)
+    return Trial(task, len(heard), solved, value)

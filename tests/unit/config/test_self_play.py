@@ -1,0 +1,68 @@
+"""Self-play is off unless it is named, and goes with what its tasks are proven and judged by."""
+
+import pytest
+
+from espalier.artifacts import ProfileError
+from espalier.config import (
+    STAGE_SECTIONS,
+    NoSelfPlayConfig,
+    Profile,
+    WebRLConfig,
+    load_profile,
+)
+
+WEBRL = 'self_play.name="webrl"'
+ENDPOINT = [
+    'teacher.kind="endpoint"',
+    'teacher.endpoint.url="http://localhost/v1"',
+    'teacher.endpoint.model="m"',
+]
+
+
+@pytest.fixture
+def load(tmp_path):
+    def loaded(*overrides):
+        path = tmp_path / "profile.toml"
+        path.write_text("", encoding="utf-8")
+        return load_profile(path, overrides)
+
+    return loaded
+
+
+def test_self_play_is_off_unless_it_is_named(load):
+    assert load().self_play == NoSelfPlayConfig()
+    assert load(WEBRL).self_play == WebRLConfig()
+    assert load(WEBRL, *ENDPOINT, 'self_play.proposer="teacher"').self_play.proposer == "teacher"
+    critic = ['training.algorithm.preset="ppo"', 'self_play.value="critic"']
+    assert load(WEBRL, *critic).self_play.value == "critic"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (['self_play.name="webrel"'], r"no rule is named 'webrel'; did you mean webrl\?"),
+        ([WEBRL, "self_play.posed=3"], r"did you mean self_play\.posed_tasks\?"),
+        ([WEBRL, "self_play.value_band=[0.5, 0.1]"], "is not an interval"),
+        ([WEBRL, 'environment.name="python_math"'], "proves its tasks by triples"),
+        ([WEBRL, 'self_play.value="critic"'], 'preset "default" trains none'),
+        ([WEBRL, 'self_play.proposer="teacher"'], r'set teacher\.kind = "endpoint"'),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_by_name(load, overrides, complaint):
+    with pytest.raises(ProfileError, match=complaint):
+        load(*overrides)
+
+
+def test_only_training_depends_on_self_play_and_on_the_teacher_where_it_poses(load):
+    def changed(before, after):
+        return {s for s in STAGE_SECTIONS if before.stage_digest(s) != after.stage_digest(s)}
+
+    off, on = Profile(), load(WEBRL)
+    assert changed(off, on) == {"train"}
+    asked, other = load(*ENDPOINT), load(*ENDPOINT, "teacher.endpoint.max_tokens=7")
+    assert changed(asked, other) == {"synthesize"}
+    posing = [*ENDPOINT, WEBRL, 'self_play.proposer="teacher"']
+    assert changed(load(*posing), load(*posing, "teacher.endpoint.max_tokens=7")) == {
+        "synthesize",
+        "train",
+    }

@@ -1,0 +1,173 @@
+"""Phases of self-play over a scripted poser and a policy of known skill."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from espalier.config import CurriculumConfig, WebRLConfig
+from espalier.curriculum.pool import TaskPool
+from espalier.curriculum.self_play.judging import judged
+from espalier.curriculum.self_play.phases import SelfPlay
+from espalier.curriculum.self_play.posing import Posed, Trial
+from espalier.rollout.trajectory import FinishReason, Trajectory
+
+from .test_pool import IDS, TASKS, _task
+
+RATES = {"easy": 4, "half": 2, "hard": 0}
+"""Kind of a posed task -> successes in four attempts."""
+
+
+def attempt(task_id, outcome):
+    return Trajectory(
+        task_id=task_id,
+        group_id=task_id,
+        messages=(),
+        tool_calls=(),
+        reward={"outcome": outcome},
+        answer=None,
+        finish_reason=FinishReason.ANSWERED,
+        policy_version=0,
+    )
+
+
+class ScriptedPoser:
+    """Poses as many tasks of drawn kinds as are asked for, and refuses one."""
+
+    def __init__(self):
+        self.orders = []
+
+    def pose(self, order):
+        self.orders.append(order)
+        rng = random.Random(order.seed)
+        kinds = [rng.choice(list(RATES)) for _ in range(order.count)]
+        tasks = [_task(f"-{kind}-{order.seed}-{number}") for number, kind in enumerate(kinds)]
+        return Posed(tasks, {"not_unique": 1})
+
+
+def tried(tasks, seed):
+    del seed
+    return [Trial(task, 4, RATES[task.task_id.split("-")[1]]) for task in tasks]
+
+
+def self_play(try_tasks=tried, **changes):
+    pool = TaskPool(TASKS, CurriculumConfig(pass_rate_band=(0.1, 0.9)))
+    config = WebRLConfig(**({"posed_tasks": 12} | changes))
+    return SelfPlay(config, ScriptedPoser(), pool, try_tasks, seed=3), pool
+
+
+def play(played, pool, steps):
+    """Two tasks a step are drawn and tried; every third step ends a phase."""
+    for step in steps:
+        for task in pool.draw(2, random.Random(f"draw:{step}")):
+            outcome = random.Random(f"{step}:{task.task_id}").choice((0.0, 1.0))
+            pool.observe(task.task_id, attempts=1, successes=int(outcome))
+            played.observe([attempt(task.task_id, outcome)])
+        if step % 3 == 2:
+            played.end_phase(step + 1)
+            pool.refresh()
+
+
+def test_tasks_that_were_tried_and_never_solved_seed_the_next_ones():
+    played, _ = self_play()
+    played.observe([attempt("t1", 0.0), attempt("t2", 0.0), attempt("t2", 1.0)])
+    played.observe([attempt("t3", 1.0), attempt("t4", 0.0), attempt("t1", 0.0)])
+    assert played.end_phase(1).failed == 2
+    played.end_phase(2)
+    first, second = played._poser.orders
+    assert [task.task_id for task in first.failed] == ["t1", "t4"]
+    assert second.failed == []
+
+
+def test_what_is_neither_out_of_reach_nor_mastered_joins_the_pool():
+    played, pool = self_play()
+    phase = played.end_phase(1)
+    assert {task.task_id.split("-")[1] for task in played.tasks} == {"half"}
+    assert pool.tasks == [*TASKS, *played.tasks]
+    assert 0 < phase.kept < 12
+    assert set(phase.refused) == {"not_unique", "too_easy", "too_hard"}
+    assert phase.posed == 13 == phase.kept + sum(phase.refused.values())
+    rates = pool.estimates()
+    assert all(0.4 < rates[task.task_id] < 0.6 for task in played.tasks)
+
+
+def test_the_outcome_of_the_trial_decides_on_the_band_at_once():
+    played, pool = self_play(value_band=(0.0, 1.0))
+    played.end_phase(1)
+    pool.observe("t0", attempts=8, successes=4)
+    pool.refresh()
+    kept = {task_id.split("-")[1] for task_id in pool.kept_ids() if "-" in task_id}
+    assert kept == {"half"}
+
+
+def test_a_task_whose_environment_was_lost_is_refused_by_that_name():
+    def lost(tasks, seed):
+        return [trial._replace(attempts=0) for trial in tried(tasks, seed)]
+
+    played, pool = self_play(lost)
+    phase = played.end_phase(1)
+    assert phase.kept == 0
+    assert phase.refused == {"environment_lost": 12, "not_unique": 1}
+    assert pool.tasks == TASKS
+
+
+def test_a_phase_says_what_it_did():
+    played, _ = self_play()
+    played.observe([attempt("t1", 0.0)])
+    phase = played.end_phase(20)
+    line = phase.line()
+    assert line.startswith("step 20: self-play: 1 tasks failed, posed 13, refused ")
+    assert f"kept {phase.kept}" in line
+    assert "too_easy" in line
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        (0.0, "too_hard"),
+        (0.05, ""),
+        (0.5, ""),
+        (0.75, ""),
+        (0.76, "too_easy"),
+        (float("nan"), "never_acted"),
+    ],
+)
+def test_the_critics_value_is_judged_by_webrls_band(value, fault):
+    [verdict] = judged([Trial(TASKS[0], 1, 1, value)], WebRLConfig(value="critic"))
+    assert verdict.fault == fault
+
+
+@given(st.integers(0, 40), st.integers(1, 40))
+def test_the_pass_rate_is_judged_by_webrls_band(successes, attempts):
+    trial = Trial(TASKS[0], attempts, min(successes, attempts))
+    [verdict] = judged([trial], WebRLConfig())
+    assert (verdict.fault == "") == (0.05 <= trial.pass_rate <= 0.75)
+
+
+@given(killed_after=st.integers(1, 11))
+@settings(deadline=None, max_examples=11)
+def test_a_resumed_run_poses_and_draws_what_an_unbroken_one_does(killed_after):
+    unbroken, whole = self_play()
+    play(unbroken, whole, range(12))
+    broken, pool = self_play()
+    play(broken, pool, range(killed_after))
+    resumed, again = self_play()
+    resumed.restore(broken.state(), broken.kept_ids())
+    play(resumed, again, range(killed_after, 12))
+    assert resumed.tasks == unbroken.tasks
+    assert resumed.phases == unbroken.phases
+    assert resumed.state() == unbroken.state()
+    assert again.kept_ids() == whole.kept_ids()
+    assert len(unbroken.phases) == 4
+
+
+def test_posed_tasks_are_drawn_like_any_other():
+    played, pool = self_play()
+    played.end_phase(1)
+    pool.refresh()
+    draws = Counter(pool.draw(1, random.Random(n))[0].task_id for n in range(2000))
+    posed = [draws[task.task_id] for task in played.tasks]
+    assert min(posed) > 0
+    assert set(draws) == {*IDS, *(task.task_id for task in played.tasks)}

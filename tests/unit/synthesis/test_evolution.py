@@ -1,0 +1,165 @@
+"""Questions that evolve from failed ones: proven on the triples, and kept apart from held-out."""
+
+import random
+import re
+
+import pytest
+
+from espalier.artifacts import DataError
+from espalier.curriculum.self_play.posing import Order
+from espalier.synthesis.evolution.patterns import Patterns
+from espalier.synthesis.evolution.poser import GraphPoser
+from espalier.synthesis.evolution.proving import EVOLVED, Prover
+from espalier.synthesis.webshaper.pools import Chain, Join
+from espalier.tasks import read_tasks
+from tests.benchmarks.brute_force import Store, answers, faults, parsed
+
+from .conftest import PROFILE
+
+
+@pytest.fixture(scope="module")
+def tasks(synthetic_dir):
+    return {
+        split: read_tasks(synthetic_dir / "tasks" / f"{split}.jsonl")
+        for split in ("train", "dev", "heldout")
+    }
+
+
+@pytest.fixture(scope="module")
+def prover(knowledge_dir, synthetic_dir):
+    return Prover(PROFILE, knowledge_dir, synthetic_dir)
+
+
+@pytest.fixture(scope="module")
+def poser(prover):
+    return GraphPoser(prover)
+
+
+@pytest.fixture(scope="module")
+def store(graph):
+    return Store((t.subject, t.relation, t.object) for t in graph.triples())
+
+
+def order(tasks, seed="a", count=60, failed=None):
+    return Order(count, tasks["train"][:80] if failed is None else failed, tasks["train"], seed)
+
+
+@pytest.fixture(scope="module")
+def posed(poser, tasks):
+    return poser.pose(order(tasks))
+
+
+def test_every_posed_task_is_proven_by_another_evaluator(posed, graph, store):
+    assert len(posed.tasks) == 60
+    for task in posed.tasks:
+        node = parsed(task.metadata.query)
+        [answer] = answers(node, store)
+        assert task.verifier.gold == (graph.entities[answer].name,)
+        assert faults(node, store) == []
+
+
+def test_posed_tasks_are_apart_from_dev_and_heldout_questions(posed, tasks, graph):
+    apart = [*tasks["dev"], *tasks["heldout"]]
+    secret = {e.name for e in graph.entities.values() if e.split in ("dev", "heldout")}
+    shown = {e.name for e in graph.entities.values() if e.split in ("train", "hub")}
+    assert not {t.metadata.query for t in posed.tasks} & {t.metadata.query for t in apart}
+    assert not {t.question.lower() for t in posed.tasks} & {t.question.lower() for t in apart}
+    for task in posed.tasks:
+        assert task.arguments == {"index": "train"}
+        assert task.metadata.split == "train"
+        assert not (secret - shown) & set(task.metadata.entities)
+
+
+def test_nothing_is_posed_twice_or_asked_already(posed, poser, tasks):
+    again = poser.pose(order(tasks)._replace(known=[*tasks["train"], *posed.tasks]))
+    ids = [task.task_id for task in (*tasks["train"], *posed.tasks, *again.tasks)]
+    assert len(set(ids)) == len(ids)
+    assert again.refused["asked_before"] > posed.refused.get("asked_before", 0)
+
+
+def test_a_posed_question_has_the_pattern_of_a_failed_one_or_one_hop_more_or_less(
+    posed, tasks, graph
+):
+    patterns = Patterns(graph)
+    near = set()
+    for task in tasks["train"][:80]:
+        for found in patterns.variations(patterns.of(task.metadata.signature)).values():
+            near.update(found)
+    known = {pattern for task in posed.tasks if (pattern := patterns.of(task.metadata.signature))}
+    assert known <= near
+    assert {task.metadata.source for task in posed.tasks} == {EVOLVED}
+
+
+def test_one_failed_pattern_leads_to_its_neighbours_alone(poser, tasks):
+    failed = [t for t in tasks["train"] if t.metadata.family == "chain" and t.metadata.hops == 2]
+    found = poser.pose(order(tasks, failed=failed[:1], count=20)).tasks
+    assert {task.metadata.hops for task in found} == {1, 2, 3}
+    inner, outer = failed[0].metadata.signature.removesuffix("(C))").split("(")[::-1]
+    for task in found:
+        assert {inner, outer} & set(re.split(r"\W+", task.metadata.signature))
+
+
+def test_equal_seeds_pose_equal_tasks_whoever_poses_and_other_seeds_others(
+    poser, posed, tasks, knowledge_dir, synthetic_dir
+):
+    fresh = GraphPoser(Prover(PROFILE, knowledge_dir, synthetic_dir)).pose(order(tasks))
+    assert fresh == posed
+    assert poser.pose(order(tasks, seed="b")).tasks != posed.tasks
+
+
+def test_a_question_of_dev_or_heldout_is_refused_by_that_name(prover, graph, tasks, monkeypatch):
+    texts = {task.metadata.query for task in tasks["train"]}
+    monkeypatch.setattr(prover, "_apart_queries", texts)
+    pattern = Patterns(graph).of(tasks["train"][0].metadata.signature)
+    queries = pattern.queries(prover.steps, random.Random(0))
+    assert "asked_in_dev_or_heldout" in [prover.proven(query, set()) for query in queries]
+
+
+def test_a_wording_of_dev_or_heldout_is_refused_by_that_name(prover, poser, posed, monkeypatch):
+    questions = {" ".join(task.question.lower().split()) for task in posed.tasks}
+    monkeypatch.setattr(prover, "_apart_questions", questions)
+    verdicts = poser.pose(Order(60, posed.tasks, (), "a"))
+    assert verdicts.refused["worded_as_in_dev_or_heldout"] > 0
+
+
+def test_questions_too_long_for_an_episode_are_refused(knowledge_dir, synthetic_dir, tasks):
+    short = PROFILE.model_copy(
+        update={"episode": PROFILE.episode.model_copy(update={"max_turns": 2})}
+    )
+    posed = GraphPoser(Prover(short, knowledge_dir, synthetic_dir)).pose(order(tasks, count=20))
+    assert {task.metadata.hops for task in posed.tasks} == {1}
+    assert posed.refused["too_long_for_an_episode"] > 0
+
+
+def test_without_failures_nothing_is_posed(poser, tasks):
+    assert poser.pose(order(tasks, failed=[])) == ([], {})
+
+
+def test_failures_of_another_shape_are_refused_and_end(poser, tasks):
+    strange = tasks["train"][0]
+    strange = strange.model_copy(
+        update={"metadata": strange.metadata.model_copy(update={"signature": "own"})}
+    )
+    posed = poser.pose(order(tasks, failed=[strange], count=3))
+    assert posed == ([], {"pattern_of_another_shape": 120})
+
+
+def test_every_drawn_question_has_a_pattern_with_neighbours(tasks, graph):
+    patterns = Patterns(graph)
+    for task in tasks["train"]:
+        pattern = patterns.of(task.metadata.signature)
+        assert isinstance(pattern, Chain | Join)
+        variations = patterns.variations(pattern)
+        assert variations["other_entities"] == [pattern]
+        for longer in variations.get("one_hop_more", []):
+            assert pattern in patterns.variations(longer)["one_hop_less"]
+
+
+def test_knowledge_without_triples_is_refused(own_profile, synthetic_dir, tmp_path):
+    from espalier.artifacts import NullTracker
+    from espalier.knowledge import stage as ingest
+
+    knowledge = tmp_path / "knowledge"
+    ingest.run(own_profile, ingest.Inputs(), knowledge, NullTracker())
+    with pytest.raises(DataError, match=r"give knowledge\.triples"):
+        Prover(own_profile, knowledge, synthetic_dir)

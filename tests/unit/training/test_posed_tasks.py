@@ -1,0 +1,232 @@
+"""Self-play inside the loop: tasks are tried by the policy that trains, and trained on."""
+
+import math
+
+import pytest
+import torch
+
+from espalier.artifacts import EspalierError, NullTracker
+from espalier.config import Profile
+from espalier.curriculum.pool import TaskPool
+from espalier.curriculum.self_play.posing import Order, Posed
+from espalier.environments import search_environments
+from espalier.rollout.roller import Roller
+from espalier.training.checkpoint import CheckpointStore
+from espalier.training.dev_score import dev_exact_match
+from espalier.training.hardware import Hardware
+from espalier.training.parallel import Processes
+from espalier.training.rl.loop import Parts, RlLoop
+from espalier.training.rl.models import layout_for, trainable
+from espalier.training.rl.posed_tasks import (
+    FirstPoser,
+    Trials,
+    initial_values,
+    no_poser,
+    self_play_with,
+    shared_poser,
+)
+from espalier.training.rl.publishing import MemoryPublisher
+from espalier.training.rl.sampling import GroupSampler
+from tests.unit.training.specimens import (
+    FACTS,
+    PROFILE,
+    SEARCH,
+    TASKS,
+    Interrupted,
+    InterruptingTracker,
+    make_task,
+    make_trajectory,
+    warm_policy,
+    warm_roller,
+)
+
+
+def with_self_play(**changes):
+    values = PROFILE.model_dump()
+    values["self_play"] = {"name": "webrl", "posed_tasks": 3, "value_band": (0.0, 1.0)} | changes
+    if changes.get("value") == "critic":
+        values["training"]["algorithm"] = {"preset": "ppo"}
+    return Profile.model_validate(values)
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    return tmp_path_factory.mktemp("warm")
+
+
+class AgainPoser:
+    """Asks failed questions again, under another id; the same order gets the same tasks."""
+
+    def __init__(self):
+        self.orders = []
+
+    def pose(self, order):
+        self.orders.append(order)
+        names = [task.task_id.partition("-")[0] for task in order.failed]
+        ids = {task.task_id for task in order.known}
+        posed = [make_task(name, number) for number in range(1, 9) for name in names]
+        fresh = [task for task in posed if task.task_id not in ids]
+        return Posed(fresh[: order.count], {"asked_before": len(posed) - len(fresh)})
+
+
+class Listener(InterruptingTracker):
+    def __init__(self, steps=99):
+        super().__init__(steps)
+        self.notes = []
+
+    def note(self, line):
+        self.notes.append(line)
+
+
+def loop_of(warm, directory, profile, poser):
+    policy = warm_policy(warm)
+    roller = Roller.local(policy, search_environments(SEARCH, profile), profile)
+    hardware = Hardware.chosen(profile.training)
+    models = trainable(policy.model, profile.training, hardware, Processes())
+    layout = layout_for(policy.model, profile, hardware, Processes())
+    pool = TaskPool(TASKS, profile.curriculum)
+    screening = profile.curriculum.active_screening
+    sampler = GroupSampler(roller, pool, profile.training, seed=0, screening=screening)
+    parts = Parts(
+        models=models,
+        layout=layout,
+        sampler=sampler,
+        pool=pool,
+        judge=lambda: dev_exact_match(roller, TASKS),
+        publisher=MemoryPublisher(models.policy.model, policy, [roller]),
+        self_play=self_play_with(poser, profile, pool, roller, models, layout),
+    )
+    return RlLoop(profile, parts, CheckpointStore(directory, "run")), policy.model
+
+
+def run(warm, directory, profile=None, tracker=None):
+    poser = AgainPoser()
+    loop, model = loop_of(warm, directory, profile or with_self_play(), poser)
+    loop.run(tracker or NullTracker())
+    return loop, model, poser
+
+
+def test_every_refresh_but_the_last_poses_tasks_after_failures_of_its_phase(warm, tmp_path):
+    listener = Listener()
+    loop, _, poser = run(warm, tmp_path, tracker=listener)
+    phases = loop.self_play.phases
+    assert [phase.step for phase in phases] == [2, 4]
+    assert sum(phase.kept for phase in phases) == len(loop.self_play.tasks) > 0
+    assert listener.notes == [phase.line() for phase in phases]
+    rows = {row["step"]: row for row in loop.history}
+    assert rows[2]["posed_tasks"] == phases[0].posed
+    assert rows[4]["kept_posed_tasks"] == phases[1].kept
+    assert "posed_tasks" not in rows[3]
+    assert [order.seed for order in poser.orders] == ["posed:0:2", "posed:0:4"]
+
+
+@pytest.mark.parametrize("killed_after", [1, 3])
+def test_a_resumed_run_with_self_play_equals_an_unbroken_one_bit_for_bit(
+    warm, tmp_path, killed_after
+):
+    unbroken, unbroken_model, _ = run(warm, tmp_path / "unbroken")
+    with pytest.raises(Interrupted):
+        run(warm, tmp_path / "broken", tracker=InterruptingTracker(killed_after))
+    resumed, resumed_model, _ = run(warm, tmp_path / "broken")
+    assert resumed.history == unbroken.history
+    assert resumed.self_play.state() == unbroken.self_play.state()
+    pairs = zip(resumed_model.parameters(), unbroken_model.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_the_critic_says_what_a_posed_task_is_worth(warm, tmp_path):
+    profile = with_self_play(value="critic", value_band=(-9.0, 9.0))
+    loop, *_ = run(warm, tmp_path, profile)
+    assert loop.self_play.tasks
+    refused = with_self_play(value="critic", value_band=(8.0, 9.0))
+    loop, *_ = run(warm, tmp_path / "refused", refused)
+    assert loop.self_play.tasks == []
+    assert sum(phase.refused.get("too_hard", 0) for phase in loop.self_play.phases) > 0
+
+
+def critic_of(warm, profile):
+    policy = warm_policy(warm)
+    hardware = Hardware.chosen(profile.training)
+    models = trainable(policy.model, profile.training, hardware, Processes())
+    torch.nn.init.normal_(models.critic.head.weight, generator=torch.Generator().manual_seed(1))
+    return policy, models.critic, layout_for(policy.model, profile, hardware, Processes())
+
+
+def test_the_value_before_the_first_action_depends_on_the_question_alone(warm):
+    policy, critic, layout = critic_of(warm, with_self_play(value="critic"))
+    roller = warm_roller(policy)
+    played = roller.roll_out(TASKS, samples=3, temperature=1.0, seed=1)
+    values_B = initial_values(played, critic, layout)
+    for start in range(0, len(played), 3):
+        torch.testing.assert_close(
+            values_B[start : start + 3], values_B[start].expand(3), atol=1e-5, rtol=1e-5
+        )
+    assert len({round(value, 4) for value in values_B[::3].tolist()}) == len(FACTS)
+    trials = Trials(roller, layout, critic, samples=3, temperature=1.0)(TASKS, 1)
+    assert [trial.value for trial in trials] == pytest.approx(values_B[::3].tolist(), abs=1e-5)
+
+
+class LosingRoller:
+    """The first attempt at a task is lost, the second solves it, the third never acts."""
+
+    def roll_out(self, tasks, *, samples, temperature, seed):
+        from dataclasses import replace
+
+        from espalier.rollout.trajectory import FinishReason
+
+        del temperature, seed
+        assert samples == 3
+        return [
+            attempt
+            for task in tasks
+            for attempt in (
+                replace(make_trajectory(task, 0), finish_reason=FinishReason.SANDBOX_LOST),
+                make_trajectory(task, 1),
+                make_trajectory(task, 0),
+            )
+        ]
+
+
+def test_lost_attempts_say_nothing_of_a_task(warm):
+    _, critic, layout = critic_of(warm, with_self_play(value="critic"))
+    trials = Trials(LosingRoller(), layout, critic, samples=3, temperature=1.0)(TASKS[:2], 1)
+    assert [(trial.task, trial.attempts, trial.successes) for trial in trials] == [
+        (TASKS[0], 2, 1),
+        (TASKS[1], 2, 1),
+    ]
+    assert all(math.isnan(trial.value) for trial in trials)
+
+
+class Of:
+    knowledge, accepted = "knowledge", "accepted"
+
+
+def test_only_the_first_process_makes_a_poser_and_none_where_self_play_is_off():
+    asked = []
+
+    def make(profile, knowledge, accepted):
+        asked.append((knowledge, accepted))
+        return AgainPoser()
+
+    assert shared_poser(PROFILE, Of, make, Processes()) is None
+    assert shared_poser(with_self_play(), Of, make, Processes(1, 2)) is not None
+    assert asked == []
+    poser = shared_poser(with_self_play(), Of, make, Processes())
+    assert asked == [("knowledge", "accepted")]
+    order = Order(2, TASKS[:1], TASKS, "a")
+    assert poser.pose(order) == AgainPoser().pose(order)
+
+
+def test_the_other_processes_get_what_the_first_one_posed():
+    class Second(Processes):
+        def of_first(self, item):
+            assert item == ((), {})
+            return Posed(TASKS[:1], {"not_unique": 2})
+
+    posed = FirstPoser(None, Second(1, 2)).pose(Order(1, (), (), "a"))
+    assert posed == Posed(TASKS[:1], {"not_unique": 2})
+
+
+def test_a_run_that_is_given_nobody_to_pose_tasks_refuses_self_play(tmp_path):
+    with pytest.raises(EspalierError, match=r'self_play\.name = "webrl" needs somebody'):
+        no_poser(with_self_play(), tmp_path, tmp_path)
