@@ -22,7 +22,7 @@ from espalier.config.data import (
     SynthesisConfig,
     ValidationConfig,
 )
-from espalier.config.endpoint import EndpointConfig
+from espalier.config.endpoint import EndpointConfig, VllmBatchConfig
 from espalier.config.environment import (
     EnvironmentConfig,
     PythonMathConfig,
@@ -45,7 +45,13 @@ from espalier.config.learning import (
     WarmStartConfig,
 )
 from espalier.config.profile import STAGE_SECTIONS, Profile, load_profile
-from espalier.config.self_play import NoSelfPlayConfig, SelfPlayConfig, WebRLConfig
+from espalier.config.self_play import (
+    NoSelfPlayConfig,
+    PosingConfig,
+    RZeroConfig,
+    SelfPlayConfig,
+    WebRLConfig,
+)
 from espalier.config.serving import ControllerConfig, ServingConfig
 from espalier.config.training import (
     AsynchronousConfig,
@@ -78,9 +84,11 @@ __all__ = [
     "OptimizerConfig",
     "PodResources",
     "PolicyConfig",
+    "PosingConfig",
     "PrestageConfig",
     "Profile",
     "PythonMathConfig",
+    "RZeroConfig",
     "RayConfig",
     "RegistryConfig",
     "RelationConfig",
@@ -100,6 +108,7 @@ __all__ = [
     "Toleration",
     "TrainingConfig",
     "ValidationConfig",
+    "VllmBatchConfig",
     "VllmConfig",
     "WarmStartConfig",
     "WebRLConfig",

@@ -47,7 +47,25 @@ class WebRLConfig(_PosingConfig):
         return self
 
 
-SelfPlayConfig = Annotated[NoSelfPlayConfig | WebRLConfig, Field(discriminator="name")]
+class RZeroConfig(_PosingConfig):
+    """A challenger poses what the policy solves every other time (arXiv:2508.05004)."""
+
+    name: Literal["r_zero"] = "r_zero"
+    reward: Literal["r_zero", "r_zero_code"] = "r_zero"
+    """What the challenger earns of a task at pass rate p, less its repetition: 1 - 2 |p - 1/2|,
+    never below 0, in the paper; min(p, 1 - p), half of it, in the public code."""
+    max_distance: float = Field(default=0.25, gt=0, le=0.5)
+    """Tasks are kept where |p - 1/2| is at most this."""
+    repetition_weight: float = Field(default=1.0, ge=0)
+    """Of the share of a phase's questions that lie in the cluster of the task's; 0 penalises no
+    repetition."""
+    cluster_distance: float = Field(default=0.5, ge=0, le=1)
+    """Questions form a cluster while their mean distance, 1 - BLEU, is below this."""
+
+
+PosingConfig = WebRLConfig | RZeroConfig
+"""Whoever poses tasks."""
+SelfPlayConfig = Annotated[NoSelfPlayConfig | PosingConfig, Field(discriminator="name")]
 
 
 def require_means(
@@ -61,13 +79,15 @@ def require_means(
     Raises:
         ValueError: it has not; naming what to set.
     """
-    if not isinstance(posing, WebRLConfig):
+    if isinstance(posing, NoSelfPlayConfig):
         return
     if environment.name != "search_qa":
         raise ValueError(
             f'self_play.name = "{posing.name}" proves its tasks by triples, and environment.name = '
             f'"{environment.name}" has none; choose another, or "off"'
         )
+    if not isinstance(posing, WebRLConfig):
+        return
     if posing.value == "critic" and training.algorithm.critic is None:
         raise ValueError(
             f'self_play.value = "critic" asks a critic, and preset "{training.algorithm.preset}" '

@@ -17,6 +17,11 @@ def r_zero(pass_rate: float) -> float:
     return 1 - 2 * abs(pass_rate - 0.5)
 
 
+def r_zero_code(pass_rate: float) -> float:
+    """min(p, 1 - p): half of the paper's reward (`compute_score` of the public code)."""
+    return min(pass_rate, 1 - pass_rate)
+
+
 def absolute_zero(pass_rate: float) -> float:
     """1 - p: the harder the better (arXiv:2505.03335, eq. 4)."""
     return 1 - pass_rate

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from espalier.config import NoSelfPlayConfig, Profile, WebRLConfig
+from espalier.config import NoSelfPlayConfig, Profile, RZeroConfig, WebRLConfig
 from espalier.curriculum.self_play.posing import PosesTasks
-from espalier.synthesis.evolution.poser import GraphPoser
+from espalier.synthesis.evolution.poser import GraphPoser, failed_patterns, rewarding_patterns
 from espalier.synthesis.evolution.proving import Prover
 from espalier.synthesis.evolution.teacher import TeacherPoser
 
@@ -28,6 +28,8 @@ def poser_of(profile: Profile, knowledge: Path, accepted: Path) -> PosesTasks:
             prover = Prover(profile, knowledge, accepted)
             if config.proposer == "teacher":
                 return TeacherPoser(prover, profile.teacher.endpoint)
-            return GraphPoser(prover)
+            return GraphPoser(prover, failed_patterns)
+        case RZeroConfig():
+            return GraphPoser(Prover(profile, knowledge, accepted), rewarding_patterns)
         case NoSelfPlayConfig():
             raise AssertionError("nobody poses tasks where self-play is off")

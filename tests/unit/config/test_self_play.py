@@ -7,11 +7,13 @@ from espalier.config import (
     STAGE_SECTIONS,
     NoSelfPlayConfig,
     Profile,
+    RZeroConfig,
     WebRLConfig,
     load_profile,
 )
 
 WEBRL = 'self_play.name="webrl"'
+R_ZERO = 'self_play.name="r_zero"'
 ENDPOINT = [
     'teacher.kind="endpoint"',
     'teacher.endpoint.url="http://localhost/v1"',
@@ -32,6 +34,7 @@ def load(tmp_path):
 def test_self_play_is_off_unless_it_is_named(load):
     assert load().self_play == NoSelfPlayConfig()
     assert load(WEBRL).self_play == WebRLConfig()
+    assert load(R_ZERO).self_play == RZeroConfig()
     assert load(WEBRL, *ENDPOINT, 'self_play.proposer="teacher"').self_play.proposer == "teacher"
     critic = ['training.algorithm.preset="ppo"', 'self_play.value="critic"']
     assert load(WEBRL, *critic).self_play.value == "critic"
@@ -44,6 +47,8 @@ def test_self_play_is_off_unless_it_is_named(load):
         ([WEBRL, "self_play.posed=3"], r"did you mean self_play\.posed_tasks\?"),
         ([WEBRL, "self_play.value_band=[0.5, 0.1]"], "is not an interval"),
         ([WEBRL, 'environment.name="python_math"'], "proves its tasks by triples"),
+        ([R_ZERO, 'environment.name="python_math"'], "proves its tasks by triples"),
+        ([R_ZERO, "self_play.max_distance=0.6"], "less than or equal to 0.5"),
         ([WEBRL, 'self_play.value="critic"'], 'preset "default" trains none'),
         ([WEBRL, 'self_play.proposer="teacher"'], r'set teacher\.kind = "endpoint"'),
     ],

@@ -9,10 +9,12 @@ from typing import get_args
 
 import pytest
 
-from espalier.config import CurriculumConfig
+from espalier.config import CurriculumConfig, RZeroConfig
 from espalier.curriculum.difficulty import keep_learnable
 from espalier.curriculum.learnability import LEARNABILITY, Preference, absolute_zero_code, r_zero
 from espalier.curriculum.pool import TaskPool
+from espalier.curriculum.self_play.judging import challenger_rewards
+from espalier.curriculum.self_play.posing import Trial
 
 from .test_pool import IDS, TASKS
 
@@ -30,6 +32,16 @@ def test_r_zeros_reward_is_twice_what_its_code_pays():
     paid = [score["overall"] for score in case["expected"]["scores"]]
     ours = [r_zero(rate) / 2 for rate in case["inputs"]["solver_scores"]]
     assert ours == pytest.approx(paid, rel=1e-7, abs=1e-8)
+
+
+@needs_golden
+def test_the_challengers_reward_without_repetition_is_that_of_r_zeros_code():
+    case = CASES["rzero_questioner/score_grid"]
+    rates = case["inputs"]["solver_scores"]
+    trials = [Trial(TASKS[0], 100, round(100 * rate)) for rate in rates]
+    config = RZeroConfig(reward="r_zero_code", repetition_weight=0.0)
+    paid = [score["overall"] for score in case["expected"]["scores"]]
+    assert challenger_rewards(trials, config) == pytest.approx(paid, rel=1e-7, abs=1e-8)
 
 
 @needs_golden

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.config import CurriculumConfig, WebRLConfig
+from espalier.config import CurriculumConfig, RZeroConfig, WebRLConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play.judging import judged
 from espalier.curriculum.self_play.phases import SelfPlay
@@ -52,9 +52,9 @@ def tried(tasks, seed):
     return [Trial(task, 4, RATES[task.task_id.split("-")[1]]) for task in tasks]
 
 
-def self_play(try_tasks=tried, **changes):
+def self_play(try_tasks=tried, rule=WebRLConfig, **changes):
     pool = TaskPool(TASKS, CurriculumConfig(pass_rate_band=(0.1, 0.9)))
-    config = WebRLConfig(**({"posed_tasks": 12} | changes))
+    config = rule(**({"posed_tasks": 12} | changes))
     return SelfPlay(config, ScriptedPoser(), pool, try_tasks, seed=3), pool
 
 
@@ -146,14 +146,15 @@ def test_the_pass_rate_is_judged_by_webrls_band(successes, attempts):
     assert (verdict.fault == "") == (0.05 <= trial.pass_rate <= 0.75)
 
 
+@pytest.mark.parametrize("rule", [WebRLConfig, RZeroConfig])
 @given(killed_after=st.integers(1, 11))
 @settings(deadline=None, max_examples=11)
-def test_a_resumed_run_poses_and_draws_what_an_unbroken_one_does(killed_after):
-    unbroken, whole = self_play()
+def test_a_resumed_run_poses_and_draws_what_an_unbroken_one_does(rule, killed_after):
+    unbroken, whole = self_play(rule=rule)
     play(unbroken, whole, range(12))
-    broken, pool = self_play()
+    broken, pool = self_play(rule=rule)
     play(broken, pool, range(killed_after))
-    resumed, again = self_play()
+    resumed, again = self_play(rule=rule)
     resumed.restore(broken.state(), broken.kept_ids())
     play(resumed, again, range(killed_after, 12))
     assert resumed.tasks == unbroken.tasks
@@ -171,3 +172,62 @@ def test_posed_tasks_are_drawn_like_any_other():
     posed = [draws[task.task_id] for task in played.tasks]
     assert min(posed) > 0
     assert set(draws) == {*IDS, *(task.task_id for task in played.tasks)}
+
+
+def posed_at(successes, question, attempts=4):
+    message = TASKS[0].prompt[0].model_copy(update={"content": question})
+    return Trial(TASKS[0].model_copy(update={"prompt": (message,)}), attempts, successes)
+
+
+PHASE = [
+    posed_at(2, "what is the capital of the country of Lyon ?"),
+    posed_at(2, "what is the capital of the country of Nice ?"),
+    posed_at(1, "name every currency that Peru has ever used ."),
+    posed_at(4, "find the largest city of the state of Ohio ."),
+    posed_at(0, "tell me which time zone counts for Rome now ."),
+]
+"""The first two are one cluster, two fifths of the phase; the others stand alone."""
+
+
+def test_the_challenger_earns_uncertainty_less_repetition():
+    verdicts = judged(PHASE, RZeroConfig())
+    assert [verdict.reward for verdict in verdicts] == pytest.approx([0.6, 0.6, 0.3, 0.0, 0.0])
+    assert [verdict.fault for verdict in verdicts] == ["", "", "", "too_easy", "too_hard"]
+    free = judged(PHASE, RZeroConfig(repetition_weight=0.0))
+    assert [verdict.reward for verdict in free] == pytest.approx([1.0, 1.0, 0.5, 0.0, 0.0])
+
+
+def test_the_public_code_pays_half_and_may_take():
+    verdicts = judged(PHASE, RZeroConfig(reward="r_zero_code"))
+    assert [verdict.reward for verdict in verdicts] == pytest.approx([0.1, 0.1, 0.05, -0.2, -0.2])
+
+
+@given(st.integers(0, 16), st.integers(1, 16))
+def test_r_zero_keeps_what_lies_within_a_quarter_of_one_half(successes, attempts):
+    trial = posed_at(min(successes, attempts), "any", attempts)
+    [verdict] = judged([trial], RZeroConfig())
+    assert (verdict.fault == "") == (0.25 <= trial.pass_rate <= 0.75)
+
+
+def test_the_next_order_says_what_each_kind_of_task_has_earned():
+    played, _ = self_play(rule=RZeroConfig, repetition_weight=0.0)
+    first = played.end_phase(1)
+    played.end_phase(2)
+    earned = played._poser.orders[1].earned
+    # every scripted task has a signature of its own
+    assert {kind.split("-")[1]: reward for kind, reward in earned.items()} == {
+        "easy": 0.0,
+        "half": 1.0,
+        "hard": 0.0,
+    }
+    assert first.reward == pytest.approx(sum(earned.values()) / 12)
+    assert f"mean reward {first.reward:.2f}" in first.line()
+
+
+def test_evolution_pays_nobody():
+    played, _ = self_play()
+    phase = played.end_phase(1)
+    played.end_phase(2)
+    assert phase.reward is None
+    assert "mean reward" not in phase.line()
+    assert played._poser.orders[1].earned == {}

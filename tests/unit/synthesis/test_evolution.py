@@ -2,19 +2,28 @@
 
 import random
 import re
+from collections import Counter
+from itertools import islice
 
 import pytest
 
 from espalier.artifacts import DataError
+from espalier.config import WebRLConfig
 from espalier.curriculum.self_play.posing import Order
 from espalier.synthesis.evolution.patterns import Patterns
-from espalier.synthesis.evolution.poser import GraphPoser
-from espalier.synthesis.evolution.proving import EVOLVED, Prover
+from espalier.synthesis.evolution.poser import (
+    GraphPoser,
+    failed_patterns,
+    rewarding_patterns,
+)
+from espalier.synthesis.evolution.proving import Prover
 from espalier.synthesis.webshaper.pools import Chain, Join
 from espalier.tasks import read_tasks
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
-from .conftest import PROFILE
+from .conftest import PROFILE as PLAIN
+
+PROFILE = PLAIN.model_copy(update={"self_play": WebRLConfig()})
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +41,7 @@ def prover(knowledge_dir, synthetic_dir):
 
 @pytest.fixture(scope="module")
 def poser(prover):
-    return GraphPoser(prover)
+    return GraphPoser(prover, failed_patterns)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +96,7 @@ def test_a_posed_question_has_the_pattern_of_a_failed_one_or_one_hop_more_or_les
             near.update(found)
     known = {pattern for task in posed.tasks if (pattern := patterns.of(task.metadata.signature))}
     assert known <= near
-    assert {task.metadata.source for task in posed.tasks} == {EVOLVED}
+    assert {task.metadata.source for task in posed.tasks} == {"webrl"}
 
 
 def test_one_failed_pattern_leads_to_its_neighbours_alone(poser, tasks):
@@ -102,7 +111,9 @@ def test_one_failed_pattern_leads_to_its_neighbours_alone(poser, tasks):
 def test_equal_seeds_pose_equal_tasks_whoever_poses_and_other_seeds_others(
     poser, posed, tasks, knowledge_dir, synthetic_dir
 ):
-    fresh = GraphPoser(Prover(PROFILE, knowledge_dir, synthetic_dir)).pose(order(tasks))
+    fresh = GraphPoser(Prover(PROFILE, knowledge_dir, synthetic_dir), failed_patterns).pose(
+        order(tasks)
+    )
     assert fresh == posed
     assert poser.pose(order(tasks, seed="b")).tasks != posed.tasks
 
@@ -126,7 +137,9 @@ def test_questions_too_long_for_an_episode_are_refused(knowledge_dir, synthetic_
     short = PROFILE.model_copy(
         update={"episode": PROFILE.episode.model_copy(update={"max_turns": 2})}
     )
-    posed = GraphPoser(Prover(short, knowledge_dir, synthetic_dir)).pose(order(tasks, count=20))
+    posed = GraphPoser(Prover(short, knowledge_dir, synthetic_dir), failed_patterns).pose(
+        order(tasks, count=20)
+    )
     assert {task.metadata.hops for task in posed.tasks} == {1}
     assert posed.refused["too_long_for_an_episode"] > 0
 
@@ -163,3 +176,32 @@ def test_knowledge_without_triples_is_refused(own_profile, synthetic_dir, tmp_pa
     ingest.run(own_profile, ingest.Inputs(), knowledge, NullTracker())
     with pytest.raises(DataError, match=r"give knowledge\.triples"):
         Prover(own_profile, knowledge, synthetic_dir)
+
+
+def test_the_challenger_begins_most_often_where_it_earned_most(prover, tasks):
+    kinds = Counter(task.metadata.signature for task in tasks["train"])
+    best, *others = kinds
+    earned = dict.fromkeys(others, 0.0) | {best: 1.0}
+    asked = order(tasks, failed=[])._replace(earned=earned)
+    drawn = Counter(islice(rewarding_patterns(asked, random.Random(0)), 2000))
+    share = 1.0 / (1.0 + 0.02 * len(others))
+    assert drawn[best] / 2000 == pytest.approx(share, abs=0.05)
+    even = Counter(islice(rewarding_patterns(order(tasks), random.Random(0)), 2000))
+    assert even[best] < 40
+
+
+def test_the_challenger_needs_no_failures_and_proves_what_it_poses(prover, tasks, graph, store):
+    posed = GraphPoser(prover, rewarding_patterns).pose(order(tasks, failed=[], count=30))
+    assert len(posed.tasks) == 30
+    for task in posed.tasks:
+        [answer] = answers(parsed(task.metadata.query), store)
+        assert task.verifier.gold == (graph.entities[answer].name,)
+
+
+def test_whatever_was_posed_can_be_evolved_further(prover, poser, tasks, graph):
+    patterns, posed, known = Patterns(graph), tasks["train"][:80], tasks["train"]
+    for generation in range(3):
+        posed = poser.pose(Order(40, posed, known, str(generation))).tasks
+        assert len(posed) == 40
+        assert all(patterns.of(task.metadata.signature) for task in posed)
+        known = [*known, *posed]

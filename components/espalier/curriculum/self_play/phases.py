@@ -9,9 +9,10 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import mean
 from typing import Any
 
-from espalier.config import WebRLConfig
+from espalier.config import PosingConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play.judging import judged
 from espalier.curriculum.self_play.posing import Order, PosesTasks, TriesTasks
@@ -31,14 +32,17 @@ class Phase:
     refused: Mapping[str, int]
     """Reason -> tasks, those first that were refused most often."""
     kept: int
+    reward: float | None = None
+    """Mean of what the tried tasks earned, under rules that pay whoever poses them."""
 
     def line(self) -> str:
         """For a log."""
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.refused.items())
         refused = f"refused {sum(self.refused.values())}" + (f" ({reasons})" if reasons else "")
+        earned = "" if self.reward is None else f", mean reward {self.reward:.2f}"
         return (
             f"step {self.step}: self-play: {self.failed} tasks failed, posed {self.posed}, "
-            f"{refused}, kept {self.kept}"
+            f"{refused}, kept {self.kept}{earned}"
         )
 
 
@@ -47,7 +51,7 @@ class SelfPlay:
 
     def __init__(
         self,
-        config: WebRLConfig,
+        config: PosingConfig,
         poser: PosesTasks,
         pool: TaskPool,
         try_tasks: TriesTasks,
@@ -73,6 +77,8 @@ class SelfPlay:
         self._seed = seed
         self._failed: dict[str, None] = {}
         self._solved: set[str] = set()
+        self._earned: dict[str, tuple[int, float]] = {}
+        """Signature -> tasks of that kind that were tried, and the sum of what they earned."""
 
     def observe(self, trajectories: Sequence[Trajectory]) -> None:
         """Take note of what a step sampled."""
@@ -95,10 +101,12 @@ class SelfPlay:
             failed=[self._pool.task(task_id) for task_id in failed],
             known=self._pool.tasks,
             seed=f"posed:{self._seed}:{step}",
+            earned={kind: total / tried for kind, (tried, total) in self._earned.items()},
         )
         posed = self._poser.pose(order)
         refused = Counter(posed.refused)
-        kept = self._kept(posed.tasks, step, refused)
+        rewards: list[float] = []
+        kept = self._kept(posed.tasks, step, refused, rewards)
         self.tasks += kept
         phase = Phase(
             step=step,
@@ -106,11 +114,14 @@ class SelfPlay:
             posed=len(kept) + refused.total(),
             refused=dict(sorted(refused.items(), key=lambda item: (-item[1], item[0]))),
             kept=len(kept),
+            reward=mean(rewards) if rewards else None,
         )
         self.phases.append(phase)
         return phase
 
-    def _kept(self, tasks: Sequence[Task], step: int, refused: Counter[str]) -> list[Task]:
+    def _kept(
+        self, tasks: Sequence[Task], step: int, refused: Counter[str], rewards: list[float]
+    ) -> list[Task]:
         """Those that stand the trial, with its outcome in the pool."""
         seed = random.Random(f"tried:{self._seed}:{step}").getrandbits(48)
         trials = self._try(tasks, seed) if tasks else []
@@ -119,6 +130,9 @@ class SelfPlay:
             refused["environment_lost"] += len(trials) - len(heard)
         kept: list[Task] = []
         for trial, verdict in zip(heard, judged(heard, self._config), strict=True):
+            if verdict.reward is not None:
+                rewards.append(verdict.reward)
+                self._pay(trial.task.metadata.signature, verdict.reward)
             if verdict.fault:
                 refused[verdict.fault] += 1
                 continue
@@ -128,6 +142,10 @@ class SelfPlay:
                 trial.task.task_id, attempts=trial.attempts, successes=trial.successes
             )
         return kept
+
+    def _pay(self, kind: str, reward: float) -> None:
+        tried, total = self._earned.get(kind, (0, 0.0))
+        self._earned[kind] = (tried + 1, total + reward)
 
     def kept_ids(self) -> list[str]:
         """See `TaskPool.kept_ids`."""
@@ -141,6 +159,7 @@ class SelfPlay:
             "phases": [asdict(phase) for phase in self.phases],
             "failed": list(self._failed),
             "solved": sorted(self._solved),
+            "earned": dict(self._earned),
         }
 
     def restore(self, state: dict[str, Any], kept: Sequence[str]) -> None:
@@ -149,5 +168,6 @@ class SelfPlay:
         self.phases = [Phase(**row) for row in state["phases"]]
         self._failed = dict.fromkeys(state["failed"])
         self._solved = set(state["solved"])
+        self._earned = dict(state["earned"])
         self._pool.add(self.tasks)
         self._pool.restore(state["pool"], kept)

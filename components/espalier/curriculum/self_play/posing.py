@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from espalier.tasks import Task
@@ -27,6 +28,8 @@ class Order(NamedTuple):
     """Tasks that training draws from already: none of them is posed again."""
     seed: str
     """What the draw is a function of, beside the rest of the order."""
+    earned: Mapping[str, float] = MappingProxyType({})
+    """Signature -> mean reward of the tasks of that kind so far, under rules that pay one."""
 
 
 class PosesTasks(Protocol):

@@ -24,12 +24,12 @@ from espalier.synthesis.webshaper.steps import Path, inverse_pairs
 
 Pattern = Chain | Join
 Variation = Literal["other_entities", "one_hop_more", "one_hop_less"]
-_LONGEST_CHAIN = 4
-"""Of the chains that questions are drawn from at first; one that is posed may be longer by one."""
+_LONGEST_CHAIN = 5
+"""One hop more than the chains that questions are drawn from at first."""
 
 
 class Patterns:
-    """Every pattern that questions are drawn from, by the signature of its queries."""
+    """Every pattern that questions are drawn from, and one hop more, by signature."""
 
     def __init__(self, graph: KnowledgeGraph) -> None:
         self._graph = graph
@@ -42,21 +42,24 @@ class Patterns:
         """The pattern itself, and those with a projection more or less that the kinds allow."""
         found: dict[Variation, list[Pattern]] = {"other_entities": [pattern]}
         if isinstance(pattern, Chain):
-            found["one_hop_more"] = [Chain(path) for path in self._longer(pattern.path)]
+            if len(pattern.path) < _LONGEST_CHAIN:
+                found["one_hop_more"] = [Chain(path) for path in self._longer(pattern.path)]
             shorter = (pattern.path[1:], pattern.path[:-1])
             found["one_hop_less"] = [Chain(path) for path in dict.fromkeys(shorter) if path]
         else:
-            found["one_hop_more"] = [replace(pattern, tail=tail) for tail in self._tails(pattern)]
+            if len(pattern.tail) < _longest_tail(pattern):
+                found["one_hop_more"] = self._led_on(pattern)
             # without a tail, arms of one projection would put constants beside the target
-            if pattern.tail and len(pattern.tail) + min(map(len, pattern.arms)) > 2:
+            if len(pattern.tail) == _longest_tail(pattern):
                 found["one_hop_less"] = [replace(pattern, tail=pattern.tail[:-1])]
         return {variation: patterns for variation, patterns in found.items() if patterns}
 
     @cached_property
     def _by_signature(self) -> Mapping[str, Pattern]:
         lengths = range(1, _LONGEST_CHAIN + 1)
+        joins = [*intersections(self._graph), *unions(self._graph)]
         patterns: list[Pattern] = [c for length in lengths for c in chains(self._graph, length)]
-        patterns += [*intersections(self._graph), *unions(self._graph)]
+        patterns += [*joins, *(longer for join in joins for longer in self._led_on(join))]
         by_signature: dict[str, Pattern] = {}
         for pattern in patterns:
             by_signature.setdefault(signature(_specimen(pattern)), pattern)
@@ -76,8 +79,10 @@ class Patterns:
         ]
         return before + [(*path, name) for name in self._behind(path[-1])]
 
-    def _tails(self, join: Join) -> list[Path]:
-        return [(*join.tail, name) for name in self._behind((*join.arms[0], *join.tail)[-1])]
+    def _led_on(self, join: Join) -> list[Pattern]:
+        """`join` with one projection more behind what it leads to."""
+        last = (*join.arms[0], *join.tail)[-1]
+        return [replace(join, tail=(*join.tail, name)) for name in self._behind(last)]
 
     def _behind(self, relation: str) -> list[str]:
         """Relations that lead on from what `relation` leads to, and not back."""
@@ -87,6 +92,11 @@ class Patterns:
             for name, following in sorted(self._graph.relations.items())
             if following.subject_kind == kind and (relation, name) not in self._inverses
         ]
+
+
+def _longest_tail(join: Join) -> int:
+    """One more than joins are drawn with: arms of two projections have none there, others one."""
+    return 1 if len(join.arms[0]) > 1 else 2
 
 
 def _specimen(pattern: Pattern) -> Query:

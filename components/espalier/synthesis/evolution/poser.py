@@ -1,10 +1,15 @@
-"""Poses questions after failed ones: same pattern, other entities, or one hop more or less."""
+"""Poses questions after others: same pattern, other entities, or one hop more or less.
+
+WebRL's questions come after failed ones; R-Zero's challenger starts from any pattern of training,
+and from those most often that have earned most.
+"""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from espalier.curriculum.self_play.posing import Order, Posed
 from espalier.synthesis.evolution.patterns import Pattern, Patterns
@@ -15,13 +20,38 @@ from espalier.tasks import Task
 _DRAWS_PER_TASK = 40
 """Proposals that may be refused before a phase is content with fewer tasks: of a fair pattern one
 in two or three is accepted, of a barren one none."""
+_UNTRIED_WEIGHT = 0.5
+_LEAST_WEIGHT = 0.02
+"""A pattern that earned nothing is tried now and then: the policy moves on."""
+
+
+Beginnings = Callable[[Order, random.Random], Iterator[str]]
+"""Signatures to begin from, without end; none where an order leaves nothing to begin from."""
+
+
+def failed_patterns(order: Order, rng: random.Random) -> Iterator[str]:
+    """Those of failed tasks, as often as they failed."""
+    while order.failed:
+        yield rng.choice(order.failed).metadata.signature
+
+
+def rewarding_patterns(order: Order, rng: random.Random) -> Iterator[str]:
+    """Those of known tasks, each as often as its tasks earned; one never tried counts as middling.
+
+    What stands in for the challenger's policy: a draw in proportion to the mean reward.
+    """
+    kinds = list(dict.fromkeys(task.metadata.signature for task in order.known))
+    weights = [max(_LEAST_WEIGHT, order.earned.get(kind, _UNTRIED_WEIGHT)) for kind in kinds]
+    while kinds:
+        yield rng.choices(kinds, weights)[0]
 
 
 class GraphPoser:
     """Draws new questions over the graph; a `PosesTasks`."""
 
-    def __init__(self, prover: Prover) -> None:
+    def __init__(self, prover: Prover, beginnings: Beginnings) -> None:
         self._prover = prover
+        self._beginnings = beginnings
         self._patterns = Patterns(prover.graph)
 
     def pose(self, order: Order) -> Posed:
@@ -29,11 +59,12 @@ class GraphPoser:
         return proven_of(self._drawn(order), order, self._prover)
 
     def _drawn(self, order: Order) -> Iterator[Query | str]:
-        """Queries after failed tasks, or why there is none after one of them."""
+        """Queries after where they begin, or why there is none after one of them."""
         rng = random.Random(order.seed)
         sources: dict[Pattern, Iterator[Query]] = {}
-        for _ in range(order.count * _DRAWS_PER_TASK if order.failed else 0):
-            pattern = self._patterns.of(rng.choice(order.failed).metadata.signature)
+        draws = order.count * _DRAWS_PER_TASK
+        for signature in islice(self._beginnings(order, rng), draws):
+            pattern = self._patterns.of(signature)
             if pattern is None:
                 yield "pattern_of_another_shape"
                 continue

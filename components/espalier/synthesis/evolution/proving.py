@@ -23,9 +23,6 @@ from espalier.synthesis.webshaper.rules import broken_rule
 from espalier.synthesis.webshaper.steps import Steps
 from espalier.tasks import Task, read_tasks
 
-EVOLVED = "webrl"
-"""Source of tasks that evolved from failed ones."""
-
 
 class Prover:
     """Proves questions on the graph of a knowledge artifact."""
@@ -69,7 +66,9 @@ class Prover:
         fault = broken_rule(candidate) or not_of_split(candidate, self.steps)
         if fault:
             return fault
-        question = formal_question(candidate, "train", self._profile.seed, EVOLVED)
+        question = formal_question(
+            candidate, "train", self._profile.seed, self._profile.self_play.name
+        )
         assert question.route is not None, "a formal question has a route"
         if len(question.route.labels) >= self._profile.episode.max_turns:
             return "too_long_for_an_episode"
