@@ -1,14 +1,17 @@
 """Structured answers of a language model: asked for by type, cached, counted, within limits.
 
-`EndpointModel` is the one door to an OpenAI-compatible server. Whatever else implements `Model`
-answers the same requests without one, as synthesis's embedded teacher does.
+`EndpointModel` is the one door to an OpenAI-compatible server; `VllmModel` answers in batches,
+without one; `opened_model` is whichever a profile names. Whatever else implements `Model` answers
+the same requests without either, as synthesis's embedded teacher does.
 """
 
 from espalier.completions.answers import PlainText, Refusal, parsed_answer
 from espalier.completions.cache import AnswerCache
 from espalier.completions.endpoint import EndpointModel
 from espalier.completions.ledger import Ledger, Usage
+from espalier.completions.opening import OpenedModel, opened_model
 from espalier.completions.request import Model, Request
+from espalier.completions.vllm_batch import VllmModel
 from espalier.completions.windowed import in_order
 
 __all__ = [
@@ -16,10 +19,13 @@ __all__ = [
     "EndpointModel",
     "Ledger",
     "Model",
+    "OpenedModel",
     "PlainText",
     "Refusal",
     "Request",
     "Usage",
+    "VllmModel",
     "in_order",
+    "opened_model",
     "parsed_answer",
 ]

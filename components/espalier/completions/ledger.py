@@ -20,7 +20,7 @@ class Usage:
     answers: int = 0
     from_cache: int = 0
     requests: int = 0
-    """Sent over the network, repeats included."""
+    """Sent to a server or decoded here, repeats included."""
     retries: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0

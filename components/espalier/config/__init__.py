@@ -22,7 +22,7 @@ from espalier.config.data import (
     SynthesisConfig,
     ValidationConfig,
 )
-from espalier.config.endpoint import EndpointConfig
+from espalier.config.endpoint import EndpointConfig, VllmBatchConfig
 from espalier.config.environment import (
     EnvironmentConfig,
     PythonMathConfig,
@@ -108,6 +108,7 @@ __all__ = [
     "Toleration",
     "TrainingConfig",
     "ValidationConfig",
+    "VllmBatchConfig",
     "VllmConfig",
     "WarmStartConfig",
     "WebRLConfig",

@@ -7,19 +7,27 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from espalier.config.data import Section
-from espalier.config.endpoint import EndpointConfig
+from espalier.config.endpoint import EndpointConfig, VllmBatchConfig
 from espalier.config.learning import OptimizerConfig
 
 
 class TeacherConfig(Section):
     """Who plans, judges and reasons for the agent texts."""
 
-    kind: Literal["embedded", "endpoint"] = "embedded"
-    """"embedded" reads the knowledge base; "endpoint" asks the server of [teacher.endpoint]."""
+    kind: Literal["embedded", "endpoint", "vllm"] = "embedded"
+    """"embedded" reads the knowledge base; "endpoint" asks the server of [teacher.endpoint]; "vllm"
+    runs [teacher.vllm] in the process of the stage, where vLLM is installed."""
     mistake_share: float = Field(default=0.5, ge=0, le=1)
     """Share of the embedded teacher's plans that go wrong, so that its judge has what to refuse;
     half of a model's were wrong before judging (AgentFounder, arXiv:2509.13310)."""
     endpoint: EndpointConfig = EndpointConfig()
+    vllm: VllmBatchConfig | None = Field(default=None, exclude_if=lambda it: it is None)
+    """Where it is not set it is in no digest."""
+
+    @property
+    def model(self) -> EndpointConfig | VllmBatchConfig | None:
+        """The model that is asked; None for the embedded teacher."""
+        return {"embedded": None, "endpoint": self.endpoint, "vllm": self.vllm}[self.kind]
 
     @model_validator(mode="after")
     def _an_endpoint_has_an_address(self) -> Self:
@@ -27,6 +35,11 @@ class TeacherConfig(Section):
             raise ValueError(
                 'teacher.kind = "endpoint" needs teacher.endpoint.url = "https://host/v1" and '
                 "teacher.endpoint.model"
+            )
+        if (self.kind == "vllm") != bool(self.vllm and self.vllm.model):
+            raise ValueError(
+                'teacher.kind = "vllm" goes with teacher.vllm.model = "DIR", and the one without '
+                "the other means nothing; set both or none"
             )
         return self
 

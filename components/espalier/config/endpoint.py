@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server that answers structured requests: address, limits, cache."""
+"""Models that answer structured requests: an OpenAI-compatible server, or vLLM in this process."""
 
 from __future__ import annotations
 
@@ -11,28 +11,61 @@ from pydantic import Field, field_validator, model_validator
 from espalier.config.data import Section
 
 
-class EndpointConfig(Section):
+class AskedConfig(Section):
+    """What is asked of a model, wherever it runs."""
+
+    model: str = ""
+    """The name that a server has for it; without a server its directory."""
+    response_format: Literal["json_schema", "json_object", "text"] = "json_schema"
+    """What its answers are held to; whatever it writes is checked against the schema."""
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    max_tokens: int = Field(default=2048, ge=1)
+    """Of one answer."""
+    asks: int = Field(default=3, ge=1)
+    """How often a question is put before an answer that cannot be read counts."""
+    cache: Path | None = None
+    """Folder of answers by the content of their request; unset keeps none."""
+    replay_only: bool = False
+    """Nothing is asked: what the cache does not hold is an error."""
+
+    @model_validator(mode="after")
+    def _a_replay_has_a_source(self) -> Self:
+        if self.replay_only and self.cache is None:
+            raise ValueError("replay_only=true needs cache = DIR: there is nothing to replay from")
+        return self
+
+
+class VllmBatchConfig(AskedConfig):
+    """vLLM in the process of the stage, asked in batches: for an environment that has vLLM.
+
+    A cache knows the model by its directory: other weights belong into another one.
+    """
+
+    batch_size: int = Field(default=256, ge=1)
+    """Requests that are decoded side by side at most."""
+    engine: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Further settings of vllm.LLM, as max_model_len = 8192 or tensor_parallel_size = 2."""
+
+    @model_validator(mode="after")
+    def _the_model_is_named_once(self) -> Self:
+        if "model" in self.engine:
+            raise ValueError("vllm.engine.model: name the model as vllm.model")
+        return self
+
+
+class EndpointConfig(AskedConfig):
     """Any OpenAI-compatible chat endpoint; prices in one currency, a million tokens."""
 
     url: str = ""
     """Its address with the version, as https://host/v1."""
-    model: str = ""
-    """The name that it serves the model under."""
     key_file: Path | None = None
     """File that holds the API key; unset where the server asks for none."""
-    response_format: Literal["json_schema", "json_object", "text"] = "json_schema"
-    """What the server is asked to keep to; whatever it sends is checked against the schema."""
-    temperature: float = Field(default=1.0, ge=0, le=2)
-    max_tokens: int = Field(default=2048, ge=1)
-    """Of one answer."""
     timeout_s: float = Field(default=120.0, gt=0)
     """How long one answer may take from the first byte sent to the last one read."""
     attempts: int = Field(default=6, ge=1)
     """How often a request is sent before a broken connection or a server error counts."""
     max_wait_s: float = Field(default=60.0, gt=0)
     """Longest pause between two attempts, whatever Retry-After says."""
-    asks: int = Field(default=3, ge=1)
-    """How often a question is put before an answer that cannot be read counts."""
     concurrency: int = Field(default=8, ge=1)
     requests_per_minute: int = Field(default=0, ge=0)
     """0 sets no limit."""
@@ -42,10 +75,6 @@ class EndpointConfig(Section):
     completion_price: float = Field(default=0.0, ge=0)
     max_cost: float = Field(default=0.0, ge=0)
     """The run stops before a request that could exceed it; 0 sets no limit."""
-    cache: Path | None = None
-    """Folder of answers by the content of their request; unset keeps none."""
-    replay_only: bool = False
-    """Nothing is sent: what the cache does not hold is an error."""
 
     @field_validator("url")
     @classmethod
@@ -62,8 +91,6 @@ class EndpointConfig(Section):
 
     @model_validator(mode="after")
     def _limits_can_be_kept(self) -> Self:
-        if self.replay_only and self.cache is None:
-            raise ValueError("replay_only=true needs cache = DIR: there is nothing to replay from")
         if self.max_cost and not (self.prompt_price or self.completion_price):
             raise ValueError(
                 f"max_cost={self.max_cost} limits nothing without prices; set prompt_price and "

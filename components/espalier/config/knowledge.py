@@ -9,7 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from espalier.config.data import Section
-from espalier.config.endpoint import EndpointConfig
+from espalier.config.endpoint import EndpointConfig, VllmBatchConfig
 
 _WORDS = r"^[^\W\d_]\w*( \w+)*$"
 
@@ -29,8 +29,10 @@ class RelationConfig(Section):
 class ExtractionConfig(Section):
     """Triples that a model states about the documents, each proven by a quotation."""
 
-    endpoint: EndpointConfig
-    """The model. With `cache` set, a killed ingest goes on with what was answered."""
+    endpoint: EndpointConfig | None = None
+    """A server's model. With `cache` set, a killed ingest goes on with what was answered."""
+    vllm: VllmBatchConfig | None = None
+    """A model in this process in its place, where vLLM is installed."""
     relations: tuple[RelationConfig, ...] = ()
     """What may be stated; empty takes any relation, its name evened out."""
     min_mentions: int = Field(default=2, ge=1)
@@ -38,11 +40,20 @@ class ExtractionConfig(Section):
     chunk_words: int = Field(default=300, ge=30)
     """A request shows so many words of one document, in whole lines."""
 
+    @property
+    def model(self) -> EndpointConfig | VllmBatchConfig:
+        """The one of the two that is set."""
+        model = self.endpoint or self.vllm
+        assert model is not None, "the validator below lets none pass"
+        return model
+
     @model_validator(mode="after")
     def _the_model_and_every_relation_are_named(self) -> Self:
-        if not (self.endpoint.url and self.endpoint.model):
+        is_one = (self.endpoint is None) != (self.vllm is None)
+        if not is_one or not self.model.model or (self.endpoint and not self.endpoint.url):
             raise ValueError(
-                'knowledge.extraction needs endpoint.url = "https://host/v1" and endpoint.model'
+                'knowledge.extraction needs one model: endpoint.url = "https://host/v1" with '
+                'endpoint.model, or vllm.model = "DIR"'
             )
         names = [folded_relation(relation.name) for relation in self.relations]
         if twice := sorted({name for name in names if names.count(name) > 1}):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espalier.artifacts import DataError, Tracker
-from espalier.completions import EndpointModel, Model, Refusal, in_order
+from espalier.completions import Ledger, Model, Refusal, in_order, opened_model
 from espalier.config import Profile
 from espalier.knowledge import Document, KnowledgeGraph
 from espalier.knowledge.documents import load_documents
@@ -73,7 +73,7 @@ def write_texts(profile: Profile, material: Material, funnel: Funnel, tracker: T
 
     Raises:
         DataError: texts were asked for and not one was kept.
-        EngineError: the teacher's server cannot be used.
+        EngineError: the teacher's model cannot be used.
     """
     config = profile.agent_texts
     with tracker.progress("agent texts", config.pretraining_texts) as progress:
@@ -92,25 +92,27 @@ async def _session(
     profile: Profile, material: Material, funnel: Funnel, kept: Callable[[], None]
 ) -> tuple[list[AgentText], dict[str, object]]:
     texts: list[AgentText] = []
-    async with _opened(profile, material) as (model, in_flight):
+    async with _opened(profile, material) as (model, in_flight, ledger):
         writer = _Writer(profile, material, funnel, model, in_flight)
         async for text in writer.texts():
             texts.append(text)
             kept()
-        usage = model.ledger.as_dict() if isinstance(model, EndpointModel) else {}
+        usage = ledger.as_dict() if ledger else {}
     return texts, usage
 
 
 @asynccontextmanager
-async def _opened(profile: Profile, material: Material) -> AsyncGenerator[tuple[Model, int]]:
+async def _opened(
+    profile: Profile, material: Material
+) -> AsyncGenerator[tuple[Model, int, Ledger | None]]:
     config = profile.teacher
-    if config.kind == "endpoint":
-        async with EndpointModel(config.endpoint) as model:
-            yield model, config.endpoint.concurrency
+    if config.model is not None:
+        async with opened_model(config.model) as opened:
+            yield opened
     else:
         schema = Schema(material.graph, material.documents)
         teacher = EmbeddedTeacher(schema, mistake_share=config.mistake_share, seed=profile.seed)
-        yield teacher, _EMBEDDED_IN_FLIGHT
+        yield teacher, _EMBEDDED_IN_FLIGHT, None
 
 
 class _Writer:

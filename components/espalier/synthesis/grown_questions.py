@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from espalier.completions import EndpointModel, Model
+from espalier.completions import Ledger, Model, opened_model
 from espalier.config import Profile
 from espalier.knowledge.search import SearchTool
 from espalier.synthesis.detours import KINDS
@@ -35,7 +35,7 @@ class GrownQuestions:
         """Up to `count` questions of a split; fewer where walks give nothing new.
 
         Raises:
-            EngineError: the teacher's server cannot be used.
+            EngineError: the teacher's model cannot be used.
         """
         return asyncio.run(self._drawn(split, count, world, funnel)) if count else []
 
@@ -43,7 +43,7 @@ class GrownQuestions:
         self, split: Split, count: int, world: World, funnel: Funnel
     ) -> list[Candidate]:
         found: list[Candidate] = []
-        async with _opened(self._profile) as (model, in_flight):
+        async with _opened(self._profile) as (model, in_flight, ledger):
             growing = Growing(
                 model,
                 self._generator,
@@ -59,8 +59,8 @@ class GrownQuestions:
                 if len(found) == count:
                     break
             await questions.aclose()
-            if isinstance(model, EndpointModel):
-                for call, usage in model.ledger.as_dict().items():
+            if ledger:
+                for call, usage in ledger.as_dict().items():
                     funnel.remark(f"{split}: {call}: {usage}")
         return found
 
@@ -88,10 +88,10 @@ class _Rollouts:
 
 
 @asynccontextmanager
-async def _opened(profile: Profile) -> AsyncGenerator[tuple[Model, int]]:
+async def _opened(profile: Profile) -> AsyncGenerator[tuple[Model, int, Ledger | None]]:
     config = profile.teacher
-    if config.kind == "endpoint":
-        async with EndpointModel(config.endpoint) as model:
-            yield model, config.endpoint.concurrency
+    if config.model is not None:
+        async with opened_model(config.model) as opened:
+            yield opened
     else:
-        yield EmbeddedExpander(profile.seed), _EMBEDDED_IN_FLIGHT
+        yield EmbeddedExpander(profile.seed), _EMBEDDED_IN_FLIGHT, None

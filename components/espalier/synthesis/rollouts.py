@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from espalier.completions import EndpointModel, Model, Refusal
+from espalier.completions import Model, Refusal, opened_model
 from espalier.config import Profile
 from espalier.knowledge import Document, KnowledgeGraph
 from espalier.knowledge.search import SearchTool
@@ -92,22 +92,22 @@ def rollout_teacher(
     search: SearchTool,
     funnel: Funnel,
 ) -> Generator[RolloutTeacher]:
-    """The model of `[teacher]` at work: the endpoint's, or the embedded one with its mistakes."""
+    """The model of `[teacher]` at work; the embedded one makes its mistakes."""
     settings = profile.teacher
     limits = {"rollouts": profile.synthesis.rollouts, "max_turns": profile.episode.max_turns}
     with asyncio.Runner() as runner:
-        if settings.kind == "embedded":
+        if settings.model is None:
             schema = Schema(graph, documents)
             share = settings.mistake_share
             planner = EmbeddedTeacher(schema, mistake_share=share, seed=profile.seed)
             model = EmbeddedSolver(planner)
             yield RolloutTeacher(Rollouts(model, search, funnel, **limits), runner)
             return
-        server = EndpointModel(settings.endpoint)
-        runner.run(server.__aenter__())
+        opening = opened_model(settings.model)
+        opened = runner.run(opening.__aenter__())
         try:
-            yield RolloutTeacher(Rollouts(server, search, funnel, **limits), runner)
+            yield RolloutTeacher(Rollouts(opened.model, search, funnel, **limits), runner)
         finally:
-            runner.run(server.__aexit__(None, None, None))
-            for call, usage in server.ledger.as_dict().items():
+            runner.run(opening.__aexit__(None, None, None))
+            for call, usage in opened.ledger.as_dict().items():
                 funnel.remark(f"{call}: {usage}")

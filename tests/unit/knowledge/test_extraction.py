@@ -390,6 +390,10 @@ ASKED = {"endpoint": {"url": "http://h/v1", "model": "m"}}
     ("fields", "complaint"),
     [
         ({"extraction": {"endpoint": {"url": "http://h/v1"}}}, r"endpoint\.model"),
+        ({"extraction": {}}, "needs one model"),
+        ({"extraction": ASKED | {"vllm": {"model": "DIR"}}}, "needs one model"),
+        ({"extraction": {"endpoint": {"model": "m"}}}, "needs one model"),
+        ({"extraction": {"vllm": {"max_tokens": 9}}}, "needs one model"),
         ({"triples": "t.jsonl"}, "excludes knowledge.triples"),
         ({"source": "geonames", "path": None}, "go with knowledge.source"),
         (
@@ -402,6 +406,7 @@ ASKED = {"endpoint": {"url": "http://h/v1", "model": "m"}}
 def test_settings_of_an_extraction_that_do_not_go_together_are_refused(fields, complaint):
     whole = {"source": "folder", "path": "texts", "extraction": ASKED}
     KnowledgeConfig.model_validate(whole)
+    KnowledgeConfig.model_validate(whole | {"extraction": {"vllm": {"model": "DIR"}}})
     with pytest.raises(ValidationError, match=complaint):
         KnowledgeConfig.model_validate(whole | fields)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from espalier.artifacts import KnowledgeError, Progress, Tracker
-from espalier.completions import EndpointModel, Model, Refusal, in_order
+from espalier.completions import Model, Refusal, in_order, opened_model
 from espalier.config import ExtractionConfig
 from espalier.knowledge.extraction.calls import Statements, statements_request
 from espalier.knowledge.extraction.checking import Checker, Mention
@@ -38,7 +38,7 @@ def extract(source: Source, config: ExtractionConfig, tracker: Tracker) -> Extra
     stated = dict(reader.counts["statements"])
     if not mentions:
         raise KnowledgeError(
-            f"knowledge.extraction: not one statement of {config.endpoint.model} was kept "
+            f"knowledge.extraction: not one statement of {config.model.model} was kept "
             f"(answers: {dict(reader.counts['answers'])}, statements: {stated}). Name the "
             "relations that the documents state, or give another model"
         )
@@ -61,13 +61,13 @@ class _Reader:
 
     async def read(self, progress: Progress) -> dict[str, object]:
         """Ask about every chunk; what the answers cost."""
-        async with EndpointModel(self._config.endpoint) as model:
-            work = partial(self._answer, model)
-            in_flight = self._config.endpoint.concurrency
-            async for chunk, answer in in_order(work, self.chunks(), in_flight=in_flight):
+        async with opened_model(self._config.model) as opened:
+            work = partial(self._answer, opened.model)
+            answers = in_order(work, self.chunks(), in_flight=opened.in_flight)
+            async for chunk, answer in answers:
                 self._judge(chunk, answer)
                 progress.advance()
-            return model.ledger.as_dict()
+            return opened.ledger.as_dict()
 
     async def _answer(self, model: Model, chunk: Chunk) -> tuple[Chunk, Statements | Refusal]:
         return chunk, await model.answer(statements_request(chunk, self._config.relations))
