@@ -43,7 +43,9 @@ class VllmBatchConfig(AskedConfig):
 
     batch_size: int = Field(default=256, ge=1)
     """Requests that are decoded side by side at most."""
-    engine: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    engine: dict[str, bool | int | float | str] = Field(
+        default_factory=dict[str, bool | int | float | str]
+    )
     """Further settings of vllm.LLM, as max_model_len = 8192 or tensor_parallel_size = 2."""
 
     @model_validator(mode="after")

@@ -47,7 +47,8 @@ def rejection_funnel(
     run: RunDirectory, made: Material | None, accepted: Material | None
 ) -> tuple[FunnelRow, ...]:
     """One row for each kind of data that was asked for or made."""
-    counts = [_asked(run), *(rows.counts() if rows else {} for rows in (made, accepted))]
+    counts: list[Mapping[str, int | None]] = [_asked(run)]
+    counts += [rows.counts() if rows else {} for rows in (made, accepted)]
     screened = run.artifacts.get("filter_curriculum")
     kept = screened.manifest.rows if screened else {}
     counts += [{"train": kept.get(name)} for name in ("candidates", "kept")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 _STRAIGHT = str.maketrans(
@@ -13,6 +14,8 @@ _STRAIGHT = str.maketrans(
         **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"),
     }
 )
+_KNOWN_CHARACTERS = 4096
+"""Of any text few are different: evening one out is looked up, not computed."""
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs"})
 
 
@@ -27,6 +30,7 @@ class Span(NamedTuple):
         return text[self.start : self.end]
 
 
+@lru_cache(maxsize=_KNOWN_CHARACTERS)
 def as_quoted(character: str) -> str:
     """A character of a quotation: straight quotes and dashes, nothing invisible, case kept."""
     if character.isspace():
@@ -35,6 +39,7 @@ def as_quoted(character: str) -> str:
     return "".join(char for char in decomposed if unicodedata.category(char) not in _INVISIBLE)
 
 
+@lru_cache(maxsize=_KNOWN_CHARACTERS)
 def as_named(character: str) -> str:
     """A character of a name: as quoted, without its accent or case."""
     quoted = as_quoted(character).lower()
