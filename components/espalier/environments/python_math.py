@@ -17,6 +17,8 @@ from espalier.artifacts import PolicyError
 from espalier.config import PythonMathConfig, RewardConfig
 from espalier.environments.actions import Answer, Malformed
 from espalier.environments.environment import Step
+from espalier.environments.episode import Episode
+from espalier.environments.executed import is_proven
 from espalier.environments.python_runs import PythonRuns, SeparateRuns, SessionRuns
 from espalier.policy.grammar import Grammar
 from espalier.rewards import final_answer, is_right, retool_reward
@@ -98,8 +100,8 @@ def shortened(text: str, max_characters: int) -> str:
     return text[: kept // 2] + _CUT + text[len(text) - (kept - kept // 2) :]
 
 
-class PythonMath:
-    """One episode of mathematics; single use, as nothing survives a reset."""
+class PythonMath(Episode):
+    """One episode of mathematics."""
 
     def __init__(
         self,
@@ -109,47 +111,43 @@ class PythonMath:
         max_turns: int,
         config: PythonMathConfig,
         reward: RewardConfig,
+        checks: PythonRuns | None = None,
     ) -> None:
+        super().__init__(max_turns=max_turns, reward=reward)
         self._task = task
         self._runs = runs
-        self._max_turns = max_turns
+        self._checks = checks or runs
+        """Prove the answer where that takes a program; none of the policy's is in their way."""
         self._config = config
-        self._reward = reward
-        self.tool_calls: list[ToolCall] = []
-        self.answer: str | None = None
-        self.finish_reason: FinishReason | None = None
 
     async def step(self, action: str) -> Step:
         """Play one policy message."""
         match parse_action(action):
             case Program(code):
-                return await self._call(code)
+                return self._called(await self._run(code))
             case Answer(text):
-                self.answer = text
-                return self._finish(FinishReason.ANSWERED)
+                return self._answered(text)
             case Malformed():
                 return self._finish(FinishReason.PARSE_ERROR)
 
-    def cut_off(self, reason: FinishReason) -> None:
-        """See `Environment.cut_off`."""
-        self._finish(reason)
-
     async def score(self) -> dict[str, float]:
         """Reward terms: `outcome` (ReTool's, by the task's verifier) and `format` (it answered)."""
-        # in a thread: comparing may take seconds, and other episodes go on meanwhile
-        correct = await asyncio.to_thread(is_right, self.answer, self._task.verifier)
+        correct = await self._is_right()
         outcome = retool_reward(
             correct=correct,
             num_messages=2 + 2 * len(self.tool_calls),
             credit_per_message=self._config.credit_per_message,
         )
-        well_formed = self.finish_reason is FinishReason.ANSWERED
-        return {
-            "outcome": self._reward.outcome * outcome,
-            "format": self._reward.format * well_formed,
-        }
+        return self._terms(outcome)
 
-    async def _call(self, code: str) -> Step:
+    async def _is_right(self) -> bool:
+        verifier = self._task.verifier
+        if verifier.kind == "execution":
+            return await is_proven(self._task, self.answer, self._checks)
+        # in a thread: comparing may take seconds, and other episodes go on meanwhile
+        return await asyncio.to_thread(is_right, self.answer, verifier)
+
+    async def _run(self, code: str) -> ToolCall:
         try:
             result = await self._runs.run(code)
         except SandboxRefused as refused:
@@ -157,17 +155,11 @@ class PythonMath:
         else:
             observation = observed(result, self._config.max_observation_characters)
             succeeded = result.succeeded
-        self.tool_calls.append(
-            ToolCall(name="python", argument=code, result=observation, succeeded=succeeded)
-        )
-        if len(self.tool_calls) >= self._max_turns:
-            return self._finish(FinishReason.MAX_TURNS)
-        return Step(observation, None)
+        return ToolCall(name="python", argument=code, result=observation, succeeded=succeeded)
 
     def _finish(self, reason: FinishReason) -> Step:
-        self.finish_reason = reason
         self._runs.end()
-        return Step(None, reason)
+        return super()._finish(reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,4 +196,5 @@ class PythonMaths:
             max_turns=self.max_turns,
             config=self.config,
             reward=self.reward,
+            checks=SeparateRuns(self.sandboxes, self.config.code_timeout_s),
         )

@@ -15,6 +15,7 @@ from espalier.artifacts import PolicyError
 from espalier.config import RewardConfig
 from espalier.environments.actions import Answer, Malformed
 from espalier.environments.environment import Step
+from espalier.environments.episode import Episode
 from espalier.knowledge.search import NO_RESULTS
 from espalier.policy.grammar import Grammar
 from espalier.rewards import exact_match
@@ -69,54 +70,33 @@ def parse_action(text: str) -> Search | Answer | Malformed:
     return Search(body) if match["tag"] == "search" else Answer(body)
 
 
-class SearchQA:
-    """One episode of question answering; single use, as nothing survives a reset."""
+class SearchQA(Episode):
+    """One episode of question answering."""
 
     def __init__(
         self, task: Task, search: Searcher, *, max_turns: int, reward: RewardConfig
     ) -> None:
+        super().__init__(max_turns=max_turns, reward=reward)
         self._task = task
         self._search = search
-        self._max_turns = max_turns
-        self._reward = reward
-        self.tool_calls: list[ToolCall] = []
-        self.answer: str | None = None
-        self.finish_reason: FinishReason | None = None
 
     def step(self, action: str) -> Step:
         """Play one policy message."""
         match parse_action(action):
             case Search(query):
-                observation = self._search.observation(query)
-                found = observation != NO_RESULTS
-                self.tool_calls.append(
-                    ToolCall(name="search", argument=query, result=observation, succeeded=found)
+                result = self._search.observation(query)
+                found = result != NO_RESULTS
+                return self._called(
+                    ToolCall(name="search", argument=query, result=result, succeeded=found)
                 )
-                if len(self.tool_calls) >= self._max_turns:
-                    return self._finish(FinishReason.MAX_TURNS)
-                return Step(observation, None)
             case Answer(text):
-                self.answer = text
-                return self._finish(FinishReason.ANSWERED)
+                return self._answered(text)
             case Malformed():
                 return self._finish(FinishReason.PARSE_ERROR)
 
-    def cut_off(self, reason: FinishReason) -> None:
-        """See `Environment.cut_off`."""
-        self._finish(reason)
-
     def score(self) -> dict[str, float]:
         """Reward terms: `outcome` (exact match) and `format` (ended with a well-formed answer)."""
-        correct = exact_match(self.answer, self._task.verifier.gold)
-        well_formed = self.finish_reason is FinishReason.ANSWERED
-        return {
-            "outcome": self._reward.outcome * correct,
-            "format": self._reward.format * well_formed,
-        }
-
-    def _finish(self, reason: FinishReason) -> Step:
-        self.finish_reason = reason
-        return Step(None, reason)
+        return self._terms(exact_match(self.answer, self._task.verifier.gold))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
