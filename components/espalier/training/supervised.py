@@ -21,6 +21,8 @@ from espalier.training.optimization import Updater, learning_rate
 from espalier.training.packing import TrainingSequence, convolution_reach, micro_batches, pack
 from espalier.training.scoring import score
 
+HISTORY_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens", "dev_em")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedPlan:

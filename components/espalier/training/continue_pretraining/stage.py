@@ -34,11 +34,11 @@ from espalier.policy.rendering import Rendering
 from espalier.tasks import read_agent_texts
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.demonstrations import encode_text
+from espalier.training.epoch_order import EpochOrder
 from espalier.training.hardware import Hardware
 from espalier.training.history import write_history
 from espalier.training.packing import TrainingSequence
-from espalier.training.supervised import SupervisedLoop, SupervisedPlan
-from espalier.training.warm_start.stage import HISTORY_COLUMNS, EpochOrder
+from espalier.training.supervised import HISTORY_COLUMNS, SupervisedLoop, SupervisedPlan
 
 _MEASURED = "run.json"
 

@@ -41,8 +41,7 @@ from espalier.training.packing import TrainingSequence
 from espalier.training.prepare_policy.browsing import Log, LogWriter
 from espalier.training.prepare_policy.cloze import ClozeWriter
 from espalier.training.prepare_policy.scratch import ScratchWriter
-from espalier.training.supervised import SupervisedLoop, SupervisedPlan
-from espalier.training.warm_start.stage import HISTORY_COLUMNS
+from espalier.training.supervised import HISTORY_COLUMNS, SupervisedLoop, SupervisedPlan
 
 _CHECKPOINT_STEPS = 50
 _MAX_TOO_LONG = 1000

@@ -7,9 +7,7 @@ Leaves: policy/ with the best weights by dev EM, history.parquet, run.json with 
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,12 +30,11 @@ from espalier.tasks import read_agent_texts, read_tasks
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.demonstrations import encode_demonstration, encode_negative
 from espalier.training.dev_score import dev_exact_match
+from espalier.training.epoch_order import EpochOrder
 from espalier.training.hardware import Hardware
 from espalier.training.history import write_history
 from espalier.training.packing import TrainingSequence
-from espalier.training.supervised import SupervisedLoop, SupervisedPlan
-
-HISTORY_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens", "dev_em")
+from espalier.training.supervised import HISTORY_COLUMNS, SupervisedLoop, SupervisedPlan
 
 
 class Inputs(NamedTuple):
@@ -104,27 +101,3 @@ def _plan(
         hardware=Hardware.chosen(profile.training),
         judge=judge,
     )
-
-
-class EpochOrder:
-    """Draws a step's sequences from shuffled epochs; a function of the step number alone."""
-
-    def __init__(self, sequences: Sequence[TrainingSequence], per_step: int, seed: int) -> None:
-        self._sequences = sequences
-        self._per_step = per_step
-        self._seed = seed
-        self._order = lru_cache(maxsize=4)(self._shuffled)
-
-    def at(self, step: int) -> list[TrainingSequence]:
-        """The sequences of optimizer step `step`, counted from 0."""
-        first = step * self._per_step
-        return [self._draw(number) for number in range(first, first + self._per_step)]
-
-    def _draw(self, number: int) -> TrainingSequence:
-        epoch, position = divmod(number, len(self._sequences))
-        return self._sequences[self._order(epoch)[position]]
-
-    def _shuffled(self, epoch: int) -> list[int]:
-        order = list(range(len(self._sequences)))
-        random.Random(f"{self._seed}:{epoch}").shuffle(order)
-        return order
