@@ -4,16 +4,16 @@ Fields are checked against kfp-server-api, which Kubeflow generates from its own
 unknown one is refused, as its gateway does. It proves nothing about a live server.
 """
 
-import http.server
 import json
 import re
-import threading
 import time
 from contextlib import contextmanager, suppress
 from urllib.parse import parse_qsl, urlsplit
 
 import kfp_server_api
 import yaml
+
+from tests.loopback import Handler, Server, serving
 
 TOKEN = "a-token-of-mine"
 API = "/apis/v2beta1"
@@ -65,13 +65,12 @@ class KubeflowStandIn:
         self.versions = []
         self.requests = []  # (method, path, token)
         self.faults = []  # (method, pattern, kind), each met once; kind is a status, slow or drop
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self.server.daemon_threads = True
+        self.server = Server(_Handler)
         self.server.stand_in = self
 
     @property
     def endpoint(self):
-        return f"http://127.0.0.1:{self.server.server_port}/pipeline"
+        return f"{self.server.address}/pipeline"
 
     @property
     def schedules(self):
@@ -165,29 +164,18 @@ class KubeflowStandIn:
 @contextmanager
 def kubeflow_stand_in():
     stand_in = KubeflowStandIn()
-    thread = threading.Thread(target=stand_in.server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with serving(stand_in.server):
         yield stand_in
-    finally:
-        stand_in.server.shutdown()
-        stand_in.server.server_close()
-        thread.join()
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
+class _Handler(Handler):
     def _answer(self):
         with suppress(ConnectionError):  # the other side may have given up waiting
             self._answer_or_fail()
 
     def _answer_or_fail(self):
         stand_in = self.server.stand_in
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self.read_body()
         parts = urlsplit(self.path)
         path = parts.path.removeprefix("/pipeline").removeprefix(API)
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -202,14 +190,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             status, content = 200, self._content(stand_in, kind, path, parts.query, body)
         except Refusal as refusal:
             status = refusal.status
-            content = json.dumps({"code": 3, "message": str(refusal), "details": []}).encode()
-        self.send_response(status)
-        if status == 302:
-            self.send_header("Location", "/login")
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+            content = {"code": 3, "message": str(refusal), "details": []}
+        self.say(status, content, {"Location": "/login"} if status == 302 else {})
 
     def _content(self, stand_in, kind, path, query, body):
         if isinstance(kind, int):
@@ -222,6 +204,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if strange := given.keys() - QUERIES.get(path, PAGING):
             raise Refusal(400, f"unknown parameters {sorted(strange)}")
         kind_of_body = self.headers.get("Content-Type", "")
-        return json.dumps(stand_in.answer(self.command, path, given, body, kind_of_body)).encode()
+        return stand_in.answer(self.command, path, given, body, kind_of_body)
 
     do_GET = do_POST = do_DELETE = _answer

@@ -1,10 +1,10 @@
 """The part of an API server that keeps RayJobs, on loopback; what KubeRay would say is scripted."""
 
-import http.server
 import json
 import re
-import threading
 from contextlib import contextmanager, suppress
+
+from tests.loopback import Handler, Server, serving
 
 PATH = re.compile(r"/apis/ray\.io/v1/namespaces/([\w-]+)/rayjobs(?:/([\w-]+))?(?:\?.*)?")
 
@@ -20,18 +20,16 @@ class RayJobStandIn:
         self.script = []  # a status for each reading; the last one stays
         self.faults = []  # statuses that the next requests get instead
         self.requests = []
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self.server.daemon_threads = True
+        self.server = Server(_Handler)
         self.server.stand_in = self
         self.kubeconfig = folder / "kubeconfig"
         self.kubeconfig.write_text(json.dumps(self._kubeconfig()))  # JSON is YAML
 
     def _kubeconfig(self):
-        server = f"http://127.0.0.1:{self.server.server_port}"
         return {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "here", "cluster": {"server": server}}],
+            "clusters": [{"name": "here", "cluster": {"server": self.server.address}}],
             "users": [{"name": "me", "user": {"token": "a-token-of-mine"}}],
             "contexts": [{"name": "it", "context": {"cluster": "here", "user": "me"}}],
             "current-context": "it",
@@ -60,26 +58,15 @@ class RayJobStandIn:
 @contextmanager
 def rayjob_stand_in(folder):
     stand_in = RayJobStandIn(folder)
-    thread = threading.Thread(target=stand_in.server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with serving(stand_in.server):
         yield stand_in
-    finally:
-        stand_in.server.shutdown()
-        stand_in.server.server_close()
-        thread.join()
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
+class _Handler(Handler):
     def _answer(self):
         with suppress(ConnectionError):
             stand_in = self.server.stand_in
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            body = self.read_body()
             stand_in.requests.append(self.command)
             status, content = 404, {"message": f"no such path {self.path}"}
             if stand_in.faults:
@@ -89,11 +76,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     return
             elif found := PATH.fullmatch(self.path):
                 status, content = stand_in.answer(self.command, *found.groups(), body)
-            text = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
+            self.say(status, content)
 
     do_GET = do_POST = do_DELETE = _answer

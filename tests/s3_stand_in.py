@@ -7,7 +7,6 @@ Signature Version 4 in the header, ListObjectsV2, multipart uploads with parts o
 import base64
 import hashlib
 import hmac
-import http.server
 import re
 import threading
 import time
@@ -16,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from tests.loopback import Handler, Server, serving
 
 ACCESS_KEY, SECRET_KEY, REGION, BUCKET = "reader", "not-for-any-log", "us-east-1", "espalier"
 MIN_PART_BYTES = 5 << 20
@@ -51,13 +52,12 @@ class S3StandIn:
         self.faults = []
         self.requests = []  # "PUT /espalier/key?query"
         self.lock = threading.Lock()
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self.server.daemon_threads = True
+        self.server = Server(_Handler)
         self.server.stand_in = self
 
     @property
     def endpoint(self):
-        return f"http://127.0.0.1:{self.server.server_port}"
+        return self.server.address
 
     @property
     def environment(self):
@@ -96,29 +96,18 @@ class S3StandIn:
 @contextmanager
 def s3_stand_in():
     stand_in = S3StandIn()
-    thread = threading.Thread(target=stand_in.server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with serving(stand_in.server):
         yield stand_in
-    finally:
-        stand_in.server.shutdown()
-        stand_in.server.server_close()
-        thread.join()
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
+class _Handler(Handler):
     def _answer(self):
         with suppress(ConnectionError):  # the other side may have given up waiting
             self._answer_or_fail()
 
     def _answer_or_fail(self):
         stand_in = self.server.stand_in
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self.read_body()
         stand_in.requests.append(f"{self.command} {self.path}")
         kind = stand_in.take_fault(self.command, self.path)
         if kind == "slow":

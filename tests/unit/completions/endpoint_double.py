@@ -4,12 +4,12 @@ import json
 import threading
 import time
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from pydantic import BaseModel
 
 from espalier.completions import Request
 from espalier.config import EndpointConfig
+from tests.loopback import Handler, Server, serving
 
 
 class Town(BaseModel, frozen=True, extra="forbid"):
@@ -68,15 +68,12 @@ class Scripted:
         self.cut = cut
 
 
-class EndpointDouble(ThreadingHTTPServer):
+class EndpointDouble(Server):
     """Gives out `script` one by one, then `usual` for ever."""
 
-    daemon_threads = True
-    request_queue_size = 64
-
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"http://127.0.0.1:{self.server_port}/v1"
+        super().__init__(_Handler)
+        self.url = f"{self.address}/v1"
         self.script = []
         self.usual = Scripted(completion(PARIS))
         self.respond = None
@@ -91,17 +88,10 @@ class EndpointDouble(ThreadingHTTPServer):
         """A client that hangs up is what some tests are about."""
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1
-
-    def log_message(self, format, *args):
-        pass
-
+class _Handler(Handler):
     def do_POST(self):
         double = self.server
-        length = int(self.headers.get("Content-Length") or 0)
-        body = json.loads(self.rfile.read(length))
+        body = json.loads(self.read_body())
         with double.lock:
             double.seen.append((self.path, body, self.headers["Authorization"]))
             double.under_way += 1
@@ -140,14 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def running_double():
     double = EndpointDouble()
-    thread = threading.Thread(target=double.serve_forever, args=(0.02,))
-    thread.start()
-    try:
+    with serving(double):
         yield double
-    finally:
-        double.shutdown()
-        double.server_close()
-        thread.join()
 
 
 def config(double, **fields):

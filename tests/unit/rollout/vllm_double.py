@@ -1,22 +1,20 @@
 """A server that speaks vLLM's protocol and samples from nothing: tokens count up from the seed."""
 
 import json
-import threading
 import time
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.loopback import Handler, Server, serving
 
 STOP_ID, THOUGHT_ID, KIND_IDS = 9, 5, (7, 8)
 
 
-class VllmDouble(ThreadingHTTPServer):
+class VllmDouble(Server):
     """Knows every end point that the engine uses; `answers` puts another answer in its place."""
 
-    daemon_threads = True
-
     def __init__(self, root):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        super().__init__(_Handler)
+        self.url = self.address
         self.root = root
         self.version = "default"
         self.weights = root
@@ -32,19 +30,12 @@ class VllmDouble(ThreadingHTTPServer):
         return [body for seen, body, _ in self.seen if seen.endswith(path)]
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1  # one packet an answer: a second one waits 40 ms for an acknowledgement
-
-    def log_message(self, format, *args):
-        pass
-
+class _Handler(Handler):
     def do_GET(self):
         self._respond(None)
 
     def do_POST(self):
-        length = int(self.headers.get("Content-Length") or 0)
-        self._respond(json.loads(self.rfile.read(length)) if length else None)
+        self._respond(json.loads(self.read_body() or "null"))
 
     def _respond(self, body):
         double, path = self.server, self.path.split("?")[0]
@@ -57,11 +48,7 @@ class _Handler(BaseHTTPRequestHandler):
         if status == "break":
             self.close_connection = True
             return
-        text = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
+        self.say(status, answer)
 
 
 def _usual(double, path, body):
@@ -127,11 +114,5 @@ def completion(body, logprob=-0.25):
 def running(root):
     """The double on a free port, in a thread of its own."""
     double = VllmDouble(root)
-    thread = threading.Thread(target=double.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with serving(double):
         yield double
-    finally:
-        double.shutdown()
-        thread.join()
-        double.server_close()

@@ -1,6 +1,4 @@
-import http.server
 import json
-import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -10,6 +8,7 @@ from kubernetes.client import ApiException
 from espalier.sandbox.garbage import collect, find_garbage, main
 from espalier.sandbox.lease import DURATION_S, micro_time, renewed, run_lease
 from espalier.sandbox.pod import TTL_LABEL
+from tests.loopback import Handler, Server, serving
 
 NOON = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 NAMESPACE = "espalier-sandboxes"
@@ -87,35 +86,22 @@ def _api_server(leases, pods, refusals=None):
     """Lists what it was given, notes what is deleted, refuses with the status in `refusals`."""
     deleted = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Api(Handler):
         def do_GET(self):
             path, _, query = self.path.partition("?")
             assert query == "labelSelector=app.kubernetes.io%2Fname%3Despalier-sandbox"
-            self._answer(200, {"items": leases if path.endswith("/leases") else pods})
+            self.say(200, {"items": leases if path.endswith("/leases") else pods})
 
         def do_DELETE(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.loads(self.read_body())
             name = self.path.rpartition("/")[2]
             status = (refusals or {}).get(name, 200)
             if status == 200:
                 deleted.append((self.path, body))
-            self._answer(status, {})
+            self.say(status, {})
 
-        def _answer(self, status, content):
-            text = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", deleted
-        server.shutdown()
+    with serving(Server(Api)) as server:
+        yield server.address, deleted
 
 
 @pytest.fixture

@@ -6,16 +6,15 @@ does, and plays the roll-out of a version as a test says: "ready", "stuck" or "r
 
 import json
 import re
-import threading
 from contextlib import contextmanager
 from copy import deepcopy
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 from kubernetes.client import ApiClient, Configuration
 
 from espalier.manifests.serving import DEPLOYMENT, FIELD_MANAGER
 from espalier.serving.cluster import Cluster
+from tests.loopback import Handler, Server, serving
 from tests.unit.k8s.allowed_verbs import ALLOWED_VERBS, PIPELINE
 
 TOKEN = "the-controller"
@@ -162,15 +161,10 @@ def _merge(into, given):
 @contextmanager
 def running(cluster):
     """Serve it; yields its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server = Server(_Handler)
     server.cluster = cluster
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(server):
+        yield server.address
 
 
 def connected(url, token=TOKEN):
@@ -181,7 +175,7 @@ def connected(url, token=TOKEN):
     return Cluster(ApiClient(settings), PIPELINE)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     def do_GET(self):
         self._answer("get")
 
@@ -191,65 +185,53 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         self._answer("create")
 
-    def log_message(self, *_):
-        pass
-
     def _answer(self, verb):
-        length = int(self.headers.get("content-length", 0))
-        self.given = json.loads(self.rfile.read(length)) if length else None
+        self.given = json.loads(self.read_body() or "null")
         where = urlsplit(self.path)
         if where.path == "/v1/completions":
             return self._complete()
         self.server.cluster.requests.append((verb, where.path))
         if self.server.cluster.faults:
-            return self._say(self.server.cluster.faults.pop(0), {"kind": "Status"})
+            return self.say(self.server.cluster.faults.pop(0), {"kind": "Status"})
         if self.headers.get("authorization") != f"Bearer {TOKEN}":
-            return self._say(401, {"kind": "Status"})
+            return self.say(401, {"kind": "Status"})
         if not _is_allowed(verb, where.path):
-            return self._say(403, {"kind": "Status"})
+            return self.say(403, {"kind": "Status"})
         return self._do(verb, where.path, parse_qs(where.query))
 
     def _do(self, verb, path, query):
         if path.endswith("/pods"):
             assert query["labelSelector"] == [f"app.kubernetes.io/name={DEPLOYMENT}"]
-            return self._say(200, {"items": self.server.cluster.pods()})
+            return self.say(200, {"items": self.server.cluster.pods()})
         if path.endswith("/events"):
             return self._record()
         if path != _DEPLOYMENT:
-            return self._say(404, {"kind": "Status"})
+            return self.say(404, {"kind": "Status"})
         if verb == "get":
-            return self._say(200, self.server.cluster.read())
+            return self.say(200, self.server.cluster.read())
         assert query["fieldManager"] == [FIELD_MANAGER]
         if self.headers["content-type"] == "application/apply-patch+yaml":
             assert query["force"] == ["true"]
             self.server.cluster.apply(self.given)
         elif not self.server.cluster.annotate(self.given):
-            return self._say(409, {"kind": "Status", "reason": "Conflict"})
-        return self._say(200, self.server.cluster.read())
+            return self.say(409, {"kind": "Status", "reason": "Conflict"})
+        return self.say(200, self.server.cluster.read())
 
     def _record(self):
         name = self.given["metadata"]["name"]
         assert re.fullmatch(r"[a-z0-9.-]{1,253}", name)
         assert len(self.given["message"]) <= 1024
         if any(event["metadata"]["name"] == name for event in self.server.cluster.events):
-            return self._say(409, {"kind": "Status", "reason": "AlreadyExists"})
+            return self.say(409, {"kind": "Status", "reason": "AlreadyExists"})
         self.server.cluster.events.append(self.given)
-        return self._say(201, self.given)
+        return self.say(201, self.given)
 
     def _complete(self):
         version = self.given["model"].rpartition("/")[2]
         status = self.server.cluster.answers.get(
             version, 200 if version == self.server.cluster.serving else 404
         )
-        self._say(status, {"usage": {"completion_tokens": 1}})
-
-    def _say(self, status, body):
-        said = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(said)))
-        self.end_headers()
-        self.wfile.write(said)
+        self.say(status, {"usage": {"completion_tokens": 1}})
 
 
 def _is_allowed(verb, path):
