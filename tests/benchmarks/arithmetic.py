@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import keep, kept, provenance
 
 PROFILE = Path("pipelines/profiles/arithmetic.toml")
@@ -56,31 +55,13 @@ def run(seed: int, options: argparse.Namespace) -> dict[str, Any]:
     from espalier.steps.determinism import prepare_environment, prepare_torch
 
     prepare_environment()
-    from espalier.artifacts import NullTracker
     from espalier.config import load_profile
-    from espalier.orchestration.chain import CHAIN
-    from espalier.orchestration.in_process import ChainRun
-    from espalier.orchestration.run_state import RunState
 
     profile = load_profile(options.profile, [f"seed={seed}", *options.set])
     prepare_torch(profile.threads)
     run_dir = options.out / f"seed-{seed}"
-    run_dir.mkdir(parents=True, exist_ok=True)
-
-    @contextmanager
-    def silent(stage: str):
-        print(f"{time.strftime('%H:%M:%S')} seed {seed}: {stage}", flush=True)
-        yield NullTracker()
-
-    runner = ChainRun(
-        profile=profile,
-        run_dir=run_dir,
-        state=RunState.load(run_dir),
-        stage_tracker=silent,
-        say=lambda line: print(line, flush=True),
-    )
-    names = [link.name for link in CHAIN]
-    runner.execute(CHAIN[: names.index("evaluate") + 1])
+    print(f"seed {seed}", flush=True)
+    run_chain(profile, run_dir, "evaluate")
     results = json.loads((run_dir / "evaluation" / "results.json").read_bytes())
     timings = json.loads((run_dir / "timings.json").read_bytes())
     return {"threads": profile.threads, "timings": timings, "eval": results["eval"]}

@@ -32,6 +32,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.data_value_figures import print_report
 from tests.benchmarks.keeping import keep, kept, provenance
 
@@ -132,12 +133,12 @@ def _run_arm(arm: Arm, seed: int, options: argparse.Namespace) -> None:
     prepare_torch(profile.threads)
     # every arm starts from this base policy and is judged on these held-out questions
     common = options.out / f"data-{seed}"
-    _run_chain(profile, common, "prepare_policy")
+    run_chain(profile, common, "prepare_policy")
     data = common
     if arm.overrides:
         profile = load_profile(options.profile, [*fixed, *arm.overrides])
         data = options.out / f"data-{seed}-{arm.name}"
-        _run_chain(profile, data, "validate")
+        run_chain(profile, data, "validate")
     run_dir = options.out / f"{arm.name}-{seed}"
     _start_from(common, data, run_dir, arm)
     budgeted = _within_budget(profile, arm, run_dir)
@@ -155,31 +156,6 @@ def _run_arm(arm: Arm, seed: int, options: argparse.Namespace) -> None:
     }
     path = options.out / f"{arm.name}-{seed}.json"
     keep(path, _asked(options, arm.name, seed), [row], provenance(1))
-
-
-def _run_chain(profile, run_dir: Path, last: str) -> None:
-    """Run the chain up to a stage, keeping what is current."""
-    from contextlib import contextmanager
-
-    from espalier.artifacts import NullTracker
-    from espalier.orchestration.chain import CHAIN
-    from espalier.orchestration.in_process import ChainRun
-    from espalier.orchestration.run_state import RunState
-
-    @contextmanager
-    def silent(stage: str):
-        print(stage, flush=True)
-        yield NullTracker()
-
-    run_dir.mkdir(parents=True, exist_ok=True)
-    names = [link.name for link in CHAIN]
-    ChainRun(
-        profile=profile,
-        run_dir=run_dir,
-        state=RunState.load(run_dir),
-        stage_tracker=silent,
-        say=print,
-    ).execute(CHAIN[: names.index(last) + 1])
 
 
 def _run_stage(profile, run_dir: Path, name: str) -> None:

@@ -30,18 +30,23 @@ def kept(path: Path, asked: object) -> list[dict[str, Any]] | None:
 
 def provenance(threads: int) -> dict[str, object]:
     """Commit, machine, versions and time."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    )
     models = [
         line.split(":", 1)[1].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
         if line.startswith("model name")
     ]
     return {
-        "commit": described.stdout.strip(),
+        "commit": commit(),
         "processor": f"{models[0]} x{len(models)}" if models else platform.processor(),
         "threads": threads,
         "versions": {name: metadata.version(name) for name in PACKAGES},
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def commit() -> str:
+    """The commit that is measured, marked where the tree differs from it."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    )
+    return described.stdout.strip()

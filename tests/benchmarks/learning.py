@@ -24,10 +24,11 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.benchmarks.chain_runs import run_chain
+from tests.benchmarks.keeping import commit
 from tests.benchmarks.learning_figures import headline, print_report
 
 LAPTOP = "pipelines/profiles/laptop.toml"
@@ -127,11 +128,7 @@ def run_arm(arm: Arm, profile_path: Path, out: Path) -> None:
     from espalier.steps.determinism import prepare_environment, prepare_torch
 
     prepare_environment()
-    from espalier.artifacts import NullTracker
     from espalier.config import load_profile
-    from espalier.orchestration.chain import CHAIN
-    from espalier.orchestration.in_process import ChainRun
-    from espalier.orchestration.run_state import RunState
 
     fixed = ["threads=1", "evaluation.sampled_questions=1"]  # pass@k is not asked here
     profile = load_profile(profile_path, [*fixed, *arm.overrides])
@@ -140,26 +137,11 @@ def run_arm(arm: Arm, profile_path: Path, out: Path) -> None:
     run_dir.mkdir(parents=True, exist_ok=True)
     if arm.parent:
         _inherit(out / arm.parent, run_dir)
-    names = [link.name for link in CHAIN]
-    chain = CHAIN[: names.index(arm.last_stage) + 1]
-
-    @contextmanager
-    def silent(stage: str):
-        print(f"{time.strftime('%H:%M:%S')} {stage}", flush=True)
-        yield NullTracker()
-
-    runner = ChainRun(
-        profile=profile,
-        run_dir=run_dir,
-        state=RunState.load(run_dir),
-        stage_tracker=silent,
-        say=lambda line: print(line, flush=True),
-    )
-    runner.execute(chain)
+    run_chain(profile, run_dir, arm.last_stage)
     result = {
         "arm": arm.name,
         "overrides": list(arm.overrides),
-        "commit": _commit(),
+        "commit": commit(),
         "timings": json.loads((run_dir / "timings.json").read_bytes()),
     }
     partial = _result_path(out, arm.name).with_suffix(".partial")
@@ -185,13 +167,6 @@ def read_results(out: Path, arms: dict[str, Arm]) -> dict[str, dict[str, object]
 
 def _result_path(out: Path, name: str) -> Path:
     return out / f"{name}.json"
-
-
-def _commit() -> str:
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from espalier.sandbox import Backend, Sandbox, SandboxUnavailable
 from tests.benchmarks.keeping import provenance
 from tests.benchmarks.sandboxes_at_once import PROGRAM, in_a_pool, many, quantiles_ms
-from tests.integration.sandbox.backends import BACKENDS, AbsentError
+from tests.integration.sandbox.backends import BACKENDS, AbsentError, first_that_works
 
 _WIDTH = 34
 _KUBECTL_TIMES = 10
@@ -50,20 +50,6 @@ async def bare(times: int) -> dict[str, dict[str, float]]:
         os.waitpid(os.posix_spawn(PROGRAM[0], PROGRAM, {}), 0)
 
     return {"fork and exec": await timed(times, fork), "spawn": await timed(times, spawn)}
-
-
-async def chosen(name: str) -> Backend:
-    """The settings of a backend that work here."""
-    reason = ""
-    for candidate in BACKENDS[name]():
-        try:
-            await (await candidate.create()).close()
-        except SandboxUnavailable as error:
-            reason = str(error)
-            await candidate.close()
-        else:
-            return candidate
-    raise AbsentError(reason)
 
 
 async def in_one(sandbox: Sandbox, times: int) -> dict[str, dict[str, float]]:
@@ -104,8 +90,8 @@ async def measure(names: list[str], times: int, number: int) -> dict[str, object
     rows: dict[str, object] = {"no sandbox": await bare(times)}
     for name in names:
         try:
-            backend = await chosen(name)
-        except AbsentError as error:
+            backend = await first_that_works(BACKENDS[name]())
+        except (AbsentError, SandboxUnavailable) as error:
             rows[name] = {"absent": str(error)}
             continue
         figures = await starting(backend)

@@ -5,7 +5,7 @@
 Starts from the warm policy and the curriculum of a finished run. Every search takes 0.01 to 2 s,
 drawn evenly by its query. For each staleness bound (0 samples and learns in turns): the share of
 wall time in which the learner had no admissible batch, the time of a step, the dev EM at the end.
-The last line is one JSON object.
+A finished one keeps its result and the commit under --out. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
+
+from tests.benchmarks.keeping import keep, kept, provenance
 
 QUICKEST_S, SLOWEST_S = 0.01, 2.0
 
@@ -38,6 +40,7 @@ class Result(NamedTuple):
 
     max_staleness: int
     seed: int
+    threads: int
     wait_share: float
     seconds: float
     steps: int
@@ -56,13 +59,14 @@ def main() -> None:
     parser.add_argument("--bounds", type=int, nargs="*", default=[0, 1, 4, 8])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/slow_tools"))
     parser.add_argument("--set", nargs="*", default=[], help="further settings of the profile")
     options = parser.parse_args()
     results = []
     print(f"{'bound':>5}  {'seed':>4}  wait %  s/step  staleness  dropped  dev EM")
     for seed in range(options.seeds):
         for bound in options.bounds:
-            result = run(options, bound, seed)
+            result = result_of(options, bound, seed)
             results.append(result)
             print(
                 f"{bound:>5}  {seed:>4}  {100 * result.wait_share:6.1f}  "
@@ -70,7 +74,35 @@ def main() -> None:
                 f"{result.too_stale:>7}  {result.dev_em:6.3f}",
                 flush=True,
             )
-    print(json.dumps([result._asdict() for result in results]))
+    print(json.dumps({f"bound {bound}": _headline(results, bound) for bound in options.bounds}))
+
+
+def result_of(options: argparse.Namespace, bound: int, seed: int) -> Result:
+    """The kept result, or that of a run until now."""
+    path = options.out / f"bound-{bound}-seed-{seed}.json"
+    asked = {
+        "run": str(options.run),
+        "profile": options.profile.read_text(),
+        "steps": options.steps,
+        "set": options.set,
+    }
+    rows = kept(path, asked)
+    if rows is None:
+        result = run(options, bound, seed)
+        options.out.mkdir(parents=True, exist_ok=True)
+        rows = [result._asdict()]
+        keep(path, asked, rows, provenance(result.threads))
+    return Result(**rows[0])
+
+
+def _headline(results: list[Result], bound: int) -> dict[str, list[float]]:
+    """Of every seed."""
+    of_it = [result for result in results if result.max_staleness == bound]
+    return {
+        "wait_share": [round(result.wait_share, 3) for result in of_it],
+        "seconds_per_step": [round(result.seconds / result.steps, 2) for result in of_it],
+        "dev_em": [result.dev_em for result in of_it],
+    }
 
 
 def run(options: argparse.Namespace, bound: int, seed: int) -> Result:
@@ -115,6 +147,7 @@ def run(options: argparse.Namespace, bound: int, seed: int) -> Result:
     return Result(
         max_staleness=bound,
         seed=seed,
+        threads=profile.threads,
         wait_share=loop.waited_s / loop.seconds,
         seconds=loop.seconds,
         steps=options.steps,

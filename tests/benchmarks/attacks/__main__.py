@@ -22,7 +22,7 @@ from tests.benchmarks.attacks import breaking_out, network_and_others, targets, 
 from tests.benchmarks.attacks.attack import LIMITS, Attack
 from tests.benchmarks.attacks.judging import Verdict, judge, neighbour_of
 from tests.benchmarks.keeping import provenance
-from tests.integration.sandbox.backends import BACKENDS, AbsentError
+from tests.integration.sandbox.backends import BACKENDS, AbsentError, first_that_works
 
 ATTACKS: tuple[Attack, ...] = (
     *using_up.ATTACKS,
@@ -78,7 +78,7 @@ async def _attack_all(
     found: dict[str, dict[Attack, Verdict]] = {}
     for name in names:
         try:
-            backend = await _opened(name)
+            backend = await first_that_works(BACKENDS[name](LIMITS))
         except (AbsentError, SandboxUnavailable) as error:
             print(f"{name}: absent, {error}", flush=True)
             continue
@@ -107,19 +107,6 @@ async def _attack_one(
         )
     await neighbour.close()
     return verdicts
-
-
-async def _opened(name: str) -> Backend:
-    reason: Exception = AbsentError("there is nothing to try")
-    for candidate in BACKENDS[name](LIMITS):
-        try:
-            await (await candidate.create()).close()
-        except SandboxUnavailable as error:
-            reason = error
-            await candidate.close()
-        else:
-            return candidate
-    raise reason
 
 
 def _report(found: dict[str, dict[Attack, Verdict]]) -> int:

@@ -16,7 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from espalier.config import SandboxPodsConfig
-from espalier.sandbox import Backend, KubernetesBackend, Limits, LocalBackend, PodmanBackend
+from espalier.sandbox import (
+    Backend,
+    KubernetesBackend,
+    Limits,
+    LocalBackend,
+    PodmanBackend,
+    SandboxUnavailable,
+)
 from espalier.sandbox.pod import SandboxPodSettings
 from tests.integration.sandbox.image import image_name, import_image
 
@@ -98,3 +105,21 @@ BACKENDS: dict[str, Callable[..., list[Backend]]] = {
 """Of each kind the settings to try; the first that gives a sandbox is taken."""
 ON_THIS_MACHINE = ("local", "podman")
 """Those whose processes this machine's /proc shows."""
+
+
+async def first_that_works(candidates: list[Backend]) -> Backend:
+    """The first of which a sandbox was had.
+
+    Raises:
+        SandboxUnavailable: none; why the last one was not.
+    """
+    reason = SandboxUnavailable("there is nothing to try")
+    for candidate in candidates:
+        try:
+            await (await candidate.create()).close()
+        except SandboxUnavailable as error:
+            reason = error
+            await candidate.close()
+        else:
+            return candidate
+    raise reason

@@ -5,7 +5,12 @@ import asyncio
 import pytest
 
 from espalier.sandbox import SandboxUnavailable
-from tests.integration.sandbox.backends import BACKENDS, ON_THIS_MACHINE, AbsentError
+from tests.integration.sandbox.backends import (
+    BACKENDS,
+    ON_THIS_MACHINE,
+    AbsentError,
+    first_that_works,
+)
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +23,7 @@ def run():
 @pytest.fixture(scope="session", params=BACKENDS)
 def backend(request, run):
     try:
-        chosen = run(_first_that_works(BACKENDS[request.param]()))
+        chosen = run(first_that_works(BACKENDS[request.param]()))
     except (AbsentError, SandboxUnavailable) as error:
         pytest.skip(f"{request.param}: {str(error)[:200]}")
     yield chosen
@@ -52,16 +57,3 @@ def own_sandbox(backend, run):
     sandbox = run(backend.create())
     yield sandbox
     run(sandbox.close())
-
-
-async def _first_that_works(candidates):
-    reason = SandboxUnavailable("there is nothing to try")
-    for candidate in candidates:
-        try:
-            await (await candidate.create()).close()
-        except SandboxUnavailable as error:
-            reason = error
-            await candidate.close()
-        else:
-            return candidate
-    raise reason

@@ -1,0 +1,36 @@
+"""The chain in this process, as `espalier run` runs it, without MLflow and on plain lines."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from espalier.config import Profile
+
+
+def run_chain(profile: Profile, run_dir: Path, last_stage: str) -> None:
+    """Run the stages up to `last_stage`, but for those that the folder holds already."""
+    # imported once the caller has set how torch is to start
+    from espalier.artifacts import NullTracker
+    from espalier.orchestration.chain import CHAIN
+    from espalier.orchestration.in_process import ChainRun
+    from espalier.orchestration.run_state import RunState
+
+    @contextmanager
+    def silent(stage: str):
+        print(f"{time.strftime('%H:%M:%S')} {stage}", flush=True)
+        yield NullTracker()
+
+    run_dir.mkdir(parents=True, exist_ok=True)
+    runner = ChainRun(
+        profile=profile,
+        run_dir=run_dir,
+        state=RunState.load(run_dir),
+        stage_tracker=silent,
+        say=lambda line: print(line, flush=True),
+    )
+    names = [link.name for link in CHAIN]
+    runner.execute(CHAIN[: names.index(last_stage) + 1])
