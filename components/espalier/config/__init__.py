@@ -46,6 +46,7 @@ from espalier.config.learning import (
 )
 from espalier.config.profile import STAGE_SECTIONS, Profile, load_profile
 from espalier.config.self_play import (
+    AbsoluteZeroConfig,
     NoSelfPlayConfig,
     PosingConfig,
     RZeroConfig,
@@ -62,6 +63,7 @@ from espalier.config.training import (
 
 __all__ = [
     "STAGE_SECTIONS",
+    "AbsoluteZeroConfig",
     "AgentTextsConfig",
     "AsynchronousConfig",
     "ContinuedPretrainingConfig",

@@ -63,7 +63,25 @@ class RZeroConfig(_PosingConfig):
     """Questions form a cluster while their mean distance, 1 - BLEU, is below this."""
 
 
-PosingConfig = WebRLConfig | RZeroConfig
+class AbsoluteZeroConfig(_PosingConfig):
+    """Triples of program, input and output, proven in a sandbox (arXiv:2505.03335)."""
+
+    name: Literal["absolute_zero"] = "absolute_zero"
+    proposer: Literal["chains", "teacher"] = "chains"
+    """"chains" draws programs of one to four operations on a number; "teacher" has the model of
+    [teacher] write them. Either way a sandbox runs them twice before they count."""
+    asked: tuple[Literal["output", "input", "program"], ...] = Field(
+        default=("output", "input", "program"), min_length=1
+    )
+    """What a task leaves out: deduction, abduction, induction."""
+    reward: Literal["absolute_zero", "absolute_zero_code"] = "absolute_zero_code"
+    """What the proposer earns at pass rate p: 1 - p; in the public code nothing at p = 0."""
+    kept: Literal["all", "non_one", "non_extremes"] = "all"
+    """Which tasks are kept: any, any that was not always solved, or any that was solved sometimes
+    (`valid_program_filter` of the public code)."""
+
+
+PosingConfig = WebRLConfig | RZeroConfig | AbsoluteZeroConfig
 """Whoever poses tasks."""
 SelfPlayConfig = Annotated[NoSelfPlayConfig | PosingConfig, Field(discriminator="name")]
 
@@ -81,20 +99,22 @@ def require_means(
     """
     if isinstance(posing, NoSelfPlayConfig):
         return
-    if environment.name != "search_qa":
+    needed = "python_math" if isinstance(posing, AbsoluteZeroConfig) else "search_qa"
+    if environment.name != needed:
         raise ValueError(
-            f'self_play.name = "{posing.name}" proves its tasks by triples, and environment.name = '
-            f'"{environment.name}" has none; choose another, or "off"'
+            f'self_play.name = "{posing.name}" poses tasks of environment.name = "{needed}", and '
+            f'this profile plays "{environment.name}"; choose another, or "off"'
         )
-    if not isinstance(posing, WebRLConfig):
+    if isinstance(posing, RZeroConfig):
         return
-    if posing.value == "critic" and training.algorithm.critic is None:
-        raise ValueError(
-            f'self_play.value = "critic" asks a critic, and preset "{training.algorithm.preset}" '
-            'trains none; choose training.algorithm.preset = "ppo", or value = "pass_rate"'
-        )
     if posing.proposer == "teacher" and teacher.kind != "endpoint":
         raise ValueError(
             'self_play.proposer = "teacher" asks a model: set teacher.kind = "endpoint" and '
-            'teacher.endpoint, or choose proposer = "graph"'
+            "teacher.endpoint, or leave the proposer out"
+        )
+    asks_critic = isinstance(posing, WebRLConfig) and posing.value == "critic"
+    if asks_critic and training.algorithm.critic is None:
+        raise ValueError(
+            f'self_play.value = "critic" asks a critic, and preset "{training.algorithm.preset}" '
+            'trains none; choose training.algorithm.preset = "ppo", or value = "pass_rate"'
         )

@@ -8,9 +8,15 @@ from espalier.tasks import Verifier
 
 
 def is_right(answer: str | None, verifier: Verifier) -> bool:
-    """The verdict of `verifier` on `answer`; no answer is never right."""
+    """The verdict of `verifier` on `answer`; no answer is never right.
+
+    Raises:
+        ValueError: the answer has to be executed, which only the task's environment can.
+    """
     match verifier.kind:
         case "exact_match":
             return exact_match(answer, verifier.gold)
         case "math_equivalence":
             return math_equivalent(answer, verifier.gold)
+        case "execution":
+            raise ValueError("an answer that is proven by execution is judged by its environment")

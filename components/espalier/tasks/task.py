@@ -17,7 +17,8 @@ class Message(BaseModel, frozen=True, extra="forbid"):
 class Verifier(BaseModel, frozen=True, extra="forbid"):
     """A deterministic check against the gold answer."""
 
-    kind: Literal["exact_match", "math_equivalence"] = "exact_match"
+    kind: Literal["exact_match", "math_equivalence", "execution"] = "exact_match"
+    """"execution" runs what the task's arguments and the answer say, in the environment."""
     gold: tuple[str, ...] = Field(min_length=1)
     """Accepted answers; the first is the canonical one."""
 

@@ -5,6 +5,7 @@ import pytest
 from espalier.artifacts import ProfileError
 from espalier.config import (
     STAGE_SECTIONS,
+    AbsoluteZeroConfig,
     NoSelfPlayConfig,
     Profile,
     RZeroConfig,
@@ -14,6 +15,8 @@ from espalier.config import (
 
 WEBRL = 'self_play.name="webrl"'
 R_ZERO = 'self_play.name="r_zero"'
+TRIPLES = 'self_play.name="absolute_zero"'
+MATH = 'environment.name="python_math"'
 ENDPOINT = [
     'teacher.kind="endpoint"',
     'teacher.endpoint.url="http://localhost/v1"',
@@ -35,6 +38,9 @@ def test_self_play_is_off_unless_it_is_named(load):
     assert load().self_play == NoSelfPlayConfig()
     assert load(WEBRL).self_play == WebRLConfig()
     assert load(R_ZERO).self_play == RZeroConfig()
+    assert load(TRIPLES, MATH).self_play == AbsoluteZeroConfig()
+    asked = load(TRIPLES, MATH, *ENDPOINT, 'self_play.proposer="teacher"').self_play
+    assert asked.proposer == "teacher"
     assert load(WEBRL, *ENDPOINT, 'self_play.proposer="teacher"').self_play.proposer == "teacher"
     critic = ['training.algorithm.preset="ppo"', 'self_play.value="critic"']
     assert load(WEBRL, *critic).self_play.value == "critic"
@@ -46,8 +52,11 @@ def test_self_play_is_off_unless_it_is_named(load):
         (['self_play.name="webrel"'], r"no rule is named 'webrel'; did you mean webrl\?"),
         ([WEBRL, "self_play.posed=3"], r"did you mean self_play\.posed_tasks\?"),
         ([WEBRL, "self_play.value_band=[0.5, 0.1]"], "is not an interval"),
-        ([WEBRL, 'environment.name="python_math"'], "proves its tasks by triples"),
-        ([R_ZERO, 'environment.name="python_math"'], "proves its tasks by triples"),
+        ([WEBRL, MATH], 'of environment.name = "search_qa"'),
+        ([R_ZERO, MATH], 'of environment.name = "search_qa"'),
+        ([TRIPLES], 'of environment.name = "python_math"'),
+        ([TRIPLES, MATH, "self_play.asked=[]"], "at least 1 item"),
+        ([TRIPLES, MATH, 'self_play.proposer="teacher"'], r'set teacher\.kind = "endpoint"'),
         ([R_ZERO, "self_play.max_distance=0.6"], "less than or equal to 0.5"),
         ([WEBRL, 'self_play.value="critic"'], 'preset "default" trains none'),
         ([WEBRL, 'self_play.proposer="teacher"'], r'set teacher\.kind = "endpoint"'),

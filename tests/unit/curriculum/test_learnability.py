@@ -9,11 +9,11 @@ from typing import get_args
 
 import pytest
 
-from espalier.config import CurriculumConfig, RZeroConfig
+from espalier.config import AbsoluteZeroConfig, CurriculumConfig, RZeroConfig
 from espalier.curriculum.difficulty import keep_learnable
 from espalier.curriculum.learnability import LEARNABILITY, Preference, absolute_zero_code, r_zero
 from espalier.curriculum.pool import TaskPool
-from espalier.curriculum.self_play.judging import challenger_rewards
+from espalier.curriculum.self_play.judging import challenger_rewards, judged
 from espalier.curriculum.self_play.posing import Trial
 
 from .test_pool import IDS, TASKS
@@ -82,6 +82,28 @@ def test_bands_keep_what_absolute_zeros_program_filters_keep(name, band):
     tasks = TASKS[: len(rates)]
     kept = keep_learnable(tasks, {t.task_id: r for t, r in zip(tasks, rates, strict=True)}, band)
     assert [tasks.index(task) for task in kept] == case["expected"]["kept"]
+
+
+@needs_golden
+@pytest.mark.parametrize("name", ["all", "non_one", "non_extremes"])
+def test_triples_are_kept_as_absolute_zeros_program_filters_keep_them(name):
+    case = CASES[f"azr_valid_program_filter/{name}"]
+    trials = [Trial(TASKS[0], 8, round(8 * rate)) for rate in case["inputs"]["solver_accuracy"]]
+    verdicts = judged(trials, AbsoluteZeroConfig(kept=name))
+    kept = [place for place, verdict in enumerate(verdicts) if not verdict.fault]
+    assert kept == case["expected"]["kept"]
+
+
+@needs_golden
+@pytest.mark.parametrize(
+    ("name", "reward"), [("one_minus", "absolute_zero_code"), ("inverse", "absolute_zero")]
+)
+def test_the_proposer_of_triples_earns_what_absolute_zeros_code_pays(name, reward):
+    case = CASES[f"azr_learnability/{name}"]
+    trials = [Trial(TASKS[0], 8, round(8 * rate)) for rate in case["inputs"]["solver_accuracy"]]
+    verdicts = judged(trials, AbsoluteZeroConfig(reward=reward))
+    earned = [verdict.reward for verdict in verdicts]
+    assert earned == pytest.approx(case["expected"]["reward"], rel=1e-7, abs=1e-8)
 
 
 def test_every_preference_of_the_profile_has_a_rule():

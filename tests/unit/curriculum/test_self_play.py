@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.config import CurriculumConfig, RZeroConfig, WebRLConfig
+from espalier.config import AbsoluteZeroConfig, CurriculumConfig, RZeroConfig, WebRLConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play.judging import judged
 from espalier.curriculum.self_play.phases import SelfPlay
@@ -146,7 +146,7 @@ def test_the_pass_rate_is_judged_by_webrls_band(successes, attempts):
     assert (verdict.fault == "") == (0.05 <= trial.pass_rate <= 0.75)
 
 
-@pytest.mark.parametrize("rule", [WebRLConfig, RZeroConfig])
+@pytest.mark.parametrize("rule", [WebRLConfig, RZeroConfig, AbsoluteZeroConfig])
 @given(killed_after=st.integers(1, 11))
 @settings(deadline=None, max_examples=11)
 def test_a_resumed_run_poses_and_draws_what_an_unbroken_one_does(rule, killed_after):

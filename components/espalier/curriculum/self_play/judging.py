@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from espalier.config import PosingConfig, RZeroConfig, WebRLConfig
-from espalier.curriculum.learnability import r_zero, r_zero_code
+from espalier.config import AbsoluteZeroConfig, PosingConfig, RZeroConfig, WebRLConfig
+from espalier.curriculum.learnability import LEARNABILITY, r_zero, r_zero_code
 from espalier.curriculum.self_play.posing import Trial
 from espalier.curriculum.self_play.repetition import cluster_shares
 
@@ -30,6 +30,9 @@ def judged(trials: Sequence[Trial], config: PosingConfig) -> list[Verdict]:
             rewards = challenger_rewards(trials, config)
             faults = [_by_distance(trial, config) for trial in trials]
             return [Verdict(*pair) for pair in zip(faults, rewards, strict=True)]
+        case AbsoluteZeroConfig():
+            pay = LEARNABILITY[config.reward]
+            return [Verdict(_by_extreme(trial, config), pay(trial.pass_rate)) for trial in trials]
 
 
 def challenger_rewards(trials: Sequence[Trial], config: RZeroConfig) -> list[float]:
@@ -64,3 +67,10 @@ def _by_distance(trial: Trial, config: RZeroConfig) -> str:
     if abs(trial.pass_rate - 0.5) <= config.max_distance:
         return ""
     return "too_hard" if trial.pass_rate < 0.5 else "too_easy"
+
+
+def _by_extreme(trial: Trial, config: AbsoluteZeroConfig) -> str:
+    """Absolute Zero's filter of the public code."""
+    if config.kept != "all" and trial.pass_rate == 1:
+        return "too_easy"
+    return "too_hard" if config.kept == "non_extremes" and trial.pass_rate == 0 else ""

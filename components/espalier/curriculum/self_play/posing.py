@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import mean
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -62,3 +63,16 @@ class Trial(NamedTuple):
 
 TriesTasks = Callable[[Sequence[Task], int], list[Trial]]
 """One trial a task, in their order; the second argument seeds the draw."""
+
+
+def weight_of(rewards: Sequence[float]) -> float:
+    """How often tasks of a kind are posed: by the mean of what they earned.
+
+    A kind that nobody tried counts as middling, and one that earned nothing is tried now and then,
+    as the policy moves on. This draw stands in for the policy of a challenger.
+    """
+    return max(_LEAST_WEIGHT, mean(rewards)) if rewards else _UNTRIED_WEIGHT
+
+
+_UNTRIED_WEIGHT = 0.5
+_LEAST_WEIGHT = 0.02

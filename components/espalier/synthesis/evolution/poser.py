@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from espalier.curriculum.self_play.posing import Order, Posed
+from espalier.curriculum.self_play.posing import Order, Posed, weight_of
 from espalier.synthesis.evolution.patterns import Pattern, Patterns
 from espalier.synthesis.evolution.proving import Prover
 from espalier.synthesis.webshaper.query import Query
@@ -20,9 +20,6 @@ from espalier.tasks import Task
 _DRAWS_PER_TASK = 40
 """Proposals that may be refused before a phase is content with fewer tasks: of a fair pattern one
 in two or three is accepted, of a barren one none."""
-_UNTRIED_WEIGHT = 0.5
-_LEAST_WEIGHT = 0.02
-"""A pattern that earned nothing is tried now and then: the policy moves on."""
 
 
 Beginnings = Callable[[Order, random.Random], Iterator[str]]
@@ -36,12 +33,9 @@ def failed_patterns(order: Order, rng: random.Random) -> Iterator[str]:
 
 
 def rewarding_patterns(order: Order, rng: random.Random) -> Iterator[str]:
-    """Those of known tasks, each as often as its tasks earned; one never tried counts as middling.
-
-    What stands in for the challenger's policy: a draw in proportion to the mean reward.
-    """
+    """Those of known tasks, each as often as its tasks earned."""
     kinds = list(dict.fromkeys(task.metadata.signature for task in order.known))
-    weights = [max(_LEAST_WEIGHT, order.earned.get(kind, _UNTRIED_WEIGHT)) for kind in kinds]
+    weights = [weight_of([order.earned[k]] if k in order.earned else []) for k in kinds]
     while kinds:
         yield rng.choices(kinds, weights)[0]
 
