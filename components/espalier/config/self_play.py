@@ -32,7 +32,8 @@ class WebRLConfig(_PosingConfig):
     name: Literal["webrl"] = "webrl"
     proposer: Literal["graph", "teacher"] = "graph"
     """"graph" varies the pattern of a failed question over the triples; "teacher" has the model of
-    [teacher] propose patterns and entities, and refuses what the triples do not prove."""
+    [teacher.endpoint] propose patterns and entities, and refuses what the triples do not prove. Its
+    max_cost holds for each refresh; with its cache set, a resumed run poses what it posed."""
     value: Literal["pass_rate", "critic"] = "pass_rate"
     """What stands for V(s0): the pass rate of the attempts, or what the critic that is trained
     beside the policy says before the first action, in units of the reward."""
@@ -69,7 +70,7 @@ class AbsoluteZeroConfig(_PosingConfig):
     name: Literal["absolute_zero"] = "absolute_zero"
     proposer: Literal["chains", "teacher"] = "chains"
     """"chains" draws programs of one to four operations on a number; "teacher" has the model of
-    [teacher] write them. Either way a sandbox runs them twice before they count."""
+    [teacher.endpoint] write them. Either way a sandbox runs them twice before they count."""
     asked: tuple[Literal["output", "input", "program"], ...] = Field(
         default=("output", "input", "program"), min_length=1
     )

@@ -3,6 +3,7 @@
 A component turns KFP's paths and JSON into a stage's arguments and decides nothing. The body of a
 component runs in a process of its own, so what it needs is imported inside it.
 
+    training           the stage `train`, handed whoever poses its tasks
     running            profile, tracker, determinism and error text around one stage
     determinism        what must be set so that a run repeats itself bit for bit
     console            what a stage says on the terminal
