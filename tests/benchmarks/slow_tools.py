@@ -1,6 +1,7 @@
 """How long does the learner wait where tools are slow, in turns and beside it?
 
-    python -m tests.benchmarks.slow_tools --run runs/demo --steps 40
+    python -m tests.benchmarks.slow_tools --run runs/demo --steps 50 --bounds 0 8 \\
+        --publish-every 4 --set curriculum.screening_rollouts=0 rollout.max_rows=2048
 
 Starts from the warm policy and the curriculum of a finished run. Every search takes 0.01 to 2 s,
 drawn evenly by its query. For each staleness bound (0 samples and learns in turns): the share of
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--profile", type=Path, default=Path("pipelines/profiles/laptop.toml"))
     parser.add_argument("--bounds", type=int, nargs="*", default=[0, 1, 4, 8])
+    parser.add_argument("--publish-every", type=int, default=1, help="where the bound allows it")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/slow_tools"))
@@ -84,6 +86,7 @@ def result_of(options: argparse.Namespace, bound: int, seed: int) -> Result:
         "run": str(options.run),
         "profile": options.profile.read_text(),
         "steps": options.steps,
+        "publish_every": options.publish_every,
         "set": options.set,
     }
     rows = kept(path, asked)
@@ -126,6 +129,7 @@ def run(options: argparse.Namespace, bound: int, seed: int) -> Result:
             f"training.steps={options.steps}",
             f"training.evaluate_every={options.steps}",
             f"training.asynchronous.max_staleness={bound}",
+            f"training.asynchronous.publish_every={min(options.publish_every, bound) or 1}",
             "rollout.tool_workers=2048",
             *options.set,
         ],

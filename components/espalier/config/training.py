@@ -76,6 +76,20 @@ class AsynchronousConfig(Section):
     max_staleness: int = Field(default=0, ge=0)
     """Most policy versions between sampling and learning; 0 samples and learns in turns. Above it,
     a run no longer repeats itself bit for bit: which groups are ready is a matter of time."""
+    publish_every: int = Field(default=1, ge=1)
+    """Optimizer steps between the versions that are sampled from. Groups of different versions are
+    decoded apart: where tools are slow many versions are under way, each with a few rows, and fewer
+    versions make larger batches."""
+
+    @model_validator(mode="after")
+    def _versions_live_until_the_next(self) -> Self:
+        if self.publish_every > max(1, self.max_staleness):
+            raise ValueError(
+                f"training.asynchronous.publish_every={self.publish_every} samples from versions "
+                f"that are older than max_staleness={self.max_staleness} lets in; lower the one, "
+                "or raise the other"
+            )
+        return self
 
 
 class TrainingConfig(Section):

@@ -187,6 +187,13 @@ def test_a_value_where_a_section_belongs_is_named(write):
         ),
         (["training.replay.perplexity_window=[1.05, 2]"], "from a buffer that holds nothing"),
         (
+            [
+                "training.asynchronous.max_staleness=2",
+                "training.asynchronous.publish_every=3",
+            ],
+            "older than max_staleness=2 lets in",
+        ),
+        (
             ["training.algorithm.preset=opo", "training.asynchronous.max_staleness=2"],
             "takes every trajectory for one of today's policy",
         ),

@@ -81,6 +81,14 @@ def test_groups_are_ordered_ahead_as_far_as_the_bound_allows(max_staleness):
     assert len(worker.orders) == max_staleness * 3
 
 
+def test_under_an_older_version_fewer_groups_are_ordered_ahead():
+    worker = ScriptedWorker()
+    sampler = _sampler(worker, max_staleness=3)
+    for step in range(3):
+        sampler.sample(step, groups=3)
+    assert len(worker.orders) == 3  # of version 0, for step 3 alone
+
+
 def test_no_task_is_under_way_twice():
     worker = ScriptedWorker()
     sampler = _sampler(worker, max_staleness=3)
@@ -281,6 +289,24 @@ def test_a_lane_plays_whole_groups_with_the_weights_that_were_published(started)
     greedy = expected.roll_out([TASKS[3]], samples=1, temperature=0.0, seed=0)[0]
     assert played.baseline == greedy.total_reward
     assert cloned_weights(policy.model).keys() == policy.model.state_dict().keys()
+
+
+def test_the_worker_gets_the_first_weights_and_those_of_some_versions_after():
+    given = []
+    worker = SimpleNamespace(version=None)
+
+    def publish(version, _):
+        worker.version = version
+        given.append(version)
+
+    worker.publish = publish
+    policy, dev_roller = tiny_policy(), SimpleNamespace(policy_version=-1)
+    local = MemoryPublisher(policy.model, policy, [dev_roller])
+    publisher = WorkerPublisher(local, policy, worker, every=3)
+    for version in range(4, 11):
+        publisher.publish(version)
+        assert dev_roller.policy_version == version
+    assert given == [4, 6, 9]
 
 
 def test_a_screened_lane_plays_the_rest_only_where_some_succeed(started):

@@ -85,11 +85,13 @@ class AsynchronousSampler:
     def _order_ahead(self, step: int, groups: int, *, missing: int) -> None:
         """Keep as many groups under way as this step misses and the bound allows for later ones.
 
-        What is ordered now is played under version `step` and learned from by `max_staleness` steps
-        later, if about as many are let in as were so far.
+        What is ordered now is learned from by `max_staleness` steps after the version that it is
+        played under, if about as many are let in as were so far.
         """
         let_in = self._admitted / self._taken if self._taken else self._first_guess
-        ahead = self._config.asynchronous.max_staleness * groups + missing
+        age = step - (step if self._worker.version is None else self._worker.version)
+        later = max(0, self._config.asynchronous.max_staleness - age)
+        ahead = later * groups + missing
         more = math.ceil(ahead / max(let_in, LEAST_PASSED)) - len(self._ordered)
         if more <= 0:
             return

@@ -59,15 +59,20 @@ class MemoryPublisher:
 class WorkerPublisher:
     """For a worker that samples beside the learner, and rollers in the learner's thread."""
 
-    def __init__(self, local: MemoryPublisher, policy: Policy, worker: RolloutWorker) -> None:
+    def __init__(
+        self, local: MemoryPublisher, policy: Policy, worker: RolloutWorker, *, every: int = 1
+    ) -> None:
+        """The worker gets the first weights, and those of every `every`-th version."""
         self._local = local
         self._policy = policy
         self._worker = worker
+        self._every = every
 
     def publish(self, version: int) -> None:
         """See `Publisher`; the worker gets a copy, which later updates do not touch."""
         self._local.publish(version)
-        self._worker.publish(version, cloned_weights(self._policy.model))
+        if self._worker.version is None or version % self._every == 0:
+            self._worker.publish(version, cloned_weights(self._policy.model))
 
 
 class DirectoryPublisher:

@@ -37,6 +37,8 @@ class RolloutWorker:
         """
         self._make_lane = make_lane
         self._threads = self._former_threads = threads
+        self.version: int | None = None
+        """That groups which are ordered now are played under; None before the first weights."""
         self._lanes: list[Lane] = []
         self._current: Lane | None = None
         self._playing: set[asyncio.Task[None]] = set()
@@ -58,6 +60,7 @@ class RolloutWorker:
 
     def publish(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """Play groups that begin from now on under `weights`, which nobody changes any more."""
+        self.version = version
         self._send(_Weights(version, weights))
 
     def order(self, order: Order) -> None:

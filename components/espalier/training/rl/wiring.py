@@ -223,7 +223,7 @@ def _beside_the_learner(ground: Ground) -> _Sampling:
         worker, ground.pool, config, seed=profile.seed, screening=screening
     )
     worker.start()
-    publisher = WorkerPublisher(local, policy, worker)
+    publisher = WorkerPublisher(local, policy, worker, every=config.asynchronous.publish_every)
     return _Sampling(FirstSampler(sampler, processes), publisher, dev_roller, rollers, trying)
 
 
