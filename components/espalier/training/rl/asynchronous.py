@@ -86,12 +86,13 @@ class AsynchronousSampler:
         """Keep as many groups under way as this step misses and the bound allows for later ones.
 
         What is ordered now is learned from by `max_staleness` steps after the version that it is
-        played under, if about as many are let in as were so far.
+        played under, if about as many are let in as were so far. A quarter of that time is kept in
+        reserve: what comes later than expected would be dropped.
         """
         let_in = self._admitted / self._taken if self._taken else self._first_guess
         age = step - (step if self._worker.version is None else self._worker.version)
         later = max(0, self._config.asynchronous.max_staleness - age)
-        ahead = later * groups + missing
+        ahead = (later - later // 4) * groups + missing
         more = math.ceil(ahead / max(let_in, LEAST_PASSED)) - len(self._ordered)
         if more <= 0:
             return
