@@ -1,7 +1,7 @@
 """How long does the learner wait where tools are slow, in turns and beside it?
 
-    python -m tests.benchmarks.slow_tools --run runs/demo --steps 50 --bounds 0 8 \\
-        --publish-every 4 --set curriculum.screening_rollouts=0 rollout.max_rows=2048
+    python -m tests.benchmarks.slow_tools --run runs/demo --steps 60 --bounds 0 8 \\
+        --publish-every 4 --set curriculum.screening_rollouts=0 rollout.max_rows=512
 
 Starts from the warm policy and the curriculum of a finished run. Every search takes 0.01 to 2 s,
 drawn evenly by its query. For each staleness bound (0 samples and learns in turns): the share of

@@ -81,6 +81,12 @@ def test_groups_are_ordered_ahead_as_far_as_the_bound_allows(max_staleness):
     assert len(worker.orders) == max_staleness * 3
 
 
+def test_a_quarter_of_a_long_bound_is_kept_in_reserve():
+    worker = ScriptedWorker()
+    _sampler(worker, max_staleness=8).sample(0, groups=3)
+    assert len(worker.orders) == 6 * 3
+
+
 def test_under_an_older_version_fewer_groups_are_ordered_ahead():
     worker = ScriptedWorker()
     sampler = _sampler(worker, max_staleness=3)
