@@ -47,8 +47,8 @@ class ScriptedPoser:
         return Posed(tasks, {"not_unique": 1})
 
 
-def tried(tasks, seed):
-    del seed
+def tried(tasks, step):
+    del step
     return [Trial(task, 4, RATES[task.task_id.split("-")[1]]) for task in tasks]
 
 
@@ -103,8 +103,8 @@ def test_the_outcome_of_the_trial_decides_on_the_band_at_once():
 
 
 def test_a_task_whose_environment_was_lost_is_refused_by_that_name():
-    def lost(tasks, seed):
-        return [trial._replace(attempts=0) for trial in tried(tasks, seed)]
+    def lost(tasks, step):
+        return [trial._replace(attempts=0) for trial in tried(tasks, step)]
 
     played, pool = self_play(lost)
     phase = played.end_phase(1)

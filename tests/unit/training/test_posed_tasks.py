@@ -162,7 +162,7 @@ def test_the_value_before_the_first_action_depends_on_the_question_alone(warm):
             values_B[start : start + 3], values_B[start].expand(3), atol=1e-5, rtol=1e-5
         )
     assert len({round(value, 4) for value in values_B[::3].tolist()}) == len(FACTS)
-    trials = Trials(roller, layout, critic, samples=3, temperature=1.0)(TASKS, 1)
+    trials = Trials(roller, layout, critic, PROFILE.training, samples=3, seed=1)(TASKS, 1)
     assert [trial.value for trial in trials] == pytest.approx(values_B[::3].tolist(), abs=1e-5)
 
 
@@ -189,7 +189,8 @@ class LosingRoller:
 
 def test_lost_attempts_say_nothing_of_a_task(warm):
     _, critic, layout = critic_of(warm, with_self_play(value="critic"))
-    trials = Trials(LosingRoller(), layout, critic, samples=3, temperature=1.0)(TASKS[:2], 1)
+    asked = Trials(LosingRoller(), layout, critic, PROFILE.training, samples=3, seed=1)
+    trials = asked(TASKS[:2], 1)
     assert [(trial.task, trial.attempts, trial.successes) for trial in trials] == [
         (TASKS[0], 2, 1),
         (TASKS[1], 2, 1),
@@ -230,3 +231,21 @@ def test_the_other_processes_get_what_the_first_one_posed():
 def test_a_run_that_is_given_nobody_to_pose_tasks_refuses_self_play(tmp_path):
     with pytest.raises(EspalierError, match=r'self_play\.name = "webrl" needs somebody'):
         no_poser(with_self_play(), tmp_path, tmp_path)
+
+
+def test_attempts_are_drawn_at_the_temperature_of_the_step_that_follows():
+    class Listening:
+        def roll_out(self, tasks, *, samples, temperature, seed):
+            self.heard = (temperature, seed)
+            return [make_trajectory(task, 1) for task in tasks for _ in range(samples)]
+
+    values = PROFILE.model_dump()
+    values["training"]["temperature_schedule"] = {"shape": "linear", "final": 0.5}
+    config, roller = Profile.model_validate(values).training, Listening()
+    trials = Trials(roller, None, None, config, samples=2, seed=1)
+    first = trials(TASKS[:1], 0) and roller.heard
+    last = trials(TASKS[:1], config.steps - 1) and roller.heard
+    assert (first[0], last[0]) == (1.0, 0.5)
+    assert first[1] != last[1]
+    assert trials(TASKS[:1], 0) == [(TASKS[0], 2, 2, pytest.approx(math.nan, nan_ok=True))]
+    assert roller.heard == first

@@ -5,7 +5,6 @@ a phase of training -> what it failed -> posed -> tried -> kept -> the pool of t
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -123,8 +122,7 @@ class SelfPlay:
         self, tasks: Sequence[Task], step: int, refused: Counter[str], rewards: list[float]
     ) -> list[Task]:
         """Those that stand the trial, with its outcome in the pool."""
-        seed = random.Random(f"tried:{self._seed}:{step}").getrandbits(48)
-        trials = self._try(tasks, seed) if tasks else []
+        trials = self._try(tasks, step) if tasks else []
         heard = [trial for trial in trials if trial.attempts]
         if len(heard) < len(trials):
             refused["environment_lost"] += len(trials) - len(heard)

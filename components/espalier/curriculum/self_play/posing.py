@@ -62,7 +62,7 @@ class Trial(NamedTuple):
 
 
 TriesTasks = Callable[[Sequence[Task], int], list[Trial]]
-"""One trial a task, in their order; the second argument seeds the draw."""
+"""One trial a task, in their order, by the policy after so many optimizer steps."""
 
 
 def weight_of(rewards: Sequence[float]) -> float:

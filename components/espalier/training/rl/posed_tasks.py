@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -10,7 +11,7 @@ from typing import Protocol
 from torch import Tensor
 
 from espalier.artifacts import EspalierError
-from espalier.config import NoSelfPlayConfig, Profile, WebRLConfig
+from espalier.config import NoSelfPlayConfig, Profile, TrainingConfig, WebRLConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play.phases import SelfPlay
 from espalier.curriculum.self_play.posing import Order, Posed, PosesTasks, Trial
@@ -89,8 +90,9 @@ def self_play_with(
         roller,
         layout,
         models.critic if asks_critic else None,
+        profile.training,
         samples=config.rollouts_per_task,
-        temperature=profile.training.temperature,
+        seed=profile.seed,
     )
     return SelfPlay(config, poser, pool, trials, seed=profile.seed)
 
@@ -117,9 +119,10 @@ class Trials:
         roller: RollsOut,
         layout: Layout,
         critic: Critic | None,
+        config: TrainingConfig,
         *,
         samples: int,
-        temperature: float,
+        seed: int,
     ) -> None:
         """Wire the trials of a run.
 
@@ -127,19 +130,24 @@ class Trials:
             roller: of all processes, over the documents that training searches.
             layout: how the critic reads trajectories.
             critic: None where nobody asks it.
+            config: says at which temperature the next step samples, and so do the attempts.
             samples: attempts at each task.
-            temperature: of the attempts, as in training.
+            seed: of the run.
         """
         self._roller = roller
         self._layout = layout
         self._critic = critic
+        self._config = config
         self._samples = samples
-        self._temperature = temperature
+        self._seed = seed
 
-    def __call__(self, tasks: Sequence[Task], seed: int) -> list[Trial]:
+    def __call__(self, tasks: Sequence[Task], step: int) -> list[Trial]:
         """See `TriesTasks`."""
         played = self._roller.roll_out(
-            tasks, samples=self._samples, temperature=self._temperature, seed=seed
+            tasks,
+            samples=self._samples,
+            temperature=self._config.temperature_at(step),
+            seed=random.Random(f"tried:{self._seed}:{step}").getrandbits(48),
         )
         starts = range(0, len(played), self._samples)
         attempts = [played[start : start + self._samples] for start in starts]
