@@ -1,0 +1,150 @@
+"""Training with self-play on real artifacts: what is posed is proven, apart, and resumed alike."""
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from espalier.artifacts import NullTracker
+from espalier.config import load_profile
+from espalier.orchestration.chain import CHAIN
+from espalier.orchestration.in_process import ChainRun
+from espalier.orchestration.run_state import RunState
+from espalier.steps import training
+from espalier.tasks import read_tasks
+from tests.benchmarks.brute_force import Store, answers, faults, parsed
+
+SMOKE = Path(__file__).parents[2] / "pipelines" / "profiles" / "smoke.toml"
+SMALLER = (
+    "synthesis.train_tasks=120",
+    "synthesis.dev_tasks=20",
+    "synthesis.heldout_tasks=60",
+    "synthesis.trajectories=20",
+    "policy.prestage.steps=4",
+    "policy.prestage.tokens_per_step=512",
+    "warm_start.steps=4",
+    "warm_start.trajectories_per_step=4",
+    "warm_start.evaluate_every=4",
+    "warm_start.dev_questions=4",
+    "curriculum.candidates=4",
+    "curriculum.screening_rollouts=0",
+    "training.dev_questions=4",
+)
+"""The policy learns next to nothing, and so fails: what self-play needs."""
+POSING = ("curriculum.refresh_every=1", "self_play.posed_tasks=6", "self_play.rollouts_per_task=2")
+ANY_VALUE = "self_play.value_band=[0.0, 1.0]"
+
+
+def profile_with(*overrides):
+    return load_profile(SMOKE, [*SMALLER, *overrides])
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory):
+    """Everything that training reads; self-play changes none of it."""
+    run_dir = tmp_path_factory.mktemp("run")
+
+    @contextmanager
+    def silent(_):
+        yield NullTracker()
+
+    runner = ChainRun(
+        profile=profile_with(),
+        run_dir=run_dir,
+        state=RunState.load(run_dir),
+        stage_tracker=silent,
+        say=lambda _: None,
+    )
+    names = [link.name for link in CHAIN]
+    runner.execute(CHAIN[: names.index("train")])
+    return training.Inputs(
+        **{name: run_dir / name for name in ("knowledge", "accepted", "curriculum", "warm_policy")}
+    )
+
+
+class Killed(Exception):
+    """Stands for a kill: what is in memory is gone."""
+
+
+class Killing(NullTracker):
+    """Ends a run when it has said so many steps."""
+
+    def __init__(self, steps):
+        self._left = steps
+        self.notes = []
+
+    def note(self, line):
+        self.notes.append(line)
+
+    def metrics(self, values, *, step=None):
+        self._left -= step is not None
+        if not self._left:
+            raise Killed
+
+
+@pytest.fixture(scope="module")
+def evolved(artifacts, tmp_path_factory):
+    out = tmp_path_factory.mktemp("evolved") / "trained"
+    listener = Killing(99)
+    profile = profile_with('self_play.name="webrl"', ANY_VALUE, *POSING)
+    manifest = training.run(profile, artifacts, out, listener)
+    return profile, out, manifest, listener.notes
+
+
+def test_posed_tasks_are_proven_by_another_evaluator_and_apart_from_heldout(artifacts, evolved):
+    _, out, manifest, notes = evolved
+    tasks = read_tasks(out / "posed" / "tasks.jsonl")
+    phases = json.loads((out / "posed" / "phases.json").read_text())
+    assert [phase["step"] for phase in phases] == [1, 2, 3]
+    assert all(p["posed"] == p["kept"] + sum(p["refused"].values()) for p in phases)
+    assert manifest.rows["posed_tasks"] == len(tasks) == sum(phase["kept"] for phase in phases) > 0
+    assert [line.split(":")[0] for line in notes] == ["step 1", "step 2", "step 3"]
+    store = Store(
+        (row["subject"], row["relation"], row["object"])
+        for row in pq.read_table(artifacts.knowledge / "triples.parquet").to_pylist()
+    )
+    entities = pq.read_table(artifacts.knowledge / "entities.parquet").to_pylist()
+    names = {row["entity_id"]: row["name"] for row in entities}
+    for task in tasks:
+        [answer] = answers(parsed(task.metadata.query), store)
+        assert task.verifier.gold == (names[answer],)
+        assert faults(parsed(task.metadata.query), store) == []
+    heldout = read_tasks(artifacts.accepted / "tasks" / "heldout.jsonl")
+    assert not {t.metadata.query for t in tasks} & {t.metadata.query for t in heldout}
+    own = {row["name"] for row in entities if row["split"] == "heldout"}
+    shown = {row["name"] for row in entities if row["split"] in ("train", "hub")}
+    assert not (own - shown) & {name for task in tasks for name in task.metadata.entities}
+
+
+def test_a_killed_training_with_self_play_ends_with_the_same_content(artifacts, evolved, tmp_path):
+    profile, _, unbroken, _ = evolved
+    with pytest.raises(Killed):
+        training.run(profile, artifacts, tmp_path / "trained", Killing(3))
+    resumed = training.run(profile, artifacts, tmp_path / "trained", NullTracker())
+    assert resumed.content == unbroken.content
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ['self_play.name="r_zero"'],
+        ['self_play.name="webrl"', ANY_VALUE, "training.asynchronous.max_staleness=1"],
+        [
+            'self_play.name="webrl"', 'self_play.value="critic"',
+            'training.algorithm.preset="ppo"', "training.algorithm.filters=[]",
+        ],
+    ],
+    ids=["r_zero", "beside the learner", "critic"],
+)  # fmt: skip
+def test_every_way_of_self_play_trains_to_the_end(artifacts, tmp_path, overrides):
+    overrides = [*overrides, *POSING]
+    training.run(profile_with(*overrides), artifacts, tmp_path / "trained", NullTracker())
+    phases = json.loads((tmp_path / "trained" / "posed" / "phases.json").read_text())
+    assert len(phases) == 3
+
+
+def test_without_self_play_nothing_is_posed(artifacts, tmp_path):
+    training.run(profile_with(), artifacts, tmp_path / "trained", NullTracker())
+    assert not (tmp_path / "trained" / "posed").exists()
