@@ -29,7 +29,7 @@ def length_chart(material: Material | None) -> Chart | None:
         for place, (shown, found) in enumerate(bins.items())
     )
     columns = ["rows_of", "length", "width", "rows"]
-    return Chart(figures, downloadable(table[columns], "data_lengths.csv"))
+    return Chart(figures, downloadable(table.reindex(columns=columns), "data_lengths.csv"))
 
 
 def length_bins(lengths: Sequence[int]) -> pd.DataFrame:
