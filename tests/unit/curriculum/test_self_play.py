@@ -42,7 +42,7 @@ class ScriptedPoser:
     def pose(self, order):
         self.orders.append(order)
         rng = random.Random(order.seed)
-        kinds = [rng.choice(list(RATES)) for _ in range(order.count)]
+        kinds = [rng.choice(list(RATES)) for _ in range(order.num_tasks)]
         tasks = [_task(f"-{kind}-{order.seed}-{number}") for number, kind in enumerate(kinds)]
         return Posed(tasks, {"not_unique": 1})
 

@@ -66,7 +66,7 @@ class AgainPoser:
         ids = {task.task_id for task in order.known}
         posed = [make_task(name, number) for number in range(1, 9) for name in names]
         fresh = [task for task in posed if task.task_id not in ids]
-        return Posed(fresh[: order.count], {"asked_before": len(posed) - len(fresh)})
+        return Posed(fresh[: order.num_tasks], {"asked_before": len(posed) - len(fresh)})
 
 
 class Listener(InterruptingTracker):

@@ -96,7 +96,7 @@ class SelfPlay:
         failed = [task_id for task_id in self._failed if task_id not in self._solved]
         self._failed, self._solved = {}, set()
         order = Order(
-            count=self._config.posed_tasks,
+            num_tasks=self._config.posed_tasks,
             failed=[self._pool.task(task_id) for task_id in failed],
             known=self._pool.tasks,
             seed=f"posed:{self._seed}:{step}",

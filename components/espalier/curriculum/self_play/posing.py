@@ -22,7 +22,7 @@ class Posed(NamedTuple):
 class Order(NamedTuple):
     """What a phase asks for."""
 
-    count: int
+    num_tasks: int
     failed: Sequence[Task]
     """Tasks that the policy of the last phase tried and never solved."""
     known: Sequence[Task]
@@ -37,7 +37,7 @@ class PosesTasks(Protocol):
     """Poses tasks of the training split."""
 
     def pose(self, order: Order) -> Posed:
-        """At most `order.count` tasks that are none of `order.known`.
+        """At most `order.num_tasks` tasks that are none of `order.known`.
 
         Raises:
             EspalierError: nothing can be posed any more (a server is away, a budget spent).

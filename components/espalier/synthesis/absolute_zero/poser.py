@@ -71,7 +71,9 @@ class ChainDrafts:
     """Programs that are chains of operations, those of a kind more often that earned more."""
 
     def __init__(self, asked: Sequence[Asked]) -> None:
-        self._kinds = [(one, steps) for one in asked for steps in range(1, MAX_STEPS + 1)]
+        self._kinds: list[tuple[Asked, int]] = [
+            (one, steps) for one in asked for steps in range(1, MAX_STEPS + 1)
+        ]
 
     def __call__(self, order: Order) -> list[Draft | str]:
         """See `Drafts`."""
@@ -79,7 +81,7 @@ class ChainDrafts:
         weights = _weights(order, self._kinds)
         sources: dict[tuple[Asked, int], Iterator[Proposal]] = {}
         found: list[Draft | str] = []
-        for _ in range(_PROPOSALS_PER_TASK * order.count):
+        for _ in range(_PROPOSALS_PER_TASK * order.num_tasks):
             asked, steps = kind = rng.choices(self._kinds, weights)[0]
             if kind not in sources:
                 draw = random.Random(rng.getrandbits(48))
@@ -106,7 +108,7 @@ def posed_from(drafts: Sequence[Draft | str], results: Sequence[Found], order: O
     asked_before = {task.metadata.query for task in order.known}
     tasks: list[Task] = []
     for draft, cases in zip(drafts, results, strict=True):
-        if len(tasks) == order.count:
+        if len(tasks) == order.num_tasks:
             break
         found = _task(draft, cases)
         if isinstance(found, str):

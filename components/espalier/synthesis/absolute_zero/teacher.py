@@ -93,7 +93,7 @@ class TeacherDrafts:
 def _requests(order: Order) -> Iterator[Request[ProposedPrograms]]:
     rng = random.Random(order.seed)
     posed = [task for task in order.known if task.verifier.kind == "execution"]
-    for number in range(-(-order.count // _PROPOSALS)):
+    for number in range(-(-order.num_tasks // _PROPOSALS)):
         shown: list[Task] = rng.sample(posed, min(_REFERENCES, len(posed)))
         references = tuple(task.question for task in shown)
         yield Request(

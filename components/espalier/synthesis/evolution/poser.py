@@ -56,7 +56,7 @@ class GraphPoser:
         """Queries after where they begin, or why there is none after one of them."""
         rng = random.Random(order.seed)
         sources: dict[Pattern, Iterator[Query]] = {}
-        draws = order.count * _DRAWS_PER_TASK
+        draws = order.num_tasks * _DRAWS_PER_TASK
         for signature in islice(self._beginnings(order, rng), draws):
             pattern = self._patterns.of(signature)
             if pattern is None:
@@ -90,6 +90,6 @@ def proven_of(proposals: Iterable[Query | str], order: Order, prover: Prover) ->
             continue
         asked.add(found.metadata.query)
         tasks.append(found)
-        if len(tasks) == order.count:
+        if len(tasks) == order.num_tasks:
             break
     return Posed(tasks, refused)

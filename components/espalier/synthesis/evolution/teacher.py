@@ -107,7 +107,7 @@ class TeacherPoser:
 
     def _requests(self, order: Order) -> Iterator[Request[ProposedQuestions]]:
         rng = random.Random(order.seed)
-        for number in range(-(-order.count // _PROPOSALS)):
+        for number in range(-(-order.num_tasks // _PROPOSALS)):
             shown = rng.sample(list(order.failed), min(_PROPOSALS, len(order.failed)))
             yield Request(
                 call="propose_questions",
