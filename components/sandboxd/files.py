@@ -1,7 +1,8 @@
 """Files of the workspace for the client: walked name by name, so that no link leads elsewhere.
 
-A job may swap a folder for a link at any moment. Every step therefore opens the next name below the
-folder held open, without following links; the path is never looked up as a whole.
+A job may swap a folder for a link at any moment. Every step therefore holds the next name below
+the folder held before, whatever it is, and goes on only if that is a folder; the path is never
+looked up as a whole. O_DIRECTORY would not do: with it gVisor follows links despite O_NOFOLLOW.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import BinaryIO
 from sandboxd.wire import MAX_FILE_BYTES, RequestError
 
 _CHUNK_BYTES = 256 * 1024
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+"""A name itself, not what it stands for: of a link the link, of a pipe not its other end."""
 _STATUS = {
     errno.ENOENT: 404,
     errno.EEXIST: 409,
@@ -103,18 +105,26 @@ async def chunks(file: BinaryIO) -> AsyncIterator[bytes]:
 
 @contextlib.contextmanager
 def _folder(workspace: Path, names: list[str], *, make: bool) -> Iterator[int]:
-    held = os.open(workspace, _FOLDER)
+    held = os.open(workspace, _HELD)
     try:
         for name in names:
             if make:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, 0o755, dir_fd=held)
-            below = os.open(name, _FOLDER, dir_fd=held)
+            below = os.open(name, _HELD, dir_fd=held)
             os.close(held)
             held = below
+            _check_folder(held)
         yield held
     finally:
         os.close(held)
+
+
+def _check_folder(held: int) -> None:
+    mode = os.fstat(held).st_mode
+    if not stat.S_ISDIR(mode):
+        number = errno.ELOOP if stat.S_ISLNK(mode) else errno.ENOTDIR
+        raise OSError(number, os.strerror(number))
 
 
 @contextlib.contextmanager
