@@ -136,7 +136,7 @@ def test_without_the_token_only_health_and_metrics_are_told(run, sandbox, header
         ]  # fmt: skip
         said = []
         for method, path in requests:
-            request = httpx2.Request(method, f"http://sandbox{path}", headers=header)
+            request = httpx2.Request(method, sandbox._http.base_url.join(path), headers=header)
             response = await inside.handle_async_request(request)
             await response.aread()
             said.append(response.status_code)
