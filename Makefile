@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_RUN ?= runs/demo
 
-.PHONY: help install demo test check format wheel pins clean
+.PHONY: help install demo test test-cluster check format wheel pins clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -25,6 +25,10 @@ demo: install        ## the main job on the embedded default: knowledge in, regi
 test: install        ## unit and integration tests: no root, no cluster, no GPU
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/integration/sandbox
 	$(BIN)/python -m pytest tests/integration/sandbox
+
+test-cluster: install ## tests on a real Kubernetes: on that of KUBECONFIG, else on one built here (root)
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'
+	$(BIN)/python -m tests.cluster test $(TEST_CLUSTER_FLAGS)
 
 check: install       ## format, lint, types, import rules, spelling, shape of the code
 	$(BIN)/ruff format --check .

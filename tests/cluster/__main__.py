@@ -1,0 +1,192 @@
+"""One cluster on this machine, by hand or for the tests.
+
+    python -m tests.cluster test
+    python -m tests.cluster up
+    python -m tests.cluster chain --profile smoke
+    python -m tests.cluster faults --seed 0
+    python -m tests.cluster run pytest tests/cluster
+    python -m tests.cluster down
+
+`run` starts a command in the cluster's network, with KUBECONFIG set and our kubectl on PATH.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+from tests.cluster import building, cluster, network, prerequisites, processes
+from tests.cluster.places import ClusterError, places
+
+SUITES = (
+    ("tests/cluster",),
+    ("tests/unit/storage/test_places.py", "-k", "minio"),
+    ("tests/integration/sandbox", "-k", "pods"),
+)
+"""What needs a cluster, or shows more on one; a pytest each, since their fixtures differ."""
+
+
+def main():
+    options = _options()
+    try:
+        return _COMMANDS[options.command](options)
+    except ClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _build(options):
+    if options.install:
+        prerequisites.install()
+    prerequisites.check()
+    cluster.build(places(), _say)
+    return 0
+
+
+def _up(options):
+    if options.install:
+        prerequisites.install()
+    started = time.monotonic()
+    cluster.up(places(), _say)
+    _say("up", time.monotonic() - started)
+    print(f"KUBECONFIG={places().kubeconfig} (inside: python -m tests.cluster run ...)")
+    return 0
+
+
+def _down(_):
+    started = time.monotonic()
+    cluster.down(places())
+    _say("down", time.monotonic() - started)
+    return 0
+
+
+def _status(_):
+    here = places()
+    for name in processes.running(here):
+        print(f"{name:20} {processes.pid_of(here, name)}")
+    left = [] if cluster.is_up(here) else cluster.left_over(here)
+    print("up" if cluster.is_up(here) else f"down{''.join(f', left: {item}' for item in left)}")
+    return 0 if cluster.is_up(here) else 3
+
+
+def _run(options):
+    here = _running_cluster()
+    command = network.inside(*options.words)
+    os.execvpe(command[0], command, cluster.environment(here))
+
+
+def _chain(options):
+    from tests.cluster.chain import SANDBOXES_IN_PODS, run_chain
+
+    here = _running_cluster()
+    programs = SANDBOXES_IN_PODS if options.profile.startswith("arithmetic") else ()
+    print("seconds after the first Job   created  started    ended")
+    run_id, _times = run_chain(
+        here, _say_stage, profile=options.profile, overrides=(*programs, *options.set)
+    )
+    print(f"run {run_id}")
+    return 0
+
+
+def _faults(options):
+    from tests.cluster.faults import run_with_faults
+
+    here = _running_cluster()
+    if not network.is_entered():  # artifacts are read from the cluster's own S3
+        again = network.inside(sys.executable, "-m", "tests.cluster", *sys.argv[1:])
+        os.execvpe(again[0], again, cluster.environment(here))
+    outcome = run_with_faults(here, lambda line: print(line, flush=True), seed=options.seed)
+    print(json.dumps({"benchmark": "faults", **outcome._asdict(), "is_well": outcome.is_well}))
+    return 0 if outcome.is_well else 1
+
+
+def _running_cluster():
+    here = places()
+    if not cluster.is_up(here):
+        raise ClusterError("no cluster runs; `python -m tests.cluster up` starts one")
+    return here
+
+
+def _say_stage(times):
+    print(
+        f"{times.stage:28} {times.created:8.0f} {times.started:8.0f} {times.ended:8.0f}", flush=True
+    )
+
+
+def _test(options):
+    """Start a cluster, run what needs one, end it; on the user's own, only what is in between."""
+    if "KUBECONFIG" in os.environ:
+        return _pytest(options, lambda command: command, os.environ)
+    try:
+        prerequisites.install()
+        prerequisites.check()
+        building.check_reachable(places().programs)
+    except ClusterError as error:
+        if not options.if_possible:
+            raise
+        print(f"skipped: the tests on a cluster cannot run here: {error}")
+        return 0
+    cluster.up(places(), _say)
+    started = time.monotonic()
+    try:
+        return _pytest(
+            options, lambda command: network.inside(*command), cluster.environment(places())
+        )
+    finally:
+        _say("tests", time.monotonic() - started)
+        _down(options)
+
+
+def _pytest(options, entering, environment):
+    """The worst exit status of the suites, or of the one that was asked for."""
+    suites = [options.words] if options.words else SUITES
+    commands = [entering([sys.executable, "-m", "pytest", *suite]) for suite in suites]
+    return max(subprocess.run(one, env=environment, check=False).returncode for one in commands)
+
+
+def _say(what, seconds):
+    print(f"{what:28} {seconds:7.1f} s", flush=True)
+
+
+def _options():
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.cluster",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in _COMMANDS:
+        command = commands.add_parser(name)
+        if name in ("build", "up"):
+            command.add_argument(
+                "--install", action="store_true", help="install missing Debian packages first"
+            )
+        if name == "test":
+            command.add_argument(
+                "--if-possible", action="store_true", help="succeed where no cluster can be had"
+            )
+        if name in ("run", "test"):
+            command.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
+        if name == "chain":
+            command.add_argument("--profile", default="smoke")
+            command.add_argument("--set", nargs="*", default=[], help="settings of the profile")
+        if name == "faults":
+            command.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+_COMMANDS = {
+    "build": _build,
+    "up": _up,
+    "status": _status,
+    "run": _run,
+    "chain": _chain,
+    "faults": _faults,
+    "test": _test,
+    "down": _down,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

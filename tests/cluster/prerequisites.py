@@ -1,0 +1,63 @@
+"""What the machine must have before a cluster can be built and started on it."""
+
+import os
+import platform
+import shutil
+import subprocess
+
+from tests.cluster.places import ClusterError
+
+PACKAGES = {
+    "etcd": "etcd-server",
+    "runc": "runc",
+    "nft": "nftables",
+    "ip": "iproute2",
+    "podman": "podman",
+    "debootstrap": "debootstrap",
+    "/usr/lib/cni/bridge": "containernetworking-plugins",
+}
+"""Program -> the Debian package that has it."""
+
+
+def check():
+    """Refuse a machine that lacks something, and say what."""
+    check_machine()
+    if shutil.which("go") is None:
+        raise ClusterError("no Go on PATH; the programs of the cluster are built from Go modules")
+    if absent := missing_packages():
+        raise ClusterError(f"not installed: apt-get install {' '.join(absent)}")
+
+
+def check_machine():
+    """Refuse one that no installation helps."""
+    if platform.system() != "Linux":
+        raise ClusterError(f"a cluster of containers needs Linux, and this is {platform.system()}")
+    if os.geteuid() != 0:
+        raise ClusterError(
+            "a cluster needs root (namespaces, mounts, cgroups); run it under sudo, or set "
+            "KUBECONFIG to run the functional tests on a cluster that you have"
+        )
+
+
+def missing_packages():
+    return sorted(package for program, package in PACKAGES.items() if not _is_there(program))
+
+
+def install():
+    """Install what Debian has of the missing; it is asked for, and it is done by root alone."""
+    if not (absent := missing_packages()):
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise ClusterError(f"not installed, and only root on Debian can: {' '.join(absent)}")
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    for command in (["update"], ["install", "--yes", "--no-install-recommends", *absent]):
+        done = subprocess.run(
+            ["apt-get", "-qq", *command], env=quiet, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise ClusterError(f"apt-get {' '.join(command)}: {done.stderr.strip()[-600:]}")
+
+
+def _is_there(program):
+    # Debian keeps some of them where an ordinary PATH does not look
+    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None

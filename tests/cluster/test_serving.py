@@ -1,0 +1,118 @@
+"""Promotion rolls the serving Deployment, and back, where kubelet and controllers are real."""
+
+import subprocess
+import time
+from contextlib import contextmanager
+
+import httpx2
+import pytest
+from kubernetes import client
+
+from espalier.artifacts import publishing
+from espalier.manifests.serving import DEPLOYMENT
+from espalier.policy.loading import save_policy
+from espalier.registry import TrackingTarget
+from espalier.registry.promotion import promote
+from tests.cluster import objects
+from tests.cluster.places import places
+from tests.unit.k8s.allowed_verbs import PIPELINE
+from tests.unit.registry import conftest as registry
+from tests.unit.tiny import tiny_policy
+
+MODEL = "espalier-search-agent"
+SERVERS_S, ROLL_S = 600, 900
+
+
+@contextmanager
+def forwarded(service, port):
+    """A service of the pipeline on loopback."""
+    ports = f"{port}:{port}"
+    command = ["kubectl", f"--namespace={PIPELINE}", "port-forward", f"svc/{service}", ports]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarding:
+        assert "Forwarding" in forwarding.stdout.readline()
+        try:
+            yield f"http://localhost:{port}"
+        finally:
+            forwarding.terminate()
+
+
+@pytest.fixture
+def bench(own_cluster, tmp_path, monkeypatch):
+    """Registers versions of the tiny policy in the cluster's own MLflow."""
+
+    def write(path, weights):
+        with publishing(path, registry._provenance("train")) as draft:
+            save_policy(tiny_policy(seed=len(weights)), draft.path / "policy")
+
+    monkeypatch.setattr(registry, "write_policy", write)
+    objects.wake(places(), "espalier-minio", "espalier-mlflow", timeout_s=SERVERS_S)
+    with forwarded("espalier-mlflow", 5000) as uri:
+        yield registry.Workbench(tmp_path, TrackingTarget(uri, "tests"), MODEL)
+
+
+@pytest.fixture
+def deployment(administrator):
+    api = client.AppsV1Api(administrator)
+
+    def read():
+        return api.read_namespaced_deployment(DEPLOYMENT, PIPELINE)
+
+    for name in (DEPLOYMENT, "espalier-serving-controller"):
+        api.patch_namespaced_deployment_scale(name, PIPELINE, {"spec": {"replicas": 1}})
+    # a version that cannot start is to be told from one that is slow within the test's time
+    deadline = {"spec": {"progressDeadlineSeconds": 240}}
+    api.patch_namespaced_deployment(DEPLOYMENT, PIPELINE, deadline)
+    yield read
+    for name in (DEPLOYMENT, "espalier-serving-controller"):
+        api.patch_namespaced_deployment_scale(name, PIPELINE, {"spec": {"replicas": 0}})
+
+
+def wait_for(holds, read):
+    end = time.monotonic() + ROLL_S
+    while not holds(read()):
+        assert time.monotonic() < end, read()
+        time.sleep(2)
+
+
+def version(found):
+    return (found.spec.template.metadata.annotations or {}).get("espalier.dev/model-version")
+
+
+def note(found, name):
+    return (found.metadata.annotations or {}).get(f"espalier.dev/{name}")
+
+
+def force(bench, number):
+    promote(bench.model, bench.gate(), version=number, force_reason="a test of the roll-out")
+
+
+@pytest.mark.slow
+def test_promotion_rolls_the_deployment_and_a_version_that_does_not_start_rolls_it_back(
+    bench, deployment
+):
+    first = bench.register(0.6)
+    force(bench, first)
+    wait_for(lambda found: note(found, "last-good") == first, deployment)
+    with forwarded(DEPLOYMENT, 8000) as url:
+        asked = {"model": MODEL, "prompt": [20, 21], "max_tokens": 4}
+        answer = httpx2.post(f"{url}/v1/completions", json=asked, timeout=60)
+        assert answer.json()["usage"]["completion_tokens"] == 4
+        listed = httpx2.get(f"{url}/v1/models", timeout=60).json()["data"]
+        assert listed[0]["version"] == first
+    second = bench.register(0.6)
+    bench.model.point("champion", bench.model.version(second))  # past the gate
+    time.sleep(30)
+    assert version(deployment()) == first
+    assert bench.model.version(second).tags["espalier.serving"] == "refused"
+    # files that are not those that were registered: the pods refuse them, and say so
+    bench.model.store(bench.model.version(second), _other_config(bench), "policy")
+    force(bench, second)
+    wait_for(lambda found: note(found, "failed") is not None, deployment)
+    wait_for(lambda found: version(found) == first, deployment)
+    assert "other bytes" in bench.model.version(second).tags["espalier.serving_reason"]
+
+
+def _other_config(bench):
+    path = bench.root / "config.json"
+    path.write_text("{}")
+    return path
