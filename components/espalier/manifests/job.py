@@ -30,8 +30,9 @@ POLICY_STAGES = frozenset(
     }
 )
 """Stages that compute on a policy: they get the GPUs."""
-EPISODE_STAGES = POLICY_STAGES - {"prepare_policy", "continue_pretraining"}
-"""Stages whose agent acts: they get sandboxes, and the inference server."""
+EPISODE_STAGES = POLICY_STAGES - {"prepare_policy", "continue_pretraining"} | {"synthesize"}
+"""Stages in which somebody acts, the policy or its teacher: they get sandboxes, and the inference
+server."""
 RAY_STAGE = "train"
 """The stage that a RayJob can take over; its own pod then is a CPU step that watches."""
 
