@@ -17,13 +17,15 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from sandboxd import interpreter, kernel
-from sandboxd.processes import own_data_bytes
+from sandboxd.processes import own_bytes
 from sandboxd.seccomp import job_filter
 
 _NOT_FOUND, _CANNOT_RUN = 127, 126
 """Exit statuses as shells have them."""
 _STREAMS = ("stdin", "stdout", "stderr")
 _CONTROL = 3
+FILES_BYTES = 64 * 2**20
+"""For files that a program maps, where they count: Python's are 17 MiB, with pandas 82."""
 _RUNNER_BYTES = 4 * 2**20
 """What a runner may still need, however little its program is given."""
 _MOST_DESCRIPTORS = 256
@@ -125,9 +127,7 @@ def _take(descriptors: Mapping[str, int]) -> bool:
 
 def _restrict(orders: Mapping[str, Any], protected: list[int]) -> None:
     limits = orders["limits"]
-    held = own_data_bytes()
-    more = limits["memory_bytes"] if orders["argv"] else limits["memory_bytes"] + held
-    _limit(resource.RLIMIT_DATA, max(more, held + _RUNNER_BYTES))
+    _limit_memory(limits["memory_bytes"], is_program=bool(orders["argv"]))
     _limit(resource.RLIMIT_FSIZE, limits["disk_bytes"])
     _limit(resource.RLIMIT_NOFILE, _MOST_DESCRIPTORS)
     _limit(resource.RLIMIT_CORE, 0)
@@ -138,6 +138,21 @@ def _restrict(orders: Mapping[str, Any], protected: list[int]) -> None:
         besides = len(orders["protect"]) + 1
         _limit(resource.RLIMIT_NPROC, limits["processes"] + besides)
     kernel.filter_calls(job_filter(os.uname().machine, protected))
+
+
+def _limit_memory(memory_bytes: int, *, is_program: bool) -> None:
+    """Python code may have so much beyond the interpreter; a program begins anew.
+
+    gVisor takes RLIMIT_DATA and does not keep it; its RLIMIT_AS counts files as well, and addresses
+    that are only kept free.
+    """
+    held = own_bytes("VmData")
+    data_bytes = max(memory_bytes + (0 if is_program else held), held + _RUNNER_BYTES)
+    _limit(resource.RLIMIT_DATA, data_bytes)
+    if kernel.can_map(data_bytes):
+        held = own_bytes("VmSize")
+        besides = FILES_BYTES if is_program else held
+        _limit(resource.RLIMIT_AS, max(memory_bytes + besides, held + _RUNNER_BYTES))
 
 
 def _limit(what: int, soft: int, *, hard: int | None = None) -> None:

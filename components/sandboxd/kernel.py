@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import mmap
 import os
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -64,6 +65,15 @@ def filter_calls(program: bytes) -> None:
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     held = _Program(len(program) // 8, program)
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(held))
+
+
+def can_map(size: int) -> bool:
+    """Whether this process may have so much memory more, as far as its limits are kept here."""
+    try:
+        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def sealed_file(name: str, content: bytes) -> int:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _STATUS_FIELDS = ("PPid", "Threads", "RssAnon", "RssShmem", "VmData", "VmRSS")
+_AFTER_NAME = "\nState:"
+"""gVisor does not escape a name, and a program chooses its own: all after it is the kernel's."""
 _KIB = 1024
 _ALL_USERS = "4294967295"
 """How many uid_map shows where there is no user namespace but the machine's."""
@@ -20,14 +22,12 @@ class Process:
 
     Attributes:
         held_bytes: memory without files: its own and what it shares by fork or on purpose.
-        data_bytes: what RLIMIT_DATA counts.
     """
 
     pid: int
     parent: int
     threads: int
     held_bytes: int
-    data_bytes: int
 
 
 def snapshot() -> dict[int, Process]:
@@ -54,10 +54,9 @@ def has_own_users() -> bool:
     return _ALL_USERS not in (_PROC / "self/uid_map").read_text(encoding="ascii").split()
 
 
-def own_data_bytes() -> int:
-    """What RLIMIT_DATA counts of this process."""
-    process = _process(os.getpid())
-    return process.data_bytes if process else 0
+def own_bytes(field: str) -> int:
+    """A size of this process: VmData is what RLIMIT_DATA counts, VmSize what RLIMIT_AS does."""
+    return _KIB * _number((_status("self") or {}).get(field, "0"))
 
 
 def proportional_bytes(process: Process) -> int:
@@ -76,14 +75,10 @@ def proportional_bytes(process: Process) -> int:
 
 
 def _process(pid: int) -> Process | None:
-    try:
-        text = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    named = _status(str(pid))
+    if named is None or named["State"].split()[0] in "ZX":
         return None
-    named = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    if named.get("State", "Z").split()[0] in "ZX":
-        return None
-    values = {name: int(named.get(name, "0").split()[0]) for name in _STATUS_FIELDS}
+    values = {name: _number(named.get(name, "0")) for name in _STATUS_FIELDS}
     held = values["RssAnon"] + values["RssShmem"]
     if "RssAnon" not in named:  # gVisor does not tell memory apart from files
         held = min(values["VmRSS"], values["VmData"])
@@ -92,5 +87,20 @@ def _process(pid: int) -> Process | None:
         parent=values["PPid"],
         threads=values["Threads"],
         held_bytes=_KIB * held,
-        data_bytes=_KIB * values["VmData"],
     )
+
+
+def _status(process: str) -> dict[str, str] | None:
+    try:
+        text = (_PROC / process / "status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    _, after_name, told = text.rpartition(_AFTER_NAME)
+    if not after_name:
+        return None
+    lines = f"State:{told}".splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def _number(told: str) -> int:
+    return int(told.split()[0])

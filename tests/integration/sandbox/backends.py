@@ -107,6 +107,13 @@ ON_THIS_MACHINE = ("local", "podman")
 """Those whose processes this machine's /proc shows."""
 
 
+def is_on_gvisor(backend: Backend) -> bool:
+    """Whether its sandboxes run on gVisor's kernel, of which the guarantees differ in part."""
+    return (
+        isinstance(backend, KubernetesBackend) and backend.settings.pods.runtime_class == "gvisor"
+    )
+
+
 async def first_that_works(candidates: list[Backend]) -> Backend:
     """The first of which a sandbox was had.
 

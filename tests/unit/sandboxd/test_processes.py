@@ -39,6 +39,21 @@ def test_memory_is_what_is_no_file_as_far_as_the_kernel_tells(
     assert found.held_bytes == 1024 * held_kb
 
 
+@pytest.mark.parametrize(
+    "name", ["\nRssAnon:\t0", "x\nVmRSS:\t0 kB", "\nState:\tZ", "a:b\nThreads"]
+)
+def test_a_name_says_nothing_of_its_process(monkeypatch, tmp_path, name):
+    (tmp_path / "7").mkdir()
+    text = _GVISOR.replace("python", name)
+    (tmp_path / "7" / "status").write_text(text, encoding="ascii")
+    monkeypatch.setattr(processes, "_PROC", tmp_path)
+    assert [process.held_bytes for process in processes.snapshot().values()] == [1024 * 25_000]
+
+
+def test_sizes_of_this_process_are_told():
+    assert 0 < processes.own_bytes("VmData") < processes.own_bytes("VmSize")
+
+
 def test_what_has_ended_is_no_process(monkeypatch, tmp_path):
     for pid, state in (("7", "Z (zombie)"), ("8", "X (dead)")):
         (tmp_path / pid).mkdir()
