@@ -31,7 +31,7 @@ from sandboxd.metrics import Metrics
 from sandboxd.processes import has_own_users
 from sandboxd.runs import Runs
 from sandboxd.seccomp import job_filter
-from sandboxd.watchdog import watch
+from sandboxd.watchdog import countable, watch
 from sandboxd.wire import Limits
 from sandboxd.workspace import Workspace
 
@@ -81,7 +81,7 @@ async def _serve(environment: Mapping[str, str], digest: str, limits: Limits) ->
     )
     if lifeline := environment.get("SANDBOXD_LIFELINE"):
         asyncio.get_running_loop().add_reader(_descriptor(lifeline), _stop, http)
-    watching = asyncio.create_task(watch(runs, limits, _in_memory([workspace, *writable])))
+    watching = asyncio.create_task(watch(runs, limits, countable([workspace, *writable])))
     await http.serve(sockets=[_listen(environment["SANDBOXD_LISTEN"])])
     watching.cancel()
 
@@ -101,13 +101,6 @@ def _descriptor(named: str) -> int:
 
 def _stop(http: uvicorn.Server) -> None:
     http.should_exit = True
-
-
-def _in_memory(folders: list[Path]) -> list[Path]:
-    """Those that are a tmpfs of their own, where the number of files can be counted."""
-    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
-    tmpfs = {line.split()[1] for line in mounts if line.split()[2] == "tmpfs"}
-    return [folder for folder in folders if str(folder) in tmpfs]
 
 
 if __name__ == "__main__":

@@ -69,6 +69,7 @@ class Runs:
         self._is_quiet = False
         self._counts_processes = counts_processes
         self.active: set[Run] = set()
+        self.began = asyncio.Event()
 
     async def start(self) -> None:
         """Start the spawners, and reap whatever ends: orphans come to process 1."""
@@ -90,6 +91,7 @@ class Runs:
         output = Output(request.limits.output_bytes, partial(self.kill, run))
         follow = self._session.call if request.session else self._follow
         run.readers += 1
+        self.began.set()
         self._keep(self._tell(run, request, follow(run, request, output), output))
         return output
 

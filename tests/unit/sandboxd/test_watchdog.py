@@ -1,5 +1,11 @@
 """Which runs are over their limits, from a picture of the processes."""
 
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sandboxd import watchdog
 from sandboxd.processes import Process
 from sandboxd.watchdog import offences
 from sandboxd.wire import Limits
@@ -12,13 +18,12 @@ class _Run:
     def __init__(self, runner_pid, memory_bytes=100 * MIB):
         self.runner_pid = runner_pid
         self.limits = Limits(memory_bytes=memory_bytes)
+        self.readers = 1
 
 
 def _processes(*rows):
     """(pid, parent, threads, MiB); numbers that no machine has, so that nothing else is read."""
-    return {
-        pid: Process(pid, parent, threads, held * MIB, 0) for pid, parent, threads, held in rows
-    }
+    return {pid: Process(pid, parent, threads, held * MIB) for pid, parent, threads, held in rows}
 
 
 RUNNER, OTHER = 2**30, 2**30 + 100
@@ -53,3 +58,48 @@ def test_threads_count_as_processes():
 
 def test_a_run_that_has_not_started_is_no_offence():
     assert offences([_Run(0)], _processes((5, 0, 99, 999)), LIMITS) == []
+
+
+class _Runs:
+    def __init__(self):
+        self.active = []
+        self.began = asyncio.Event()
+        self.killed = []
+
+    def kill(self, run, cause):
+        self.killed.append((run, cause))
+
+
+def test_a_run_is_looked_at_as_soon_as_it_begins(monkeypatch):
+    family = _processes((RUNNER + 1, RUNNER, 1, 200))
+    monkeypatch.setattr(watchdog, "snapshot", lambda: family)
+    run = _Run(RUNNER)
+
+    async def begin():
+        runs = _Runs()
+        watching = asyncio.create_task(watchdog.watch(runs, LIMITS, []))
+        await asyncio.sleep(0)  # the watch is in its longest pause now
+        runs.active.append(run)
+        runs.began.set()
+        async with asyncio.timeout(watchdog._IDLE_S / 2):
+            while not runs.killed:
+                await asyncio.sleep(0.001)
+        watching.cancel()
+        return runs.killed
+
+    assert (run, "memory") in asyncio.run(begin())
+
+
+@pytest.mark.parametrize(
+    ("kind", "files", "counts"),
+    [("tmpfs", 1, True), ("tmpfs", 9, True), ("9p", 1, True), ("9p", 900, False)],
+)
+def test_files_are_counted_where_they_are_this_sandboxs_own(
+    monkeypatch, tmp_path, kind, files, counts
+):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"none /workspace {kind} rw 0 0\nnone / {kind} ro 0 0\n", encoding="ascii")
+    monkeypatch.setattr(watchdog, "_MOUNTS", mounts)
+    monkeypatch.setattr(watchdog, "_count_files", lambda _: files)
+    workspace = Path("/workspace")
+    assert watchdog.countable([workspace, Path("/var/tmp")]) == [workspace] * counts
