@@ -48,7 +48,7 @@ def main() -> int:
         sys.exit("this network has a way out; nothing hostile is started in it")
     targets.make_network()
     try:
-        with targets.planted() as aims:
+        with targets.planted(control_plane=_OWN_CLUSTER not in os.environ) as aims:
             verdicts = asyncio.run(_attack_all(names, options.only, aims))
     finally:
         targets.remove_network()

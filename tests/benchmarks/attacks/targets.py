@@ -55,8 +55,13 @@ def remove_network() -> None:
 
 
 @contextlib.contextmanager
-def planted() -> Iterator[dict[str, object]]:
-    """Stand-ins that answer, and secrets: the file, the socket and the process of this machine."""
+def planted(*, control_plane: bool) -> Iterator[dict[str, object]]:
+    """Stand-ins that answer, and secrets: the file, the socket and the process of this machine.
+
+    Args:
+        control_plane: whether a cluster's own servers have stand-ins too; where there is a cluster,
+            `of_the_cluster` names the real ones, which listen at every address of this network.
+    """
     with contextlib.ExitStack() as held:
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(dir="/var/tmp")))
         folder.chmod(0o755)
@@ -76,20 +81,22 @@ def planted() -> Iterator[dict[str, object]]:
         places = {
             "metadata": (METADATA, 80),
             "internet": (INTERNET, 443),
+            "loopback": ("127.0.0.1", 18080),
+        }
+        of_a_cluster = {
             "api_server": (CONTROL_PLANE, 6443),
             "api_service": (CONTROL_PLANE, 443),
             "kubelet": (CONTROL_PLANE, 10250),
             "node": (OTHER, 8443),
             "other_sandbox": (OTHER, 8080),
-            "loopback": ("127.0.0.1", 18080),
         }
-        for name, place in places.items():
+        for name, place in {**places, **(of_a_cluster if control_plane else {})}.items():
             held.enter_context(_answering(socket.AF_INET, place))
             found[name] = list(place)
         held.enter_context(_answering(socket.AF_INET6, (INTERNET_6, 443)))
         found["internet_6"] = [INTERNET_6, 443]
-        held.enter_context(_answering(socket.AF_INET, (INTERNET, 53), socket.SOCK_DGRAM))
-        found["internet_udp"] = [INTERNET, 53]
+        held.enter_context(_answering(socket.AF_INET, (INTERNET, 123), socket.SOCK_DGRAM))
+        found["internet_udp"] = [INTERNET, 123]
         yield found
 
 
