@@ -60,7 +60,7 @@ def deployment(administrator):
     for name in (DEPLOYMENT, "espalier-serving-controller"):
         api.patch_namespaced_deployment_scale(name, PIPELINE, {"spec": {"replicas": 1}})
     # a version that cannot start is to be told from one that is slow within the test's time
-    deadline = {"spec": {"progressDeadlineSeconds": 240}}
+    deadline = {"spec": {"progressDeadlineSeconds": 120}}
     api.patch_namespaced_deployment(DEPLOYMENT, PIPELINE, deadline)
     yield read
     for name in (DEPLOYMENT, "espalier-serving-controller"):
