@@ -26,6 +26,8 @@ HEALTH_PATH = "/healthz"
 TTL_LABEL = "espalier.dev/ttl-seconds"
 """Seconds that the pod may live, counted from its creation by the API server's clock."""
 WORKSPACE = "/workspace"
+_SHARED_MEMORY = "64Mi"
+"""Of /dev/shm, as much as a container has by default."""
 
 _COMMAND = ("/opt/sandbox/bin/python", "-I", "-m", "sandboxd")
 """What every image of sandbox-images/ has; it has to be process 1."""
@@ -150,4 +152,5 @@ def _volumes(pods: SandboxPodsConfig) -> Volumes:
             volumes.memory(name, path, size=pods.resources.disk_limit)
         else:
             volumes.scratch(name, path, size=pods.resources.disk_limit)
-    return volumes
+    # without one, gVisor's own may take all memory of the pod
+    return volumes.memory("shm", "/dev/shm", size=_SHARED_MEMORY)
