@@ -97,7 +97,8 @@ def _break(places, job, rng, say):
     """Everything that happens to the cluster while the trainer runs; gives the pods deleted."""
     deleted = 0
     while deleted < DELETIONS:
-        pods = _names(places, SANDBOXES, "pods", "app.kubernetes.io/name=espalier-sandbox")
+        selector = "app.kubernetes.io/name=espalier-sandbox"
+        pods = _names(places, SANDBOXES, "pods", selector, "status.phase=Running")
         if _has_ended(places, job):
             say(f"training ended after {deleted} deletions")
             return deleted
@@ -105,7 +106,8 @@ def _break(places, job, rng, say):
             _ask(places, SANDBOXES, "delete", rng.choice(pods), "--wait=false", "--grace-period=0")
             deleted += 1
             _at(places, job, deleted, say)
-        time.sleep(rng.uniform(0.5, 3.0))
+        # some get to work in between: a pool that loses all that it makes backs off
+        time.sleep(rng.uniform(2.0, 10.0))
     return deleted
 
 
