@@ -6,6 +6,7 @@ the same requests without either, as synthesis's embedded teacher does.
 """
 
 from espalier.completions.answers import PlainText, Refusal, parsed_answer
+from espalier.completions.asking import all_answers
 from espalier.completions.cache import AnswerCache
 from espalier.completions.endpoint import EndpointModel
 from espalier.completions.ledger import Ledger, Usage
@@ -25,6 +26,7 @@ __all__ = [
     "Request",
     "Usage",
     "VllmModel",
+    "all_answers",
     "in_order",
     "opened_model",
     "parsed_answer",

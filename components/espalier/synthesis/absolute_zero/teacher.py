@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from espalier.completions import EndpointModel, Model, Refusal, Request, in_order
+from espalier.completions import Refusal, Request, all_answers
 from espalier.config import EndpointConfig
 from espalier.curriculum.self_play.posing import Order
 from espalier.environments.executed import Asked
@@ -71,22 +70,13 @@ class TeacherDrafts:
         Raises:
             EngineError: the server cannot be used.
         """
-        return asyncio.run(self._proposed(order))
-
-    async def _proposed(self, order: Order) -> list[Draft | str]:
         found: list[Draft | str] = []
         rng = random.Random(f"{order.seed}:asked")
-        async with EndpointModel(self._endpoint) as model:
-
-            async def asked(request: Request[ProposedPrograms]) -> Sequence[ProposedProgram] | str:
-                return await _answered(model, request)
-
-            requests = _requests(order)
-            async for some in in_order(asked, requests, in_flight=self._endpoint.concurrency):
-                if isinstance(some, str):
-                    found.append(some)
-                else:
-                    found += [draft_of(one, rng.choice(self._asked)) for one in some]
+        for answer in all_answers(self._endpoint, _requests(order)):
+            if isinstance(answer, Refusal):
+                found.append(f"answer_{answer.reason}")
+            else:
+                found += [draft_of(one, rng.choice(self._asked)) for one in answer.programs]
         return found
 
 
@@ -103,13 +93,6 @@ def _requests(order: Order) -> Iterator[Request[ProposedPrograms]]:
             answer=ProposedPrograms,
             sample=number,
         )
-
-
-async def _answered(
-    model: Model, request: Request[ProposedPrograms]
-) -> Sequence[ProposedProgram] | str:
-    answer = await model.answer(request)
-    return f"answer_{answer.reason}" if isinstance(answer, Refusal) else answer.programs
 
 
 def draft_of(proposed: ProposedProgram, asked: Asked) -> Draft | str:

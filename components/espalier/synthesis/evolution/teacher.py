@@ -6,7 +6,6 @@ proposes is looked up name by name, and judged by the very rules that every ques
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from espalier.completions import EndpointModel, Model, PlainText, Refusal, Request, in_order
+from espalier.completions import PlainText, Refusal, Request, all_answers
 from espalier.config import EndpointConfig
 from espalier.curriculum.self_play.posing import Order, Posed
 from espalier.knowledge import Entity
@@ -90,19 +89,16 @@ class TeacherPoser:
         Raises:
             EngineError: the server cannot be used.
         """
-        proposals = asyncio.run(self._proposed(order)) if order.failed else []
+        proposals = self._proposed(order) if order.failed else []
         return proven_of(proposals, order, self._prover)
 
-    async def _proposed(self, order: Order) -> list[Query | str]:
+    def _proposed(self, order: Order) -> list[Query | str]:
         found: list[Query | str] = []
-        async with EndpointModel(self._endpoint) as model:
-
-            async def asked(request: Request[ProposedQuestions]) -> list[Query | str]:
-                return await self._answered(model, request)
-
-            requests = self._requests(order)
-            async for some in in_order(asked, requests, in_flight=self._endpoint.concurrency):
-                found += some
+        for answer in all_answers(self._endpoint, self._requests(order)):
+            if isinstance(answer, Refusal):
+                found.append(f"answer_{answer.reason}")
+            else:
+                found += [self.query_of(proposed) for proposed in answer.questions]
         return found
 
     def _requests(self, order: Order) -> Iterator[Request[ProposedQuestions]]:
@@ -133,14 +129,6 @@ class TeacherPoser:
             ),
             wanted=_PROPOSALS,
         )
-
-    async def _answered(
-        self, model: Model, request: Request[ProposedQuestions]
-    ) -> list[Query | str]:
-        answer = await model.answer(request)
-        if isinstance(answer, Refusal):
-            return [f"answer_{answer.reason}"]
-        return [self.query_of(proposed) for proposed in answer.questions]
 
     def query_of(self, proposed: ProposedQuestion) -> Query | str:
         """The query that the proposal means, or why it means none."""
