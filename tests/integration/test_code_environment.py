@@ -15,7 +15,6 @@ from espalier.orchestration.chain import CHAIN
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_state import RunState
 from espalier.rollout.trajectory import read_trajectories
-from espalier.sandbox import LocalBackend, SandboxUnavailable
 from espalier.tasks import Message, Task, TaskMetadata, Verifier
 
 PROFILES = Path(__file__).parents[2] / "pipelines" / "profiles"
@@ -29,15 +28,7 @@ TASK = Task(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _sandboxes():
-    async def tried():
-        await (await LocalBackend(packages=(), preimport=()).create()).close()
-
-    try:
-        asyncio.run(tried())
-    except SandboxUnavailable as error:
-        pytest.skip(f"no local sandboxes: {error}"[:200])
+pytestmark = pytest.mark.usefixtures("local_sandboxes")
 
 
 def profile_with(**settings):

@@ -9,7 +9,6 @@ from espalier.config import Profile
 from espalier.curriculum.self_play.posing import Order
 from espalier.environments import opened_environments
 from espalier.environments.python_runs import SeparateRuns
-from espalier.sandbox import LocalBackend, SandboxUnavailable
 from espalier.sandbox.choice import sandbox_pool
 from espalier.synthesis.absolute_zero.executing import executed
 from espalier.synthesis.posing import poser_of
@@ -26,15 +25,7 @@ PROFILE = Profile.model_validate(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _sandboxes():
-    async def tried():
-        await (await LocalBackend(packages=(), preimport=()).create()).close()
-
-    try:
-        asyncio.run(tried())
-    except SandboxUnavailable as error:
-        pytest.skip(f"no local sandboxes: {error}"[:200])
+pytestmark = pytest.mark.usefixtures("local_sandboxes")
 
 
 @pytest.fixture(scope="module")

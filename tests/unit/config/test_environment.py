@@ -9,20 +9,9 @@ from espalier.config import (
     PythonMathConfig,
     SearchQAConfig,
     external_inputs,
-    load_profile,
 )
 
 MATH = 'environment.name="python_math"'
-
-
-@pytest.fixture
-def load(tmp_path):
-    def loaded(*overrides):
-        path = tmp_path / "profile.toml"
-        path.write_text("", encoding="utf-8")
-        return load_profile(path, overrides)
-
-    return loaded
 
 
 def test_question_answering_is_the_environment_unless_another_is_named(load):

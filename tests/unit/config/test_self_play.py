@@ -10,7 +10,6 @@ from espalier.config import (
     Profile,
     RZeroConfig,
     WebRLConfig,
-    load_profile,
 )
 
 WEBRL = 'self_play.name="webrl"'
@@ -22,16 +21,6 @@ ENDPOINT = [
     'teacher.endpoint.url="http://localhost/v1"',
     'teacher.endpoint.model="m"',
 ]
-
-
-@pytest.fixture
-def load(tmp_path):
-    def loaded(*overrides):
-        path = tmp_path / "profile.toml"
-        path.write_text("", encoding="utf-8")
-        return load_profile(path, overrides)
-
-    return loaded
 
 
 def test_self_play_is_off_unless_it_is_named(load):

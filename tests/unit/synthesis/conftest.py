@@ -14,6 +14,7 @@ from espalier.synthesis.task_making import INDEX_OF_SPLIT
 from espalier.synthesis.webshaper.candidate import World
 from espalier.synthesis.webshaper.evidence import Evidence
 from espalier.synthesis.webshaper.generator import Generator, family_weights
+from espalier.tasks import read_tasks
 
 PROFILE = Profile(
     seed=5,
@@ -67,6 +68,14 @@ def synthetic_dir(tmp_path_factory, knowledge_dir):
     directory = tmp_path_factory.mktemp("synthetic") / "synthetic"
     stage.run(PROFILE, stage.Inputs(knowledge=knowledge_dir), directory, NullTracker())
     return directory
+
+
+@pytest.fixture(scope="session")
+def tasks(synthetic_dir):
+    """The questions of each split."""
+    return {
+        split: read_tasks(synthetic_dir / "tasks" / f"{split}.jsonl") for split in NUM_QUESTIONS
+    }
 
 
 @pytest.fixture(scope="session")

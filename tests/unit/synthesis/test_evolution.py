@@ -18,20 +18,11 @@ from espalier.synthesis.evolution.poser import (
 )
 from espalier.synthesis.evolution.proving import Prover
 from espalier.synthesis.webshaper.pools import Chain, Join
-from espalier.tasks import read_tasks
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
 from .conftest import PROFILE as PLAIN
 
 PROFILE = PLAIN.model_copy(update={"self_play": WebRLConfig()})
-
-
-@pytest.fixture(scope="module")
-def tasks(synthetic_dir):
-    return {
-        split: read_tasks(synthetic_dir / "tasks" / f"{split}.jsonl")
-        for split in ("train", "dev", "heldout")
-    }
 
 
 @pytest.fixture(scope="module")

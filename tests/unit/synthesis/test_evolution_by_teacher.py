@@ -11,20 +11,11 @@ from espalier.config import EndpointConfig
 from espalier.curriculum.self_play.posing import Order
 from espalier.synthesis.evolution.proving import Prover
 from espalier.synthesis.evolution.teacher import ProposedQuestion, ProposedQuestions, TeacherPoser
-from espalier.tasks import read_tasks
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
 from ..completions.endpoint_double import Scripted, completion, running_double
 from .conftest import PROFILE
 from .test_hostile_answers import content_of, mutated
-
-
-@pytest.fixture(scope="module")
-def tasks(synthetic_dir):
-    return {
-        split: read_tasks(synthetic_dir / "tasks" / f"{split}.jsonl")
-        for split in ("train", "dev", "heldout")
-    }
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,6 @@ SPLITS = ("train", "dev", "heldout")
 
 
 @pytest.fixture(scope="module")
-def tasks(synthetic_dir):
-    return {split: read_tasks(synthetic_dir / "tasks" / f"{split}.jsonl") for split in SPLITS}
-
-
-@pytest.fixture(scope="module")
 def own_synthetic(tmp_path_factory, own_profile):
     scratch = tmp_path_factory.mktemp("own_run")
     ingest.run(own_profile, ingest.Inputs(), scratch / "knowledge", NullTracker())
