@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from espalier.reporting import phases
 from espalier.reporting.columns import measured
 from espalier.reporting.comparison import exact_match_table
 from espalier.reporting.formats import number
@@ -60,8 +61,11 @@ def warm_start_chart(run: RunDirectory) -> Chart | None:
 
 
 def grpo_chart(run: RunDirectory) -> Chart | None:
-    """Reward, pass rate, dev EM and the health signals of training against its optimizer steps."""
-    return _history_chart(run, "train", GRPO_CURVES)
+    """Reward, pass rate, dev EM and the health signals of training against its optimizer steps.
+
+    Where training had phases, their borders are drawn.
+    """
+    return _history_chart(run, "train", GRPO_CURVES, phases.borders(run))
 
 
 def pass_rates(run: RunDirectory) -> PassRates | None:
@@ -98,26 +102,35 @@ def exact_match_chart(results: Mapping[str, Any]) -> Chart | None:
     return Chart((figure,), downloadable(table, "exact_match_by_hops.csv"))
 
 
-def _history_chart(run: RunDirectory, stage: str, curves: Sequence[Curve]) -> Chart | None:
+def _history_chart(
+    run: RunDirectory, stage: str, curves: Sequence[Curve], borders: Sequence[int] = ()
+) -> Chart | None:
     history = run.table(stage, "history.parquet")
     if history is None or history.empty or "step" not in history:
         return None
     figures = tuple(
-        embed(plot_curve(history, curve), f"{stage}-{curve.column}", _told(history, curve))
+        embed(
+            plot_curve(history, curve, borders),
+            f"{stage}-{curve.column}",
+            _told(history, curve, borders),
+        )
         for curve in curves
         if curve.column in history and len(measured(history, "step", curve.column).y)
     )
     best_step = run.measured(stage).get("best_step")
-    note = "" if best_step is None else f"Weights kept: step {best_step}, best on dev questions."
-    return Chart(figures, downloadable(history, f"{stage}_history.csv"), note)
+    notes = [] if best_step is None else [f"Weights kept: step {best_step}, best on dev questions."]
+    if borders:
+        notes.append("Dashed lines: tasks were posed there, and another phase began.")
+    return Chart(figures, downloadable(history, f"{stage}_history.csv"), " ".join(notes))
 
 
-def _told(history: pd.DataFrame, curve: Curve) -> str:
+def _told(history: pd.DataFrame, curve: Curve, borders: Sequence[int]) -> str:
     steps, values = measured(history, "step", curve.column)
     return (
         f"{curve.title} ({curve.unit}) against optimizer step: {values[0]:.4g} at step "
         f"{steps[0]:.0f}, {values[-1]:.4g} at step {steps[-1]:.0f}, lowest {values.min():.4g}, "
         f"highest {values.max():.4g}."
+        + (f" Phases end at steps {', '.join(map(str, borders))}." if borders else "")
     )
 
 

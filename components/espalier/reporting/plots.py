@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from espalier.reporting.columns import FloatArray, measured, numbers
-from espalier.reporting.palette import BAND, GRID, INK, SERIES, STYLE
+from espalier.reporting.palette import BAND, GRID, INK, MUTED, SERIES, STYLE
 
 POLICIES = ("untrained", "warm_start", "trained")
 _PANEL = (3.6, 2.3)
@@ -56,12 +57,13 @@ GRPO_CURVES = (
 )
 
 
-def plot_curve(history: pd.DataFrame, curve: Curve) -> Figure:
+def plot_curve(history: pd.DataFrame, curve: Curve, borders: Sequence[int] = ()) -> Figure:
     """One quantity against optimizer step; measured now and then, it is drawn with markers.
 
     Args:
         history: columns `step` and `curve.column`; null where a step did not measure it.
         curve: which column, and how it is labelled.
+        borders: steps after which another phase began, each drawn as an upright line.
     """
     points = measured(history, "step", curve.column)
     with rc_context(STYLE):
@@ -75,6 +77,8 @@ def plot_curve(history: pd.DataFrame, curve: Curve) -> Figure:
             marker="o" if is_sparse else "",
             markersize=3.5,
         )
+        for last_step in borders:
+            axes.axvline(last_step + 0.5, color=MUTED, linewidth=0.8, linestyle="--")
         axes.set_title(curve.title)
         axes.set_xlabel("optimizer step")
         axes.set_ylabel(curve.unit)

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from espalier.reporting import charts, dataset, formats, provenance, rejections
+from espalier.reporting import charts, dataset, formats, phases, provenance, rejections
 from espalier.reporting.comparison import compare
 from espalier.reporting.distributions import length_chart
 from espalier.reporting.flow import lay_out
@@ -65,6 +65,8 @@ def render(run: RunDirectory) -> str:
         pretraining=charts.pretraining_chart(run),
         warm_start=charts.warm_start_chart(run),
         grpo=charts.grpo_chart(run),
+        phase_columns=phases.COLUMNS,
+        phases=phases.phase_story(run),
         pass_rates=charts.pass_rates(run),
         transcripts=transcripts,
         transcript_source=source,

@@ -274,6 +274,21 @@ def train(path: Path) -> dict[str, int]:
     return {"steps": 100, "rollouts": 31_232}
 
 
+PHASES = [
+    {"step": 20, "failed": 31, "posed": 70, "kept": 40, "reward": 0.25,
+     "refused": {"too_hard": 21, "asked_before": 6, "shorter_chain": 3}},
+    {"step": 50, "failed": 12, "posed": 66, "kept": 28, "reward": None,
+     "refused": {"too_easy": 36, "asked_before": 2}},
+]  # fmt: skip
+
+
+def train_in_phases(path: Path) -> dict[str, int]:
+    """As `train`, with self-play after 20 and after 50 of the 100 steps."""
+    (path / "posed").mkdir()
+    write_json(path / "posed" / "phases.json", PHASES)
+    return train(path) | {"posed_tasks": 68}
+
+
 def evaluate(path: Path) -> dict[str, int]:
     write_json(path / "results.json", RESULTS)
     gold = [{"task_id": f"task-{n}", "policy": "trained", "gold": "Paris"} for n in range(22)]

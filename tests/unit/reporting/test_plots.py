@@ -42,6 +42,15 @@ def test_a_reward_below_zero_stays_on_the_axis():
     assert high > 0.5
 
 
+def test_a_phase_ends_between_two_steps():
+    curve = Curve("pass_rate", "Pass rate", "0-1")
+
+    (axes,) = plot_curve(HISTORY, curve, borders=[1, 2]).axes
+
+    _, *uprights = axes.lines
+    assert [tuple(line.get_xdata()) for line in uprights] == [(1.5, 1.5), (2.5, 2.5)]
+
+
 def test_tasks_are_counted_by_pass_rate_with_empty_bins_kept():
     table = pd.DataFrame(
         {"attempts": 4, "pass_rate": [0.0, 0.25, 0.25, 1.0], "kept": [False, True, True, False]}

@@ -8,7 +8,14 @@ from espalier.artifacts import ArtifactError
 from espalier.reporting import write_report
 from espalier.reporting.distributions import length_bins
 from espalier.reporting.samples import spread
-from tests.unit.reporting.sample_run import STAGES, make_run, publish, refuse
+from tests.unit.reporting.sample_run import (
+    STAGES,
+    make_run,
+    publish,
+    refuse,
+    train_in_phases,
+    write_json,
+)
 
 
 class Page(HTMLParser):
@@ -245,3 +252,39 @@ def test_a_stage_that_measured_nothing_says_so(tmp_path):
     publish(run, "warm_policy", "warm_start", no_steps)
 
     assert "warm start ran and left nothing to show here" in write_report(run).read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def phased_html(tmp_path_factory):
+    run = make_run(tmp_path_factory.mktemp("runs") / "phased", last_stage="filter_curriculum")
+    write_json(run / "profile.json", {"self_play": {"name": "webrl", "posed_tasks": 64}})
+    publish(run, "trained_policy", "train", train_in_phases)
+    return write_report(run).read_text("utf-8")
+
+
+def test_each_phase_tells_what_it_trained_and_what_was_posed_at_its_end(phased_html):
+    text = section(phased_html, "Phases")
+
+    rate = r"\d\d\.\d %"
+    assert re.search(rf"1 1 to 20 {rate} {rate} 31 64 70 30 40 0\.25 ", text)
+    assert re.search(rf"2 21 to 50 {rate} {rate} \(step 40\) 12 64 66 38 28 ", text)
+    assert re.search(rf"3 51 to 100 {rate} {rate} Refused", text)
+
+
+def test_posed_tasks_are_counted_by_why_they_were_refused_and_in_which_phase(phased_html):
+    text = section(phased_html, "Phases")
+
+    reasons = "too easy 0 36 too hard 21 0 asked before 6 2 shorter chain 3 0"
+    assert text.endswith(f"Refused because phase 1 phase 2 {reasons}")
+
+
+def test_curves_of_training_in_phases_tell_their_borders(phased_html):
+    told = re.findall(r'aria-label="(Reward [^"]*)"', phased_html)
+
+    assert [line.endswith("Phases end at steps 20, 50.") for line in told] == [True]
+    assert "another phase began" in phased_html
+
+
+def test_a_run_without_phases_shows_none(html):
+    assert "<h3>Phases</h3>" not in html
+    assert "Phases end" not in html
