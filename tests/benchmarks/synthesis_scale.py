@@ -2,12 +2,14 @@
 
     python -m tests.benchmarks.synthesis_scale --questions 1000000 --processes 2
 
-The command of a user, `espalier draw-questions`, writes the questions twice: undisturbed, with its
-resident memory measured against the rows written, and then killed with SIGKILL and started again,
-as often as asked. Both artifacts must have the same digest. The knowledge artifact is made first
-where none is given (GeoNames with every city above 1,000 people: the default of 15,000 yields
-about 300,000 training questions); the summary says how many it yields. An undisturbed artifact of
-the same count that is there already is not made again. The last line is one JSON object.
+The command of a user, `espalier draw-questions --split all`, writes the questions twice:
+undisturbed, with its resident memory measured against the rows written, and then killed with
+SIGKILL and started again, as often as asked. Both artifacts must have the same digest, hold no
+question twice and none of another split's entities, and SQL over the triples must agree with an
+even sample of them. The knowledge artifact is made first where none is given: GeoNames with every
+city above 1,000 people, which yields more than a million questions (the default of 15,000 people:
+about 300,000 of the training split). What is finished is kept, and a benchmark that was ended goes
+on where it was. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from espalier.config import KnowledgeConfig, Profile
 from espalier.knowledge import stage as ingest
 
 from .keeping import provenance
+from .question_rows import figures_of, looked_through
 
 _EVENT_BYTES = 5
 _FIRST_SAMPLES = 0.1
@@ -39,41 +42,38 @@ class Sample:
     """One look at a run."""
 
     seconds: float
+    """Of all attempts, where the benchmark was ended and started again."""
     rows: int
     resident_mb: float
     """Of the command and its children together."""
 
 
 def main() -> None:
-    """Parse arguments, run undisturbed and killed, compare, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--questions", type=int, default=1_000_000)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--kills", type=int, default=2)
-    parser.add_argument("--knowledge", type=Path, help="knowledge artifact; made where missing")
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/synthesis_scale"))
-    options = parser.parse_args()
+    """Run undisturbed and killed, compare, print."""
+    options = arguments()
     options.out.mkdir(parents=True, exist_ok=True)
     knowledge = options.knowledge or made_knowledge(options.out / "knowledge")
     command = [
         sys.executable, "-c", "from espalier.cli import main; main()", "draw-questions",
         str(knowledge), "--count", str(options.questions), "--processes", str(options.processes),
+        "--split", "all",
     ]  # fmt: skip
     undisturbed = options.out / f"undisturbed-{options.questions}"
-    kept = undisturbed.with_suffix(".json")
-    if not kept.is_file():
-        samples = watched([*command, "--out", str(undisturbed)], undisturbed)
-        kept.write_text(json.dumps([asdict(sample) for sample in samples]), encoding="utf-8")
-    samples = [Sample(**row) for row in json.loads(kept.read_bytes())]
-    print_curve(samples)
+    log = undisturbed.with_suffix(".samples.jsonl")
+    if not undisturbed.is_dir():
+        watched([*command, "--out", str(undisturbed)], undisturbed, log)
+    print_curve(samples := samples_of(log))
+    found = figures_of(looked_through(undisturbed, knowledge, options.sample), knowledge)
+    print(json.dumps(found), flush=True)
     killed = options.out / f"killed-{options.questions}"
     at = kill_and_resume([*command, "--out", str(killed)], killed, options)
-    digests = [open_artifact(path).content for path in (undisturbed, killed)]
+    manifests = [open_artifact(path) for path in (undisturbed, killed)]
+    digests = [manifest.content for manifest in manifests]
+    rows = sum(manifests[0].rows.values())
     summary = {
         "benchmark": "synthesis_scale",
-        **figures(samples, sum(open_artifact(undisturbed).rows.values())),
+        **figures(samples, rows),
+        **found,
         "asked": options.questions,
         "processes": options.processes,
         "killed_at_rows": at,
@@ -82,8 +82,23 @@ def main() -> None:
         "origin": provenance(options.processes),
     }
     print(json.dumps(summary))
-    if digests[0] != digests[1] or len(at) < options.kills:
+    is_sound = found["distinct"] == rows and not found["of_another_split"] + found["exceptions"]
+    if digests[0] != digests[1] or len(at) < options.kills or not is_sound:
         sys.exit(1)
+
+
+def arguments() -> argparse.Namespace:
+    """What to run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--questions", type=int, default=1_000_000)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=2)
+    parser.add_argument("--sample", type=int, default=10_000, help="questions that SQL judges")
+    parser.add_argument("--knowledge", type=Path, help="knowledge artifact; made where missing")
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/synthesis_scale"))
+    return parser.parse_args()
 
 
 def made_knowledge(directory: Path) -> Path:
@@ -95,43 +110,61 @@ def made_knowledge(directory: Path) -> Path:
     return directory
 
 
-def watched(command: list[str], out: Path, *, until_rows: int | None = None) -> list[Sample]:
-    """Run the command to its end, or kill it at a number of rows; look at it now and then."""
-    samples: list[Sample] = []
-    started = time.perf_counter()
+def watched(command: list[str], out: Path, log: Path, *, until_rows: int | None = None) -> Sample:
+    """Run the command to its end, or kill it at a number of rows; look at it now and then.
+
+    Every look is a line of `log`; the last one is returned.
+    """
+    earlier = samples_of(log)
+    sample = earlier[-1] if earlier else Sample(0.0, 0, 0.0)
+    started = time.perf_counter() - sample.seconds
     process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
-    while process.poll() is None:
-        rows = rows_written(out)
-        samples.append(Sample(time.perf_counter() - started, rows, resident_mb(process.pid)))
-        if until_rows is not None and rows >= until_rows:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            return samples
-        time.sleep(0.25 if until_rows is not None else 1.0)
+    with log.open("a", encoding="utf-8", buffering=1) as lines:
+        while process.poll() is None:
+            seconds = time.perf_counter() - started
+            sample = Sample(seconds, rows_written(out), resident_mb(process.pid))
+            lines.write(json.dumps(asdict(sample)) + "\n")
+            if until_rows is not None and sample.rows >= until_rows:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                return sample
+            time.sleep(0.25 if until_rows is not None else 1.0)
     if process.returncode:
         sys.exit(f"draw-questions failed: {' '.join(command)}")
-    return samples
+    return sample
+
+
+def samples_of(log: Path) -> list[Sample]:
+    """What `watched` has seen so far."""
+    lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+    return [Sample(**json.loads(line)) for line in lines]
 
 
 def kill_and_resume(command: list[str], out: Path, options: argparse.Namespace) -> list[int]:
     """Kill at even shares of the rows, each time start again; rows at which it was killed."""
-    shutil.rmtree(out, ignore_errors=True)
-    shutil.rmtree(work_dir(out), ignore_errors=True)
-    at: list[int] = []
-    for number in range(options.kills):
-        share = (number + 1) / (options.kills + 1)
-        samples = watched(command, out, until_rows=round(share * options.questions))
+    log, kept = out.with_suffix(".samples.jsonl"), out.with_suffix(".kills.json")
+    if not kept.is_file():
+        for left in (out, work_dir(out)):
+            shutil.rmtree(left, ignore_errors=True)
+        log.unlink(missing_ok=True)
+        kept.write_text("[]")
+    at: list[int] = json.loads(kept.read_bytes())
+    while len(at) < options.kills and not out.is_dir():
+        share = (len(at) + 1) / (options.kills + 1)
+        sample = watched(command, out, log, until_rows=round(share * options.questions))
         if out.is_dir():
             break
-        at.append(samples[-1].rows)
-        print(f"killed at {at[-1]} rows, {samples[-1].seconds:.0f} s in", flush=True)
-    watched(command, out)
+        at.append(sample.rows)
+        kept.write_text(json.dumps(at))
+        print(f"killed at {at[-1]} rows, {sample.seconds:.0f} s in", flush=True)
+    if not out.is_dir():
+        watched(command, out, log)
     return at
 
 
 def rows_written(out: Path) -> int:
     """Rows of all parts, by their journals."""
-    journals = work_dir(out).glob("*/part-*/journal")
+    journals = work_dir(out).glob("*/*/journal")
     return sum(
         journal.read_bytes()[_EVENT_BYTES - 1 :: _EVENT_BYTES].count(1) for journal in journals
     )

@@ -14,8 +14,8 @@ from espalier.cli.options import ProfileOption
 @app.command(
     name="draw-questions",
     epilog=examples(
-        "espalier draw-questions runs/demo/knowledge --count 1000000 --out questions",
-        "espalier draw-questions runs/demo/knowledge --split heldout --processes 4 --out questions",
+        "espalier draw-questions runs/demo/knowledge --count 200000 --out questions",
+        "espalier draw-questions runs/demo/knowledge --split all --processes 4 --out questions",
     ),
 )
 def draw_questions(
@@ -26,7 +26,8 @@ def draw_questions(
     out: Annotated[Path, typer.Option("--out", help="Folder for the questions.")],
     count: Annotated[int, typer.Option("--count", min=1, help="Questions.")] = 100_000,
     split: Annotated[
-        Literal["train", "dev", "heldout"], typer.Option("--split", help="Whose entities.")
+        Literal["train", "dev", "heldout", "all"],
+        typer.Option("--split", help="Whose entities; no file holds questions of two splits."),
     ] = "train",
     processes: Annotated[
         int, typer.Option("--processes", min=1, max=8, help="The rows do not depend on it.")
@@ -37,8 +38,10 @@ def draw_questions(
     from espalier.steps.console import ConsoleTracker
     from espalier.steps.profiles import named_profile
     from espalier.synthesis.bulk import Asked, draw_questions
+    from espalier.synthesis.task_making import SPLITS
 
-    asked = Asked(knowledge=knowledge, split=split, count=count)
+    splits = SPLITS if split == "all" else (split,)
+    asked = Asked(knowledge=knowledge, splits=splits, count=count)
     settings = named_profile(profile)
     manifest = draw_questions(
         settings, asked, out, ConsoleTracker("draw questions"), processes=processes

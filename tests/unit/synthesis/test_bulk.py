@@ -1,14 +1,19 @@
 import fcntl
 import random
+from pathlib import Path
 
 import pytest
 
 from espalier.artifacts import ArtifactError, EngineError, NullTracker, open_artifact
 from espalier.artifacts.publish import work_dir
+from espalier.config import SplitsConfig, SynthesisConfig
 from espalier.synthesis.bulk import Asked, draw_questions
 from espalier.synthesis.bulk.journal import Event, events_of, packed, recover
+from espalier.synthesis.bulk.making import distinct_signatures
+from espalier.synthesis.bulk.order import Part, first_quotas, widened
 from espalier.synthesis.bulk.part import write_part
 from espalier.synthesis.bulk.stream import QuestionStream
+from espalier.synthesis.task_making import SPLITS
 from espalier.synthesis.webshaper import canonical
 from espalier.synthesis.webshaper.generator import family_weights
 from espalier.synthesis.webshaper.pools import chains, intersections
@@ -17,6 +22,10 @@ from espalier.synthesis.webshaper.steps import Steps
 from espalier.tasks import read_tasks
 
 from .conftest import PROFILE
+
+ONLY_SHORT_CHAINS = SynthesisConfig(
+    chain_weights=(1.0, 1.0, 0.0, 0.0), intersection_weight=0.0, union_weight=0.0
+)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +101,16 @@ def test_a_source_that_runs_dry_ends_with_what_it_has(new_stream, tmp_path):
     assert 120 < drawn.rows < 10**6
     assert drawn.ended_signatures > 0
     assert drawn.draws > drawn.rows
+    assert write_part(tmp_path / "part", None, _text, 10**7) == drawn
+
+
+def test_a_part_that_is_asked_for_more_goes_on_as_if_asked_at_once(new_stream, unbroken, tmp_path):
+    whole, drawn = unbroken
+    for count in (50, 120):
+        widened_part = write_part(tmp_path / "part", new_stream(), _text, count)
+    assert widened_part == drawn
+    for name in ("rows.jsonl", "journal", "done.json"):
+        assert (tmp_path / "part" / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_rows_without_event_and_events_without_row_are_cut_off(tmp_path):
@@ -112,15 +131,61 @@ def test_a_journal_of_another_order_is_refused(new_stream):
         new_stream().replay(Event(10**7, accepted=True))
 
 
+def test_no_two_signatures_write_the_same_question(graph):
+    joined = distinct_signatures(graph)["intersection"]
+    assert len({(frozenset(join.arms), join.tail) for join in joined}) == len(joined)
+    assert {(frozenset(join.arms), join.tail) for join in intersections(graph)} == {
+        (frozenset(join.arms), join.tail) for join in joined
+    }
+
+
+def test_an_order_of_all_splits_is_shared_out_by_their_entities():
+    asked = Asked(knowledge=Path(), splits=("train", "dev", "heldout"), count=101, parts=2)
+    quotas = first_quotas(asked, SplitsConfig(heldout_share=0.25, dev_share=0.1))
+    assert sum(quotas.values()) == 101
+    assert [quota for part, quota in quotas.items() if part.split == "dev"] == [5, 5]
+    assert [part.name for part in quotas][:3] == ["train-0000", "train-0001", "dev-0000"]
+
+
+def test_what_dry_parts_are_short_of_is_drawn_by_those_that_go_on():
+    first, second, third = (Part("train", number) for number in range(3))
+    quotas = {first: 10, second: 10, third: 9}
+    wider = widened(quotas, {first: 3, second: 10, third: 9}, 29)
+    assert wider == {first: 10, second: 14, third: 12}
+    last = widened(wider, {first: 3, second: 14, third: 10}, 29)
+    assert last == {first: 10, second: 16, third: 12}
+    assert widened(last, {first: 3, second: 15, third: 10}, 29) == last
+    assert widened(last, {first: 3, second: 16, third: 10}, 29) == last
+
+
+def test_an_order_is_filled_although_parts_run_dry(knowledge_dir, graph, tmp_path):
+    profile = PROFILE.model_copy(update={"synthesis": ONLY_SHORT_CHAINS})
+    asked = Asked(knowledge=knowledge_dir, splits=("dev",), count=500, parts=8)
+    manifest = draw_questions(profile, asked, tmp_path / "questions", NullTracker(), processes=1)
+    rows = list(manifest.rows.values())
+    assert sum(rows) == 500
+    assert min(rows) < 500 // 8 < max(rows)
+
+
+def test_files_hold_questions_of_one_split_each(knowledge_dir, tmp_path):
+    asked = Asked(knowledge=knowledge_dir, splits=SPLITS, count=60, parts=2)
+    out = tmp_path / "questions"
+    manifest = draw_questions(PROFILE, asked, out, NullTracker(), processes=1)
+    assert sum(manifest.rows.values()) == 60
+    for split in SPLITS:
+        for path in out.glob(f"{split}-*.jsonl"):
+            assert {task.metadata.split for task in read_tasks(path)} == {split}
+
+
 def test_an_order_resumes_and_leaves_nothing_of_another(knowledge_dir, tmp_path):
-    asked = Asked(knowledge=knowledge_dir, split="train", count=30, parts=2)
+    asked = Asked(knowledge=knowledge_dir, splits=("train",), count=30, parts=2)
     out = tmp_path / "questions"
     stale = work_dir(out) / "another order"
     stale.mkdir(parents=True)
     manifest = draw_questions(PROFILE, asked, out, NullTracker(), processes=1)
     assert open_artifact(out).content == manifest.content
     assert not work_dir(out).exists()
-    tasks = [task for part in ("0000", "0001") for task in read_tasks(out / f"part-{part}.jsonl")]
+    tasks = [task for part in ("0000", "0001") for task in read_tasks(out / f"train-{part}.jsonl")]
     assert len({task.metadata.query for task in tasks}) == 30
     again = draw_questions(PROFILE, asked, tmp_path / "again", NullTracker(), processes=2)
     assert again.content == manifest.content

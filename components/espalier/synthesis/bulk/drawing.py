@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import multiprocessing
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from espalier.artifacts import (
@@ -23,33 +24,18 @@ from espalier.artifacts import (
     work_dir,
 )
 from espalier.config import Profile
-from espalier.knowledge import KnowledgeGraph
-from espalier.synthesis.bulk.part import Drawn, write_part
-from espalier.synthesis.bulk.stream import QuestionStream
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.questions import FormalQuestions
-from espalier.synthesis.task_making import Split, formal_question
-from espalier.synthesis.webshaper.candidate import Candidate
-from espalier.synthesis.webshaper.generator import family_weights
-from espalier.synthesis.webshaper.pools import Chain, Join, chains, intersections, unions
-from espalier.synthesis.webshaper.steps import Steps
+from espalier.synthesis.bulk.making import PartMaker
+from espalier.synthesis.bulk.order import Asked, Part, first_quotas, widened
+from espalier.synthesis.bulk.part import Drawn, finished_part
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What is drawn; everything here is part of what the rows depend on."""
-
-    knowledge: Path
-    split: Split
-    count: int
-    parts: int = 8
-    """The rows depend on it, and not on the number of processes."""
+_MakesParts = Callable[[Mapping[Part, int]], Generator[tuple[Part, Drawn]]]
+"""Draws parts up to their quotas, and hands each over when it is finished."""
 
 
 def draw_questions(
     profile: Profile, asked: Asked, output_dir: Path, tracker: Tracker, *, processes: int
 ) -> Manifest:
-    """Write the questions of a split as JSON lines of tasks, one file a part.
+    """Write questions as JSON lines of tasks, one file a part.
 
     The same call continues a killed one, row by row.
 
@@ -62,28 +48,29 @@ def draw_questions(
     provenance = Provenance(
         producer="draw_questions",
         config_digest=json_digest(
-            [profile.stage_digest("synthesize"), asked.split, asked.count, asked.parts]
+            [profile.stage_digest("synthesize"), asked.splits, asked.count, asked.parts]
         ),
         seed=profile.seed,
         inputs={"knowledge": knowledge.content},
     )
     work = _begun(work_dir(output_dir), provenance.config_digest, knowledge.content)
     drawn = _all_parts(profile, asked, work, tracker, processes)
-    if not any(part.rows for part in drawn):
+    if not any(part.rows for part in drawn.values()):
         raise DataError(
-            f"{asked.knowledge}: yields no question of split {asked.split}; give more triples"
+            f"{asked.knowledge}: yields no question of split {' or '.join(asked.splits)}; give "
+            "more triples"
         )
     with publishing(output_dir, provenance) as draft:
-        for number, part in enumerate(drawn):
-            name = _name(number)
+        for part, found in drawn.items():
             # linked and not moved: a kill before the publishing would take moved rows with it
-            (draft.path / f"{name}.jsonl").hardlink_to(work / name / "rows.jsonl")
-            draft.rows[name] = part.rows
+            file = draft.path / f"{part.name}.jsonl"
+            file.hardlink_to(work / part.name / "rows.jsonl")
+            draft.rows[part.name] = found.rows
         summary = {
             "asked": asked.count,
-            "rows": sum(part.rows for part in drawn),
-            "judged": sum(part.draws for part in drawn),
-            "ended_signatures": sum(part.ended_signatures for part in drawn),
+            "rows": sum(part.rows for part in drawn.values()),
+            "judged": sum(part.draws for part in drawn.values()),
+            "ended_signatures": sum(part.ended_signatures for part in drawn.values()),
         }
         (draft.path / "funnel.json").write_text(json.dumps(summary, indent=1) + "\n", "utf-8")
     if summary["rows"] < asked.count:
@@ -104,57 +91,73 @@ def _begun(work: Path, *digests: str) -> Path:
 
 def _all_parts(
     profile: Profile, asked: Asked, work: Path, tracker: Tracker, processes: int
-) -> list[Drawn]:
-    """Every part, in order; process w of W makes parts w, w + W, ..."""
-    shares = [range(first, asked.parts, processes) for first in range(processes)]
-    drawn: dict[int, Drawn] = {}
-    with tracker.progress("parts of questions", asked.parts) as progress:
-        if processes == 1:
-            drawn = _some_parts(profile, asked, work, shares[0])
-            progress.advance(asked.parts)
-        else:
-            context = multiprocessing.get_context("spawn")
-            with ProcessPoolExecutor(processes, mp_context=context) as pool:
-                futures = [pool.submit(_some_parts, profile, asked, work, s) for s in shares if s]
-                try:
-                    for future in as_completed(futures):
-                        drawn |= future.result()
-                        progress.advance(len(future.result()))
-                except BrokenProcessPool as error:
-                    raise EngineError(
-                        "a process that drew questions was killed, perhaps for memory; the same "
-                        "command goes on after the last row written. Ask for fewer processes"
-                    ) from error
-    return [drawn[number] for number in range(asked.parts)]
+) -> dict[Part, Drawn]:
+    """Every part, in order; what some are short of, the others draw in another round."""
+    quotas = first_quotas(asked, profile.splits)
+    with _makers(profile, asked, work, processes) as make_parts:
+        while True:
+            drawn = _round(quotas, work, make_parts, tracker)
+            # a killed command may have been in a later round: then there are rows beyond the quota
+            rows = {part: min(drawn[part].rows, quota) for part, quota in quotas.items()}
+            if (wider := widened(quotas, rows, asked.count)) == quotas:
+                return drawn
+            quotas = wider
 
 
-def _some_parts(
-    profile: Profile, asked: Asked, work: Path, numbers: Sequence[int]
-) -> dict[int, Drawn]:
-    """Draw parts one after the other, in this process."""
-    graph = KnowledgeGraph.load(asked.knowledge)
-    world = FormalQuestions(profile, asked.knowledge, graph, Funnel()).world(asked.split)
-    steps = Steps(graph, asked.split)
-    signatures = _signatures(graph)
-    weights = family_weights(profile.synthesis)
-
-    def row(candidate: Candidate) -> str:
-        return formal_question(candidate, asked.split, profile.seed).task.model_dump_json()
-
-    drawn: dict[int, Drawn] = {}
-    for number in numbers:
-        own = {family: found[number :: asked.parts] for family, found in signatures.items()}
-        seed = f"{profile.seed}/{asked.split}/{number}"
-        stream = QuestionStream(own, weights, steps, world, seed)
-        count = len(range(number, asked.count, asked.parts))
-        drawn[number] = write_part(work / _name(number), stream, row, count)
-    return drawn
+def _round(
+    quotas: Mapping[Part, int], work: Path, make_parts: _MakesParts, tracker: Tracker
+) -> dict[Part, Drawn]:
+    """Every part up to its quota, or as far as it goes; a finished one is left alone."""
+    drawn: dict[Part, Drawn] = {}
+    with tracker.progress("parts of questions", len(quotas)) as progress:
+        for part, quota in quotas.items():
+            if (finished := finished_part(work / part.name, quota)) is not None:
+                drawn[part] = finished
+        progress.advance(len(drawn))
+        for part, found in make_parts({p: q for p, q in quotas.items() if p not in drawn}):
+            drawn[part] = found
+            progress.advance(1)
+    return {part: drawn[part] for part in quotas}
 
 
-def _signatures(graph: KnowledgeGraph) -> Mapping[str, Sequence[Chain | Join]]:
-    chained = {f"chain-{length}": chains(graph, length) for length in range(1, 5)}
-    return {**chained, "intersection": intersections(graph), "union": unions(graph)}
+@contextmanager
+def _makers(profile: Profile, asked: Asked, work: Path, processes: int) -> Generator[_MakesParts]:
+    """This process, or others that take one part after the other."""
+    if processes == 1:
+        make = lru_cache(maxsize=1)(lambda: PartMaker(profile, asked).make)
+
+        def one_by_one(quotas: Mapping[Part, int]) -> Generator[tuple[Part, Drawn]]:
+            for part, quota in quotas.items():
+                yield part, make()(part, quota, work / part.name)
+
+        yield one_by_one
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+
+        def side_by_side(quotas: Mapping[Part, int]) -> Generator[tuple[Part, Drawn]]:
+            text = profile.model_dump_json()
+            futures = {
+                pool.submit(_made, text, asked, part, quota, work / part.name): part
+                for part, quota in quotas.items()
+            }
+            try:
+                for future in as_completed(futures):
+                    yield futures[future], future.result()
+            except BrokenProcessPool as error:
+                raise EngineError(
+                    "a process that drew questions was killed, perhaps for memory; the same "
+                    "command goes on after the last row written. Ask for fewer processes"
+                ) from error
+
+        yield side_by_side
 
 
-def _name(number: int) -> str:
-    return f"part-{number:04d}"
+def _made(profile_json: str, asked: Asked, part: Part, quota: int, directory: Path) -> Drawn:
+    return _maker(profile_json, asked).make(part, quota, directory)
+
+
+@lru_cache(maxsize=1)
+def _maker(profile_json: str, asked: Asked) -> PartMaker:
+    """Of a worker, for all parts that it is given."""
+    return PartMaker(Profile.model_validate_json(profile_json), asked)

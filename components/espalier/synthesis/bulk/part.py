@@ -20,12 +20,14 @@ _FLUSH_ROWS = 100
 
 
 class Drawn(NamedTuple):
-    """A finished part."""
+    """A part that has the rows asked for, or all that there are."""
 
     rows: int
     draws: int
     """Queries that were judged."""
     ended_signatures: int
+    is_dry: bool
+    """It yields no more."""
 
 
 def write_part(
@@ -37,13 +39,13 @@ def write_part(
         directory: rows.jsonl, journal, and done.json once the part is finished.
         stream: in its first state.
         row: the line of a question, without its end.
-        count: rows of the whole part, those of earlier processes included.
+        count: rows of the whole part, those of earlier calls included.
 
     Raises:
         EngineError: another process writes the part, or the one that asked for it is gone.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    if (finished := finished_part(directory)) is not None:
+    if (finished := finished_part(directory, count)) is not None:
         return finished
     with _held(directory / "lock"):
         drawn = _continued(directory, stream, row, count)
@@ -53,10 +55,11 @@ def write_part(
     return drawn
 
 
-def finished_part(directory: Path) -> Drawn | None:
-    """What a finished part holds; None while it is not finished."""
+def finished_part(directory: Path, count: int) -> Drawn | None:
+    """What a part holds that has `count` rows or runs dry before; None while it goes on."""
     path = directory / "done.json"
-    return Drawn(**json.loads(path.read_bytes())) if path.is_file() else None
+    drawn = Drawn(**json.loads(path.read_bytes())) if path.is_file() else None
+    return drawn if drawn and (drawn.is_dry or drawn.rows >= count) else None
 
 
 def _continued(
@@ -85,7 +88,7 @@ def _continued(
                 _stop_without_a_parent()
             if done == count:
                 break
-    return Drawn(done, draws, ended)
+    return Drawn(done, draws, ended, is_dry=done < count)
 
 
 @contextmanager
