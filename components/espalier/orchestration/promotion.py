@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from espalier.artifacts import RegistryError
-from espalier.config import RegistryConfig
+from espalier.config import Profile, RegistryConfig
 from espalier.orchestration.finished_run import FinishedRun, open_finished_run
 from espalier.orchestration.judging import judge_of, paired_interval
 from espalier.orchestration.tracking import RUN_DIR_TAG
@@ -22,6 +23,11 @@ from espalier.registry.model import (
     RegisteredModel,
 )
 from espalier.registry.promotion import Promotion, promote, rollback
+from espalier.registry.registration import PROFILE_NAME
+from espalier.steps.profiles import parsed_profile
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +56,19 @@ class Registry:
         return rollback(self.model)
 
     def promote(self, version: str | None) -> Promotion:
-        """Make a version (default: the challenger) champion, if it passes its run's gate."""
+        """Make a version (default: the challenger) champion, if it passes its run's gate.
+
+        The run itself is needed where the champion has to be asked its questions first.
+        """
         model = self.model
-        run = self.run or _run_behind(model, model.version(version or CHALLENGER))
-        config = run.profile.registry
-        gate = PromotionGate(config, paired_interval(run.profile), judge_of(run))
+        challenger = model.version(version or CHALLENGER)
+        profile = self.run.profile if self.run else _profile_behind(model, challenger)
+
+        def judge(policy_dir: Path, suite_dir: Path) -> pd.DataFrame:
+            run = self.run or _run_behind(model, challenger)
+            return judge_of(run)(policy_dir, suite_dir)
+
+        gate = PromotionGate(profile.registry, paired_interval(profile), judge)
         return promote(model, gate, version=version)
 
     def promote_forced(self, version: str | None, reason: str) -> Promotion:
@@ -86,6 +100,15 @@ def open_registry(run_dir: Path | None, model_name: str | None, runs_dir: Path) 
             "command beside your runs/, name them with --runs, or set MLFLOW_TRACKING_URI"
         )
     return Registry(target.uri, model_name or config.model_name, run)
+
+
+def _profile_behind(model: RegisteredModel, version: ModelVersion) -> Profile:
+    """The profile that was registered with a version; else that of the run folder."""
+    if not model.has_file(version, PROFILE_NAME):
+        return _run_behind(model, version).profile
+    with TemporaryDirectory() as scratch:
+        written = model.fetch(version, PROFILE_NAME, Path(scratch))
+        return parsed_profile(written.read_text(encoding="utf-8"))
 
 
 def _run_behind(model: RegisteredModel, version: ModelVersion) -> FinishedRun:

@@ -42,15 +42,20 @@ class Identity:
     code_digest: str
 
 
+PROFILE_NAME = "profile.json"
+"""The settings of the run that made the version, its promotion's among them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """The directories that a version is made of."""
+    """What a version is made of."""
 
     policy: Path
     files: Mapping[str, str]
     """Path -> SHA-256 of every file in `policy`."""
     evaluation: Path
     result: EvaluationResult
+    profile_json: str
 
 
 def find_or_register(target: RunHandle, identity: Identity, payload: Payload) -> ModelVersion:
@@ -94,9 +99,11 @@ def _upload(target: RunHandle, folder: str, identity: Identity, payload: Payload
     """The policy as it is (safetensors once), its file digests, and the evaluation."""
     target.client.log_artifacts(target.run_id, str(payload.policy), f"{folder}/{POLICY_FOLDER}")
     with TemporaryDirectory() as scratch:
-        listing = Path(scratch) / FILES_NAME
-        listing.write_text(json.dumps(dict(payload.files), indent=2), encoding="utf-8")
-        target.client.log_artifact(target.run_id, str(listing), folder)
+        listing = json.dumps(dict(payload.files), indent=2)
+        for name, text in ((FILES_NAME, listing), (PROFILE_NAME, payload.profile_json)):
+            written = Path(scratch) / name
+            written.write_text(text, encoding="utf-8")
+            target.client.log_artifact(target.run_id, str(written), folder)
     for name in RESULT_FILES:
         if (payload.evaluation / name).is_file():
             target.client.log_artifact(

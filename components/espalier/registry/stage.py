@@ -59,7 +59,7 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
     """
     started = time.monotonic()
     manifests = {name: open_artifact(path) for name, path in asdict(inputs).items()}
-    payload = _payload(inputs, manifests)
+    payload = _payload(profile, inputs, manifests)
     identity = Identity(
         model_name=profile.registry.model_name,
         policy_digest=json_digest(payload.files),
@@ -90,7 +90,7 @@ def code_digest() -> str:
     return json_digest({path.relative_to(root).as_posix(): file_digest(path) for path in sources})
 
 
-def _payload(inputs: Inputs, manifests: dict[str, Manifest]) -> Payload:
+def _payload(profile: Profile, inputs: Inputs, manifests: dict[str, Manifest]) -> Payload:
     trained = manifests["trained_policy"]
     evaluated = manifests["evaluation"].inputs.get("trained_policy", trained.content)
     if evaluated != trained.content:
@@ -115,6 +115,7 @@ def _payload(inputs: Inputs, manifests: dict[str, Manifest]) -> Payload:
         files=files,
         evaluation=inputs.evaluation,
         result=read_result(inputs.evaluation),
+        profile_json=profile.model_dump_json(indent=2),
     )
 
 
