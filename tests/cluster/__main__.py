@@ -2,7 +2,7 @@
 
     python -m tests.cluster test
     python -m tests.cluster up
-    python -m tests.cluster chain --profile smoke
+    python -m tests.cluster chain --profile laptop --promote
     python -m tests.cluster faults --seed 0
     python -m tests.cluster run pytest tests/cluster
     python -m tests.cluster down
@@ -79,24 +79,24 @@ def _run(options):
 
 def _chain(options):
     from tests.cluster.chain import SANDBOXES_IN_PODS, run_chain
+    from tests.cluster.serving import promote_and_serve
 
-    here = _running_cluster()
+    here = _entered_cluster()
     programs = SANDBOXES_IN_PODS if options.profile.startswith("arithmetic") else ()
     print("seconds after the first Job   created  started    ended")
-    run_id, _times = run_chain(
+    run, _times = run_chain(
         here, _say_stage, profile=options.profile, overrides=(*programs, *options.set)
     )
-    print(f"run {run_id}")
+    print(f"run {run.run_id}")
+    if options.promote:
+        promote_and_serve(here, run, _say_stage)
     return 0
 
 
 def _faults(options):
     from tests.cluster.faults import run_with_faults
 
-    here = _running_cluster()
-    if not network.is_entered():  # artifacts are read from the cluster's own S3
-        again = network.inside(sys.executable, "-m", "tests.cluster", *sys.argv[1:])
-        os.execvpe(again[0], again, cluster.environment(here))
+    here = _entered_cluster()
     outcome = run_with_faults(here, lambda line: print(line, flush=True), seed=options.seed)
     print(json.dumps({"benchmark": "faults", **outcome._asdict(), "is_well": outcome.is_well}))
     return 0 if outcome.is_well else 1
@@ -106,6 +106,15 @@ def _running_cluster():
     here = places()
     if not cluster.is_up(here):
         raise ClusterError("no cluster runs; `python -m tests.cluster up` starts one")
+    return here
+
+
+def _entered_cluster():
+    """For what reads from the cluster's own servers: this command, begun again in its network."""
+    here = _running_cluster()
+    if not network.is_entered():
+        again = network.inside(sys.executable, "-m", "tests.cluster", *sys.argv[1:])
+        os.execvpe(again[0], again, cluster.environment(here))
     return here
 
 
@@ -172,6 +181,9 @@ def _options():
         if name == "chain":
             command.add_argument("--profile", default="smoke")
             command.add_argument("--set", nargs="*", default=[], help="settings of the profile")
+            command.add_argument(
+                "--promote", action="store_true", help="and promote what it registers into service"
+            )
         if name == "faults":
             command.add_argument("--seed", type=int, default=0)
     return parser.parse_args()

@@ -79,6 +79,10 @@ class ClusterRun:
         self._begin = self._begin or _seconds(ended["metadata"]["creationTimestamp"])
         return _times(self._places, stage, ended, self._begin)
 
+    def now(self):
+        """Seconds since the first Job was created."""
+        return time.time() - self._begin
+
 
 def run_chain(places, say, *, profile="smoke", overrides=(), stage_s=3600):
     """Run every stage of a profile on the cluster.
@@ -91,7 +95,7 @@ def run_chain(places, say, *, profile="smoke", overrides=(), stage_s=3600):
         stage_s: seconds that one stage may take.
 
     Returns:
-        The run's id, and the time-line.
+        The run, and the time-line.
 
     Raises:
         ClusterError: a stage failed, with the end of its log.
@@ -102,7 +106,7 @@ def run_chain(places, say, *, profile="smoke", overrides=(), stage_s=3600):
     for link in CHAIN:
         times.append(run.wait(link.name, run.start(link.name), stage_s))
         say(times[-1])
-    return run.run_id, times
+    return run, times
 
 
 def wake_servers(places):

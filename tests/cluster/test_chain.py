@@ -6,7 +6,7 @@ import pytest
 
 from espalier.orchestration.chain import CHAIN
 from espalier.storage import open_place
-from tests.cluster.chain import BUCKET, RUNNER, run_chain
+from tests.cluster.chain import RUNNER, run_chain
 from tests.cluster.parts import kubectl
 from tests.cluster.places import places
 from tests.unit.k8s.allowed_verbs import PIPELINE
@@ -14,14 +14,14 @@ from tests.unit.k8s.allowed_verbs import PIPELINE
 
 @pytest.mark.slow
 def test_every_stage_runs_as_a_job_and_leaves_its_artifact_in_s3(own_cluster, tmp_path):
-    run_id, times = run_chain(places(), print)
+    run, times = run_chain(places(), print)
     assert [stage.stage for stage in times] == [link.name for link in CHAIN]
     for link in CHAIN:
-        place = open_place(f"s3://{BUCKET}/runs/{run_id}/{link.folder}", os.environ)
+        place = open_place(f"{run.uri}/{link.folder}", os.environ)
         manifest = place.manifest()
         assert manifest is not None, link.name
         assert manifest.producer == link.name
     said = kubectl(
-        places(), f"--namespace={PIPELINE}", f"--as={RUNNER}", "logs", f"job/{run_id}-register"
+        places(), f"--namespace={PIPELINE}", f"--as={RUNNER}", "logs", f"job/{run.run_id}-register"
     )
     assert "espalier-smoke" in said.stdout, said.stdout + said.stderr

@@ -1,8 +1,6 @@
 """Promotion rolls the serving Deployment, and back, where kubelet and controllers are real."""
 
-import subprocess
 import time
-from contextlib import contextmanager
 
 import httpx2
 import pytest
@@ -15,25 +13,13 @@ from espalier.registry import TrackingTarget
 from espalier.registry.promotion import promote
 from tests.cluster import objects
 from tests.cluster.places import places
+from tests.cluster.serving import CONTROLLER, forwarded
 from tests.unit.k8s.allowed_verbs import PIPELINE
 from tests.unit.registry import conftest as registry
 from tests.unit.tiny import tiny_policy
 
 MODEL = "espalier-search-agent"
 SERVERS_S, ROLL_S = 600, 900
-
-
-@contextmanager
-def forwarded(service, port):
-    """A service of the pipeline on loopback."""
-    ports = f"{port}:{port}"
-    command = ["kubectl", f"--namespace={PIPELINE}", "port-forward", f"svc/{service}", ports]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarding:
-        assert "Forwarding" in forwarding.stdout.readline()
-        try:
-            yield f"http://localhost:{port}"
-        finally:
-            forwarding.terminate()
 
 
 @pytest.fixture
@@ -57,13 +43,13 @@ def deployment(administrator):
     def read():
         return api.read_namespaced_deployment(DEPLOYMENT, PIPELINE)
 
-    for name in (DEPLOYMENT, "espalier-serving-controller"):
+    for name in (DEPLOYMENT, CONTROLLER):
         api.patch_namespaced_deployment_scale(name, PIPELINE, {"spec": {"replicas": 1}})
     # a version that cannot start is to be told from one that is slow within the test's time
     deadline = {"spec": {"progressDeadlineSeconds": 120}}
     api.patch_namespaced_deployment(DEPLOYMENT, PIPELINE, deadline)
     yield read
-    for name in (DEPLOYMENT, "espalier-serving-controller"):
+    for name in (DEPLOYMENT, CONTROLLER):
         api.patch_namespaced_deployment_scale(name, PIPELINE, {"spec": {"replicas": 0}})
 
 

@@ -1,0 +1,103 @@
+"""A registered version's way into service: promoted by its gate, rolled out, and asked."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import httpx2
+
+from espalier.manifests.serving import DEPLOYMENT
+from tests.cluster.chain import StageTimes
+from tests.cluster.parts import kubectl
+from tests.cluster.places import ClusterError
+from tests.unit.k8s.allowed_verbs import PIPELINE
+
+CONTROLLER = "espalier-serving-controller"
+_ROLL_S = 900
+_POLL_S = 1.0
+
+
+@contextmanager
+def forwarded(service, port):
+    """A service of the pipeline on loopback; for processes in the cluster's network."""
+    ports = f"{port}:{port}"
+    command = ["kubectl", f"--namespace={PIPELINE}", "port-forward", f"svc/{service}", ports]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarding:
+        assert "Forwarding" in forwarding.stdout.readline()
+        try:
+            yield f"http://localhost:{port}"
+        finally:
+            forwarding.terminate()
+
+
+def promote_and_serve(places, run, say):
+    """Promote what a run registered, as a user does, and wait until it is served and answers.
+
+    Args:
+        places: of the cluster.
+        run: a `ClusterRun` that has ended.
+        say: told the times of both, as of stages.
+
+    Raises:
+        ClusterError: the gate refuses, or the roll-out does not end.
+    """
+    model = run.settings.registry.model_name
+    _scale(places, 1)
+    try:
+        began = run.now()
+        version = _promoted(model)
+        say(StageTimes("promote", began, began, run.now()))
+        began = run.now()
+        _wait_until_served(places, version)
+        say(StageTimes("serve", began, began, run.now()))
+        with forwarded(DEPLOYMENT, 8000) as url:
+            _ask(url, model, version)
+    finally:
+        _scale(places, 0)
+
+
+def _promoted(model):
+    """By the command, which knows no more of the run than MLflow does."""
+    code = "from espalier.cli import main; main()"
+    with forwarded("espalier-mlflow", 5000) as uri:
+        done = subprocess.run(
+            [sys.executable, "-c", code, "promote", model, "--json"],
+            env={**os.environ, "MLFLOW_TRACKING_URI": uri},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise ClusterError(f"espalier promote {model}: {done.stderr.strip()[-2000:]}")
+    promotion = json.loads(done.stdout)
+    print(f"promoted: {json.dumps(promotion)}", flush=True)
+    return promotion["version"]
+
+
+def _wait_until_served(places, version):
+    path = r"--output=jsonpath={.metadata.annotations.espalier\.dev/last-good}"
+    end = time.monotonic() + _ROLL_S
+    while time.monotonic() < end:
+        asked = kubectl(places, f"--namespace={PIPELINE}", "get", f"deployment/{DEPLOYMENT}", path)
+        if asked.stdout == version:
+            return
+        time.sleep(_POLL_S)
+    raise ClusterError(f"version {version} is not served after {_ROLL_S} s")
+
+
+def _ask(url, model, version):
+    listed = httpx2.get(f"{url}/v1/models", timeout=60).json()["data"]
+    asked = {"model": model, "prompt": [20, 21], "max_tokens": 4}
+    answer = httpx2.post(f"{url}/v1/completions", json=asked, timeout=60).json()
+    if listed[0]["version"] != version or answer["usage"]["completion_tokens"] != 4:
+        raise ClusterError(f"served is {listed}, and it answers {answer}")
+
+
+def _scale(places, replicas):
+    names = [f"deployment/{name}" for name in (DEPLOYMENT, CONTROLLER)]
+    done = kubectl(places, f"--namespace={PIPELINE}", "scale", *names, f"--replicas={replicas}")
+    if done.returncode != 0:
+        raise ClusterError(f"kubectl scale: {done.stderr.strip()}")
