@@ -1,6 +1,7 @@
 """sandboxd's HTTP face, without espalier's client: whatever comes, it answers and goes on."""
 
 import asyncio
+import contextlib
 import json
 import socket
 
@@ -185,7 +186,8 @@ def test_broken_and_abandoned_connections_do_no_harm(run, sandbox, said):
     for _ in range(5):
         with _connected(sandbox) as connection:
             connection.settimeout(5)
-            connection.sendall(said)
+            with contextlib.suppress(ConnectionError):  # it may hang up in the midst of nonsense
+                connection.sendall(said)
     assert run(sandbox.exec(["echo", "on"])).stdout == b"on\n"
 
 
