@@ -2,7 +2,7 @@
 
     start 37, add 14, times 3        (37 + 14) * 3 = 153
 
-Each operation has a label, which a thought plans with, and a line of Python.
+Each operation has a label, which a thought reads a story with, and a line of Python.
 """
 
 from __future__ import annotations
@@ -91,8 +91,13 @@ class Chain:
 
     @property
     def plan(self) -> str:
-        """The labels of the steps."""
-        return " , ".join(change.label for change in self.changes)
+        """The start, and each step with its numbers: a story read from front to end.
+
+        A label stands beside its numbers, so that whoever writes the next one need not count
+        steps: it is what the story says after the numbers that were written last.
+        """
+        steps = (" ".join((change.label, *map(str, change.numbers))) for change in self.changes)
+        return " , ".join((str(self.start), *steps))
 
     @property
     def program(self) -> str:
