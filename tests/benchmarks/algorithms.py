@@ -90,7 +90,8 @@ def run_all(arms: list[Arm], options: argparse.Namespace) -> None:
                 said = "failed" if process.returncode else "finished"
                 print(f"{said} {arm.name}", flush=True)
         if waiting and len(running) < options.workers:
-            running[waiting[0]] = _start(waiting.pop(0), options)
+            arm = waiting.pop(0)
+            running[arm] = _start(arm, options)
         else:
             time.sleep(0.5)
 
