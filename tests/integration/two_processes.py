@@ -7,7 +7,7 @@ import torch
 from espalier.artifacts import NullTracker
 from espalier.curriculum.pool import TaskPool
 from espalier.training.checkpoint import CheckpointStore
-from espalier.training.parallel import team
+from espalier.training.local_companions import local_companions
 from espalier.training.rl.loop import Parts, RlLoop
 from espalier.training.rl.models import layout_for, trainable
 from espalier.training.rl.publishing import MemoryPublisher
@@ -16,6 +16,7 @@ from espalier.training.rl.sampling import GroupSampler
 from espalier.training.rl.shared_rollouts import SplitRoller
 from espalier.training.rl.update import PolicyUpdate
 from espalier.training.sharding import whole_weights
+from espalier.training.team import team
 from tests.unit.tiny import tiny_policy
 from tests.unit.training.episodes import (
     CPU,
@@ -90,8 +91,12 @@ def accompany(directory, processes):
     everything(processes, directory)
 
 
-def found_together(directory):
+def found_together(directory, companions=local_companions):
     """What two processes find, seen from the first."""
-    device = torch.device("cpu")
-    with team(2, device=device, companion=partial(accompany, directory)) as processes:
+    with team(
+        2,
+        device=torch.device("cpu"),
+        companion=partial(accompany, directory),
+        companions=companions,
+    ) as processes:
         return everything(processes, directory)

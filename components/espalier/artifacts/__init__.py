@@ -15,6 +15,7 @@ from espalier.artifacts.errors import (
     ServingError,
     StorageAwayError,
     StorageError,
+    TrainingError,
 )
 from espalier.artifacts.manifest import MANIFEST_NAME, Manifest, Provenance, read_manifest
 from espalier.artifacts.publish import (
@@ -47,6 +48,7 @@ __all__ = [
     "StorageAwayError",
     "StorageError",
     "Tracker",
+    "TrainingError",
     "content_digest",
     "file_digest",
     "json_digest",

@@ -6,6 +6,7 @@ EspalierError             one clear message: what, where, what to do; the CLI pr
 +-- KnowledgeError        a knowledge source that cannot be read or holds nothing
 +-- DataError             rows that break a critical expectation, or tasks that do not parse
 +-- PolicyError           a model directory that cannot act in the environment
++-- TrainingError         processes that cannot train together, or of which one is lost
 +-- EngineError           an inference server that is away, or answers what it should not
 +-- RegistryError         the tracking server is away, or a promotion is refused
 +-- ManifestError         a name or setting that no object of a cluster can have
@@ -38,6 +39,10 @@ class DataError(EspalierError):
 
 class PolicyError(EspalierError):
     """A policy directory that cannot be loaded, or cannot act in the environment."""
+
+
+class TrainingError(EspalierError):
+    """Processes that cannot be started to train together, or of which one is lost."""
 
 
 class EngineError(EspalierError):

@@ -6,12 +6,7 @@ gathered here, so that the results are those of one process up to the order of t
 
 from __future__ import annotations
 
-import multiprocessing
-import socket
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
@@ -20,11 +15,6 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 Item = TypeVar("Item")
-
-TIMEOUT = timedelta(hours=1)
-"""How long one process waits for another: the first judges dev questions and writes checkpoints."""
-JOIN_TIMEOUT = timedelta(minutes=5)
-"""How long the first waits for the others to start; importing torch takes seconds."""
 
 
 class Processes:
@@ -78,89 +68,6 @@ class Processes:
         box = [item]
         dist.broadcast_object_list(box, src=0)
         return box[0]
-
-
-@contextmanager
-def joined(rank: int, count: int, *, port: int, device: torch.device) -> Generator[Processes]:
-    """Join the group that meets at `port` of this machine; left again at the end."""
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage] (documented, not listed)
-        "127.0.0.1", port, count, is_master=rank == 0, timeout=JOIN_TIMEOUT
-    )
-    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=TIMEOUT)
-    try:
-        yield Processes(rank, count)
-    finally:
-        dist.destroy_process_group()
-
-
-@contextmanager
-def team(
-    count: int, *, device: torch.device, companion: Callable[[Processes], None]
-) -> Generator[Processes]:
-    """This process as the first of `count`; the others are started, and run `companion`.
-
-    Args:
-        count: 1 starts none.
-        device: where they compute; several GPUs are taken in their order.
-        companion: what the others do beside the body of this context; can be pickled.
-
-    Yields:
-        What this process is among them. Its CPU threads are shared out while it lasts.
-    """
-    if count == 1:
-        yield Processes()
-        return
-    threads = torch.get_num_threads()
-    settings = _Settings(
-        count=count,
-        port=free_port(),
-        device=device,
-        threads=max(1, threads // count),
-        is_deterministic=torch.are_deterministic_algorithms_enabled(),
-    )
-    context = multiprocessing.get_context("spawn")
-    others = [
-        context.Process(target=_accompany, args=(rank, settings, companion), daemon=True)
-        for rank in range(1, count)
-    ]
-    for other in others:
-        other.start()
-    torch.set_num_threads(settings.threads)
-    try:
-        with joined(0, count, port=settings.port, device=device) as processes:
-            yield processes
-        for other in others:
-            other.join()
-    finally:
-        torch.set_num_threads(threads)
-        for other in others:
-            other.terminate()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Settings:
-    count: int
-    port: int
-    device: torch.device
-    threads: int
-    is_deterministic: bool
-
-
-def _accompany(rank: int, settings: _Settings, companion: Callable[[Processes], None]) -> None:
-    torch.set_num_threads(settings.threads)
-    torch.use_deterministic_algorithms(mode=settings.is_deterministic)
-    if settings.device.type == "cuda":
-        torch.cuda.set_device(rank)
-    with joined(rank, settings.count, port=settings.port, device=settings.device) as processes:
-        companion(processes)
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def sum_gradients(model: nn.Module, processes: Processes) -> None:

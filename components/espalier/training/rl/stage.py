@@ -33,12 +33,15 @@ from espalier.policy.loading import save_policy
 from espalier.rollout.trajectory import write_trajectories
 from espalier.tasks import write_tasks
 from espalier.training.checkpoint import CheckpointStore
+from espalier.training.companions import MakesCompanions
 from espalier.training.hardware import Hardware
 from espalier.training.history import write_history
-from espalier.training.parallel import Processes, team
+from espalier.training.local_companions import local_companions
+from espalier.training.parallel import Processes
 from espalier.training.rl.loop import HISTORY_COLUMNS
 from espalier.training.rl.posed_tasks import MakesPoser, no_poser
 from espalier.training.rl.wiring import wired
+from espalier.training.team import team
 
 
 class Inputs(NamedTuple):
@@ -56,10 +59,20 @@ def run(
     output_dir: Path,
     tracker: Tracker,
     make_poser: MakesPoser = no_poser,
+    companions: MakesCompanions = local_companions,
 ) -> Manifest:
     """Train, keep the weights that answer most dev questions, publish them.
 
-    `make_poser` makes whoever poses tasks, where the profile asks for self-play.
+    Args:
+        profile: of the run.
+        inputs: artifact directories.
+        output_dir: where the artifact goes.
+        tracker: takes the figures.
+        make_poser: makes whoever poses tasks, where the profile asks for self-play.
+        companions: starts the other processes, where it asks for several.
+
+    Raises:
+        TrainingError: there is no place for so many processes, or one of them is lost.
     """
     manifests = {name: open_artifact(path) for name, path in inputs._asdict().items()}
     provenance = Provenance(
@@ -70,10 +83,14 @@ def run(
     )
     identity = json_digest(provenance.model_dump())
     store = CheckpointStore(work_dir(output_dir), identity)
-    companion = partial(accompany, profile, inputs, store.directory, identity)
-    device = Hardware.chosen(profile.training).device
+    together = team(
+        profile.training.processes,
+        device=Hardware.chosen(profile.training).device,
+        companion=partial(accompany, profile, inputs, store.directory, identity),
+        companions=companions,
+    )
     with (
-        team(profile.training.processes, device=device, companion=companion) as processes,
+        together as processes,
         opened_environments(profile, inputs.knowledge) as environments_over,
     ):
         run_ = wired(profile, inputs, store, processes, environments_over, make_poser)
