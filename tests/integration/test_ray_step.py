@@ -34,7 +34,12 @@ def cluster(tmp_path):
 
 
 def started(s3, cluster, folder):
-    profile = named_profile("smoke").model_copy(update={"kubernetes": NODES}).model_dump_json()
+    smoke = named_profile("smoke")
+    changes = {
+        "kubernetes": NODES,
+        "training": smoke.training.model_copy(update={"processes": 16}),
+    }
+    profile = smoke.model_copy(update=changes).model_dump_json()
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
     environment |= s3.environment | {"KUBECONFIG": str(cluster.kubeconfig), RUN_ID_VARIABLE: "r17"}
     environment |= dict(zip(OWNER_VARIABLES, OWNER, strict=True))

@@ -141,8 +141,8 @@ class RayConfig(Section):
     """Training on several nodes, as a KubeRay RayJob."""
 
     workers: int = Field(default=0, ge=0)
-    """Nodes with kubernetes.gpus.count GPUs each; 0 trains in one pod, without Ray. The driver has
-    the GPUs of one of them: processes of training share a node."""
+    """Nodes that train together, with kubernetes.gpus.count GPUs each and a process of training on
+    every GPU, or without GPUs a process each; 0 trains in one pod, without Ray."""
     version: str = Field(default="2.60.0", pattern=r"\d+\.\d+\.\d+")
     """Of Ray in kubernetes.images.train."""
     head: RayHeadResources = RayHeadResources()
@@ -228,13 +228,13 @@ class KubernetesConfig(Section):
                 raise ValueError(f"kubernetes.labels: {key}={value} is no label in Kubernetes")
         return self
 
+    @property
+    def processes_on_ray_node(self) -> int:
+        """Processes of training on each of `ray.workers`: one a GPU, or one that has the CPUs."""
+        return self.gpus.count or 1
+
     @model_validator(mode="after")
-    def _ray_has_gpus_and_shared_files(self) -> Self:
-        if self.ray.workers and not self.gpus.count:
-            raise ValueError(
-                f"kubernetes.ray.workers={self.ray.workers} train on GPUs and kubernetes.gpus.count"
-                "=0; set it to the GPUs of one node, or train in one pod with ray.workers = 0"
-            )
+    def _nodes_share_files(self) -> Self:
         if self.ray.workers and self.workspace_claim is None:
             raise ValueError(
                 "kubernetes.ray.workers share checkpoints and artifacts; name a claim that several "

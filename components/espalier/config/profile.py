@@ -38,6 +38,7 @@ from espalier.config.learning import (
     RegistryConfig,
     WarmStartConfig,
 )
+from espalier.config.placement import require_places
 from espalier.config.self_play import NoSelfPlayConfig, SelfPlayConfig, require_means
 from espalier.config.serving import ServingConfig
 from espalier.config.training import TrainingConfig
@@ -138,12 +139,11 @@ class Profile(Section):
                 f"curriculum.screening_rollouts={self.curriculum.screening_rollouts} must be 0, or "
                 f"at least 2 and below training.group_size={self.training.group_size}"
             )
-        gpus = self.kubernetes.gpus.count
-        if 0 < gpus < self.training.processes:
-            raise ValueError(
-                f"training.processes={self.training.processes} share kubernetes.gpus.count={gpus} "
-                "in a pod; set training.processes to that number, or ask for more GPUs"
-            )
+        return self
+
+    @model_validator(mode="after")
+    def _processes_have_places(self) -> Self:
+        require_places(self.training, self.kubernetes)
         return self
 
     @model_validator(mode="after")

@@ -124,7 +124,8 @@ class TrainingConfig(Section):
     activation_checkpointing: bool = False
     """Computes activations again in the backward pass: a third more work, far less memory."""
     processes: int = Field(default=1, ge=1)
-    """Processes of this machine that share a step's trajectories."""
+    """Processes that share a step's trajectories: on this machine, or on the nodes of
+    kubernetes.ray.workers."""
     sharded: bool = False
     """Splits weights and optimizer over the processes (FSDP2), for a model too large for one."""
     evaluate_every: int = Field(default=20, ge=1)
@@ -186,6 +187,15 @@ class TrainingConfig(Section):
                 f'preset "{self.algorithm.preset}" takes every trajectory for one of today\'s '
                 "policy, which those of training.replay and training.asynchronous are not; add "
                 'training.algorithm.off_policy = [{name = "importance_weights"}]'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _processes_have_devices(self) -> Self:
+        if self.processes > 1 and ":" in self.device:
+            raise ValueError(
+                f'training.device = "{self.device}" is one device, and training.processes='
+                f"{self.processes} have one each; name its kind alone"
             )
         return self
 

@@ -39,6 +39,8 @@ RAY_STAGE = "train"
 RUN_ID_VARIABLE = "ESPALIER_RUN_ID"
 OWNER_VARIABLES = tuple(f"ESPALIER_OWNER_{part}" for part in ("API_VERSION", "KIND", "NAME", "UID"))
 """What a step that launches a RayJob is told: the run, and the object that is to own the RayJob."""
+RAY_DRIVER_VARIABLE = "ESPALIER_RAY_DRIVER"
+"""Set for Ray's own processes: the step that finds it launches nothing, and trains on all nodes."""
 
 _REFUSED = (1, 2)
 """Exit codes of Python and of the command line when a stage refused what it was given."""

@@ -26,6 +26,8 @@ from espalier.manifests.pods import (
 )
 
 NAME = "espalier-ray"
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+"""Ray would tell its makers about the cluster."""
 
 
 def training_ray_job(
@@ -36,14 +38,17 @@ def training_ray_job(
     settings: KubernetesConfig,
     environment: Mapping[str, str],
 ) -> K8sObject:
-    """A RayJob: a head, `kubernetes.ray.workers` nodes with GPUs, and a submitter.
+    """A RayJob: a head, `kubernetes.ray.workers` nodes that train, and a submitter.
+
+    A process of training takes a GPU, and on nodes without GPUs a CPU, of which Ray is then told
+    that a node has one: places are counted, and cores are the process's own affair.
 
     Field names are those of ray.io/v1 (KubeRay 1.4, ray-operator/apis/ray/v1/rayjob_types.go).
     Kueue admits it as a whole when the profile names a queue; it asks for
     `shutdownAfterJobFinishes`, and sets `suspend` itself.
 
     Args:
-        command: the driver; Ray starts it on a node whose GPUs it gets.
+        command: the driver, the first process of training; Ray gives it a place on a node.
         run_id: names the RayJob.
         owner: the Job that launched it: deleting that, or its expiry, deletes the Ray cluster.
         settings: `kubernetes` of the profile, with `ray.workers` above 0.
@@ -55,6 +60,7 @@ def training_ray_job(
     name = run_object_name(run_id, f"{RAY_STAGE}-ray")
     labels = object_labels(NAME, "training", run_id, settings.labels)
     labels |= {STAGE_LABEL: RAY_STAGE}
+    environment = {**environment, **_QUIET}
     queue = {QUEUE_LABEL: settings.queue} if settings.queue else {}
     return {
         "apiVersion": "ray.io/v1",
@@ -67,7 +73,7 @@ def training_ray_job(
         },
         "spec": {
             "entrypoint": shlex.join(command),
-            "entrypointNumGpus": settings.gpus.count,
+            "entrypointNumGpus" if settings.gpus.count else "entrypointNumCpus": 1,
             "submissionMode": "K8sJobMode",
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": settings.ray.ttl_s,
@@ -100,21 +106,22 @@ def _head(
 def _workers(
     labels: Mapping[str, str], settings: KubernetesConfig, environment: Mapping[str, str]
 ) -> K8sObject:
+    kind = "gpu" if settings.gpus.count else "cpu"
     container = RunContainer(
         name="ray-worker",
         image=settings.images.train,
-        resources=settings.gpus.resources,
+        resources=settings.gpus.resources if settings.gpus.count else settings.resources,
         environment=environment,
         gpus=settings.gpus.count,
     )
     # a fixed size: training has as many ranks as it started with
     workers = settings.ray.workers
     return {
-        "groupName": "gpu",
+        "groupName": kind,
         "replicas": workers,
         "minReplicas": workers,
         "maxReplicas": workers,
-        "rayStartParams": {"num-gpus": str(settings.gpus.count)},
+        "rayStartParams": {f"num-{kind}s": str(settings.processes_on_ray_node)},
         "template": _template(container, labels, settings),
     }
 

@@ -13,14 +13,12 @@ from typing import NoReturn
 
 from espalier.artifacts import ClusterError
 from espalier.config import KubernetesConfig
-from espalier.manifests.job import OWNER_VARIABLES, RUN_ID_VARIABLE
+from espalier.manifests.job import OWNER_VARIABLES, RAY_DRIVER_VARIABLE, RUN_ID_VARIABLE
 from espalier.manifests.objects import Owner
 from espalier.manifests.ray_job import training_ray_job
 from espalier.orchestration.ending import ignore_signals, on_signals
 from espalier.orchestration.ray_jobs import RayJobs, RayJobStatus
 
-DRIVER_VARIABLE = "ESPALIER_RAY_DRIVER"
-"""Set for Ray's own processes: the step that finds it trains, and launches nothing."""
 _POLL_S = 5.0
 _HANDED_ON = ("ESPALIER_PARENT_RUN", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME")
 """What a pod is told apart from the endpoints: which tracked run it belongs to."""
@@ -59,7 +57,7 @@ def run_on_ray(
         run_id=_variable(environment, RUN_ID_VARIABLE),
         owner=Owner(*(_variable(environment, name) for name in OWNER_VARIABLES)),
         settings=settings,
-        environment={**handed_on, DRIVER_VARIABLE: "1"},
+        environment={**handed_on, RAY_DRIVER_VARIABLE: "1"},
     )
     jobs = RayJobs(settings.pipeline_namespace, environment)
     name = manifest["metadata"]["name"]

@@ -17,11 +17,11 @@ from typing import NoReturn
 
 from espalier.artifacts import EspalierError, Manifest
 from espalier.config import Profile, external_inputs
-from espalier.manifests.job import launches_ray
+from espalier.manifests.job import RAY_DRIVER_VARIABLE, launches_ray
 from espalier.manifests.volumes import S3_MOUNT
 from espalier.orchestration.chain import CHAIN, Link
 from espalier.orchestration.ending import on_signals
-from espalier.orchestration.ray_launcher import DRIVER_VARIABLE, SentAway, run_on_ray
+from espalier.orchestration.ray_launcher import SentAway, run_on_ray
 from espalier.orchestration.step_command import container_command, local_path, step_command
 from espalier.storage import Place, joined, open_place
 
@@ -126,7 +126,8 @@ def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
     if published is not None and _is_current(published, order, sources):
         say(f"{order.stage}: kept {target.uri}  sha256:{published.content[:12]}")
         return published
-    if launches_ray(order.stage, order.profile.kubernetes) and not os.environ.get(DRIVER_VARIABLE):
+    is_driver = bool(os.environ.get(RAY_DRIVER_VARIABLE))
+    if launches_ray(order.stage, order.profile.kubernetes) and not is_driver:
         _run_on_ray(order, say)
         return _made(target)
     for name, place in sources.items():

@@ -25,6 +25,11 @@ def prepare_environment() -> None:
         os.environ.setdefault(name, value)
 
 
+def prepared_environment() -> dict[str, str]:
+    """Those variables as they are set, for processes that do not inherit them."""
+    return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+
+
 def prepare_torch(threads: int) -> None:
     """Fix torch's thread count and refuse operations without a deterministic implementation.
 

@@ -7,6 +7,7 @@ from espalier.config import STAGE_SECTIONS, Profile, load_profile
 from espalier.config.quantities import amount
 
 GPUS = ["kubernetes.gpus.count=8"]
+NODES = ["kubernetes.ray.workers=2", "kubernetes.workspace_claim=shared"]
 
 
 def _loaded(tmp_path, overrides):
@@ -29,9 +30,18 @@ def _loaded(tmp_path, overrides):
         (["kubernetes.sandboxes.resources.disk_limit=1Gi"], 'or set scratch = "disk"'),
         (["kubernetes.resources.cpu_request=5"], "cpu_request=5 exceeds cpu_limit=4"),
         (['kubernetes.gpus.node_selector={pool = "gpu"}'], r"set kubernetes\.gpus\.count"),
-        (["kubernetes.ray.workers=2"], r"kubernetes\.gpus\.count=0; set it"),
         ([*GPUS, "kubernetes.ray.workers=2"], "ReadWriteMany"),
         ([*GPUS, "training.processes=9"], r"share kubernetes\.gpus\.count=8"),
+        ([*GPUS, *NODES, "training.processes=17"], r"room for 16, one on each of kubernetes\.gpus"),
+        ([*GPUS, *NODES, "training.processes=8"], "leave a node without work"),
+        ([*NODES, "training.processes=3"], "room for 2, one each without GPUs"),
+        ([*NODES], "training.processes=1 leave a node without work"),
+        ([*NODES, "training.processes=2", "training.device=cuda"], r"gpus\.count=0 compute on"),
+        (
+            [*GPUS, *NODES, "training.processes=16", "training.device=cpu"],
+            r"gpus\.count=8 compute on",
+        ),
+        (["training.processes=2", "training.device=cuda:1"], "name its kind alone"),
         (['kubernetes.labels={"espalier.dev/run" = "x"}'], "choose another key"),
         (['kubernetes.labels={team = "a b"}'], "team=a b is no label"),
         (
@@ -51,10 +61,9 @@ def test_a_whole_cluster_is_described_in_a_profile(tmp_path):
         tmp_path,
         [
             *GPUS,
-            "training.processes=8",
+            *NODES,
+            "training.processes=16",
             "kubernetes.queue=espalier",
-            "kubernetes.workspace_claim=espalier-workspace",
-            "kubernetes.ray.workers=2",
             'kubernetes.gpus.node_selector={"cloud.example/pool" = "h200"}',
             'kubernetes.tolerations=[{key = "spot", operator = "Equal", value = "true"}]',
         ],

@@ -51,6 +51,7 @@ RAY_JOB = record(
         # without it Kueue refuses the job
         "shutdownAfterJobFinishes": {"const": True},
     },
+    entrypointNumCpus={"type": "number", "minimum": 0},
     entrypointNumGpus={"type": "number", "minimum": 0},
     submissionMode=one_of("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"),
     ttlSecondsAfterFinished=COUNT,

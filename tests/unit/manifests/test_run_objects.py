@@ -4,7 +4,7 @@ import shlex
 import pytest
 
 from espalier.artifacts import ManifestError
-from espalier.config import STAGE_SECTIONS, KubernetesConfig
+from espalier.config import STAGE_SECTIONS, GpuConfig, KubernetesConfig
 from espalier.manifests.job import EPISODE_STAGES, POLICY_STAGES, stage_job
 from espalier.manifests.objects import run_object_name
 from espalier.manifests.ray_job import training_ray_job
@@ -14,6 +14,7 @@ from tests.unit.manifests.samples import (
     LAUNCHER,
     NODES,
     RUN,
+    STEP,
     every_manifest,
     job,
 )
@@ -89,6 +90,32 @@ def test_ray_reads_the_driver_as_it_was_given():
     command = ("sh", "-ec", 'printf "%s" "$0"', "it's $HOME\n", "--executor_input", '{"a": "b"}')
     manifest = training_ray_job(command, run_id=RUN, owner=LAUNCHER, settings=NODES, environment={})
     assert tuple(shlex.split(manifest["spec"]["entrypoint"])) == command
+
+
+def test_every_node_of_a_ray_job_has_a_place_for_each_process_and_the_driver_takes_one():
+    on_gpus, on_cpus = (
+        training_ray_job(STEP, run_id=RUN, owner=LAUNCHER, settings=settings, environment={})[
+            "spec"
+        ]
+        for settings in (NODES, NODES.model_copy(update={"gpus": GpuConfig()}))
+    )
+    (gpu_nodes,), (cpu_nodes,) = (
+        spec["rayClusterSpec"]["workerGroupSpecs"] for spec in (on_gpus, on_cpus)
+    )
+    assert gpu_nodes["rayStartParams"] == {"num-gpus": "8"}
+    assert (on_gpus["entrypointNumGpus"], on_gpus.get("entrypointNumCpus")) == (1, None)
+    assert cpu_nodes["rayStartParams"] == {"num-cpus": "1"}
+    assert (on_cpus["entrypointNumCpus"], on_cpus.get("entrypointNumGpus")) == (1, None)
+    (container,) = cpu_nodes["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["cpu"] == NODES.resources.cpu_limit
+    assert container["image"] == NODES.images.train
+
+
+def test_no_process_of_ray_tells_its_makers_about_the_cluster():
+    spec = every_manifest()["ray-job"]["spec"]["rayClusterSpec"]
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        (container,) = group["template"]["spec"]["containers"]
+        assert {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"} in container["env"]
 
 
 def test_a_ray_job_ends_its_cluster_and_goes_with_its_launcher():

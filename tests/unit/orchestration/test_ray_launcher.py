@@ -53,7 +53,7 @@ def test_a_job_is_launched_watched_and_left_to_kuberay_when_it_has_ended(cluster
     assert cluster.deleted == []
     manifest = cluster.jobs[NAME]
     assert manifest["spec"]["entrypoint"] == "espalier step train"
-    assert manifest["spec"]["entrypointNumGpus"] == 8
+    assert manifest["spec"]["entrypointNumGpus"] == 1
     (owner,) = manifest["metadata"]["ownerReferences"]
     assert (owner["apiVersion"], owner["kind"], owner["name"], owner["uid"]) == OWNER
     head = manifest["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]

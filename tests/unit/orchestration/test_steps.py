@@ -4,6 +4,7 @@ import pytest
 
 from espalier.artifacts import DataError, ProfileError
 from espalier.config import Profile
+from espalier.manifests.job import RAY_DRIVER_VARIABLE
 from espalier.steps.pipeline_files import pipelines_dir, profile_names
 from espalier.steps.profiles import named_profile, parsed_profile, resolved_profile
 from espalier.steps.running import running
@@ -76,3 +77,17 @@ def test_peak_memory_covers_what_was_freed_again():
     block[::4096] = b"x" * len(block[::4096])
     del block
     assert meter.read().peak_rss_mb >= before + 40
+
+
+def test_training_has_its_companions_on_all_nodes_where_a_ray_job_started_it(monkeypatch):
+    from espalier.steps import training
+    from espalier.training.local_companions import local_companions
+    from espalier.training.ray_nodes import ray_companions
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv(RAY_DRIVER_VARIABLE, raising=False)
+    assert training._companions() is local_companions
+    monkeypatch.setenv(RAY_DRIVER_VARIABLE, "1")
+    on_nodes = training._companions()
+    assert on_nodes.func is ray_companions
+    assert on_nodes.keywords["environment"]["HF_HUB_OFFLINE"] == "1"

@@ -1,0 +1,54 @@
+"""What the driver of a RayJob, and the companions that it has on other nodes, do in the tests."""
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+import ray
+import torch
+
+from espalier.artifacts import TrainingError
+from espalier.training.ray_nodes import ray_companions
+from espalier.training.team import team
+
+CPU = torch.device("cpu")
+CASES = [("plain", False), ("plain", True)]
+GIVEN = {"MKL_CBWR": "AUTO,STRICT", "ESPALIER_TEST": "handed on"}
+ON_NODES = partial(ray_companions, environment=GIVEN)
+
+
+def steps_and_nodes(processes):
+    """Two optimizer steps of each case, and where the ranks are."""
+    from tests.integration.two_processes import two_steps
+
+    return {
+        "steps": {case: two_steps(case[0], processes, sharded=case[1]) for case in CASES},
+        "nodes": processes.gather(ray.get_runtime_context().get_node_id()),
+        "threads": processes.gather(torch.get_num_threads()),
+    }
+
+
+def accompany(processes):
+    steps_and_nodes(processes)
+    assert os.environ["ESPALIER_TEST"] == "handed on"
+
+
+def together(folder):
+    with team(2, device=CPU, companion=accompany, companions=ON_NODES) as processes:
+        found = steps_and_nodes(processes)
+    torch.save(found, Path(folder) / "found.pt")
+
+
+def too_many():
+    try:
+        with team(16, device=CPU, companion=accompany, companions=ON_NODES):
+            raise AssertionError("sixteen processes on two nodes with a place each")
+    except TrainingError as error:
+        sys.exit(f"error: {error}")
+
+
+def lost(folder):
+    from tests.integration.lost_processes import main
+
+    main("talking", folder, ON_NODES)
