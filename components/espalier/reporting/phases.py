@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from espalier.reporting.columns import measured
+from espalier.reporting.columns import Points, measured, numbers
 from espalier.reporting.dataset import CountTable
 from espalier.reporting.formats import number, percent, words
 from espalier.reporting.run_directory import RunDirectory
@@ -52,7 +52,7 @@ def phase_story(run: RunDirectory) -> PhaseStory | None:
         (*_trained(history, first + 1, last), *_posed(posing, ordered))
         for (first, last), posing in zip(pairwise(starts), posings, strict=True)
     ]
-    last_step = int(history["step"].max())
+    last_step = int(numbers(history, "step").max())
     if last_step > starts[-1]:
         rows.append((*_trained(history, starts[-1] + 1, last_step), *_NOTHING_POSED))
     return PhaseStory(tuple(rows), _refused(posings))
@@ -69,17 +69,23 @@ def _posings(run: RunDirectory) -> Sequence[Mapping[str, Any]]:
 
 def _trained(history: pd.DataFrame, first: int, last: int) -> tuple[str, str, str]:
     """Steps, pass rate and dev EM of a phase; a dev EM of an earlier step says which."""
-    of_phase = history[history["step"].between(first, last)]
-    pass_rates, dev = (
-        measured(of_phase, "step", name).y if name in of_phase else np.array([])
-        for name in ("pass_rate", "dev_em")
-    )
+    pass_rates = _between(history, "pass_rate", first, last)
+    dev = _between(history, "dev_em", first, last)
     told = ""
-    if len(dev):
-        at = int(measured(of_phase, "step", "dev_em").x[-1])
-        told = percent(float(dev[-1])) + ("" if at == last else f" (step {at})")
+    if len(dev.y):
+        at = int(dev.x[-1])
+        told = percent(float(dev.y[-1])) + ("" if at == last else f" (step {at})")
     steps = f"{first} to {last}" if first < last else str(last)
-    return steps, percent(float(pass_rates.mean())) if len(pass_rates) else "", told
+    return steps, percent(float(pass_rates.y.mean())) if len(pass_rates.y) else "", told
+
+
+def _between(history: pd.DataFrame, column: str, first: int, last: int) -> Points:
+    """What the steps of a phase have measured of a column, which may be missing."""
+    if column not in history:
+        return Points(np.array([]), np.array([]))
+    x, y = measured(history, "step", column)
+    inside = (x >= first) & (x <= last)
+    return Points(x[inside], y[inside])
 
 
 def _posed(posing: Mapping[str, Any], ordered: int | None) -> tuple[str, ...]:
