@@ -149,10 +149,14 @@ class SandboxClient:
             await _checked(await self._http.get("/healthz"), self._name)
 
     def lose(self, cause: str) -> None:
-        """It is gone, says who made it: what waits for its answer ends now, with this cause."""
+        """It is gone, says who made it: what waits for its answer ends now, with the first cause.
+
+        A cluster says it several times: of a pod that is to end, and of one that has ended.
+        """
         self.lost_because = self.lost_because or cause
         for timeout in self._waiting:
-            timeout.reschedule(0.0)
+            if not timeout.expired():  # else it is ending its wait already, and takes no other time
+                timeout.reschedule(0.0)
 
     async def hang_up(self) -> None:
         """Close the connections."""

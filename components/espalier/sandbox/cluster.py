@@ -6,6 +6,7 @@ controller hands out a pod that it has ready.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -118,11 +119,10 @@ class Cluster:
 
     async def close(self) -> None:
         """Delete the lease, and with it what is left of the run's sandboxes."""
-        await self.watch.close()
-        try:
-            await self.lease.release()
-        finally:
-            await self.server.close()
+        async with contextlib.AsyncExitStack() as ending:  # each, whatever becomes of the others
+            ending.push_async_callback(self.server.close)
+            ending.push_async_callback(self.lease.release)
+            await self.watch.close()
 
 
 def _lease(wanted: Wanted, now: datetime) -> K8sObject:

@@ -84,6 +84,8 @@ class ClusterWatch:
             if holds(state) and not reached.done():
                 reached.set_result(state)
 
+        if self._task is not None and self._task.done():
+            self._task.result()  # nobody watches any more; a fault of ours, which is raised here
         stop = self.tell(name, look)
         try:
             async with asyncio.timeout(within_s):

@@ -100,6 +100,26 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch):
         _ask(answer, "get", "x")
 
 
+def test_a_loss_may_be_told_again_while_who_waits_is_still_ending():
+    async def answer(_):
+        try:
+            await asyncio.sleep(10)
+        finally:
+            await asyncio.sleep(0.05)  # a connection takes its time to close
+
+    async def told_twice():
+        client = _client(answer)
+        running = asyncio.create_task(client.exec(["true"], timeout_s=5))
+        await asyncio.sleep(0.02)
+        client.lose("it is to end")
+        await asyncio.sleep(0.02)
+        client.lose("it has ended")
+        with pytest.raises(SandboxLost, match="it is to end"):
+            await running
+
+    asyncio.run(told_twice())
+
+
 def test_a_time_limit_takes_the_place_of_the_sandboxes_own():
     asked = []
 

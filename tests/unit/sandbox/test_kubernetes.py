@@ -211,6 +211,22 @@ def test_a_watch_that_ends_is_taken_up_and_nothing_is_missed(monkeypatch, last):
     assert _use(monkeypatch, work) == ""
 
 
+def test_a_watch_that_broke_is_told_to_who_would_wait_and_keeps_no_lease(monkeypatch):
+    async def work(backend, cluster):
+        sandbox = await backend.create()
+        backend._cluster.watch.tell(sandbox.name, lambda state: 1 / (not state.is_gone))
+        cluster.remove(sandbox.name)
+        while not sandbox.lost_because:
+            await asyncio.sleep(0.01)
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(backend.create(), 2)
+        with pytest.raises(ZeroDivisionError):
+            await backend.close()
+        assert cluster.leases == {}
+
+    _use(monkeypatch, work)
+
+
 def test_a_pool_of_pods_asks_for_each_once_and_watches_all_at_once(monkeypatch):
     settings = PoolSettings(size=12, low_water=12, high_water=12, max_starting=6)
 
