@@ -7,8 +7,7 @@ Arithmetic stories with programs in sandbox pods. While the trainer's Job runs: 
 a minute from the moment the Job is made, thirty random sandbox pods are deleted, containerd is
 killed, the API server is restarted, and the trainer's own pod is killed. Then the run goes on to
 its registered model. It ends well when every stage ended, every step of training is in the history
-once, and no sandbox or lease is left. How many episodes were lost is told: none, where the policy
-has not learned to call its tool, as that of the smallest profile has not.
+once, and no sandbox or lease is left. How many episodes were lost is told.
 """
 
 import json
@@ -42,6 +41,10 @@ _SETTINGS = (
     f"training.steps={STEPS}",
     "training.evaluate_every=5",
     "training.tasks_per_step=4",
+    # enough for a policy that calls its tool, so that there are programs to be hit
+    "synthesis.trajectories=60",
+    "policy.prestage.steps=120",
+    "warm_start.steps=120",
 )
 _STAGE_S = 1200
 _LEASE_S = 180
