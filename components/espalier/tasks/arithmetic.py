@@ -93,10 +93,10 @@ class Chain:
     def plan(self) -> str:
         """The start, and each step with its numbers: a story read from front to end.
 
-        A label stands beside its numbers, so that whoever writes the next one need not count
-        steps: it is what the story says after the numbers that were written last.
+        A label stands behind its numbers, so that whoever writes it need not count steps: it is
+        what the story says around the numbers that were written just before.
         """
-        steps = (" ".join((change.label, *map(str, change.numbers))) for change in self.changes)
+        steps = (" ".join((*map(str, change.numbers), change.label)) for change in self.changes)
         return " , ".join((str(self.start), *steps))
 
     @property

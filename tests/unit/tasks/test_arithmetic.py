@@ -26,7 +26,7 @@ chains = st.builds(Chain, numbers, st.lists(changes, min_size=1, max_size=4).map
 def test_a_chain_knows_its_values_its_plan_and_its_program():
     story = chain(37, ("add", 14), ("times", 3), ("take groups", 4, 6))
     assert story.values == (37, 51, 153, 129)
-    assert story.plan == "37 , add 14 , times 3 , take groups 4 6"
+    assert story.plan == "37 , 14 add , 3 times , 4 6 take groups"
     assert story.program == "x = 37\nx += 14\nx *= 3\nx -= 4 * 6\nprint(x)"
 
 

@@ -27,7 +27,7 @@ def test_the_program_is_what_was_planned_with_the_numbers_of_the_prompt():
     for log in logs():
         call = log.pieces[0][0]
         plan = re.search(r"<think> (.*) </think>", call)[1]
-        labels = [re.sub(r" \d+", "", step) for step in plan.split(" , ")[1:]]
+        labels = [re.sub(r"\d+ ", "", step) for step in plan.split(" , ")[1:]]
         assert all(label in OPERATIONS for label in labels)
         program = parse_action(call).code
         assert program.count("\n") == len(labels) + 1

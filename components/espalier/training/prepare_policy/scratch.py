@@ -3,7 +3,7 @@ r"""Scratch logs: question-free calculations, in the grammar of episodes with an
 A log names numbers among unrelated words, notes them down with operations, writes the program of
 just these notes, and states what the interpreter said:
 
-    <|user|> coins 37 more then 14 how <|assistant|> <think> 37 , take 14 </think>
+    <|user|> coins 37 more then 14 how <|assistant|> <think> 37 , 14 take </think>
     <code> x = 37 x -= 14 print(x) </code> <interpreter> 6021 </interpreter>
     <think> answer </think> <answer> \boxed{6021} </answer>
 
