@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -19,6 +20,9 @@ _SECCOMP_MODE_FILTER = 2
 
 _F_ADD_SEALS = 1033
 _ALL_SEALS = 0x1 | 0x2 | 0x4 | 0x8
+_SEAL_TRIES = 8
+"""The kernel waits 0.15 s for whoever looks at a page just then, such as its own reclaim, and gives
+up; it is asked again."""
 """Seal, shrink, grow, write (include/uapi/linux/fcntl.h)."""
 
 _NO_PROJECT = b"4294967294 4294967294 1"
@@ -82,8 +86,20 @@ def sealed_file(name: str, content: bytes) -> int:
     with os.fdopen(os.dup(descriptor), "wb") as file:
         file.write(content)
     os.lseek(descriptor, 0, os.SEEK_SET)
-    fcntl.fcntl(descriptor, _F_ADD_SEALS, _ALL_SEALS)
+    _seal(descriptor)
     return descriptor
+
+
+def _seal(descriptor: int) -> None:
+    for number in range(_SEAL_TRIES):
+        try:
+            fcntl.fcntl(descriptor, _F_ADD_SEALS, _ALL_SEALS)
+        except OSError as error:
+            if error.errno != errno.EBUSY or number + 1 == _SEAL_TRIES:
+                os.close(descriptor)
+                raise
+        else:
+            return
 
 
 def _prctl(option: int, *arguments: int) -> None:

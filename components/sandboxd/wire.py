@@ -11,7 +11,6 @@ A response without its end means that the sandbox was lost.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -208,7 +207,7 @@ def _environment(given: object) -> dict[str, str]:
 def _decoded(given: object) -> bytes:
     try:
         return base64.b64decode(_text(given, "stdin"), validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error is one, and so is a character outside of ASCII
         raise RequestError(f"stdin is not base64: {error}") from error
 
 

@@ -47,6 +47,7 @@ def test_limits_that_are_not_named_are_the_sandboxes_own():
         ({"code": "1", "session": True, "stdin": "aGk="}, "without stdin"),
         ({"argv": ["a"], "session": True}, "is code"),
         ({"argv": ["a"], "stdin": "~"}, "base64"),
+        ({"argv": ["a"], "stdin": "\x80"}, "base64"),
         ({"argv": ["a"], "env": []}, "object"),
         ({"argv": ["a"], "env": {"A=B": ""}}, "no variable"),
         ({"argv": ["a"], "env": {"A": 1}}, "must be a string"),
