@@ -20,10 +20,10 @@ _SECCOMP_MODE_FILTER = 2
 
 _F_ADD_SEALS = 1033
 _ALL_SEALS = 0x1 | 0x2 | 0x4 | 0x8
+"""Seal, shrink, grow, write (include/uapi/linux/fcntl.h)."""
 _SEAL_TRIES = 8
 """The kernel waits 0.15 s for whoever looks at a page just then, such as its own reclaim, and gives
 up; it is asked again."""
-"""Seal, shrink, grow, write (include/uapi/linux/fcntl.h)."""
 
 _NO_PROJECT = b"4294967294 4294967294 1"
 """Maps the last number to itself, and so none that a file system uses."""
@@ -83,20 +83,22 @@ def can_map(size: int) -> bool:
 def sealed_file(name: str, content: bytes) -> int:
     """A file in memory that nobody can change, read from its start."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    with os.fdopen(os.dup(descriptor), "wb") as file:
-        file.write(content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    _seal(descriptor)
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, descriptor)
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        _seal(descriptor)
+        undo.pop_all()
     return descriptor
 
 
 def _seal(descriptor: int) -> None:
-    for number in range(_SEAL_TRIES):
+    for tries_left in reversed(range(_SEAL_TRIES)):
         try:
             fcntl.fcntl(descriptor, _F_ADD_SEALS, _ALL_SEALS)
         except OSError as error:
-            if error.errno != errno.EBUSY or number + 1 == _SEAL_TRIES:
-                os.close(descriptor)
+            if error.errno != errno.EBUSY or not tries_left:
                 raise
         else:
             return

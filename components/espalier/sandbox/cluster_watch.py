@@ -84,7 +84,7 @@ class ClusterWatch:
             if holds(state) and not reached.done():
                 reached.set_result(state)
 
-        if self._task is not None and self._task.done():
+        if self._task is not None and self._task.done() and not self._task.cancelled():
             self._task.result()  # nobody watches any more; a fault of ours, which is raised here
         stop = self.tell(name, look)
         try:

@@ -227,6 +227,17 @@ def test_a_watch_that_broke_is_told_to_who_would_wait_and_keeps_no_lease(monkeyp
     _use(monkeypatch, work)
 
 
+def test_who_waits_after_the_watch_was_closed_is_not_cancelled(monkeypatch):
+    async def work(backend, _):
+        sandbox = await backend.create()
+        watch = backend._cluster.watch
+        await watch.close()
+        with pytest.raises(SandboxTimeout, match=sandbox.name):
+            await watch.until(sandbox.name, lambda state: state.is_gone, within_s=0.05)
+
+    _use(monkeypatch, work)
+
+
 def test_a_pool_of_pods_asks_for_each_once_and_watches_all_at_once(monkeypatch):
     settings = PoolSettings(size=12, low_water=12, high_water=12, max_starting=6)
 
