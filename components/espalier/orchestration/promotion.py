@@ -69,7 +69,7 @@ class Registry:
             return judge_of(run)(policy_dir, suite_dir)
 
         gate = PromotionGate(profile.registry, paired_interval(profile), judge)
-        return promote(model, gate, version=version)
+        return promote(model, gate, version=challenger.version)
 
     def promote_forced(self, version: str | None, reason: str) -> Promotion:
         """Make a version champion past the gate; the reason is recorded."""

@@ -52,6 +52,22 @@ class Companions(Protocol):
         ...
 
 
+def told_loss(rank: int, count: int, how: str, *, where: str = "") -> str:
+    """What is said of a lost companion.
+
+    Args:
+        rank: of the one that is lost, among `count`.
+        count: of processes, the first included.
+        how: it ended.
+        where: it was, if that is not this machine.
+    """
+    place = f", on node {where}," if where else ""
+    return (
+        f"rank {rank} of {count} processes that train together{place} has ended: {how}; the same "
+        "command goes on from the last checkpoint"
+    )
+
+
 MakesCompanions = Callable[[int, torch.device], AbstractContextManager[Companions]]
 """For how many processes, the first included, and for which kind of device; ends them at its end.
 Raises TrainingError where there is no place for so many."""

@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 import torch
 
 from espalier.artifacts import TrainingError
-from espalier.training.companions import Duty
+from espalier.training.companions import Duty, told_loss
 
 
 class LocalCompanions:
@@ -42,10 +42,7 @@ class LocalCompanions:
         rank = min(lost, key=lost.__getitem__)
         code = lost[rank]
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}, see its lines above"
-        return (
-            f"rank {rank} of {self._count} processes that train together has ended: {how}; the "
-            "same command goes on from the last checkpoint"
-        )
+        return told_loss(rank, self._count, how)
 
     def wait(self) -> None:
         """See `Companions`."""

@@ -19,6 +19,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from espalier.artifacts import TrainingError
+from espalier.training.companions import told_loss
 
 if TYPE_CHECKING:
     import torch
@@ -75,11 +76,8 @@ class RayCompanions:
         severity, said, rank = max(lost, default=(0, "", 0), key=lambda fault: fault[0])
         if not severity:
             return None
-        return (
-            f"rank {rank} of {len(self._placed) + 1} processes that train together, on node "
-            f"{self._placed[rank - 1].address}, has ended: {said}; the same command goes on from "
-            "the last checkpoint"
-        )
+        where = self._placed[rank - 1].address
+        return told_loss(rank, len(self._placed) + 1, said, where=where)
 
     def wait(self) -> None:
         """See `Companions`; one that does not end by itself is ended by Ray."""
