@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
+from espalier.artifacts import read_manifest
 from espalier.tasks import Task
 
 from .uniqueness import judged
@@ -28,8 +29,7 @@ def looked_through(questions: Path, knowledge: Path, num_sampled: int) -> Rows:
     """Read every row; keep about `num_sampled`, evenly over all files."""
     table = pq.read_table(knowledge / "entities.parquet", columns=["document_id", "split"])
     split_of = dict(zip(*table.to_pydict().values(), strict=True))
-    manifest = json.loads((questions / "manifest.json").read_bytes())
-    every = max(1, sum(manifest["rows"].values()) // num_sampled)
+    every = max(1, sum(read_manifest(questions).rows.values()) // num_sampled)
     seen: set[int] = set()
     sample: list[Task] = []
     strays = number = 0
