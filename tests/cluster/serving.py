@@ -16,6 +16,7 @@ from tests.cluster.places import ClusterError
 from tests.unit.k8s.allowed_verbs import PIPELINE
 
 CONTROLLER = "espalier-serving-controller"
+NUM_TOKENS = 4
 _ROLL_S = 900
 _POLL_S = 1.0
 
@@ -33,6 +34,24 @@ def forwarded(service, port):
             forwarding.terminate()
 
 
+@contextmanager
+def awake(places):
+    """Serving and its controller, with a pod each as far as there is something to serve."""
+    _scale(places, 1)
+    try:
+        yield
+    finally:
+        _scale(places, 0)
+
+
+def answered(url, model):
+    """The version that is served, and the number of tokens that it answers with, of NUM_TOKENS."""
+    listed = httpx2.get(f"{url}/v1/models", timeout=60).json()["data"]
+    asked = {"model": model, "prompt": [20, 21], "max_tokens": NUM_TOKENS}
+    answer = httpx2.post(f"{url}/v1/completions", json=asked, timeout=60).json()
+    return listed[0]["version"], answer["usage"]["completion_tokens"]
+
+
 def promote_and_serve(places, run, say):
     """Promote what a run registered, as a user does, and wait until it is served and answers.
 
@@ -45,8 +64,7 @@ def promote_and_serve(places, run, say):
         ClusterError: the gate refuses, or the roll-out does not end.
     """
     model = run.settings.registry.model_name
-    _scale(places, 1)
-    try:
+    with awake(places):
         began = run.now()
         version = _promoted(model)
         say(StageTimes("promote", began, began, run.now()))
@@ -54,9 +72,8 @@ def promote_and_serve(places, run, say):
         _wait_until_served(places, version)
         say(StageTimes("serve", began, began, run.now()))
         with forwarded(DEPLOYMENT, 8000) as url:
-            _ask(url, model, version)
-    finally:
-        _scale(places, 0)
+            if (said := answered(url, model)) != (version, NUM_TOKENS):
+                raise ClusterError(f"asked for version {version}, and {said} answered")
 
 
 def _promoted(model):
@@ -86,14 +103,6 @@ def _wait_until_served(places, version):
             return
         time.sleep(_POLL_S)
     raise ClusterError(f"version {version} is not served after {_ROLL_S} s")
-
-
-def _ask(url, model, version):
-    listed = httpx2.get(f"{url}/v1/models", timeout=60).json()["data"]
-    asked = {"model": model, "prompt": [20, 21], "max_tokens": 4}
-    answer = httpx2.post(f"{url}/v1/completions", json=asked, timeout=60).json()
-    if listed[0]["version"] != version or answer["usage"]["completion_tokens"] != 4:
-        raise ClusterError(f"served is {listed}, and it answers {answer}")
 
 
 def _scale(places, replicas):

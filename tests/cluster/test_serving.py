@@ -2,7 +2,6 @@
 
 import time
 
-import httpx2
 import pytest
 from kubernetes import client
 
@@ -13,7 +12,7 @@ from espalier.registry import TrackingTarget
 from espalier.registry.promotion import promote
 from tests.cluster import objects
 from tests.cluster.places import places
-from tests.cluster.serving import CONTROLLER, forwarded
+from tests.cluster.serving import answered, awake, forwarded
 from tests.unit.k8s.allowed_verbs import PIPELINE
 from tests.unit.registry import conftest as registry
 from tests.unit.tiny import tiny_policy
@@ -43,14 +42,11 @@ def deployment(administrator):
     def read():
         return api.read_namespaced_deployment(DEPLOYMENT, PIPELINE)
 
-    for name in (DEPLOYMENT, CONTROLLER):
-        api.patch_namespaced_deployment_scale(name, PIPELINE, {"spec": {"replicas": 1}})
-    # a version that cannot start is to be told from one that is slow within the test's time
-    deadline = {"spec": {"progressDeadlineSeconds": 120}}
-    api.patch_namespaced_deployment(DEPLOYMENT, PIPELINE, deadline)
-    yield read
-    for name in (DEPLOYMENT, CONTROLLER):
-        api.patch_namespaced_deployment_scale(name, PIPELINE, {"spec": {"replicas": 0}})
+    with awake(places()):
+        # a version that cannot start is to be told from one that is slow within the test's time
+        deadline = {"spec": {"progressDeadlineSeconds": 120}}
+        api.patch_namespaced_deployment(DEPLOYMENT, PIPELINE, deadline)
+        yield read
 
 
 def wait_for(holds, read):
@@ -80,11 +76,7 @@ def test_promotion_rolls_the_deployment_and_a_version_that_does_not_start_rolls_
     force(bench, first)
     wait_for(lambda found: note(found, "last-good") == first, deployment)
     with forwarded(DEPLOYMENT, 8000) as url:
-        asked = {"model": MODEL, "prompt": [20, 21], "max_tokens": 4}
-        answer = httpx2.post(f"{url}/v1/completions", json=asked, timeout=60)
-        assert answer.json()["usage"]["completion_tokens"] == 4
-        listed = httpx2.get(f"{url}/v1/models", timeout=60).json()["data"]
-        assert listed[0]["version"] == first
+        assert answered(url, MODEL) == (first, 4)
     second = bench.register(0.6)
     bench.model.point("champion", bench.model.version(second))  # past the gate
     time.sleep(30)
