@@ -1,6 +1,6 @@
 """What is each kind of agent data worth? One policy, one budget of tokens, with and without it.
 
-    python -m tests.benchmarks.data_value --seeds 2
+    python -m tests.benchmarks.data_value --seeds 2 --workers 2
 
 Arms of a seed share knowledge, tasks, demonstrations and base policy, and every arm trains on as
 many tokens before reinforcement learning as the others:
@@ -29,6 +29,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,11 +68,12 @@ TEXTS = (
 
 
 def main() -> None:
-    """Run what is missing, arm after arm, then report."""
+    """Run what is missing, seeds side by side and their arms one after another, then report."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=1, help="seeds at once, a thread each")
     parser.add_argument("--arms", nargs="*", default=[arm.name for arm in ARMS])
     parser.add_argument("--profile", type=Path, default=LAPTOP)
     parser.add_argument("--set", dest="overrides", action="append", default=[])
@@ -84,14 +86,19 @@ def main() -> None:
         name, seed = options.arm
         _run_arm(_named(name), int(seed), options)
         return
-    results: dict[tuple[str, int], dict[str, object]] = {}
-    for seed in range(options.seeds):
-        for name in options.arms:
-            if _result(options, name, seed) is None:
-                _in_a_process(options, name, seed)
-            (row,) = _result(options, name, seed) or ({},)
-            results[name, seed] = row
+    with ThreadPoolExecutor(options.workers) as pool:
+        by_seed = list(pool.map(lambda seed: _arms_of(seed, options), range(options.seeds)))
+    results = {(name, seed): row for seed, rows in enumerate(by_seed) for name, row in rows.items()}
     print(json.dumps(print_report(results) | {"origin": provenance(1)}))
+
+
+def _arms_of(seed: int, options: argparse.Namespace) -> dict[str, dict[str, object]]:
+    """Results of one seed; its arms share a folder of data that the first of them makes."""
+    for name in options.arms:
+        if _result(options, name, seed) is None:
+            _in_a_process(options, name, seed)
+    found = {name: _result(options, name, seed) or [] for name in options.arms}
+    return {name: row for name, (row,) in found.items()}
 
 
 def _named(name: str) -> Arm:
