@@ -15,5 +15,6 @@ class CriticSettings(Rule):
     """Constant. Higher than the policy's, because the value head starts from nothing."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     warmup_steps: int = Field(default=0, ge=0)
-    """First steps in which the critic alone is trained (VAPO, arXiv:2504.05118, sec. 4.1)."""
+    """First steps in which the critic alone is trained (VAPO, arXiv:2504.05118, sec. 4.1); the
+    policy's learning-rate schedule begins after them."""
     loss: ValueLoss = ValueLoss()

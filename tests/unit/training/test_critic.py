@@ -1,5 +1,6 @@
 import torch
 
+from espalier.training.optimization import learning_rate
 from espalier.training.packing import pack
 from espalier.training.rl.critic import Critic
 from espalier.training.rl.rows import dense_rows
@@ -57,6 +58,18 @@ def test_in_its_warm_up_the_critic_alone_is_trained():
     assert _moved(values_before, models.critic)
     assert "loss" in _step(update, profile, groups, 2)
     assert _moved(before, models.policy)
+
+
+def test_after_the_critics_warm_up_the_policys_learning_rate_starts_from_its_beginning():
+    profile = profile_of({"preset": "vapo", "critic": {"warmup_steps": 2}}, steps=10)
+    update, _ = make_update(tiny_policy().model, profile)
+    groups = mixed_groups()
+    rates = []
+    for number in range(10):
+        _step(update, profile, groups, number)
+        rates.append(update.updater.optimizer.param_groups[0]["lr"])
+    config = profile.training.optimizer
+    assert rates[2:] == [learning_rate(config, step, 8) for step in range(8)]
 
 
 def test_a_resumed_critic_goes_on_where_it_stood():

@@ -25,7 +25,6 @@ class CriticUpdate:
 
     def __init__(self, critic: Critic, settings: CriticSettings, layout: Layout) -> None:
         self.critic = critic
-        self.warmup_steps = settings.warmup_steps
         self._settings = settings
         self._layout = layout
         optimizer = OptimizerConfig(

@@ -43,10 +43,14 @@ class PolicyUpdate:
         self._max_action_tokens = max_action_tokens
         self._assessor = Assessor(models, algorithm, layout)
         self._gradient = PolicyGradient(models.policy, algorithm, layout)
-        self.updater = Updater(models.policy, config.optimizer, max(1, config.steps))
         self.critic: CriticUpdate | None = None
+        self._first_step = 0
         if models.critic is not None and algorithm.critic is not None:
             self.critic = CriticUpdate(models.critic, algorithm.critic, layout)
+            self._first_step = algorithm.critic.warmup_steps
+        # the policy's learning rate warms up with its own first update, not with the critic's
+        own_steps = max(1, config.steps - self._first_step)
+        self.updater = Updater(models.policy, config.optimizer, own_steps)
         self.kl_coefficient = algorithm.kl.coefficient if algorithm.kl else 0.0
 
     def apply(self, rows: Rows, units: Sequence[Unit], step: Step) -> Figures:
@@ -119,14 +123,14 @@ class PolicyUpdate:
         figures: Figures = {}
         if self.critic is not None:
             figures |= self.critic.apply(minibatch)
-            if step.number < self.critic.warmup_steps:
-                return figures, None
+        if step.number < self._first_step:
+            return figures, None
         self._policy.train()
         found, logprobs_BT = self._gradient.add(
             minibatch, step.request, kl_coefficient=self.kl_coefficient
         )
         sum_gradients(self._policy, self._processes)
-        norm = self.updater.apply(step.number)
+        norm = self.updater.apply(step.number - self._first_step)
         self._policy.eval()
         self._processes.sum([logprobs_BT])
         return figures | found | {"grad_norm": norm / self._processes.count}, logprobs_BT
