@@ -148,7 +148,7 @@ def _run_arm(arm: Arm, seed: int, options: argparse.Namespace) -> None:
         run_chain(profile, data, "validate")
     run_dir = options.out / f"{arm.name}-{seed}"
     _start_from(common, data, run_dir, arm)
-    budgeted = _within_budget(profile, arm, run_dir)
+    budgeted = _within_budget(profile, arm, run_dir, common)
     for name in ("continue_pretraining", "warm_start", "filter_curriculum", "train"):
         _run_stage(budgeted, run_dir, name)
     from espalier.tasks import read_tasks
@@ -204,13 +204,13 @@ def _start_from(common: Path, data: Path, run_dir: Path, arm: Arm) -> None:
             shutil.copyfile(whole / "negatives.jsonl", draft.path / "negatives.jsonl")
 
 
-def _within_budget(profile, arm: Arm, run_dir: Path):
+def _within_budget(profile, arm: Arm, run_dir: Path, common: Path):
     """The profile with as many steps of each kind as the plain arm's tokens allow."""
     from tests.benchmarks.data_value_figures import mean_tokens
 
     warm, reading = profile.warm_start, profile.continued_pretraining
-    tokens = mean_tokens(profile, run_dir)
-    budget = warm.steps * warm.trajectories_per_step * tokens["demonstration"]
+    tokens, plain = mean_tokens(profile, run_dir), mean_tokens(profile, common)
+    budget = warm.steps * warm.trajectories_per_step * plain["demonstration"]
     on_texts = PRETRAINING_SHARE * budget if arm.kinds else 0.0
     per_warm_step = warm.trajectories_per_step * tokens["warm_start"]
     steps = round((budget - on_texts) / per_warm_step)
