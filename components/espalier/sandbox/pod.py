@@ -26,8 +26,9 @@ HEALTH_PATH = "/healthz"
 TTL_LABEL = "espalier.dev/ttl-seconds"
 """Seconds that the pod may live, counted from its creation by the API server's clock."""
 WORKSPACE = "/workspace"
-_SHARED_MEMORY = "64Mi"
-"""Of /dev/shm, as much as a container has by default."""
+_TERMINATION_LOG = "/root/termination-log"
+"""The kubelet mounts a file of the node there that anybody may write. A sandbox is never root, and
+the images' /root lets nobody else in; in /dev, the default, it would hold what no limit counts."""
 
 _COMMAND = ("/opt/sandbox/bin/python", "-I", "-m", "sandboxd")
 """What every image of sandbox-images/ has; it has to be process 1."""
@@ -141,6 +142,7 @@ def _container(
         "startupProbe": {"httpGet": health, "periodSeconds": 1, "failureThreshold": 60},
         "readinessProbe": {"httpGet": health, "periodSeconds": 20, "timeoutSeconds": 5},
         "volumeMounts": mounts,
+        "terminationMessagePath": _TERMINATION_LOG,
     }
 
 
@@ -152,5 +154,4 @@ def _volumes(pods: SandboxPodsConfig) -> Volumes:
             volumes.memory(name, path, size=pods.resources.disk_limit)
         else:
             volumes.scratch(name, path, size=pods.resources.disk_limit)
-    # without one, gVisor's own may take all memory of the pod
-    return volumes.memory("shm", "/dev/shm", size=_SHARED_MEMORY)
+    return volumes

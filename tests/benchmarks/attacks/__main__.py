@@ -17,6 +17,8 @@ import platform
 import subprocess
 import sys
 
+from espalier.config import SandboxPodsConfig
+from espalier.config.quantities import amount
 from espalier.sandbox import Backend, SandboxUnavailable
 from tests.benchmarks.attacks import breaking_out, network_and_others, targets, using_up
 from tests.benchmarks.attacks.attack import LIMITS, Attack
@@ -32,6 +34,10 @@ ATTACKS: tuple[Attack, ...] = (
 _INSIDE = "ESPALIER_ATTACKS_INSIDE"
 _OWN_CLUSTER = "ESPALIER_TEST_CLUSTER"
 """Set inside the cluster that tests/cluster started; no other is attacked."""
+
+_MOST_BYTES = 768 * 2**20
+_MOST_BYTES_ON = {"pods on gVisor": int(amount(SandboxPodsConfig().resources.memory_limit))}
+"""What folders may take: gVisor's own /dev/shm has no size but the memory of its pod."""
 
 
 def main() -> int:
@@ -91,6 +97,7 @@ async def _attack_one(
     name: str, backend: Backend, attacks: list[Attack], aims: dict[str, object]
 ) -> dict[Attack, Verdict]:
     neighbour = await neighbour_of(backend)
+    aims = aims | {"most_bytes": _MOST_BYTES_ON.get(name, _MOST_BYTES)}
     if name.startswith("pods"):
         other = neighbour._http.base_url.host
         aims = aims | targets.of_the_cluster(os.environ["KUBECONFIG"], other)

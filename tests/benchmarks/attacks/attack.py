@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from espalier.sandbox import Limits, Sandbox
 
 PRELUDE = """
-import ctypes, errno, json, os, signal, socket, stat, struct, subprocess, sys, threading, time
+import ctypes, errno, fcntl, json, os, signal, socket, stat, struct, subprocess, sys
+import threading, time
 T = json.loads(os.environ["TARGETS"])
 libc = ctypes.CDLL(None, use_errno=True)
 def breach(what):

@@ -63,7 +63,10 @@ for p in [p for p in os.listdir("/proc") if p.isdigit() and int(p) != os.getpid(
         tried(f"{p}/{name}", lambda: open(f"/proc/{p}/{name}", "rb").read(1))
     for name in ("exe", "cwd", "root", "fd/3", "fd/0"):
         tried(f"{p}/{name}", lambda: os.readlink(f"/proc/{p}/{name}"))
-    tried(f"{p}/fd", lambda: os.listdir(f"/proc/{p}/fd"))
+    def descriptors():
+        folder = f"/proc/{p}/fd"
+        return [open(f"{folder}/{number}", "rb") for number in os.listdir(folder)]
+    tried(f"{p}/fd", descriptors)
 """,
     ),
     program(
@@ -234,11 +237,20 @@ for p in (1, os.getppid()):
         """
 for kind, number in ((stat.S_IFBLK, os.makedev(8, 0)), (stat.S_IFCHR, os.makedev(1, 1))):
     tried("mknod", lambda: os.mknod(f"/tmp/d{number}", kind | 0o666, number) or True)
-for name in ("mem", "kmem", "port", "kmsg", "sda", "vda", "loop-control", "fuse", "kvm", "vsock",
-             "net/tun", "dri/card0", "nvidia0", "btrfs-control", "uinput", "hwrng"):
+for name in ("mem", "kmem", "port", "kmsg", "sda", "vda", "loop-control", "kvm", "vsock",
+             "dri/card0", "nvidia0", "btrfs-control", "uinput", "hwrng"):
     tried(name, lambda: os.open(f"/dev/{name}", os.O_RDWR))
+def tunnel():
+    request = struct.pack("16sH22x", b"out", 0x1002)  # a tap without packet information
+    return fcntl.ioctl(os.open("/dev/net/tun", os.O_RDWR), 0x400454CA, request)
+tried("net/tun", tunnel)
+def file_system():
+    options = f"fd={os.open('/dev/fuse', os.O_RDWR)},rootmode=40000,user_id=0,group_id=0"
+    return libc.mount(b"f", b"/tmp", b"fuse", 0, options.encode()) == 0
+tried("fuse", file_system)
+# the last three are of gVisor's own kernel, which answers there itself: what they do was tried
 harmless = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "mqueue",
-            "fd", "stdin", "stdout", "stderr", "core", "console"}
+            "fd", "stdin", "stdout", "stderr", "core", "console", "fuse", "net", "char"}
 if extra := set(os.listdir("/dev")) - harmless: breach(extra)
 """,
     ),

@@ -134,14 +134,14 @@ breach("1 GiB")
         """
 total = 0
 for folder in ("/workspace", "/tmp", "/dev/shm", "/var/tmp", "/run", "/dev/mqueue"):
-    for n in range(64):
+    for n in range(128):
         try:
             with open(f"{folder}/{n}", "wb") as f:
                 f.write(b"x" * 2**24)
                 total += 2**24
         except OSError:
             break
-if total > 3 * 2**28: breach(total)
+if total > T["most_bytes"]: breach(total)
 """,
     ),
     program(

@@ -36,9 +36,6 @@ def test_a_sandbox_ends_at_its_time_to_live_whoever_is_gone():
     assert manifest["metadata"]["labels"]["espalier.dev/ttl-seconds"] == "14400"
 
 
-SHARED_MEMORY = {"medium": "Memory", "sizeLimit": "64Mi"}
-
-
 def test_what_a_sandbox_writes_is_in_memory_and_counted_unless_the_profile_wants_disk():
     on_disk = SandboxPodsConfig(scratch="disk")
     for pods, expected in (
@@ -48,7 +45,12 @@ def test_what_a_sandbox_writes_is_in_memory_and_counted_unless_the_profile_wants
         settings = SandboxPodSettings(image="python:1", namespace="n", pods=pods)
         volumes = _pod(settings)["spec"]["volumes"]
         found = {volume["name"]: volume["emptyDir"] for volume in volumes}
-        assert found == {"tmp": expected, "workspace": expected, "shm": SHARED_MEMORY}
+        assert found == {"tmp": expected, "workspace": expected}
+
+
+def test_the_kubelets_file_lies_where_the_agents_user_cannot_go():
+    (container,) = _pod()["spec"]["containers"]
+    assert container["terminationMessagePath"].startswith("/root/")
 
 
 def test_sandboxes_do_not_share_a_count_of_processes():
