@@ -39,19 +39,25 @@ WARM = "warm"
 CRITIC_FIRST = ("training.algorithm.critic.warmup_steps=4",)
 """A critic that knows nothing spoils the warm start: PPO fell from a dev EM of 0.35 to 0.22 without
 a warm-up, and to 0.31 with one (seed 0, a rate of 6e-4). VAPO's own 50 steps exceed the run."""
+ONE_UPDATE = ("training.minibatches=1",)
+"""Of a step's trajectories, where the loss has no ratio that would bound a second."""
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(WITH_CRITIC, CRITIC_FIRST),
+    **dict.fromkeys(("gpg", "opo", "remax"), ONE_UPDATE),
+    "v_trace": (*CRITIC_FIRST, *ONE_UPDATE),
     "vapo": (*CRITIC_FIRST, "training.algorithm.advantage.alpha=0.5"),
-    "remax": ("training.minibatches=1",),
     "dpo": ("training.optimizer.learning_rate=2e-5",),
 }
 """Where a preset means another kind of run. VAPO's alpha of 0.05 is for thousands of tokens: for 40
-lambda would be 0.5. ReMax updates once on what it sampled, for it has no ratio that would bound a
-second update. DPO fell from 0.35 to 0.33 at 5e-5 already, with a gradient norm of 7."""
+lambda would be 0.5. DPO fell from 0.35 to 0.33 at 5e-5 already, with a gradient norm of 7."""
 REASONS: Mapping[str, str] = {
     "turn_credit": "it compares all turns of a group, and the only reward comes with the last: "
     "discounted, the early turns of right episodes lie below the group's mean and are unlearned; "
     'compared = "same_turn" is for such rewards',
+    "grpo_pass_k": "it pays the best of a group its lead over the second best: with rewards of 0 "
+    "or 1 nothing, unless one alone of 16 is right, and then by luck more often than not",
+    "starpo_s": "it keeps the quarter of the groups that vary most, two of 8: 32 episodes a step "
+    "are too few at this rate",
 }
 """Why a preset should not learn here."""
 
