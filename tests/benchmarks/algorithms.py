@@ -157,7 +157,7 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     names = ("knowledge", "accepted", "curriculum", "warm_policy")
     inputs = Inputs(**{name: options.run / name for name in names})
     work = options.out / f"{arm.name}.work"
-    store = CheckpointStore(work, "algorithms")
+    store = CheckpointStore(work, profile.stage_digest("train"))
     figures: dict[str, object] = {}
     with opened_environments(profile, inputs.knowledge) as environments_over:
         trained = wired(profile, inputs, store, Processes(), environments_over)
