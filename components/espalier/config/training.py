@@ -100,9 +100,9 @@ class TrainingConfig(Section):
     group_size: int = Field(default=16, ge=1)
     algorithm: Algorithm = Algorithm.model_validate({})
     minibatches: int = Field(default=2, ge=1)
-    """Optimizer updates of an epoch, each on a part of the step's trajectories. The second is off the
-    policy that sampled: losses without a ratio (gpg, opo, remax, v_trace) learn about half as much
-    with 2 as with 1 (`python -m tests.benchmarks.algorithms`)."""
+    """Optimizer updates of an epoch, each on a part of the step's trajectories. From the second on
+    they are off-policy: with 2, losses without a ratio (gpg, opo, v_trace) learned half as much as
+    with 1, or less."""
     epochs: int = Field(default=1, ge=1)
     """How often a step's trajectories are gone through."""
     micro_batch_tokens: int = Field(default=8192, ge=64)
