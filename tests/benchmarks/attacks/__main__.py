@@ -35,8 +35,9 @@ _INSIDE = "ESPALIER_ATTACKS_INSIDE"
 _OWN_CLUSTER = "ESPALIER_TEST_CLUSTER"
 """Set inside the cluster that tests/cluster started; no other is attacked."""
 
+_GVISOR = "pods on gVisor"
 _MOST_BYTES = 768 * 2**20
-_MOST_BYTES_ON = {"pods on gVisor": int(amount(SandboxPodsConfig().resources.memory_limit))}
+_MOST_BYTES_ON_GVISOR = int(amount(SandboxPodsConfig().resources.memory_limit))
 """What folders may take: gVisor's own /dev/shm has no size but the memory of its pod."""
 
 
@@ -97,7 +98,9 @@ async def _attack_one(
     name: str, backend: Backend, attacks: list[Attack], aims: dict[str, object]
 ) -> dict[Attack, Verdict]:
     neighbour = await neighbour_of(backend)
-    aims = aims | {"most_bytes": _MOST_BYTES_ON.get(name, _MOST_BYTES)}
+    own_kernel = name == _GVISOR
+    most_bytes = _MOST_BYTES_ON_GVISOR if own_kernel else _MOST_BYTES
+    aims = aims | {"own_kernel": own_kernel, "most_bytes": most_bytes}
     if name.startswith("pods"):
         other = neighbour._http.base_url.host
         aims = aims | targets.of_the_cluster(os.environ["KUBECONFIG"], other)

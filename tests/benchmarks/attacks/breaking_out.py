@@ -64,8 +64,8 @@ for p in [p for p in os.listdir("/proc") if p.isdigit() and int(p) != os.getpid(
     for name in ("exe", "cwd", "root", "fd/3", "fd/0"):
         tried(f"{p}/{name}", lambda: os.readlink(f"/proc/{p}/{name}"))
     def descriptors():
-        folder = f"/proc/{p}/fd"
-        return [open(f"{folder}/{number}", "rb") for number in os.listdir(folder)]
+        numbers = os.listdir(f"/proc/{p}/fd")  # gVisor tells them, and opens none
+        return not T["own_kernel"] or [open(f"/proc/{p}/fd/{n}", "rb") for n in numbers]
     tried(f"{p}/fd", descriptors)
 """,
     ),
@@ -248,9 +248,11 @@ def file_system():
     options = f"fd={os.open('/dev/fuse', os.O_RDWR)},rootmode=40000,user_id=0,group_id=0"
     return libc.mount(b"f", b"/tmp", b"fuse", 0, options.encode()) == 0
 tried("fuse", file_system)
-# the last three are of gVisor's own kernel, which answers there itself: what they do was tried
 harmless = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "mqueue",
-            "fd", "stdin", "stdout", "stderr", "core", "console", "fuse", "net", "char"}
+            "fd", "stdin", "stdout", "stderr", "core", "console"}
+if T["own_kernel"]: harmless |= {"fuse", "net", "char"}  # gVisor itself answers there
+else:
+    for name in ("fuse", "net/tun"): tried(name, lambda: os.open(f"/dev/{name}", os.O_RDWR))
 if extra := set(os.listdir("/dev")) - harmless: breach(extra)
 """,
     ),
