@@ -77,21 +77,29 @@ def promote_and_serve(places, run, say):
 
 
 def _promoted(model):
-    """By the command, which knows no more of the run than MLflow does."""
+    promotion = json.loads(outside("promote", model, "--json"))
+    print(f"promoted: {json.dumps(promotion)}", flush=True)
+    return promotion["version"]
+
+
+def outside(*words):
+    """What an espalier command prints to a user who reaches MLflow alone, and no S3.
+
+    Raises:
+        ClusterError: it failed.
+    """
     code = "from espalier.cli import main; main()"
     with forwarded("espalier-mlflow", 5000) as uri:
         done = subprocess.run(
-            [sys.executable, "-c", code, "promote", model, "--json"],
+            [sys.executable, "-c", code, *words],
             env={**os.environ, "MLFLOW_TRACKING_URI": uri},
             capture_output=True,
             text=True,
             check=False,
         )
     if done.returncode != 0:
-        raise ClusterError(f"espalier promote {model}: {done.stderr.strip()[-2000:]}")
-    promotion = json.loads(done.stdout)
-    print(f"promoted: {json.dumps(promotion)}", flush=True)
-    return promotion["version"]
+        raise ClusterError(f"espalier {' '.join(words)}: {done.stderr.strip()[-2000:]}")
+    return done.stdout
 
 
 def _wait_until_served(places, version):

@@ -9,7 +9,10 @@ from espalier.storage import open_place
 from tests.cluster.chain import RUNNER, run_chain
 from tests.cluster.parts import kubectl
 from tests.cluster.places import places
+from tests.cluster.serving import outside
 from tests.unit.k8s.allowed_verbs import PIPELINE
+
+WEIGHTS = "model.safetensors"
 
 
 @pytest.mark.slow
@@ -25,3 +28,12 @@ def test_every_stage_runs_as_a_job_and_leaves_its_artifact_in_s3(own_cluster, tm
         places(), f"--namespace={PIPELINE}", f"--as={RUNNER}", "logs", f"job/{run.run_id}-register"
     )
     assert "espalier-smoke" in said.stdout, said.stdout + said.stderr
+    _assert_loads_outside(run, tmp_path)
+
+
+def _assert_loads_outside(run, folder):
+    """Who reaches MLflow, and no S3, loads what training published there."""
+    outside("load", f"{run.settings.registry.model_name}@challenger", "--out", str(folder / "it"))
+    open_place(f"{run.uri}/trained_policy", os.environ).fetch(folder / "trained")
+    (trained,) = (folder / "trained").rglob(WEIGHTS)
+    assert (folder / "it" / WEIGHTS).read_bytes() == trained.read_bytes()

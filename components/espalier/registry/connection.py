@@ -31,6 +31,9 @@ _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
+    # Through the server: its artifact store may have a name inside the cluster alone.
+    "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
+    "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
     # Traces are few and written where they arise: a stage killed later has them.
     "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "false",
     "MLFLOW_LOGGING_LEVEL": "ERROR",
