@@ -1,6 +1,7 @@
 """Programs from Go modules, kept outside the tree under the versions that they were built from."""
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -137,9 +138,9 @@ def _let_shim_go_on(source):
     Raises:
         ClusterError: the file does not read as expected, so another version is built.
     """
-    kept = _go(source, "list", "-m", "-f", "{{.Dir}}", "gvisor.dev/gvisor").strip()
+    kept = json.loads(_go(source, "mod", "download", "-json", "gvisor.dev/gvisor"))
     copy = source / "gvisor"
-    shutil.copytree(kept, copy, copy_function=shutil.copyfile)
+    shutil.copytree(kept["Dir"], copy, copy_function=shutil.copyfile)
     file = copy / _SHIM_FILE
     text, changes = _SHIM_REFUSES.subn(_SHIM_GOES_ON, file.read_text())
     if changes != 1:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 from tests.cluster.places import ClusterError
+from tests.cluster.processes import cgroup_roots
 
 PACKAGES = {
     "etcd": "etcd-server",
@@ -22,6 +23,7 @@ PACKAGES = {
 def check():
     """Refuse a machine that lacks something, and say what."""
     check_machine()
+    _check_rights()
     if shutil.which("go") is None:
         raise ClusterError("no Go on PATH; the programs of the cluster are built from Go modules")
     if absent := missing_packages():
@@ -37,6 +39,17 @@ def check_machine():
             "a cluster needs root (namespaces, mounts, cgroups); run it under sudo, or set "
             "KUBECONFIG to run the functional tests on a cluster that you have"
         )
+
+
+def _check_rights():
+    """Root of a container may lack what a cluster does all the time."""
+    namespaces = ["unshare", "--net", "--mount", "--pid", "--fork", "true"]
+    made = subprocess.run(namespaces, capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        raise ClusterError(f"root may make no namespaces here: {made.stderr.strip()}")
+    roots = cgroup_roots()
+    if not roots or not all(os.access(root, os.W_OK) for root in roots):
+        raise ClusterError("/sys/fs/cgroup cannot be written here, and pods need cgroups")
 
 
 def missing_packages():

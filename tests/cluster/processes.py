@@ -97,9 +97,16 @@ def unmount(folder):
         raise ClusterError(f"still mounted: {', '.join(left)}")
 
 
+def cgroup_roots():
+    """The one of version 2, or the one of each controller; links name some of them twice."""
+    if (_CGROUPS / "cgroup.controllers").exists():
+        return {_CGROUPS}
+    return {path.resolve() for path in _CGROUPS.glob("*") if (path / "cgroup.procs").exists()}
+
+
 def make_cgroups():
     """Make the one that all pods are in."""
-    for root in _hierarchies():
+    for root in cgroup_roots():
         (root / CGROUP).mkdir(exist_ok=True)
 
 
@@ -124,14 +131,7 @@ def left_over(folder):
 
 
 def _own_cgroups():
-    return sorted(path for root in _hierarchies() if (path := root / CGROUP).is_dir())
-
-
-def _hierarchies():
-    """The one of version 2, or the one of each controller; links name some of them twice."""
-    if (_CGROUPS / "cgroup.controllers").exists():
-        return {_CGROUPS}
-    return {path.resolve() for path in _CGROUPS.glob("*") if (path / "cgroup.procs").exists()}
+    return sorted(path for root in cgroup_roots() if (path := root / CGROUP).is_dir())
 
 
 def _in_cgroups():

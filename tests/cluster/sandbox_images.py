@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 
 from espalier import __version__
@@ -10,6 +11,8 @@ from tests.cluster.places import REPOSITORY, ClusterError
 PYTHON = f"localhost/espalier-sandbox-python:{__version__}"
 _SCRIPT = REPOSITORY / "sandbox-images" / "build.sh"
 _SOURCES = ("sandbox-images", "components/sandboxd", "constraints.txt")
+_RUN = "/run/espalier-images"
+"""Of podman, while it builds: it takes no path of more than 50 characters, as a cache's may be."""
 _SAID_CHARACTERS = 2000
 
 
@@ -22,12 +25,14 @@ def build(places):
     for other in kept.parent.glob("*.tar"):
         other.unlink()
     # podman's own folders: nothing of it is left in the machine's
-    podman = f"podman --root={places.cache}/podman --runroot={places.cache}/podman-run"
-    _run([str(_SCRIPT), "python"], podman)
+    podman = f"podman --root={places.cache}/podman --runroot={_RUN}"
     partial = kept.with_suffix(".partial")
-    _run(
-        [*podman.split(), "save", "--format=docker-archive", f"--output={partial}", PYTHON], podman
-    )
+    save = ["save", "--format=docker-archive", f"--output={partial}", PYTHON]
+    try:
+        _run([str(_SCRIPT), "python"], podman)
+        _run([*podman.split(), *save], podman)
+    finally:
+        shutil.rmtree(_RUN, ignore_errors=True)
     partial.rename(kept)
 
 
