@@ -101,7 +101,7 @@ def planted(*, control_plane: bool) -> Iterator[dict[str, object]]:
 
 
 def of_the_cluster(kubeconfig: str, other_pod: str) -> dict[str, object]:
-    """The real ones: API server, its service, the kubelet beside it, another sandbox."""
+    """The real ones: API server, its service, kubelet and scheduler beside it, another sandbox."""
     from espalier.sandbox.api_server import cluster_configuration
 
     server = urlsplit(cluster_configuration(Path(kubeconfig)).host)
@@ -109,7 +109,7 @@ def of_the_cluster(kubeconfig: str, other_pod: str) -> dict[str, object]:
         "api_server": [server.hostname, server.port],
         "api_service": ["10.96.0.1", 443],
         "kubelet": [server.hostname, 10250],
-        "node": [server.hostname, 2379],
+        "node": [server.hostname, 10259],
         "other_sandbox": [other_pod, 8080],
     }
 
