@@ -1,10 +1,12 @@
-"""Training on the nodes of a real Ray cluster: two on this machine, with a place each."""
+"""What runs on the nodes of a real Ray cluster: two on this machine, with a CPU each."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,20 @@ import ray
 import torch
 from ray._private import ray_constants
 from ray.cluster_utils import Cluster
-from ray.util.placement_group import placement_group, placement_group_table
+from ray.util.placement_group import (
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 
+from espalier.artifacts import EngineError, NullTracker, open_artifact
+from espalier.artifacts.publish import work_dir
+from espalier.config import KnowledgeConfig, Profile
+from espalier.knowledge import stage as ingest
+from espalier.synthesis.bulk import Asked, draw_questions, local_workers
+from espalier.synthesis.bulk.ray_workers import _made_on_a_node
 from espalier.training.parallel import Processes
+from tests.integration.ray_drawing import ORDER
 from tests.integration.ray_driver import CASES
 from tests.integration.test_lost_processes import errors_of, pid_of
 from tests.integration.two_processes import two_steps
@@ -31,6 +44,7 @@ NODE = {
 }
 DRIVERS_PLACE = {"CPU": 1, "node:__internal_head__": 0.001}
 """A driver connects to the head of its machine; the one of a RayJob has a place there already."""
+KILLED_AT_ROWS = 100
 ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -56,7 +70,7 @@ def two_nodes(attempts=3):
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def nodes():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
@@ -64,15 +78,40 @@ def cluster():
         nodes = two_nodes()
         try:
             ray.init(address=nodes.address, log_to_driver=False)
-            assert placement_group([DRIVERS_PLACE]).wait(DEADLINE_S)
             yield nodes
         finally:
             ray.shutdown()
             nodes.shutdown()
 
 
+@pytest.fixture
+def cluster(nodes):
+    """With the place of a driver taken."""
+    places = placement_group([DRIVERS_PLACE])
+    assert places.wait(DEADLINE_S)
+    yield nodes
+    remove_placement_group(places)
+
+
+@pytest.fixture(scope="module")
+def knowledge(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("geonames") / "knowledge"
+    profile = Profile(knowledge=KnowledgeConfig(max_cities=3000))
+    ingest.run(profile, ingest.Inputs(), directory, NullTracker())
+    return directory
+
+
+@pytest.fixture(scope="module")
+def drawn_here(knowledge, tmp_path_factory):
+    """The content of the order, drawn in one process of this machine."""
+    out = tmp_path_factory.mktemp("drawn here") / "questions"
+    asked = Asked(knowledge=knowledge, **ORDER)
+    return draw_questions(Profile(), asked, out, NullTracker(), workers=local_workers(1)).content
+
+
 def driver(cluster, call):
-    code = f"from tests.integration import ray_driver; ray_driver.{call}"
+    module = call.partition(".")[0]
+    code = f"from tests.integration import {module}; {call}"
     return subprocess.Popen(
         [sys.executable, "-c", code],
         env={**os.environ, "RAY_ADDRESS": cluster.address},
@@ -82,12 +121,16 @@ def driver(cluster, call):
     )
 
 
+def assert_free(cpus):
+    deadline = time.monotonic() + DEADLINE_S
+    while ray.available_resources().get("CPU", 0) < cpus:
+        assert time.monotonic() < deadline, "a CPU is still held"
+        time.sleep(0.1)
+
+
 def assert_given_back():
     """The place of the companion is free again, and the group of places is gone."""
-    deadline = time.monotonic() + DEADLINE_S
-    while ray.available_resources().get("CPU", 0) < 1:
-        assert time.monotonic() < deadline, "a place is still held"
-        time.sleep(0.1)
+    assert_free(1)
     held = [group for group in placement_group_table().values() if group["state"] != "REMOVED"]
     assert [group["bundles"] for group in held] == [{0: DRIVERS_PLACE}]
 
@@ -100,7 +143,7 @@ def assert_ended(pid):
 
 
 def test_two_nodes_give_the_loss_and_the_weights_of_one_process(cluster, tmp_path):
-    with driver(cluster, f"together({str(tmp_path)!r})") as process:
+    with driver(cluster, f"ray_driver.together({str(tmp_path)!r})") as process:
         _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, said
     found = torch.load(tmp_path / "found.pt", weights_only=False)
@@ -118,7 +161,7 @@ def test_two_nodes_give_the_loss_and_the_weights_of_one_process(cluster, tmp_pat
 
 
 def test_more_processes_than_places_are_refused(cluster):
-    with driver(cluster, "too_many()") as process:
+    with driver(cluster, "ray_driver.too_many()") as process:
         (error,) = errors_of(process)
     assert "training.processes=16 asks for 16 CPUs, one each" in error
     assert "the Ray cluster has 2 on 2 nodes" in error
@@ -127,7 +170,7 @@ def test_more_processes_than_places_are_refused(cluster):
 def test_a_killed_companion_ends_training_with_one_error_and_gives_its_place_back(
     cluster, tmp_path
 ):
-    with driver(cluster, f"lost({str(tmp_path)!r})") as process:
+    with driver(cluster, f"ray_driver.lost({str(tmp_path)!r})") as process:
         companion = pid_of(tmp_path, 1)
         os.kill(companion, signal.SIGKILL)
         (error,) = errors_of(process)
@@ -139,7 +182,7 @@ def test_a_killed_companion_ends_training_with_one_error_and_gives_its_place_bac
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_driver_that_is_killed_leaves_no_companion(cluster, tmp_path, number):
-    with driver(cluster, f"lost({str(tmp_path)!r})") as process:
+    with driver(cluster, f"ray_driver.lost({str(tmp_path)!r})") as process:
         pids = [pid_of(tmp_path, rank) for rank in (0, 1)]
         assert pids[0] == process.pid
         process.send_signal(number)
@@ -147,3 +190,80 @@ def test_a_driver_that_is_killed_leaves_no_companion(cluster, tmp_path, number):
     assert process.returncode != 0
     assert_ended(pids[1])
     assert_given_back()
+
+
+def part_writers(out):
+    """Processes that hold the lock of a part, by the folder of the part."""
+    writers = {}
+    for lock in work_dir(out).glob("*/*/lock"):
+        for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+            with suppress(OSError):  # it has ended since
+                if descriptor.resolve() == lock and (lock.parent / "journal").exists():
+                    writers[lock.parent] = int(descriptor.parts[2])
+    return writers
+
+
+def rows_of(part):
+    rows = part / "rows.jsonl"
+    return rows.read_bytes().count(b"\n") if rows.exists() else 0
+
+
+@contextmanager
+def parts_held(parts):
+    """Their locks, as another command has them; the finished ones among them nobody asks for."""
+    with ExitStack() as held:
+        for part in parts:
+            lock = held.enter_context((part / "lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def two_that_write(out):
+    """The writers of two parts, once they have written some rows."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        writers = part_writers(out)
+        if len(writers) == 2 and min(map(rows_of, writers)) >= KILLED_AT_ROWS:
+            return set(writers.values())
+        time.sleep(0.02)
+    raise AssertionError("no two parts were written at once")
+
+
+def test_questions_drawn_on_two_nodes_at_once_are_those_of_one_process(
+    nodes, knowledge, drawn_here, tmp_path
+):
+    """One worker is killed: another goes on after its last row."""
+    out = tmp_path / "questions"
+    with driver(nodes, f"ray_drawing.draw({str(knowledge)!r}, {str(out)!r})") as process:
+        victim, _ = two_that_write(out)
+        os.kill(victim, signal.SIGKILL)
+        _, said = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, said
+    assert open_artifact(out).content == drawn_here
+    assert_free(2)
+
+
+def test_a_killed_command_leaves_no_worker_and_is_continued(nodes, knowledge, drawn_here, tmp_path):
+    out = tmp_path / "questions"
+    call = f"ray_drawing.draw({str(knowledge)!r}, {str(out)!r})"
+    with driver(nodes, call) as process:
+        writers = two_that_write(out)
+        process.kill()
+        process.communicate()
+    for pid in writers:
+        assert_ended(pid)
+    parts = list(work_dir(out).glob("*/*"))
+    assert sum(map(rows_of, parts)) >= 2 * KILLED_AT_ROWS
+    with parts_held(parts), driver(nodes, call) as process:
+        (error,) = errors_of(process)
+    assert "another process writes this part" in error
+    with driver(nodes, call) as process:
+        _, said = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, said
+    assert open_artifact(out).content == drawn_here
+
+
+def test_a_node_without_the_shared_folder_says_so(nodes, knowledge, tmp_path):
+    asked = Asked(knowledge=knowledge, **ORDER)
+    with pytest.raises(EngineError, match=r"node 127\.0\.0\.1 .* has no .*not mounted"):
+        _made_on_a_node("", asked, None, 1, tmp_path / "not mounted")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from espalier.cli.app import app, examples
 from espalier.cli.options import ProfileOption
+
+if TYPE_CHECKING:
+    from espalier.synthesis.bulk.workers import Workers
 
 
 @app.command(
@@ -16,9 +19,10 @@ from espalier.cli.options import ProfileOption
     epilog=examples(
         "espalier draw-questions runs/demo/knowledge --count 200000 --out questions",
         "espalier draw-questions runs/demo/knowledge --split all --processes 4 --out questions",
+        "espalier draw-questions /nfs/knowledge --parts 64 --ray --out /nfs/questions",
     ),
 )
-def draw_questions(
+def draw_questions(  # noqa: PLR0913 (its arguments are its options)
     *,
     knowledge: Annotated[
         Path, typer.Argument(metavar="KNOWLEDGE", help="The knowledge artifact of a run.")
@@ -29,21 +33,54 @@ def draw_questions(
         Literal["train", "dev", "heldout", "all"],
         typer.Option("--split", help="Whose entities; no file holds questions of two splits."),
     ] = "train",
+    parts: Annotated[
+        int,
+        typer.Option(
+            "--parts",
+            min=1,
+            max=10_000,
+            help="Files of a split, which workers draw side by side; the rows depend on it.",
+        ),
+    ] = 8,
     processes: Annotated[
         int, typer.Option("--processes", min=1, max=8, help="The rows do not depend on it.")
     ] = 1,
+    ray: Annotated[
+        bool,
+        typer.Option(
+            "--ray",
+            help="Draw on every CPU of the Ray cluster of RAY_ADDRESS, or of the one that runs "
+            "here; its nodes share the folders. The rows do not depend on it.",
+        ),
+    ] = False,
     profile: ProfileOption = "laptop",
 ) -> None:
     """Draw questions by the million, in constant memory; the same command resumes a killed one."""
+    if ray and processes != 1:
+        raise typer.BadParameter("--processes is for this machine; --ray draws on a cluster")
     from espalier.steps.console import ConsoleTracker
     from espalier.steps.profiles import named_profile
-    from espalier.synthesis.bulk import Asked, draw_questions
+    from espalier.synthesis.bulk import Asked, draw_questions, local_workers
     from espalier.synthesis.task_making import SPLITS
 
     splits = SPLITS if split == "all" else (split,)
-    asked = Asked(knowledge=knowledge, splits=splits, count=count)
+    asked = Asked(knowledge=knowledge, splits=splits, count=count, parts=parts)
     settings = named_profile(profile)
+    workers = _on_ray() if ray else local_workers(processes)
     manifest = draw_questions(
-        settings, asked, out, ConsoleTracker("draw questions"), processes=processes
+        settings, asked, out, ConsoleTracker("draw questions"), workers=workers
     )
     typer.echo(f"wrote {sum(manifest.rows.values())} questions to {out}  {manifest.content}")
+
+
+def _on_ray() -> Workers:
+    from espalier.artifacts import EngineError
+
+    try:
+        from espalier.synthesis.bulk.ray_workers import ray_workers
+    except ModuleNotFoundError as error:
+        raise EngineError(
+            f"--ray needs the package {error.name}: pip install 'espalier[ray]', here and on the "
+            "nodes"
+        ) from error
+    return ray_workers

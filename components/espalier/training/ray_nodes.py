@@ -1,4 +1,4 @@
-"""The one door to Ray: the other processes of a team, on the nodes of the cluster around this one.
+"""Training's door to Ray: the other processes of a team, on the nodes of a cluster around this one.
 
 Each is an actor with a place of its own: a GPU, or where training computes on CPUs one of the
 places that a node offers as CPUs. Ray ends the actors and gives their places back when this process

@@ -7,11 +7,12 @@ import pytest
 from espalier.artifacts import ArtifactError, EngineError, NullTracker, open_artifact
 from espalier.artifacts.publish import work_dir
 from espalier.config import SplitsConfig, SynthesisConfig
-from espalier.synthesis.bulk import Asked, draw_questions
+from espalier.synthesis.bulk import Asked, draw_questions, local_workers
 from espalier.synthesis.bulk.journal import Event, events_of, packed, recover
 from espalier.synthesis.bulk.making import distinct_signatures
 from espalier.synthesis.bulk.order import Part, first_quotas, widened
 from espalier.synthesis.bulk.part import write_part
+from espalier.synthesis.bulk.ray_workers import ray_workers
 from espalier.synthesis.bulk.stream import QuestionStream
 from espalier.synthesis.task_making import SPLITS
 from espalier.synthesis.webshaper import canonical
@@ -161,7 +162,9 @@ def test_what_dry_parts_are_short_of_is_drawn_by_those_that_go_on():
 def test_an_order_is_filled_although_parts_run_dry(knowledge_dir, graph, tmp_path):
     profile = PROFILE.model_copy(update={"synthesis": ONLY_SHORT_CHAINS})
     asked = Asked(knowledge=knowledge_dir, splits=("dev",), count=500, parts=8)
-    manifest = draw_questions(profile, asked, tmp_path / "questions", NullTracker(), processes=1)
+    manifest = draw_questions(
+        profile, asked, tmp_path / "questions", NullTracker(), workers=local_workers(1)
+    )
     rows = list(manifest.rows.values())
     assert sum(rows) == 500
     assert min(rows) < 500 // 8 < max(rows)
@@ -170,7 +173,7 @@ def test_an_order_is_filled_although_parts_run_dry(knowledge_dir, graph, tmp_pat
 def test_files_hold_questions_of_one_split_each(knowledge_dir, tmp_path):
     asked = Asked(knowledge=knowledge_dir, splits=SPLITS, count=60, parts=2)
     out = tmp_path / "questions"
-    manifest = draw_questions(PROFILE, asked, out, NullTracker(), processes=1)
+    manifest = draw_questions(PROFILE, asked, out, NullTracker(), workers=local_workers(1))
     assert sum(manifest.rows.values()) == 60
     for split in SPLITS:
         for path in out.glob(f"{split}-*.jsonl"):
@@ -182,10 +185,23 @@ def test_an_order_resumes_and_leaves_nothing_of_another(knowledge_dir, tmp_path)
     out = tmp_path / "questions"
     stale = work_dir(out) / "another order"
     stale.mkdir(parents=True)
-    manifest = draw_questions(PROFILE, asked, out, NullTracker(), processes=1)
+    manifest = draw_questions(PROFILE, asked, out, NullTracker(), workers=local_workers(1))
     assert open_artifact(out).content == manifest.content
     assert not work_dir(out).exists()
     tasks = [task for part in ("0000", "0001") for task in read_tasks(out / f"train-{part}.jsonl")]
     assert len({task.metadata.query for task in tasks}) == 30
-    again = draw_questions(PROFILE, asked, tmp_path / "again", NullTracker(), processes=2)
+    again = draw_questions(
+        PROFILE, asked, tmp_path / "again", NullTracker(), workers=local_workers(2)
+    )
     assert again.content == manifest.content
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:1", "127.0.0.1:99999"])
+def test_a_ray_cluster_that_does_not_answer_is_one_message_at_once(monkeypatch, tmp_path, address):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    asked = Asked(knowledge=tmp_path, splits=("train",), count=1)
+    with (
+        pytest.raises(EngineError, match=r"RAY_ADDRESS=.*: no Ray cluster answers there"),
+        ray_workers(PROFILE, asked, tmp_path),
+    ):
+        pass

@@ -1,20 +1,14 @@
-"""All parts of a set of questions, on as many processes as asked for, published as one artifact."""
+"""All parts of a set of questions, drawn by whoever was asked to, published as one artifact."""
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import shutil
-from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from functools import lru_cache
+from collections.abc import Mapping
 from pathlib import Path
 
 from espalier.artifacts import (
     DataError,
-    EngineError,
     Manifest,
     Provenance,
     Tracker,
@@ -24,16 +18,13 @@ from espalier.artifacts import (
     work_dir,
 )
 from espalier.config import Profile
-from espalier.synthesis.bulk.making import PartMaker
 from espalier.synthesis.bulk.order import Asked, Part, first_quotas, widened
 from espalier.synthesis.bulk.part import Drawn, finished_part
-
-_MakesParts = Callable[[Mapping[Part, int]], Generator[tuple[Part, Drawn]]]
-"""Draws parts up to their quotas, and hands each over when it is finished."""
+from espalier.synthesis.bulk.workers import MakesParts, Workers
 
 
 def draw_questions(
-    profile: Profile, asked: Asked, output_dir: Path, tracker: Tracker, *, processes: int
+    profile: Profile, asked: Asked, output_dir: Path, tracker: Tracker, *, workers: Workers
 ) -> Manifest:
     """Write questions as JSON lines of tasks, one file a part.
 
@@ -42,7 +33,7 @@ def draw_questions(
     Raises:
         ArtifactError: the knowledge artifact is broken, or what was begun is of another order.
         DataError: the knowledge yields no question.
-        EngineError: a process was killed.
+        EngineError: a worker was killed, or there is none.
     """
     knowledge = open_artifact(asked.knowledge)
     provenance = Provenance(
@@ -54,7 +45,7 @@ def draw_questions(
         inputs={"knowledge": knowledge.content},
     )
     work = _begun(work_dir(output_dir), provenance.config_digest, knowledge.content)
-    drawn = _all_parts(profile, asked, work, tracker, processes)
+    drawn = _all_parts(profile, asked, work, tracker, workers)
     if not any(part.rows for part in drawn.values()):
         raise DataError(
             f"{asked.knowledge}: yields no question of split {' or '.join(asked.splits)}; give "
@@ -90,11 +81,11 @@ def _begun(work: Path, *digests: str) -> Path:
 
 
 def _all_parts(
-    profile: Profile, asked: Asked, work: Path, tracker: Tracker, processes: int
+    profile: Profile, asked: Asked, work: Path, tracker: Tracker, workers: Workers
 ) -> dict[Part, Drawn]:
     """Every part, in order; what some are short of, the others draw in another round."""
     quotas = first_quotas(asked, profile.splits)
-    with _makers(profile, asked, work, processes) as make_parts:
+    with workers(profile, asked, work) as make_parts:
         while True:
             drawn = _round(quotas, work, make_parts, tracker)
             # a killed command may have been in a later round: then there are rows beyond the quota
@@ -105,7 +96,7 @@ def _all_parts(
 
 
 def _round(
-    quotas: Mapping[Part, int], work: Path, make_parts: _MakesParts, tracker: Tracker
+    quotas: Mapping[Part, int], work: Path, make_parts: MakesParts, tracker: Tracker
 ) -> dict[Part, Drawn]:
     """Every part up to its quota, or as far as it goes; a finished one is left alone."""
     drawn: dict[Part, Drawn] = {}
@@ -118,46 +109,3 @@ def _round(
             drawn[part] = found
             progress.advance(1)
     return {part: drawn[part] for part in quotas}
-
-
-@contextmanager
-def _makers(profile: Profile, asked: Asked, work: Path, processes: int) -> Generator[_MakesParts]:
-    """This process, or others that take one part after the other."""
-    if processes == 1:
-        make = lru_cache(maxsize=1)(lambda: PartMaker(profile, asked).make)
-
-        def one_by_one(quotas: Mapping[Part, int]) -> Generator[tuple[Part, Drawn]]:
-            for part, quota in quotas.items():
-                yield part, make()(part, quota, work / part.name)
-
-        yield one_by_one
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-
-        def side_by_side(quotas: Mapping[Part, int]) -> Generator[tuple[Part, Drawn]]:
-            text = profile.model_dump_json()
-            futures = {
-                pool.submit(_made, text, asked, part, quota, work / part.name): part
-                for part, quota in quotas.items()
-            }
-            try:
-                for future in as_completed(futures):
-                    yield futures[future], future.result()
-            except BrokenProcessPool as error:
-                raise EngineError(
-                    "a process that drew questions was killed, perhaps for memory; the same "
-                    "command goes on after the last row written. Ask for fewer processes"
-                ) from error
-
-        yield side_by_side
-
-
-def _made(profile_json: str, asked: Asked, part: Part, quota: int, directory: Path) -> Drawn:
-    return _maker(profile_json, asked).make(part, quota, directory)
-
-
-@lru_cache(maxsize=1)
-def _maker(profile_json: str, asked: Asked) -> PartMaker:
-    """Of a worker, for all parts that it is given."""
-    return PartMaker(Profile.model_validate_json(profile_json), asked)
