@@ -23,7 +23,8 @@ demo: install        ## the main job on the embedded default: knowledge in, regi
 	$(BIN)/espalier run --profile laptop --out $(DEMO_RUN)
 
 test: install        ## unit and integration tests: no root, no cluster, no GPU
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/integration/sandbox
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+	  --ignore tests/integration/sandbox tests/integration tests/unit  # long files first
 	$(BIN)/python -m pytest tests/integration/sandbox
 
 test-cluster: install ## tests on a real Kubernetes: on that of KUBECONFIG, else on one built here (root)
