@@ -84,7 +84,7 @@ class RayHeadResources(PodResources):
 class SandboxResources(PodResources):
     """Of a sandbox: many share a node, so each asks for little and may burst."""
 
-    cpu_request: Quantity = "20m"
+    cpu_request: Quantity = "10m"
     memory_request: Quantity = "64Mi"
     cpu_limit: Quantity = "1"
     memory_limit: Quantity = "1536Mi"

@@ -22,7 +22,7 @@ def test_a_sandbox_holds_no_token_and_no_volume_that_anyone_else_sees():
 
 def test_a_sandbox_asks_for_little_and_may_burst():
     resources = _pod()["spec"]["containers"][0]["resources"]
-    assert resources["requests"] == {"cpu": "20m", "memory": "64Mi"}
+    assert resources["requests"] == {"cpu": "10m", "memory": "64Mi"}
     assert resources["limits"] == {
         "cpu": "1",
         "memory": "1536Mi",
