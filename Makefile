@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_RUN ?= runs/demo
+# Where it is set, every process compiles anew what it imports, which takes as long as the import.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test test-cluster check format wheel pins clean
 
