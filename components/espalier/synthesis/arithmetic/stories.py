@@ -16,8 +16,8 @@ _TERM = (2, 99)
 _FACTOR = (2, 9)
 _GROUP = (2, 12)
 _LARGEST = 9999
-_DRAWS_PER_STORY = 400
-"""Three in ten draws fall into a split's hands, and half of those are fair."""
+_DRY_AFTER = 4_000
+"""Draws in a row without a new story; 3 in 100 of a split's may be left then."""
 
 
 class StoryTeller:
@@ -34,15 +34,15 @@ class StoryTeller:
         weights = {str(steps): share for steps, share in enumerate(self._weights, start=1) if share}
         seen: set[str] = set()
         for steps, share in apportion(weights, count).items():
-            found = 0
-            for _ in range(share * _DRAWS_PER_STORY):
-                if found == share:
-                    break
+            found = misses = 0
+            while found < share and misses < _DRY_AFTER:
                 chain = self._draw(int(steps))
                 reason = self._unfair(chain, seen)
                 if reason:
+                    misses += 1
                     self._funnel.count(f"{self._split}.refused", reason)
                     continue
+                misses = 0
                 seen.add(chain.canonical)
                 found += 1
                 yield chain
