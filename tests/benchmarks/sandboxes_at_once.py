@@ -70,15 +70,17 @@ async def many(backend: Backend, number: int) -> dict[str, dict[str, float]]:
 
     made = await asyncio.gather(*(make() for _ in range(number)), return_exceptions=True)
     sandboxes = [sandbox for sandbox in made if not isinstance(sandbox, BaseException)]
-    failed = [repr(error) for error in made if isinstance(error, BaseException)]
     try:
         took_s = time.perf_counter() - started
         held = _held_bytes() - before
-        asked = quantiles_ms(await asyncio.gather(*map(ask, sandboxes)))
+        asked = await asyncio.gather(*map(ask, sandboxes), return_exceptions=True)
     finally:
         await asyncio.gather(*map(close, sandboxes))
+    answered = [seconds for seconds in asked if isinstance(seconds, float)]
+    failed = [repr(error) for error in (*made, *asked) if isinstance(error, BaseException)]
     figures = {"number": len(sandboxes), "ready_s": round(took_s, 1)}
-    figures |= {"mb_each": round(held / max(len(sandboxes), 1) / 1e6, 1)} | asked
+    figures |= {"mb_each": round(held / max(len(sandboxes), 1) / 1e6, 1), "answered": len(answered)}
+    figures |= quantiles_ms(answered) if answered else {}
     return {f"{number} at once": figures | ({"failed": failed[0]} if failed else {})}
 
 
