@@ -70,6 +70,14 @@ class OptimizerConfig(Section):
     max_grad_norm: float = Field(default=1.0, gt=0)
 
 
+class PolicyOptimizerConfig(OptimizerConfig):
+    """The same with the defaults of reinforcement learning, also where a profile sets one of them."""
+
+    learning_rate: float = Field(default=3e-4, gt=0)
+    final_share: float = Field(default=0.3, ge=0, le=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+
+
 class WarmStartConfig(Section):
     """Masked SFT on the teacher's trajectories."""
 

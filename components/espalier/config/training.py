@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from espalier.algorithms import Algorithm
 from espalier.config.data import Section
-from espalier.config.learning import OptimizerConfig, RewardConfig
+from espalier.config.learning import PolicyOptimizerConfig, RewardConfig
 
 
 class TemperatureSchedule(Section):
@@ -115,9 +115,7 @@ class TrainingConfig(Section):
     max_mismatch_kl: float = Field(default=1e-3, gt=0)
     """Nats a token between engine and trainer on equal weights; beyond it a warning is said. In
     float32 it is about 1e-9, in bfloat16 a few 1e-4."""
-    optimizer: OptimizerConfig = OptimizerConfig(
-        learning_rate=3e-4, warmup_share=0.05, final_share=0.3, weight_decay=0.0
-    )
+    optimizer: PolicyOptimizerConfig = PolicyOptimizerConfig()
     reward: RewardConfig = RewardConfig()
     device: str = Field(default="auto", min_length=1)
     """`auto` is the accelerator, where there is one."""
