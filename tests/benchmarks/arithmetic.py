@@ -5,8 +5,8 @@
 Each seed is a run of the arithmetic profile up to `evaluate`, in a folder of its own under --out;
 a killed run goes on where it stood, and a finished seed keeps its result with its commit. The table
 has EM (answers that mean the same as the gold one) of the untrained, warm-started and trained
-policy on the same held-out stories, by number of operations, with bootstrap intervals. The last
-line is one JSON object.
+policy on the same held-out stories, by number of operations, with bootstrap intervals, and the gain
+of all seeds together. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
+from espalier.evaluation.intervals import Interval, paired_difference
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import keep, kept, provenance
 
 PROFILE = Path("pipelines/profiles/arithmetic.toml")
 POLICIES = ("untrained", "warm_start", "trained")
+RESAMPLES = 10_000
 
 
 def main() -> None:
@@ -36,7 +40,12 @@ def main() -> None:
     results = {seed: result_of(seed, options) for seed in range(options.seeds)}
     for seed, result in results.items():
         print(table(seed, result))
-    print(json.dumps({f"seed-{seed}": headline(result) for seed, result in results.items()}))
+    gain = gain_of_all(options.out, list(results))
+    print(
+        f"all seeds: gain {100 * gain.mean:+.1f} ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+    )
+    figures = {f"seed-{seed}": headline(result) for seed, result in results.items()}
+    print(json.dumps({**figures, "gain": gain._asdict()}))
 
 
 def result_of(seed: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -84,6 +93,18 @@ def table(seed: int, result: dict[str, Any]) -> str:
     low, high = (100 * end for end in found["gain"]["ci95"])
     lines.append(f"gain {100 * found['gain']['em']:+.1f} ({low:+.1f} to {high:+.1f})")
     return "\n".join(lines)
+
+
+def gain_of_all(out: Path, seeds: list[int]) -> Interval:
+    """EM of the trained policies minus that of the warm-started ones, paired by seed and story."""
+    right: dict[str, list[bool]] = {name: [] for name in POLICIES}
+    for seed in seeds:
+        path = out / f"seed-{seed}" / "evaluation" / "questions.parquet"
+        for row in sorted(pq.read_table(path).to_pylist(), key=lambda row: row["task_id"]):
+            right[row["policy"]].append(row["em"])
+    return paired_difference(
+        right["trained"], right["warm_start"], resamples=RESAMPLES, confidence=0.95, seed=0
+    )
 
 
 def headline(result: dict[str, Any]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class OptimizerConfig(Section):
 
 
 class PolicyOptimizerConfig(OptimizerConfig):
-    """The same with the defaults of reinforcement learning, also where a profile sets one of them."""
+    """The same, with defaults of reinforcement learning that hold where a profile sets one key."""
 
     learning_rate: float = Field(default=3e-4, gt=0)
     final_share: float = Field(default=0.3, ge=0, le=1)
