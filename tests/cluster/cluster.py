@@ -53,25 +53,30 @@ def down(places):
     """End everything, and remove what it left.
 
     Raises:
-        ClusterError: something is left all the same.
+        ClusterError: as `clear`.
     """
     prerequisites.check_machine()
     for name in reversed(parts.IN_ORDER):
         # the API server waits for its clients' watches to end, who are gone already
         processes.stop(places, name, grace_s=2.0 if name == "apiserver" else 5.0)
     clear(places)
-    if left := left_over(places):
-        raise ClusterError(f"left over: {', '.join(left)}")
 
 
 def clear(places):
-    """Remove what an earlier cluster left, however it ended."""
+    """Remove what an earlier cluster left, however it ended.
+
+    Raises:
+        ClusterError: something is left all the same.
+    """
     processes.end_everything()
     processes.unmount(places.state)
-    traces.remove(places.state)
     processes.remove_cgroups()
     network.remove()
+    traces.remove(places.state)
+    left = left_over(places)
     shutil.rmtree(places.state, ignore_errors=True)
+    if left:
+        raise ClusterError(f"left over: {', '.join(left)}")
 
 
 def left_over(places):
@@ -90,6 +95,7 @@ def environment(places):
         **objects.s3_environment(places),
         "PATH": f"{places.programs}:{os.environ['PATH']}",
         "KUBECONFIG": str(places.kubeconfig),
+        **parts.kubectl_environment(places),
         MARK: str(places.state),
         "ESPALIER_TEST_S3": "s3://espalier/tests",
         "ESPALIER_CLUSTER_SANDBOX_IMAGE": sandbox_images.PYTHON,
@@ -100,6 +106,7 @@ def environment(places):
 def _start(places, say):
     for folder in (places.state, places.logs):
         folder.mkdir(parents=True)
+    traces.note(places.state)
     network.make()
     processes.make_cgroups()
     certificates.issue(places.keys)

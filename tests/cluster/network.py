@@ -15,7 +15,9 @@ DNS_SERVICE = "10.96.0.10"
 PODS = "10.244.0.0/24"
 POD_NETWORK = "espalier-pods"
 
-_PATH = Path("/run/netns", NAMESPACE)
+FOLDER = Path("/run/netns")
+"""Of the names that `ip` knows namespaces by."""
+_PATH = FOLDER / NAMESPACE
 _LINKS = (
     "link set lo up",
     # a bridge, since not every kernel has dummy devices
@@ -52,6 +54,9 @@ def remove():
     """Remove it; what it held of devices goes with it."""
     if exists():
         _ip("netns", "delete", NAMESPACE)
+    if FOLDER.is_dir() and not any(FOLDER.iterdir()):
+        # `ip netns add` mounted the folder on itself; without names in it, nobody needs that
+        subprocess.run(["umount", str(FOLDER)], check=False, capture_output=True)
 
 
 def is_entered():

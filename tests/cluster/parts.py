@@ -1,5 +1,6 @@
 """The parts of the cluster: their commands, the order they start in, and when each is ready."""
 
+import os
 import subprocess
 
 from tests.cluster import processes
@@ -49,6 +50,7 @@ def start_controllers(places):
         f"--kubeconfig={keys}/controller-manager.kubeconfig",
         f"--service-account-private-key-file={keys}/service-accounts.key",
         "--use-service-account-credentials=true", f"--root-ca-file={keys}/ca.crt",
+        f"--flex-volume-plugin-dir={places.state}/volume-plugins",
     )  # fmt: skip
     processes.start(
         places, "scheduler", "kube-scheduler", alone, f"--kubeconfig={keys}/scheduler.kubeconfig"
@@ -93,8 +95,18 @@ def kubectl(places, *arguments, stdin=None):
     """Run our kubectl as the cluster's administrator; whoever calls looks at its status."""
     command = [places.programs / "kubectl", f"--kubeconfig={places.kubeconfig}", *arguments]
     return subprocess.run(
-        inside(*command), input=stdin, capture_output=True, text=True, check=False
+        inside(*command),
+        env={**os.environ, **kubectl_environment(places)},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
     )
+
+
+def kubectl_environment(places):
+    """Its memory of what the API server has is this cluster's, and ends with it."""
+    return {"KUBECACHEDIR": str(places.state / "kubectl")}
 
 
 def ctr(places, *arguments):
