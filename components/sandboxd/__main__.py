@@ -8,6 +8,8 @@ SANDBOXD_PREIMPORT      modules that Python runs need not import, default "numpy
                         are left out
 SANDBOXD_OWN_USER       "1" if no process outside this sandbox runs as its user: what the kernel
                         counts of a user is then the sandbox's (seen under a user namespace)
+SANDBOXD_SOCKETS        "local" if runs can open no internet sockets, not even to themselves;
+                        default "internet", for a network namespace that leads nowhere
 SANDBOXD_LIFELINE       "fd:4": when this pipe closes, its maker is gone, and so is the sandbox
 """
 
@@ -52,6 +54,8 @@ def main(environment: Mapping[str, str]) -> None:
         sys.exit("SANDBOXD_TOKEN_SHA256 must be 64 hex digits")
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))
+    if environment.get("SANDBOXD_SOCKETS", "internet") not in ("internet", "local"):
+        sys.exit('SANDBOXD_SOCKETS must be "internet" or "local"')
     limits = Limits.parse(json.loads(environment.get("SANDBOXD_LIMITS", "{}")))
     asyncio.run(_serve(environment, digest, limits))
 
@@ -61,7 +65,14 @@ async def _serve(environment: Mapping[str, str], digest: str, limits: Limits) ->
     metrics = Metrics()
     preimport = environment.get("SANDBOXD_PREIMPORT", "numpy").replace(",", " ").split()
     has_own_user = has_own_users() or environment.get("SANDBOXD_OWN_USER") == "1"
-    runs = Runs(workspace, limits, preimport, metrics, counts_processes=has_own_user)
+    runs = Runs(
+        workspace,
+        limits,
+        preimport,
+        metrics,
+        counts_processes=has_own_user,
+        internet_sockets=environment.get("SANDBOXD_SOCKETS") != "local",
+    )
     writable = [folder for folder in _OTHER_FOLDERS if os.access(folder, os.W_OK)]
     server = Server(runs, Workspace(workspace, writable), limits, metrics)
     await runs.start()

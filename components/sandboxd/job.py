@@ -46,8 +46,9 @@ def start(orders: Mapping[str, Any], descriptors: Mapping[str, int]) -> int:
     """Start a job in a session of its own; its process number.
 
     Args:
-        orders: argv or code, env, limits, workspace, the processes to protect, and whether the
-            kernel counts this sandbox's processes apart from others of the same user.
+        orders: argv or code, env, limits, workspace, the processes to protect, whether internet
+            sockets may be opened, and whether the kernel counts this sandbox's processes apart
+            from others of the same user.
         descriptors: of the three streams, and of a session's control channel.
 
     Raises:
@@ -137,7 +138,9 @@ def _restrict(orders: Mapping[str, Any], protected: list[int]) -> None:
     if orders["counts_own_processes"]:
         besides = len(orders["protect"]) + 1
         _limit(resource.RLIMIT_NPROC, limits["processes"] + besides)
-    kernel.filter_calls(job_filter(os.uname().machine, protected))
+    kernel.filter_calls(
+        job_filter(os.uname().machine, protected, internet_sockets=orders["internet_sockets"])
+    )
 
 
 def _limit_memory(memory_bytes: int, *, is_program: bool) -> None:

@@ -49,6 +49,7 @@ class Runs:
         metrics: told of every run that ended.
         counts_processes: whether the kernel counts this sandbox's processes alone, so that it can
             limit them.
+        internet_sockets: whether runs may open them.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Runs:
         metrics: Metrics,
         *,
         counts_processes: bool,
+        internet_sockets: bool,
     ) -> None:
         self._workspace = workspace
         self._limits = limits
@@ -68,6 +70,7 @@ class Runs:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_quiet = False
         self._counts_processes = counts_processes
+        self._internet_sockets = internet_sockets
         self.active: set[Run] = set()
         self.began = asyncio.Event()
 
@@ -151,6 +154,7 @@ class Runs:
             "limits": asdict(request.limits),
             "workspace": str(self._workspace),
             "counts_own_processes": self._counts_processes,
+            "internet_sockets": self._internet_sockets,
             "protect": (os.getpid(), self._programs.pid, self._python.pid),
         }
         try:

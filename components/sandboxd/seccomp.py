@@ -45,8 +45,9 @@ reach; files without a name escape the memory limit; a directory of /proc serves
 
 _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}."""
-_SOCKET_FAMILIES = (1, 2, 10)
-"""AF_UNIX, AF_INET, AF_INET6. Above all no AF_VSOCK: no network namespace holds it."""
+_LOCAL_FAMILIES = (1,)
+_INTERNET_FAMILIES = (2, 10)
+"""AF_UNIX; AF_INET, AF_INET6. Above all no AF_VSOCK: no network namespace holds it."""
 _OWNER_COMMANDS = (8, 10, 15)
 """F_SETOWN, F_SETSIG, F_SETOWN_EX: they make the kernel signal a process of one's choice."""
 _REFUSED_IOCTLS = (0x8901, 0x8902, 0x5412, 0x541C)
@@ -57,12 +58,14 @@ _ALL_PROCESSES = 2**32 - 1
 Instruction = tuple[int, int, int, int]
 
 
-def job_filter(machine: str, protected: Sequence[int]) -> bytes:
+def job_filter(machine: str, protected: Sequence[int], *, internet_sockets: bool = True) -> bytes:
     """The filter for jobs.
 
     Args:
         machine: as `os.uname().machine` says it.
         protected: processes that jobs may neither signal nor slow down; each leads its own group.
+        internet_sockets: whether jobs may open them; without, no packet is a job's, to loopback or
+            anywhere, whatever network the sandbox is in.
 
     Raises:
         KeyError: no table of system calls for the machine.
@@ -80,20 +83,23 @@ def job_filter(machine: str, protected: Sequence[int]) -> bytes:
         instructions += _when(numbers[name], [_refuse(errno.EPERM)])
     for name in UNKNOWN:
         instructions += _when(numbers[name], [_refuse(errno.ENOSYS)])
-    for name, checks in _argument_checks(protected).items():
+    families = (*_LOCAL_FAMILIES, *(_INTERNET_FAMILIES if internet_sockets else ()))
+    for name, checks in _argument_checks(protected, families).items():
         instructions += _when(numbers[name], [*checks, _allow()])
     instructions.append(_allow())
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in instructions)
 
 
-def _argument_checks(protected: Sequence[int]) -> Mapping[str, list[Instruction]]:
+def _argument_checks(
+    protected: Sequence[int], families: Sequence[int]
+) -> Mapping[str, list[Instruction]]:
     groups = [_ALL_PROCESSES + 1 - pid for pid in protected]
     one = _refuse_values(0, protected)
     either = [*one, *_refuse_values(1, protected)]
-    families = [
+    socket = [
         (_LOAD, 0, 0, _ARGUMENTS_AT),
-        *((_JUMP_EQUAL, len(_SOCKET_FAMILIES) - place, 0, family) for place, family in
-          enumerate(_SOCKET_FAMILIES)),
+        *((_JUMP_EQUAL, len(families) - place, 0, family) for place, family in
+          enumerate(families)),
         _refuse(errno.EAFNOSUPPORT),
     ]  # fmt: skip
     return {
@@ -102,7 +108,7 @@ def _argument_checks(protected: Sequence[int]) -> Mapping[str, list[Instruction]
             (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES),
             _refuse(errno.EPERM),
         ],
-        "socket": families,
+        "socket": socket,
         "kill": _refuse_values(0, [*protected, *groups, _ALL_PROCESSES]),
         "tkill": one,
         "tgkill": either,

@@ -160,6 +160,10 @@ class SandboxPodsConfig(Section):
     scratch: Literal["memory", "disk"] = "memory"
     """Where /workspace and /tmp lie. In memory they are full at exactly disk_limit each; on the
     node's disk, for large repositories, the kubelet looks every few seconds and evicts."""
+    internet_sockets: bool = False
+    """Whether programs may open them. Without, nothing is reached from a sandbox, its own loopback
+    included, on any cluster; with them that is up to the NetworkPolicy, and to whether the network
+    plugin enforces it. Tests of a repository that serve on loopback need them."""
     ttl_s: int = Field(default=4 * 3600, ge=60)
     """After which a sandbox is ended by its node, and collected, whoever forgot it."""
 

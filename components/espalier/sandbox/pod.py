@@ -127,14 +127,17 @@ def _container(
     settings: SandboxPodSettings, environment: Mapping[str, str], mounts: list[K8sObject]
 ) -> K8sObject:
     health = {"path": HEALTH_PATH, "port": CONTAINER}
-    listening = {"SANDBOXD_LISTEN": f"0.0.0.0:{SANDBOXD_PORT}"}
+    of_pods = {
+        "SANDBOXD_LISTEN": f"0.0.0.0:{SANDBOXD_PORT}",
+        "SANDBOXD_SOCKETS": "internet" if settings.pods.internet_sockets else "local",
+    }
     return {
         "name": CONTAINER,
         "image": settings.image,
         "imagePullPolicy": "IfNotPresent",
         "command": list(_COMMAND),
         "workingDir": WORKSPACE,
-        "env": environment_entries({**environment, **listening}),
+        "env": environment_entries({**environment, **of_pods}),
         "ports": [{"name": CONTAINER, "containerPort": SANDBOXD_PORT, "protocol": "TCP"}],
         "resources": resource_requirements(settings.pods.resources),
         "securityContext": restricted_container(),

@@ -25,10 +25,16 @@ def called(what, number, *words):
     ctypes.set_errno(0)
     if libc.syscall(number, *(ctypes.c_long(w) if isinstance(w, int) else w for w in words)) != -1:
         breach(what)
-def reached(what, address, family=socket.AF_INET):
+def connected(address, family=socket.AF_INET, timeout_s=1.5):
     with socket.socket(family) as s:
+        s.settimeout(timeout_s)
+        s.connect(tuple(address))
+        return True
+def answered(address, said):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.settimeout(1.5)
-        tried(what, lambda: s.connect(tuple(address)) or True)
+        s.sendto(said, tuple(address))
+        return s.recv(64)
 """
 """What every program begins with: it prints BREACH for everything that it should not have got."""
 

@@ -89,13 +89,13 @@ if needle in held or "SANDBOXD_" in held: breach("token")
         """
 found = []
 for family, address in ((socket.AF_INET, ("127.0.0.1", 8080)), (socket.AF_UNIX, "/socket")):
-    with socket.socket(family) as s:
-        s.settimeout(1)
-        try:
+    try:
+        with socket.socket(family) as s:
+            s.settimeout(1)
             s.connect(address)
             s.sendall(b"POST /run HTTP/1.1\\r\\nhost: x\\r\\ncontent-length: 2\\r\\n\\r\\n{}")
             found.append(s.recv(64))
-        except OSError: pass
+    except OSError: pass
 for said in found:
     if b" 401 " not in said: breach(said)
 for n in range(3, 256):

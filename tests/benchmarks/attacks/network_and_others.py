@@ -5,7 +5,7 @@ from tests.benchmarks.attacks.attack import asking, program
 
 
 def _connects(name, target, text=""):
-    text = text or f"reached('{target}', T['{target}'])"
+    text = text or f"tried('{target}', lambda: connected(T['{target}']))"
     return program("network", name, text, control=True)
 
 
@@ -25,25 +25,19 @@ tried("metadata", lambda: urllib.request.urlopen(ask, timeout=1.5).read())
     _connects(
         "a host of the internet, over UDP",
         "internet_udp",
-        """
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-    s.settimeout(1.5)
-    tried("answer", lambda: s.sendto(b"ping", tuple(T["internet_udp"])) and s.recv(16))
-""",
+        """tried("answer", lambda: answered(T["internet_udp"], b"ping"))""",
     ),
     _connects(
         "a host of the internet, over IPv6",
         "internet_6",
-        "reached('internet_6', T['internet_6'], socket.AF_INET6)",
+        "tried('internet_6', lambda: connected(T['internet_6'], socket.AF_INET6))",
     ),
     _connects(
         "a name server, to carry data out in names",
         "internet_udp",
         """
 question = bytes.fromhex("123401000001000000000000") + b"\\x06secret\\x04test\\0\\0\\x01\\0\\x01"
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-    s.settimeout(1.5)
-    tried("answer", lambda: s.sendto(question, tuple(T["internet_udp"])) and s.recv(64))
+tried("answer", lambda: answered(T["internet_udp"], question))
 """,
     ),
     _connects("the API server", "api_server"),
@@ -59,11 +53,10 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         "every port of the way out, scanned",
         "internet",
         """
+host, port = T["internet"]
 for last in range(1, 30):
-    with socket.socket() as s:
-        s.settimeout(0.05)
-        host, port = T["internet"]
-        tried(f"{last}", lambda: s.connect((host.rsplit(".", 1)[0] + f".{last}", port)) or True)
+    place = (host.rsplit(".", 1)[0] + f".{last}", port)
+    tried(f"{last}", lambda: connected(place, timeout_s=0.05))
 """,
     ),
     program(
@@ -79,11 +72,10 @@ tried("icmp", lambda: socket.socket(2, 3, 1) is not None)
         "network",
         "change addresses, routes or devices of its network",
         """
-import fcntl
-with socket.socket() as s:
+for family in (socket.AF_INET, socket.AF_UNIX):
     for number in (0x8914, 0x8916, 0x890B, 0x8922):  # flags, address, route, MTU
         request = struct.pack("16sH22s", b"lo", 0, b"")
-        tried(hex(number), lambda: fcntl.ioctl(s, number, request) is not None)
+        tried(hex(number), lambda: fcntl.ioctl(socket.socket(family), number, request) is not None)
 """,
     ),
     program(

@@ -53,6 +53,14 @@ def test_the_kubelets_file_lies_where_the_agents_user_cannot_go():
     assert container["terminationMessagePath"].startswith("/root/")
 
 
+@pytest.mark.parametrize(("internet_sockets", "expected"), [(False, "local"), (True, "internet")])
+def test_programs_get_internet_sockets_only_where_the_profile_asks(internet_sockets, expected):
+    pods = SandboxPodsConfig(internet_sockets=internet_sockets)
+    settings = SandboxPodSettings(image="python:1", namespace="n", pods=pods)
+    (container,) = _pod(settings)["spec"]["containers"]
+    assert {"name": "SANDBOXD_SOCKETS", "value": expected} in container["env"]
+
+
 def test_sandboxes_do_not_share_a_count_of_processes():
     users = {_pod(name=f"r17-s{n}")["spec"]["securityContext"]["runAsUser"] for n in range(2000)}
     assert len(users) == 2000

@@ -13,7 +13,7 @@ ALLOWED = 0x7FFF0000
 KILLED = 0x80000000
 
 
-def _verdict(machine, number, arguments=(), architecture=None):
+def _verdict(machine, number, arguments=(), architecture=None, **settings):
     """What the kernel would answer (include/uapi/linux/seccomp.h): an error number, or its text."""
     arguments = (*arguments, *[0] * (6 - len(arguments)))
     seen = struct.pack(
@@ -23,7 +23,7 @@ def _verdict(machine, number, arguments=(), architecture=None):
         0xDEADBEEF,
         *(value % 2**64 for value in arguments),
     )
-    program = list(struct.iter_unpack("<HBBI", job_filter(machine, PROTECTED)))
+    program = list(struct.iter_unpack("<HBBI", job_filter(machine, PROTECTED, **settings)))
     at = accumulator = 0
     while True:
         code, if_true, if_false, k = program[at]
@@ -114,11 +114,16 @@ def test_forks_and_threads_are_allowed_and_new_namespaces_are_not(machine):
         assert _verdict(machine, number, (flag | 17,)) == errno.EPERM
 
 
-def test_only_local_and_internet_sockets_are_had(machine):
-    number = NUMBERS[machine]["socket"]
-    had = {family for family in range(64) if _verdict(machine, number, (family,)) == "allowed"}
-    assert had == {1, 2, 10}
-    assert _verdict(machine, number, (40,)) == errno.EAFNOSUPPORT
+@pytest.mark.parametrize(("internet_sockets", "families"), [(True, {1, 2, 10}), (False, {1})])
+def test_no_other_families_of_sockets_are_had(machine, internet_sockets, families):
+    verdicts = {
+        family: _verdict(
+            machine, NUMBERS[machine]["socket"], (family,), internet_sockets=internet_sockets
+        )
+        for family in range(64)
+    }
+    assert {family for family, verdict in verdicts.items() if verdict == "allowed"} == families
+    assert set(verdicts.values()) == {"allowed", errno.EAFNOSUPPORT}
 
 
 def test_priorities_change_only_for_single_unprotected_processes(machine):
