@@ -7,7 +7,8 @@ Arithmetic stories with programs in sandbox pods. While the trainer's Job runs: 
 a minute from the moment the Job is made, thirty random sandbox pods are deleted, containerd is
 killed, the API server is restarted, and the trainer's own pod is killed. Then the run goes on to
 its registered model. It ends well when every stage ended, every step of training is in the history
-once, and no sandbox or lease is left. How many episodes were lost is told.
+once, no sandbox or lease is left, and all of that happened to it. How many episodes were lost is
+told.
 """
 
 import json
@@ -56,6 +57,7 @@ class Outcome(NamedTuple):
 
     deleted: int
     trainer_pods: int
+    """One that was killed, and one that went on, at least."""
     steps: list[int]
     lost_episodes: int
     left: list[str]
@@ -63,7 +65,8 @@ class Outcome(NamedTuple):
 
     @property
     def is_well(self):
-        return self.steps == list(range(1, STEPS + 1)) and not self.left
+        happened = self.deleted == DELETIONS and self.trainer_pods > 1
+        return happened and self.steps == list(range(1, STEPS + 1)) and not self.left
 
 
 def run_with_faults(places, say, *, seed):
@@ -83,14 +86,16 @@ def run_with_faults(places, say, *, seed):
         if stop_s3:
             time.sleep(S3_AWAY_S)
             _scale_s3(places, 1)
+            trainers = set(_names(places, PIPELINE, "pods", f"job-name={job}"))
             deleted = _break(places, job, random.Random(seed), say)
-            trainer_pods = len(_names(places, PIPELINE, "pods", f"job-name={job}"))
         run.wait(link.name, job, _STAGE_S)
         say(f"{link.name} ended")
+        if stop_s3:
+            trainers |= set(_names(places, PIPELINE, "pods", f"job-name={job}"))
     history = _history(run.uri)
     return Outcome(
         deleted=deleted,
-        trainer_pods=trainer_pods,
+        trainer_pods=len(trainers),
         steps=history.column("step").to_pylist(),
         lost_episodes=sum(history.column("lost_episodes").to_pylist()),
         left=_left(places, run.run_id),
