@@ -1,0 +1,21 @@
+import socket
+
+from sandboxd.__main__ import listening
+
+
+def test_no_answer_waits_until_the_head_before_it_was_acknowledged():
+    with (
+        listening("127.0.0.1:0") as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_socket_that_was_handed_over_is_not_for_the_programs():
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        made.set_inheritable(True)
+        handed = listening(f"fd:{made.fileno()}")
+        assert handed.getsockname() == made.getsockname()
+        assert not handed.get_inheritable()
+        handed.detach()
