@@ -1,6 +1,8 @@
 """HTTP servers of the tests' own on loopback: what every stand-in and double has in common."""
 
+import asyncio
 import json
+import socket
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -50,3 +52,22 @@ def serving(server):
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def answers_at_once(listener):
+    """Whether what asyncio accepts there sends without waiting for acknowledgements."""
+
+    async def ask():
+        accepted = asyncio.get_running_loop().create_future()
+        async with await asyncio.start_server(
+            lambda _, writer: accepted.set_result(writer), sock=listener
+        ):
+            _, asking = await asyncio.open_connection(*listener.getsockname())
+            writer = await accepted
+            seen = writer.get_extra_info("socket")
+            no_delay = seen.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            for one in (writer, asking):
+                one.close()
+        return bool(no_delay)
+
+    return asyncio.run(ask())

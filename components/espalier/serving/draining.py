@@ -73,7 +73,8 @@ def listening(host: str, port: int) -> socket.socket:
         raise ServingError(
             f"{host}:{port}: cannot be served on ({error}). Choose another --host or --port."
         ) from error
-    # connections inherit it; asyncio sets it on sockets of its own making alone. Without, what
-    # follows the head of a response waits 40 ms for the acknowledgement of the head
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
+    # asyncio sets TCP_NODELAY on what comes in only where the listening socket names its protocol,
+    # as Python's does not. Without, a body waits 40 ms for the acknowledgement of its head
+    return socket.socket(
+        listener.family, listener.type, socket.IPPROTO_TCP, fileno=listener.detach()
+    )

@@ -1,15 +1,12 @@
 import socket
 
 from sandboxd.__main__ import listening
+from tests.loopback import answers_at_once
 
 
 def test_no_answer_waits_until_the_head_before_it_was_acknowledged():
-    with (
-        listening("127.0.0.1:0") as listener,
-        socket.create_connection(listener.getsockname()),
-        listener.accept()[0] as accepted,
-    ):
-        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    with listening("127.0.0.1:0") as listener:
+        assert answers_at_once(listener)
 
 
 def test_a_socket_that_was_handed_over_is_not_for_the_programs():
