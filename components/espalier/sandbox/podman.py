@@ -121,8 +121,11 @@ class PodmanSandbox(SandboxClient):
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(str(self._socket_path))
                 listener.listen(_BACKLOG)
+                # conmon leaves a file named oom where it was started, when memory runs out
                 status = await _run_with(
-                    command, (listener.fileno(), theirs), self._folder / "said"
+                    ("env", f"--chdir={self._folder}", *command),
+                    (listener.fileno(), theirs),
+                    self._folder / "said",
                 )
         finally:
             os.close(theirs)
