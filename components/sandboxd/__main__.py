@@ -54,8 +54,6 @@ def main(environment: Mapping[str, str]) -> None:
         sys.exit("SANDBOXD_TOKEN_SHA256 must be 64 hex digits")
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))
-    if environment.get("SANDBOXD_SOCKETS", "internet") not in ("internet", "local"):
-        sys.exit('SANDBOXD_SOCKETS must be "internet" or "local"')
     limits = Limits.parse(json.loads(environment.get("SANDBOXD_LIMITS", "{}")))
     asyncio.run(_serve(environment, digest, limits))
 
@@ -71,7 +69,7 @@ async def _serve(environment: Mapping[str, str], digest: str, limits: Limits) ->
         preimport,
         metrics,
         counts_processes=has_own_user,
-        internet_sockets=environment.get("SANDBOXD_SOCKETS") != "local",
+        internet_sockets=_has_internet_sockets(environment.get("SANDBOXD_SOCKETS", "internet")),
     )
     writable = [folder for folder in _OTHER_FOLDERS if os.access(folder, os.W_OK)]
     server = Server(runs, Workspace(workspace, writable), limits, metrics)
@@ -95,6 +93,12 @@ async def _serve(environment: Mapping[str, str], digest: str, limits: Limits) ->
     watching = asyncio.create_task(watch(runs, limits, countable([workspace, *writable])))
     await http.serve(sockets=[listening(environment["SANDBOXD_LISTEN"])])
     watching.cancel()
+
+
+def _has_internet_sockets(sockets: str) -> bool:
+    if sockets not in ("internet", "local"):
+        sys.exit('SANDBOXD_SOCKETS must be "internet" or "local"')
+    return sockets == "internet"
 
 
 def listening(where: str) -> socket.socket:
