@@ -128,8 +128,8 @@ def _profile(run: Path):
 
 
 def _tasks(options: argparse.Namespace, seed: int):
-    from espalier.rollout.trajectory import read_trajectories
-    from espalier.tasks import read_tasks
+    from espalier.records import read_tasks
+    from espalier.records.trajectory import read_trajectories
 
     accepted = options.run / "accepted"
     shown = {t.task_id for t in read_trajectories(accepted / "trajectories.parquet")}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from espalier.artifacts import NullTracker
 from espalier.config import Profile, SearchConfig
 from espalier.knowledge import KnowledgeGraph, SearchTool, stage
+from espalier.records import NullTracker
 
 NUM_QUERIES = 5000
 

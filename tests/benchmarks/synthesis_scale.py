@@ -25,9 +25,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from espalier.artifacts import NullTracker, open_artifact, work_dir
 from espalier.config import KnowledgeConfig, Profile
 from espalier.knowledge import stage as ingest
+from espalier.records import NullTracker, open_artifact, work_dir
 
 from .keeping import provenance
 from .question_rows import figures_of, looked_through

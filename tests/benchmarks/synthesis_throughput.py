@@ -17,12 +17,12 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from espalier.artifacts import NullTracker
 from espalier.config import Profile
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge import stage as ingest
 from espalier.knowledge.search import SearchTool
-from espalier.rollout.trajectory import Trajectory
+from espalier.records import NullTracker
+from espalier.records.trajectory import Trajectory
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.questions import FormalQuestions
 from espalier.synthesis.task_making import Question

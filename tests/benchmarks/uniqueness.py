@@ -20,14 +20,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from espalier.artifacts import NullTracker
 from espalier.config import Profile
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge import stage as ingest
+from espalier.records import NullTracker, Task
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.questions import FormalQuestions
 from espalier.synthesis.task_making import SPLITS
-from espalier.tasks import Task
 
 from .brute_force import Store, answers, faults, parsed
 

@@ -18,10 +18,10 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from espalier.artifacts import NullTracker
 from espalier.config import Profile, SynthesisConfig
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge import stage as ingest
+from espalier.records import NullTracker
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.grown_questions import GrownQuestions
 from espalier.synthesis.questions import FormalQuestions

@@ -7,13 +7,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from espalier.artifacts import NullTracker
 from espalier.config import load_profile
 from espalier.orchestration.chain import CHAIN
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_state import RunState
+from espalier.records import NullTracker, read_tasks
 from espalier.steps import training
-from espalier.tasks import read_tasks
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
 SMOKE = Path(__file__).parents[2] / "pipelines" / "profiles" / "smoke.toml"

@@ -4,8 +4,8 @@ from functools import partial
 
 import torch
 
-from espalier.artifacts import NullTracker
 from espalier.curriculum.pool import TaskPool
+from espalier.records import NullTracker
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.local_companions import local_companions
 from espalier.training.rl.loop import Parts, RlLoop

@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from espalier.config.data import Section
+from espalier.dialects import DialectName
 
 
 class PrestageConfig(Section):
@@ -27,6 +28,9 @@ class PolicyConfig(Section):
     """Any local Hugging Face causal LM; unset means the embedded policy."""
     start: Literal["base", "champion"] = "base"
     """"champion" starts from the registered model version that carries that alias."""
+    dialect: DialectName | Literal["auto"] = "auto"
+    """How it writes thoughts and calls. "auto" takes what the model's chat template teaches; for
+    the embedded policy that is "tags"."""
     vocab_size: int = Field(default=2048, ge=300)
     hidden_size: int = Field(default=128, ge=16)
     attention_heads: int = Field(default=4, ge=1)
@@ -135,7 +139,7 @@ class RewardConfig(Section):
     def _outcome_dominates(self) -> Self:
         if self.format > self.outcome:
             raise ValueError(
-                f"training.reward: format={self.format} exceeds outcome={self.outcome}; a policy "
+                f"reward: format={self.format} exceeds outcome={self.outcome}; a policy "
                 "would be paid more for its tags than for its answer. Lower format"
             )
         return self

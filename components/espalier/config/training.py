@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from espalier.algorithms import Algorithm
 from espalier.config.data import Section
-from espalier.config.learning import PolicyOptimizerConfig, RewardConfig
+from espalier.config.learning import PolicyOptimizerConfig
 
 
 class TemperatureSchedule(Section):
@@ -105,7 +105,6 @@ class TrainingConfig(Section):
     with 1, or less."""
     epochs: int = Field(default=1, ge=1)
     """How often a step's trajectories are gone through."""
-    micro_batch_tokens: int = Field(default=8192, ge=64)
     temperature: float = Field(default=1.0, gt=0)
     temperature_schedule: TemperatureSchedule = TemperatureSchedule()
     replay: ReplayConfig = ReplayConfig()
@@ -116,13 +115,6 @@ class TrainingConfig(Section):
     """Nats a token between engine and trainer on equal weights; beyond it a warning is said. In
     float32 it is about 1e-9, in bfloat16 a few 1e-4."""
     optimizer: PolicyOptimizerConfig = PolicyOptimizerConfig()
-    reward: RewardConfig = RewardConfig()
-    device: str = Field(default="auto", min_length=1)
-    """`auto` is the accelerator, where there is one."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of matrix products; `auto` is bfloat16 on a GPU that has it."""
-    activation_checkpointing: bool = False
-    """Computes activations again in the backward pass: a third more work, far less memory."""
     processes: int = Field(default=1, ge=1)
     """Processes that share a step's trajectories: on this machine, or on the nodes of
     kubernetes.ray.workers."""
@@ -187,15 +179,6 @@ class TrainingConfig(Section):
                 f'preset "{self.algorithm.preset}" takes every trajectory for one of today\'s '
                 "policy, which those of training.replay and training.asynchronous are not; add "
                 'training.algorithm.off_policy = [{name = "importance_weights"}]'
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _processes_have_devices(self) -> Self:
-        if self.processes > 1 and ":" in self.device:
-            raise ValueError(
-                f'training.device = "{self.device}" is one device, and training.processes='
-                f"{self.processes} have one each; name its kind alone"
             )
         return self
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from espalier.chain import STAGES
 from espalier.config import KubernetesConfig, PodResources
 from espalier.manifests.objects import (
     QUEUE_LABEL,
@@ -23,24 +24,12 @@ from espalier.manifests.pods import (
 
 CONTAINER = "step"
 
-POLICY_STAGES = frozenset(
-    {
-        *("prepare_policy", "continue_pretraining", "warm_start"),
-        *("filter_curriculum", "train", "evaluate"),
-    }
-)
-"""Stages that compute on a policy: they get the GPUs."""
-EPISODE_STAGES = POLICY_STAGES - {"prepare_policy", "continue_pretraining"} | {"synthesize"}
-"""Stages in which somebody acts, the policy or its teacher: they get sandboxes, and the inference
-server."""
 RAY_STAGE = "train"
 """The stage that a RayJob can take over; its own pod then is a CPU step that watches."""
 
 RUN_ID_VARIABLE = "ESPALIER_RUN_ID"
 OWNER_VARIABLES = tuple(f"ESPALIER_OWNER_{part}" for part in ("API_VERSION", "KIND", "NAME", "UID"))
 """What a step that launches a RayJob is told: the run, and the object that is to own the RayJob."""
-RAY_DRIVER_VARIABLE = "ESPALIER_RAY_DRIVER"
-"""Set for Ray's own processes: the step that finds it launches nothing, and trains on all nodes."""
 
 _REFUSED = (1, 2)
 """Exit codes of Python and of the command line when a stage refused what it was given."""
@@ -117,12 +106,12 @@ def stage_reach(stage: str, settings: KubernetesConfig) -> dict[str, str]:
     """What the network policies let the pod of `stage` reach, as labels."""
     if launches_ray(stage, settings):
         return may_reach("s3", "mlflow", "kubernetes")
-    return episode_reach() if stage in EPISODE_STAGES else may_reach("s3", "mlflow")
+    return episode_reach() if STAGES[stage].plays_episodes else may_reach("s3", "mlflow")
 
 
 def stage_gpus(stage: str, settings: KubernetesConfig) -> int:
     """GPUs of the pod of `stage`."""
-    computes = stage in POLICY_STAGES and not launches_ray(stage, settings)
+    computes = STAGES[stage].uses_policy and not launches_ray(stage, settings)
     return settings.gpus.count if computes else 0
 
 
@@ -139,7 +128,7 @@ def stage_resources(stage: str, settings: KubernetesConfig) -> PodResources:
 def _account(stage: str, settings: KubernetesConfig) -> str:
     if launches_ray(stage, settings):
         return LAUNCHER_ACCOUNT
-    return TRAINER_ACCOUNT if stage in EPISODE_STAGES else STEP_ACCOUNT
+    return TRAINER_ACCOUNT if STAGES[stage].plays_episodes else STEP_ACCOUNT
 
 
 def _container(

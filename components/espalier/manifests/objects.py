@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from espalier.artifacts import ManifestError
+from espalier.records import ManifestError
 
 K8sObject: TypeAlias = dict[str, Any]
 """An object as the API server reads it, keys in its own spelling."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from espalier.artifacts import ClusterError
+from espalier.records import ClusterError
 
 
 class _Field(NamedTuple):

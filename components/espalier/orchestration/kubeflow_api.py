@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx2
 
-from espalier.artifacts import ClusterError
 from espalier.config import KubeflowConfig
+from espalier.records import ClusterError
 
 ENDPOINT_VARIABLE = "KF_PIPELINES_ENDPOINT"
 TOKEN_VARIABLE = "KF_PIPELINES_TOKEN"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from espalier.artifacts import ArtifactError, ProfileError
 from espalier.config import ImagesConfig, KubernetesConfig
+from espalier.records import ArtifactError, ProfileError
 from espalier.steps.pipeline_files import pipelines_dir, profile_names
 from espalier.steps.profiles import named_profile
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import urllib3
 
-from espalier.artifacts import ClusterError
 from espalier.manifests.objects import K8sObject
+from espalier.records import ClusterError
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient

@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-from espalier.artifacts import ClusterError
 from espalier.config import KubernetesConfig
-from espalier.manifests.job import OWNER_VARIABLES, RAY_DRIVER_VARIABLE, RUN_ID_VARIABLE
+from espalier.manifests.job import OWNER_VARIABLES, RUN_ID_VARIABLE
 from espalier.manifests.objects import Owner
 from espalier.manifests.ray_job import training_ray_job
 from espalier.orchestration.ending import ignore_signals, on_signals
 from espalier.orchestration.ray_jobs import RayJobs, RayJobStatus
+from espalier.records import ClusterError
+from espalier.training.places import RAY_DRIVER_VARIABLE
 
 _POLL_S = 5.0
 _HANDED_ON = ("ESPALIER_PARENT_RUN", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME")

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, Field, ValidationError
 
-from espalier.artifacts import ClusterError
 from espalier.config import KubeflowConfig
 from espalier.orchestration.cron import checked_cron
 from espalier.orchestration.kubeflow_api import KubeflowApi
 from espalier.orchestration.submitting import prepare
+from espalier.records import ClusterError
 from espalier.steps.profiles import named_profile
 
 _PATH = "/recurringruns"

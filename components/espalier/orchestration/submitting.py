@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from espalier.artifacts import ClusterError, file_digest
 from espalier.config import KubeflowConfig, Profile
 from espalier.orchestration.kubeflow_api import KubeflowApi
 from espalier.orchestration.pipelines import compile_pipeline, form_defaults
+from espalier.records import ClusterError, file_digest
 from espalier.steps.profiles import named_profile
 
 _DIGEST_CHARS = 12

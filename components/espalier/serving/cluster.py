@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from espalier.artifacts import ServingError
 from espalier.manifests.objects import NAME_LABEL, K8sObject
 from espalier.manifests.serving import DEPLOYMENT, FIELD_MANAGER
+from espalier.records import ServingError
 from espalier.serving.pod_faults import pod_faults
 from espalier.serving.rollout_state import Memory, RolloutState
 

@@ -24,14 +24,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from espalier.artifacts import EspalierError, RegistryError, ServingError
 from espalier.config import ControllerConfig
+from espalier.determinism import prepare_environment
+from espalier.records import EspalierError, RegistryError, ServingError
 from espalier.serving.champion import Registry
 from espalier.serving.cluster import Cluster
 from espalier.serving.following import Follower
 from espalier.serving.health_probe import HealthProbe
 from espalier.serving.heartbeat import Heartbeat
-from espalier.steps.determinism import prepare_environment
 from espalier.steps.profiles import named_profile
 
 log = logging.getLogger(__name__)

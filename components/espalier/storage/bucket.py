@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
 
-from espalier.artifacts import (
+from espalier.records import (
     MANIFEST_NAME,
     ArtifactError,
     Manifest,
@@ -20,7 +20,7 @@ from espalier.artifacts import (
     read_manifest,
     replace_directory,
 )
-from espalier.artifacts.digests import integrity_digest
+from espalier.records.digests import integrity_digest
 from espalier.storage.download import PARTIAL_SUFFIX, download
 from espalier.storage.requests import TRANSFERS, S3Requests
 from espalier.storage.settings import S3Settings

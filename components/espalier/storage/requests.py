@@ -18,7 +18,7 @@ from minio import Minio
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 from urllib3.exceptions import HTTPError, SSLError
 
-from espalier.artifacts import StorageAwayError, StorageError
+from espalier.records import StorageAwayError, StorageError
 
 if TYPE_CHECKING:
     from espalier.storage.settings import S3Settings

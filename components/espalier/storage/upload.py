@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from minio.datatypes import Part
 
-from espalier.artifacts import StorageError
+from espalier.records import StorageError
 
 if TYPE_CHECKING:
     from espalier.storage.requests import S3Requests

@@ -6,12 +6,12 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 
-from espalier.artifacts import DataError
 from espalier.config import Profile
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.search import documents_path
 from espalier.knowledge.views import View
+from espalier.records import DataError
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.grown_questions import GrownQuestions
 from espalier.synthesis.own_questions import OwnQuestion, read_own_questions

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
-from espalier.artifacts import Tracker
 from espalier.config import OptimizerConfig
+from espalier.records import Tracker
 from espalier.training.checkpoint import (
     Checkpoint,
     CheckpointStore,

@@ -2,7 +2,6 @@
 
 import pytest
 
-from espalier.artifacts import ProfileError
 from espalier.config import (
     STAGE_SECTIONS,
     Profile,
@@ -10,6 +9,7 @@ from espalier.config import (
     SearchQAConfig,
     external_inputs,
 )
+from espalier.records import ProfileError
 
 MATH = 'environment.name="python_math"'
 

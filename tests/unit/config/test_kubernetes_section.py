@@ -2,9 +2,9 @@ from decimal import Decimal
 
 import pytest
 
-from espalier.artifacts import ProfileError
 from espalier.config import STAGE_SECTIONS, Profile, load_profile
 from espalier.config.quantities import amount
+from espalier.records import ProfileError
 
 GPUS = ["kubernetes.gpus.count=8"]
 NODES = ["kubernetes.ray.workers=2", "kubernetes.workspace_claim=shared"]

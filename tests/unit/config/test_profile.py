@@ -1,8 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from espalier.artifacts import ProfileError
 from espalier.config import STAGE_SECTIONS, Profile, external_inputs, load_profile
+from espalier.records import ProfileError
 
 OTHER_VALUES = {
     "knowledge": {"max_cities": 77},

@@ -2,7 +2,6 @@
 
 import pytest
 
-from espalier.artifacts import ProfileError
 from espalier.config import (
     STAGE_SECTIONS,
     AbsoluteZeroConfig,
@@ -11,6 +10,7 @@ from espalier.config import (
     RZeroConfig,
     WebRLConfig,
 )
+from espalier.records import ProfileError
 
 WEBRL = 'self_play.name="webrl"'
 R_ZERO = 'self_play.name="r_zero"'

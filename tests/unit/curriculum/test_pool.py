@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from espalier.config import CurriculumConfig
 from espalier.curriculum.difficulty import keep_learnable
 from espalier.curriculum.pool import TaskPool
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
+from espalier.records import Message, Task, TaskMetadata, Verifier
 
 
 def _task(number):

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espalier.config import PythonMathConfig, RewardConfig
-from espalier.environments.executed import Case, case_arguments, is_proven, returning
 from espalier.environments.python_math import PythonMath
+from espalier.environments.python_math.executed import Case, case_arguments, is_proven, returning
+from espalier.records import Message, Task, TaskMetadata, Verifier
 from espalier.sandbox import SandboxRefused
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
 
 from .test_python_math import ScriptedRuns, ended
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.artifacts import PolicyError
 from espalier.config import PythonMathConfig, RewardConfig
 from espalier.environments import Answer, EnvironmentLostError, Malformed
 from espalier.environments.python_math import (
@@ -18,9 +17,9 @@ from espalier.environments.python_math import (
     parse_action,
     shortened,
 )
-from espalier.rollout.trajectory import FinishReason
+from espalier.records import Message, PolicyError, Task, TaskMetadata, Verifier
+from espalier.records.trajectory import FinishReason
 from espalier.sandbox import ExecResult, SandboxRefused
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
 
 TASK = Task(
     task_id="t",

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from espalier.evaluation.questions import QuestionRow
-from espalier.rollout.trajectory import FinishReason, ToolCall, Trajectory
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
+from espalier.records import Message, Task, TaskMetadata, Verifier
+from espalier.records.trajectory import FinishReason, ToolCall, Trajectory
 
 
 def a_task(task_id, *, gold="Lyon", hops=1, family="chain"):

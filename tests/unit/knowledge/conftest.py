@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from espalier.artifacts import NullTracker
 from espalier.config import KnowledgeConfig, Profile
 from espalier.knowledge import KnowledgeGraph, stage
+from espalier.records import NullTracker
 
 FEW_CITIES = Profile(seed=3, knowledge=KnowledgeConfig(max_cities=2500))
 

@@ -2,12 +2,12 @@ import json
 
 import pytest
 
-from espalier.artifacts import KnowledgeError, NullTracker
 from espalier.config import KnowledgeConfig, Profile, SearchConfig
 from espalier.knowledge import KnowledgeGraph, SearchTool, stage
 from espalier.knowledge.sources.lines import lines_of
 from espalier.knowledge.sources.own import load_own
 from espalier.knowledge.sources.triples import default_phrasings
+from espalier.records import KnowledgeError, NullTracker
 
 
 def _config(folder, **paths):

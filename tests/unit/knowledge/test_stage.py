@@ -5,15 +5,15 @@ import sys
 
 import pytest
 
-from espalier.artifacts import ArtifactError, NullTracker, open_artifact
 from espalier.config import KnowledgeConfig, Profile
 from espalier.knowledge import KnowledgeGraph, stage
+from espalier.records import ArtifactError, NullTracker, open_artifact
 from tests.unit.knowledge.conftest import FEW_CITIES
 
 _RUN = """
 import sys
 from pathlib import Path
-from espalier.artifacts import NullTracker
+from espalier.records import NullTracker
 from espalier.config import Profile
 from espalier.knowledge import stage
 profile = Profile.model_validate_json(sys.argv[1])

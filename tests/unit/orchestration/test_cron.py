@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.artifacts import ClusterError
 from espalier.orchestration.cron import checked_cron
+from espalier.records import ClusterError
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from espalier.artifacts import ClusterError
 from espalier.cli import command_line
 from espalier.config import KubeflowConfig
 from espalier.orchestration import kubeflow_api
 from espalier.orchestration.kubeflow_api import KubeflowApi
 from espalier.orchestration.schedules import parsed_schedule
+from espalier.records import ClusterError
 from tests.kubeflow_stand_in import TOKEN, kubeflow_stand_in
 
 NIGHTLY = ("schedule", "create", "nightly", "--cron", "0 0 3 * * *", "--profile", "smoke")

@@ -5,11 +5,11 @@ import json
 import pytest
 import yaml
 
-from espalier.artifacts import ProfileError
 from espalier.config import STAGE_SECTIONS, KubernetesConfig
 from espalier.config.quantities import amount
 from espalier.manifests.job import OWNER_VARIABLES, POLICY_STAGES, RUN_ID_VARIABLE, stage_job
 from espalier.orchestration.pipelines import compile_pipeline
+from espalier.records import ProfileError
 from tests.unit.manifests.samples import CLUSTER, LAPTOP_SIZED, NODES
 
 GPU_STAGES = sorted(POLICY_STAGES)

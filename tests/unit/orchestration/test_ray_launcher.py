@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from espalier.artifacts import ClusterError
 from espalier.manifests.job import OWNER_VARIABLES, RUN_ID_VARIABLE
 from espalier.orchestration import ray_jobs, ray_launcher
 from espalier.orchestration.ray_launcher import SentAway, run_on_ray
+from espalier.records import ClusterError
 from tests.rayjob_stand_in import rayjob_stand_in, state
 from tests.unit.manifests.samples import NODES
 

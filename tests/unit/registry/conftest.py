@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from espalier.artifacts import Provenance, publishing, read_manifest
 from espalier.config import Profile, RegistryConfig
+from espalier.records import Provenance, publishing, read_manifest
 from espalier.registry import (
     ParentRun,
     PromotionGate,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from espalier.artifacts import ArtifactError, NullTracker, RegistryError, open_artifact
+from espalier.records import ArtifactError, NullTracker, RegistryError, open_artifact
 from espalier.registry import open_parent_run
 from espalier.registry.stage import run
 

@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from espalier.artifacts import Provenance, publishing
-from espalier.rollout.trajectory import FinishReason, ToolCall, Trajectory, Turn, write_trajectories
-from espalier.tasks import (
+from espalier.records import (
     AgentText,
     Message,
+    Provenance,
     Task,
     TaskMetadata,
     Verifier,
+    publishing,
     write_agent_texts,
     write_tasks,
 )
+from espalier.records.trajectory import FinishReason, ToolCall, Trajectory, Turn, write_trajectories
 
 HOSTILE = '<script>alert("owned")</script><img src=x onerror=alert(1)>\u202egnp.exe'
 

@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from espalier.artifacts import EngineError
 from espalier.config import VllmConfig
+from espalier.records import EngineError
 from espalier.rollout.engines.vllm import VllmEngine
 from tests.unit.rollout.vllm_double import completion, running
 from tests.unit.rollout.vllm_play import StopsAtOneId, engine_of, play, policy_at, sample_once

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from espalier.artifacts import ManifestError
 from espalier.config import SandboxPodsConfig
+from espalier.records import ManifestError
 from espalier.sandbox.agent_sandbox import sandbox_claim, sandbox_template, sandbox_warm_pool
 from espalier.sandbox.pod import SandboxPodSettings, sandbox_pod
 from tests.unit.manifests.samples import LEASE, RUN, SANDBOXD, SANDBOXES

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from espalier.artifacts import ArtifactError, StorageAwayError, StorageError
+from espalier.records import ArtifactError, StorageAwayError, StorageError
 from espalier.storage.requests import S3Requests
 from espalier.storage.upload import upload
 from tests.s3_stand_in import BUCKET, SECRET_KEY
@@ -99,7 +99,7 @@ def test_bytes_damaged_in_the_store_are_refused_and_leave_no_artifact(s3, tmp_pa
 
 @pytest.mark.parametrize("name", ["../escaped", "/etc/escaped", "a/../../escaped", "a//b", "."])
 def test_a_manifest_cannot_name_files_outside_of_its_artifact(s3, tmp_path, name):
-    from espalier.artifacts.digests import content_digest, integrity_digest
+    from espalier.records.digests import content_digest, integrity_digest
 
     manifest = artifact(tmp_path / "here", {"rows": b"1"})
     named = {name: manifest.files["rows"]}

@@ -2,19 +2,18 @@ import json
 
 import pytest
 
-from espalier.artifacts import NullTracker
 from espalier.config import KnowledgeConfig, Profile, SynthesisConfig
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge import stage as ingest
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.search import documents_path
+from espalier.records import NullTracker, read_tasks
 from espalier.synthesis import stage
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.task_making import INDEX_OF_SPLIT
 from espalier.synthesis.webshaper.candidate import World
 from espalier.synthesis.webshaper.evidence import Evidence
 from espalier.synthesis.webshaper.generator import Generator, family_weights
-from espalier.tasks import read_tasks
 
 PROFILE = Profile(
     seed=5,

@@ -12,22 +12,27 @@ from hypothesis import strategies as st
 
 from espalier.completions import Refusal, parsed_answer
 from espalier.config import EndpointConfig
-from espalier.curriculum.self_play.posing import Order
 from espalier.environments import EnvironmentLostError
-from espalier.environments.executed import Case, is_proven
-from espalier.sandbox import SandboxRefused
-from espalier.synthesis.absolute_zero.executing import executed
-from espalier.synthesis.absolute_zero.poser import ChainDrafts, Draft, all_executed, posed_from
-from espalier.synthesis.absolute_zero.proposals import Proposal, chain_proposals
-from espalier.synthesis.absolute_zero.screening import Screened, screened
-from espalier.synthesis.absolute_zero.teacher import (
+from espalier.environments.python_math.absolute_zero.executing import executed
+from espalier.environments.python_math.absolute_zero.poser import (
+    ChainDrafts,
+    Draft,
+    all_executed,
+    posed_from,
+)
+from espalier.environments.python_math.absolute_zero.proposals import Proposal, chain_proposals
+from espalier.environments.python_math.absolute_zero.screening import Screened, screened
+from espalier.environments.python_math.absolute_zero.teacher import (
     ProposedProgram,
     ProposedPrograms,
     TeacherDrafts,
     draft_of,
 )
-from espalier.synthesis.absolute_zero.wording import num_inputs, triple_task
-from espalier.tasks.arithmetic import Chain, Change, split_of
+from espalier.environments.python_math.absolute_zero.wording import num_inputs, triple_task
+from espalier.environments.python_math.arithmetic import Chain, Change, split_of
+from espalier.environments.python_math.executed import Case, is_proven
+from espalier.sandbox import SandboxRefused
+from espalier.synthesis.self_play import Order
 
 from ..completions.endpoint_double import Scripted, completion, running_double
 from ..environments.test_executed import ProcessRuns

@@ -3,11 +3,10 @@ from collections import Counter
 
 import pytest
 
-from espalier.artifacts import DataError, NullTracker, open_artifact
 from espalier.config import KnowledgeConfig
 from espalier.knowledge import stage as ingest
+from espalier.records import DataError, NullTracker, open_artifact, read_agent_texts, read_tasks
 from espalier.synthesis import stage
-from espalier.tasks import read_agent_texts, read_tasks
 from espalier.validation import HiddenNames
 from espalier.validation import stage as validate
 

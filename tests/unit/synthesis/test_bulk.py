@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from espalier.artifacts import ArtifactError, EngineError, NullTracker, open_artifact
-from espalier.artifacts.publish import work_dir
 from espalier.config import SplitsConfig, SynthesisConfig
+from espalier.records import ArtifactError, EngineError, NullTracker, open_artifact, read_tasks
+from espalier.records.publishing import work_dir
 from espalier.synthesis.bulk import Asked, draw_questions, local_workers
 from espalier.synthesis.bulk.journal import Event, events_of, packed, recover
 from espalier.synthesis.bulk.making import distinct_signatures
@@ -20,7 +20,6 @@ from espalier.synthesis.webshaper.generator import family_weights
 from espalier.synthesis.webshaper.pools import chains, intersections
 from espalier.synthesis.webshaper.rules import broken_rule
 from espalier.synthesis.webshaper.steps import Steps
-from espalier.tasks import read_tasks
 
 from .conftest import PROFILE
 

@@ -7,9 +7,8 @@ from itertools import islice
 
 import pytest
 
-from espalier.artifacts import DataError
 from espalier.config import WebRLConfig
-from espalier.curriculum.self_play.posing import Order
+from espalier.records import DataError
 from espalier.synthesis.evolution.patterns import Patterns
 from espalier.synthesis.evolution.poser import (
     GraphPoser,
@@ -17,6 +16,7 @@ from espalier.synthesis.evolution.poser import (
     rewarding_patterns,
 )
 from espalier.synthesis.evolution.proving import Prover
+from espalier.synthesis.self_play import Order
 from espalier.synthesis.webshaper.pools import Chain, Join
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
@@ -160,8 +160,8 @@ def test_every_drawn_question_has_a_pattern_with_neighbours(tasks, graph):
 
 
 def test_knowledge_without_triples_is_refused(own_profile, synthetic_dir, tmp_path):
-    from espalier.artifacts import NullTracker
     from espalier.knowledge import stage as ingest
+    from espalier.records import NullTracker
 
     knowledge = tmp_path / "knowledge"
     ingest.run(own_profile, ingest.Inputs(), knowledge, NullTracker())

@@ -5,12 +5,12 @@ import random
 
 import pytest
 
-from espalier.artifacts import EngineError
 from espalier.completions import Refusal, parsed_answer
 from espalier.config import EndpointConfig
-from espalier.curriculum.self_play.posing import Order
+from espalier.records import EngineError
 from espalier.synthesis.evolution.proving import Prover
 from espalier.synthesis.evolution.teacher import ProposedQuestion, ProposedQuestions, TeacherPoser
+from espalier.synthesis.self_play import Order
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
 from ..completions.endpoint_double import Scripted, completion, running_double

@@ -9,6 +9,7 @@ from espalier.knowledge import Document, KnowledgeGraph
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.graph import Entity, Relation, Triple
 from espalier.knowledge.search import documents_path
+from espalier.records import Message, Task, TaskMetadata, Verifier
 from espalier.synthesis.fas.calls import (
     SEARCH,
     Claim,
@@ -30,7 +31,6 @@ from espalier.synthesis.fas.reader import QuestionReader
 from espalier.synthesis.fas.reasoning import Reasoner
 from espalier.synthesis.fas.schema import Schema
 from espalier.synthesis.funnel import Funnel
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
 
 
 def _entity(name, kind):

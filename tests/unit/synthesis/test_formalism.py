@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.artifacts import DataError
 from espalier.knowledge import Entity, KnowledgeGraph, Relation, Triple
+from espalier.records import DataError
 from espalier.synthesis.webshaper import Constant, Projection, canonical, evaluate
 from espalier.synthesis.webshaper.formalism import (
     EXPLANATIONS,

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from espalier.artifacts import DataError
+from espalier.records import DataError
 from espalier.synthesis.webshaper.formalism.files import check_file, figures, table
 
 FAIR = [["C@Lyon", "country", "V@X"], ["V@X", "currency", "?"]]

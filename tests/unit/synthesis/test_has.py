@@ -4,12 +4,12 @@ import re
 import pytest
 
 from espalier.environments import Malformed, parse_action
-from espalier.rollout.trajectory import FinishReason, Trajectory
+from espalier.records import Message, Task, TaskMetadata, Verifier
+from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.synthesis.attempts import carried_out, line_values
 from espalier.synthesis.fas.calls import Alternatives, Candidate, Plan
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.has import Decider
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
 
 TASK = Task(
     task_id="t1",

@@ -3,13 +3,13 @@ from dataclasses import replace
 
 import pytest
 
-from espalier.artifacts import NullTracker
 from espalier.completions import Refusal
 from espalier.config import Profile
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.search import SearchTool, documents_path
+from espalier.records import Message, NullTracker
+from espalier.records.trajectory import FinishReason, read_trajectories
 from espalier.rewards import exact_match
-from espalier.rollout.trajectory import FinishReason, read_trajectories
 from espalier.synthesis import stage
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.moves import Move
@@ -17,7 +17,6 @@ from espalier.synthesis.rejection import reason_against
 from espalier.synthesis.rollouts import Rollouts, rollout_teacher
 from espalier.synthesis.task_making import formal_question
 from espalier.synthesis.teacher import Rejected, RouteTeacher
-from espalier.tasks import Message
 
 from .conftest import PROFILE
 

@@ -2,13 +2,12 @@ import json
 
 import pytest
 
-from espalier.artifacts import DataError, NullTracker, open_artifact
 from espalier.config import KnowledgeConfig
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge import stage as ingest
-from espalier.rollout.trajectory import read_trajectories
+from espalier.records import DataError, NullTracker, open_artifact, read_tasks
+from espalier.records.trajectory import read_trajectories
 from espalier.synthesis import stage
-from espalier.tasks import read_tasks
 
 from .conftest import PROFILE
 

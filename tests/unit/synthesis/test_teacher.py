@@ -6,13 +6,13 @@ import pytest
 from espalier.config import RewardConfig
 from espalier.environments import Answer, Search, SearchQA, parse_action
 from espalier.knowledge.search import NO_RESULTS, SearchTool
+from espalier.records import read_tasks
+from espalier.records.trajectory import FinishReason, read_trajectories
 from espalier.rewards import exact_match
-from espalier.rollout.trajectory import FinishReason, read_trajectories
 from espalier.synthesis.detours import KINDS, Lookup, misspelled, outcome
 from espalier.synthesis.observations import values
 from espalier.synthesis.task_making import formal_question
 from espalier.synthesis.teacher import Rejected, RouteTeacher
-from espalier.tasks import read_tasks
 
 from .conftest import PROFILE
 

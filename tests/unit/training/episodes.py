@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from espalier.config import Profile
-from espalier.rollout.trajectory import Turn
+from espalier.records.trajectory import Turn
 from espalier.training.distribution import ScoreRequest
 from espalier.training.hardware import Hardware
 from espalier.training.packing import TrainingSequence, pack

@@ -1,12 +1,20 @@
 import pandas as pd
 import pytest
 
-from espalier.artifacts import DataError, NullTracker, Provenance, open_artifact, publishing
 from espalier.config import Profile
+from espalier.dialects.dialect import Rendering
 from espalier.environments import grammar_of
 from espalier.policy.loading import load_policy, save_policy
-from espalier.policy.rendering import Rendering
-from espalier.tasks import AgentText, Message, write_agent_texts
+from espalier.records import (
+    AgentText,
+    DataError,
+    Message,
+    NullTracker,
+    Provenance,
+    open_artifact,
+    publishing,
+    write_agent_texts,
+)
 from espalier.training.continue_pretraining import stage
 from espalier.training.demonstrations import encode_negative, encode_text
 

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from espalier.artifacts import DataError
 from espalier.config import Profile
+from espalier.records import DataError
 from espalier.training.packing import pack
 from espalier.training.rl.agreement import complaint
 from espalier.training.rl.material import learning_material

@@ -8,10 +8,10 @@ import torch
 from torch.nn import functional
 
 from espalier.algorithms.presets import PRESETS
-from espalier.artifacts import NullTracker
 from espalier.config import CurriculumConfig, Profile
 from espalier.curriculum.pool import TaskPool
 from espalier.environments import search_environments
+from espalier.records import NullTracker
 from espalier.rollout.exploration import kind_choice
 from espalier.rollout.roller import Roller
 from espalier.training.checkpoint import CheckpointStore

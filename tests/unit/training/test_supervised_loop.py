@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from espalier.artifacts import NullTracker
 from espalier.config import OptimizerConfig
+from espalier.records import NullTracker
 from espalier.training.checkpoint import CheckpointStore, cloned_weights
 from espalier.training.optimization import learning_rate
 from espalier.training.supervised import SupervisedLoop

@@ -3,10 +3,9 @@ import re
 
 import pytest
 
-from espalier.artifacts import ArtifactError, DataError, NullTracker, open_artifact
 from espalier.config import Profile, ValidationConfig
-from espalier.rollout.trajectory import read_trajectories
-from espalier.tasks import read_tasks
+from espalier.records import ArtifactError, DataError, NullTracker, open_artifact, read_tasks
+from espalier.records.trajectory import read_trajectories
 from espalier.validation import stage
 from tests.unit.validation.specimens import (
     a_task,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from espalier.artifacts import KnowledgeError
 from espalier.config import KnowledgeConfig
 from espalier.knowledge.sources.dump import dump_documents
 from espalier.knowledge.sources.folder import folder_documents
@@ -13,6 +12,7 @@ from espalier.knowledge.sources.json_lines import read_json_lines
 from espalier.knowledge.sources.source import Question, Source, SourceDocument
 from espalier.knowledge.sources.sql import sql_documents, sql_triples
 from espalier.knowledge.sources.triples import add_triples
+from espalier.records import KnowledgeError
 
 _ATTRIBUTION = "Documents of the user's own; no third-party data was added.\n"
 

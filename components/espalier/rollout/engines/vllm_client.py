@@ -13,8 +13,8 @@ from typing import Literal
 import httpx2
 from pydantic import BaseModel, Field, ValidationError
 
-from espalier.artifacts import EngineError
 from espalier.config import VllmConfig
+from espalier.records import EngineError
 
 _LONGEST_BACKOFF_S = 8.0
 _READY_POLL_S = 0.25

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from espalier.artifacts import Tracker
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play.phases import Phase, SelfPlay
+from espalier.records import Tracker
+from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.rollout.engines.engine import KindChoice
-from espalier.rollout.trajectory import Trajectory, read_trajectories
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.distribution import ScoreRequest
 from espalier.training.rl.admission import SamplesGroups, StepRollouts
@@ -193,14 +193,14 @@ class RlLoop:
         return {
             "step": step + 1,
             "reward": sum(t.total_reward for t in sampled) / count,
-            "pass_rate": sum(t.reward["outcome"] > 0 for t in sampled) / count,
+            "pass_rate": sum(t.is_right for t in sampled) / count,
             "zero_variance_share": rollouts.zero_variance_share,
             "rollouts": self._progress.rollouts,
             "lost_episodes": rollouts.lost,
             "too_stale_groups": rollouts.too_stale,
             "action_tokens": sum(sum(t.action_mask) for t in sampled) / count,
             "kept_tasks": self._parts.pool.num_kept,
-            "tool_calls": sum(len(t.tool_calls) for t in sampled) / count,
+            "tool_calls": sum(len(t.tool_results) for t in sampled) / count,
             "temperature": self._profile.training.temperature_at(step),
         }
 

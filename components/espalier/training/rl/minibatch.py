@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from espalier.algorithms.batch import LossBatch, Totals
-from espalier.artifacts import DataError
+from espalier.records import DataError
 from espalier.training.rl.assessment import Assessment
 from espalier.training.rl.minibatches import Unit, rows_of
 from espalier.training.rl.rows import Rows

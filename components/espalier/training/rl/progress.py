@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from espalier.rollout.trajectory import Trajectory, write_trajectories
+from espalier.records.trajectory import Trajectory, write_trajectories
 from espalier.training.checkpoint import (
     Checkpoint,
     CheckpointStore,

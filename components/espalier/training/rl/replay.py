@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import pstdev
 
 from espalier.config import ReplayConfig
-from espalier.rollout.trajectory import Trajectory, read_trajectories, write_trajectories
+from espalier.records.trajectory import Trajectory, read_trajectories, write_trajectories
 from espalier.training.rl.rows import Group
 
 Perplexities = Callable[[Sequence[Trajectory]], list[float]]
@@ -108,7 +108,7 @@ class ReplayBuffer:
 
 
 def _successes(group: Group) -> Group:
-    kept = tuple(t for t in group.trajectories if t.reward["outcome"] > 0)
+    kept = tuple(t for t in group.trajectories if t.is_right)
     return replace(group, trajectories=kept)
 
 

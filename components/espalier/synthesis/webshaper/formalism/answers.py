@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from espalier.artifacts import DataError
 from espalier.knowledge import KnowledgeGraph
+from espalier.records import DataError
 from espalier.synthesis.webshaper.formalism.checks import check_entries
 from espalier.synthesis.webshaper.formalism.entries import Entry, FormalismError
 from espalier.synthesis.webshaper.formalism.kinds import Kind

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from espalier.artifacts import DataError
+from espalier.records import DataError
 from espalier.synthesis.webshaper.formalism.kinds import EXPLANATIONS, MAX_ENTRIES, Kind
 from espalier.synthesis.webshaper.formalism.terms import Term, TermError, parse_term, print_term
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from espalier.artifacts import DataError
+from espalier.records import DataError
 from espalier.synthesis.webshaper.formalism.checks import check
 from espalier.synthesis.webshaper.formalism.entries import Fault, parse
 from espalier.synthesis.webshaper.formalism.kinds import EXPLANATIONS, Kind
