@@ -33,7 +33,7 @@ test-cluster: install ## tests on a real Kubernetes: on that of KUBECONFIG, else
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'
 	$(BIN)/python -m tests.cluster test $(TEST_CLUSTER_FLAGS)
 
-loss-compare: install ## do warm start and GRPO lose as at BASE=<commit>, in every digit? (4 min)
+loss-compare: install ## compare every loss of warm start and GRPO with those of BASE=<commit>, exactly (4 min)
 	$(BIN)/python -m tests.benchmarks.loss_compare --base $(or $(BASE),main) $(LOSS_COMPARE_FLAGS)
 
 check: install       ## format, lint, types, import rules, spelling, shape of the code
