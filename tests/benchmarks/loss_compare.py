@@ -226,12 +226,13 @@ def _toml(value: object) -> str:
     return json.dumps(value)
 
 
-def respelled(settings: Mapping[str, str], refused: Collection[str]) -> dict[str, str]:
+def respelled(settings: Mapping[str, str], refused: Collection[str], commit: str) -> dict[str, str]:
     """`settings` with each refused key under its other name.
 
     Args:
         settings: value by dotted key.
         refused: keys or sections that the commit does not have.
+        commit: for the message.
 
     Raises:
         SideFailed: a refused key has no other name in MOVED.
@@ -245,7 +246,7 @@ def respelled(settings: Mapping[str, str], refused: Collection[str]) -> dict[str
         name = next((n for n in others if key == n or key.startswith(n + ".")), None)
         if name is None:
             raise SideFailed(
-                f"profiles of this commit have no key {key}, and no other name of it is known: add "
+                f"{commit}: its profiles have no key {key}, and no other name of it is known: add "
                 "the pair to MOVED in tests/benchmarks/loss_compare.py"
             )
         spelled[others[name] + key.removeprefix(name)] = value
@@ -313,7 +314,7 @@ def _run_chain(side: Side, tree: Path) -> dict[str, str]:
         if not refused or refused in tried:
             raise SideFailed(f"{side.label} {side.commit[:12]} failed: {_last_lines(said)}")
         tried.append(refused)
-        settings = respelled(settings, refused)
+        settings = respelled(settings, refused, f"{side.label} {side.commit[:12]}")
 
 
 def _cli(side: Side, tree: Path, arguments: Sequence[str]) -> str | None:
@@ -362,12 +363,18 @@ def _compared(base: Path, head: Path, ignore: Collection[str]) -> dict[str, Comp
     return compared
 
 
-def _same_weights(base: Path, head: Path) -> dict[str, bool]:
-    """Whether both sides wrote the same bytes as weights, by stage."""
-    return {
-        stage: _weights_digest(base / folder) == _weights_digest(head / folder)
-        for folder, stage in RECORDED.items()
-    }
+def _same_weights(base: Path, head: Path) -> dict[str, bool | None]:
+    """Whether both sides wrote the same bytes as weights, by stage.
+
+    None where that shows nothing: a stage keeps its best weights, which may be those it began with.
+    """
+    same: dict[str, bool | None] = {}
+    before = ""
+    for folder, stage in RECORDED.items():
+        ours, theirs = _weights_digest(base / folder), _weights_digest(head / folder)
+        same[stage] = None if ours == theirs == before else ours == theirs
+        before = ours
+    return same
 
 
 def _weights_digest(artifact: Path) -> str:

@@ -6,7 +6,7 @@ import tomllib
 import pyarrow as pa
 import pytest
 
-from espalier.steps.profiles import named_profile
+from espalier.config import load_profile
 from tests.benchmarks.loss_compare import PROFILE, SideFailed, compare, flat_settings, respelled
 
 
@@ -75,24 +75,22 @@ def test_whole_numbers_may_be_stored_as_integers():
 def test_settings_reach_the_command_line_unchanged():
     settings = flat_settings(PROFILE, ["seed=7"])
 
-    profile = named_profile(str(PROFILE), ["seed=7"])
-    assert named_profile(str(PROFILE), [f"{key}={value}" for key, value in settings.items()]) == (
-        profile
-    )
+    profile = load_profile(PROFILE, ["seed=7"])
+    assert load_profile(PROFILE, [f"{key}={value}" for key, value in settings.items()]) == (profile)
     assert tomllib.loads(PROFILE.read_text())["training"]["steps"] == profile.training.steps == 20
 
 
 def test_refused_key_is_tried_under_its_other_name():
     settings = {"seed": "0", "training.device": "cpu", "training.reward.format": "0.1"}
 
-    assert respelled(settings, {"training.device", "training.reward"}) == {
+    assert respelled(settings, {"training.device", "training.reward"}, "v1") == {
         "seed": "0",
         "hardware.device": "cpu",
         "reward.format": "0.1",
     }
-    assert respelled({"hardware.device": "cpu"}, {"hardware"}) == {"training.device": "cpu"}
+    assert respelled({"hardware.device": "cpu"}, {"hardware"}, "v1") == {"training.device": "cpu"}
 
 
 def test_refused_key_without_another_name_is_an_error():
-    with pytest.raises(SideFailed, match=r"no key seed, and no other name"):
-        respelled({"seed": "0"}, {"seed"})
+    with pytest.raises(SideFailed, match=r"v1: its profiles have no key seed"):
+        respelled({"seed": "0"}, {"seed"}, "v1")
