@@ -58,10 +58,10 @@ class ImportanceWeights(CorrectionRule):
         """Weights, 0 outside the mask, and figures about them.
 
         Means are over tokens: of the ratios before truncation, and of the weights before
-        normalisation. `importance_above_share` is verl's `rollout_is_ratio_fraction_high`: the share
-        of ratios above `upper`, of tokens at token level and of all rows (one without tokens has a
-        ratio of 1) at sequence level. `importance_effective_share` is Kish's effective sample size
-        over the token count.
+        normalisation. `importance_above_share` is verl's `rollout_is_ratio_fraction_high`: the
+        share of ratios above `upper`, of tokens at token level and of all rows (one without tokens
+        has a ratio of 1) at sequence level. `importance_effective_share` is Kish's effective sample
+        size over the token count.
         """
         mask_BT = batch.action_mask_BT
         log_ratio_BT = batch.log_ratio_BT

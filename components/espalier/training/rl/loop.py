@@ -80,7 +80,11 @@ class RlLoop:
             max_action_tokens=min(episode.max_tokens, episode.max_turns * episode.max_turn_tokens),
         )
         self._update = update
-        self._replay = ReplayBuffer(config.replay, self._perplexities)
+        self._replay = ReplayBuffer(
+            config.replay,
+            self._perplexities,
+            compares_groups=config.algorithm.compares_groups,
+        )
         self.seconds = 0.0
         """What this attempt took."""
         self.waited_s = 0.0
