@@ -171,6 +171,18 @@ class TrainingConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _policy_trains_after_the_critic_warmed_up(self) -> Self:
+        critic = self.algorithm.critic
+        if critic is not None and 0 < self.steps <= critic.warmup_steps:
+            raise ValueError(
+                f"training.steps={self.steps} ends within the "
+                f"training.algorithm.critic.warmup_steps={critic.warmup_steps} in which the critic "
+                "alone is trained, so the policy would never be: raise training.steps above "
+                f"{critic.warmup_steps}, or lower warmup_steps (0 trains both from the first step)"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _observations_have_no_turn(self) -> Self:
         if self.train_on_observations and "turns_BT" in self.algorithm.needs:
             raise ValueError(

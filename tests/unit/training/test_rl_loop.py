@@ -188,14 +188,14 @@ def test_no_training_step_leaves_the_warm_start(warm, tmp_path):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_trains(warm, tmp_path, preset):
     rising = iter(range(99))
-    profile = _changed(algorithm={"preset": preset}, steps=2)
+    # VAPO's own critic warms up for longer than this run
+    critic = {"critic": {"warmup_steps": 1}} if preset == "vapo" else {}
+    profile = _changed(algorithm={"preset": preset} | critic, steps=2)
     # a screened group has several successes, and GRPO for pass@k credits one that stands alone
     profile = profile.model_copy(update={"curriculum": CurriculumConfig(screening_rollouts=0)})
     loop, model = _run(warm, tmp_path, profile=profile, judge=lambda _: next(rising))
     assert all(math.isfinite(value) for row in loop.history for value in row.values())
-    critic = profile.training.algorithm.critic
-    warming_up = critic is not None and critic.warmup_steps > 2
-    assert _equal(model, warm_policy(warm).model) == warming_up
+    assert not _equal(model, warm_policy(warm).model)
 
 
 @pytest.mark.parametrize(
