@@ -11,7 +11,7 @@ from espalier.training.parallel import sum_gradients
 from espalier.training.rl.critic import Critic
 from espalier.training.rl.dense_scoring import Layout
 from espalier.training.rl.minibatch import Figures, Minibatch, add_scaled
-from espalier.training.rl.minibatches import micro_batches, rows_of
+from espalier.training.rl.minibatches import micro_batches, rows_of, totals
 from espalier.training.sharding import (
     load_optimizer_state,
     load_whole_weights,
@@ -47,8 +47,15 @@ class CriticUpdate:
         load_optimizer_state(self.updater.optimizer, state["optimizer"])
 
     def apply(self, minibatch: Minibatch) -> Figures:
-        """One optimizer update; this process's share of the figures."""
+        """One optimizer update; this process's share of the figures.
+
+        Fitted on the tokens that credit is computed over, as in verl, where critic and advantages
+        share the response mask. Tokens that corrections or token filters drop from the policy's
+        loss are among them: the credit of earlier tokens is made of their values.
+        """
         assessed, sequences = minibatch.assessment, minibatch.rows.sequences
+        mask_BT = minibatch.rows.loss_mask_BT
+        sizes = totals(minibatch.units, mask_BT, max_tokens=minibatch.totals.max_tokens)
         assert assessed.values_BT is not None, "the critic has scored the step's rows"
         lengths = [len(sequence.token_ids) for sequence in sequences]
         runs = micro_batches(minibatch.units, lengths, max_tokens=self._layout.micro_batch_tokens)
@@ -64,8 +71,8 @@ class CriticUpdate:
                 values_bT,
                 assessed.credit.returns_BT[rows, :width].to(device),
                 old_values_BT=assessed.values_BT[rows, :width].to(device),
-                mask_BT=assessed.loss_mask_BT[rows, :width].to(device),
-                totals=minibatch.totals,
+                mask_BT=mask_BT[rows, :width].to(device),
+                totals=sizes,
             )
             (found.loss * weight).backward()
             add_scaled(figures, {"value_loss": found.loss.detach(), **found.metrics}, weight)
