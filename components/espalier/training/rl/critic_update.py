@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from espalier.algorithms.critic import CriticSettings
@@ -23,13 +24,22 @@ from espalier.training.sharding import (
 class CriticUpdate:
     """Fits the critic to the returns."""
 
-    def __init__(self, critic: Critic, settings: CriticSettings, layout: Layout) -> None:
+    def __init__(
+        self,
+        critic: Critic,
+        settings: CriticSettings,
+        layout: Layout,
+        *,
+        max_skipped_updates: int,
+    ) -> None:
+        """See `Updater` for `max_skipped_updates`."""
         self.critic = critic
         self._settings = settings
         self._layout = layout
         optimizer = OptimizerConfig(
             learning_rate=settings.learning_rate,
             max_grad_norm=settings.max_grad_norm,
+            max_skipped_updates=max_skipped_updates,
             warmup_share=0.0,
             final_share=1.0,
             weight_decay=0.0,
@@ -39,15 +49,21 @@ class CriticUpdate:
     def state(self) -> dict[str, Any]:
         """Weights and optimizer, for a checkpoint."""
         optimizer = optimizer_state(self.updater.optimizer)
-        return {"model": whole_weights(self.critic), "optimizer": optimizer}
+        return {
+            "model": whole_weights(self.critic),
+            "optimizer": optimizer,
+            "skipped_in_a_row": self.updater.skipped_in_a_row,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
         load_whole_weights(self.critic, state["model"])
         load_optimizer_state(self.updater.optimizer, state["optimizer"])
+        # checkpoints of earlier releases have no such count
+        self.updater.skipped_in_a_row = state.get("skipped_in_a_row", 0)
 
     def apply(self, minibatch: Minibatch) -> Figures:
-        """One optimizer update; this process's share of the figures.
+        """One optimizer update; this process's share of the figures, none where it was skipped.
 
         Fitted on the tokens that credit is computed over, as in verl, where critic and advantages
         share the response mask. Tokens that corrections or token filters drop from the policy's
@@ -78,4 +94,6 @@ class CriticUpdate:
             add_scaled(figures, {"value_loss": found.loss.detach(), **found.metrics}, weight)
         sum_gradients(self.critic, self._layout.processes)
         norm = self.updater.apply(0)
+        if not math.isfinite(norm):
+            return {}
         return figures | {"value_grad_norm": norm / self._layout.processes.count}

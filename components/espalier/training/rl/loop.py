@@ -15,6 +15,7 @@ from espalier.rollout.engines.engine import KindChoice
 from espalier.rollout.trajectory import Trajectory, read_trajectories
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.distribution import ScoreRequest
+from espalier.training.optimization import skipped_warning
 from espalier.training.rl.admission import SamplesGroups, StepRollouts
 from espalier.training.rl.agreement import complaint
 from espalier.training.rl.assessment import Models
@@ -146,6 +147,8 @@ class RlLoop:
                     progress.save(step + 1)
                 if phase := self._phase_of(step + 1):
                     tracker.note(phase.line())
+                if skipped := row.get("skipped_updates"):
+                    tracker.note(skipped_warning(step + 1, skipped=int(skipped)))
                 if warning := complaint(row, step=step + 1, limit=config.max_mismatch_kl):
                     tracker.note(warning)
                 tracker.metrics(_told(row), step=step + 1)
