@@ -131,6 +131,11 @@ class TrainingConfig(Section):
     evaluate_every: int = Field(default=20, ge=1)
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=300, ge=1)
+    stop_after_idle_steps: int = Field(default=40, ge=0)
+    """Stops the run, with its best weights, after so many steps in a row in which no trajectory got
+    credit: all groups had equal rewards, or the screening or a filter dropped them. The default is
+    two intervals of curriculum.refresh_every's default: the band has been drawn anew in between,
+    and its tasks were tried for as long. 0 never stops."""
 
     def temperature_at(self, step: int) -> float:
         """The sampling temperature of optimizer step `step`, counted from 0."""

@@ -170,7 +170,9 @@ class PolicyUpdate:
 
 def _health(rows: Rows, assessment: Assessment, step: Step) -> Figures:
     staleness_B = (step.number - rows.versions_B).float()
+    credited_B = (assessment.credit.advantages_BT != 0).any(dim=1)
     return {
+        "credited_share": float(credited_B.float().mean()),
         "observation_share": observed_share(rows, assessment.loss_mask_BT),
         "staleness_mean": float(staleness_B.mean()),
         "staleness_max": float(staleness_B.max()),
