@@ -141,6 +141,10 @@ class TrainingConfig(Section):
         """The sampling temperature of optimizer step `step`, counted from 0."""
         return self.temperature_schedule.at(self.temperature, step, self.steps)
 
+    def stops_after(self, idle_steps: float) -> bool:
+        """Whether so many steps in a row without credit end the run."""
+        return 0 < self.stop_after_idle_steps <= idle_steps
+
     @model_validator(mode="after")
     def _minibatches_are_whole(self) -> Self:
         trajectories = self.tasks_per_step * self.group_size

@@ -139,11 +139,11 @@ class RlLoop:
         with tracker.progress("train", config.steps) as bar:
             bar.advance(start)
             for step in range(start, config.steps):
-                if self._is_idle():  # a resumed run had stopped already
+                if progress.is_idle(config):  # a resumed run had stopped already
                     break
                 row = self._step(step)
                 progress.history.append(row)
-                is_last = step + 1 == config.steps or self._is_idle()
+                is_last = step + 1 == config.steps or progress.is_idle(config)
                 if (step + 1) % config.evaluate_every == 0 or is_last:
                     row["dev_em"] = self._judged()
                     progress.keep_best(step + 1, row["dev_em"])
@@ -156,8 +156,8 @@ class RlLoop:
                     tracker.note(warning)
                 tracker.metrics(_told(row), step=step + 1)
                 bar.advance(1, **_shown(row))
-        if self._is_idle():
-            tracker.note(self._idle_line())
+        if progress.is_idle(config):
+            tracker.note(progress.idle_line(config))
         progress.take_best()
         self._parts.publisher.publish(progress.best_step)
 
@@ -174,56 +174,17 @@ class RlLoop:
             rows = dense_rows(material.groups, with_observations=config.train_on_observations)
             about = Step(step, self._request(step), self._parts.kind_choice)
             figures = self._update.apply(rows, material.units, about)
-        idle_steps = self._idle_steps(rollouts, figures)
+        idle_steps = self._progress.idle_steps(
+            has_sampled=rollouts.groups_sampled > 0, has_credit=figures.get("credited_share", 0) > 0
+        )
         self._parts.publisher.publish(step + 1)
         self._replay.add(rollouts.groups, version=step)
-        is_last = step + 1 == config.steps or self._stops_after(idle_steps)
+        is_last = step + 1 == config.steps or config.stops_after(idle_steps)
         figures |= self._widened(step, rollouts, is_last=is_last)
         if (step + 1) % self._profile.curriculum.refresh_every == 0:
             self._parts.pool.refresh()
         self._progress.sampled(rollouts.sampled)
         return self._row(step, rollouts) | figures | {"idle_steps": idle_steps}
-
-    def _idle_steps(self, rollouts: StepRollouts, figures: Figures) -> int:
-        """How many steps in a row, with this one, no trajectory got credit.
-
-        A step that sampled nothing (lost environments, stale groups) says nothing of the tasks, and
-        does not count. All processes go by the first one's number, and so stop together.
-        """
-        history = self.history
-        before = int(history[-1].get("idle_steps", 0)) if history else 0
-        is_idle = not figures.get("credited_share")
-        idle_steps = before + (rollouts.groups_sampled > 0) if is_idle else 0
-        return self._parts.layout.processes.of_first(idle_steps)
-
-    def _is_idle(self) -> bool:
-        """Whether the newest step is the last of too many without credit."""
-        return bool(self.history) and self._stops_after(self.history[-1].get("idle_steps", 0))
-
-    def _stops_after(self, idle_steps: float) -> bool:
-        return 0 < self._profile.training.stop_after_idle_steps <= idle_steps
-
-    def _idle_line(self) -> str:
-        """Why the run has stopped, and what would let it learn on."""
-        config, done = self._profile.training, len(self.history)
-        # a row without action tokens sampled nothing
-        sampled = [row for row in self.history if row["action_tokens"]]
-        idle = sampled[-config.stop_after_idle_steps :]
-        pass_rate = sum(row["pass_rate"] for row in idle) / len(idle)
-        equal_share = sum(row["zero_variance_share"] for row in idle) / len(idle)
-        if pass_rate <= 0.1:
-            remedy = "the tasks are out of reach: add easier ones, or lengthen the warm start"
-        elif pass_rate < 0.9:
-            remedy = "each task is always solved or never: add tasks in between"
-        else:
-            remedy = "the tasks are mastered: add harder ones"
-        return (
-            f"stopped after step {done} of {config.steps}: no trajectory got credit in "
-            f"{len(idle)} steps in a row (training.stop_after_idle_steps="
-            f"{config.stop_after_idle_steps}; pass rate {pass_rate:.0%}, {equal_share:.0%} of the "
-            f"groups with equal rewards), {remedy}; the best weights, of step "
-            f"{self.best_step}, are kept"
-        )
 
     def _widened(self, step: int, rollouts: StepRollouts, *, is_last: bool) -> Figures:
         """Tasks posed after this step, where it ends a phase that another follows."""
