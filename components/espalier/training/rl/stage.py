@@ -72,7 +72,8 @@ def run(
         companions: starts the other processes, where it asks for several.
 
     Raises:
-        TrainingError: there is no place for so many processes, or one of them is lost.
+        TrainingError: there is no place for so many processes, one of them is lost, or too many
+            updates in a row had a gradient that is not finite.
     """
     manifests = {name: open_artifact(path) for name, path in inputs._asdict().items()}
     provenance = Provenance(
