@@ -72,6 +72,10 @@ class OptimizerConfig(Section):
     weight_decay: float = Field(default=0.01, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
     max_grad_norm: float = Field(default=1.0, gt=0)
+    max_skipped_updates: int = Field(default=3, ge=1)
+    """An update whose gradient is not finite is skipped; so many in a row stop the run. One or two
+    come of an odd batch; the weights stay as they were, so that a third, on other data, says that
+    the next will be no better. 1 stops at the first."""
 
 
 class PolicyOptimizerConfig(OptimizerConfig):

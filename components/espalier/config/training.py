@@ -123,10 +123,19 @@ class TrainingConfig(Section):
     evaluate_every: int = Field(default=20, ge=1)
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=300, ge=1)
+    stop_after_idle_steps: int = Field(default=40, ge=0)
+    """Stops the run, with its best weights, after so many steps in a row in which no trajectory got
+    credit: all groups had equal rewards, or the screening or a filter dropped them. The default is
+    two intervals of curriculum.refresh_every's default: the band has been drawn anew in between,
+    and its tasks were tried for as long. 0 never stops."""
 
     def temperature_at(self, step: int) -> float:
         """The sampling temperature of optimizer step `step`, counted from 0."""
         return self.temperature_schedule.at(self.temperature, step, self.steps)
+
+    def stops_after(self, idle_steps: float) -> bool:
+        """Whether so many steps in a row without credit end the run."""
+        return 0 < self.stop_after_idle_steps <= idle_steps
 
     @model_validator(mode="after")
     def _minibatches_are_whole(self) -> Self:
@@ -159,6 +168,18 @@ class TrainingConfig(Section):
             raise ValueError(
                 "training.replay.perplexity_window chooses from a buffer that holds nothing: set "
                 "training.replay.capacity"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _policy_trains_after_the_critic_warmed_up(self) -> Self:
+        critic = self.algorithm.critic
+        if critic is not None and 0 < self.steps <= critic.warmup_steps:
+            raise ValueError(
+                f"training.steps={self.steps} ends within the "
+                f"training.algorithm.critic.warmup_steps={critic.warmup_steps} in which the critic "
+                "alone is trained, so the policy would never be: raise training.steps above "
+                f"{critic.warmup_steps}, or lower warmup_steps (0 trains both from the first step)"
             )
         return self
 

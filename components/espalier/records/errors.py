@@ -42,7 +42,7 @@ class PolicyError(EspalierError):
 
 
 class TrainingError(EspalierError):
-    """Processes that cannot be started to train together, or of which one is lost."""
+    """Training that cannot go on: a process that does not start or is lost, broken gradients."""
 
 
 class EngineError(EspalierError):

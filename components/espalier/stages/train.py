@@ -62,7 +62,8 @@ def run(
             machine.
 
     Raises:
-        TrainingError: there is no place for so many processes, or one of them is lost.
+        TrainingError: there is no place for so many processes, one of them is lost, or too many
+            updates in a row had a gradient that is not finite.
     """
     manifests = opened(inputs)
     origin = provenance("train", profile, manifests)

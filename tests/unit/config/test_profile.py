@@ -180,6 +180,10 @@ def test_a_value_where_a_section_belongs_is_named(write):
         (["training.minibatches=3"], r"does not divide the 256 .* use one of \[1, 2, 4, 8"),
         (["training.reward.format=2"], "format=2.0 exceeds outcome=1.0"),
         (["training.group_size=1"], "leaves nothing to compare"),
+        (
+            ["training.algorithm.preset=vapo", "training.steps=50"],
+            r"steps=50 .*critic\.warmup_steps=50 .*raise training\.steps above 50, or lower",
+        ),
         (["training.sharded=true"], "splits a model over processes and there is one"),
         (
             ["training.replay.capacity=8", "training.replay.successes_only=true"],
