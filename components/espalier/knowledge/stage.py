@@ -70,6 +70,7 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
         _write_names(draft, splits)
         (draft.path / "attribution.txt").write_text(source.attribution, encoding="utf-8")
         _count(draft, graph)
+        draft.rows |= source.left_out
     tracker.params({"knowledge.source": profile.knowledge.source, **draft.rows})
     return draft.published
 

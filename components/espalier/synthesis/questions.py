@@ -138,6 +138,8 @@ def _own_questions(path: Path, profile: Profile, funnel: Funnel) -> dict[Split, 
         if len(found) > asked[split]:
             funnel.count(f"{split}.own_questions", "more_than_asked_for", len(found) - asked[split])
             found = random.Random(f"{profile.seed}/{split}/own").sample(found, asked[split])
+        if found:
+            funnel.count(f"{split}.own_questions", "kept", len(found))
         kept[split] = [own_question(question) for question in found]
     return kept
 
@@ -175,5 +177,5 @@ def _without_repeats(questions: list[Question], split: Split, funnel: Funnel) ->
     for question in questions:
         kept.setdefault(question.task.question, question)
     if len(kept) < len(questions):
-        funnel.count(f"{split}.own_questions", "repeated", len(questions) - len(kept))
+        funnel.count(f"{split}.wording", "asked_before", len(questions) - len(kept))
     return list(kept.values())
