@@ -34,10 +34,11 @@ from espalier.synthesis.webshaper.formalism import (
     printed,
     structure_of,
 )
+from espalier.synthesis.webshaper.formalism.entries import read
 from espalier.synthesis.webshaper.formalism.files import structure_figures
 from espalier.synthesis.webshaper.generator import Generator, family_weights
 
-from .webshaper_count import kinds_of
+from .webshaper_count import UNREADABLE, kinds_of
 
 PUBLIC_ROWS = Path(__file__).parents[3] / "shared" / "data" / "webshaper" / "webshaper.500.jsonl"
 
@@ -88,6 +89,9 @@ def count(rows: list[list[list[str]]]) -> tuple[dict[str, int], int]:
             own, other = ours.count(set()), theirs.count(set())
         if own or other:
             print(f"{kind:24s}{own:8d}{other:8d}{'' if own == other else '  DIFFER'}")
+    judged = len(rows) - sum(bool(read(row).faults) for row in rows)
+    other = sum(not kinds & UNREADABLE for kinds in theirs)
+    print(f"{'judged as a whole':24s}{judged:8d}{other:8d}{'' if judged == other else '  DIFFER'}")
     same = sum(a == b for a, b in zip(ours, theirs, strict=True))
     print(f"both find the same kinds in {same} of {len(rows)} rows\n")
     return {kind: totals[kind] for kind in sorted(totals)}, same

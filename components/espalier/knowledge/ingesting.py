@@ -59,6 +59,7 @@ def write_knowledge(profile: Profile, draft: Draft, tracker: Tracker) -> None:
     _write_names(draft, splits)
     (draft.path / "attribution.txt").write_text(source.attribution, encoding="utf-8")
     _count(draft, graph)
+    draft.rows |= source.left_out
     tracker.params({"knowledge.source": profile.knowledge.source, **draft.rows})
 
 

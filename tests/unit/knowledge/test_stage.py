@@ -77,3 +77,29 @@ def test_a_folder_run_holds_questions_with_their_evidence(folder, tmp_path):
     assert manifest.rows["questions_dropped"] == 1
     dropped = json.loads((out / "questions_dropped.json").read_text())
     assert dropped["first_without_evidence"] == ["Who won the race?"]
+
+
+def test_every_own_question_and_triple_is_kept_or_counted(folder, triples_file, tmp_path):
+    rows = [
+        {"question": "Who wrote notes on the engine?", "answer": "Ada Lovelace"},
+        {"question": "Who wrote notes on the engine?", "answer": "Ada  Lovelace"},
+        {"question": "Who wrote notes on the engine?", "answer": "Charles Babbage"},
+        {"question": "Who designed the engine?", "answer": "Nobody"},
+    ]
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("\n".join(json.dumps(row) for row in rows))
+    triples = triples_file.read_text()
+    triples_file.write_text(triples + triples.splitlines()[0])
+    config = KnowledgeConfig(
+        source="folder", path=folder, questions=questions, triples=triples_file
+    )
+    out = tmp_path / "knowledge"
+    counts = stage.run(Profile(knowledge=config), stage.Inputs(), out, NullTracker()).rows
+    assert {name: counts[name] for name in counts if name.startswith(("questions", "triples"))} == {
+        "questions": 1,
+        "questions_dropped": 1,
+        "questions_repeated": 1,
+        "questions_contradicted": 1,
+        "triples": 6,
+        "triples_repeated": 1,
+    }

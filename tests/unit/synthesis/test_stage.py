@@ -78,6 +78,18 @@ def test_fewer_tasks_than_asked_for_are_all_used_and_said_so(own_synthetic):
     assert any(line.startswith("trajectories:") for line in remarks)
 
 
+def test_every_own_question_is_kept_or_counted_with_a_reason(own_profile, tmp_path):
+    ingest.run(own_profile, ingest.Inputs(), tmp_path / "knowledge", NullTracker())
+    few = own_profile.synthesis.model_copy(update={"train_tasks": 20})
+    inputs = stage.Inputs(knowledge=tmp_path / "knowledge")
+    profile = own_profile.model_copy(update={"synthesis": few})
+    stage.run(profile, inputs, tmp_path / "synthetic", NullTracker())
+    funnel = json.loads((tmp_path / "synthetic" / "funnel.json").read_text())["funnel"]
+    counts = [funnel[f"{split}.own_questions"] for split in SPLITS]
+    assert funnel["train.own_questions"]["kept"] == 20
+    assert sum(sum(reasons.values()) for reasons in counts) == 50
+
+
 def test_a_source_with_nothing_to_ask_says_what_to_do(tmp_path):
     folder = tmp_path / "texts"
     folder.mkdir()

@@ -48,7 +48,7 @@ def tree(entries: tuple[Entry, ...]) -> Topology:
     faults = tuple(f for f in check_entries(entries) if f.kind not in BEARABLE)
     if faults:
         raise FormalismError(faults)
-    return Topology(tuple(dict.fromkeys(entries)))
+    return Topology(entries)
 
 
 class _Evaluation:
