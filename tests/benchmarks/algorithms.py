@@ -141,9 +141,9 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     from espalier.environments import opened_environments
     from espalier.records import NullTracker, read_tasks
     from espalier.rollout.roller import Roller
+    from espalier.stages.train import Inputs
     from espalier.training.checkpoint import CheckpointStore
     from espalier.training.parallel import Processes
-    from espalier.training.rl.stage import Inputs
     from espalier.training.rl.wiring import wired
 
     settings = [f"seed={arm.seed}", f"training.steps={options.steps}", "threads=1"]

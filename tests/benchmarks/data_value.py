@@ -167,7 +167,7 @@ def _run_arm(arm: Arm, seed: int, options: argparse.Namespace) -> None:
 
 def _run_stage(profile, run_dir: Path, name: str) -> None:
     """Run one stage unless it has published for these settings."""
-    from espalier.orchestration.chain import CHAIN
+    from espalier.chain import CHAIN
     from espalier.records import NullTracker, read_manifest
 
     link = next(link for link in CHAIN if link.name == name)

@@ -23,7 +23,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "knowledge"
         started = time.perf_counter()
-        manifest = stage.run(Profile(), stage.Inputs(), directory, NullTracker())
+        manifest = stage.run(Profile(), {}, directory, NullTracker())
         ingest_s = time.perf_counter() - started
         queries = _queries(KnowledgeGraph.load(directory))
         for view in ("train", "full"):

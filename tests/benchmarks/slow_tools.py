@@ -117,9 +117,9 @@ def run(options: argparse.Namespace, bound: int, seed: int) -> Result:
     from espalier.environments import SearchQAs, search_environments
     from espalier.knowledge.search import SearchTool
     from espalier.records import NullTracker
+    from espalier.stages.train import Inputs
     from espalier.training.checkpoint import CheckpointStore
     from espalier.training.parallel import Processes
-    from espalier.training.rl.stage import Inputs
     from espalier.training.rl.wiring import wired
 
     profile = load_profile(

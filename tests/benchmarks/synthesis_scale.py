@@ -106,7 +106,7 @@ def made_knowledge(directory: Path) -> Path:
     if not directory.is_dir():
         print("ingesting (not timed)", flush=True)
         profile = Profile(knowledge=KnowledgeConfig(min_city_population=1000))
-        ingest.run(profile, ingest.Inputs(), directory, NullTracker())
+        ingest.run(profile, {}, directory, NullTracker())
     return directory
 
 

@@ -43,7 +43,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         knowledge = options.knowledge or Path(scratch) / "knowledge"
         if options.knowledge is None:
-            ingest.run(Profile(), ingest.Inputs(), knowledge, NullTracker())
+            ingest.run(Profile(), {}, knowledge, NullTracker())
         tasks = made(knowledge, options.questions, options.seed)
         counts, exceptions = judged(tasks, knowledge)
     for line in exceptions[:20]:

@@ -59,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         knowledge = options.knowledge or Path(scratch) / "knowledge"
         if options.knowledge is None:
-            ingest.run(Profile(), ingest.Inputs(), knowledge, NullTracker())
+            ingest.run(Profile(), {}, knowledge, NullTracker())
         structures = compare(rows, knowledge, options.questions)
     summary = {
         "benchmark": "webshaper_rows",

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
-from espalier.orchestration.chain import CHAIN
+from espalier.chain import CHAIN
 from espalier.records import open_artifact
 from espalier.storage import open_place
 from tests.cluster import objects, parts, processes

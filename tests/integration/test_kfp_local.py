@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from espalier.orchestration.chain import CHAIN
+from espalier.chain import CHAIN
 from espalier.records import open_artifact
 from tests.integration.commands import espalier, settings
 

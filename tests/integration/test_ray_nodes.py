@@ -97,7 +97,7 @@ def cluster(nodes):
 def knowledge(tmp_path_factory):
     directory = tmp_path_factory.mktemp("geonames") / "knowledge"
     profile = Profile(knowledge=KnowledgeConfig(max_cities=3000))
-    ingest.run(profile, ingest.Inputs(), directory, NullTracker())
+    ingest.run(profile, {}, directory, NullTracker())
     return directory
 
 

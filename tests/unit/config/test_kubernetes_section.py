@@ -36,12 +36,12 @@ def _loaded(tmp_path, overrides):
         ([*GPUS, *NODES, "training.processes=8"], "leave a node without work"),
         ([*NODES, "training.processes=3"], "room for 2, one each without GPUs"),
         ([*NODES], "training.processes=1 leave a node without work"),
-        ([*NODES, "training.processes=2", "training.device=cuda"], r"gpus\.count=0 compute on"),
+        ([*NODES, "training.processes=2", "hardware.device=cuda"], r"gpus\.count=0 compute on"),
         (
-            [*GPUS, *NODES, "training.processes=16", "training.device=cpu"],
+            [*GPUS, *NODES, "training.processes=16", "hardware.device=cpu"],
             r"gpus\.count=8 compute on",
         ),
-        (["training.processes=2", "training.device=cuda:1"], "name its kind alone"),
+        (["training.processes=2", "hardware.device=cuda:1"], "name its kind alone"),
         (['kubernetes.labels={"espalier.dev/run" = "x"}'], "choose another key"),
         (['kubernetes.labels={team = "a b"}'], "team=a b is no label"),
         (

@@ -178,7 +178,7 @@ def test_a_value_where_a_section_belongs_is_named(write):
         ),
         (["splits.heldout_share=0.75"], r"leave less than 0\.2 of the entities to train on"),
         (["training.minibatches=3"], r"does not divide the 256 .* use one of \[1, 2, 4, 8"),
-        (["training.reward.format=2"], "format=2.0 exceeds outcome=1.0"),
+        (["reward.format=2"], "format=2.0 exceeds outcome=1.0"),
         (["training.group_size=1"], "leaves nothing to compare"),
         (
             ["training.algorithm.preset=vapo", "training.steps=50"],

@@ -12,7 +12,9 @@ def a_task(task_id, *, gold="Lyon", hops=1, family="chain"):
         task_id=task_id,
         prompt=(Message(role="user", content=f"what is asked by {task_id}"),),
         verifier=Verifier(gold=(gold,)),
-        metadata=TaskMetadata(family=family, split="heldout", hops=hops, source="hand"),
+        metadata=TaskMetadata(
+            split="heldout", source="hand", difficulty=hops, extra={"kind": family, "hops": hops}
+        ),
     )
 
 

@@ -26,7 +26,7 @@ TRIPLES = [
 @pytest.fixture(scope="session")
 def geonames_dir(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("geonames") / "knowledge"
-    stage.run(FEW_CITIES, stage.Inputs(), directory, NullTracker())
+    stage.run(FEW_CITIES, {}, directory, NullTracker())
     return directory
 
 

@@ -168,7 +168,7 @@ def profile_of(folder, extraction):
 
 
 def ingested(profile, directory):
-    manifest = stage.run(profile, stage.Inputs(), directory, NullTracker())
+    manifest = stage.run(profile, {}, directory, NullTracker())
     return manifest, directory
 
 

@@ -148,7 +148,7 @@ def test_rows_of_a_database_become_documents_and_triples(database):
 
 def test_a_database_is_ingested_like_a_folder(database, tmp_path):
     profile = Profile(knowledge=sql(database))
-    stage.run(profile, stage.Inputs(), tmp_path / "knowledge", NullTracker())
+    stage.run(profile, {}, tmp_path / "knowledge", NullTracker())
     graph = KnowledgeGraph.load(tmp_path / "knowledge")
     assert set(graph.relations) == {"country"}
     assert len(graph.entities) == 72

@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from espalier.records import NullTracker
 from espalier.config import Profile
-from espalier.knowledge import stage
+from espalier.stages import ingest as stage
 profile = Profile.model_validate_json(sys.argv[1])
-print(stage.run(profile, stage.Inputs(), Path(sys.argv[2]), NullTracker()).content)
+print(stage.run(profile, {}, Path(sys.argv[2]), NullTracker()).content)
 """
 
 
@@ -69,7 +69,7 @@ def test_a_folder_run_holds_questions_with_their_evidence(folder, tmp_path):
     questions.write_text("\n".join(json.dumps(row) for row in rows))
     config = KnowledgeConfig(source="folder", path=folder, questions=questions)
     out = tmp_path / "knowledge"
-    manifest = stage.run(Profile(knowledge=config), stage.Inputs(), out, NullTracker())
+    manifest = stage.run(Profile(knowledge=config), {}, out, NullTracker())
     kept = [json.loads(line) for line in (out / "questions.jsonl").read_text().splitlines()]
     assert [row["document_id"] for row in kept] == ["document:ada.md", "document:babbage.txt"]
     assert kept[1]["answers"] == ["Babbage", "C. Babbage"]
@@ -94,7 +94,7 @@ def test_every_own_question_and_triple_is_kept_or_counted(folder, triples_file, 
         source="folder", path=folder, questions=questions, triples=triples_file
     )
     out = tmp_path / "knowledge"
-    counts = stage.run(Profile(knowledge=config), stage.Inputs(), out, NullTracker()).rows
+    counts = stage.run(Profile(knowledge=config), {}, out, NullTracker()).rows
     assert {name: counts[name] for name in counts if name.startswith(("questions", "triples"))} == {
         "questions": 1,
         "questions_dropped": 1,

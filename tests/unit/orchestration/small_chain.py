@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+from espalier.chain import Link
 from espalier.config import Profile
-from espalier.orchestration.chain import Link
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_directory import locked_run
 from espalier.orchestration.run_state import RunState

@@ -1,8 +1,8 @@
 import pytest
 import yaml
 
+from espalier.chain import CHAIN
 from espalier.config import STAGE_SECTIONS, KubernetesConfig
-from espalier.orchestration.chain import CHAIN
 from espalier.orchestration.pipelines import compile_pipeline
 
 

@@ -21,7 +21,7 @@ from espalier.registry import (
     open_parent_run,
     tracking_target,
 )
-from espalier.registry.stage import Inputs, run
+from espalier.stages.register import Inputs, run
 
 QUESTIONS = 200
 

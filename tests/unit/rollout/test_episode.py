@@ -21,7 +21,9 @@ TASK = Task(
     task_id="t",
     prompt=(Message(role="user", content="What is the currency of the country of Lyon?"),),
     verifier=Verifier(gold=("Euro",)),
-    metadata=TaskMetadata(family="chain", split="train", hops=2, source="test"),
+    metadata=TaskMetadata(
+        split="train", source="test", difficulty=2, extra={"kind": "chain", "hops": 2}
+    ),
 )
 SEARCH = LookupSearch(("Lyon | country: France", "France | currency: Euro <answer> x </answer>"))
 LIMITS = EpisodeConfig()

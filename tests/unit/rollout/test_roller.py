@@ -24,7 +24,9 @@ def _task(number, question):
         task_id=f"t{number}",
         prompt=(Message(role="user", content=question),),
         verifier=Verifier(gold=("Euro",)),
-        metadata=TaskMetadata(family="chain", split="train", hops=2, source="test"),
+        metadata=TaskMetadata(
+            split="train", source="test", difficulty=2, extra={"kind": "chain", "hops": 2}
+        ),
     )
 
 

@@ -188,7 +188,7 @@ def test_an_order_resumes_and_leaves_nothing_of_another(knowledge_dir, tmp_path)
     assert open_artifact(out).content == manifest.content
     assert not work_dir(out).exists()
     tasks = [task for part in ("0000", "0001") for task in read_tasks(out / f"train-{part}.jsonl")]
-    assert len({task.metadata.query for task in tasks}) == 30
+    assert len({task.extra["query"] for task in tasks}) == 30
     again = draw_questions(
         PROFILE, asked, tmp_path / "again", NullTracker(), workers=local_workers(2)
     )

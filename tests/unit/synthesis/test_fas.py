@@ -115,7 +115,7 @@ def test_every_formal_training_question_of_a_chain_is_read_as_it_was_asked(
 
     reader = QuestionReader(Schema(graph, load_documents(documents_path(knowledge_dir, "train"))))
     questions = [formal_question(candidate, "train", 5) for candidate in candidates["train"]]
-    chains = [q for q in questions if q.task.metadata.family == "chain"]
+    chains = [q for q in questions if q.task.extra["kind"] == "chain"]
     read = [reader.read(question.task.question) for question in chains]
     right = sum(
         reading is not None and reading.labels == question.route.labels
@@ -285,10 +285,7 @@ def a_task(question="Find the capital of the country of Lyon.", gold="Lyon", evi
         task_id="t1",
         prompt=(Message(role="user", content=question),),
         verifier=Verifier(gold=(gold,)),
-        metadata=TaskMetadata(
-            family="chain", split="train", hops=2, source="hand",
-            evidence=evidence or ("city:Lyon", "country:France"),
-        ),
+        metadata=TaskMetadata(split="train", source="hand", difficulty=2, extra={"kind": "chain", "hops": 2, "evidence": evidence or ("city:Lyon", "country:France")}),
     )  # fmt: skip
 
 

@@ -15,7 +15,9 @@ TASK = Task(
     task_id="t1",
     prompt=(Message(role="user", content="Name the capital of the country of Lyon."),),
     verifier=Verifier(gold=("Paris",)),
-    metadata=TaskMetadata(family="chain", split="train", hops=2, source="hand"),
+    metadata=TaskMetadata(
+        split="train", source="hand", difficulty=2, extra={"kind": "chain", "hops": 2}
+    ),
 )
 LINES = {"Lyon country": "Lyon | country: France", "France capital": "France | capital: Paris"}
 

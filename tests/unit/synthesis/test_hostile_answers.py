@@ -163,7 +163,10 @@ TASK = Task(
     prompt=(Message(role="user", content="Find the capital of the country of Lyon."),),
     verifier=Verifier(gold=("France",)),
     metadata=TaskMetadata(
-        family="chain", split="train", hops=2, source="hand", evidence=("city:Lyon",)
+        split="train",
+        source="hand",
+        difficulty=2,
+        extra={"kind": "chain", "hops": 2, "evidence": ("city:Lyon",)},
     ),
 )
 DOCUMENT = Document("city:Lyon", "Lyon", ("country: France", "built in 1843"), "train")

@@ -8,7 +8,7 @@ import pytest
 from espalier.config import KnowledgeConfig
 from espalier.knowledge import stage as ingest
 from espalier.records import DataError, NullTracker, read_tasks
-from espalier.synthesis import stage
+from espalier.stages import synthesize as stage
 
 from .conftest import PROFILE
 
@@ -61,8 +61,8 @@ def _profile(tmp_path, wordings):
 
 def _synthesized(tmp_path, wordings):
     profile = _profile(tmp_path, wordings)
-    ingest.run(profile, ingest.Inputs(), tmp_path / "knowledge", NullTracker())
-    inputs = stage.Inputs(knowledge=tmp_path / "knowledge")
+    ingest.run(profile, {}, tmp_path / "knowledge", NullTracker())
+    inputs = dict(knowledge=tmp_path / "knowledge")
     stage.run(profile, inputs, tmp_path / "synthetic", NullTracker())
     return tmp_path / "synthetic"
 
@@ -72,7 +72,7 @@ def test_prose_that_states_the_triples_yields_questions_for_every_split(tmp_path
     for split, least in (("train", 250), ("dev", 25), ("heldout", 70)):
         tasks = read_tasks(synthetic / "tasks" / f"{split}.jsonl")
         assert len(tasks) >= least
-        asked = " ".join(task.metadata.signature for task in tasks)
+        asked = " ".join(task.metadata.pattern for task in tasks)
         assert all(relation in asked for relation in WORDINGS)
     funnel = json.loads((synthetic / "funnel.json").read_text())
     assert funnel["reached"]["trajectories"] == PROFILE.synthesis.trajectories

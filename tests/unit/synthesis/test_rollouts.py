@@ -10,7 +10,7 @@ from espalier.knowledge.search import SearchTool, documents_path
 from espalier.records import Message, NullTracker
 from espalier.records.trajectory import FinishReason, read_trajectories
 from espalier.rewards import exact_match
-from espalier.synthesis import stage
+from espalier.stages import synthesize as stage
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.moves import Move
 from espalier.synthesis.rejection import reason_against
@@ -128,7 +128,7 @@ def test_a_run_may_be_demonstrated_by_rollouts(tmp_path, knowledge_dir):
     tables["synthesis"] |= {"solver": "teacher", "trajectories": 12, "rollouts": 3}
     profile = Profile.model_validate(tables)
     out = tmp_path / "synthetic"
-    stage.run(profile, stage.Inputs(knowledge=knowledge_dir), out, NullTracker())
+    stage.run(profile, dict(knowledge=knowledge_dir), out, NullTracker())
     trajectories = read_trajectories(out / "trajectories.parquet")
     assert len(trajectories) == 12
     assert '"rollouts": {' in (out / "funnel.json").read_text()

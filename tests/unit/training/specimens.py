@@ -47,7 +47,13 @@ def make_task(name, number=0):
         task_id=f"{name}-{number}",
         prompt=(Message(role="user", content=f"country of {name}?"),),
         verifier=Verifier(gold=(FACTS.get(name, "x"),)),
-        metadata=TaskMetadata(family="chain", split="train", hops=1, source="test", signature=name),
+        metadata=TaskMetadata(
+            split="train",
+            source="test",
+            pattern=name,
+            difficulty=1,
+            extra={"kind": "chain", "hops": 1},
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from espalier.records import (
     publishing,
     write_agent_texts,
 )
-from espalier.training.continue_pretraining import stage
+from espalier.stages import continue_pretraining as stage
 from espalier.training.demonstrations import encode_negative, encode_text
 
 from ..tiny import tiny_policy
@@ -65,7 +65,7 @@ def inputs(tmp_path):
         with publishing(tmp_path / "base_policy", provenance) as draft:
             save_policy(tiny_policy(), draft.path / "policy")
             (draft.path / "run.json").write_text("{}")
-        return stage.Inputs(accepted=tmp_path / "accepted", base_policy=tmp_path / "base_policy")
+        return dict(accepted=tmp_path / "accepted", base_policy=tmp_path / "base_policy")
 
     return made
 

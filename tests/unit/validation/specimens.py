@@ -21,12 +21,15 @@ def a_task(task_id, split="train", *, question=None, gold=("Lyon",), query=None,
         prompt=(Message(role="user", content=question or f"what is asked by {task_id}"),),
         verifier=Verifier(gold=gold),
         metadata=TaskMetadata(
-            family="chain",
             split=split,
-            hops=1,
             source="hand",
-            query=f"query({task_id})" if query is None else query,
-            entities=entities,
+            difficulty=1,
+            extra={
+                "kind": "chain",
+                "hops": 1,
+                "query": f"query({task_id})" if query is None else query,
+                "entities": entities,
+            },
         ),
     )
 

@@ -6,7 +6,7 @@ import pytest
 from espalier.config import Profile, ValidationConfig
 from espalier.records import ArtifactError, DataError, NullTracker, open_artifact, read_tasks
 from espalier.records.trajectory import read_trajectories
-from espalier.validation import stage
+from espalier.stages import validate as stage
 from tests.unit.validation.specimens import (
     a_task,
     a_trajectory,
@@ -36,7 +36,7 @@ def validated(tmp_path):
     def run(tasks, trajectories, out="accepted", **bounds):
         synthetic = synthetic_artifact(tmp_path / "synthetic", tasks, trajectories)
         profile = Profile(validation=ValidationConfig(**bounds))
-        inputs = stage.Inputs(knowledge=knowledge, synthetic=synthetic)
+        inputs = dict(knowledge=knowledge, synthetic=synthetic)
         stage.run(profile, inputs, tmp_path / out, NullTracker())
         return tmp_path / out
 
@@ -129,6 +129,6 @@ def test_truncated_trajectories_are_an_artifact_error(validated, tmp_path):
     validated(sound_tasks(), sound_trajectories())
     path = tmp_path / "synthetic" / "trajectories.parquet"
     path.write_bytes(path.read_bytes()[:100])
-    inputs = stage.Inputs(knowledge=tmp_path / "knowledge", synthetic=tmp_path / "synthetic")
+    inputs = dict(knowledge=tmp_path / "knowledge", synthetic=tmp_path / "synthetic")
     with pytest.raises(ArtifactError, match=r"trajectories\.parquet"):
         stage.run(Profile(), inputs, tmp_path / "again", NullTracker())
