@@ -10,9 +10,6 @@ ending          what a step does when it is asked to end
 ray_launcher    a step as the driver of a RayJob: launched, watched, taken away
 ray_jobs        RayJobs at the API server
 pipelines       loading and compiling what `pipelines/` defines
-kubeflow_api    requests to the API of Kubeflow Pipelines
-submitting      a profile as a run there
-schedules       runs that are started there by the clock; cron reads their expressions
 run_directory   the folder of a run: one writer, durable writes
 run_state       what a killed run needs to know when it comes back
 timings         seconds and peak memory by stage, added up over attempts

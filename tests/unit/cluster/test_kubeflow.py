@@ -7,22 +7,23 @@ from typer.testing import CliRunner
 
 from espalier.artifacts import ClusterError
 from espalier.cli import command_line
+from espalier.cluster import kubeflow as kubeflow_module
+from espalier.cluster.kubeflow import KubeflowApi
+from espalier.cluster.schedules import parsed_schedule, schedules
 from espalier.config import KubeflowConfig
-from espalier.orchestration import kubeflow_api
-from espalier.orchestration.kubeflow_api import KubeflowApi
-from espalier.orchestration.schedules import parsed_schedule
 from tests.kubeflow_stand_in import TOKEN, kubeflow_stand_in
+from tests.loopback import Handler
 
 NIGHTLY = ("schedule", "create", "nightly", "--cron", "0 0 3 * * *", "--profile", "smoke")
 
 
 @pytest.fixture
 def kubeflow(monkeypatch):
-    monkeypatch.setattr(kubeflow_api, "_FIRST_PAUSE_S", 0.01)
-    monkeypatch.delenv(kubeflow_api.TOKEN_FILE_VARIABLE, raising=False)
+    monkeypatch.setattr(kubeflow_module, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.delenv(kubeflow_module.TOKEN_FILE_VARIABLE, raising=False)
     with kubeflow_stand_in() as stand_in:
-        monkeypatch.setenv(kubeflow_api.ENDPOINT_VARIABLE, stand_in.endpoint)
-        monkeypatch.setenv(kubeflow_api.TOKEN_VARIABLE, TOKEN)
+        monkeypatch.setenv(kubeflow_module.ENDPOINT_VARIABLE, stand_in.endpoint)
+        monkeypatch.setenv(kubeflow_module.TOKEN_VARIABLE, TOKEN)
         yield stand_in
 
 
@@ -170,19 +171,19 @@ def test_a_slow_creation_says_that_it_may_have_been_done(kubeflow):
 
 
 def test_a_bad_token_is_said_and_not_shown(kubeflow, monkeypatch):
-    monkeypatch.setenv(kubeflow_api.TOKEN_VARIABLE, "another-secret")
+    monkeypatch.setenv(kubeflow_module.TOKEN_VARIABLE, "another-secret")
     message = refused("schedule", "list")
     assert "refuses the token (HTTP 401: unauthenticated)" in message
     assert "another-secret" not in message
 
 
 def test_a_token_may_lie_in_a_file(kubeflow, monkeypatch, tmp_path):
-    monkeypatch.delenv(kubeflow_api.TOKEN_VARIABLE)
+    monkeypatch.delenv(kubeflow_module.TOKEN_VARIABLE)
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     done("schedule", "list", "--set", f"kubernetes.kubeflow.token_file={tmp_path}/token")
-    monkeypatch.setenv(kubeflow_api.TOKEN_FILE_VARIABLE, f"{tmp_path}/token")
+    monkeypatch.setenv(kubeflow_module.TOKEN_FILE_VARIABLE, f"{tmp_path}/token")
     done("schedule", "list")
-    monkeypatch.setenv(kubeflow_api.TOKEN_FILE_VARIABLE, f"{tmp_path}/absent")
+    monkeypatch.setenv(kubeflow_module.TOKEN_FILE_VARIABLE, f"{tmp_path}/absent")
     assert f"{tmp_path}/absent" in refused("schedule", "list")
 
 
@@ -195,7 +196,7 @@ def test_what_is_no_answer_of_the_api_is_said(kubeflow, kind, message):
 
 
 def test_without_an_endpoint_nothing_is_asked(kubeflow, monkeypatch):
-    monkeypatch.delenv(kubeflow_api.ENDPOINT_VARIABLE)
+    monkeypatch.delenv(kubeflow_module.ENDPOINT_VARIABLE)
     assert "kubernetes.kubeflow.endpoint" in refused("submit", "--profile", "smoke")
     assert kubeflow.requests == []
 
@@ -226,14 +227,38 @@ def test_times_that_make_no_sense_are_refused_before_anything_is_sent(kubeflow, 
 
 
 def test_the_stand_in_refuses_what_is_not_published(kubeflow):
-    with (
-        KubeflowApi(
-            KubeflowConfig(),
-            {"KF_PIPELINES_ENDPOINT": kubeflow.endpoint, "KF_PIPELINES_TOKEN": TOKEN},
-        ) as api,
-        pytest.raises(ClusterError, match=r"unknown field trigger\.cron"),
-    ):
-        api.post("/recurringruns", {"trigger": {"cron": "* * * * * *"}})
+    body = {"trigger": {"cron": "* * * * * *"}}
+    with connected(kubeflow) as api:
+        creating = api.recurring_runs.recurring_run_service_create_recurring_run
+        with pytest.raises(ClusterError, match=r"unknown field trigger\.cron"):
+            api.write("create a schedule", creating, body)
+
+
+def test_a_renewed_token_is_read_before_the_next_request(kubeflow, tmp_path):
+    (tmp_path / "token").write_text("expired")
+    config = KubeflowConfig(endpoint=kubeflow.endpoint, token_file=tmp_path / "token")
+    with KubeflowApi(config, {}) as api:
+        with pytest.raises(ClusterError, match="refuses the token"):
+            schedules(api)
+        (tmp_path / "token").write_text(TOKEN)
+        assert schedules(api) == []
+
+
+def test_a_server_without_tls_is_said_behind_https(kubeflow):
+    config = KubeflowConfig(endpoint=kubeflow.endpoint.replace("http:", "https:"), attempts=2)
+    with KubeflowApi(config, {}) as api, pytest.raises(ClusterError, match="SSLError"):
+        schedules(api)
+
+
+def test_a_refusal_in_another_encoding_is_said(kubeflow, monkeypatch):
+    monkeypatch.setattr(kubeflow.server, "RequestHandlerClass", _Latin1)
+    with connected(kubeflow) as api, pytest.raises(ClusterError, match="no text"):
+        schedules(api)
+
+
+class _Latin1(Handler):
+    def do_GET(self):
+        self.say(400, "verboten für Gäste".encode("latin-1"))
 
 
 JSON = st.recursive(

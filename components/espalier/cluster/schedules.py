@@ -6,20 +6,15 @@ run that starts late has the same data as one that starts in time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import kfp_server_api
 from pydantic import BaseModel, Field, ValidationError
 
 from espalier.artifacts import ClusterError
-from espalier.config import KubeflowConfig
-from espalier.orchestration.cron import checked_cron
-from espalier.orchestration.kubeflow_api import KubeflowApi
-from espalier.orchestration.submitting import prepare
-from espalier.steps.profiles import named_profile
-
-_PATH = "/recurringruns"
+from espalier.cluster.cron import checked_cron
+from espalier.cluster.kubeflow import Compile, KubeflowApi, run_fields
 
 
 class _Cron(BaseModel):
@@ -52,21 +47,18 @@ class When(NamedTuple):
     """ISO 8601 with an offset; None is now."""
     end: str | None = None
 
-    def trigger(self) -> dict[str, Any]:
-        """V2beta1Trigger.
+    def trigger(self) -> kfp_server_api.V2beta1Trigger:
+        """The start as Kubeflow reads it.
 
         Raises:
             ClusterError: a cron expression or time that cannot be read, or an end before the start.
         """
-        schedule = {"cron": checked_cron(self.cron)}
         start, end = _time("--start", self.start), _time("--end", self.end)
+        cron = checked_cron(self.cron)
         if start is not None and end is not None and end <= start:
             raise ClusterError(f"--end {self.end} is not after --start {self.start}")
-        if start is not None:
-            schedule["start_time"] = start.isoformat()
-        if end is not None:
-            schedule["end_time"] = end.isoformat()
-        return {"cron_schedule": schedule}
+        schedule = kfp_server_api.V2beta1CronSchedule(cron=cron, start_time=start, end_time=end)
+        return kfp_server_api.V2beta1Trigger(cron_schedule=schedule)
 
 
 class Schedule(NamedTuple):
@@ -80,45 +72,46 @@ class Schedule(NamedTuple):
     parameters: dict[str, Any]
 
 
-def create(api: KubeflowApi, name: str, when: When, profile: str, overrides: Sequence[str]) -> str:
+def create(api: KubeflowApi, name: str, when: When, compile_to: Compile) -> str:
     """Make a schedule and return its id.
 
     Args:
         api: of the server.
         name: that it is paused, resumed and deleted by; not taken yet.
         when: its runs start.
-        profile: name or path, see `named_profile`.
-        overrides: `section.key=value` each.
+        compile_to: makes the pipeline.
 
     Raises:
-        ProfileError: the profile, or one of the overrides, is refused.
+        ProfileError: the profile, or one of its overrides, is refused.
         ClusterError: the name is taken, the times make no sense, the server is away or refuses.
     """
     trigger = when.trigger()
-    kubeflow = named_profile(profile, overrides).kubernetes.kubeflow
-    if any(found.name == name for found in schedules(api, kubeflow)):
+    if any(found.name == name for found in schedules(api)):
         raise ClusterError(
             f"{api.endpoint}: there is a schedule {name} already. Delete it "
             f"(`espalier schedule delete {name}`), or choose another name"
         )
-    body = prepare(api, profile, overrides).body(name) | {
-        "trigger": trigger,
-        "mode": "ENABLE",
-        "max_concurrency": "1",
-        "no_catchup": True,
-    }
-    if kubeflow.namespace:
-        body["namespace"] = kubeflow.namespace
-    return parsed_schedule(api.post(_PATH, body)).id
+    recurring_run = kfp_server_api.V2beta1RecurringRun(
+        display_name=name,
+        trigger=trigger,
+        mode="ENABLE",
+        max_concurrency="1",
+        no_catchup=True,
+        namespace=api.config.namespace,
+        **run_fields(api, compile_to),
+    )
+    creating = api.recurring_runs.recurring_run_service_create_recurring_run
+    return parsed_schedule(api.write(f"create the schedule {name}", creating, recurring_run)).id
 
 
-def schedules(api: KubeflowApi, kubeflow: KubeflowConfig) -> list[Schedule]:
+def schedules(api: KubeflowApi) -> list[Schedule]:
     """Every schedule of the namespace, in the server's order.
 
     Raises:
         ClusterError: the server is away, or refuses.
     """
-    listed = api.listed(_PATH, "recurringRuns", namespace=kubeflow.namespace)
+    listing = api.recurring_runs.recurring_run_service_list_recurring_runs
+    listed = api.listed("list schedules", "recurringRuns", listing, namespace=api.config.namespace)
     return [parsed_schedule(found) for found in listed]
 
 
@@ -147,42 +140,45 @@ def parsed_schedule(found: object) -> Schedule:
     )
 
 
-def pause(api: KubeflowApi, kubeflow: KubeflowConfig, which: str) -> Schedule:
+def pause(api: KubeflowApi, which: str) -> Schedule:
     """Start no more runs until `resume`; one that runs goes on.
 
     Raises:
         ClusterError: no such schedule, the server is away or refuses.
     """
-    found = _found(api, kubeflow, which)
-    api.post(f"{_PATH}/{found.id}:disable")
+    found = _found(api, which)
+    disabling = api.recurring_runs.recurring_run_service_disable_recurring_run
+    api.write(f"pause the schedule {found.name}", disabling, found.id)
     return found
 
 
-def resume(api: KubeflowApi, kubeflow: KubeflowConfig, which: str) -> Schedule:
+def resume(api: KubeflowApi, which: str) -> Schedule:
     """Start runs again, from the next time on.
 
     Raises:
         ClusterError: no such schedule, the server is away or refuses.
     """
-    found = _found(api, kubeflow, which)
-    api.post(f"{_PATH}/{found.id}:enable")
+    found = _found(api, which)
+    enabling = api.recurring_runs.recurring_run_service_enable_recurring_run
+    api.write(f"resume the schedule {found.name}", enabling, found.id)
     return found
 
 
-def delete(api: KubeflowApi, kubeflow: KubeflowConfig, which: str) -> Schedule:
+def delete(api: KubeflowApi, which: str) -> Schedule:
     """Delete the schedule; runs that it started stay.
 
     Raises:
         ClusterError: no such schedule, the server is away or refuses.
     """
-    found = _found(api, kubeflow, which)
-    api.delete(f"{_PATH}/{found.id}")
+    found = _found(api, which)
+    deleting = api.recurring_runs.recurring_run_service_delete_recurring_run
+    api.write(f"delete the schedule {found.name}", deleting, found.id)
     return found
 
 
-def _found(api: KubeflowApi, kubeflow: KubeflowConfig, which: str) -> Schedule:
+def _found(api: KubeflowApi, which: str) -> Schedule:
     """The schedule with that id, or else that name."""
-    known = schedules(api, kubeflow)
+    known = schedules(api)
     found = [one for one in known if one.id == which] or [one for one in known if one.name == which]
     if not found:
         there = ", ".join(one.name for one in known) or "none"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from espalier.artifacts import ClusterError
-from espalier.orchestration.cron import checked_cron
+from espalier.cluster.cron import checked_cron
 
 
 @pytest.mark.parametrize(
