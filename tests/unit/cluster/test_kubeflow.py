@@ -155,12 +155,13 @@ def test_creating_is_never_repeated(kubeflow, kind):
     assert kubeflow.sent("POST").count("/runs") == 1
 
 
-def test_a_server_that_stays_away_is_named(kubeflow):
+def test_a_server_that_stays_away_is_named(kubeflow, pauses):
     kubeflow.faults += [("GET", "", 503)] * 9
     message = refused("schedule", "list")
     assert "in 4 attempts" in message
     assert "HTTP 503: a fault that the test asked for" in message
     assert len(kubeflow.requests) == 4
+    assert pauses == [0.01, 0.02, 0.04]
 
 
 def test_a_slow_creation_says_that_it_may_have_been_done(kubeflow):

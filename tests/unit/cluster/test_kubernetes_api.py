@@ -51,29 +51,6 @@ def server():
         yield server
 
 
-@pytest.fixture
-def pauses(monkeypatch):
-    """Seconds of each pause, which take no time."""
-    taken, now = [], [0.0]
-
-    def sleep(seconds):
-        taken.append(seconds)
-        now[0] += seconds
-
-    real_sleep = asyncio.sleep
-
-    async def async_sleep(seconds):
-        if seconds:
-            sleep(seconds)
-        await real_sleep(0)
-
-    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now[0])
-    monkeypatch.setattr("tenacity.time", clock)
-    monkeypatch.setattr("tenacity.nap.time", clock)
-    monkeypatch.setattr(asyncio, "sleep", async_sleep)
-    return taken
-
-
 def settings(server, token="a-token"):
     found = Configuration(host=server.address)
     found.api_key = {"authorization": f"Bearer {token}"}

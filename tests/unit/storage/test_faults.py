@@ -5,8 +5,11 @@ import os
 import threading
 
 import pytest
+import tenacity
+import urllib3
 
 from espalier.artifacts import ArtifactError, StorageAwayError, StorageError
+from espalier.storage import Patience
 from espalier.storage.requests import S3Requests
 from espalier.storage.upload import upload
 from tests.s3_stand_in import BUCKET, SECRET_KEY
@@ -47,6 +50,29 @@ def test_a_server_that_stays_away_is_named_with_what_was_asked_of_it(s3, tmp_pat
     assert f"write s3://{BUCKET}/{KEY}/rows" in str(caught.value)
     assert s3.endpoint in str(caught.value)
     assert "InternalError" in str(caught.value)
+
+
+def test_a_server_that_is_away_is_asked_for_two_minutes(s3, pauses):
+    place = s3_place(s3, patience=Patience())
+    s3.fail("GET", "", "error", times=99)
+    with pytest.raises(StorageAwayError, match="for 120 s"):
+        place.manifest()
+    assert pauses[:5] == [0.5, 1, 2, 4, 8]
+    assert set(pauses[5:]) == {8}
+    assert 112 < sum(pauses) <= 120
+
+
+def test_patience_begins_with_the_first_fault(s3, pauses):
+    requests = S3Requests(settings(s3, patience=Patience(first_pause_s=60.0, longest_pause_s=60.0)))
+    faults = [urllib3.exceptions.ProtocolError("broken"), None]
+
+    def slow_transfer():
+        tenacity.time.sleep(500)  # longer than the whole patience
+        if fault := faults.pop(0):
+            raise fault
+        return "whole"
+
+    assert requests.send("read a large object", slow_transfer) == "whole"
 
 
 def test_nobody_listening_is_a_server_that_is_away(s3, tmp_path):
