@@ -20,6 +20,7 @@ from minio.error import InvalidResponseError, MinioException, S3Error, ServerErr
 from urllib3.exceptions import HTTPError, SSLError
 
 from espalier.artifacts import StorageAwayError, StorageError
+from espalier.storage.minio_internals import response_status
 
 if TYPE_CHECKING:
     from espalier.storage.settings import S3Settings
@@ -164,8 +165,8 @@ def _is_transient(error: BaseException) -> bool:
         return error.code in _TRANSIENT or error.response.status in (408, 429, 500, 502, 503, 504)
     if isinstance(error, ServerError):
         return error.status_code >= 500
-    if isinstance(error, InvalidResponseError):  # its status has no public name
-        return error._code >= 500
+    if isinstance(error, InvalidResponseError):
+        return response_status(error) >= 500
     return isinstance(error, HTTPError | ParseError) and not isinstance(error, SSLError)
 
 

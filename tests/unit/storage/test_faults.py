@@ -10,6 +10,7 @@ import urllib3
 
 from espalier.artifacts import ArtifactError, StorageAwayError, StorageError
 from espalier.storage import Patience
+from espalier.storage.minio_internals import begin_upload
 from espalier.storage.requests import S3Requests
 from espalier.storage.upload import upload
 from tests.s3_stand_in import BUCKET, SECRET_KEY
@@ -218,8 +219,8 @@ def test_parts_of_another_content_are_not_taken_for_this_one(s3, tmp_path):
 def test_left_over_uploads_of_the_same_object_are_forgotten(s3, tmp_path):
     requests = S3Requests(settings(s3))
     for _ in range(3):
-        requests.client._create_multipart_upload(BUCKET, "w", {})
-    requests.client._create_multipart_upload(BUCKET, "w-other", {})
+        begin_upload(requests.client, BUCKET, "w")
+    begin_upload(requests.client, BUCKET, "w-other")
     (tmp_path / "w").write_bytes(os.urandom(LARGE))
     upload(requests, tmp_path / "w", BUCKET, "w")
     assert [key for key, _ in s3.buckets[BUCKET].uploads.values()] == ["w-other"]
