@@ -26,7 +26,7 @@ import tenacity
 
 from espalier.artifacts import ClusterError
 from espalier.cluster.kubernetes_requests import Request, create, owner_uid, read
-from espalier.manifests.objects import K8sObject
+from espalier.cluster.objects.names import K8sObject
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from espalier.manifests.objects import K8sObject
+from espalier.cluster.objects.names import K8sObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from espalier.manifests.volumes import S3_MOUNT
+from espalier.cluster.objects.volumes import S3_MOUNT
 from espalier.orchestration.chain import CHAIN
 
 _S3_SCHEME = "s3://"

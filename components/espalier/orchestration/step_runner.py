@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from espalier.artifacts import EspalierError, Manifest
+from espalier.cluster.ending import on_signals
+from espalier.cluster.objects.job import RAY_DRIVER_VARIABLE, launches_ray
+from espalier.cluster.objects.volumes import S3_MOUNT
+from espalier.cluster.ray_jobs import SentAway, run_on_ray
 from espalier.config import Profile, external_inputs
-from espalier.manifests.job import RAY_DRIVER_VARIABLE, launches_ray
-from espalier.manifests.volumes import S3_MOUNT
 from espalier.orchestration.chain import CHAIN, Link
-from espalier.orchestration.ending import on_signals
-from espalier.orchestration.ray_launcher import SentAway, run_on_ray
 from espalier.orchestration.step_command import container_command, local_path, step_command
 from espalier.storage import Place, joined, open_place
 

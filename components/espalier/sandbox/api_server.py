@@ -16,7 +16,7 @@ from espalier.cluster.kubernetes_api import (
     cluster_configuration,
 )
 from espalier.cluster.kubernetes_requests import Request
-from espalier.manifests.objects import K8sObject
+from espalier.cluster.objects.names import K8sObject
 from espalier.sandbox.errors import (
     SandboxError,
     SandboxQuota,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from espalier.cluster.kubernetes_requests import create, delete, object_path, read
-from espalier.manifests.objects import RUN_LABEL, K8sObject
+from espalier.cluster.objects.names import RUN_LABEL, K8sObject
 from espalier.sandbox import agent_sandbox
 from espalier.sandbox.api_server import ApiServer, NotFoundError
 from espalier.sandbox.client import Token, server_settings

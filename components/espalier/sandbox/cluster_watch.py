@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from espalier.cluster.kubernetes_requests import read
-from espalier.manifests.objects import K8sObject
+from espalier.cluster.objects.names import K8sObject
 from espalier.sandbox.api_server import ApiServer
 from espalier.sandbox.cluster_state import GONE, ClusterState
 from espalier.sandbox.errors import SandboxError, SandboxTimeout

@@ -15,7 +15,7 @@ from pathlib import Path
 from espalier.artifacts import ClusterError
 from espalier.cluster.kubernetes_api import KubernetesApi, Patience, cluster_configuration
 from espalier.cluster.kubernetes_requests import delete, object_path, read
-from espalier.manifests.objects import K8sObject
+from espalier.cluster.objects.names import K8sObject
 from espalier.sandbox.pod import TTL_LABEL
 
 SELECTOR = "app.kubernetes.io/name=espalier-sandbox"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from espalier.cluster.kubernetes_requests import create, delete, merge, object_path
-from espalier.manifests.objects import K8sObject, Owner
+from espalier.cluster.objects.names import K8sObject, Owner
 from espalier.sandbox.api_server import ApiServer, NotFoundError
 from espalier.sandbox.errors import SandboxError, SandboxQuota
 from espalier.sandbox.lease import DURATION_S, lease_owner, renewed

@@ -23,8 +23,8 @@ from espalier.cluster.kubernetes_requests import (
     object_path,
     read,
 )
-from espalier.manifests.objects import NAME_LABEL, K8sObject
-from espalier.manifests.serving import DEPLOYMENT, FIELD_MANAGER
+from espalier.cluster.objects.names import NAME_LABEL, K8sObject
+from espalier.cluster.objects.serving import DEPLOYMENT, FIELD_MANAGER
 from espalier.serving.pod_faults import pod_faults
 from espalier.serving.rollout_state import Memory, RolloutState
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from espalier.artifacts import EspalierError
-from espalier.manifests.serving import DIGEST_VARIABLE, MODEL_VARIABLE
+from espalier.cluster.objects.serving import DIGEST_VARIABLE, MODEL_VARIABLE
 from espalier.steps.determinism import prepare_environment
 from espalier.steps.profiles import named_profile
 

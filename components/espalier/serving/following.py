@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from espalier.manifests.serving import served_version
+from espalier.cluster.objects.serving import served_version
 from espalier.serving.champion import FAILED, REFUSED, SERVED, Champion, Registry
 from espalier.serving.decision import CheckHealth, Fail, Refuse, Roll, Step, Wait, decide
 from espalier.serving.deployment import ServingDeployment

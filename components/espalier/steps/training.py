@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from espalier.artifacts import Manifest, Tracker
+from espalier.cluster.objects.job import RAY_DRIVER_VARIABLE
 from espalier.config import Profile
-from espalier.manifests.job import RAY_DRIVER_VARIABLE
 from espalier.steps.determinism import prepared_environment
 from espalier.synthesis.posing import poser_of
 from espalier.training.companions import MakesCompanions

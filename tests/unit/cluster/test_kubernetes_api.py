@@ -7,6 +7,7 @@ import pytest
 from kubernetes.client import Configuration
 
 from espalier.artifacts import ClusterError
+from espalier.cluster import ray_jobs
 from espalier.cluster.kubernetes_api import (
     ApiError,
     AsyncKubernetesApi,
@@ -22,7 +23,6 @@ from espalier.cluster.kubernetes_requests import (
     object_path,
     read,
 )
-from espalier.orchestration import ray_jobs
 from espalier.sandbox import api_server
 from espalier.serving import deployment
 from tests.loopback import Handler, Server, serving

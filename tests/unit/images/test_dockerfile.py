@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from espalier.cluster.objects.pods import USER
 from espalier.config import RayConfig
-from espalier.manifests.pods import USER
 from espalier.steps import determinism
 
 ROOT = Path(__file__).parents[3]

@@ -6,11 +6,11 @@ import pytest
 import yaml
 
 from espalier.artifacts import ProfileError
+from espalier.cluster.objects.job import OWNER_VARIABLES, POLICY_STAGES, RUN_ID_VARIABLE, stage_job
 from espalier.config import STAGE_SECTIONS, KubernetesConfig
 from espalier.config.quantities import amount
-from espalier.manifests.job import OWNER_VARIABLES, POLICY_STAGES, RUN_ID_VARIABLE, stage_job
 from espalier.orchestration.pipelines import compile_pipeline
-from tests.unit.manifests.samples import CLUSTER, LAPTOP_SIZED, NODES
+from tests.unit.cluster.objects.samples import CLUSTER, LAPTOP_SIZED, NODES
 
 GPU_STAGES = sorted(POLICY_STAGES)
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 from kubernetes.client import Configuration
 
 from espalier.cluster.kubernetes_api import KubernetesApi
-from espalier.manifests.serving import DEPLOYMENT, FIELD_MANAGER
+from espalier.cluster.objects.serving import DEPLOYMENT, FIELD_MANAGER
 from espalier.serving.deployment import PATIENCE, ServingDeployment
 from tests.loopback import Handler, Server, serving
 from tests.unit.k8s.allowed_verbs import ALLOWED_VERBS, PIPELINE

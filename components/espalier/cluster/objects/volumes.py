@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from espalier.cluster.objects.names import K8sObject
 from espalier.config import KubernetesConfig, PodResources
-from espalier.manifests.objects import K8sObject
 
 S3_MOUNT = "/s3"
 """Where KFP's executor looks for the artifact s3://bucket/key: at /s3/bucket/key."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from espalier.manifests.objects import MODEL_VERSION_ANNOTATION, K8sObject
+from espalier.cluster.objects.names import MODEL_VERSION_ANNOTATION, K8sObject
 
 DEPLOYMENT = "espalier-serving"
 CONTAINER = "serving"

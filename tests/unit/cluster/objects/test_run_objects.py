@@ -4,11 +4,11 @@ import shlex
 import pytest
 
 from espalier.artifacts import ManifestError
+from espalier.cluster.objects.job import EPISODE_STAGES, POLICY_STAGES, stage_job
+from espalier.cluster.objects.names import run_object_name
+from espalier.cluster.objects.ray_job import training_ray_job
 from espalier.config import STAGE_SECTIONS, GpuConfig, KubernetesConfig
-from espalier.manifests.job import EPISODE_STAGES, POLICY_STAGES, stage_job
-from espalier.manifests.objects import run_object_name
-from espalier.manifests.ray_job import training_ray_job
-from tests.unit.manifests.samples import (
+from tests.unit.cluster.objects.samples import (
     CLUSTER,
     LAPTOP_SIZED,
     LAUNCHER,

@@ -1,7 +1,7 @@
 import pytest
 
-from tests.unit.manifests.golden import FOLDER, spelt
-from tests.unit.manifests.samples import every_manifest
+from tests.unit.cluster.objects.golden import FOLDER, spelt
+from tests.unit.cluster.objects.samples import every_manifest
 
 MANIFESTS = every_manifest()
 

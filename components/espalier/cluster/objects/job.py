@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from espalier.config import KubernetesConfig, PodResources
-from espalier.manifests.objects import (
+from espalier.cluster.objects.names import (
     QUEUE_LABEL,
     STAGE_LABEL,
     K8sObject,
@@ -13,13 +12,14 @@ from espalier.manifests.objects import (
     object_labels,
     run_object_name,
 )
-from espalier.manifests.pods import (
+from espalier.cluster.objects.pods import (
     LAUNCHER_ACCOUNT,
     STEP_ACCOUNT,
     TRAINER_ACCOUNT,
     RunContainer,
     run_pod,
 )
+from espalier.config import KubernetesConfig, PodResources
 
 CONTAINER = "step"
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from espalier.config import KubernetesConfig
-from espalier.manifests.job import RAY_STAGE, episode_reach
-from espalier.manifests.objects import (
+from espalier.cluster.objects.job import RAY_STAGE, episode_reach
+from espalier.cluster.objects.names import (
     NAME_LABEL,
     QUEUE_LABEL,
     STAGE_LABEL,
@@ -17,13 +16,14 @@ from espalier.manifests.objects import (
     object_labels,
     run_object_name,
 )
-from espalier.manifests.pods import (
+from espalier.cluster.objects.pods import (
     STEP_ACCOUNT,
     TRAINER_ACCOUNT,
     RunContainer,
     bare_pod,
     run_pod,
 )
+from espalier.config import KubernetesConfig
 
 NAME = "espalier-ray"
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from espalier.artifacts import ClusterError
-from espalier.manifests.job import OWNER_VARIABLES, RUN_ID_VARIABLE
-from espalier.orchestration import ray_jobs, ray_launcher
-from espalier.orchestration.ray_launcher import SentAway, run_on_ray
+from espalier.cluster import ray_jobs
+from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE
+from espalier.cluster.ray_jobs import SentAway, run_on_ray
 from tests.rayjob_stand_in import rayjob_stand_in, state
-from tests.unit.manifests.samples import NODES
+from tests.unit.cluster.objects.samples import NODES
 
 COMMAND = ("espalier", "step", "train")
 OWNER = ("batch/v1", "Job", "r17-train", "6c8f2b1e")
@@ -19,7 +19,7 @@ NAME = "r17-train-ray"
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_launcher, "_POLL_S", 0.02)
+    monkeypatch.setattr(ray_jobs, "_POLL_S", 0.02)
     monkeypatch.setattr(ray_jobs, "PATIENCE", replace(ray_jobs.PATIENCE, first_pause_s=0.01))
     with rayjob_stand_in(tmp_path) as stand_in:
         yield stand_in
@@ -171,7 +171,7 @@ def test_without_a_cluster_it_says_where_to_name_one(cluster, monkeypatch):
 
 
 def test_the_job_that_launches_tells_its_pod_what_it_needs():
-    from tests.unit.manifests.samples import LAPTOP_SIZED, job
+    from tests.unit.cluster.objects.samples import LAPTOP_SIZED, job
 
     variables = {RUN_ID_VARIABLE, *OWNER_VARIABLES}
     for settings, told in ((NODES, variables), (LAPTOP_SIZED, set())):

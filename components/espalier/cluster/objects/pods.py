@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from espalier.cluster.objects.names import K8sObject
+from espalier.cluster.objects.volumes import CACHE_MOUNT, SCRATCH_MOUNT, Volumes, run_volumes
 from espalier.config import KubernetesConfig, PodResources, Toleration
-from espalier.manifests.objects import K8sObject
-from espalier.manifests.volumes import CACHE_MOUNT, SCRATCH_MOUNT, Volumes, run_volumes
 
 USER = 65532
 """Numeric, so that the kubelet can see that it is not root; the images' own `USER`."""
