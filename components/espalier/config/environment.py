@@ -10,6 +10,7 @@ import difflib
 import importlib
 from functools import lru_cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
 
 from pydantic import ValidationError
@@ -27,6 +28,10 @@ class EnvironmentConfig(Section):
     """What every family's section has; a family adds its own keys in a class derived from this."""
 
     name: str
+
+    def external_files(self) -> dict[str, Path | None]:
+        """The user's own files by the profile key that names them; `ingest` depends on them."""
+        return {}
 
 
 class FamilyClass(Protocol):

@@ -63,7 +63,7 @@ def chosen_dialect(setting: DialectName | Literal["auto"], model: Path | None) -
 
 
 def _chat_template(directory: Path) -> str:
-    """The template of a model directory, empty where it has none; the stage that loads it says so."""
+    """The template of a model directory; empty where it has none, as loading it will say."""
     for name, read in (("chat_template.jinja", str), ("tokenizer_config.json", _named_template)):
         path = directory / name
         if path.is_file():

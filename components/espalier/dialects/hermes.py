@@ -33,6 +33,7 @@ from espalier.records.tool import ToolSpec
 
 CALL = ("<tool_call>", "</tool_call>")
 RESULT = ("<tool_response>", "</tool_response>")
+_WRITTEN = {"name", "arguments"}
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 
@@ -63,7 +64,7 @@ class Hermes:
         if isinstance(action, FinalAnswer):
             return with_thought(action.thought, action.text)
         blocks = [
-            f"{CALL[0]}\n{compact_json({'name': call.name, 'arguments': call.arguments})}\n{CALL[1]}"
+            "\n".join((CALL[0], compact_json(call.model_dump(include=_WRITTEN)), CALL[1]))
             for call in action.calls
         ]
         return with_thought(action.thought, "\n".join(blocks))

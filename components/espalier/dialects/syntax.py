@@ -47,7 +47,7 @@ class Syntax(Protocol):
         ...
 
     def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """Texts that end a message once they are written; empty where the end-of-turn token does."""
+        """Texts that end a message; empty where the end-of-turn token does."""
         ...
 
     def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:

@@ -85,8 +85,8 @@ class Tags:
         opening, closing = _result_tags(tools)
         return (
             f"First reason inside {THINK[0]} and {THINK[1]}. Then either call a tool by writing "
-            f"{' or '.join(ways)}, whose result comes back between {opening} and {closing}, or give "
-            f"the final answer as {ANSWER[0]} answer {ANSWER[1]}.\n"
+            f"{' or '.join(ways)}, whose result comes back between {opening} and {closing}, or "
+            f"give the final answer as {ANSWER[0]} answer {ANSWER[1]}.\n"
         )
 
 

@@ -201,10 +201,6 @@ class Family(ABC, Generic[C]):
         del tracker
         (draft.path / "attribution.txt").write_text(f"Tasks of {self.name}.\n", encoding="utf-8")
 
-    def external_files(self) -> Mapping[str, Path | None]:
-        """The user's own files by the profile key that names them; `ingest` depends on them."""
-        return {}
-
     def agent_texts(
         self,
         knowledge: Path,

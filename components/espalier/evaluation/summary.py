@@ -24,8 +24,8 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
     Returns:
         `em`, `f1`, `n`, `ci95` (of em), `f1_ci95`, `pass_at_1`, `pass_at_4`, `pass_hat_4` (null
         where fewer than k answers were sampled), `tool_calls` (mean), `by_<grouping>`
-        of each grouping, `finish_reasons`. The intervals are at `config.confidence`, 0.95 unless the profile says
-        otherwise.
+        of each grouping, `finish_reasons`. The intervals are at `config.confidence`, 0.95 unless
+        the profile says otherwise.
 
     Raises:
         ValueError: no rows.

@@ -97,8 +97,8 @@ def _payload(
     }
     if not files:
         raise ArtifactError(
-            f"{inputs['trained_policy']}: no files below {prefix}, so there is no policy to register. "
-            "Delete the directory and run the same command again."
+            f"{inputs['trained_policy']}: no files below {prefix}, so there is no policy to "
+            "register. Delete the directory and run the same command again."
         )
     return Payload(
         policy=inputs["trained_policy"] / POLICY_FOLDER,

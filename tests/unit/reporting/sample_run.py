@@ -144,8 +144,9 @@ def task(number: int, split: str, source: str = "webshaper") -> Task:
     return Task(
         task_id=f"{split}-{number}",
         prompt=(Message(role="user", content=text),),
+        environment="search_qa",
         verifier=Verifier(gold=(f"Gold {number}",)),
-        metadata=TaskMetadata(split=split, source=source, difficulty=1 + number % 2, extra={"kind": "chain", "hops": 1 + number % 2, "query": f"capital([{HOSTILE}])", evidence=("country:FR"}),
+        metadata=TaskMetadata(split=split, source=source, difficulty=1 + number % 2, extra={"kind": "chain", "hops": 1 + number % 2, "query": f"capital([{HOSTILE}])", "evidence": ["country:FR"]}),
     )  # fmt: skip
 
 

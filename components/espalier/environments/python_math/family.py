@@ -118,13 +118,6 @@ class PythonMath(Family[PythonMathConfig]):
         source = f"Word problems of {' and '.join(names)}." if names else "Made by espalier."
         (draft.path / "attribution.txt").write_text(f"{source}\n", encoding="utf-8")
 
-    def external_files(self) -> Mapping[str, Path | None]:
-        """The files of problems."""
-        return {
-            "environment.problems": self.settings.problems,
-            "environment.heldout_problems": self.settings.heldout_problems,
-        }
-
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
     ) -> dict[Split, Sequence[Question]]:
