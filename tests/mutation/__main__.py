@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.mutation.mutants import Mutant, changed_lines, find_mutants, mutate
-from tests.mutation.trials import COMPONENTS, ROOT, Copy, Outcome, nearest_first
+from tests.mutation.trials import COMPONENTS, ROOT, Copy, Outcome, test_files
 
 TESTS: dict[str, tuple[str, ...]] = {
     "algorithms": ("tests/unit/algorithms",),
@@ -72,7 +72,7 @@ class Bench:
         """What came of the mutant, now or in a run before."""
         if mutant.name not in self._ledger.done:
             package = package_of(mutant)
-            tests = nearest_first(TESTS[package], mutant)
+            tests = test_files(TESTS[package])
             limit_s = self._limit_s(package, tests)
             outcome = self._copy.try_mutant(mutant, tests, limit_s=limit_s)
             self._ledger.add(mutant, outcome)

@@ -1,26 +1,34 @@
-"""Runs the quick tests of a package against one mutant after another."""
+"""Runs the quick tests of a package against one mutant after another.
+
+Each run is a fork of one process that has loaded the large libraries and nothing of this one, which
+spares most of what a run takes.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import os
 import re
 import resource
+import select
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
+
+import pytest
 
 from tests.mutation.mutants import Mutant, mutate
 
 ROOT = Path(__file__).parents[2]
 COMPONENTS = ROOT / "components"
+PRELOADED = ("hypothesis", "httpx2", "mlflow", "numpy", "pandas", "pydantic", "torch", "tokenizers")
 QUICK = ("-m", "not slow", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", "--hypothesis-seed=0")
 MAX_ADDRESS_BYTES = 16 * 2**30
 MAX_FILE_BYTES = 2**30
@@ -43,55 +51,72 @@ class Copy:
     """A copy of the library in which files are mutated; the user's own files are never written."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._components = folder / "components"
-        self._own = folder / "own"
         ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
         shutil.copytree(COMPONENTS, self._components, ignore=ignored)
+        for name in PRELOADED:
+            importlib.import_module(name)
 
     def try_mutant(self, mutant: Mutant, tests: Sequence[Path], *, limit_s: float) -> Outcome:
-        """Run the tests with the mutant in place of its file, which is put back after."""
+        """Run the tests with the mutant in place of its file, which is put back after.
+
+        The test files that name the mutated module are run first, by themselves.
+        """
         path = self._components / mutant.path
         source = path.read_text(encoding="utf-8")
+        near = [test for test in tests if _names(test, mutant)]
+        rest = [test for test in tests if test not in near]
         self._write(path, mutate(source, mutant))
         try:
-            return self.run(tests, limit_s=limit_s)
+            first = self.run(near, limit_s=limit_s)
+            if first.verdict != "survived" or not rest:
+                return first
+            return self.run(rest, limit_s=limit_s)
         finally:
             self._write(path, source)
 
     def run(self, tests: Sequence[Path], *, limit_s: float) -> Outcome:
         """Run the quick ones of these tests until the first that fails."""
+        if not tests:
+            return Outcome("survived", 0.0)
         began_s = time.monotonic()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *QUICK, *map(str, tests)],
-            cwd=ROOT,
-            env=self._environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            preexec_fn=_limit_this_process,
-        )
-        try:
-            said, _ = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            return Outcome("timeout", time.monotonic() - began_s)
-        finally:
-            with contextlib.suppress(ProcessLookupError):  # what the tests left running as well
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        seconds = time.monotonic() - began_s
-        if process.returncode == 0:
+        said = self._folder / "said"
+        child = os.fork()
+        if child == 0:
+            self._become_pytest(tests, said)
+        status = _status_within(child, limit_s)
+        seconds = round(time.monotonic() - began_s, 1)
+        if status is None:
+            return Outcome("timeout", seconds)
+        if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return Outcome("survived", seconds)
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
-        return Outcome("killed", seconds, failed[1] if failed else said.strip()[-200:])
+        text = said.read_text(encoding="utf-8", errors="replace").strip()
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+        return Outcome("killed", seconds, failed[1] if failed else text[-200:])
 
-    def _environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "PYTHONPATH": str(self._components),
-            "HYPOTHESIS_STORAGE_DIRECTORY": str(self._own / "hypothesis"),
-        }
+    def _become_pytest(self, tests: Sequence[Path], said: Path) -> NoReturn:
+        code = 1
+        try:
+            os.setsid()
+            for limit, most in (
+                (resource.RLIMIT_AS, MAX_ADDRESS_BYTES),
+                (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
+                (resource.RLIMIT_CORE, 0),
+            ):
+                resource.setrlimit(limit, (most, most))
+            output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            for place, descriptor in ((0, nothing), (1, output), (2, output)):
+                os.dup2(descriptor, place)
+            os.environ["PYTHONPATH"] = str(self._components)  # for processes that tests start
+            os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(self._folder / "hypothesis")
+            sys.path.insert(0, str(self._components))
+            os.chdir(ROOT)
+            code = int(pytest.main([*QUICK, *map(str, tests)]))
+            sys.stdout.flush()
+        finally:
+            os._exit(code)
 
     @staticmethod
     def _write(path: Path, source: str) -> None:
@@ -100,25 +125,32 @@ class Copy:
         Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
 
-def nearest_first(paths: Sequence[str], mutant: Mutant) -> list[Path]:
-    """The test files under these paths; those that name the mutated module come first."""
-    folders = [ROOT / path for path in paths]
-    if absent := [str(folder) for folder in folders if not folder.exists()]:
+def test_files(paths: Sequence[str]) -> list[Path]:
+    """The test files at and under these paths of the repository."""
+    places = [ROOT / path for path in paths]
+    if absent := [str(place) for place in places if not place.exists()]:
         raise FileNotFoundError(f"no tests at {', '.join(absent)}: see tests/mutation/__main__.py")
-    files = [
+    return [
         file
-        for folder in folders
-        for file in (sorted(folder.rglob("test_*.py")) if folder.is_dir() else [folder])
+        for place in places
+        for file in (sorted(place.rglob("test_*.py")) if place.is_dir() else [place])
     ]
-    module = _folded(Path(mutant.path).stem)
-    return sorted(files, key=lambda file: module not in _folded(file.read_text(encoding="utf-8")))
 
 
-def _folded(text: str) -> str:
-    return text.replace("_", "").lower()
+def _names(test: Path, mutant: Mutant) -> bool:
+    """Whether a test file has the name of the mutated module or of its class in its text."""
+    module = Path(mutant.path).stem.replace("_", "")
+    return module in test.read_text(encoding="utf-8").replace("_", "").lower()
 
 
-def _limit_this_process() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_BYTES, MAX_ADDRESS_BYTES))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def _status_within(child: int, limit_s: float) -> int | None:
+    """The child's exit status; None where its time was over. Ends all that it left running."""
+    descriptor = os.pidfd_open(child)
+    try:
+        is_over = bool(select.select([descriptor], [], [], limit_s)[0])
+    finally:
+        os.close(descriptor)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) if is_over else None
