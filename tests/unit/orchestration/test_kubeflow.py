@@ -13,6 +13,8 @@ from espalier.orchestration.kubeflow_api import KubeflowApi
 from espalier.orchestration.schedules import parsed_schedule
 from tests.kubeflow_stand_in import TOKEN, kubeflow_stand_in
 
+pytestmark = pytest.mark.slow  # compiles the pipeline
+
 NIGHTLY = ("schedule", "create", "nightly", "--cron", "0 0 3 * * *", "--profile", "smoke")
 
 

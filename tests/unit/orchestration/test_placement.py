@@ -12,6 +12,8 @@ from espalier.manifests.job import OWNER_VARIABLES, POLICY_STAGES, RUN_ID_VARIAB
 from espalier.orchestration.pipelines import compile_pipeline
 from tests.unit.manifests.samples import CLUSTER, LAPTOP_SIZED, NODES
 
+pytestmark = pytest.mark.slow  # compiles the pipeline
+
 GPU_STAGES = sorted(POLICY_STAGES)
 
 

@@ -77,6 +77,7 @@ def test_some_rows_read_an_observation_while_others_sample(checked):
     checked.advance({0: 1, 1: 3, 2: 1, 3: 1, 4: 1})
 
 
+@pytest.mark.slow
 def test_a_row_that_waits_for_its_tool_keeps_its_context(checked):
     checked.advance({0: 6, 1: 4})
     for _ in range(PAGE):
@@ -106,6 +107,7 @@ def test_a_released_slot_begins_anew(checked):
     checked.advance({0: 7, 1: 1, 2: 5})
 
 
+@pytest.mark.slow
 def test_any_order_of_reading_sampling_forking_and_leaving_is_exact(checked):
     rng = random.Random(1)
     for _ in range(25):

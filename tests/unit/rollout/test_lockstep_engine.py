@@ -30,6 +30,7 @@ EPISODES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_logprobs_are_those_of_plain_transformers_over_turns_refills_and_shared_prompts(name):
     for context, mask, logprobs in run_sessions(engine_over(name, max_rows=5), *EPISODES):
@@ -47,6 +48,7 @@ def test_logprobs_are_those_of_the_temperature_that_sampled(temperature):
     torch.testing.assert_close(torch.tensor(logprobs), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_session_says_the_same_alone_and_among_others_in_any_order():
     together = run_sessions(engine_over(max_rows=4), *EPISODES)
     backwards = run_sessions(engine_over(max_rows=3), *reversed(EPISODES))[::-1]

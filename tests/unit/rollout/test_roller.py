@@ -90,6 +90,7 @@ def test_attempts_at_one_task_differ():
     assert len({t.token_ids for t in _roll(samples=4)[:4]}) > 1
 
 
+@pytest.mark.slow
 def test_greedy_rows_do_not_depend_on_who_plays_beside_them():
     together = Roller.local(
         tiny_policy(), search_environments(SEARCH, Profile()), Profile()
@@ -130,6 +131,7 @@ def test_a_roller_counts_its_tokens_and_its_time():
     assert roller.seconds > 0
 
 
+@pytest.mark.slow
 def test_lost_environments_are_counted_and_cost_no_other_episode():
     class LostOnLyon(SearchQA):
         def step(self, action):

@@ -84,6 +84,7 @@ def test_reading_on_lowers_the_loss_and_changes_the_weights(inputs, tmp_path):
     assert any(not before[name].equal(after[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_the_same_texts_and_seed_make_the_same_policy(inputs, tmp_path):
     given = inputs([a_text(number) for number in range(8)])
     contents = {
