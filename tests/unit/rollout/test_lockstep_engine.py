@@ -276,6 +276,17 @@ def test_a_cancelled_sample_leaves_the_other_sessions_and_its_slot_alone(turns_o
 
 def test_the_count_of_unique_tokens_does_not_remember_prompts_for_ever(monkeypatch):
     monkeypatch.setattr("espalier.rollout.engines.lockstep._MAX_KNOWN", 2)
-    engine = engine_over()
-    run_sessions(engine, *(turns([30 + number]) for number in range(8)))
-    assert len(engine._known) <= 2
+    engine = engine_over(stop_rule=NEVER)
+
+    async def counts(engine):
+        for prompt in ([30], [31], [30], [32], [30]):
+            session = await engine.open(prompt, Sampling(temperature=1.0, seed=0))
+            try:
+                await session.sample(max_tokens=1)
+            finally:
+                session.close()
+            seen.append(engine.counters.unique - engine.counters.sampled)
+
+    seen = []
+    run_sessions(engine, counts)
+    assert seen == [1, 2, 2, 3, 4]
