@@ -17,7 +17,13 @@ from tests.unit.training.episodes import (
     step_of,
 )
 
-NO_DRAWS = sorted(set(PRESETS) - {"clip_cov"})
+QUICK = {"default", "dpo", "gspo", "ppo"}
+"""Presets that differ most; all others take minutes together."""
+ALL = [
+    pytest.param(preset, marks=() if preset in QUICK else pytest.mark.slow)
+    for preset in sorted(PRESETS)
+]
+NO_DRAWS = [param for param in ALL if param.values != ("clip_cov",)]
 """Clip-Cov draws tokens by their place in the batch, so that places matter to it."""
 
 
@@ -26,7 +32,7 @@ def policy():
     return exact_policy()
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", ALL)
 def test_gradients_of_micro_batches_add_up_to_that_of_the_whole(policy, preset):
     groups, profile = mixed_groups(), profile_of({"preset": preset})
     whole = gradient_of(policy, groups, profile, layout(micro_batch_tokens=4096))
@@ -46,7 +52,7 @@ def test_order_of_groups_and_of_their_trajectories_does_not_matter(policy, prese
     gradient_of(policy, shuffled, profile).close_to(gradient_of(policy, groups, profile), 1e-6)
 
 
-@pytest.mark.parametrize("preset", ["default", "gspo", "ppo", "dpo"])
+@pytest.mark.parametrize("preset", sorted(QUICK))
 def test_padding_does_not_matter(policy, preset):
     groups, profile = mixed_groups(), profile_of({"preset": preset})
     tight = gradient_of(policy, groups, profile, layout(row_tokens=1))  # every sequence by itself
@@ -54,7 +60,7 @@ def test_padding_does_not_matter(policy, preset):
     wide.close_to(tight, 1e-6)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", ALL)
 def test_log_probs_of_observations_do_not_matter(policy, preset):
     groups, profile = mixed_groups(), profile_of({"preset": preset})
 
@@ -79,7 +85,7 @@ def test_one_inner_step_with_ratio_1_gives_the_gradient_of_reinforce(policy, pre
         torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", ALL)
 def test_gradient_is_exactly_zero_wherever_no_action_token_is_predicted(preset):
     policy = exact_policy()
     profile = profile_of({"preset": preset})

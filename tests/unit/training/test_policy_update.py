@@ -99,6 +99,7 @@ def _advantage_of_what_is_likely(policy, groups):
     return float((logprobs_BT * signs_B1).sum())
 
 
+@pytest.mark.slow
 def test_only_the_predictions_of_sampled_tokens_get_a_gradient(policy, groups):
     trajectory = groups[0][0]
     learning = _positions_that_learn(policy, trajectory)
@@ -248,6 +249,7 @@ def test_an_adaptive_penalty_rises_where_the_policy_strays(policy, groups):
     assert resumed.kl_coefficient == update.kl_coefficient
 
 
+@pytest.mark.slow
 def test_activation_checkpointing_changes_no_gradient(warm, policy, groups):
     plain = _learn(policy, groups)
     again = warm_policy(warm, steps=40)
@@ -256,6 +258,7 @@ def test_activation_checkpointing_changes_no_gradient(warm, policy, groups):
     assert checkpointed["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_bfloat16_stays_near_float32(policy, groups):
     profile = _profile()
     how = layout()
