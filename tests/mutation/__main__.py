@@ -28,7 +28,7 @@ from tests.mutation.trials import COMPONENTS, ROOT, Copy, Outcome, test_files
 
 TESTS: dict[str, tuple[str, ...]] = {
     "algorithms": ("tests/unit/algorithms",),
-    "environments": ("tests/unit/environments", "tests/unit/rollout"),
+    "environments": ("tests/unit/environments", "tests/unit/rollout/test_episode.py"),
     "training": ("tests/unit/training",),
     "storage": ("tests/unit/storage", "tests/unit/artifacts"),
     "registry": ("tests/unit/registry",),

@@ -84,4 +84,4 @@ def test_a_seed_draws_the_same_mutants_again():
 
 
 def test_every_package_of_the_sample_has_tests():
-    assert all((ROOT / path).is_dir() for paths in TESTS.values() for path in paths)
+    assert all((ROOT / path).exists() for paths in TESTS.values() for path in paths)

@@ -85,6 +85,7 @@ def test_a_row_that_waits_for_its_tool_keeps_its_context(checked):
     checked.advance({0: 1, 1: 1})
 
 
+@pytest.mark.slow
 def test_a_context_grows_over_the_border_of_a_page(checked):
     checked.advance({0: PAGE - 1, 1: PAGE})
     for _ in range(3):
@@ -92,6 +93,7 @@ def test_a_context_grows_over_the_border_of_a_page(checked):
     checked.advance({0: 2 * PAGE - 8, 1: 1})
 
 
+@pytest.mark.slow
 def test_a_forked_context_goes_its_own_way(checked):
     checked.advance({0: PAGE + 3})
     checked.fork(0, [2, 5])

@@ -112,6 +112,7 @@ def test_an_action_may_be_ended_by_a_text_that_several_tokens_spell():
     assert sum(mask) == 3
 
 
+@pytest.mark.slow
 def test_each_token_is_forwarded_once_and_a_shared_prompt_once_for_all():
     engine = engine_over(stop_rule=NEVER, max_rows=3)
     episodes = [turns(PROMPTS[2], seed=n, observations=OBSERVATIONS[:1]) for n in range(7)]
@@ -232,6 +233,7 @@ def test_weights_of_another_shape_are_refused(tmp_path):
         asyncio.run(engine.load_weights(tmp_path, version=1))
 
 
+@pytest.mark.slow
 def test_a_drawn_kind_has_the_logprob_of_the_mixture():
     kinds, after = (25, 26), 24
     choice = KindChoice(epsilon=0.5, after_id=after, kind_ids=kinds)

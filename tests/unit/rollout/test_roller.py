@@ -81,6 +81,7 @@ def test_same_seed_gives_the_same_trajectories():
     assert _roll() == _roll()
 
 
+@pytest.mark.slow
 def test_the_number_of_rows_changes_nothing():
     few = _roll(rollout={"max_rows": 2})
     assert [t.token_ids for t in few] == [t.token_ids for t in _roll()]
@@ -165,6 +166,7 @@ def test_a_policy_directory_is_played_and_then_another(tmp_path):
     assert first[0].behavior_logprobs != second[0].behavior_logprobs
 
 
+@pytest.mark.slow
 def test_a_policy_changed_in_memory_is_sampled_from_as_it_is():
     policy = tiny_policy()
     roller = Roller.local(policy, search_environments(SEARCH, Profile()), Profile())

@@ -14,6 +14,8 @@ from espalier.validation import stage as validate
 from ..completions.endpoint_double import Scripted, completion, running_double
 from .conftest import PROFILE
 
+pytestmark = pytest.mark.slow
+
 ASKED = PROFILE.agent_texts.model_copy(
     update={"memories": 60, "reasoning_tasks": 60, "decisions": 30, "negatives": 30}
 )
@@ -48,7 +50,6 @@ def test_texts_of_every_kind_are_written_and_counted(written):
     assert funnel["attempts"]["wrong"] >= 15
 
 
-@pytest.mark.slow
 def test_the_same_seed_writes_the_same_texts(written, knowledge_dir, tmp_path):
     again = stage.run(
         WITH_TEXTS, stage.Inputs(knowledge=knowledge_dir), tmp_path / "synthetic", NullTracker()
@@ -75,7 +76,6 @@ def test_every_text_is_traced_back_to_its_documents_and_task(written, knowledge_
             assert not text.task_id or text.task_id in tasks
 
 
-@pytest.mark.slow
 def test_validation_accepts_texts_that_say_no_hidden_name(accepted, knowledge_dir):
     hidden = HiddenNames.load(knowledge_dir)
     kept = read_agent_texts(accepted / "agent_texts.jsonl")
@@ -115,7 +115,6 @@ def test_a_teacher_that_answers_nothing_usable_stops_the_run_and_says_why(tmp_pa
     assert not (tmp_path / "synthetic").exists()
 
 
-@pytest.mark.slow
 def test_an_endpoint_writes_texts_as_the_embedded_teacher_does(tmp_path, knowledge_dir):
     answers = {
         "claims": lambda told: {"claims": [{"entity": told["title"], "text": told["lines"][0]}]},

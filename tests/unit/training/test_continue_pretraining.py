@@ -93,6 +93,7 @@ def test_the_same_texts_and_seed_make_the_same_policy(inputs, tmp_path):
     assert len(contents) == 1
 
 
+@pytest.mark.slow
 def test_a_text_longer_than_a_context_is_left_out_and_said_so(inputs, tmp_path):
     given = inputs([a_text(0), a_text(1, words=200)])
     tracker = Notes()
