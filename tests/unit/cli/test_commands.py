@@ -173,6 +173,7 @@ def test_a_missing_registry_is_said_and_not_made(espalier, tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_database_elsewhere_takes_the_place_of_that_beside_the_runs(
     espalier, tmp_path, monkeypatch
 ):
@@ -185,6 +186,7 @@ def test_a_database_elsewhere_takes_the_place_of_that_beside_the_runs(
     assert "no registry here" not in result.stderr
 
 
+@pytest.mark.slow
 def test_compile_writes_a_pipeline(espalier, tmp_path):
     out = tmp_path / "pipeline.yaml"
     result = espalier("compile", "--out", str(out), "--profile", "smoke")
@@ -197,6 +199,7 @@ def test_compile_refuses_a_file_that_is_not_yaml(espalier, tmp_path):
     assert (result.exit_code, "pipeline.yaml" in result.stderr) == (1, True)
 
 
+@pytest.mark.slow
 def test_compile_puts_every_step_into_the_image_that_was_named(tmp_path):
     out = tmp_path / "pipeline.yaml"
     arguments = ["compile", "--image", "registry.example/espalier:7", "--out", str(out)]

@@ -14,6 +14,8 @@ from espalier.records import ClusterError
 from tests.kubeflow_stand_in import TOKEN, kubeflow_stand_in
 from tests.loopback import Handler
 
+pytestmark = pytest.mark.slow  # compiles the pipeline
+
 NIGHTLY = ("schedule", "create", "nightly", "--cron", "0 0 3 * * *", "--profile", "smoke")
 
 

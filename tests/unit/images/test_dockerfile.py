@@ -10,7 +10,6 @@ import pytest
 from espalier import determinism
 from espalier.cluster.objects.pods import USER
 from espalier.config import RayConfig
-from espalier.steps import determinism
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "components" / "Dockerfile"

@@ -28,6 +28,7 @@ def test_a_stage_reads_only_what_was_published_before_it():
         published.add(link.folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", CHAIN, ids=lambda link: link.name)
 def test_the_pipeline_feeds_a_stage_what_the_chain_feeds_it(compiled, link):
     producers = {other.folder: other.name.replace("_", "-") for other in CHAIN}

@@ -13,6 +13,8 @@ from espalier.orchestration.pipelines import compile_pipeline
 from espalier.records import ProfileError
 from tests.unit.cluster.objects.samples import CLUSTER, LAPTOP_SIZED, NODES
 
+pytestmark = pytest.mark.slow  # compiles the pipeline
+
 GPU_STAGES = sorted(POLICY_STAGES)
 
 

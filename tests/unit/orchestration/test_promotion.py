@@ -15,6 +15,7 @@ def registry(bench):
     return Registry(bench.target.uri, bench.name, run=None)
 
 
+@pytest.mark.slow
 def test_a_version_is_judged_by_the_profile_that_it_carries(bench, registry):
     number = bench.register(0.6)  # on fewer questions than the default profile asks for
     promotion = registry.promote(None)

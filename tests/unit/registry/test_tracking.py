@@ -153,6 +153,7 @@ def tracker_handle(parent):
         return tracker.run
 
 
+@pytest.mark.slow
 def test_half_made_database_of_a_killed_process_is_not_taken_for_the_database(tmp_path):
     """MLflow cannot open a database again whose creation was killed between two tables."""
     draft = tmp_path / ".mlflow.db.draft"

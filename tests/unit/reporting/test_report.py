@@ -121,6 +121,7 @@ def test_tables_behind_the_figures_can_be_downloaded(html):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last_stage", list(STAGES))
 def test_a_run_that_stopped_shows_the_rest_as_not_run(tmp_path, last_stage):
     html = write_report(make_run(tmp_path / "run", last_stage=last_stage)).read_text("utf-8")

@@ -1,4 +1,4 @@
-"""The shape of the code: how named, what is never written."""
+"""The shape of the code: how modules are named, what is never written."""
 
 import ast
 import re

@@ -92,6 +92,7 @@ def test_reading_on_lowers_the_loss_and_changes_the_weights(inputs, tmp_path):
     assert any(not before[name].equal(after[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_the_same_texts_and_seed_make_the_same_policy(inputs, tmp_path):
     given = inputs([a_text(number) for number in range(8)])
     contents = {
@@ -100,6 +101,7 @@ def test_the_same_texts_and_seed_make_the_same_policy(inputs, tmp_path):
     assert len(contents) == 1
 
 
+@pytest.mark.slow
 def test_a_text_longer_than_a_context_is_left_out_and_said_so(inputs, tmp_path):
     given = inputs([a_text(0), a_text(1, words=200)])
     tracker = Notes()

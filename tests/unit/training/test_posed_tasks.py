@@ -106,6 +106,7 @@ def run(warm, directory, profile=None, tracker=None):
     return loop, model, poser
 
 
+@pytest.mark.slow
 def test_every_refresh_but_the_last_poses_tasks_after_failures_of_its_phase(warm, tmp_path):
     listener = Listener()
     loop, _, poser = run(warm, tmp_path, tracker=listener)
@@ -120,6 +121,7 @@ def test_every_refresh_but_the_last_poses_tasks_after_failures_of_its_phase(warm
     assert [order.seed for order in poser.orders] == ["posed:0:2", "posed:0:4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed_after", [1, 3])
 def test_a_resumed_run_with_self_play_equals_an_unbroken_one_bit_for_bit(
     warm, tmp_path, killed_after
@@ -134,6 +136,7 @@ def test_a_resumed_run_with_self_play_equals_an_unbroken_one_bit_for_bit(
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
+@pytest.mark.slow
 def test_the_critic_says_what_a_posed_task_is_worth(warm, tmp_path):
     profile = with_self_play(value="critic", value_band=(-9.0, 9.0))
     loop, *_ = run(warm, tmp_path, profile)

@@ -36,6 +36,8 @@ from tests.unit.training.specimens import (
     warm_roller,
 )
 
+pytestmark = pytest.mark.slow
+
 STEPS = PROFILE.training.steps
 
 
