@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from espalier.config import EvaluationConfig
@@ -45,24 +45,52 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
     }
 
 
-def gain(
-    after: Sequence[QuestionRow], before: Sequence[QuestionRow], config: EvaluationConfig, seed: int
-) -> dict[str, Any]:
-    """EM of `after` minus that of `before`, paired by question.
+def compare_answers(
+    after: Mapping[str, bool], before: Mapping[str, bool], config: EvaluationConfig, seed: int
+) -> Interval:
+    """EM of `after` minus that of `before`, paired by question, as every report of it shows it.
+
+    The stage that writes results.json and the promotion gate both ask here: the interval depends
+    on the order of the questions in the last digits, and is the same only where the order is.
+
+    Args:
+        after: task_id -> whether the answer is right, in the order of the suite.
+        before: the same questions, in any order.
+        config: resamples and confidence.
+        seed: of the draw.
+
+    Returns:
+        Mean and ends at six digits, as results.json keeps them.
 
     Raises:
-        ValueError: the two did not answer the same questions in the same order.
+        ValueError: the two did not answer the same questions.
     """
-    if [row.task_id for row in after] != [row.task_id for row in before]:
-        raise ValueError("a paired difference needs the same questions in the same order")
+    if after.keys() != before.keys():
+        raise ValueError("a paired difference needs the same questions")
     difference = paired_difference(
-        [row.em for row in after],
-        [row.em for row in before],
+        list(after.values()),
+        [before[task_id] for task_id in after],
         resamples=config.bootstrap_resamples,
         confidence=config.confidence,
         seed=seed,
     )
-    return {"em": _rounded(difference.mean), "ci95": _ends(difference)}
+    return Interval(*map(_rounded, difference))
+
+
+def gain(
+    after: Sequence[QuestionRow], before: Sequence[QuestionRow], config: EvaluationConfig, seed: int
+) -> dict[str, Any]:
+    """`compare_answers` of two policies' rows, as results.json holds it: `em` and `ci95`.
+
+    Raises:
+        ValueError: the two did not answer the same questions.
+    """
+    difference = compare_answers(_answers(after), _answers(before), config, seed)
+    return {"em": difference.mean, "ci95": [difference.low, difference.high]}
+
+
+def _answers(rows: Sequence[QuestionRow]) -> dict[str, bool]:
+    return {row.task_id: row.em for row in rows}
 
 
 def _exact_match(

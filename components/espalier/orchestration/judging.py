@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from espalier.artifacts import RegistryError, open_artifact
 from espalier.config import Profile
 from espalier.environments import opened_environments
-from espalier.evaluation import QuestionRow, Suite, make_suite, paired_difference, summarize
+from espalier.evaluation import QuestionRow, Suite, compare_answers, make_suite, summarize
 from espalier.evaluation.suite import VIEW
 from espalier.orchestration.finished_run import FinishedRun, open_finished_run
 from espalier.orchestration.results import aligned
@@ -20,7 +20,6 @@ from espalier.steps.determinism import prepare_torch
 from espalier.tasks import read_tasks
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
 
@@ -65,17 +64,12 @@ def judge_of(run: FinishedRun) -> JudgeChampion:
 
 
 def paired_interval(profile: Profile) -> Compare:
-    """The paired bootstrap of `profile`'s evaluation settings."""
-    config = profile.evaluation
+    """The comparison that the evaluation of `profile` reports, for the promotion gate."""
 
-    def compare(challenger: np.ndarray, baseline: np.ndarray) -> tuple[float, float, float]:
-        return paired_difference(
-            challenger,
-            baseline,
-            resamples=config.bootstrap_resamples,
-            confidence=config.confidence,
-            seed=profile.seed,
-        )
+    def compare(
+        challenger: Mapping[str, bool], baseline: Mapping[str, bool]
+    ) -> tuple[float, float, float]:
+        return compare_answers(challenger, baseline, profile.evaluation, profile.seed)
 
     return compare
 

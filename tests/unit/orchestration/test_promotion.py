@@ -3,9 +3,11 @@
 import pytest
 
 from espalier.artifacts import RegistryError
+from espalier.evaluation import gain
 from espalier.orchestration.promotion import Registry
 from espalier.registry.model import CHAMPION
-from tests.unit.registry.conftest import QUESTIONS, bench, parent, target
+from tests.unit.evaluation.specimens import a_row
+from tests.unit.registry.conftest import QUESTIONS, bench, exact, parent, target
 
 __all__ = ["bench", "parent", "target"]
 
@@ -38,3 +40,20 @@ def test_a_version_without_a_profile_needs_the_run(bench, registry):
     written.unlink()
     with pytest.raises(RegistryError, match="not on this machine"):
         registry.promote(None)
+
+
+def test_promotion_finds_the_interval_that_the_evaluation_reported(bench, registry):
+    """Questions are not asked in the order of their names: t10 comes before t2 in those only."""
+    bench.register(0.6, warm=0.5)
+    comparison = registry.promote(None).comparison
+    rows = {
+        policy: [
+            a_row(f"t{place}", em=bool(em)) for place, em in enumerate(exact(share, QUESTIONS))
+        ]
+        for policy, share in (("trained", 0.6), ("warm_start", 0.5))
+    }
+    reported = gain(rows["trained"], rows["warm_start"], bench.profile.evaluation, seed=0)
+    assert [comparison.gain, [comparison.low, comparison.high]] == [
+        reported["em"],
+        reported["ci95"],
+    ]
