@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from espalier.artifacts import ArtifactError
-from espalier.reporting import write_report
+from espalier.reporting import write_report, write_summary
 from espalier.reporting.distributions import length_bins
 from espalier.reporting.samples import spread
 from tests.unit.reporting.sample_run import (
@@ -131,9 +131,20 @@ def test_a_run_that_stopped_shows_the_rest_as_not_run(tmp_path, last_stage):
 
 
 def test_a_run_without_any_artifact_still_has_a_report(tmp_path):
+    write_json(tmp_path / "profile.json", {"name": "laptop"})
     html = write_report(tmp_path).read_text("utf-8")
 
     assert html.count('class="absent"') == len(STAGES)
+
+
+def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+
+    with pytest.raises(ArtifactError, match=r"not the folder of a run \(no profile\.json"):
+        write_summary(tmp_path, None)
+    with pytest.raises(ArtifactError, match="not the folder of a run"):
+        write_report(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_truncated_artifact_is_named_and_no_report_is_written(tmp_path):
