@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from espalier.tasks import group_label, group_of, report_groups
 
 POLICIES = ("untrained", "warm_start", "trained")
 
@@ -11,26 +13,25 @@ POLICIES = ("untrained", "warm_start", "trained")
 def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
     """One row a policy, and one for the gain of training; all rows have the same keys.
 
+    Of the groups of questions the first one is shown; the report has them all.
+
     Args:
         results: what results.json holds.
     """
     figures = results["eval"]
-    hops = sorted({hop for policy in POLICIES for hop in figures[policy]["by_hops"]}, key=int)
+    policies = [figures[policy] for policy in POLICIES]
     confidence = f"{results['bootstrap']['confidence']:.0%} interval"
     rows = []
-    for policy in POLICIES:
-        found = figures[policy]
+    for policy, found in zip(POLICIES, policies, strict=True):
         row = {
             "policy": policy.replace("_", " "),
             "EM %": _percent(found["em"]),
             confidence: _percents(found["ci95"]),
             "F1 %": _percent(found["f1"]),
-            "pass@1 %": _percent(found["pass_at_1"]),
-            "pass@4 %": _percent(found["pass_at_4"]),
-            "tool calls": f"{found['tool_calls']:.2f}",
         }
-        row |= {_hop_title(hop): _percent(found["by_hops"].get(hop, {}).get("em")) for hop in hops}
-        rows.append(row)
+        row |= {f"pass@{k} %": _percent(found.get(f"pass_at_{k}")) for k in _measured_k(policies)}
+        row |= {"tool calls": f"{found['tool_calls']:.2f}"}
+        rows.append(row | group_columns(found, policies))
     gain = figures["gain"]
     last = dict.fromkeys(rows[0], "")
     last["policy"] = f"trained - {gain['baseline'].replace('_', ' ')}"
@@ -39,8 +40,22 @@ def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
     return [*rows, last]
 
 
-def _hop_title(hop: str) -> str:
-    return f"{hop} hop %" if hop == "1" else f"{hop} hops %"
+def group_columns(
+    figures: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    """EM of one policy by the first group of questions that `policies` have: title -> percent."""
+    for name, values in report_groups(policies).items():
+        found = group_of(figures, name)
+        return {
+            f"{group_label(name, value)} %": _percent(found.get(value, {}).get("em"))
+            for value in values
+        }
+    return {}
+
+
+def _measured_k(policies: Sequence[Mapping[str, Any]]) -> list[int]:
+    found = {key for policy in policies for key, rate in policy.items() if rate is not None}
+    return sorted(int(key.rpartition("_")[2]) for key in found if key.startswith("pass_at_"))
 
 
 def _percent(rate: float | None) -> str:

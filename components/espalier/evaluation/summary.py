@@ -12,9 +12,8 @@ from espalier.evaluation.pass_at_k import pass_at_k
 from espalier.evaluation.pass_hat_k import pass_hat_k
 from espalier.evaluation.questions import QuestionRow
 
-PASS_AT = (1, 4)
-PASS_HAT = (4,)
-"""pass^1 is pass@1."""
+_USUAL_K = (1, 4)
+"""k of pass@k and pass^k, besides the number of samples taken; pass^1 is pass@1."""
 _DIGITS = 6
 
 
@@ -22,22 +21,24 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
     """One policy's figures: overall, by hops, by family, and why its episodes ended.
 
     Returns:
-        `em`, `f1`, `n`, `ci95` (of em), `f1_ci95`, `pass_at_1`, `pass_at_4`, `pass_hat_4` (null
-        where fewer than k answers were sampled), `tool_calls` (mean), `by_hops`, `by_family`,
-        `finish_reasons`. The intervals are at `config.confidence`, 0.95 unless the profile says
-        otherwise.
+        `em`, `f1`, `n`, `ci95` (of em), `f1_ci95`, `pass_at_K` and `pass_hat_K` for each K of 1, 4
+        and the number of samples that is not above that number, `tool_calls` (mean), `by_hops`,
+        `by_family`, `finish_reasons`. The intervals are at `config.confidence`, 0.95 unless the
+        profile says otherwise.
 
     Raises:
         ValueError: no rows.
     """
     overall = _exact_match(rows, config, seed)
     f1 = _interval([row.f1 for row in rows], config, seed)
+    samples = max(row.samples for row in rows)
+    ks = [k for k in sorted({*_USUAL_K, samples}) if 1 <= k <= samples]
     return {
         **overall,
         "f1": _rounded(f1.mean),
         "f1_ci95": _ends(f1),
-        **{f"pass_at_{k}": _mean_over_sampled(rows, pass_at_k, k) for k in PASS_AT},
-        **{f"pass_hat_{k}": _mean_over_sampled(rows, pass_hat_k, k) for k in PASS_HAT},
+        **{f"pass_at_{k}": _mean_over_sampled(rows, pass_at_k, k) for k in ks},
+        **{f"pass_hat_{k}": _mean_over_sampled(rows, pass_hat_k, k) for k in ks if k > 1},
         "tool_calls": _rounded(sum(row.tool_calls for row in rows) / len(rows)),
         "by_hops": _grouped(rows, lambda row: str(row.hops), config, seed),
         "by_family": _grouped(rows, lambda row: row.family, config, seed),
@@ -113,10 +114,8 @@ def _grouped(
 
 def _mean_over_sampled(
     rows: Sequence[QuestionRow], estimate: Callable[[int, int, int], float], k: int
-) -> float | None:
+) -> float:
     sampled = [row for row in rows if row.samples >= k]
-    if not sampled:
-        return None
     estimates = (estimate(row.samples, row.samples_right, k) for row in sampled)
     return _rounded(sum(estimates) / len(sampled))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +11,7 @@ from espalier.artifacts import RegistryError, open_artifact
 from espalier.config import Profile
 from espalier.environments import opened_environments
 from espalier.evaluation import QuestionRow, Suite, compare_answers, make_suite, summarize
+from espalier.evaluation.results_table import group_columns
 from espalier.evaluation.suite import VIEW
 from espalier.orchestration.finished_run import FinishedRun, open_finished_run
 from espalier.orchestration.results import aligned
@@ -100,6 +101,4 @@ def _table(policy_dir: Path, figures: dict[str, Any]) -> str:
         "F1 %": f"{100 * figures['f1']:.1f}",
         "tool calls": f"{figures['tool_calls']:.2f}",
     }
-    by_hops: Sequence[tuple[str, Any]] = sorted(figures["by_hops"].items())
-    row |= {f"{hops}-hop %": f"{100 * part['em']:.1f}" for hops, part in by_hops}
-    return aligned([row])
+    return aligned([row | group_columns(figures, [figures])])

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from espalier.reporting import phases
 from espalier.reporting.columns import measured
-from espalier.reporting.comparison import exact_match_table
+from espalier.reporting.comparison import first_group
 from espalier.reporting.formats import number
 from espalier.reporting.plots import (
     GRPO_CURVES,
@@ -35,6 +35,7 @@ class Chart:
     figures: tuple[Markup, ...]
     table: Table
     note: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +90,19 @@ def pass_rates(run: RunDirectory) -> PassRates | None:
 
 
 def exact_match_chart(results: Mapping[str, Any]) -> Chart | None:
-    """Held-out EM by hops, one bar per policy."""
-    table = exact_match_table(results, "by_hops")
-    if table.empty:
+    """Held-out EM by the first group of questions, one bar per policy."""
+    group = first_group(results)
+    if group is None:
         return None
     told = "; ".join(
-        f"{row['hops']} hops: "
+        f"{row['group']}: "
         + ", ".join(f"{policy.replace('_', ' ')} {number(row[policy])}" for policy in POLICIES)
-        for row in table.to_dict("records")
+        for row in group.scores.to_dict("records")
     )
-    figure = embed(plot_exact_match(table), "exact-match", f"Held-out exact match by hops. {told}")
-    return Chart((figure,), downloadable(table, "exact_match_by_hops.csv"))
+    title = f"exact match by {group.name}"
+    figure = embed(plot_exact_match(group.scores), "exact-match", f"Held-out {title}. {told}")
+    file_name = f"{title.replace(' ', '_')}.csv"
+    return Chart((figure,), downloadable(group.scores, file_name), title=title)
 
 
 def _history_chart(

@@ -153,10 +153,10 @@ def plot_histogram(bins: pd.DataFrame, shown: Histogram) -> Figure:
 
 
 def plot_exact_match(scores: pd.DataFrame) -> Figure:
-    """Held-out EM by hops, one bar per policy.
+    """Held-out EM by group of questions, one bar per policy.
 
     Args:
-        scores: columns `hops` (str) and one per policy of `POLICIES` (EM 0-1, null where absent).
+        scores: columns `group` (str) and one per policy of `POLICIES` (EM 0-1, null where absent).
     """
     shown = [p for p in POLICIES if p in scores and np.isfinite(numbers(scores, p)).any()]
     width = 0.8 / max(len(shown), 1)
@@ -177,9 +177,7 @@ def plot_exact_match(scores: pd.DataFrame) -> Figure:
                 f"{100 * em:.0f}" if np.isfinite(em) else "" for em in numbers(scores, policy)
             ]
             axes.bar_label(bars, labels, padding=1.5, fontsize=7, color=INK)
-        axes.set_xticks(
-            places, [f"{hops} hop{'' if hops == '1' else 's'}" for hops in scores["hops"]]
-        )
+        axes.set_xticks(places, [str(group) for group in scores["group"]])
         axes.set_ylim(0, 1)
         axes.set_ylabel("EM, 0-1 (labels in %)")
         axes.grid(visible=False, axis="x")

@@ -6,6 +6,7 @@ from espalier.tasks.agent_text import (
     read_agent_texts,
     write_agent_texts,
 )
+from espalier.tasks.report_groups import group_label, group_of, report_groups
 from espalier.tasks.task import Message, Task, TaskMetadata, Verifier
 from espalier.tasks.task_set import read_tasks, write_tasks
 
@@ -16,8 +17,11 @@ __all__ = [
     "TaskMetadata",
     "TextKind",
     "Verifier",
+    "group_label",
+    "group_of",
     "read_agent_texts",
     "read_tasks",
+    "report_groups",
     "write_agent_texts",
     "write_tasks",
 ]

@@ -1,4 +1,5 @@
 import re
+import shutil
 from html.parser import HTMLParser
 
 import pandas as pd
@@ -119,6 +120,40 @@ def test_tables_behind_the_figures_can_be_downloaded(html):
         "exact_match_by_hops.csv", "continue_pretraining_history.csv", "warm_start_history.csv",
         "train_history.csv", "pass_rates.csv", "data_lengths.csv",
     ]  # fmt: skip
+
+
+def with_results(run, results):
+    """The run with another results.json."""
+
+    def evaluate(path):
+        write_json(path / "results.json", results)
+        return {}
+
+    shutil.rmtree(run / "evaluation")
+    publish(run, "evaluation", "evaluate", evaluate)
+    return run
+
+
+def test_groups_are_named_as_the_results_name_them(tmp_path):
+    by_steps = {str(n): {"em": 0.1 * n, "n": 50, "ci95": [0.0, 0.9]} for n in (1, 2, 10)}
+    figures = {"em": 0.3, "f1": 0.3, "n": 150, "ci95": [0.2, 0.4], "by_steps": by_steps}
+    results = {"eval": dict.fromkeys(("untrained", "warm_start", "trained"), figures)}
+
+    html = write_report(with_results(make_run(tmp_path / "run"), results)).read_text("utf-8")
+
+    compared = html[html.index('id="comparison"') : html.index('id="curves"')]
+    rows = re.findall(r'<tr><th scope="row">(\d+ \w+)</th>', compared)
+    assert rows == ["1 step", "2 steps", "10 steps"]
+    assert "hop" not in compared
+
+
+def test_pass_at_k_is_shown_for_each_k_that_was_measured(tmp_path):
+    figures = {"em": 0.3, "f1": 0.3, "n": 9, "ci95": [0.2, 0.4], "pass_at_2": 0.4}
+    results = {"eval": {"trained": figures | {"pass_at_4": None, "pass_hat_2": 0.1}}}
+
+    html = write_report(with_results(make_run(tmp_path / "run"), results)).read_text("utf-8")
+
+    assert re.findall(r'<th scope="row">(pass.\d)</th>', html) == ["pass@2", "pass^2"]
 
 
 @pytest.mark.parametrize("last_stage", list(STAGES))
