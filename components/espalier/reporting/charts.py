@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from espalier.reporting import phases
 from espalier.reporting.columns import measured
@@ -19,6 +20,7 @@ from espalier.reporting.plots import (
     PRETRAINING_CURVES,
     WARM_START_CURVES,
     Curve,
+    Width,
     pass_rate_bins,
     plot_curve,
     plot_exact_match,
@@ -81,12 +83,12 @@ def pass_rates(run: RunDirectory) -> PassRates | None:
         f"pass rate {row['pass_rate']:.2f}: {row['kept']} kept, {row['left_out']} left out"
         for row in bins.to_dict("records")
     )
-    figure = embed(
-        plot_pass_rate_histogram(bins, band),
+    figures = _in_both_widths(
+        lambda width: plot_pass_rate_histogram(bins, band, width),
         "pass-rates",
         f"Histogram of pass rates, {kept} of {len(table)} tasks kept. {told}",
     )
-    return PassRates(Chart((figure,), downloadable(bins, "pass_rates.csv")), kept, len(table), band)
+    return PassRates(Chart(figures, downloadable(bins, "pass_rates.csv")), kept, len(table), band)
 
 
 def exact_match_chart(results: Mapping[str, Any]) -> Chart | None:
@@ -100,9 +102,21 @@ def exact_match_chart(results: Mapping[str, Any]) -> Chart | None:
         for row in group.scores.to_dict("records")
     )
     title = f"exact match by {group.name}"
-    figure = embed(plot_exact_match(group.scores), "exact-match", f"Held-out {title}. {told}")
+    figures = _in_both_widths(
+        lambda width: plot_exact_match(group.scores, width),
+        "exact-match",
+        f"Held-out {title}. {told}",
+    )
     file_name = f"{title.replace(' ', '_')}.csv"
-    return Chart((figure,), downloadable(group.scores, file_name), title=title)
+    return Chart(figures, downloadable(group.scores, file_name), title=title)
+
+
+def _in_both_widths(
+    plot: Callable[[Width], Figure], name: str, description: str
+) -> tuple[Markup, Markup]:
+    """The figure across the page, and its twin for a phone, of which the page displays one."""
+    wide = embed(plot(Width.WIDE), name, description)
+    return wide, embed(plot(Width.NARROW), f"{name}-narrow", description)
 
 
 def _history_chart(

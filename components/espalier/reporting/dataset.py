@@ -12,6 +12,7 @@ from espalier.reporting.run_directory import RunDirectory
 
 SPLITS = ("train", "dev", "heldout")
 _ACCEPTED = "accepted"
+_SIGNATURES = "signatures"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,16 @@ def synthesis_story(run: RunDirectory) -> SynthesisStory | None:
     return SynthesisStory(
         reached=_by_split_first(count_table("Questions and demonstrations", reached)),
         mix=tuple(
-            count_table(title, {split: mix.get(key, {}) for split, mix in mixes.items()})
-            for key, title in (("hops", "Hops"), ("families", "Family"))
+            count_table(
+                words(group).capitalize(),
+                {split: mix.get(group, {}) for split, mix in mixes.items()},
+            )
+            for group in dict.fromkeys(group for mix in mixes.values() for group in mix)
+            if group != _SIGNATURES
         ),
         funnel=_funnel_tables(headings),
         signatures=count_table(
-            "Signature", {split: mix.get("signatures", {}) for split, mix in mixes.items()}
+            "Signature", {split: mix.get(_SIGNATURES, {}) for split, mix in mixes.items()}
         ),
         hub_kinds=tuple(str(kind) for kind in facts.get("hub_kinds", ())),
         remarks=tuple(str(remark) for remark in remarks),

@@ -88,7 +88,7 @@ def test_equal_artifacts_give_equal_bytes(run, html):
 def test_every_picture_says_what_it_shows(html):
     pictures = re.findall(r"<svg[^>]*>", html)
 
-    assert len(pictures) == 21
+    assert len(pictures) == 22
     assert all('role="img"' in picture and "aria-label=" in picture for picture in pictures)
 
 
