@@ -157,6 +157,8 @@ class RegistryConfig(Section):
     """Where the model version goes, and what it must show before it becomes champion."""
 
     model_name: str = Field(default="espalier-search-agent", min_length=1)
+    """Where it is not set, a profile with knowledge of its own names the model after that: after
+    the folder, dump, database or problem file."""
     experiment: str = Field(default="espalier", min_length=1)
     min_gain: float = Field(default=0.0, ge=-1, le=1)
     """The lower end of the paired interval (challenger - champion, EM 0-1) must exceed this."""

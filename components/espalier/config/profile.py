@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self, cast
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from espalier.artifacts.digests import json_digest
 from espalier.artifacts.errors import ProfileError
@@ -26,7 +27,7 @@ from espalier.config.data import (
     SynthesisConfig,
     ValidationConfig,
 )
-from espalier.config.environment import EnvironmentConfig, SearchQAConfig
+from espalier.config.environment import EnvironmentConfig, PythonMathConfig, SearchQAConfig
 from espalier.config.faults import explained
 from espalier.config.inference import RolloutConfig
 from espalier.config.knowledge import KnowledgeConfig
@@ -100,9 +101,18 @@ class Profile(Section):
     self_play: SelfPlayConfig = NoSelfPlayConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    registry: RegistryConfig = RegistryConfig()
+    registry: RegistryConfig = Field(default=RegistryConfig(), validate_default=True)
     kubernetes: KubernetesConfig = KubernetesConfig()
     serving: ServingConfig = ServingConfig()
+
+    @field_validator("registry")
+    @classmethod
+    def _name_the_model(cls, registry: RegistryConfig, info: ValidationInfo) -> RegistryConfig:
+        """Agents of different knowledge share no model name unless the profile says so."""
+        if "model_name" in registry.model_fields_set or "knowledge" not in info.data:
+            return registry
+        name = _model_name(info.data["knowledge"], info.data.get("environment", SearchQAConfig()))
+        return registry.model_copy(update={"model_name": name})
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -187,6 +197,15 @@ class Profile(Section):
             if name == "self_play" and tables[name].get("proposer") == "teacher":
                 content["teacher"] = tables["teacher"]
         return json_digest({"seed": self.seed, "threads": self.threads, "sections": content})
+
+
+def _model_name(knowledge: KnowledgeConfig, environment: EnvironmentConfig) -> str:
+    """Name of the registered model, after what the agent is trained on."""
+    own = knowledge.path or knowledge.database
+    if isinstance(environment, PythonMathConfig):
+        own = environment.problems or environment.name
+    stem = Path(str(own)).absolute().name.partition(".")[0] if own else "search-agent"
+    return f"espalier-{'-'.join(re.findall('[a-z0-9]+', stem.lower())) or 'agent'}"
 
 
 def load_profile(path: Path, overrides: Sequence[str] = ()) -> Profile:

@@ -249,7 +249,9 @@ def test_every_section_has_another_value_in_this_test():
 def test_a_changed_section_changes_the_digests_of_the_stages_that_read_it(section):
     before, after = Profile(), Profile.model_validate({section: OTHER_VALUES[section]})
     changed = {s for s in STAGE_SECTIONS if before.stage_digest(s) != after.stage_digest(s)}
-    assert changed == {stage for stage, read in STAGE_SECTIONS.items() if section in read}
+    reading = {stage for stage, read in STAGE_SECTIONS.items() if section in read}
+    named_after_it = {"register"} if section == "environment" else set()
+    assert changed == reading | named_after_it
 
 
 @pytest.mark.parametrize(
@@ -309,3 +311,36 @@ def test_a_folder_of_the_users_counts_by_its_content(tmp_path):
 def test_a_folder_is_no_profile(tmp_path):
     with pytest.raises(ProfileError, match="cannot be read as a profile"):
         load_profile(tmp_path)
+
+
+FOLDER = {"source": "folder", "path": "our/Handbook 2", "questions": "asked.jsonl"}
+DATABASE = {
+    "source": "sql", "database": "postgresql://host/tickets", "documents_query": "SELECT 1",
+    "triples_query": "SELECT 2",
+}  # fmt: skip
+PROBLEMS = {"name": "python_math", "problems": "data/gsm8k.train.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("tables", "name"),
+    [
+        ({}, "espalier-search-agent"),
+        ({"name": "night", "knowledge": {"max_cities": 100}}, "espalier-search-agent"),
+        ({"knowledge": FOLDER}, "espalier-handbook-2"),
+        ({"knowledge": FOLDER, "registry": {"min_gain": 0.1}}, "espalier-handbook-2"),
+        ({"knowledge": FOLDER, "registry": {"model_name": "mine"}}, "mine"),
+        ({"knowledge": DATABASE}, "espalier-tickets"),
+        ({"environment": PROBLEMS}, "espalier-gsm8k"),
+        ({"environment": {"name": "python_math"}}, "espalier-python-math"),
+    ],
+)
+def test_a_model_is_named_after_what_it_knows(tables, name):
+    profile = Profile.model_validate(tables)
+    assert profile.registry.model_name == name
+    assert Profile.model_validate_json(profile.model_dump_json()) == profile
+
+
+def test_a_stored_profile_keeps_the_model_name_that_it_says():
+    stored = Profile.model_validate({"knowledge": FOLDER}).model_dump(mode="json")
+    stored["registry"]["model_name"] = "espalier-search-agent"
+    assert Profile.model_validate(stored).registry.model_name == "espalier-search-agent"
