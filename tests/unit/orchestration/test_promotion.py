@@ -4,7 +4,7 @@ import pytest
 
 from espalier.artifacts import RegistryError
 from espalier.evaluation import gain
-from espalier.orchestration.promotion import Registry
+from espalier.orchestration.promotion import Registry, chosen_model
 from espalier.registry.model import CHAMPION
 from tests.unit.evaluation.specimens import a_row
 from tests.unit.registry.conftest import QUESTIONS, bench, exact, parent, target
@@ -57,3 +57,26 @@ def test_promotion_finds_the_interval_that_the_evaluation_reported(bench, regist
         reported["em"],
         reported["ci95"],
     ]
+
+
+def test_versions_of_no_model_name_the_models_there_are(bench):
+    bench.register(0.6)
+    with pytest.raises(RegistryError, match=rf"nosuch: no such model at .*{bench.name}"):
+        Registry(bench.target.uri, "nosuch", run=None).versions()
+
+
+@pytest.mark.parametrize(
+    ("models", "chosen"),
+    [
+        ([], "espalier-search-agent"),
+        (["espalier-my-docs"], "espalier-my-docs"),
+        (["espalier-my-docs", "espalier-search-agent"], "espalier-search-agent"),
+    ],
+)
+def test_a_model_that_is_not_named_is_the_default_or_the_only_one(models, chosen):
+    assert chosen_model(models, "registry") == chosen
+
+
+def test_a_model_must_be_named_where_there_are_several():
+    with pytest.raises(RegistryError, match="name one of espalier-a, espalier-b"):
+        chosen_model(["espalier-a", "espalier-b"], "registry")
