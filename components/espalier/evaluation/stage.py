@@ -191,6 +191,7 @@ def _tell(
                 "messages": [message.model_dump() for message in trajectory.messages],
                 "reward": trajectory.total_reward,
                 "finish_reason": trajectory.finish_reason.value,
+                "tools": [call.name for call in trajectory.tool_calls],
             }
             for trajectory in kept
         ]

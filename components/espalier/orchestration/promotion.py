@@ -129,7 +129,9 @@ def chosen_model(names: Sequence[str], where: str) -> str:
     if default in names or not names:
         return default
     if len(names) > 1:
-        raise RegistryError(f"{where}: name one of {', '.join(names)}")
+        raise RegistryError(
+            f"{where}: several models are registered; name one of {', '.join(names)}"
+        )
     return names[0]
 
 

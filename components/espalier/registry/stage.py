@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import resource
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,8 +32,8 @@ from espalier.config import Profile
 from espalier.registry.loading import POLICY_FOLDER
 from espalier.registry.model import CHALLENGER, ModelVersion, RegisteredModel
 from espalier.registry.registration import Identity, Payload, find_or_register
-from espalier.registry.results import read_result
-from espalier.registry.tracker import MlflowTracker, RunHandle
+from espalier.registry.results import TRAINED, EvaluationResult, read_result
+from espalier.registry.tracker import DatasetUse, MlflowTracker, RunHandle, log_datasets
 from espalier.registry.tracking import tracker_from_environment
 
 STAGE = "register"
@@ -70,6 +71,7 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
     target = _mlflow_run(tracker)
     version = find_or_register(target, identity, payload)
     RegisteredModel(target.client, target.uri, identity.model_name).point(CHALLENGER, version)
+    log_datasets(target, _datasets(inputs, manifests, payload.result))
     tracker.note(f"registered {version.label} as @{CHALLENGER}")
     provenance = Provenance(
         producer=STAGE,
@@ -81,6 +83,23 @@ def run(profile: Profile, inputs: Inputs, output_dir: Path, tracker: Tracker) ->
         _write_json(draft.path / "registered.json", asdict(identity))
         _write_json(draft.path / "run.json", _measured(version, target, started))
     return draft.published
+
+
+def _datasets(
+    inputs: Inputs, manifests: Mapping[str, Manifest], result: EvaluationResult
+) -> list[DatasetUse]:
+    """What the policy was made from and judged on, as far as the artifacts say."""
+    accepted = manifests["accepted"]
+    questions = result.figure(TRAINED, "n")
+    asked = {"questions": questions} if isinstance(questions, int) else {}
+    source = str(inputs.accepted.resolve())
+    found = [
+        DatasetUse("accepted", accepted.content, source, accepted.rows, "training"),
+        DatasetUse("held-out suite", result.suite_digest, source, asked, "evaluation"),
+    ]
+    if knowledge := accepted.inputs.get("knowledge"):
+        found.append(DatasetUse("knowledge", knowledge, source, {}, "knowledge"))
+    return found
 
 
 def code_digest() -> str:
