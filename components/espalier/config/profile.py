@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -111,8 +110,11 @@ class Profile(Section):
         """Agents of different knowledge share no model name unless the profile says so."""
         if "model_name" in registry.model_fields_set or "knowledge" not in info.data:
             return registry
-        name = _model_name(info.data["knowledge"], info.data.get("environment", SearchQAConfig()))
-        return registry.model_copy(update={"model_name": name})
+        knowledge, environment = info.data["knowledge"], info.data.get("environment")
+        own = knowledge.path or knowledge.database
+        if isinstance(environment, PythonMathConfig):
+            own = environment.problems or environment.name
+        return registry.named_after(own) if own else registry
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -197,15 +199,6 @@ class Profile(Section):
             if name == "self_play" and tables[name].get("proposer") == "teacher":
                 content["teacher"] = tables["teacher"]
         return json_digest({"seed": self.seed, "threads": self.threads, "sections": content})
-
-
-def _model_name(knowledge: KnowledgeConfig, environment: EnvironmentConfig) -> str:
-    """Name of the registered model, after what the agent is trained on."""
-    own = knowledge.path or knowledge.database
-    if isinstance(environment, PythonMathConfig):
-        own = environment.problems or environment.name
-    stem = Path(str(own)).absolute().name.partition(".")[0] if own else "search-agent"
-    return f"espalier-{'-'.join(re.findall('[a-z0-9]+', stem.lower())) or 'agent'}"
 
 
 def load_profile(path: Path, overrides: Sequence[str] = ()) -> Profile:
