@@ -5,32 +5,6 @@ from espalier.chain import CHAIN, STAGES
 from espalier.config import Profile, load_profile
 from espalier.records import ProfileError
 
-OTHER_VALUES = {
-    "knowledge": {"max_cities": 77},
-    "splits": {"dev_share": 0.11},
-    "search": {"top_k": 2},
-    "synthesis": {"detour_share": 0.2},
-    "agent_texts": {"memories": 9},
-    "teacher": {"mistake_share": 0.1},
-    "validation": {"max_turns": 5},
-    "curation": {"min_words": 2},
-    "environment": {"name": "python_math"},
-    "policy": {"prestage": {"steps": 7}},
-    "episode": {"max_turns": 3},
-    "reward": {"format": 0.2},
-    "hardware": {"micro_batch_tokens": 4096},
-    "rollout": {"max_rows": 8},
-    "continued_pretraining": {"steps": 7},
-    "warm_start": {"optimizer": {"weight_decay": 0.5}},
-    "curriculum": {"explore_share": 0.5},
-    "self_play": {"name": "webrl"},
-    "training": {"steps": 7},
-    "evaluation": {"temperature": 0.5},
-    "registry": {"min_gain": 0.1},
-    "kubernetes": {"queue": "other"},
-    "serving": {"rows": 8},
-}
-
 PRETRAINED = {"prepare_policy", "continue_pretraining"}
 USES_DIALECT = {stage.name for stage in CHAIN} - {
     "ingest", "validate", "prepare_policy", "register",
@@ -250,19 +224,8 @@ def test_a_profile_cannot_be_changed_after_parsing():
         Profile().training.steps = 5
 
 
-def test_every_section_has_another_value_in_this_test():
-    plain = {"name", "seed", "threads"}
-    assert OTHER_VALUES.keys() == Profile.model_fields.keys() - plain
-
-
 def changed(before, after):
     return {stage.name for stage in CHAIN if stage.digest(before) != stage.digest(after)}
-
-
-@pytest.mark.parametrize("section", OTHER_VALUES)
-def test_a_changed_section_changes_the_digests_of_the_stages_that_read_it(section):
-    before, after = Profile(), Profile.model_validate({section: OTHER_VALUES[section]})
-    assert changed(before, after) == {stage.name for stage in CHAIN if section in stage.sections}
 
 
 @pytest.mark.parametrize(

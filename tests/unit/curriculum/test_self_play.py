@@ -25,7 +25,7 @@ def attempt(task_id, outcome):
         task_id=task_id,
         group_id=task_id,
         messages=(),
-        tool_calls=(),
+        tool_results=(),
         reward={"outcome": outcome},
         answer=None,
         finish_reason=FinishReason.ANSWERED,
@@ -214,7 +214,7 @@ def test_the_next_order_says_what_each_kind_of_task_has_earned():
     first = played.end_phase(1)
     played.end_phase(2)
     earned = played._poser.orders[1].earned
-    # every scripted task has a signature of its own
+    # every scripted task has a pattern of its own
     assert {kind.split("-")[1]: reward for kind, reward in earned.items()} == {
         "easy": 0.0,
         "half": 1.0,
