@@ -276,7 +276,7 @@ def test_an_adaptive_penalty_rises_where_the_policy_strays(policy, groups):
 def test_activation_checkpointing_changes_no_gradient(warm, policy, groups):
     plain = _learn(policy, groups)
     again = warm_policy(warm, steps=40)
-    checkpointed = _learn(again, groups, activation_checkpointing=True)
+    checkpointed = _learn(again, groups, hardware={"activation_checkpointing": True})
     assert again.model.is_activation_checkpointing
     assert checkpointed["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-5)
 
