@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from espalier.config.data import Section
 
@@ -45,7 +45,17 @@ class KubernetesSandboxConfig(_SandboxConfig):
     """Of the cluster; unset is the one that the stage itself runs in."""
 
 
+def _with_backend(content: object) -> object:
+    """A section that names no backend runs programs on this machine."""
+    if not isinstance(content, dict):
+        return content
+    return {"backend": "local", **cast("dict[str, Any]", content)}
+
+
 SandboxConfig = Annotated[
-    LocalSandboxConfig | PodmanSandboxConfig | KubernetesSandboxConfig,
-    Field(discriminator="backend"),
+    Annotated[
+        LocalSandboxConfig | PodmanSandboxConfig | KubernetesSandboxConfig,
+        Field(discriminator="backend"),
+    ],
+    BeforeValidator(_with_backend),
 ]
