@@ -45,12 +45,13 @@ def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def finest_grouping(figures: Mapping[str, Any]) -> tuple[str, list[str]]:
     """The last grouping of a family, which is its measure of difficulty, and all its groups."""
-    names = [key.removeprefix("by_") for key in figures["trained"] if key.startswith("by_")]
+    found = [key.removeprefix("by_") for key in figures["trained"] if key.startswith("by_")]
+    names = [name for name in found if name != "family"]  # what 0.1 called the kind, after the hops
     if not names:
         return "", []
     name = names[-1]
-    found = {group for judged in figures.values() for group in judged.get(f"by_{name}", {})}
-    return name, sorted(found, key=lambda group: (not group.isdigit(), group.zfill(9)))
+    groups = {group for judged in figures.values() for group in judged.get(f"by_{name}", {})}
+    return name, sorted(groups, key=lambda group: (not group.isdigit(), group.zfill(9)))
 
 
 def group_title(name: str, group: str) -> str:
