@@ -43,14 +43,20 @@ def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
 def group_columns(
     figures: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]
 ) -> dict[str, str]:
-    """EM of one policy by the first group of questions that `policies` have: title -> percent."""
-    for name, values in report_groups(policies).items():
-        found = group_of(figures, name)
-        return {
-            f"{group_label(name, value)} %": _percent(found.get(value, {}).get("em"))
-            for value in values
-        }
-    return {}
+    """EM of one policy by one group of questions that `policies` have: title -> percent.
+
+    The group is the first that is numbered, as hops and steps are, for that is the difficulty.
+    """
+    groups = report_groups(policies)
+    numbered = [name for name, values in groups.items() if all(v.isdecimal() for v in values)]
+    if not groups:
+        return {}
+    name = next(iter([*numbered, *groups]))
+    found = group_of(figures, name)
+    return {
+        f"{group_label(name, value)} %": _percent(found.get(value, {}).get("em"))
+        for value in groups[name]
+    }
 
 
 def _measured_k(policies: Sequence[Mapping[str, Any]]) -> list[int]:
