@@ -8,7 +8,7 @@ import pytest
 
 from espalier.dialects.assistant_mask import Segment, assistant_segments, token_mask
 from tests.unit.algorithms.golden import FOLDER, Topic
-from tests.unit.policy.byte_tokenizer import byte_tokenizer
+from tests.unit.dialects.byte_tokenizer import byte_tokenizer
 
 SITE_PACKAGES = "peers/trl/lib/python*/site-packages/trl/chat_templates"
 """An environment of TRL's own, beside the repository."""

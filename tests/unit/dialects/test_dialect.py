@@ -3,7 +3,7 @@ import pytest
 from espalier.dialects.dialect import Rendering
 from espalier.environments import SEARCH_GRAMMAR
 from espalier.records import Message, PolicyError
-from tests.unit.policy.byte_tokenizer import byte_tokenizer
+from tests.unit.dialects.byte_tokenizer import byte_tokenizer
 from tests.unit.tiny import tiny_tokenizer
 
 QUESTION = (Message(role="user", content="country of Lyon?"),)
