@@ -80,7 +80,8 @@ class Pythonic:
 
 
 def _call(node: ast.expr) -> ToolCall | Malformed:
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
+    name = _dotted_name(node.func) if isinstance(node, ast.Call) else ""
+    if not isinstance(node, ast.Call) or not name:
         return Malformed("an entry that is no call of a named function")
     if node.args:
         return Malformed("an argument without a name")
@@ -94,7 +95,16 @@ def _call(node: ast.expr) -> ToolCall | Malformed:
             arguments[keyword.arg] = cast("JsonValue", parsed_json(compact_json(literal)))
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
             return Malformed(f"{keyword.arg} is no literal: {type(error).__name__}")
-    return ToolCall(name=ast.unparse(node.func), arguments=arguments)
+    return ToolCall(name=name, arguments=arguments)
+
+
+def _dotted_name(node: ast.expr) -> str:
+    """`a.b.c` as it is written, empty for another expression; a loop, as it may be long."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
 def _written(call: ToolCall) -> str:
