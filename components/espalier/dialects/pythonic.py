@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -45,7 +46,9 @@ class Pythonic:
         if not (rest.startswith("[") and rest.endswith(")]")):
             return answer_or_fault(rest, thought, text)
         try:
-            expression = ast.parse(rest, mode="eval").body
+            with warnings.catch_warnings():  # "\\d" in a policy's text is no news for a terminal
+                warnings.simplefilter("ignore")
+                expression = ast.parse(rest, mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             return Malformed(f"calls that are not Python: {type(error).__name__}", text)
         if not isinstance(expression, ast.List):
