@@ -96,8 +96,6 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
             f"{directory}: not a policy directory (no config.json). Expected a Hugging Face model "
             "directory with config, safetensors and tokenizer."
         )
-    # a missing optional CUDA kernel is no news on a CPU
-    transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
         return AutoTokenizer.from_pretrained(directory, local_files_only=True)
