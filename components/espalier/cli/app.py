@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import sys
+from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
 import typer
@@ -52,6 +54,20 @@ def in_order(commands: typer.Typer) -> typer.Typer:
 def examples(*lines: str) -> str:
     """An epilog for `--help` that keeps its lines."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def resumable(how_to_go_on: str) -> AbstractContextManager[None]:
+    """Within the block, Ctrl-C and SIGTERM end the command in order, within five seconds.
+
+    Args:
+        how_to_go_on: said last, before the command as it was typed.
+    """
+    from espalier.steps.stopping import stopping_on_signals
+
+    command = shlex.join(["espalier", *sys.argv[1:]])
+    return stopping_on_signals(
+        lambda line: typer.echo(line, err=True), f"{how_to_go_on}: {command}"
+    )
 
 
 def print_json(value: object) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from espalier.cli.app import app, examples
+from espalier.cli.app import app, examples, resumable
 from espalier.cli.options import ProfileOption
 
 if TYPE_CHECKING:
@@ -67,9 +67,10 @@ def draw_questions(  # noqa: PLR0913 (its arguments are its options)
     asked = Asked(knowledge=knowledge, splits=splits, count=count, parts=parts)
     settings = named_profile(profile)
     workers = _on_ray() if ray else local_workers(processes)
-    manifest = draw_questions(
-        settings, asked, out, ConsoleTracker("draw questions"), workers=workers
-    )
+    with resumable("The same command goes on after the last row"):
+        manifest = draw_questions(
+            settings, asked, out, ConsoleTracker("draw questions"), workers=workers
+        )
     typer.echo(f"wrote {sum(manifest.rows.values())} questions to {out}  {manifest.content}")
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from espalier.artifacts import EspalierError, Tracker
 from espalier.config import Profile
-from espalier.registry.tracking import stage_tracking
+from espalier.registry.tracking import mark_killed, stage_tracking
 from espalier.steps.console import ConsoleTracker
 from espalier.steps.determinism import prepare_environment, prepare_torch
 from espalier.steps.profiles import parsed_profile, stage_settings
+from espalier.steps.stopping import before_forced_end, stopping_on_signals
 from espalier.steps.trackers import CompositeTracker
 from espalier.steps.usage import UsageMeter
 
@@ -42,14 +43,19 @@ def running(
     """
     prepare_environment()
     try:
-        profile = parsed_profile(profile_json)
-        prepare_torch(profile.threads)
-        meter = UsageMeter()
-        with stage_tracking(stage) as tracked:
-            tracked.params(stage_settings(profile, stage))
-            yield Step(profile, CompositeTracker(ConsoleTracker(stage), tracked))
+        with stopping_on_signals(lambda line: _say(stage, line), "The step can be run again."):
+            profile = parsed_profile(profile_json)
+            prepare_torch(profile.threads)
+            meter = UsageMeter()
+            with stage_tracking(stage) as tracked, before_forced_end(lambda: mark_killed(tracked)):
+                tracked.params(stage_settings(profile, stage))
+                yield Step(profile, CompositeTracker(ConsoleTracker(stage), tracked))
     except EspalierError as error:
         sys.exit(f"error: {stage}: {error}")
     usage = meter.read()
     log_metric("seconds", round(usage.seconds, 3))
     log_metric("peak_rss_mb", round(usage.peak_rss_mb, 1))
+
+
+def _say(stage: str, line: str) -> None:
+    sys.stderr.write(f"{stage}: {line}\n")
