@@ -15,6 +15,12 @@ from typer.core import TyperGroup
 from espalier import __version__
 from espalier.artifacts import EspalierError
 
+_MOVED = {
+    "check-queries": "espalier data check-queries",
+    "draw-questions": "espalier data draw-questions",
+}
+"""Former names of commands, which scripts may still have."""
+
 
 class _Commands(TyperGroup):
     def main(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (as typer declares it)
@@ -24,6 +30,12 @@ class _Commands(TyperGroup):
         except EspalierError as error:
             typer.echo(f"error: {error}", err=True)
             sys.exit(1)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 (as typer's)
+        """Find the command; one that has moved is refused with its new name."""
+        if args and args[0] in _MOVED:
+            ctx.fail(f"`espalier {args[0]}` is `{_MOVED[args[0]]}` now, with the same arguments.")
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(
@@ -37,9 +49,17 @@ app = typer.Typer(
 )
 
 
+data = typer.Typer(
+    name="data",
+    help="Questions on their own: check formalized ones, draw millions.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(data)
+
 _ORDER = (
     *("run", "evaluate", "report", "chat", "promote", "rollback", "load", "versions", "serve"),
-    *("check-queries", "draw-questions", "compile", "submit", "step", "doctor"),
+    *("compile", "submit", "step", "doctor"),
 )
 
 
