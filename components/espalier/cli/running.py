@@ -57,12 +57,8 @@ def run(
         from espalier.orchestration import runs
         from espalier.orchestration.results import results_text
 
-        if runner is Runner.KFP_LOCAL:
-            summary = runs.run_kfp_local(chosen, run_dir)
-        else:
-            summary = runs.run_in_process(
-                chosen, run_dir, say=lambda line: typer.echo(line, err=True)
-            )
+        run_chain = runs.run_kfp_local if runner is Runner.KFP_LOCAL else runs.run_in_process
+        summary = run_chain(chosen, run_dir, lambda line: typer.echo(line, err=True))
     if as_json:
         print_json(summary)
     else:

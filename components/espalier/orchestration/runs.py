@@ -16,6 +16,7 @@ from espalier.orchestration.run_state import RunState
 from espalier.orchestration.tracking import stage_listeners, tracked_run
 from espalier.registry.tracking import ParentRun
 from espalier.steps.determinism import prepare_torch
+from espalier.steps.given_model import check_given_model
 from espalier.steps.starting_policy import with_starting_policy
 
 Say = Callable[[str], None]
@@ -35,7 +36,7 @@ def run_in_process(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
     Args:
         profile: what to run.
         run_dir: where artifacts, summary and report go.
-        say: takes one line for each stage that is kept.
+        say: takes one line for each stage that is kept, and warnings.
 
     Returns:
         The summary, as in RUN/summary.json.
@@ -43,6 +44,7 @@ def run_in_process(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
     Raises:
         EspalierError: whatever the user has to mend; nothing is half-published.
     """
+    check_given_model(profile, say)
     with _opened(profile, run_dir) as run:
         prepare_torch(profile.threads)
         chain_run = ChainRun(
@@ -56,7 +58,7 @@ def run_in_process(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
         return _finished(run_dir, run.parent)
 
 
-def run_kfp_local(profile: Profile, run_dir: Path) -> dict[str, Any]:
+def run_kfp_local(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
     """Run the Kubeflow pipeline with kfp.local, one process a step, into the same folders.
 
     It starts over every time: artifacts of a former run are replaced when the new ones are whole.
@@ -66,6 +68,7 @@ def run_kfp_local(profile: Profile, run_dir: Path) -> dict[str, Any]:
     """
     from espalier.orchestration.kfp_local import run_pipeline
 
+    check_given_model(profile, say)
     with _opened(profile, run_dir) as run:
         run_pipeline(profile, run_dir)
         return _finished(run_dir, run.parent)
