@@ -39,7 +39,8 @@ def load_policy(directory: Path) -> Policy:
     """
     tokenizer = load_tokenizer(directory)
     try:
-        model, loading_info = AutoModelForCausalLM.from_pretrained(
+        # with loading info it returns a pair, which its annotation does not say
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             directory,
             local_files_only=True,
             dtype=torch.float32,
@@ -48,6 +49,7 @@ def load_policy(directory: Path) -> Policy:
         )
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise PolicyError(f"{directory}: cannot be loaded as a causal LM: {error}") from error
+    model, loading_info = loaded
     _require_whole_weights(directory, loading_info)
     return Policy(model.eval(), tokenizer)
 

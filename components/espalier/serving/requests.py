@@ -46,8 +46,8 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 }
 """Fields that are not supported, with the values at which they ask for nothing."""
 _NO_OTHER_LOGPROBS = (
-    "{asked} is not supported: this endpoint knows the log-probs of the sampled tokens alone; ask "
-    "with {instead}"
+    "{} is not supported: this endpoint knows the log-probs of the sampled tokens alone; "
+    "ask with {}"
 )
 _FAULTS = 3
 """Of one request that a message tells."""
@@ -152,7 +152,7 @@ class CompletionRequest(_Request):
     @classmethod
     def _only_sampled_tokens(cls, logprobs: int | None) -> int | None:
         if logprobs:
-            raise ValueError(_NO_OTHER_LOGPROBS.format(asked=logprobs, instead="logprobs = 0"))
+            raise ValueError(_NO_OTHER_LOGPROBS.format(logprobs, "logprobs = 0"))
         return logprobs
 
     @property
@@ -197,8 +197,7 @@ class ChatRequest(_Request):
     @classmethod
     def _only_sampled_tokens(cls, top_logprobs: int) -> int:
         if top_logprobs:
-            told = _NO_OTHER_LOGPROBS.format(asked=top_logprobs, instead="logprobs = true alone")
-            raise ValueError(told)
+            raise ValueError(_NO_OTHER_LOGPROBS.format(top_logprobs, "logprobs = true alone"))
         return top_logprobs
 
     @field_validator("messages")

@@ -31,7 +31,6 @@ from espalier.artifacts import Progress as WorkProgress
 LINE_INTERVAL_S = 5.0
 """A log gets at most one line of figures in this time, and always the last one of a bar."""
 _NAME_WIDTH = 17  # the longest stage name but continue_pretraining's
-_MAX_DIGITS = 4
 
 
 class Column(NamedTuple):
@@ -43,8 +42,7 @@ class Column(NamedTuple):
     width: int
 
 
-_STEP = Column("step", "step", 4)
-_LEFT = Column("left", "left", 5)
+_STEP, _LEFT = Column("step", "step", 4), Column("left", "left", 5)
 SUPERVISED_COLUMNS = (
     _STEP,
     Column("loss", "loss", 7),
@@ -247,7 +245,5 @@ def _figure(value: float) -> str:
 
 def _fitted(value: float, width: int) -> str:
     """The figure with as many digits as `width` has room for, and at least one."""
-    if (whole := _figure(value)) and len(whole) <= width:
-        return whole
-    fitting = (f"{value:.{digits}g}" for digits in range(_MAX_DIGITS, 0, -1))
-    return next((text for text in fitting if len(text) <= width), f"{value:.0e}")
+    texts = (_figure(value), *(f"{value:.{digits}g}" for digits in (3, 2, 1)))
+    return next((text for text in texts if len(text) <= width), f"{value:.0e}")
