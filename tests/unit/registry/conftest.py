@@ -21,7 +21,7 @@ from espalier.registry import (
     open_parent_run,
     tracking_target,
 )
-from espalier.stages.register import Inputs, run
+from espalier.stages.register import run
 
 QUESTIONS = 200
 
@@ -75,11 +75,7 @@ class Workbench:
         write_policy(folder / "trained_policy", f"weights {self.count}")
         write_accepted(folder / "accepted")
         write_evaluation(folder, {"trained": em, "warm_start": warm}, suite, n)
-        return Inputs(
-            accepted=folder / "accepted",
-            evaluation=folder / "evaluation",
-            trained_policy=folder / "trained_policy",
-        )
+        return {name: folder / name for name in ("accepted", "evaluation", "trained_policy")}
 
     def register(self, em: float, **kinds) -> str:
         inputs = self.inputs(em, **kinds)
