@@ -162,6 +162,11 @@ class Profile(Section):
         return self
 
     @model_validator(mode="after")
+    def _family_can_be_played(self) -> Self:
+        family_class(self.environment.name).check(self)
+        return self
+
+    @model_validator(mode="after")
     def _posed_tasks_can_be_proven_and_judged(self) -> Self:
         require_means(self.self_play, self.environment, self.training, self.teacher)
         return self

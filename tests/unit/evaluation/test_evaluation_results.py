@@ -40,7 +40,7 @@ def test_results_have_the_documented_shape(results):
     assert set(results["eval"]) == {"untrained", "warm_start", "trained", "gain"}
     assert {
         "em", "f1", "n", "ci95", "pass_at_1", "pass_at_4", "pass_hat_4", "tool_calls", "by_hops",
-        "by_family", "finish_reasons",
+        "by_kind", "finish_reasons",
     } <= set(results["eval"]["trained"])  # fmt: skip
     assert results["eval"]["gain"]["em"] == 0.5
     assert results["eval"]["gain"]["baseline"] == "warm_start"

@@ -15,7 +15,7 @@ def test_figures_are_means_over_questions():
     rows = [
         a_row("a", em=True, f1=1.0, tool_calls=1, hops=1),
         a_row("b", em=False, f1=0.5, tool_calls=2, hops=2, finish_reason="max_turns"),
-        a_row("c", em=False, f1=0.0, tool_calls=3, hops=2, family="union"),
+        a_row("c", em=False, f1=0.0, tool_calls=3, hops=2, kind="union"),
         a_row("d", em=True, f1=1.0, tool_calls=4, hops=2),
     ]
     found = summarize(rows, CONFIG, seed=0)
@@ -25,7 +25,7 @@ def test_figures_are_means_over_questions():
     assert found["by_hops"]["1"]["em"] == 1.0
     assert found["by_hops"]["2"]["em"] == pytest.approx(1 / 3, abs=1e-6)
     assert found["by_hops"]["2"]["n"] == 3
-    assert set(found["by_family"]) == {"chain", "union"}
+    assert set(found["by_kind"]) == {"chain", "union"}
     assert found["finish_reasons"] == {"answered": 3, "max_turns": 1}
 
 
