@@ -1,5 +1,6 @@
 from pathlib import Path
 
+from espalier.chain import STAGES
 from espalier.config import Profile
 from espalier.orchestration.tracking import run_description
 from espalier.steps.profiles import changed_settings, stage_settings
@@ -28,7 +29,7 @@ def test_a_stage_has_its_own_changes_and_a_digest_of_all_its_settings():
         "seed": 0,
         "environment.name": "search_qa",
         "evaluation.temperature": 0.5,
-        "config_digest": changed.stage_digest("evaluate"),
+        "config_digest": STAGES["evaluate"].digest(changed),
     }
 
 
