@@ -33,6 +33,13 @@ def test_a_stage_has_its_own_changes_and_a_digest_of_all_its_settings():
     }
 
 
+def test_a_run_without_knowledge_is_described_without_it():
+    profile = Profile.model_validate({"environment": {"name": "python_math"}})
+    assert run_description(profile, Path("runs/x")).startswith(
+        "Profile `unnamed`, seed 0: python_math, into `runs/x`."
+    )
+
+
 def test_a_finished_run_is_described_by_its_headline_figures():
     figures = {"em": 0.276, "n": 1000}
     summary = {
