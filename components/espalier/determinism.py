@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+RAY_DRIVER_VARIABLE = "ESPALIER_RAY_DRIVER"
+"""Set for Ray's own processes: training then starts its other processes on all nodes."""
+
 _ENVIRONMENT = {
     # MKL may sum in another order when a buffer is aligned differently; STRICT forbids it. AUTO
     # takes the widest vector code on processors of every make: without it, an AMD machine

@@ -8,6 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from espalier.cli import command_line
+from espalier.cli.registry import versions_table
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +174,7 @@ def test_a_missing_registry_is_said_and_not_made(espalier, tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_database_elsewhere_takes_the_place_of_that_beside_the_runs(
     espalier, tmp_path, monkeypatch
 ):
@@ -185,6 +187,7 @@ def test_a_database_elsewhere_takes_the_place_of_that_beside_the_runs(
     assert "no registry here" not in result.stderr
 
 
+@pytest.mark.slow
 def test_compile_writes_a_pipeline(espalier, tmp_path):
     out = tmp_path / "pipeline.yaml"
     result = espalier("compile", "--out", str(out), "--profile", "smoke")
@@ -197,6 +200,7 @@ def test_compile_refuses_a_file_that_is_not_yaml(espalier, tmp_path):
     assert (result.exit_code, "pipeline.yaml" in result.stderr) == (1, True)
 
 
+@pytest.mark.slow
 def test_compile_puts_every_step_into_the_image_that_was_named(tmp_path):
     out = tmp_path / "pipeline.yaml"
     arguments = ["compile", "--image", "registry.example/espalier:7", "--out", str(out)]
@@ -216,3 +220,18 @@ def test_doctor_speaks_json_and_fails_only_for_what_a_laptop_needs(espalier, tmp
     assert result.exit_code == int(is_broken)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert espalier("doctor", "--runs", str(tmp_path)).exit_code == 1
+
+
+def test_versions_are_a_table_with_their_aliases_in_one_column():
+    records = [
+        {"version": version, "aliases": aliases, "gate": gate, "created": "2026-01-02T03:04:05",
+         "policy_digest": "ab" * 32, "gate_reason": reason}
+        for version, aliases, gate, reason in [
+            ("10", ["challenger", "champion"], "passed", "EM 64.2%"), ("9", [], "pending", ""),
+        ]
+    ]  # fmt: skip
+    assert versions_table(records).splitlines() == [
+        "version  aliases               gate     registered           policy        reason",
+        "10       challenger, champion  passed   2026-01-02T03:04:05  abababababab  EM 64.2%",
+        "9                              pending  2026-01-02T03:04:05  abababababab",
+    ]

@@ -12,10 +12,9 @@ from espalier.environments.python_math.gsm8k import (
     read_word_problems,
 )
 from espalier.records import DataError
+from tests.golden_cases import golden_family
 
-SHARED = Path(__file__).resolve().parents[4] / "shared"
-SET = SHARED / "data" / "gsm8k"
-GOLDEN = SHARED / "golden" / "rewards.json"
+SET = Path(__file__).resolve().parents[4] / "shared" / "data" / "gsm8k"
 NEEDS_SET = pytest.mark.skipif(not SET.is_dir(), reason=f"{SET} is not here")
 
 
@@ -72,11 +71,10 @@ def test_the_notes_of_nearly_every_solution_end_in_its_answer():
     assert sum(bool(problem.expressions) for problem in problems) > 0.95 * len(problems)
 
 
-@pytest.mark.skipif(not GOLDEN.is_file(), reason=f"{GOLDEN} is not here")
 def test_extraction_is_upstreams_where_only_one_marker_stands():
-    cases = json.loads(GOLDEN.read_bytes())["cases"]
     ours = {"gsm8k/last", "gsm8k/beyond_300"}  # verl takes the last of several, near the end
-    checked = [c for c in cases if c["name"].startswith("gsm8k/") and c["name"] not in ours]
+    cases = golden_family("gsm8k", topic="rewards")
+    checked = [case for case in cases if case["name"] not in ours]
     assert len(checked) > 5
     for case in checked:
         expected = case["expected"]["strict"]["extracted"]

@@ -81,6 +81,7 @@ def test_same_seed_gives_the_same_trajectories():
     assert _roll() == _roll()
 
 
+@pytest.mark.slow
 def test_the_number_of_rows_changes_nothing():
     few = _roll(rollout={"max_rows": 2})
     assert [t.token_ids for t in few] == [t.token_ids for t in _roll()]
@@ -90,6 +91,7 @@ def test_attempts_at_one_task_differ():
     assert len({t.token_ids for t in _roll(samples=4)[:4]}) > 1
 
 
+@pytest.mark.slow
 def test_greedy_rows_do_not_depend_on_who_plays_beside_them():
     together = Roller.local(tiny_policy(), lookup_environments(SEARCH), Profile()).roll_out(
         TASKS, samples=1, temperature=0.0, seed=0
@@ -130,6 +132,7 @@ def test_a_roller_counts_its_tokens_and_its_time():
     assert roller.seconds > 0
 
 
+@pytest.mark.slow
 def test_lost_environments_are_counted_and_cost_no_other_episode():
     class LostOnLyon(ToolEnvironment):
         def step(self, action):
@@ -163,6 +166,7 @@ def test_a_policy_directory_is_played_and_then_another(tmp_path):
     assert first[0].behavior_logprobs != second[0].behavior_logprobs
 
 
+@pytest.mark.slow
 def test_a_policy_changed_in_memory_is_sampled_from_as_it_is():
     policy = tiny_policy()
     roller = Roller.local(policy, lookup_environments(SEARCH), Profile())
