@@ -21,7 +21,7 @@ from ray.util.placement_group import (
 )
 
 from espalier.config import KnowledgeConfig, Profile
-from espalier.knowledge import stage as ingest
+from espalier.stages import ingest
 from espalier.records import EngineError, NullTracker, open_artifact
 from espalier.records.publishing import work_dir
 from espalier.synthesis.bulk import Asked, draw_questions, local_workers

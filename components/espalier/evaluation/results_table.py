@@ -55,7 +55,7 @@ def finest_grouping(figures: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def group_title(name: str, group: str) -> str:
-    """ "2 hops %", "1 hop %" where groups are numbers, else the group itself."""
+    """Title of a column: "2 hops %", "1 hop %" where groups are numbers, else the group itself."""
     if not group.isdigit():
         return f"{group} %"
     return f"{group} {name.removesuffix('s') if group == '1' else name} %"
