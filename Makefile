@@ -8,7 +8,7 @@ DEMO_RUN ?= runs/demo
 # Where it is set, every process compiles anew what it imports, which takes as long as the import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-cluster loss-compare check format wheel pins clean
+.PHONY: help install demo test test-fast test-cluster loss-compare check format wheel pins clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -23,6 +23,9 @@ $(STAMP): pyproject.toml constraints.txt setup.py
 
 demo: install        ## the main job on the embedded default: knowledge in, registered model out
 	$(BIN)/espalier run --profile laptop --out $(DEMO_RUN)
+
+test-fast: install   ## unit tests by themselves, without those marked slow: under 90 s on two cores
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow' tests/unit
 
 test: install        ## unit and integration tests: no root, no cluster, no GPU
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \

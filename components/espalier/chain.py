@@ -1,4 +1,4 @@
-"""The stages of a run, said once: the in-process runner, Kubeflow's pipeline, Jobs and docs read it.
+"""The stages of a run, said once, for the in-process runner, Kubeflow, Jobs and the docs.
 
 Each stage is `espalier.stages.NAME`; it reads artifact folders and publishes one. A changed section
 of the profile runs again the stages that read it, and those whose inputs then came out differently.
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from espalier.config import Profile
-from espalier.environments import family_of
+from espalier.config import Profile, family_class
 from espalier.records import Manifest, Provenance, Tracker, open_artifact, tree_digest
 
 _HARDWARE = ("hardware",)
@@ -51,11 +50,6 @@ class Stage:
         """Digest of what the stage reads of `profile`: seed, threads and its sections."""
         return profile.digest(self.sections)
 
-    def settings(self, profile: Profile) -> dict[str, Any]:
-        """What the stage reads of `profile`, as parameters of its tracked run."""
-        sections = {"seed", "threads", *(name.partition(".")[0] for name in self.sections)}
-        return profile.model_dump(mode="json", include=sections)
-
     def external_inputs(self, profile: Profile) -> dict[str, str]:
         """Digests of the user's own files that the stage reads, by the key that names them.
 
@@ -65,7 +59,9 @@ class Stage:
         paths: dict[str, Path | None] = {}
         match self.name:
             case "ingest":
-                paths |= family_of(profile).external_files()
+                paths |= profile.environment.external_files()
+                if family_class(profile.environment.name).reads_knowledge:
+                    paths |= profile.knowledge.external_files()
             case "validate":
                 paths |= {
                     f"curation.benchmarks.{name}": path

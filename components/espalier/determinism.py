@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+RAY_DRIVER_VARIABLE = "ESPALIER_RAY_DRIVER"
+"""Set for Ray's own processes: training then starts its other processes on all nodes."""
+
 _ENVIRONMENT = {
     # MKL may sum in another order when a buffer is aligned differently; STRICT forbids it. AUTO
     # takes the widest vector code on processors of every make: without it, an AMD machine
@@ -14,6 +17,9 @@ _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     # transformers draws a bar for every file of a policy that is read or written.
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    # transformers warns that kernels for GPUs are missing, on machines that have no GPU. Weights
+    # that it would fill at random are refused by `load_policy`.
+    "TRANSFORMERS_VERBOSITY": "error",
     "GX_ANALYTICS_ENABLED": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }

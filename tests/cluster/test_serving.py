@@ -5,7 +5,7 @@ import time
 import pytest
 from kubernetes import client
 
-from espalier.manifests.serving import DEPLOYMENT
+from espalier.cluster.objects.serving import DEPLOYMENT
 from espalier.policy.loading import save_policy
 from espalier.records import publishing
 from espalier.registry import TrackingTarget

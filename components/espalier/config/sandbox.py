@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
 from pydantic import BeforeValidator, Field
 
@@ -45,11 +45,10 @@ class KubernetesSandboxConfig(_SandboxConfig):
     """Of the cluster; unset is the one that the stage itself runs in."""
 
 
-def _with_backend(content: object) -> object:
-    """A section that names no backend runs programs on this machine."""
+def _local_unless_named(content: object) -> object:
     if not isinstance(content, dict):
         return content
-    return {"backend": "local", **cast("dict[str, Any]", content)}
+    return {"backend": "local", **cast("dict[str, object]", content)}
 
 
 SandboxConfig = Annotated[
@@ -57,5 +56,5 @@ SandboxConfig = Annotated[
         LocalSandboxConfig | PodmanSandboxConfig | KubernetesSandboxConfig,
         Field(discriminator="backend"),
     ],
-    BeforeValidator(_with_backend),
+    BeforeValidator(_local_unless_named),
 ]

@@ -99,6 +99,14 @@ class Family(ABC, Generic[C]):
     writes_agent_texts: ClassVar[bool] = False
     """Whether it can make what `[agent_texts]` asks for."""
 
+    @classmethod
+    def check(cls, profile: Profile) -> None:
+        """Check that other sections of the profile fit the family, as the profile is read.
+
+        Raises:
+            ValueError: naming the key that does not.
+        """
+
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.settings = cast("C", profile.environment)
@@ -200,10 +208,6 @@ class Family(ABC, Generic[C]):
         """
         del tracker
         (draft.path / "attribution.txt").write_text(f"Tasks of {self.name}.\n", encoding="utf-8")
-
-    def external_files(self) -> Mapping[str, Path | None]:
-        """The user's own files by the profile key that names them; `ingest` depends on them."""
-        return {}
 
     def agent_texts(
         self,

@@ -63,15 +63,6 @@ def write_knowledge(profile: Profile, draft: Draft, tracker: Tracker) -> None:
     tracker.params({"knowledge.source": profile.knowledge.source, **draft.rows})
 
 
-def external_files(config: KnowledgeConfig) -> dict[str, Path | None]:
-    """The user's own files, by the key that names them."""
-    return {
-        "knowledge.path": config.path,
-        "knowledge.triples": config.triples,
-        "knowledge.questions": config.questions,
-    }
-
-
 def _load(config: KnowledgeConfig) -> Source:
     return load_geonames(config) if config.source == "geonames" else load_own(config)
 

@@ -13,9 +13,11 @@ from espalier.determinism import prepare_torch
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_directory import PROFILE_NAME, locked_run, write_atomically
 from espalier.orchestration.run_state import RunState
-from espalier.orchestration.tracking import stage_listeners, tracked_run
+from espalier.orchestration.tracking import run_description, stage_listeners, tracked_run
 from espalier.records import json_digest
 from espalier.registry.tracking import ParentRun
+from espalier.steps.given_model import check_given_model
+from espalier.steps.profiles import changed_settings
 from espalier.steps.starting_policy import with_starting_policy
 
 Say = Callable[[str], None]
@@ -35,7 +37,7 @@ def run_in_process(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
     Args:
         profile: what to run.
         run_dir: where artifacts, summary and report go.
-        say: takes one line for each stage that is kept.
+        say: takes one line for each stage that is kept, and warnings.
 
     Returns:
         The summary, as in RUN/summary.json.
@@ -43,6 +45,7 @@ def run_in_process(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
     Raises:
         EspalierError: whatever the user has to mend; nothing is half-published.
     """
+    check_given_model(profile, say)
     with _opened(profile, run_dir) as run:
         prepare_torch(profile.threads)
         chain_run = ChainRun(
@@ -53,10 +56,10 @@ def run_in_process(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
             say=say,
         )
         chain_run.execute()
-        return _finished(run_dir, run.parent)
+        return _finished(profile, run_dir, run.parent)
 
 
-def run_kfp_local(profile: Profile, run_dir: Path) -> dict[str, Any]:
+def run_kfp_local(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
     """Run the Kubeflow pipeline with kfp.local, one process a step, into the same folders.
 
     It starts over every time: artifacts of a former run are replaced when the new ones are whole.
@@ -66,9 +69,10 @@ def run_kfp_local(profile: Profile, run_dir: Path) -> dict[str, Any]:
     """
     from espalier.orchestration.kfp_local import run_pipeline
 
+    check_given_model(profile, say)
     with _opened(profile, run_dir) as run:
         run_pipeline(profile, run_dir)
-        return _finished(run_dir, run.parent)
+        return _finished(profile, run_dir, run.parent)
 
 
 @contextmanager
@@ -79,16 +83,18 @@ def _opened(profile: Profile, run_dir: Path) -> Iterator[OpenRun]:
         state.follow_profile(json_digest(profile_text))
         write_atomically(run_dir / PROFILE_NAME, profile_text + "\n")
         with tracked_run(profile, run_dir, state) as parent:
-            parent.tracker.params(profile.model_dump(mode="json"))
+            parent.tracker.params(changed_settings(profile))
+            parent.tracker.artifact(run_dir / PROFILE_NAME)
             yield OpenRun(state, parent)
 
 
-def _finished(run_dir: Path, parent: ParentRun) -> dict[str, Any]:
+def _finished(profile: Profile, run_dir: Path, parent: ParentRun) -> dict[str, Any]:
     from espalier.reporting import write_report, write_summary
 
     summary = write_summary(run_dir, None)
     report = write_report(run_dir)
     parent.tracker.metrics(dict(_headline_figures(summary)))
+    parent.tracker.describe(run_description(profile, run_dir, summary))
     parent.tracker.artifact(run_dir / "summary.json")
     parent.tracker.artifact(report)
     return summary

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from espalier.chain import STAGES, Stage
+from espalier.cluster.ending import on_signals
+from espalier.cluster.objects.job import launches_ray
+from espalier.cluster.objects.volumes import S3_MOUNT
+from espalier.cluster.ray_jobs import SentAway, run_on_ray
 from espalier.config import Profile
-from espalier.manifests.job import launches_ray
-from espalier.manifests.volumes import S3_MOUNT
-from espalier.orchestration.ending import on_signals
-from espalier.orchestration.ray_launcher import SentAway, run_on_ray
+from espalier.determinism import RAY_DRIVER_VARIABLE
 from espalier.orchestration.step_command import container_command, local_path, step_command
 from espalier.records import EspalierError, Manifest
 from espalier.storage import Place, joined, open_place
-from espalier.training.places import RAY_DRIVER_VARIABLE
 
 _NOTES = "executor_output.json"
 """What KFP's executor writes down about a step: its figures, and the URIs of its outputs."""

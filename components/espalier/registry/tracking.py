@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from espalier.records import NullTracker, RegistryError, Tracker
 from espalier.registry.connection import TrackingTarget, connect, experiment_id, reaching, shown
+from espalier.registry.source import source_tags
 from espalier.registry.tracker import (
     PARENT_TAG,
     STAGE_TAG,
@@ -25,6 +27,8 @@ PARENT_VARIABLE = "ESPALIER_PARENT_RUN"
 _URI_VARIABLE = "MLFLOW_TRACKING_URI"
 _RUN_VARIABLE = "MLFLOW_RUN_ID"
 _EXPERIMENT_VARIABLE = "MLFLOW_EXPERIMENT_NAME"
+
+_log = logging.getLogger(__name__)
 
 
 class ParentRun:
@@ -52,8 +56,29 @@ class ParentRun:
             yield tracker
 
     def finish(self, status: str = "FINISHED") -> None:
-        """Send what is pending and end the parent run (FINISHED, FAILED or KILLED)."""
+        """Send what is pending and end the parent run (FINISHED, FAILED or KILLED).
+
+        A run that did not finish ends those nested in it as well: the process of a stage may have
+        been lost before it could.
+        """
+        if status != "FINISHED":
+            self._end_nested(status)
         self.tracker.finish(status)
+
+    def mark_killed(self) -> None:
+        """End this run and those nested in it as KILLED, from any thread; sends no figures."""
+        self._end_nested("KILLED")
+        mark_killed(self.tracker)
+
+    def _end_nested(self, status: str) -> None:
+        handle = self._handle
+        query = f"tags.`{PARENT_TAG}` = '{handle.run_id}' and attributes.status = 'RUNNING'"
+        try:
+            with reaching(handle.uri, "end the runs of the stages"):
+                for run in handle.client.search_runs([handle.experiment_id], query):
+                    handle.client.set_terminated(run.info.run_id, status)
+        except RegistryError as error:
+            _log.warning("%s", error)
 
 
 def open_parent_run(
@@ -123,6 +148,18 @@ def stage_tracking(stage: str) -> Iterator[Tracker]:
         yield tracker
 
 
+def mark_killed(tracker: Tracker) -> None:
+    """End the tracker's run as KILLED, from any thread; sends no figures."""
+    if not isinstance(tracker, MlflowTracker):
+        return
+    run = tracker.run
+    try:
+        with reaching(run.uri, "end the run"):
+            run.client.set_terminated(run.run_id, "KILLED")
+    except RegistryError as error:
+        _log.warning("%s", error)
+
+
 @contextmanager
 def _ending(tracker: MlflowTracker) -> Iterator[None]:
     status = "FAILED"
@@ -143,11 +180,11 @@ def _opened(
     if run is None:
         experiment = experiment_id(client, target)
         with reaching(target.uri, f"open a run for {name}"):
-            run = client.create_run(experiment, tags=tags, run_name=name)
+            run = client.create_run(experiment, tags={**source_tags(), **tags}, run_name=name)
     else:
         with reaching(target.uri, f"open the run {run.info.run_id} again"):
             client.update_run(run.info.run_id, "RUNNING")
-            for key, value in tags.items():
+            for key, value in {**source_tags(), **tags}.items():
                 client.set_tag(run.info.run_id, key, value)
     return _handle(client, target.uri, run)
 
@@ -164,7 +201,7 @@ def _stage_handle(parent: RunHandle, stage: str) -> RunHandle:
             run = current[0]
             parent.client.update_run(run.info.run_id, "RUNNING")
         else:
-            tags = {STAGE_TAG: stage, PARENT_TAG: parent.run_id}
+            tags = {**source_tags(), STAGE_TAG: stage, PARENT_TAG: parent.run_id}
             run = parent.client.create_run(parent.experiment_id, tags=tags, run_name=stage)
     return _handle(parent.client, parent.uri, run)
 

@@ -40,7 +40,7 @@ class DriftCount:
         if drifted and self._config.token_drift == "fail":
             raise PolicyError(
                 f"task {played.trajectory.task_id}: {drifted} of {len(played.pieces)} turns have "
-                "other tokens than the chat template gives for the whole conversation. The template "
-                "renders a message differently once others follow it: mend it, or set "
+                "other tokens than the chat template gives for the whole conversation. The "
+                "template renders a message differently once others follow it: mend it, or set "
                 'rollout.token_drift = "count" to train on the tokens as they were sampled'
             )

@@ -13,8 +13,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from espalier.cluster.objects.serving import DIGEST_VARIABLE, MODEL_VARIABLE
 from espalier.determinism import prepare_environment
-from espalier.manifests.serving import DIGEST_VARIABLE, MODEL_VARIABLE
 from espalier.records import EspalierError
 from espalier.steps.profiles import named_profile
 

@@ -1,8 +1,8 @@
 """What the pod of a step gets on the cluster, as settings of the compiled pipeline.
 
-`manifests/job.py` says the same for a step that runs as a Job. Kubeflow knows no account, runtime
-or priority class and no disk limit for a single step: a run has one account (`espalier submit
---service-account`), the others are not set.
+`cluster/objects/job.py` says the same for a step that runs as a Job. Kubeflow knows no account,
+runtime or priority class and no disk limit for a single step: a run has one account (`espalier
+submit --service-account`), the others are not set.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from typing import cast
 from kfp import dsl, kubernetes
 
 from espalier.chain import Stage
-from espalier.config import KubernetesConfig, Toleration
-from espalier.config.quantities import amount
-from espalier.manifests.job import (
+from espalier.cluster.objects.job import (
     OWNER_VARIABLES,
     RAY_STAGE,
     RUN_ID_VARIABLE,
@@ -27,9 +25,11 @@ from espalier.manifests.job import (
     stage_reach,
     stage_resources,
 )
-from espalier.manifests.objects import STAGE_LABEL
-from espalier.manifests.pods import ENDPOINT_KEYS, S3_KEYS, USER
-from espalier.manifests.volumes import CACHE_MOUNT
+from espalier.cluster.objects.names import STAGE_LABEL
+from espalier.cluster.objects.pods import ENDPOINT_KEYS, S3_KEYS, USER
+from espalier.cluster.objects.volumes import CACHE_MOUNT
+from espalier.config import KubernetesConfig, Toleration
+from espalier.config.quantities import amount
 from espalier.steps.components import stage_component
 from espalier.steps.train_on_ray import train_on_ray
 

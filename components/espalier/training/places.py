@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from espalier.determinism import prepared_environment
+from espalier.determinism import RAY_DRIVER_VARIABLE, prepared_environment
 from espalier.training.companions import MakesCompanions
 from espalier.training.local_companions import local_companions
-
-RAY_DRIVER_VARIABLE = "ESPALIER_RAY_DRIVER"
-"""Set for Ray's own processes: training then starts its other processes on all nodes."""
 
 
 def companions_here(environment: Mapping[str, str]) -> MakesCompanions:

@@ -2,24 +2,23 @@
 
 A module `test_golden_<topic>.py` makes one `Topic` of two tables: family -> how to run a case of
 it, and case -> why it is not run. A case that stands in neither, or in both, fails the accounting.
-The vectors live beside the repository (shared/golden); where they are absent the cases are skipped.
+The vectors live in tests/golden; a file that is missing fails the modules that read it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-FOLDER = Path(__file__).resolve().parents[4] / "shared" / "golden"
+from tests.golden_cases import golden_cases
+
 SPECIAL = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
@@ -79,11 +78,8 @@ class Topic:
 
     @cached_property
     def cases(self) -> list[Case]:
-        """All cases of the file; none where the vectors are absent."""
-        path = FOLDER / f"{self.name}.json"
-        if not path.is_file():
-            return []
-        return [_case(record) for record in json.loads(path.read_text())["cases"]]
+        """All cases of the file."""
+        return [_case(record) for record in golden_cases(self.name)]
 
     def each_case(self) -> pytest.MarkDecorator:
         """Parametrises a test over `case`; excluded and advisory ones are skipped by reason."""
@@ -92,10 +88,7 @@ class Topic:
             reason = self.reason_against(case)
             marks = [pytest.mark.skip(reason=f"{case.name}: {reason}")] if reason else []
             params.append(pytest.param(case, id=case.name, marks=marks))
-        absent = pytest.mark.skip(reason=f"golden vectors are absent: {FOLDER / self.name}.json")
-        return pytest.mark.parametrize(
-            "case", params or [pytest.param(None, id="absent", marks=absent)]
-        )
+        return pytest.mark.parametrize("case", params)
 
     def reason_against(self, case: Case) -> str | None:
         """Why `case` is not run."""
@@ -111,8 +104,6 @@ class Topic:
 
     def check_accounts(self) -> None:
         """Every case is run or excluded, and no entry of the tables stands for nothing."""
-        if not self.cases:
-            pytest.skip(f"golden vectors are absent: {FOLDER / self.name}.json")
         excluded = [case for case in self.cases if self.reason_against(case)]
         run = [case for case in self.cases if case not in excluded]
         assert not [case.name for case in run if not self._patterns(case)], (

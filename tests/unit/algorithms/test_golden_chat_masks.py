@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from espalier.dialects.assistant_mask import Segment, assistant_segments, token_mask
-from tests.unit.algorithms.golden import FOLDER, Topic
-from tests.unit.policy.byte_tokenizer import byte_tokenizer
+from tests.unit.algorithms.golden import Topic
+from tests.unit.dialects.byte_tokenizer import byte_tokenizer
 
+BESIDE_THE_REPOSITORY = Path(__file__).resolve().parents[4]
 SITE_PACKAGES = "peers/trl/lib/python*/site-packages/trl/chat_templates"
 """An environment of TRL's own, beside the repository."""
 
@@ -43,7 +44,7 @@ CHAT_MASKS = Topic(
 def _trl_template(name):
     found = find_spec("trl")
     folders = [Path(found.origin).parent / "chat_templates"] if found and found.origin else []
-    folders += FOLDER.parents[1].glob(SITE_PACKAGES)
+    folders += BESIDE_THE_REPOSITORY.glob(SITE_PACKAGES)
     path = next((f for folder in folders if (f := folder / f"{name}.jinja").is_file()), None)
     if path is None:
         pytest.skip(f"TRL's template {name} is not installed")

@@ -128,6 +128,28 @@ def test_kl_cov_penalizes_exactly_the_asked_number_of_tokens_when_all_are_alike(
     assert result.metrics["penalized_share"].item() == pytest.approx(0.3)
 
 
+def test_kl_cov_penalizes_the_log_ratio_of_the_highest_covariance():
+    # means: log-probs -1, advantages 1; covariances 1 * 2, -0.5 * -2 and -0.5 * 0
+    policy, proximal = rows([0.0, -1.5, -1.5]), rows([-0.5, -1.0, -1.5])
+    advantages = rows([3, -1, 1])
+    batch = loss_batch(policy, proximal, advantages, everywhere(policy))
+    rule = KlCov(share=1e-3, coefficient=4)  # a thousandth of three tokens is one all the same
+    result, gradient = differentiate(lambda b: rule.loss(b, "token_mean"), batch)
+    assert result.loss.item() == pytest.approx((-3 * exp(0.5) + 4 * 0.5 + exp(-0.5) - 1) / 3)
+    torch.testing.assert_close(gradient, rows([(4 - 3 * exp(0.5)) / 3, exp(-0.5) / 3, -1 / 3]))
+    assert result.metrics["penalized_share"].item() == pytest.approx(1 / 3)
+
+
+def test_clip_cov_drops_at_least_one_candidate():
+    policy, advantages = rows([-1.0, -1.0, -3.0, -3.0]), rows([1, 1, -1, -1])
+    batch = loss_batch(
+        policy, policy, advantages, everywhere(policy), draws_BT=rows([0.9, 0.1, 0.5, 0.2])
+    )
+    rule = ClipCov(share=0.2, covariance_low=0.5, covariance_high=2)
+    _, gradient = differentiate(lambda b: rule.loss(b, "token_mean"), batch)
+    assert gradient.tolist() == [[-0.25, 0, 0.25, 0.25]]
+
+
 def test_clip_cov_drops_the_candidates_with_the_lowest_draws():
     policy, advantages = rows([-1.0, -1.0, -3.0, -3.0]), rows([1, 1, -1, -1])
     batch = loss_batch(

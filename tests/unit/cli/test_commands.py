@@ -8,6 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from espalier.cli import command_line
+from espalier.cli.registry import versions_table
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,12 @@ FROZEN = {
     "load": {"MODEL@ALIAS", "--out", "--runs"},
     "versions": {"[MODEL]", "--runs", "--json"},
     "serve": {"MODEL", "--host", "--port", "--profile", "--set", "--runs"},
+    "compile": {"--out", "--profile", "--set", "--image"},
+    "submit": {"--profile", "--set", "--name", "--json"},
+    "step": {"STAGE", "--run", "--profile", "--input", "--output", "--workspace"},
+    "doctor": {"--runs", "--json"},
+}
+FROZEN_DATA = {
     "check-queries": {"FILE", "--json"},
     "draw-questions": {
         "KNOWLEDGE",
@@ -37,10 +44,6 @@ FROZEN = {
         "--ray",
         "--profile",
     },
-    "compile": {"--out", "--profile", "--set", "--image"},
-    "submit": {"--profile", "--set", "--name", "--json"},
-    "step": {"STAGE", "--run", "--profile", "--input", "--output", "--workspace"},
-    "doctor": {"--runs", "--json"},
 }
 FROZEN_SCHEDULE = {
     "create": {"NAME", "--cron", "--profile", "--set", "--start", "--end"},
@@ -63,13 +66,35 @@ def test_commands_and_their_options_are_those_that_scripts_rely_on():
     import typer
 
     commands = dict(typer.main.get_command(command_line()).commands)
-    group = commands.pop("schedule").commands
+    for group, frozen in (("schedule", FROZEN_SCHEDULE), ("data", FROZEN_DATA)):
+        of_group = commands.pop(group).commands
+        assert {name: parameters(command) for name, command in of_group.items()} == frozen
     assert {name: parameters(command) for name, command in commands.items()} == FROZEN
     assert list(commands) == list(FROZEN)
-    assert {name: parameters(command) for name, command in group.items()} == FROZEN_SCHEDULE
 
 
-@pytest.mark.parametrize("command", [*FROZEN, *(f"schedule {name}" for name in FROZEN_SCHEDULE)])
+def test_only_what_people_run_is_listed(espalier):
+    listed = espalier("--help").output.partition("Commands:")[2]
+    names = {line.split()[0] for line in listed.splitlines() if line.startswith("  ")}
+    assert FROZEN.keys() - names == {"step"}
+    assert {"data", "schedule"} <= names
+
+
+@pytest.mark.parametrize("name", FROZEN_DATA)
+def test_a_command_that_moved_names_its_new_place(espalier, name):
+    result = espalier(name, "--help")
+    assert result.exit_code == 2
+    assert f"`espalier {name}` is `espalier data {name}` now" in result.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *FROZEN,
+        *(f"schedule {name}" for name in FROZEN_SCHEDULE),
+        *(f"data {name}" for name in FROZEN_DATA),
+    ],
+)
 def test_every_command_shows_an_example(espalier, command):
     result = espalier(*command.split(), "--help")
     assert result.exit_code == 0
@@ -127,7 +152,9 @@ def test_a_faulty_profile_is_one_message_and_exit_code_1(espalier, tmp_path, arg
 
 def test_ray_and_processes_of_this_machine_exclude_each_other(espalier, tmp_path):
     out = tmp_path / "questions"
-    result = espalier("draw-questions", "none", "--ray", "--processes", "2", "--out", str(out))
+    result = espalier(
+        "data", "draw-questions", "none", "--ray", "--processes", "2", "--out", str(out)
+    )
     assert result.exit_code == 2
     assert "--processes is for this machine; --ray draws on a cluster" in result.output
     assert not out.exists()
@@ -173,6 +200,7 @@ def test_a_missing_registry_is_said_and_not_made(espalier, tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_database_elsewhere_takes_the_place_of_that_beside_the_runs(
     espalier, tmp_path, monkeypatch
 ):
@@ -185,6 +213,7 @@ def test_a_database_elsewhere_takes_the_place_of_that_beside_the_runs(
     assert "no registry here" not in result.stderr
 
 
+@pytest.mark.slow
 def test_compile_writes_a_pipeline(espalier, tmp_path):
     out = tmp_path / "pipeline.yaml"
     result = espalier("compile", "--out", str(out), "--profile", "smoke")
@@ -197,6 +226,7 @@ def test_compile_refuses_a_file_that_is_not_yaml(espalier, tmp_path):
     assert (result.exit_code, "pipeline.yaml" in result.stderr) == (1, True)
 
 
+@pytest.mark.slow
 def test_compile_puts_every_step_into_the_image_that_was_named(tmp_path):
     out = tmp_path / "pipeline.yaml"
     arguments = ["compile", "--image", "registry.example/espalier:7", "--out", str(out)]
@@ -216,3 +246,18 @@ def test_doctor_speaks_json_and_fails_only_for_what_a_laptop_needs(espalier, tmp
     assert result.exit_code == int(is_broken)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert espalier("doctor", "--runs", str(tmp_path)).exit_code == 1
+
+
+def test_versions_are_a_table_with_their_aliases_in_one_column():
+    records = [
+        {"version": version, "aliases": aliases, "gate": gate, "created": "2026-01-02T03:04:05",
+         "policy_digest": "ab" * 32, "gate_reason": reason}
+        for version, aliases, gate, reason in [
+            ("10", ["challenger", "champion"], "passed", "EM 64.2%"), ("9", [], "pending", ""),
+        ]
+    ]  # fmt: skip
+    assert versions_table(records).splitlines() == [
+        "version  aliases               gate     registered           policy        reason",
+        "10       challenger, champion  passed   2026-01-02T03:04:05  abababababab  EM 64.2%",
+        "9                              pending  2026-01-02T03:04:05  abababababab",
+    ]

@@ -1,10 +1,8 @@
 """Self-play's rewards and filters against R-Zero's and Absolute Zero's public code."""
 
-import json
 import math
 import random
 from collections import Counter
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -15,18 +13,13 @@ from espalier.curriculum.learnability import LEARNABILITY, Preference, absolute_
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play.judging import challenger_rewards, judged
 from espalier.synthesis.self_play import Trial
+from tests.golden_cases import golden_cases
 
 from .test_pool import IDS, TASKS
 
-GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "filters.json"
-CASES = {
-    case["name"]: case
-    for case in (json.loads(GOLDEN.read_text())["cases"] if GOLDEN.is_file() else [])
-}
-needs_golden = pytest.mark.skipif(not CASES, reason=f"golden vectors are absent: {GOLDEN}")
+CASES = {case["name"]: case for case in golden_cases("filters")}
 
 
-@needs_golden
 def test_r_zeros_reward_is_twice_what_its_code_pays():
     case = CASES["rzero_questioner/score_grid"]
     paid = [score["overall"] for score in case["expected"]["scores"]]
@@ -34,7 +27,6 @@ def test_r_zeros_reward_is_twice_what_its_code_pays():
     assert ours == pytest.approx(paid, rel=1e-7, abs=1e-8)
 
 
-@needs_golden
 def test_the_challengers_reward_without_repetition_is_that_of_r_zeros_code():
     case = CASES["rzero_questioner/score_grid"]
     rates = case["inputs"]["solver_scores"]
@@ -44,7 +36,6 @@ def test_the_challengers_reward_without_repetition_is_that_of_r_zeros_code():
     assert challenger_rewards(trials, config) == pytest.approx(paid, rel=1e-7, abs=1e-8)
 
 
-@needs_golden
 @pytest.mark.parametrize(
     ("name", "preference"),
     [("one_minus", "absolute_zero_code"), ("inverse", "absolute_zero")],
@@ -55,7 +46,6 @@ def test_absolute_zeros_reward_is_that_of_its_code(name, preference):
     assert ours == pytest.approx(case["expected"]["reward"], rel=1e-7, abs=1e-8)
 
 
-@needs_golden
 def test_the_band_keeps_what_r_zeros_difficulty_filter_keeps():
     case = CASES["rzero_difficulty_filter/bounds"]
     # a task without an answer cannot be made, so that only the scores are left to judge by
@@ -67,7 +57,6 @@ def test_the_band_keeps_what_r_zeros_difficulty_filter_keeps():
     assert [names[task.task_id] for task in kept] == case["expected"]["kept_questions"]
 
 
-@needs_golden
 @pytest.mark.parametrize(
     ("name", "band"),
     [
@@ -84,7 +73,6 @@ def test_bands_keep_what_absolute_zeros_program_filters_keep(name, band):
     assert [tasks.index(task) for task in kept] == case["expected"]["kept"]
 
 
-@needs_golden
 @pytest.mark.parametrize("name", ["all", "non_one", "non_extremes"])
 def test_triples_are_kept_as_absolute_zeros_program_filters_keep_them(name):
     case = CASES[f"azr_valid_program_filter/{name}"]
@@ -94,7 +82,6 @@ def test_triples_are_kept_as_absolute_zeros_program_filters_keep_them(name):
     assert kept == case["expected"]["kept"]
 
 
-@needs_golden
 @pytest.mark.parametrize(
     ("name", "reward"), [("one_minus", "absolute_zero_code"), ("inverse", "absolute_zero")]
 )

@@ -25,7 +25,7 @@ def attempt(task_id, outcome):
         task_id=task_id,
         group_id=task_id,
         messages=(),
-        tool_calls=(),
+        tool_results=(),
         reward={"outcome": outcome},
         answer=None,
         finish_reason=FinishReason.ANSWERED,
@@ -52,10 +52,10 @@ def tried(tasks, step):
     return [Trial(task, 4, RATES[task.task_id.split("-")[1]]) for task in tasks]
 
 
-def self_play(try_tasks=tried, rule=WebRLConfig, **changes):
+def self_play(try_tasks=tried, rule=WebRLConfig, poser=None, **changes):
     pool = TaskPool(TASKS, CurriculumConfig(pass_rate_band=(0.1, 0.9)))
     config = rule(**({"posed_tasks": 12} | changes))
-    return SelfPlay(config, ScriptedPoser(), pool, try_tasks, seed=3), pool
+    return SelfPlay(config, poser or ScriptedPoser(), pool, try_tasks, seed=3), pool
 
 
 def play(played, pool, steps):
@@ -71,12 +71,13 @@ def play(played, pool, steps):
 
 
 def test_tasks_that_were_tried_and_never_solved_seed_the_next_ones():
-    played, _ = self_play()
+    poser = ScriptedPoser()
+    played, _ = self_play(poser=poser)
     played.observe([attempt("t1", 0.0), attempt("t2", 0.0), attempt("t2", 1.0)])
     played.observe([attempt("t3", 1.0), attempt("t4", 0.0), attempt("t1", 0.0)])
     assert played.end_phase(1).failed == 2
     played.end_phase(2)
-    first, second = played._poser.orders
+    first, second = poser.orders
     assert [task.task_id for task in first.failed] == ["t1", "t4"]
     assert second.failed == []
 
@@ -210,11 +211,12 @@ def test_r_zero_keeps_what_lies_within_a_quarter_of_one_half(successes, attempts
 
 
 def test_the_next_order_says_what_each_kind_of_task_has_earned():
-    played, _ = self_play(rule=RZeroConfig, repetition_weight=0.0)
+    poser = ScriptedPoser()
+    played, _ = self_play(rule=RZeroConfig, poser=poser, repetition_weight=0.0)
     first = played.end_phase(1)
     played.end_phase(2)
     earned = played._poser.orders[1].earned
-    # every scripted task has a signature of its own
+    # every scripted task has a pattern of its own
     assert {kind.split("-")[1]: reward for kind, reward in earned.items()} == {
         "easy": 0.0,
         "half": 1.0,
@@ -225,9 +227,10 @@ def test_the_next_order_says_what_each_kind_of_task_has_earned():
 
 
 def test_evolution_pays_nobody():
-    played, _ = self_play()
+    poser = ScriptedPoser()
+    played, _ = self_play(poser=poser)
     phase = played.end_phase(1)
     played.end_phase(2)
     assert phase.reward is None
     assert "mean reward" not in phase.line()
-    assert played._poser.orders[1].earned == {}
+    assert poser.orders[1].earned == {}

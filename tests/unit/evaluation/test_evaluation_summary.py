@@ -46,11 +46,19 @@ def test_pass_hat_4_counts_only_questions_that_were_right_every_time():
     assert summarize(rows, CONFIG, seed=0)["pass_hat_4"] == 0.5
 
 
-def test_pass_at_4_of_fewer_than_four_samples_is_null():
+def test_k_goes_no_further_than_the_samples_taken():
     found = summarize([a_row(samples=2, samples_right=1)], CONFIG, seed=0)
-    assert found["pass_at_1"] == 0.5
-    assert found["pass_at_4"] is None
-    assert found["pass_hat_4"] is None
+    rates = {key: rate for key, rate in found.items() if key.startswith("pass_")}
+    assert rates == {"pass_at_1": 0.5, "pass_at_2": 1.0, "pass_hat_2": 0.0}
+
+
+def test_more_samples_add_a_k_to_the_usual_ones():
+    found = summarize([a_row(samples=8, samples_right=1)], CONFIG, seed=0)
+    assert {"pass_at_1", "pass_at_4", "pass_at_8", "pass_hat_4", "pass_hat_8"} <= set(found)
+
+
+def test_nothing_sampled_has_no_pass_at_k():
+    assert not [key for key in summarize([a_row()], CONFIG, seed=0) if key.startswith("pass_")]
 
 
 def test_gain_is_paired_by_question():

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from espalier import determinism
+from espalier.cluster.objects.pods import USER
 from espalier.config import RayConfig
-from espalier.manifests.pods import USER
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "components" / "Dockerfile"

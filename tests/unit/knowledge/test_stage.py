@@ -22,6 +22,7 @@ print(stage.run(profile, {}, Path(sys.argv[2]), NullTracker()).content)
 """
 
 
+@pytest.mark.slow
 def test_equal_profiles_write_equal_bytes_in_another_process(geonames_dir, tmp_path):
     command = [sys.executable, "-c", _RUN, FEW_CITIES.model_dump_json(), str(tmp_path / "again")]
     environment = {**os.environ, "PYTHONHASHSEED": "7"}

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 from espalier.orchestration import doctor
 from espalier.orchestration.doctor import examine
 
@@ -19,17 +21,21 @@ def test_a_whole_installation_has_nothing_broken_in_its_packages(tmp_path, monke
 
 def test_a_tracking_server_that_is_away_breaks_the_laptop_path(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    (finding,) = doctor._tracking(tmp_path)
+    finding = by_name(examine(tmp_path))["MLflow"]
     assert finding.state == "broken"
     assert "http://127.0.0.1:9" in finding.found
 
 
-def test_a_kubeflow_endpoint_that_is_away_is_said_with_a_remedy(monkeypatch):
+def test_a_kubeflow_endpoint_that_is_away_is_said_with_a_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv(doctor.KFP_VARIABLE, "http://127.0.0.1:9")
-    (finding,) = doctor._kubeflow()
+    finding = by_name(examine(tmp_path))["Kubeflow"]
     assert (finding.state, "mend" in finding.remedy) == ("absent", True)
 
 
-def test_too_little_of_something_names_both_amounts():
-    finding = doctor._enough("free disk", 0.5, 2.0, "free space")
-    assert finding == ("free disk", "broken", "0.5 GiB, a run wants 2 GiB", "free space")
+def test_too_little_of_something_names_both_amounts(tmp_path, monkeypatch):
+    usage = SimpleNamespace(free=2**29)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    finding = by_name(examine(tmp_path))["free disk"]
+    assert finding.state == "broken"
+    assert finding.found == "0.5 GiB, a run wants 2 GiB"
+    assert "free space" in finding.remedy

@@ -1,3 +1,4 @@
+import pytest
 import yaml
 
 from espalier.config import KubernetesConfig, Profile
@@ -33,6 +34,7 @@ def test_form_and_command_line_resolve_to_the_same_profile():
     assert isinstance(resolved, Profile)
 
 
+@pytest.mark.slow
 def test_compiled_defaults_are_those_asked_for(tmp_path):
     out = tmp_path / "deeper" / "smoke.yaml"
     compile_pipeline(out, form_defaults("smoke", []), KubernetesConfig(), None)

@@ -144,9 +144,20 @@ def task(number: int, split: str, source: str = "webshaper") -> Task:
     return Task(
         task_id=f"{split}-{number}",
         prompt=(Message(role="user", content=text),),
+        environment="search_qa",
         verifier=Verifier(gold=(f"Gold {number}",)),
-        metadata=TaskMetadata(split=split, source=source, difficulty=1 + number % 2, extra={"kind": "chain", "hops": 1 + number % 2, "query": f"capital([{HOSTILE}])", evidence=("country:FR"}),
-    )  # fmt: skip
+        metadata=TaskMetadata(
+            split=split,
+            source=source,
+            difficulty=1 + number % 2,
+            extra={
+                "kind": "chain",
+                "hops": 1 + number % 2,
+                "query": f"capital([{HOSTILE}])",
+                "evidence": ["country:FR"],
+            },
+        ),
+    )
 
 
 def agent_text(number: int, kind: str, style: str) -> AgentText:
@@ -301,9 +312,8 @@ def evaluate(path: Path) -> dict[str, int]:
 
 
 def register(path: Path) -> dict[str, int]:
-    write_json(
-        path / "registered.json", {"model_name": "espalier-search-agent", "data_digest": "da" * 32}
-    )
+    identity = {"policy_digest": "9d" * 32, "data_digest": "da" * 32}
+    write_json(path / "registered.json", {"model_name": "espalier-search-agent", **identity})
     measured(path, 4.0, name="espalier-search-agent", version="3")
     return {}
 

@@ -43,6 +43,7 @@ def short_cases():
     ]
 
 
+@pytest.mark.slow
 @NEEDS_CASES
 @pytest.mark.parametrize("case", short_cases())
 def test_agrees_with_math_verify_on_its_own_cases(case):
@@ -93,6 +94,7 @@ def judge():
     judge.close()
 
 
+@pytest.mark.slow
 def test_an_answer_that_never_ends_is_wrong_in_time_and_harms_no_other():
     judge = MathJudge(within_s=1.0)
     try:
@@ -119,6 +121,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", HOSTILE)
 def test_hostile_answers_are_wrong_and_nothing_is_run(judge, answer):
     assert not judge.compare(answer, r"\boxed{3}")

@@ -1,22 +1,12 @@
-import json
-from pathlib import Path
-
 import pytest
 
 from espalier.rewards import last_boxed, math_equivalent, retool_reward
+from tests.golden_cases import golden_family
 
-GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards.json"
-
-
-def golden_cases():
-    if not GOLDEN.is_file():
-        return []
-    cases = json.loads(GOLDEN.read_bytes())["cases"]
-    return [pytest.param(c, id=c["name"]) for c in cases if c["name"].startswith("retool/")]
+RETOOL = golden_family("retool", topic="rewards")
 
 
-@pytest.mark.skipif(not GOLDEN.is_file(), reason=f"{GOLDEN} is not here")
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", RETOOL, ids=lambda case: case["name"])
 def test_agrees_with_verls_recipe_where_messages_are_credited(case):
     inputs = case["inputs"]
     boxed = last_boxed(inputs["solution_str"])

@@ -77,6 +77,7 @@ def test_some_rows_read_an_observation_while_others_sample(checked):
     checked.advance({0: 1, 1: 3, 2: 1, 3: 1, 4: 1})
 
 
+@pytest.mark.slow
 def test_a_row_that_waits_for_its_tool_keeps_its_context(checked):
     checked.advance({0: 6, 1: 4})
     for _ in range(PAGE):
@@ -84,6 +85,7 @@ def test_a_row_that_waits_for_its_tool_keeps_its_context(checked):
     checked.advance({0: 1, 1: 1})
 
 
+@pytest.mark.slow
 def test_a_context_grows_over_the_border_of_a_page(checked):
     checked.advance({0: PAGE - 1, 1: PAGE})
     for _ in range(3):
@@ -91,6 +93,7 @@ def test_a_context_grows_over_the_border_of_a_page(checked):
     checked.advance({0: 2 * PAGE - 8, 1: 1})
 
 
+@pytest.mark.slow
 def test_a_forked_context_goes_its_own_way(checked):
     checked.advance({0: PAGE + 3})
     checked.fork(0, [2, 5])
@@ -106,6 +109,7 @@ def test_a_released_slot_begins_anew(checked):
     checked.advance({0: 7, 1: 1, 2: 5})
 
 
+@pytest.mark.slow
 def test_any_order_of_reading_sampling_forking_and_leaving_is_exact(checked):
     rng = random.Random(1)
     for _ in range(25):

@@ -30,6 +30,7 @@ EPISODES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_logprobs_are_those_of_plain_transformers_over_turns_refills_and_shared_prompts(name):
     for context, mask, logprobs in run_sessions(engine_over(name, max_rows=5), *EPISODES):
@@ -47,6 +48,7 @@ def test_logprobs_are_those_of_the_temperature_that_sampled(temperature):
     torch.testing.assert_close(torch.tensor(logprobs), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_session_says_the_same_alone_and_among_others_in_any_order():
     together = run_sessions(engine_over(max_rows=4), *EPISODES)
     backwards = run_sessions(engine_over(max_rows=3), *reversed(EPISODES))[::-1]
@@ -110,6 +112,7 @@ def test_an_action_may_be_ended_by_a_text_that_several_tokens_spell():
     assert sum(mask) == 3
 
 
+@pytest.mark.slow
 def test_each_token_is_forwarded_once_and_a_shared_prompt_once_for_all():
     engine = engine_over(stop_rule=NEVER, max_rows=3)
     episodes = [turns(PROMPTS[2], seed=n, observations=OBSERVATIONS[:1]) for n in range(7)]
@@ -230,6 +233,7 @@ def test_weights_of_another_shape_are_refused(tmp_path):
         asyncio.run(engine.load_weights(tmp_path, version=1))
 
 
+@pytest.mark.slow
 def test_a_drawn_kind_has_the_logprob_of_the_mixture():
     kinds, after = (25, 26), 24
     choice = KindChoice(epsilon=0.5, after_id=after, kind_ids=kinds)
@@ -274,6 +278,17 @@ def test_a_cancelled_sample_leaves_the_other_sessions_and_its_slot_alone(turns_o
 
 def test_the_count_of_unique_tokens_does_not_remember_prompts_for_ever(monkeypatch):
     monkeypatch.setattr("espalier.rollout.engines.lockstep._MAX_KNOWN", 2)
-    engine = engine_over()
-    run_sessions(engine, *(turns([30 + number]) for number in range(8)))
-    assert len(engine._known) <= 2
+    engine = engine_over(stop_rule=NEVER)
+
+    async def counts(engine):
+        for prompt in ([30], [30], [31], [30]):
+            session = await engine.open(prompt, Sampling(temperature=1.0, seed=0))
+            try:
+                await session.sample(max_tokens=1)
+            finally:
+                session.close()
+            seen.append(engine.counters.unique - engine.counters.sampled)
+
+    seen = []
+    run_sessions(engine, counts)
+    assert seen == [1, 1, 2, 3]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from unittest.mock import patch
 
 import httpx2
 import pytest
@@ -22,9 +23,9 @@ END = RunEnd(
 
 
 def _client(answer):
-    client = SandboxClient("box", Limits(wall_s=0.1), Token(), "http://box")
-    client._http._transport = httpx2.MockTransport(answer)
-    return client
+    transport = httpx2.MockTransport(answer)
+    with patch.object(httpx2, "AsyncHTTPTransport", lambda **_: transport):
+        return SandboxClient("box", Limits(wall_s=0.1), Token(), "http://box")
 
 
 def _ask(answer, method="exec", *arguments):

@@ -1,37 +1,86 @@
-"""What a job is given of memory, by which of the kernel's limits."""
+"""What a job is given of memory, by which of the kernel's limits, as the job itself reads them."""
 
-import resource
+import json
+import subprocess
+import sys
 
 import pytest
 
 from sandboxd import job, kernel
 
 GIB = 2**30
+RESTRICTED = """
+import json, os, resource, sys
+from sandboxd import job, kernel
+from sandboxd.processes import own_bytes
 
-
-@pytest.fixture
-def given(monkeypatch):
-    """What limits were set, without setting them."""
-    found = {}
-    monkeypatch.setattr(resource, "setrlimit", lambda what, pair: found.update({what: pair[0]}))
-    monkeypatch.setattr(job, "own_bytes", {"VmData": 10, "VmSize": 30}.get)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("is_program", "addresses"), [(True, GIB + job.FILES_BYTES), (False, GIB + 30)]
+is_program, keeps_data = json.loads(sys.argv[1])
+if not keeps_data:  # a kernel that takes RLIMIT_DATA and does not keep it
+    kernel.can_map = lambda size: True
+held = {field: own_bytes(field) for field in ("VmData", "VmSize")}
+names = ("RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_CPU", "RLIMIT_DATA", "RLIMIT_FSIZE", "RLIMIT_NOFILE")
+code = (
+    "import json, resource\\n"
+    f"print(json.dumps({{n: resource.getrlimit(getattr(resource, n)) for n in {names!r}}}))"
 )
-def test_addresses_are_limited_where_data_is_not(monkeypatch, given, is_program, addresses):
-    monkeypatch.setattr(kernel, "can_map", lambda size: size >= GIB)
-    job._limit_memory(GIB, is_program=is_program)
-    assert given[resource.RLIMIT_AS] == addresses
+orders = {
+    "workspace": os.getcwd(),
+    "argv": [sys.executable, "-I", "-c", code] if is_program else None,
+    "code": None if is_program else code,
+    "env": {},
+    "session": False,
+    "protect": [],
+    "counts_own_processes": False,
+    "internet_sockets": False,
+    "limits": {"memory_bytes": 2**30, "disk_bytes": 2**20, "cpu_s": 2.5, "processes": 8},
+}
+print(json.dumps(held), flush=True)
+os.waitpid(job.start(orders, {"stdin": 0, "stdout": 1, "stderr": 2}), 0)
+"""
 
 
-@pytest.mark.parametrize(("is_program", "data"), [(True, GIB), (False, GIB + 10)])
-def test_addresses_may_be_kept_free_where_data_is_limited(monkeypatch, given, is_program, data):
-    monkeypatch.setattr(kernel, "can_map", lambda _: False)
-    job._limit_memory(GIB, is_program=is_program)
-    assert given == {resource.RLIMIT_DATA: data}
+def limits_of_a_job(folder, *, is_program, keeps_data):
+    """Bytes that the job's starter held, and the limits that the job reads of itself."""
+    done = subprocess.run(
+        [sys.executable, "-c", RESTRICTED, json.dumps([is_program, keeps_data])],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    held, limits = map(json.loads, done.stdout.splitlines())
+    return held, {name: soft for name, (soft, _) in limits.items()}
+
+
+def about(size):
+    """Sizes of a process change by a few pages between two looks at them."""
+    return pytest.approx(size, abs=2**22)
+
+
+def test_a_programs_data_is_limited_and_its_addresses_are_not(tmp_path):
+    _, limits = limits_of_a_job(tmp_path, is_program=True, keeps_data=True)
+    assert limits == {
+        "RLIMIT_AS": -1,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_CPU": 3,
+        "RLIMIT_DATA": GIB,
+        "RLIMIT_FSIZE": 2**20,
+        "RLIMIT_NOFILE": 256,
+    }
+
+
+def test_python_code_has_its_memory_beyond_the_interpreters(tmp_path):
+    held, limits = limits_of_a_job(tmp_path, is_program=False, keeps_data=True)
+    assert limits["RLIMIT_DATA"] == about(GIB + held["VmData"])
+    assert limits["RLIMIT_AS"] == -1
+
+
+@pytest.mark.parametrize("is_program", [True, False], ids=["program", "python"])
+def test_addresses_are_limited_where_the_kernel_does_not_limit_data(tmp_path, is_program):
+    held, limits = limits_of_a_job(tmp_path, is_program=is_program, keeps_data=False)
+    besides = job.FILES_BYTES if is_program else held["VmSize"]
+    assert limits["RLIMIT_AS"] == about(GIB + besides)
 
 
 @pytest.mark.parametrize(("size", "can"), [(2**20, True), (2**50, False), (2**70, False)])

@@ -280,6 +280,7 @@ def test_a_registry_that_is_away_is_an_error_and_changes_nothing(cluster, addres
     assert cluster.requests == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_an_api_server_that_fails_now_and_then_only_delays_the_outcome(
     bench, cluster, new_follower, seed

@@ -12,6 +12,8 @@ from espalier.validation import HiddenNames
 from ..completions.endpoint_double import Scripted, completion, running_double
 from .conftest import PROFILE
 
+pytestmark = pytest.mark.slow
+
 ASKED = PROFILE.agent_texts.model_copy(
     update={"memories": 60, "reasoning_tasks": 60, "decisions": 30, "negatives": 30}
 )

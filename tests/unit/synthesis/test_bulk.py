@@ -179,6 +179,7 @@ def test_files_hold_questions_of_one_split_each(knowledge_dir, tmp_path):
             assert {task.metadata.split for task in read_tasks(path)} == {split}
 
 
+@pytest.mark.slow
 def test_an_order_resumes_and_leaves_nothing_of_another(knowledge_dir, tmp_path):
     asked = Asked(knowledge=knowledge_dir, splits=("train",), count=30, parts=2)
     out = tmp_path / "questions"

@@ -110,6 +110,7 @@ def test_a_question_that_does_not_fit_the_schema_is_not_read(small, question):
     assert QuestionReader(small[0]).read(question) is None
 
 
+@pytest.mark.slow
 def test_every_formal_training_question_of_a_chain_is_read_as_it_was_asked(
     candidates, knowledge_dir, graph
 ):

@@ -1,5 +1,7 @@
 from collections import Counter, defaultdict
 
+import pytest
+
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.quotas import apportion
 from espalier.synthesis.task_making import kind_of
@@ -96,6 +98,7 @@ def test_rare_paths_appear_as_often_as_common_ones(candidates):
     assert signatures.most_common(1)[0][1] <= len(chains) // 4
 
 
+@pytest.mark.slow
 def test_equal_seeds_draw_equal_questions_and_other_seeds_others(graph, worlds):
     def draw(seed):
         generator = Generator(graph, family_weights(PROFILE.synthesis), seed)

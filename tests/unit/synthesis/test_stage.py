@@ -23,6 +23,7 @@ def own_synthetic(tmp_path_factory, own_profile):
     return scratch / "synthetic"
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same_content(synthetic_dir, knowledge_dir, tmp_path):
     inputs = {"knowledge": knowledge_dir}
     again = stage.run(PROFILE, inputs, tmp_path / "synthetic", NullTracker())

@@ -39,6 +39,7 @@ def test_the_critic_is_a_copy_that_shares_no_weight_with_the_policy():
     assert not owned & {p.data_ptr() for p in update.critic.critic.parameters()}
 
 
+@pytest.mark.slow
 def test_the_critic_learns_what_the_episodes_return():
     profile = profile_of({"preset": "ppo", "critic": {"learning_rate": 3e-3}}, steps=40)
     update, _ = make_update(tiny_policy().model, profile)
@@ -82,6 +83,7 @@ def test_what_the_policy_drops_the_critic_still_learns(narrowing):
     assert all(torch.equal(weights[name], narrowed[name]) for name in weights)
 
 
+@pytest.mark.slow
 def test_after_the_critics_warm_up_the_policys_learning_rate_starts_from_its_beginning():
     profile = profile_of({"preset": "vapo", "critic": {"warmup_steps": 2}}, steps=10)
     update, _ = make_update(tiny_policy().model, profile)

@@ -17,7 +17,14 @@ from tests.unit.training.episodes import (
     step_of,
 )
 
-NO_DRAWS = sorted(set(PRESETS) - {"clip_cov"})
+QUICK = {"default", "dpo", "ppo"}
+"""Presets that differ most; all others take minutes together."""
+ALL = [
+    pytest.param(preset, marks=() if preset in QUICK else pytest.mark.slow)
+    for preset in sorted(PRESETS)
+]
+REINFORCING = ("opo", "cispo", "dapo", "vespo", "dppo")
+NO_DRAWS = [param for param in ALL if param.values != ("clip_cov",)]
 """Clip-Cov draws tokens by their place in the batch, so that places matter to it."""
 
 
@@ -26,7 +33,7 @@ def policy():
     return exact_policy()
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", ALL)
 def test_gradients_of_micro_batches_add_up_to_that_of_the_whole(policy, preset):
     groups, profile = mixed_groups(), profile_of({"preset": preset})
     whole = gradient_of(policy, groups, profile, layout(micro_batch_tokens=4096))
@@ -54,7 +61,7 @@ def test_padding_does_not_matter(policy, preset):
     wide.close_to(tight, 1e-6)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", ALL)
 def test_log_probs_of_observations_do_not_matter(policy, preset):
     groups, profile = mixed_groups(), profile_of({"preset": preset})
 
@@ -66,7 +73,10 @@ def test_log_probs_of_observations_do_not_matter(policy, preset):
     gradient_of(policy, other, profile).close_to(gradient_of(policy, groups, profile), 1e-12)
 
 
-@pytest.mark.parametrize("preset", ["default", "opo", "cispo", "dapo", "vespo", "dppo"])
+@pytest.mark.parametrize(
+    "preset",
+    ["default", *(pytest.param(p, marks=pytest.mark.slow) for p in REINFORCING)],
+)
 def test_one_inner_step_with_ratio_1_gives_the_gradient_of_reinforce(policy, preset):
     groups = on_policy(mixed_groups(), policy)
     plain = {"loss": {"name": "reinforce"}, "aggregation": "token_mean"}
@@ -79,7 +89,7 @@ def test_one_inner_step_with_ratio_1_gives_the_gradient_of_reinforce(policy, pre
         torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", ALL)
 def test_gradient_is_exactly_zero_wherever_no_action_token_is_predicted(preset):
     policy = exact_policy()
     profile = profile_of({"preset": preset})

@@ -1,4 +1,3 @@
-import random
 from dataclasses import replace
 from itertools import cycle
 
@@ -41,11 +40,17 @@ def _played(task, reward):
 
 
 class RecordingPool(TaskPool):
-    """A pool that remembers what it was told."""
+    """A pool that remembers what it gave and what it was told."""
 
     def __init__(self):
         super().__init__(TASKS, CurriculumConfig())
         self.told = {}
+        self.drawn = []
+
+    def draw(self, count, rng, **apart):
+        tasks = super().draw(count, rng, **apart)
+        self.drawn += [task.task_id for task in tasks]
+        return tasks
 
     def observe(self, task_id, *, attempts, successes):
         self.told[task_id] = (attempts, successes)
@@ -158,11 +163,18 @@ def test_every_call_of_the_engine_has_a_seed_of_its_own():
 
 
 def test_the_tasks_of_a_step_are_those_that_the_curriculum_draws():
-    _, sampler = _sampler([MIXED], seed=5)
-    drawn = TaskPool(TASKS, CurriculumConfig()).draw(3, random.Random("tasks:5:0"))
-    assert [g.trajectories[0].task_id for g in sampler.sample(0).groups] == [
-        t.task_id for t in drawn
+    pool = RecordingPool()
+    _, sampler = _sampler([MIXED], pool=pool)
+    assert [g.trajectories[0].task_id for g in sampler.sample(0).groups] == pool.drawn
+    assert len(set(pool.drawn)) == 3
+
+
+def test_another_seed_draws_other_tasks():
+    drawn = [
+        {g.trajectories[0].task_id for g in _sampler([MIXED], seed=seed)[1].sample(0).groups}
+        for seed in range(8)
     ]
+    assert any(tasks != drawn[0] for tasks in drawn)
 
 
 def test_a_lost_episode_leaves_its_group_and_counts_as_no_reward():

@@ -29,7 +29,7 @@ def policy(warm):
 def groups(policy):
     """Two groups of different episodes with a search each, rewarded every other one."""
     rolled = warm_roller(policy).roll_out(TASKS[:2], samples=40, temperature=1.0, seed=3)
-    searched = {t.token_ids: t for t in rolled if t.tool_calls}.values()
+    searched = {t.token_ids: t for t in rolled if t.tool_results}.values()
     halves = [[t for t in searched if t.task_id == task.task_id][:6] for task in TASKS[:2]]
     assert all(len(half) == 6 for half in halves)
     return [
@@ -38,8 +38,9 @@ def groups(policy):
     ]
 
 
-def _profile(algorithm=None, **changes):
+def _profile(algorithm=None, *, hardware=None, **changes):
     values = PROFILE.model_dump()
+    values["hardware"] |= hardware or {}
     values["training"] |= {"minibatches": 1} | changes
     values["training"]["algorithm"] = algorithm or {"preset": "bnpo"}
     return Profile.model_validate(values)
@@ -100,6 +101,7 @@ def _advantage_of_what_is_likely(policy, groups):
     return float((logprobs_BT * signs_B1).sum())
 
 
+@pytest.mark.slow
 def test_only_the_predictions_of_sampled_tokens_get_a_gradient(policy, groups):
     trajectory = groups[0][0]
     learning = _positions_that_learn(policy, trajectory)
@@ -107,6 +109,7 @@ def test_only_the_predictions_of_sampled_tokens_get_a_gradient(policy, groups):
     assert learning == sampled
 
 
+@pytest.mark.slow
 def test_observation_tokens_are_predicted_only_where_the_ablation_asks_for_it(policy, groups):
     trajectory = groups[0][0]
     observed = {
@@ -142,6 +145,7 @@ def test_an_update_makes_rewarded_actions_likelier(policy, groups):
     assert _advantage_of_what_is_likely(policy, groups) > before
 
 
+@pytest.mark.slow
 def test_observations_in_the_loss_do_not_count_as_a_mismatch(policy, groups):
     figures = _learn(policy, groups, train_on_observations=True)
     assert abs(figures["mismatch_kl"]) < 1e-6
@@ -261,6 +265,7 @@ def test_a_silenced_group_counts_in_the_mean_and_teaches_nothing(policy, groups)
     assert all(torch.equal(before[n], p) for n, p in policy.model.named_parameters())
 
 
+@pytest.mark.slow
 def test_an_adaptive_penalty_rises_where_the_policy_strays(policy, groups):
     kl = {"coefficient": 0.1, "adaptive": {"target": 1e-6, "horizon": 100}}
     profile = _profile({"preset": "bnpo", "kl": kl})
@@ -273,14 +278,16 @@ def test_an_adaptive_penalty_rises_where_the_policy_strays(policy, groups):
     assert resumed.kl_coefficient == update.kl_coefficient
 
 
+@pytest.mark.slow
 def test_activation_checkpointing_changes_no_gradient(warm, policy, groups):
     plain = _learn(policy, groups)
     again = warm_policy(warm, steps=40)
-    checkpointed = _learn(again, groups, activation_checkpointing=True)
+    checkpointed = _learn(again, groups, hardware={"activation_checkpointing": True})
     assert again.model.is_activation_checkpointing
     assert checkpointed["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_bfloat16_stays_near_float32(policy, groups):
     profile = _profile()
     how = layout()

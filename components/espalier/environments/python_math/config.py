@@ -28,8 +28,15 @@ class PythonMathConfig(EnvironmentConfig):
     """What a wrong answer is forgiven for each message beyond two; verl's recipe has 0.05."""
     sandbox: SandboxConfig = LocalSandboxConfig()
 
+    def external_files(self) -> dict[str, Path | None]:
+        """See `EnvironmentConfig`."""
+        return {
+            "environment.problems": self.problems,
+            "environment.heldout_problems": self.heldout_problems,
+        }
+
     @model_validator(mode="after")
     def _heldout_problems_go_with_problems(self) -> Self:
         if self.heldout_problems is not None and self.problems is None:
-            raise ValueError("heldout_problems needs environment.problems, to train on")
+            raise ValueError("environment.heldout_problems needs environment.problems, to train on")
         return self

@@ -66,7 +66,7 @@ def load_problems(directory: Path) -> list[DealtProblem]:
         ArtifactError: the file is not there, or a line is no problem.
     """
     path = directory / PROBLEMS_NAME
-    problems = []
+    problems: list[DealtProblem] = []
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)

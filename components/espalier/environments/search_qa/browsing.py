@@ -100,7 +100,7 @@ class LogWriter:
 
     def _disguised(self, document: Document, title: str, rng: random.Random) -> Document:
         """The document under another title, with most of its values renamed."""
-        lines = []
+        lines: list[str] = []
         for line in document.lines:
             label, separator, values = line.partition(": ")
             if separator:

@@ -24,7 +24,7 @@ from espalier.environments.tools import Tool, ToolOutput
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.entity_splits import EntitySplits
-from espalier.knowledge.ingesting import external_files, write_knowledge
+from espalier.knowledge.ingesting import write_knowledge
 from espalier.knowledge.search import NO_RESULTS, SearchTool, documents_path
 from espalier.records import Draft, Split, Task, Tracker
 from espalier.records.trajectory import Trajectory
@@ -96,10 +96,6 @@ class SearchQA(Family[SearchQAConfig]):
     def ingest(self, draft: Draft, tracker: Tracker) -> None:
         """Triples, documents and an index for each view."""
         write_knowledge(self.profile, draft, tracker)
-
-    def external_files(self) -> Mapping[str, Path | None]:
-        """The user's documents, triples and questions."""
-        return external_files(self.profile.knowledge)
 
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from typing import Any, cast
 
 from espalier.environments.contract import EnvironmentLostError
 from espalier.environments.python_math.executed import Case, printed_lines, returning
@@ -55,11 +56,12 @@ def _is_plain_value(text: str) -> bool:
     return _is_plain(value) and repr(value) == text
 
 
-def _is_plain(value: object) -> bool:
+def _is_plain(value: Any) -> bool:  # noqa: ANN401 (whatever a literal spells)
     match value:
         case list() | tuple():
-            return all(map(_is_plain, value))
+            return all(map(_is_plain, cast("Sequence[Any]", value)))
         case dict():
-            return all(map(_is_plain, (*value.keys(), *value.values())))
+            entries = cast("dict[Any, Any]", value)
+            return all(map(_is_plain, (*entries.keys(), *entries.values())))
         case _:
             return isinstance(value, _PLAIN)

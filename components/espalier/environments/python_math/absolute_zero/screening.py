@@ -87,7 +87,8 @@ def _fault(tree: ast.Module) -> str:
         return "arguments_of_another_shape"
     if not all(isinstance(node, _AT_TOP) for node in tree.body):
         return "does_more_than_define"
-    return next(filter(None, map(_forbidden, ast.walk(tree))), "")
+    faults = (_forbidden(node) for node in ast.walk(tree))
+    return next((fault for fault in faults if fault), "")
 
 
 def _forbidden(node: ast.AST) -> str:

@@ -1,0 +1,139 @@
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from espalier.environments.search_qa.browsing import LogWriter, invented_name
+from espalier.knowledge.documents import Document
+from espalier.records import FinalAnswer, ToolCalls
+
+DOCUMENTS = [
+    Document("city:1", "Lyon", ("country: France", "time zone: Europe/Paris"), "train"),
+    Document("city:2", "Turin", ("country: Italy", "time zone: Europe/Rome"), "train"),
+    Document("country:1", "France", ("capital: Paris", "neighbours: Spain; Italy"), "train"),
+    Document("country:2", "Italy", ("capital: Rome", "neighbours: France; Austria"), "train"),
+]
+KINDS = {document.document_id: document.document_id.split(":")[0] for document in DOCUMENTS}
+OBJECT_KINDS = {
+    "country": "country",
+    "time zone": "time zone",
+    "capital": "city",
+    "neighbours": "country",
+}
+KNOWN = {d.title for d in DOCUMENTS} | {
+    value for d in DOCUMENTS for line in d.lines for value in line.partition(": ")[2].split("; ")
+}
+
+
+class ShowsWholeDocument:
+    """Shows every line, so that a test can check what an answer was read from."""
+
+    def show(self, document, query):
+        del query
+        return " | ".join((document.title, *document.lines))
+
+
+def _writer(substitution_share=0.6):
+    return LogWriter(
+        DOCUMENTS,
+        KINDS,
+        OBJECT_KINDS,
+        ShowsWholeDocument(),
+        substitution_share=substitution_share,
+    )
+
+
+def _logs(count=200, **settings_):
+    writer = _writer(**settings_)
+    return [writer.write(random.Random(seed)) for seed in range(count)]
+
+
+def _written(log):
+    return [piece for piece in log.pieces if not isinstance(piece, str)]
+
+
+def _query(action):
+    [call] = action.calls
+    assert call.name == "search"
+    return call.arguments["query"]
+
+
+def test_the_same_generator_state_writes_the_same_log():
+    assert _logs(50) == _logs(50)
+    assert len({repr(log.pieces) for log in _logs(50)}) > 40
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=100, deadline=None)
+def test_a_log_is_searches_each_followed_by_what_it_shows_and_an_answer(seed):
+    log = _writer().write(random.Random(seed))
+    reads = [isinstance(piece, str) for piece in log.pieces]
+    assert reads == [False, True] * (len(log.pieces) // 2) + [False]
+    *searches, last = _written(log)
+    assert searches
+    assert all(isinstance(action, ToolCalls) for action in searches)
+    assert isinstance(last, FinalAnswer)
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=100, deadline=None)
+def test_the_answer_stands_in_the_last_observation(seed):
+    log = _writer().write(random.Random(seed))
+    last_observation = log.pieces[-2]
+    label = _query(log.pieces[-3])
+    values = [
+        v for line in last_observation.split(" | ")[1:] for v in line.split(": ")[1].split("; ")
+    ]
+    assert _written(log)[-1].text in values, (label, last_observation)
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=100, deadline=None)
+def test_every_search_starts_from_a_name_that_was_read_before(seed):
+    log = _writer().write(random.Random(seed))
+    read = log.prompt
+    for piece in log.pieces[:-1]:
+        if isinstance(piece, str):
+            read = piece
+        else:
+            query = _query(piece)
+            label = next(label for label in OBJECT_KINDS if query.endswith(f" {label}"))
+            assert query.removesuffix(f" {label}") in read
+
+
+def test_walks_have_one_to_four_searches():
+    assert {len(log.pieces) // 2 for log in _logs()} == {1, 2, 3, 4}
+
+
+def test_a_plan_names_the_lines_that_are_left_to_read():
+    log = next(log for log in _logs() if len(log.pieces) == 7)
+    plans = [action.thought for action in _written(log)]
+    first = plans[0].split(" , ")
+    assert len(first) == 3
+    assert [plan.split(" , ") for plan in plans[:3]] == [first, first[1:], first[2:]]
+
+
+@pytest.mark.parametrize(("share", "invented"), [(0.0, False), (1.0, True)])
+def test_names_are_invented_as_often_as_asked(share, invented):
+    answers = {_written(log)[-1].text for log in _logs(substitution_share=share)}
+    assert (answers <= KNOWN) is not invented
+    if invented:
+        assert len(answers - KNOWN) > len(answers & KNOWN)
+
+
+def test_an_invented_name_is_the_head_of_one_and_the_tail_of_another():
+    names = ["Abcdef", "Uvwxyz"]
+    made = {invented_name(names, random.Random(seed)) for seed in range(50)}
+    assert made == {"Abcdef", "Abcxyz", "Uvwdef", "Uvwxyz"}
+
+
+def test_the_prompt_holds_the_name_among_words_that_are_labels():
+    for log in _logs():
+        first = _query(log.pieces[0])
+        name = next(first.removesuffix(f" {x}") for x in OBJECT_KINDS if first.endswith(f" {x}"))
+        rest = log.prompt.replace(name, " ", 1)
+        for label in OBJECT_KINDS:
+            rest = rest.replace(label, " ")
+        assert name in log.prompt
+        assert not rest.split()

@@ -1,0 +1,34 @@
+import random
+
+import pytest
+
+from espalier.environments.search_qa.cloze import ClozeWriter
+from espalier.knowledge.documents import Document
+from espalier.records import FinalAnswer, KnowledgeError, ToolCalls
+
+
+class ShowsAll:
+    def show(self, document, query):
+        return " | ".join((document.title, *document.lines))
+
+
+DOCUMENTS = [
+    Document("d1", "Bakomi", ("The mayor of Bakomi is Ruta.", "Short line."), "train"),
+    Document("d2", "Velo", ("Its oldest trade is that of the weaver.",), "train"),
+]
+
+
+def test_the_answer_of_a_cloze_log_is_shown_by_its_search():
+    writer = ClozeWriter(DOCUMENTS, ShowsAll(), substitution_share=1.0)
+    for seed in range(50):
+        log = writer.write(random.Random(seed))
+        search, shown, last = log.pieces
+        assert isinstance(search, ToolCalls)
+        assert isinstance(last, FinalAnswer)
+        assert last.text in shown
+        assert log == writer.write(random.Random(seed))
+
+
+def test_documents_without_sentences_are_refused():
+    with pytest.raises(KnowledgeError, match="nothing to learn reading from"):
+        ClozeWriter([Document("d", "T", ("a b",), "train")], ShowsAll(), substitution_share=0.5)

@@ -1,0 +1,87 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from espalier.environments.python_math.gsm8k import (
+    WordProblem,
+    extract_final_answer,
+    read_word_problems,
+)
+from espalier.records import DataError
+from tests.golden_cases import golden_family
+
+SET = Path(__file__).resolve().parents[4] / "shared" / "data" / "gsm8k"
+NEEDS_SET = pytest.mark.skipif(not SET.is_dir(), reason=f"{SET} is not here")
+
+
+def written(tmp_path, *rows):
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(rows), encoding="utf-8")
+    return path
+
+
+def row(question, answer):
+    return json.dumps({"question": question, "answer": answer})
+
+
+def test_a_users_own_file_of_the_same_shape_is_read(tmp_path):
+    solution = "Half is 48/2 = <<48/2=24>>24.\nSum: <<48+24=72>>72\n#### 1,072"
+    path = written(tmp_path, row("How many?", solution), "", row("And now?", "#### -3"))
+    assert read_word_problems(path) == [
+        WordProblem("How many?", "1072", ("48/2", "48+24")),
+        WordProblem("And now?", "-3"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ((row("How many?", "72"),), "line 1: its answer has no final number"),
+        ((row("How many?", "#### 72"), "{"), "line 2: not a JSON object"),
+        (("[1]",), "line 1: not a JSON object"),
+        ((json.dumps({"question": 3, "answer": "#### 72"}),), "line 1: question and answer"),
+        (("",), "holds no word problem"),
+    ],
+)
+def test_a_broken_file_is_refused_with_its_line(tmp_path, rows, words):
+    with pytest.raises(DataError, match=re.escape(words)):
+        read_word_problems(written(tmp_path, *rows))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"none\.jsonl"):
+        read_word_problems(tmp_path / "none.jsonl")
+
+
+@NEEDS_SET
+@pytest.mark.parametrize(("name", "count"), [("train", 1000), ("test", 658)])
+def test_every_row_of_the_set_has_a_whole_number_for_an_answer(name, count):
+    problems = read_word_problems(SET / f"{name}.jsonl")
+    assert len(problems) == count
+    assert all(re.fullmatch(r"-?\d+", problem.answer) for problem in problems)
+
+
+@NEEDS_SET
+def test_the_notes_of_nearly_every_solution_end_in_its_answer():
+    problems = read_word_problems(SET / "train.jsonl")
+    assert sum(bool(problem.expressions) for problem in problems) > 0.95 * len(problems)
+
+
+def test_extraction_is_upstreams_where_only_one_marker_stands():
+    ours = {"gsm8k/last", "gsm8k/beyond_300"}  # verl takes the last of several, near the end
+    cases = golden_family("gsm8k", topic="rewards")
+    checked = [case for case in cases if case["name"] not in ours]
+    assert len(checked) > 5
+    for case in checked:
+        expected = case["expected"]["strict"]["extracted"]
+        assert extract_final_answer(case["inputs"]["solution_str"]) == expected
+
+
+@given(st.text(max_size=80))
+def test_any_completion_gives_a_number_or_nothing(text):
+    found = extract_final_answer("#### " + text)
+    assert found is None or re.fullmatch(r"-?[0-9.]*", found)
