@@ -80,6 +80,7 @@ def test_every_id_of_the_page_is_unique_and_every_reference_resolves(html):
     assert referred <= set(ids)
 
 
+@pytest.mark.slow
 def test_equal_artifacts_give_equal_bytes(run, html):
     assert write_report(run).read_text(encoding="utf-8") == html
 

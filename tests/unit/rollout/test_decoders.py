@@ -71,6 +71,7 @@ def test_rows_of_different_lengths_advance_together(checked):
         checked.advance(dict.fromkeys(range(4), 1))
 
 
+@pytest.mark.slow
 def test_some_rows_read_an_observation_while_others_sample(checked):
     checked.advance(dict.fromkeys(range(5), 6))
     checked.advance({0: 1, 1: 1, 2: 1, 3: 9, 4: 20})

@@ -50,6 +50,7 @@ def _plain_logprobs(model, token_ids):
     return logprobs.gather(1, ids[0, 1:, None])[:, 0]
 
 
+@pytest.mark.slow
 def test_recorded_logprobs_are_those_of_a_plain_forward_of_the_recorded_tokens():
     model = tiny_policy().model
     for trajectory in _roll():

@@ -126,6 +126,7 @@ def test_what_is_left_out_is_not_told():
                 assert len(hidden) == 3
 
 
+@pytest.mark.slow
 def test_equal_seeds_pose_equal_tasks_and_none_is_posed_twice():
     first = posed(seed="b")
     assert first == posed(seed="b")

@@ -128,6 +128,7 @@ def test_engine_and_trainer_agree_on_fresh_rollouts(policy, groups):
     assert complaint(figures, step=1, limit=1e-3) is None
 
 
+@pytest.mark.slow
 def test_a_policy_that_did_not_sample_the_trajectories_is_found_out(policy, groups):
     torch.nn.init.normal_(policy.model.get_output_embeddings().weight)
     figures = _learn(policy, groups)
