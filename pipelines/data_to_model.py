@@ -1,18 +1,16 @@
-"""From a knowledge source and a base policy to an evaluated, registered agent, on Kubeflow."""
+"""From a knowledge source and a base policy to an evaluated, registered agent, on Kubeflow.
+
+The stages, and which artifact feeds which, are those of `espalier.chain`:
+
+    ingest -> synthesize -> validate -> prepare_policy -> continue_pretraining -> warm_start
+           -> filter_curriculum -> train -> evaluate -> register
+"""
 
 from kfp import dsl
 
-from espalier.steps.continue_pretraining import continue_pretraining
-from espalier.steps.evaluate import evaluate
-from espalier.steps.filter_curriculum import filter_curriculum
-from espalier.steps.ingest import ingest
-from espalier.steps.placement import place_pod, training_step
-from espalier.steps.prepare_policy import prepare_policy
-from espalier.steps.register import register
+from espalier.chain import CHAIN
+from espalier.steps.placement import place_pod, step_component
 from espalier.steps.resolve_profile import resolve_profile
-from espalier.steps.synthesize import synthesize
-from espalier.steps.validate import validate
-from espalier.steps.warm_start import warm_start
 
 
 def _step(task: dsl.PipelineTask) -> dsl.PipelineTask:
@@ -36,35 +34,8 @@ def data_to_model(profile: str = "laptop", seed: int = 0, overrides: str = "") -
         overrides: section.key=value; section.key=value ..., e.g. training.steps=200
     """
     config = _step(resolve_profile(profile=profile, seed=seed, overrides=overrides)).output
-    knowledge = _step(ingest(profile_json=config)).outputs["knowledge"]
-    synthetic = _step(synthesize(profile_json=config, knowledge=knowledge)).outputs["synthetic"]
-    validated = _step(validate(profile_json=config, knowledge=knowledge, synthetic=synthetic))
-    accepted = validated.outputs["accepted"]
-    data = {"profile_json": config, "knowledge": knowledge, "accepted": accepted}
-    base_policy = _step(prepare_policy(**data)).outputs["base_policy"]
-    pretrained = _step(
-        continue_pretraining(profile_json=config, accepted=accepted, base_policy=base_policy)
-    )
-    warmed = _step(warm_start(**data, base_policy=pretrained.outputs["pretrained_policy"]))
-    warm_policy = warmed.outputs["warm_policy"]
-    filtered = _step(filter_curriculum(**data, warm_policy=warm_policy))
-    trained = _step(
-        training_step()(**data, curriculum=filtered.outputs["curriculum"], warm_policy=warm_policy)
-    )
-    trained_policy = trained.outputs["trained_policy"]
-    evaluated = _step(
-        evaluate(
-            **data,
-            base_policy=base_policy,
-            warm_policy=warm_policy,
-            trained_policy=trained_policy,
-        )
-    )
-    _step(
-        register(
-            profile_json=config,
-            evaluation=evaluated.outputs["evaluation"],
-            trained_policy=trained_policy,
-            accepted=accepted,
-        )
-    )
+    artifacts = {}
+    for stage in CHAIN:
+        inputs = {folder: artifacts[folder] for folder in stage.inputs}
+        task = _step(step_component(stage)(profile_json=config, **inputs))
+        artifacts[stage.output] = task.outputs[stage.output]

@@ -134,17 +134,16 @@ def _start(arm: Arm, options: argparse.Namespace) -> subprocess.Popen[bytes]:
 
 def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     """Train and judge one arm in this process."""
-    from espalier.steps.determinism import prepare_environment, prepare_torch
+    from espalier.determinism import prepare_environment, prepare_torch
 
     prepare_environment()
-    from espalier.artifacts import NullTracker
     from espalier.config import load_profile
     from espalier.environments import opened_environments
+    from espalier.records import NullTracker, read_tasks
     from espalier.rollout.roller import Roller
-    from espalier.tasks import read_tasks
+    from espalier.stages.train import Inputs
     from espalier.training.checkpoint import CheckpointStore
     from espalier.training.parallel import Processes
-    from espalier.training.rl.stage import Inputs
     from espalier.training.rl.wiring import wired
 
     settings = [f"seed={arm.seed}", f"training.steps={options.steps}", "threads=1"]

@@ -61,7 +61,7 @@ def result_of(seed: int, options: argparse.Namespace) -> dict[str, Any]:
 
 def run(seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One seed up to `evaluate`, in this process."""
-    from espalier.steps.determinism import prepare_environment, prepare_torch
+    from espalier.determinism import prepare_environment, prepare_torch
 
     prepare_environment()
     from espalier.config import load_profile

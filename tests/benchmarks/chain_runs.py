@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 def run_chain(profile: Profile, run_dir: Path, last_stage: str) -> None:
     """Run the stages up to `last_stage`, but for those that the folder holds already."""
     # imported once the caller has set how torch is to start
-    from espalier.artifacts import NullTracker
-    from espalier.orchestration.chain import CHAIN
+    from espalier.chain import CHAIN
     from espalier.orchestration.in_process import ChainRun
     from espalier.orchestration.run_state import RunState
+    from espalier.records import NullTracker
 
     @contextmanager
     def silent(stage: str):

@@ -130,7 +130,7 @@ def _in_a_process(options: argparse.Namespace, name: str, seed: int) -> None:
 
 
 def _run_arm(arm: Arm, seed: int, options: argparse.Namespace) -> None:
-    from espalier.steps.determinism import prepare_environment, prepare_torch
+    from espalier.determinism import prepare_environment, prepare_torch
 
     prepare_environment()
     from espalier.config import load_profile
@@ -151,7 +151,7 @@ def _run_arm(arm: Arm, seed: int, options: argparse.Namespace) -> None:
     budgeted = _within_budget(profile, arm, run_dir, common)
     for name in ("continue_pretraining", "warm_start", "filter_curriculum", "train"):
         _run_stage(budgeted, run_dir, name)
-    from espalier.tasks import read_tasks
+    from espalier.records import read_tasks
     from tests.benchmarks.data_value_figures import measured
 
     heldout = read_tasks(common / "accepted" / "tasks" / "heldout.jsonl")
@@ -167,8 +167,8 @@ def _run_arm(arm: Arm, seed: int, options: argparse.Namespace) -> None:
 
 def _run_stage(profile, run_dir: Path, name: str) -> None:
     """Run one stage unless it has published for these settings."""
-    from espalier.artifacts import NullTracker, read_manifest
-    from espalier.orchestration.chain import CHAIN
+    from espalier.chain import CHAIN
+    from espalier.records import NullTracker, read_manifest
 
     link = next(link for link in CHAIN if link.name == name)
     folder = run_dir / link.folder
@@ -180,8 +180,13 @@ def _run_stage(profile, run_dir: Path, name: str) -> None:
 
 def _start_from(common: Path, data: Path, run_dir: Path, arm: Arm) -> None:
     """Link the shared artifacts, and publish the accepted data with this arm's texts alone."""
-    from espalier.artifacts import Provenance, publishing, read_manifest
-    from espalier.tasks import read_agent_texts, write_agent_texts
+    from espalier.records import (
+        Provenance,
+        publishing,
+        read_agent_texts,
+        read_manifest,
+        write_agent_texts,
+    )
 
     run_dir.mkdir(parents=True, exist_ok=True)
     for name in ("knowledge", "base_policy"):

@@ -15,11 +15,11 @@ _TAG = re.compile(r"</?([a-zA-Z_]+)")
 
 def mean_tokens(profile, run_dir: Path) -> dict[str, float]:
     """Mean tokens of a demonstration, of what the warm start draws, and of a text that fits."""
+    from espalier.dialects.dialect import Rendering
     from espalier.environments import grammar_of
     from espalier.policy.loading import load_policy
-    from espalier.policy.rendering import Rendering
-    from espalier.rollout.trajectory import read_trajectories
-    from espalier.tasks import read_agent_texts, read_tasks
+    from espalier.records import read_agent_texts, read_tasks
+    from espalier.records.trajectory import read_trajectories
     from espalier.training.demonstrations import encode_demonstration, encode_negative, encode_text
 
     accepted = run_dir / "accepted"
@@ -69,7 +69,7 @@ def measured(profile, run_dir: Path, heldout) -> dict[str, object]:
 def _read_tokens(run_dir: Path) -> int:
     import pandas as pd
 
-    from espalier.artifacts import read_manifest
+    from espalier.records import read_manifest
 
     folder = run_dir / "pretrained_policy"
     if not read_manifest(folder).rows["texts"]:
@@ -114,7 +114,7 @@ def _probes(tasks) -> dict[str, list]:
 
 
 def _asking(task, question: str):
-    from espalier.tasks import Message
+    from espalier.records import Message
 
     return task.model_copy(update={"prompt": (Message(role="user", content=question),)})
 

@@ -104,7 +104,7 @@ def _judged(task, trajectory, judge, search) -> dict[str, object]:
     found = _ACTION.fullmatch(action)
     # a policy may sample any byte: what could not stand in an answer is no plan either
     thought, query = (plain(found["thought"]), plain(found["query"])) if found else ("", "")
-    row = {"question": task.task_id, "hops": task.metadata.hops, "planned": bool(thought and query)}
+    row = {"question": task.task_id, "hops": task.extra["hops"], "planned": bool(thought and query)}
     if not row["planned"]:
         return {**row, "kept": False, "right": False, "reason": "no plan"}
     plan = Plan(analysis=thought, tool="search", query=query)
@@ -128,15 +128,15 @@ def _profile(run: Path):
 
 
 def _tasks(options: argparse.Namespace, seed: int):
-    from espalier.rollout.trajectory import read_trajectories
-    from espalier.tasks import read_tasks
+    from espalier.records import read_tasks
+    from espalier.records.trajectory import read_trajectories
 
     accepted = options.run / "accepted"
     shown = {t.task_id for t in read_trajectories(accepted / "trajectories.parquet")}
     chains = [
         task
         for task in read_tasks(accepted / "tasks" / "train.jsonl")
-        if task.metadata.family == "chain" and task.task_id not in shown
+        if task.extra["kind"] == "chain" and task.task_id not in shown
     ]
     drawn = random.Random(f"fas_judge/{seed}").sample(chains, min(options.questions, len(chains)))
     return drawn

@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from espalier.orchestration.chain import CHAIN
+from espalier.chain import CHAIN
 
 _POLL_S = 0.02
 KILLS_PER_RUN = 4

@@ -125,7 +125,7 @@ def _start(name: str, options: argparse.Namespace) -> subprocess.Popen[bytes]:
 
 def run_arm(arm: Arm, profile_path: Path, out: Path) -> None:
     """One arm in this process, up to its last stage."""
-    from espalier.steps.determinism import prepare_environment, prepare_torch
+    from espalier.determinism import prepare_environment, prepare_torch
 
     prepare_environment()
     from espalier.config import load_profile

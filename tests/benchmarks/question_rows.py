@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
-from espalier.artifacts import read_manifest
-from espalier.tasks import Task
+from espalier.records import Task, read_manifest
 
 from .uniqueness import judged
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from espalier.artifacts import NullTracker
 from espalier.config import Profile, SearchConfig
 from espalier.knowledge import KnowledgeGraph, SearchTool, stage
+from espalier.records import NullTracker
 
 NUM_QUERIES = 5000
 
@@ -23,7 +23,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "knowledge"
         started = time.perf_counter()
-        manifest = stage.run(Profile(), stage.Inputs(), directory, NullTracker())
+        manifest = stage.run(Profile(), {}, directory, NullTracker())
         ingest_s = time.perf_counter() - started
         queries = _queries(KnowledgeGraph.load(directory))
         for view in ("train", "full"):

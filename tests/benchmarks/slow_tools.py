@@ -110,16 +110,16 @@ def _headline(results: list[Result], bound: int) -> dict[str, list[float]]:
 
 def run(options: argparse.Namespace, bound: int, seed: int) -> Result:
     """Train with one bound."""
-    from espalier.steps.determinism import prepare_environment, prepare_torch
+    from espalier.determinism import prepare_environment, prepare_torch
 
     prepare_environment()
-    from espalier.artifacts import NullTracker
     from espalier.config import load_profile
     from espalier.environments import SearchQAs, search_environments
     from espalier.knowledge.search import SearchTool
+    from espalier.records import NullTracker
+    from espalier.stages.train import Inputs
     from espalier.training.checkpoint import CheckpointStore
     from espalier.training.parallel import Processes
-    from espalier.training.rl.stage import Inputs
     from espalier.training.rl.wiring import wired
 
     profile = load_profile(

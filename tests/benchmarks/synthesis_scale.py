@@ -25,9 +25,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from espalier.artifacts import NullTracker, open_artifact, work_dir
 from espalier.config import KnowledgeConfig, Profile
 from espalier.knowledge import stage as ingest
+from espalier.records import NullTracker, open_artifact, work_dir
 
 from .keeping import provenance
 from .question_rows import figures_of, looked_through
@@ -106,7 +106,7 @@ def made_knowledge(directory: Path) -> Path:
     if not directory.is_dir():
         print("ingesting (not timed)", flush=True)
         profile = Profile(knowledge=KnowledgeConfig(min_city_population=1000))
-        ingest.run(profile, ingest.Inputs(), directory, NullTracker())
+        ingest.run(profile, {}, directory, NullTracker())
     return directory
 
 

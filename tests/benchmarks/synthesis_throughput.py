@@ -17,12 +17,12 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from espalier.artifacts import NullTracker
 from espalier.config import Profile
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge import stage as ingest
 from espalier.knowledge.search import SearchTool
-from espalier.rollout.trajectory import Trajectory
+from espalier.records import NullTracker
+from espalier.records.trajectory import Trajectory
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.questions import FormalQuestions
 from espalier.synthesis.task_making import Question
@@ -53,7 +53,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         knowledge = Path(scratch) / "knowledge"
         print("ingesting the default knowledge source (not timed)", flush=True)
-        ingest.run(Profile(), ingest.Inputs(), knowledge, NullTracker())
+        ingest.run(Profile(), {}, knowledge, NullTracker())
         report(knowledge, arguments)
 
 
@@ -80,7 +80,7 @@ def measured(knowledge: Path, profile: Profile, asked: argparse.Namespace) -> Ra
     started = time.perf_counter()
     graph = KnowledgeGraph.load(knowledge)
     questions = FormalQuestions(profile, knowledge, graph, Funnel()).draw("train", asked.questions)
-    distinct = len({question.task.metadata.query for question in questions})
+    distinct = len({question.task.extra["query"] for question in questions})
     drawn_s = time.perf_counter() - started
 
     search = SearchTool.open(knowledge, "train", profile.search)

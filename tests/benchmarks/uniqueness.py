@@ -20,14 +20,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from espalier.artifacts import NullTracker
 from espalier.config import Profile
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge import stage as ingest
+from espalier.records import NullTracker, Task
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.questions import FormalQuestions
 from espalier.synthesis.task_making import SPLITS
-from espalier.tasks import Task
 
 from .brute_force import Store, answers, faults, parsed
 
@@ -44,7 +43,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         knowledge = options.knowledge or Path(scratch) / "knowledge"
         if options.knowledge is None:
-            ingest.run(Profile(), ingest.Inputs(), knowledge, NullTracker())
+            ingest.run(Profile(), {}, knowledge, NullTracker())
         tasks = made(knowledge, options.questions, options.seed)
         counts, exceptions = judged(tasks, knowledge)
     for line in exceptions[:20]:

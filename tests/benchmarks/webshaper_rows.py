@@ -18,10 +18,10 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from espalier.artifacts import NullTracker
 from espalier.config import Profile, SynthesisConfig
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge import stage as ingest
+from espalier.records import NullTracker
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.grown_questions import GrownQuestions
 from espalier.synthesis.questions import FormalQuestions
@@ -34,10 +34,11 @@ from espalier.synthesis.webshaper.formalism import (
     printed,
     structure_of,
 )
+from espalier.synthesis.webshaper.formalism.entries import read
 from espalier.synthesis.webshaper.formalism.files import structure_figures
 from espalier.synthesis.webshaper.generator import Generator, family_weights
 
-from .webshaper_count import kinds_of
+from .webshaper_count import UNREADABLE, kinds_of
 
 PUBLIC_ROWS = Path(__file__).parents[3] / "shared" / "data" / "webshaper" / "webshaper.500.jsonl"
 
@@ -58,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         knowledge = options.knowledge or Path(scratch) / "knowledge"
         if options.knowledge is None:
-            ingest.run(Profile(), ingest.Inputs(), knowledge, NullTracker())
+            ingest.run(Profile(), {}, knowledge, NullTracker())
         structures = compare(rows, knowledge, options.questions)
     summary = {
         "benchmark": "webshaper_rows",
@@ -88,6 +89,9 @@ def count(rows: list[list[list[str]]]) -> tuple[dict[str, int], int]:
             own, other = ours.count(set()), theirs.count(set())
         if own or other:
             print(f"{kind:24s}{own:8d}{other:8d}{'' if own == other else '  DIFFER'}")
+    judged = len(rows) - sum(bool(read(row).faults) for row in rows)
+    other = sum(not kinds & UNREADABLE for kinds in theirs)
+    print(f"{'judged as a whole':24s}{judged:8d}{other:8d}{'' if judged == other else '  DIFFER'}")
     same = sum(a == b for a, b in zip(ours, theirs, strict=True))
     print(f"both find the same kinds in {same} of {len(rows)} rows\n")
     return {kind: totals[kind] for kind in sorted(totals)}, same

@@ -1,6 +1,6 @@
 """The whole chain as plain Jobs, one stage after the other, with S3 in between and MLflow beside.
 
-What Kubeflow would do, by hand: each Job is `manifests.stage_job`, and it is created as the account
+What Kubeflow would do, by hand: each Job is `stage_job`, and it is created as the account
 that runners have. A stage's Job is made when the one before it has ended.
 """
 
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import yaml
 
-from espalier.manifests.job import stage_job
-from espalier.orchestration.chain import CHAIN
+from espalier.chain import CHAIN
+from espalier.cluster.objects.job import stage_job
 from espalier.orchestration.step_command import container_command
 from espalier.steps.profiles import named_profile
 from tests.cluster import objects, sandbox_images

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
-from espalier.artifacts import open_artifact
-from espalier.orchestration.chain import CHAIN
+from espalier.chain import CHAIN
+from espalier.records import open_artifact
 from espalier.storage import open_place
 from tests.cluster import objects, parts, processes
 from tests.cluster.chain import SANDBOXES_IN_PODS, ClusterRun, wake_servers

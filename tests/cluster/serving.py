@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import httpx2
 
-from espalier.manifests.serving import DEPLOYMENT
+from espalier.cluster.objects.serving import DEPLOYMENT
 from tests.cluster.chain import StageTimes
 from tests.cluster.parts import kubectl
 from tests.cluster.places import ClusterError

@@ -6,8 +6,8 @@ import pytest
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
+from tests.unit.cluster.objects.samples import every_manifest
 from tests.unit.k8s.allowed_verbs import SANDBOXES
-from tests.unit.manifests.samples import every_manifest
 
 SANDBOX = every_manifest()["sandbox-pod"]
 

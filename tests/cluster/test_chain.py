@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from espalier.orchestration.chain import CHAIN
+from espalier.chain import CHAIN
 from espalier.storage import open_place
 from tests.cluster.chain import RUNNER, run_chain
 from tests.cluster.parts import kubectl

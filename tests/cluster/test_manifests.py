@@ -10,9 +10,9 @@ import jsonschema
 import pytest
 import yaml
 
+from tests.unit.cluster.objects.samples import PARTIAL, every_manifest
 from tests.unit.k8s.custom_resources import is_custom, whole
 from tests.unit.k8s.rendering import every_overlay, rendered
-from tests.unit.manifests.samples import PARTIAL, every_manifest
 
 GENERATED = {name: item for name, item in every_manifest().items() if name not in PARTIAL}
 OWNED = {name: item for name, item in GENERATED.items() if not is_custom(item)}

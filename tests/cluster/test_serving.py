@@ -5,9 +5,9 @@ import time
 import pytest
 from kubernetes import client
 
-from espalier.artifacts import publishing
-from espalier.manifests.serving import DEPLOYMENT
+from espalier.cluster.objects.serving import DEPLOYMENT
 from espalier.policy.loading import save_policy
+from espalier.records import publishing
 from espalier.registry import TrackingTarget
 from espalier.registry.promotion import promote
 from tests.cluster import objects

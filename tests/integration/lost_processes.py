@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from espalier.artifacts import TrainingError
+from espalier.records import TrainingError
 from espalier.training import companions
 from espalier.training.local_companions import local_companions
 from espalier.training.team import team

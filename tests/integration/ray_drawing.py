@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from espalier.artifacts import EspalierError, NullTracker
 from espalier.config import Profile
+from espalier.records import EspalierError, NullTracker
 from espalier.synthesis.bulk import Asked, draw_questions
 from espalier.synthesis.bulk.ray_workers import ray_workers
 

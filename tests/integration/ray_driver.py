@@ -8,7 +8,7 @@ from pathlib import Path
 import ray
 import torch
 
-from espalier.artifacts import TrainingError
+from espalier.records import TrainingError
 from espalier.training.ray_nodes import ray_companions
 from espalier.training.team import team
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from espalier.artifacts import NullTracker
+from espalier.chain import CHAIN
 from espalier.config import Profile, load_profile
 from espalier.environments import EnvironmentLostError, opened_environments
-from espalier.orchestration.chain import CHAIN
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_state import RunState
-from espalier.rollout.trajectory import read_trajectories
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
+from espalier.records import Message, NullTracker, Task, TaskMetadata, Verifier
+from espalier.records.trajectory import read_trajectories
 
 PROFILES = Path(__file__).parents[2] / "pipelines" / "profiles"
 GSM8K = Path(__file__).resolve().parents[3] / "shared" / "data" / "gsm8k"
@@ -24,7 +23,9 @@ TASK = Task(
     prompt=(Message(role="user", content="12 times 7 ?"),),
     environment="python_math",
     verifier=Verifier(kind="math_equivalence", gold=("84",)),
-    metadata=TaskMetadata(family="story", split="train", hops=1, source="test"),
+    metadata=TaskMetadata(
+        split="train", source="test", difficulty=1, extra={"kind": "story", "hops": 1}
+    ),
 )
 
 

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from espalier.artifacts import open_artifact
-from espalier.orchestration.chain import CHAIN
+from espalier.chain import CHAIN
+from espalier.records import open_artifact
 from tests.integration.commands import espalier, settings
 
 TINY = [

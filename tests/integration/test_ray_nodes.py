@@ -20,10 +20,10 @@ from ray.util.placement_group import (
     remove_placement_group,
 )
 
-from espalier.artifacts import EngineError, NullTracker, open_artifact
-from espalier.artifacts.publish import work_dir
 from espalier.config import KnowledgeConfig, Profile
 from espalier.knowledge import stage as ingest
+from espalier.records import EngineError, NullTracker, open_artifact
+from espalier.records.publishing import work_dir
 from espalier.synthesis.bulk import Asked, draw_questions, local_workers
 from espalier.synthesis.bulk.ray_workers import _made_on_a_node
 from espalier.training.parallel import Processes
@@ -97,7 +97,7 @@ def cluster(nodes):
 def knowledge(tmp_path_factory):
     directory = tmp_path_factory.mktemp("geonames") / "knowledge"
     profile = Profile(knowledge=KnowledgeConfig(max_cities=3000))
-    ingest.run(profile, ingest.Inputs(), directory, NullTracker())
+    ingest.run(profile, {}, directory, NullTracker())
     return directory
 
 

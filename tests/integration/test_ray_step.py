@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from espalier.manifests.job import OWNER_VARIABLES, RUN_ID_VARIABLE
+from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE
 from espalier.steps.profiles import named_profile
 from tests.rayjob_stand_in import rayjob_stand_in, state
 from tests.s3_stand_in import BUCKET, s3_stand_in
-from tests.unit.manifests.samples import NODES
+from tests.unit.cluster.objects.samples import NODES
 from tests.unit.storage.specimens import artifact, s3_place
 
 RUN = f"s3://{BUCKET}/runs/r17"
@@ -97,7 +97,7 @@ def test_a_driver_that_fails_lets_the_job_try_again(s3, cluster, tmp_path):
 
 
 def _exit_codes_that_end_a_job():
-    from tests.unit.manifests.samples import job
+    from tests.unit.cluster.objects.samples import job
 
     rules = job("train", NODES)["spec"]["podFailurePolicy"]["rules"]
     return [rule["onExitCodes"]["values"] for rule in rules if "onExitCodes" in rule]

@@ -6,12 +6,11 @@ import threading
 import pytest
 
 from espalier.config import Profile
-from espalier.curriculum.self_play.posing import Order
-from espalier.environments import opened_environments
-from espalier.environments.python_runs import SeparateRuns
+from espalier.environments import opened_environments, poser_of
+from espalier.environments.python_math.absolute_zero.executing import executed
+from espalier.environments.python_math.python_runs import SeparateRuns
 from espalier.sandbox.choice import sandbox_pool
-from espalier.synthesis.absolute_zero.executing import executed
-from espalier.synthesis.posing import poser_of
+from espalier.synthesis.self_play import Order
 
 PROFILE = Profile.model_validate(
     {

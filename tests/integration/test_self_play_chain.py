@@ -7,13 +7,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from espalier.artifacts import NullTracker
+from espalier.chain import CHAIN
 from espalier.config import load_profile
-from espalier.orchestration.chain import CHAIN
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_state import RunState
+from espalier.records import NullTracker, read_tasks
 from espalier.steps import training
-from espalier.tasks import read_tasks
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
 SMOKE = Path(__file__).parents[2] / "pipelines" / "profiles" / "smoke.toml"
@@ -108,14 +107,14 @@ def test_posed_tasks_are_proven_by_another_evaluator_and_apart_from_heldout(arti
     entities = pq.read_table(artifacts.knowledge / "entities.parquet").to_pylist()
     names = {row["entity_id"]: row["name"] for row in entities}
     for task in tasks:
-        [answer] = answers(parsed(task.metadata.query), store)
+        [answer] = answers(parsed(task.extra["query"]), store)
         assert task.verifier.gold == (names[answer],)
-        assert faults(parsed(task.metadata.query), store) == []
+        assert faults(parsed(task.extra["query"]), store) == []
     heldout = read_tasks(artifacts.accepted / "tasks" / "heldout.jsonl")
-    assert not {t.metadata.query for t in tasks} & {t.metadata.query for t in heldout}
+    assert not {t.extra["query"] for t in tasks} & {t.extra["query"] for t in heldout}
     own = {row["name"] for row in entities if row["split"] == "heldout"}
     shown = {row["name"] for row in entities if row["split"] in ("train", "hub")}
-    assert not (own - shown) & {name for task in tasks for name in task.metadata.entities}
+    assert not (own - shown) & {name for task in tasks for name in task.extra["entities"]}
 
 
 def test_a_killed_training_with_self_play_ends_with_the_same_content(artifacts, evolved, tmp_path):

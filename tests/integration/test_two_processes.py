@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -50,6 +52,21 @@ def test_what_one_process_has_saved_all_resume_from(together):
     ):
         assert history == again
         assert all(torch.equal(weights[name], same[name]) for name in weights)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_gradient_broken_in_one_process_is_skipped_in_all(together, sharded):
+    (figures, weights), (other_figures, other_weights) = together["broken"][sharded]
+    assert figures["skipped_updates"] == other_figures["skipped_updates"] == 1
+    assert math.isfinite(figures["grad_norm"])
+    assert all(weight.isfinite().all() for weight in weights.values())
+    assert all(torch.equal(weights[name], other_weights[name]) for name in weights)
+
+
+def test_processes_with_nothing_left_to_learn_stop_together(together):
+    (history, _), (other_history, _) = together["idle"]
+    assert [row["idle_steps"] for row in history] == [1, 2]
+    assert history == other_history
 
 
 def test_every_process_hears_all_and_the_first_is_heard_by_all(together):

@@ -1,11 +1,12 @@
 """What each of two processes does in the tests of shared training."""
 
+import math
 from functools import partial
 
 import torch
 
-from espalier.artifacts import NullTracker
 from espalier.curriculum.pool import TaskPool
+from espalier.records import NullTracker
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.local_companions import local_companions
 from espalier.training.rl.loop import Parts, RlLoop
@@ -26,7 +27,7 @@ from tests.unit.training.episodes import (
     profile_of,
     step_of,
 )
-from tests.unit.training.specimens import PROFILE, TASKS, warm_roller
+from tests.unit.training.specimens import PROFILE, TASKS, make_task, warm_roller
 
 ALGORITHMS = {
     "plain": {"preset": "default"},
@@ -51,15 +52,32 @@ def two_steps(name, processes, *, sharded=False):
     return figures, whole_weights(models.policy.model), state["optimizer"]["state"]
 
 
-def short_loop(processes, directory, steps=3):
+def one_broken_gradient(processes, *, sharded=False):
+    """Figures and weights of a step in which one of two minibatches is NaN in one process alone."""
+    profile = profile_of({"preset": "default"}, minibatches=2, processes=2, sharded=sharded)
+    models = trainable(exact_policy(), profile.training, CPU, processes)
+    how = layout(micro_batch_tokens=48, processes=processes)
+    update = PolicyUpdate(models, profile.training, how, max_action_tokens=56)
+    calls = iter(range(99))
+
+    def spoil(_module, _inputs, logits):
+        return logits * (math.nan if processes.rank == 1 and next(calls) == 0 else 1.0)
+
+    models.policy.model.get_output_embeddings().register_forward_hook(spoil)
+    rows = dense_rows(mixed_groups(sizes=(4, 4, 3)), with_observations=False)
+    figures = update.apply(rows, [(row,) for row in range(len(rows))], step_of(profile))
+    return figures, whole_weights(models.policy.model)
+
+
+def short_loop(processes, directory, steps=3, tasks=TASKS, **training):
     """A loop in which each process plays half of the tasks; history and final weights."""
     values = PROFILE.model_dump()
-    values["training"] |= {"steps": steps, "processes": 2, "algorithm": {"filters": []}}
+    values["training"] |= {"steps": steps, "processes": 2, "algorithm": {"filters": []}} | training
     profile = type(PROFILE).model_validate(values)
     policy = tiny_policy()
     roller = warm_roller(policy)
     models = trainable(policy.model, profile.training, CPU, processes)
-    pool = TaskPool(TASKS, profile.curriculum)
+    pool = TaskPool(tasks, profile.curriculum)
     parts = Parts(
         models=models,
         layout=layout_for(policy.model, profile, CPU, processes),
@@ -81,6 +99,20 @@ def everything(processes, directory):
         },
         "loops": processes.gather(short_loop(processes, directory / "loop")),
         "resumed": processes.gather(short_loop(processes, directory / "loop", steps=3)),
+        "broken": {
+            sharded: processes.gather(one_broken_gradient(processes, sharded=sharded))
+            for sharded in (False, True)
+        },
+        "idle": processes.gather(
+            short_loop(
+                processes,
+                directory / "idle",
+                steps=6,
+                tasks=[make_task(f"nowhere{number}") for number in range(4)],
+                stop_after_idle_steps=2,
+                reward={"format": 0.0},
+            )
+        ),
         "ranks": processes.gather(processes.rank),
         "said": processes.of_first(f"by {processes.rank}"),
     }

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from espalier.steps.determinism import prepare_environment
+from espalier.determinism import prepare_environment
 
 if TYPE_CHECKING:
     import typer

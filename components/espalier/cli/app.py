@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from espalier import __version__
-from espalier.artifacts import EspalierError
+from espalier.records import EspalierError
 
 
 class _Commands(TyperGroup):

@@ -74,7 +74,7 @@ def draw_questions(  # noqa: PLR0913 (its arguments are its options)
 
 
 def _on_ray() -> Workers:
-    from espalier.artifacts import EngineError
+    from espalier.records import EngineError
 
     try:
         from espalier.synthesis.bulk.ray_workers import ray_workers

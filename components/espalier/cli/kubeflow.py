@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,9 +14,9 @@ from espalier.cli.app import app, examples, print_json
 from espalier.cli.options import JsonOption, ProfileOption, SetOption
 
 if TYPE_CHECKING:
-    from espalier.config import KubeflowConfig
-    from espalier.orchestration.kubeflow_api import KubeflowApi
-    from espalier.orchestration.schedules import Schedule
+    from espalier.cluster.kubeflow import KubeflowApi
+    from espalier.cluster.schedules import Schedule
+    from espalier.config import Profile
 
 schedule = typer.Typer(
     name="schedule", help="Runs that Kubeflow starts by the clock.", no_args_is_help=True
@@ -47,10 +48,12 @@ def submit(
     after its content, once. Server and token: kubernetes.kubeflow.endpoint and .token_file, or
     KF_PIPELINES_ENDPOINT and KF_PIPELINES_TOKEN.
     """
-    from espalier.orchestration.submitting import submit as submitted
+    from espalier.cluster.kubeflow import start_run
+    from espalier.orchestration.pipelines import compile_profile
 
-    with _connected(profile, set_) as (api, _):
-        run_id = submitted(api, name, profile, set_ or ())
+    with _connected(profile, set_) as (api, resolved):
+        compile_to = partial(compile_profile, profile, set_ or ())
+        run_id = start_run(api, name or resolved.name, compile_to)
         if as_json:
             print_json({"run_id": run_id, "url": f"{api.endpoint}/#/runs/details/{run_id}"})
         else:
@@ -79,11 +82,13 @@ def create(
 
     One run at a time, and none for times that were missed.
     """
-    from espalier.orchestration.schedules import When
-    from espalier.orchestration.schedules import create as created
+    from espalier.cluster.schedules import When
+    from espalier.cluster.schedules import create as created
+    from espalier.orchestration.pipelines import compile_profile
 
     with _connected(profile, set_) as (api, _):
-        typer.echo(created(api, name, When(cron, start, end), profile, set_ or ()))
+        compile_to = partial(compile_profile, profile, set_ or ())
+        typer.echo(created(api, name, When(cron, start, end), compile_to))
 
 
 @schedule.command(
@@ -93,11 +98,11 @@ def list_(
     *, profile: ProfileOption = "laptop", set_: SetOption = None, as_json: JsonOption = False
 ) -> None:
     """List the schedules."""
+    from espalier.cluster.schedules import schedules
     from espalier.orchestration.results import aligned
-    from espalier.orchestration.schedules import schedules
 
-    with _connected(profile, set_) as (api, kubeflow):
-        found = schedules(api, kubeflow)
+    with _connected(profile, set_) as (api, _):
+        found = schedules(api)
     if as_json:
         print_json([one._asdict() for one in found])
     elif found:
@@ -111,7 +116,7 @@ def list_(
 @schedule.command(epilog=examples("espalier schedule pause nightly"))
 def pause(*, name: NameArgument, profile: ProfileOption = "laptop", set_: SetOption = None) -> None:
     """Start no more runs; one that runs goes on."""
-    from espalier.orchestration import schedules
+    from espalier.cluster import schedules
 
     _changed(schedules.pause, name, profile, set_ or ())
 
@@ -121,7 +126,7 @@ def resume(
     *, name: NameArgument, profile: ProfileOption = "laptop", set_: SetOption = None
 ) -> None:
     """Start runs again, from the next time on."""
-    from espalier.orchestration import schedules
+    from espalier.cluster import schedules
 
     _changed(schedules.resume, name, profile, set_ or ())
 
@@ -131,28 +136,28 @@ def delete(
     *, name: NameArgument, profile: ProfileOption = "laptop", set_: SetOption = None
 ) -> None:
     """Delete the schedule; runs that it started stay."""
-    from espalier.orchestration import schedules
+    from espalier.cluster import schedules
 
     _changed(schedules.delete, name, profile, set_ or ())
 
 
 def _changed(
-    change: Callable[[KubeflowApi, KubeflowConfig, str], Schedule],
+    change: Callable[[KubeflowApi, str], Schedule],
     name: str,
     profile: str,
     overrides: Sequence[str],
 ) -> None:
-    with _connected(profile, overrides) as (api, kubeflow):
-        typer.echo(change(api, kubeflow, name).id)
+    with _connected(profile, overrides) as (api, _):
+        typer.echo(change(api, name).id)
 
 
 @contextmanager
 def _connected(
     profile: str, overrides: Sequence[str] | None
-) -> Iterator[tuple[KubeflowApi, KubeflowConfig]]:
-    from espalier.orchestration.kubeflow_api import KubeflowApi
+) -> Iterator[tuple[KubeflowApi, Profile]]:
+    from espalier.cluster.kubeflow import KubeflowApi
     from espalier.steps.profiles import named_profile
 
-    kubeflow = named_profile(profile, overrides or ()).kubernetes.kubeflow
-    with KubeflowApi(kubeflow, os.environ) as api:
-        yield api, kubeflow
+    resolved = named_profile(profile, overrides or ())
+    with KubeflowApi(resolved.kubernetes.kubeflow, os.environ) as api:
+        yield api, resolved

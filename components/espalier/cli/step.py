@@ -52,8 +52,8 @@ def step(
 
     Exit codes: 1 and 2 the stage refuses; 75 storage was away; 128 and more a signal.
     """
-    from espalier.artifacts import StorageAwayError
     from espalier.orchestration.step_runner import StepFailed, StepOrder, run_step
+    from espalier.records import StorageAwayError
     from espalier.steps.profiles import given_profile
 
     order = StepOrder(

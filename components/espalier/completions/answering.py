@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from espalier.artifacts import EngineError
 from espalier.completions.answers import AnswerT, Refusal, parsed_answer
 from espalier.completions.cache import AnswerCache
 from espalier.completions.ledger import Ledger
 from espalier.completions.request import Request
 from espalier.config import EndpointConfig, VllmBatchConfig
+from espalier.records import EngineError
 
 ModelConfig = EndpointConfig | VllmBatchConfig
 

@@ -9,7 +9,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from espalier.artifacts import EngineError
 from espalier.completions.answering import Answering, seed_of
 from espalier.completions.answers import AnswerT, Refusal, usage_of
 from espalier.completions.ledger import Ledger, estimated_tokens
@@ -17,6 +16,7 @@ from espalier.completions.rate_limit import RateLimit, Sleep
 from espalier.completions.request import Request
 from espalier.completions.wire import Wire, api_key
 from espalier.config import EndpointConfig
+from espalier.records import EngineError
 
 
 class EndpointModel:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 
-from espalier.artifacts import EngineError
 from espalier.config import EndpointConfig
+from espalier.records import EngineError
 
 _TOKENS_PER_PRICE = 1_000_000
 _BYTES_PER_TOKEN = 3

@@ -9,8 +9,8 @@ from typing import Generic, Protocol
 
 from pydantic import BaseModel
 
-from espalier.artifacts import json_digest
 from espalier.completions.answers import AnswerT, Refusal
+from espalier.records import json_digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

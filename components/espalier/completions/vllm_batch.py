@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from espalier.artifacts import EngineError
 from espalier.completions.answering import Answering, seed_of
 from espalier.completions.answers import AnswerT, Refusal, usage_of
 from espalier.completions.ledger import Ledger
 from espalier.completions.request import Request
 from espalier.completions.vllm_engine import Chat, VllmEngine
 from espalier.config import EndpointConfig, VllmBatchConfig
+from espalier.records import EngineError
 
 _CALM_TURNS = 8
 """Turns of the event loop: an answer takes three to reach who asked and come back as a request."""

@@ -10,8 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from espalier.artifacts import EngineError
 from espalier.config import VllmBatchConfig
+from espalier.records import EngineError
 
 _KEPT_MESSAGE = 300
 

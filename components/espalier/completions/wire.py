@@ -13,10 +13,10 @@ import httpx2
 import openai
 import tenacity
 
-from espalier.artifacts import EngineError
 from espalier.completions.ledger import Usage
 from espalier.completions.rate_limit import Sleep
 from espalier.config import EndpointConfig
+from espalier.records import EngineError
 
 _RETRIED = frozenset({408, 409, 425, 429})
 """Statuses below 500 that may go away; every 5xx may."""

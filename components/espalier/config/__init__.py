@@ -23,13 +23,8 @@ from espalier.config.data import (
     ValidationConfig,
 )
 from espalier.config.endpoint import EndpointConfig, VllmBatchConfig
-from espalier.config.environment import (
-    EnvironmentConfig,
-    PythonMathConfig,
-    SandboxConfig,
-    SearchQAConfig,
-)
-from espalier.config.external import external_inputs
+from espalier.config.environment import EnvironmentConfig, family_class, family_names
+from espalier.config.hardware import HardwareConfig
 from espalier.config.inference import ExplorationConfig, RolloutConfig, VllmConfig
 from espalier.config.knowledge import ExtractionConfig, KnowledgeConfig, RelationConfig
 from espalier.config.kubeflow import KubeflowConfig
@@ -44,7 +39,13 @@ from espalier.config.learning import (
     RewardConfig,
     WarmStartConfig,
 )
-from espalier.config.profile import STAGE_SECTIONS, Profile, load_profile
+from espalier.config.profile import Profile, load_profile, read_saved_profile
+from espalier.config.sandbox import (
+    KubernetesSandboxConfig,
+    LocalSandboxConfig,
+    PodmanSandboxConfig,
+    SandboxConfig,
+)
 from espalier.config.self_play import (
     AbsoluteZeroConfig,
     NoSelfPlayConfig,
@@ -62,7 +63,6 @@ from espalier.config.training import (
 )
 
 __all__ = [
-    "STAGE_SECTIONS",
     "AbsoluteZeroConfig",
     "AgentTextsConfig",
     "AsynchronousConfig",
@@ -78,18 +78,21 @@ __all__ = [
     "ExplorationConfig",
     "ExtractionConfig",
     "GpuConfig",
+    "HardwareConfig",
     "ImagesConfig",
     "KnowledgeConfig",
     "KubeflowConfig",
     "KubernetesConfig",
+    "KubernetesSandboxConfig",
+    "LocalSandboxConfig",
     "NoSelfPlayConfig",
     "OptimizerConfig",
     "PodResources",
+    "PodmanSandboxConfig",
     "PolicyConfig",
     "PosingConfig",
     "PrestageConfig",
     "Profile",
-    "PythonMathConfig",
     "RZeroConfig",
     "RayConfig",
     "RegistryConfig",
@@ -100,7 +103,6 @@ __all__ = [
     "SandboxConfig",
     "SandboxPodsConfig",
     "SearchConfig",
-    "SearchQAConfig",
     "SelfPlayConfig",
     "ServingConfig",
     "SplitsConfig",
@@ -114,6 +116,8 @@ __all__ = [
     "VllmConfig",
     "WarmStartConfig",
     "WebRLConfig",
-    "external_inputs",
+    "family_class",
+    "family_names",
     "load_profile",
+    "read_saved_profile",
 ]

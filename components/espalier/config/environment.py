@@ -1,74 +1,114 @@
-"""Profile section `environment`: where the tasks are played, by its name."""
+"""Profile section `environment`: which family of tasks is played, with that family's settings.
+
+A family is named by what it is registered under (`search_qa`, `python_math`, or an entry point of
+the group `espalier.environments`), or by where it is, as `my_package.prices:Prices`.
+"""
 
 from __future__ import annotations
 
+import difflib
+import importlib
+from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Any, ClassVar, Protocol, cast
 
-from pydantic import Field, model_validator
+from pydantic import ValidationError
 
 from espalier.config.data import Section
 
-
-class SearchQAConfig(Section):
-    """Question answering over the knowledge; [search] describes its tool."""
-
-    name: Literal["search_qa"] = "search_qa"
-
-
-class SandboxConfig(Section):
-    """Where the policy's programs run, and how many places there are."""
-
-    backend: Literal["local", "podman", "kubernetes"] = "local"
-    """"local" isolates with bubblewrap on this machine; "podman" needs an image here, "kubernetes"
-    one that the cluster of [kubernetes] can pull."""
-    image: str = ""
-    """Of sandbox-images/, by digest or by a tag that is never moved; unset for "local"."""
-    kubeconfig: Path | None = None
-    """Of the cluster; unset is the one that the stage itself runs in."""
-    packages: tuple[str, ...] = ("numpy", "sympy")
-    """Python packages of this machine that programs may import; an image has its own."""
-    size: int = Field(default=4, ge=1)
-    """Sandboxes at one time."""
-    max_uses: int = Field(default=256, ge=1)
-    """A sandbox is replaced after so many borrowers."""
-    memory_mb: int = Field(default=256, ge=32)
-    """Of one program."""
-
-    @model_validator(mode="after")
-    def _containers_have_an_image(self) -> Self:
-        if (self.backend == "local") == bool(self.image):
-            raise ValueError(
-                f"environment.sandbox.image={self.image!r} does not go with backend="
-                f'"{self.backend}": name an image of sandbox-images/ for podman and kubernetes, '
-                "and none for local"
-            )
-        return self
+ENTRY_POINTS = "espalier.environments"
+_BUILT_IN = {
+    "search_qa": "espalier.environments.search_qa:SearchQA",
+    "python_math": "espalier.environments.python_math:PythonMath",
+}
 
 
-class PythonMathConfig(Section):
-    """Mathematics with a Python interpreter, in the tags of ReTool (arXiv:2504.11536)."""
+class EnvironmentConfig(Section):
+    """What every family's section has; a family adds its own keys in a class derived from this."""
 
-    name: Literal["python_math"] = "python_math"
-    problems: Path | None = None
-    """JSON lines of {question, answer} in GSM8K's format; unset makes arithmetic word problems."""
-    heldout_problems: Path | None = None
-    """The held-out ones in a file of their own; unset deals `problems` out by [splits]."""
-    session: Literal["stateless", "stateful"] = "stateless"
-    """Whether a program finds the names of the programs before it in the same episode."""
-    code_timeout_s: float = Field(default=5.0, gt=0)
-    """A program that takes longer is ended, and the policy reads so."""
-    max_observation_characters: int = Field(default=512, ge=16)
-    """More than this of a program's output is cut out of its middle."""
-    credit_per_message: float = Field(default=0.0, ge=0, le=0.2)
-    """What a wrong answer is forgiven for each message beyond two; verl's recipe has 0.05."""
-    sandbox: SandboxConfig = SandboxConfig()
+    name: str
 
-    @model_validator(mode="after")
-    def _heldout_problems_go_with_problems(self) -> Self:
-        if self.heldout_problems is not None and self.problems is None:
-            raise ValueError("environment.heldout_problems needs environment.problems, to train on")
-        return self
+    def external_files(self) -> dict[str, Path | None]:
+        """The user's own files by the profile key that names them; `ingest` depends on them."""
+        return {}
 
 
-EnvironmentConfig = Annotated[SearchQAConfig | PythonMathConfig, Field(discriminator="name")]
+class FamilyClass(Protocol):
+    """What a profile needs of a family before anything runs."""
+
+    name: ClassVar[str]
+    config: ClassVar[type[EnvironmentConfig]]
+    self_play: ClassVar[frozenset[str]]
+    reads_knowledge: ClassVar[bool]
+    writes_agent_texts: ClassVar[bool]
+
+
+def family_names() -> list[str]:
+    """Names of the families that are installed."""
+    return sorted({*_BUILT_IN, *(point.name for point in _entry_points())})
+
+
+@lru_cache(maxsize=64)
+def family_class(name: str) -> FamilyClass:
+    """The family of that name.
+
+    Raises:
+        ValueError: none is installed under it, or what is there is no family.
+    """
+    where = _BUILT_IN.get(name) or next((p.value for p in _entry_points() if p.name == name), None)
+    if where is None and ":" in name:
+        where = name
+    if where is None:
+        known = family_names()
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"installed are {', '.join(known)};"
+        raise ValueError(
+            f"no family of tasks is named {name!r}; {hint} a family of your own is named by an "
+            f"entry point of the group {ENTRY_POINTS}, or as module:Class"
+        )
+    module, _, attribute = where.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"the family {name!r} cannot be loaded from {where} ({error})") from error
+    if not (isinstance(found, type) and hasattr(found, "questions") and hasattr(found, "config")):
+        raise ValueError(f"{where} is no family: derive it from espalier.environments.SimpleFamily")
+    return cast("FamilyClass", found)
+
+
+def parsed_environment(content: object) -> EnvironmentConfig:
+    """The section `environment`, read by the family that it names.
+
+    Raises:
+        ValueError: no such family, or settings that it refuses.
+    """
+    if isinstance(content, EnvironmentConfig):
+        return content
+    if not isinstance(content, dict):
+        raise ValueError("environment is a section with a name")
+    table = cast("dict[str, object]", content)
+    family = family_class(str(table.get("name", "search_qa")))
+    try:
+        return family.config.model_validate({**table, "name": table.get("name", "search_qa")})
+    except ValidationError as error:
+        raise ValueError(_faults(error, family.config)) from error
+
+
+def _faults(error: ValidationError, model: type[EnvironmentConfig]) -> str:
+    """Each fault with its key, and for an unknown key the nearest one."""
+    lines: list[str] = []
+    for fault in error.errors():
+        where = ".".join(str(part) for part in fault["loc"])
+        said = fault["msg"].removeprefix("Value error, ")
+        if fault["type"] == "extra_forbidden":
+            close = difflib.get_close_matches(where, model.model_fields, n=1, cutoff=0.5)
+            keys = ", ".join(sorted(model.model_fields))
+            said = "no such key; " + (f"did you mean {close[0]}?" if close else f"there are {keys}")
+        lines.append(f"environment.{where}: {said}" if where else said)
+    return "; ".join(lines)
+
+
+@lru_cache(maxsize=1)
+def _entry_points() -> tuple[metadata.EntryPoint, ...]:
+    return tuple(metadata.entry_points(group=ENTRY_POINTS))

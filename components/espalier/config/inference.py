@@ -65,6 +65,11 @@ class RolloutConfig(Section):
     time limit: for tools that answer at once, as the embedded search does, and repeatable."""
     tool_timeout_s: float = Field(default=60.0, gt=0)
     """Seconds a tool call may take; an episode whose tool is slower ends unscored."""
+    token_drift: Literal["count", "fail"] = "count"
+    """What becomes of a run in which an episode's tokens are not those of the chat template's whole
+    rendering: turns are counted, or the run fails."""
+    compare_every: int = Field(default=16, ge=0)
+    """Every so many episodes one is compared; 1 compares all, 0 none."""
     exploration: ExplorationConfig = ExplorationConfig()
     vllm: VllmConfig = VllmConfig()
 

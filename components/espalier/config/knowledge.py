@@ -96,6 +96,14 @@ class KnowledgeConfig(Section):
     max_cities: int = Field(default=0, ge=0)
     """Keep only the most populous cities; 0 keeps all."""
 
+    def external_files(self) -> dict[str, Path | None]:
+        """The user's own files, by the key that names them."""
+        return {
+            "knowledge.path": self.path,
+            "knowledge.triples": self.triples,
+            "knowledge.questions": self.questions,
+        }
+
     @model_validator(mode="after")
     def _a_source_has_documents_and_tasks(self) -> Self:
         asked = [self.triples, self.questions, self.triples_query, self.extraction]

@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from espalier.config.data import Section
+from espalier.dialects import DialectName
 
 
 class PrestageConfig(Section):
@@ -27,6 +28,9 @@ class PolicyConfig(Section):
     """Any local Hugging Face causal LM; unset means the embedded policy."""
     start: Literal["base", "champion"] = "base"
     """"champion" starts from the registered model version that carries that alias."""
+    dialect: DialectName | Literal["auto"] = "auto"
+    """How it writes thoughts and calls. "auto" takes what the model's chat template teaches; for
+    the embedded policy that is "tags"."""
     vocab_size: int = Field(default=2048, ge=300)
     hidden_size: int = Field(default=128, ge=16)
     attention_heads: int = Field(default=4, ge=1)
@@ -68,6 +72,10 @@ class OptimizerConfig(Section):
     weight_decay: float = Field(default=0.01, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
     max_grad_norm: float = Field(default=1.0, gt=0)
+    max_skipped_updates: int = Field(default=3, ge=1)
+    """An update whose gradient is not finite is skipped; so many in a row stop the run. One or two
+    come of an odd batch; the weights stay as they were, so that a third, on other data, says that
+    the next will be no better. 1 stops at the first."""
 
 
 class PolicyOptimizerConfig(OptimizerConfig):
@@ -135,7 +143,7 @@ class RewardConfig(Section):
     def _outcome_dominates(self) -> Self:
         if self.format > self.outcome:
             raise ValueError(
-                f"training.reward: format={self.format} exceeds outcome={self.outcome}; a policy "
+                f"reward: format={self.format} exceeds outcome={self.outcome}; a policy "
                 "would be paid more for its tags than for its answer. Lower format"
             )
         return self

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from espalier.config.cluster import KubernetesConfig
+from espalier.config.hardware import HardwareConfig
 from espalier.config.training import TrainingConfig
 
 
-def require_places(training: TrainingConfig, kubernetes: KubernetesConfig) -> None:
+def require_places(
+    training: TrainingConfig, hardware: HardwareConfig, kubernetes: KubernetesConfig
+) -> None:
     """Check processes against what a pod has, or the nodes of a RayJob have together.
 
     Raises:
         ValueError: too many of them, nodes that would idle, or a device that nodes have not.
     """
+    if training.processes > 1 and ":" in hardware.device:
+        raise ValueError(
+            f'hardware.device = "{hardware.device}" is one device, and training.processes='
+            f"{training.processes} have one each; name its kind alone"
+        )
     processes, gpus, nodes = training.processes, kubernetes.gpus.count, kubernetes.ray.workers
     if not nodes:
         if 0 < gpus < processes:
@@ -34,8 +42,8 @@ def require_places(training: TrainingConfig, kubernetes: KubernetesConfig) -> No
             f"training.processes={processes} leave a node without work: {places}; set it to that, "
             "or take nodes away"
         )
-    if training.device != "auto" and training.device.startswith("cpu") == bool(gpus):
+    if hardware.device != "auto" and hardware.device.startswith("cpu") == bool(gpus):
         raise ValueError(
-            f'training.device = "{training.device}" is not what nodes with kubernetes.gpus.count='
+            f'hardware.device = "{hardware.device}" is not what nodes with kubernetes.gpus.count='
             f'{gpus} compute on; leave it "auto"'
         )

@@ -1,4 +1,4 @@
-"""A profile: the TOML file that describes a run, parsed, cross-checked, and digested by stage."""
+"""A profile: the TOML file that describes a run, parsed and cross-checked."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self, cast
+from typing import Annotated, Any, Self, cast
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
 
-from espalier.artifacts.digests import json_digest
-from espalier.artifacts.errors import ProfileError
 from espalier.config.agent_texts import (
     AgentTextsConfig,
     ContinuedPretrainingConfig,
@@ -26,8 +30,9 @@ from espalier.config.data import (
     SynthesisConfig,
     ValidationConfig,
 )
-from espalier.config.environment import EnvironmentConfig, SearchQAConfig
-from espalier.config.faults import explained
+from espalier.config.environment import EnvironmentConfig, family_class, parsed_environment
+from espalier.config.faults import MOVED, explained
+from espalier.config.hardware import HardwareConfig
 from espalier.config.inference import RolloutConfig
 from espalier.config.knowledge import KnowledgeConfig
 from espalier.config.learning import (
@@ -36,43 +41,15 @@ from espalier.config.learning import (
     EvaluationConfig,
     PolicyConfig,
     RegistryConfig,
+    RewardConfig,
     WarmStartConfig,
 )
 from espalier.config.placement import require_places
 from espalier.config.self_play import NoSelfPlayConfig, SelfPlayConfig, require_means
 from espalier.config.serving import ServingConfig
 from espalier.config.training import TrainingConfig
-
-STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
-    "ingest": ("knowledge", "splits", "environment"),
-    "synthesize": ("environment", "search", "synthesis", "agent_texts", "teacher"),
-    "validate": ("environment", "validation", "curation"),
-    "prepare_policy": (
-        "policy", "environment", "episode", "search", "training.micro_batch_tokens",
-        "training.device", "training.precision", "training.activation_checkpointing",
-    ),
-    "continue_pretraining": (
-        "continued_pretraining", "environment", "episode", "training.micro_batch_tokens",
-        "training.device", "training.precision", "training.activation_checkpointing",
-    ),
-    "warm_start": (
-        "warm_start", "environment", "episode", "rollout", "search", "training.micro_batch_tokens",
-        "training.device", "training.precision", "training.activation_checkpointing",
-        "training.reward",
-    ),
-    "filter_curriculum": (
-        "curriculum", "environment", "episode", "rollout", "search", "training.temperature",
-        "training.reward",
-    ),
-    "train": (
-        "training", "curriculum", "self_play", "environment", "episode", "rollout", "search",
-    ),
-    "evaluate": (
-        "evaluation", "environment", "episode", "rollout", "search", "training.reward",
-    ),
-    "register": ("registry",),
-}  # fmt: skip
-"""The stages in order, and the sections or keys that each reads: a change reruns only those."""
+from espalier.records.digests import json_digest
+from espalier.records.errors import ProfileError
 
 
 class Profile(Section):
@@ -82,7 +59,9 @@ class Profile(Section):
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     threads: int = Field(default=2, ge=1)
     """CPU threads of torch; part of what makes a run repeat itself bit for bit."""
-    environment: EnvironmentConfig = SearchQAConfig()
+    environment: Annotated[
+        SerializeAsAny[EnvironmentConfig], BeforeValidator(parsed_environment)
+    ] = Field(default_factory=lambda: parsed_environment({}))
     knowledge: KnowledgeConfig = KnowledgeConfig()
     splits: SplitsConfig = SplitsConfig()
     search: SearchConfig = SearchConfig()
@@ -93,6 +72,8 @@ class Profile(Section):
     curation: CurationConfig = CurationConfig()
     policy: PolicyConfig = PolicyConfig()
     episode: EpisodeConfig = EpisodeConfig()
+    reward: RewardConfig = RewardConfig()
+    hardware: HardwareConfig = HardwareConfig()
     rollout: RolloutConfig = RolloutConfig()
     continued_pretraining: ContinuedPretrainingConfig = ContinuedPretrainingConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
@@ -126,12 +107,6 @@ class Profile(Section):
                 "continued_pretraining.enabled=true has nothing to read: set agent_texts.memories, "
                 ".reasoning_tasks or .decisions"
             )
-        texts = self.agent_texts
-        if self.environment.name != "search_qa" and (texts.pretraining_texts or texts.negatives):
-            raise ValueError(
-                f"agent_texts are made for search_qa; with environment.name="
-                f'"{self.environment.name}" set all of them to 0'
-            )
         if self.episode.max_turn_tokens >= self.episode.max_tokens:
             raise ValueError("episode.max_turn_tokens must be smaller than episode.max_tokens")
         if self.curriculum.active_screening not in (0, *range(2, self.training.group_size)):
@@ -143,7 +118,7 @@ class Profile(Section):
 
     @model_validator(mode="after")
     def _processes_have_places(self) -> Self:
-        require_places(self.training, self.kubernetes)
+        require_places(self.training, self.hardware, self.kubernetes)
         return self
 
     @model_validator(mode="after")
@@ -158,16 +133,13 @@ class Profile(Section):
         return self
 
     @model_validator(mode="after")
-    def _mathematics_is_made_from_no_documents(self) -> Self:
-        if isinstance(self.environment, SearchQAConfig):
-            return self
-        if self.agent_texts.pretraining_texts or self.agent_texts.negatives:
+    def _agent_texts_can_be_written(self) -> Self:
+        asked = self.agent_texts.pretraining_texts or self.agent_texts.negatives
+        if asked and not family_class(self.environment.name).writes_agent_texts:
             raise ValueError(
                 f"agent_texts are written from documents, and environment.name = "
                 f'"{self.environment.name}" has none; leave them at 0'
             )
-        if not sum(self.synthesis.chain_weights):
-            raise ValueError("synthesis.chain_weights are all 0: stories have one to four steps")
         return self
 
     @model_validator(mode="after")
@@ -175,13 +147,13 @@ class Profile(Section):
         require_means(self.self_play, self.environment, self.training, self.teacher)
         return self
 
-    def stage_digest(self, stage: str) -> str:
-        """Digest of what `stage` reads of this profile: seed, threads and its sections."""
+    def digest(self, sections: Sequence[str]) -> str:
+        """Digest of seed, threads and these sections, or single keys of them (`policy.dialect`)."""
         tables = self.model_dump(mode="json")
         content: dict[str, object] = {}
-        for name in STAGE_SECTIONS[stage]:
+        for name in sections:
             section, _, key = name.partition(".")
-            if isinstance(getattr(self, section), SearchQAConfig | NoSelfPlayConfig):
+            if isinstance(getattr(self, section), NoSelfPlayConfig):
                 continue  # all that it has is a name, and it changes nothing
             content[name] = tables[section][key] if key else tables[section]
             if name == "self_play" and tables[name].get("proposer") == "teacher":
@@ -210,6 +182,36 @@ def load_profile(path: Path, overrides: Sequence[str] = ()) -> Profile:
         return Profile.model_validate_json(json.dumps(tables, default=str))
     except ValidationError as error:
         raise ProfileError(explained(path, error, Profile)) from error
+
+
+def read_saved_profile(text: str) -> Profile:
+    """The profile that a run of this version, or of 0.1, left as JSON.
+
+    Raises:
+        ValidationError: it is none.
+    """
+    tables = json.loads(text)
+    if isinstance(tables, dict):
+        _move_former_keys(cast("dict[str, Any]", tables))
+    return Profile.model_validate_json(json.dumps(tables))
+
+
+def _move_former_keys(tables: dict[str, Any]) -> None:
+    for former, now in MOVED.items():
+        section, key = former.split(".")
+        if isinstance(tables.get(section), dict) and key in tables[section]:
+            value = tables[section].pop(key)
+            new_section, _, new_key = now.partition(".")
+            if new_key:
+                tables.setdefault(new_section, {}).setdefault(new_key, value)
+            else:
+                tables.setdefault(new_section, value)
+    sandbox: dict[str, Any] | None = tables.get("environment", {}).get("sandbox")
+    if sandbox is not None:
+        # every backend had every key then, those of the others at their defaults
+        unused = {"local": ("image", "kubeconfig"), "podman": ("packages", "kubeconfig")}
+        for key in unused.get(sandbox.get("backend", "local"), ("packages",)):
+            sandbox.pop(key, None)
 
 
 def _apply_override(tables: dict[str, object], override: str) -> None:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from espalier.config.agent_texts import TeacherConfig
 from espalier.config.data import Section
-from espalier.config.environment import EnvironmentConfig
+from espalier.config.environment import EnvironmentConfig, family_class
 from espalier.config.training import TrainingConfig
 
 
@@ -100,11 +100,10 @@ def require_means(
     """
     if isinstance(posing, NoSelfPlayConfig):
         return
-    needed = "python_math" if isinstance(posing, AbsoluteZeroConfig) else "search_qa"
-    if environment.name != needed:
+    if posing.name not in family_class(environment.name).self_play:
         raise ValueError(
-            f'self_play.name = "{posing.name}" poses tasks of environment.name = "{needed}", and '
-            f'this profile plays "{environment.name}"; choose another, or "off"'
+            f'self_play.name = "{posing.name}" poses no tasks of environment.name = '
+            f'"{environment.name}"; choose another, or "off"'
         )
     if isinstance(posing, RZeroConfig):
         return

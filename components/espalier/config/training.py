@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from espalier.algorithms import Algorithm
 from espalier.config.data import Section
-from espalier.config.learning import PolicyOptimizerConfig, RewardConfig
+from espalier.config.learning import PolicyOptimizerConfig
 
 
 class TemperatureSchedule(Section):
@@ -105,7 +105,6 @@ class TrainingConfig(Section):
     with 1, or less."""
     epochs: int = Field(default=1, ge=1)
     """How often a step's trajectories are gone through."""
-    micro_batch_tokens: int = Field(default=8192, ge=64)
     temperature: float = Field(default=1.0, gt=0)
     temperature_schedule: TemperatureSchedule = TemperatureSchedule()
     replay: ReplayConfig = ReplayConfig()
@@ -116,13 +115,6 @@ class TrainingConfig(Section):
     """Nats a token between engine and trainer on equal weights; beyond it a warning is said. In
     float32 it is about 1e-9, in bfloat16 a few 1e-4."""
     optimizer: PolicyOptimizerConfig = PolicyOptimizerConfig()
-    reward: RewardConfig = RewardConfig()
-    device: str = Field(default="auto", min_length=1)
-    """`auto` is the accelerator, where there is one."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of matrix products; `auto` is bfloat16 on a GPU that has it."""
-    activation_checkpointing: bool = False
-    """Computes activations again in the backward pass: a third more work, far less memory."""
     processes: int = Field(default=1, ge=1)
     """Processes that share a step's trajectories: on this machine, or on the nodes of
     kubernetes.ray.workers."""
@@ -131,10 +123,19 @@ class TrainingConfig(Section):
     evaluate_every: int = Field(default=20, ge=1)
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=300, ge=1)
+    stop_after_idle_steps: int = Field(default=40, ge=0)
+    """Stops the run, with its best weights, after so many steps in a row in which no trajectory got
+    credit: all groups had equal rewards, or the screening or a filter dropped them. The default is
+    two intervals of curriculum.refresh_every's default: the band has been drawn anew in between,
+    and its tasks were tried for as long. 0 never stops."""
 
     def temperature_at(self, step: int) -> float:
         """The sampling temperature of optimizer step `step`, counted from 0."""
         return self.temperature_schedule.at(self.temperature, step, self.steps)
+
+    def stops_after(self, idle_steps: float) -> bool:
+        """Whether so many steps in a row without credit end the run."""
+        return 0 < self.stop_after_idle_steps <= idle_steps
 
     @model_validator(mode="after")
     def _minibatches_are_whole(self) -> Self:
@@ -171,6 +172,18 @@ class TrainingConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _policy_trains_after_the_critic_warmed_up(self) -> Self:
+        critic = self.algorithm.critic
+        if critic is not None and 0 < self.steps <= critic.warmup_steps:
+            raise ValueError(
+                f"training.steps={self.steps} ends within the "
+                f"training.algorithm.critic.warmup_steps={critic.warmup_steps} in which the critic "
+                "alone is trained, so the policy would never be: raise training.steps above "
+                f"{critic.warmup_steps}, or lower warmup_steps (0 trains both from the first step)"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _observations_have_no_turn(self) -> Self:
         if self.train_on_observations and "turns_BT" in self.algorithm.needs:
             raise ValueError(
@@ -187,15 +200,6 @@ class TrainingConfig(Section):
                 f'preset "{self.algorithm.preset}" takes every trajectory for one of today\'s '
                 "policy, which those of training.replay and training.asynchronous are not; add "
                 'training.algorithm.off_policy = [{name = "importance_weights"}]'
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _processes_have_devices(self) -> Self:
-        if self.processes > 1 and ":" in self.device:
-            raise ValueError(
-                f'training.device = "{self.device}" is one device, and training.processes='
-                f"{self.processes} have one each; name its kind alone"
             )
         return self
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from espalier.artifacts import DataError
 from espalier.knowledge.folding import words
+from espalier.records import DataError
 
 _MIN_WORDS = 5
 """Shorter texts of a benchmark ("Paris", "yes or no") count only where a row is nothing else."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from espalier.tasks import Task
+from espalier.records import Task
 
 
 def keep_learnable(

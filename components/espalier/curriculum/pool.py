@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from espalier.config import CurriculumConfig
 from espalier.curriculum.learnability import LEARNABILITY
-from espalier.tasks import Task
+from espalier.records import Task
 
 _PRIOR_ATTEMPTS = 2.0
 """Weight, in attempts, of what tasks of the same signature showed: one group is a noisy figure."""
@@ -80,13 +80,13 @@ class TaskPool:
         attempts: dict[str, float] = defaultdict(float)
         successes: dict[str, float] = defaultdict(float)
         for task_id, record in self._records.items():
-            signature = self._tasks[task_id].metadata.signature
+            signature = self._tasks[task_id].metadata.pattern
             attempts[signature] += record.attempts
             successes[signature] += record.successes
         overall = sum(successes.values()) / max(1.0, sum(attempts.values()))
         rates = {}
         for task_id, task in self._tasks.items():
-            signature = task.metadata.signature
+            signature = task.metadata.pattern
             prior = (successes[signature] + overall) / (attempts[signature] + 1.0)
             record = self._records.get(task_id, TaskRecord())
             rates[task_id] = (record.successes + _PRIOR_ATTEMPTS * prior) / (

@@ -1,46 +1,43 @@
-"""Environments: where a policy's actions are played and scored, one module per task family."""
+"""Environments: the contract of episodes, and one folder for each family of tasks."""
 
-from espalier.environments.actions import Answer, Malformed, ParsesActions, call_of
-from espalier.environments.environment import (
+from espalier.environments.contract import (
     Environment,
     EnvironmentLostError,
     Environments,
+    EnvironmentsOver,
+    Opening,
     Step,
 )
-from espalier.environments.opening import (
-    EnvironmentsOver,
-    grammar_of,
-    opened_environments,
-    parser_of,
-    search_environments,
-)
-from espalier.environments.search_qa import (
-    SEARCH_GRAMMAR,
-    Search,
-    Searcher,
-    SearchQA,
-    SearchQAs,
-    parse_action,
-)
+from espalier.environments.episode import AsyncToolEnvironment, EpisodeRules, ToolEnvironment
+from espalier.environments.family import Family, PlainQuestion, Question, SimpleFamily, make_task
+from espalier.environments.finding import family_of, policy_dialect
+from espalier.environments.reading import Log, ReadingMaterial
+from espalier.environments.teaching import GaveUp, Observed, Script
+from espalier.environments.tools import Tool, ToolError, ToolOutput
 
 __all__ = [
-    "SEARCH_GRAMMAR",
-    "Answer",
+    "AsyncToolEnvironment",
     "Environment",
     "EnvironmentLostError",
     "Environments",
     "EnvironmentsOver",
-    "Malformed",
-    "ParsesActions",
-    "Search",
-    "SearchQA",
-    "SearchQAs",
-    "Searcher",
+    "EpisodeRules",
+    "Family",
+    "GaveUp",
+    "Log",
+    "Observed",
+    "Opening",
+    "PlainQuestion",
+    "Question",
+    "ReadingMaterial",
+    "Script",
+    "SimpleFamily",
     "Step",
-    "call_of",
-    "grammar_of",
-    "opened_environments",
-    "parse_action",
-    "parser_of",
-    "search_environments",
+    "Tool",
+    "ToolEnvironment",
+    "ToolError",
+    "ToolOutput",
+    "family_of",
+    "make_task",
+    "policy_dialect",
 ]

@@ -1,47 +1,153 @@
-"""What every episode keeps, whatever its tool: its calls, its answer, and why it ended."""
+"""The environment of any family whose policy calls tools and then answers."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
 from espalier.config import RewardConfig
-from espalier.environments.environment import Step
-from espalier.rollout.trajectory import FinishReason, ToolCall
+from espalier.environments.contract import Environment, Opening, Step
+from espalier.environments.tools import Tool, unknown_tool
+from espalier.records import Action, FinalAnswer, Malformed, Message, Task, ToolCall, ToolCalls
+from espalier.records.trajectory import FinishReason, RewardBreakdown, ToolResult
+
+Verify = Callable[[Task, str | None, Sequence[ToolResult]], float | Awaitable[float]]
+"""The outcome of an answer, None where there is none, in the family's own range."""
 
 
-class Episode:
-    """The part of an `Environment` that does not depend on the tool; single use.
+def _nothing() -> None:
+    """Nothing has to be given back."""
 
-    An environment adds `step`, which ends in `_answered`, `_called` or `_finish`, and `score`.
-    """
 
-    def __init__(self, *, max_turns: int, reward: RewardConfig) -> None:
-        self._max_turns = max_turns
-        self._reward = reward
-        self.tool_calls: list[ToolCall] = []
+def _as_it_is(text: str) -> str:
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeRules:
+    """What the episodes of a family have in common."""
+
+    tools: Sequence[Tool]
+    verify: Verify
+    max_turns: int
+    reward: RewardConfig
+    read_answer: Callable[[str], str] = _as_it_is
+    """The answer inside a final message."""
+    on_end: Callable[[], None] = field(default=_nothing)
+    """Called once, when the episode is over."""
+
+    def environment(self) -> Environment:
+        """A fresh environment; one that waits where a tool does, or where verifying does."""
+        waits = any(tool.is_async for tool in self.tools) or _waits(self.verify)
+        return AsyncToolEnvironment(self) if waits else ToolEnvironment(self)
+
+
+def _waits(function: Callable[..., object]) -> bool:
+    return inspect.iscoroutinefunction(getattr(function, "func", function))
+
+
+class _Episode:
+    """What does not depend on whether the tools wait."""
+
+    def __init__(self, rules: EpisodeRules) -> None:
+        self._rules = rules
+        self._tools = {tool.spec.name: tool for tool in rules.tools}
+        self._turns = 0
+        self._task: Task | None = None
+        self.tool_results: list[ToolResult] = []
         self.answer: str | None = None
         self.finish_reason: FinishReason | None = None
 
+    def reset(self, task: Task) -> Opening:
+        """See `Environment`."""
+        self._task = task
+        return Opening(task.prompt, tuple(tool.spec for tool in self._rules.tools))
+
     def cut_off(self, reason: FinishReason) -> None:
-        """See `Environment.cut_off`."""
+        """See `Environment`."""
         self._finish(reason)
 
+    @property
+    def task(self) -> Task:
+        """What is being played."""
+        assert self._task is not None, "an episode begins with a reset"
+        return self._task
+
     def _answered(self, text: str) -> Step:
-        self.answer = text
+        self.answer = self._rules.read_answer(text)
         return self._finish(FinishReason.ANSWERED)
 
-    def _called(self, call: ToolCall) -> Step:
-        self.tool_calls.append(call)
-        if len(self.tool_calls) >= self._max_turns:
+    def _called(self, results: Sequence[ToolResult]) -> Step:
+        self.tool_results.extend(results)
+        self._turns += 1
+        if self._turns >= self._rules.max_turns:
             return self._finish(FinishReason.MAX_TURNS)
-        return Step(call.result, None)
+        return Step(
+            tuple(
+                Message(role="tool", content=result.content, call_id=result.call.call_id)
+                for result in results
+            )
+        )
 
     def _finish(self, reason: FinishReason) -> Step:
+        if self.finish_reason is None:
+            self._rules.on_end()
         self.finish_reason = reason
-        return Step(None, reason)
+        return Step((), reason)
 
-    def _terms(self, outcome: float) -> dict[str, float]:
-        """Reward terms: `outcome`, in [0, 1] or the family's own range, and `format`."""
+    def _terms(self, outcome: float) -> RewardBreakdown:
+        """`outcome`, in the family's own range, and `format`: it ended with an answer."""
         well_formed = self.finish_reason is FinishReason.ANSWERED
         return {
-            "outcome": self._reward.outcome * outcome,
-            "format": self._reward.format * well_formed,
+            "outcome": self._rules.reward.outcome * outcome,
+            "format": self._rules.reward.format * well_formed,
         }
+
+    def _call(self, call: ToolCall) -> ToolResult | Awaitable[ToolResult]:
+        tool = self._tools.get(call.name)
+        return unknown_tool(call, self._tools) if tool is None else tool.call(call, self.task)
+
+
+class ToolEnvironment(_Episode):
+    """An episode whose tools answer at once."""
+
+    def step(self, action: Action) -> Step:
+        """See `Environment`."""
+        match action:
+            case ToolCalls(calls):
+                results = [self._call(call) for call in calls]
+                return self._called([one for one in results if isinstance(one, ToolResult)])
+            case FinalAnswer(text):
+                return self._answered(text)
+            case Malformed():
+                return self._finish(FinishReason.PARSE_ERROR)
+
+    def score(self) -> RewardBreakdown:
+        """See `Environment`."""
+        outcome = self._rules.verify(self.task, self.answer, self.tool_results)
+        assert not isinstance(outcome, Awaitable), "what waits is an AsyncToolEnvironment"
+        return self._terms(outcome)
+
+
+class AsyncToolEnvironment(_Episode):
+    """An episode whose tools, or whose verifier, have to be waited for."""
+
+    async def step(self, action: Action) -> Step:
+        """See `Environment`."""
+        match action:
+            case ToolCalls(calls):
+                return self._called([await _waited(self._call(call)) for call in calls])
+            case FinalAnswer(text):
+                return self._answered(text)
+            case Malformed():
+                return self._finish(FinishReason.PARSE_ERROR)
+
+    async def score(self) -> RewardBreakdown:
+        """See `Environment`."""
+        outcome = self._rules.verify(self.task, self.answer, self.tool_results)
+        return self._terms(await outcome if isinstance(outcome, Awaitable) else outcome)
+
+
+async def _waited(result: ToolResult | Awaitable[ToolResult]) -> ToolResult:
+    return await result if isinstance(result, Awaitable) else result

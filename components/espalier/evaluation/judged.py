@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow.parquet as pq
 
 from espalier.evaluation.questions import QuestionRow, questions_table, read_questions
-from espalier.rollout.trajectory import Trajectory, read_trajectories, write_trajectories
+from espalier.records.trajectory import Trajectory, read_trajectories, write_trajectories
 
 
 @dataclass(frozen=True, slots=True)

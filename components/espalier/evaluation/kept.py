@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from espalier.rollout.trajectory import Trajectory
+from espalier.records.trajectory import Trajectory
 
 
 def choose_kept(

@@ -13,9 +13,9 @@ from espalier.evaluation.judged import Judged, RolloutCost
 from espalier.evaluation.kept import choose_kept
 from espalier.evaluation.questions import QuestionRow, score_question
 from espalier.evaluation.suite import Suite, make_suite
+from espalier.records import Task
+from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import Roller, RollsOut
-from espalier.rollout.trajectory import Trajectory
-from espalier.tasks import Task
 
 
 class CountingRoller(RollsOut, Protocol):
@@ -67,7 +67,9 @@ def judge_policy(roller: CountingRoller, suite: Suite, seed: int) -> Judged:
     _expect_judged((*greedy, *sampled))
     rows = [
         # A slice past the end is empty: a question outside the sampled part has no samples.
-        score_question(task, greedy[place], sampled[place * each : (place + 1) * each])
+        score_question(
+            task, suite.groups[place], greedy[place], sampled[place * each : (place + 1) * each]
+        )
         for place, task in enumerate(suite.tasks)
     ]
     is_right = [row.em for row in rows]

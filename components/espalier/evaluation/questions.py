@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,10 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from espalier.artifacts import ArtifactError
-from espalier.rewards import is_right, token_f1
-from espalier.rollout.trajectory import Trajectory
-from espalier.tasks import Task
+from espalier.records import ArtifactError, Task
+from espalier.records.trajectory import Trajectory
+from espalier.rewards import token_f1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +20,8 @@ class QuestionRow:
     """What one policy made of one question: greedily once, and sampled a few times."""
 
     task_id: str
-    hops: int
-    family: str
+    groups: Mapping[str, str]
+    """Name of a grouping -> the group that the question is in, as the family says."""
     em: bool
     """The greedy answer is right by the task's verifier: it matches exactly, or means the same."""
     f1: float
@@ -37,29 +37,33 @@ class QuestionRow:
 
 
 def score_question(
-    task: Task, greedy: Trajectory, sampled: Sequence[Trajectory] = ()
+    task: Task,
+    groups: Mapping[str, str],
+    greedy: Trajectory,
+    sampled: Sequence[Trajectory] = (),
 ) -> QuestionRow:
-    """Judge the answers to `task` by its verifier, and by F1."""
+    """One policy's row: the verdicts of the family's verifier, and F1."""
     gold = task.verifier.gold
     return QuestionRow(
         task_id=task.task_id,
-        hops=task.metadata.hops,
-        family=task.metadata.family,
-        em=is_right(greedy.answer, task.verifier),
+        groups=dict(groups),
+        em=greedy.is_right,
         f1=token_f1(greedy.answer, gold),
         answer=greedy.answer,
         gold=gold[0],
-        tool_calls=len(greedy.tool_calls),
+        tool_calls=len(greedy.tool_results),
         finish_reason=greedy.finish_reason.value,
         samples=len(sampled),
-        samples_right=sum(is_right(one.answer, task.verifier) for one in sampled),
+        samples_right=sum(one.is_right for one in sampled),
     )
 
 
 def questions_table(rows_by_policy: Mapping[str, Sequence[QuestionRow]]) -> pa.Table:
     """One row a question and policy: the columns of `QuestionRow` and `policy`."""
     rows = [
-        {"policy": policy, **asdict(row)} for policy, rows in rows_by_policy.items() for row in rows
+        {"policy": policy, **asdict(row), "groups": json.dumps(dict(row.groups))}
+        for policy, rows in rows_by_policy.items()
+        for row in rows
     ]
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
@@ -71,7 +75,10 @@ def read_questions(path: Path) -> dict[str, list[QuestionRow]]:
         ArtifactError: a file that is missing, truncated, or lacks a column.
     """
     try:
-        rows = pq.read_table(path).cast(_SCHEMA).to_pylist()
+        table = pq.read_table(path)
+        if "hops" in table.column_names:
+            table = _grouped_anew(table)
+        rows = table.cast(_SCHEMA).to_pylist()
     except (OSError, ValueError, pa.ArrowException) as error:
         raise ArtifactError(
             f"{path}: not a readable table of questions ({error}). "
@@ -79,16 +86,25 @@ def read_questions(path: Path) -> dict[str, list[QuestionRow]]:
         ) from error
     by_policy: dict[str, list[QuestionRow]] = {}
     for row in rows:
+        row["groups"] = json.loads(row["groups"])
         by_policy.setdefault(row.pop("policy"), []).append(QuestionRow(**row))
     return by_policy
+
+
+def _grouped_anew(table: pa.Table) -> pa.Table:
+    """A table of 0.1, which had columns for the hops and the kind of a question."""
+    groups = [
+        json.dumps({"kind": kind, "hops": str(hops)})
+        for kind, hops in zip(table["family"].to_pylist(), table["hops"].to_pylist(), strict=True)
+    ]
+    return table.drop_columns(["hops", "family"]).add_column(2, "groups", pa.array(groups))
 
 
 _SCHEMA = pa.schema(
     [
         ("policy", pa.string()),
         ("task_id", pa.string()),
-        ("hops", pa.int64()),
-        ("family", pa.string()),
+        ("groups", pa.string()),
         ("em", pa.bool_()),
         ("f1", pa.float64()),
         ("answer", pa.string()),

@@ -15,7 +15,7 @@ def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
         results: what results.json holds.
     """
     figures = results["eval"]
-    hops = sorted({hop for policy in POLICIES for hop in figures[policy]["by_hops"]}, key=int)
+    name, groups = finest_grouping(figures)
     confidence = f"{results['bootstrap']['confidence']:.0%} interval"
     rows = []
     for policy in POLICIES:
@@ -29,7 +29,11 @@ def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
             "pass@4 %": _percent(found["pass_at_4"]),
             "tool calls": f"{found['tool_calls']:.2f}",
         }
-        row |= {_hop_title(hop): _percent(found["by_hops"].get(hop, {}).get("em")) for hop in hops}
+        by_group = found.get(f"by_{name}", {})
+        row |= {
+            group_title(name, group): _percent(by_group.get(group, {}).get("em"))
+            for group in groups
+        }
         rows.append(row)
     gain = figures["gain"]
     last = dict.fromkeys(rows[0], "")
@@ -39,8 +43,21 @@ def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
     return [*rows, last]
 
 
-def _hop_title(hop: str) -> str:
-    return f"{hop} hop %" if hop == "1" else f"{hop} hops %"
+def finest_grouping(figures: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The last grouping of a family, which is its measure of difficulty, and all its groups."""
+    names = [key.removeprefix("by_") for key in figures["trained"] if key.startswith("by_")]
+    if not names:
+        return "", []
+    name = names[-1]
+    found = {group for judged in figures.values() for group in judged.get(f"by_{name}", {})}
+    return name, sorted(found, key=lambda group: (not group.isdigit(), group.zfill(9)))
+
+
+def group_title(name: str, group: str) -> str:
+    """A column's title: "2 hops %", "1 hop %" where groups are numbers, else the group itself."""
+    if not group.isdigit():
+        return f"{group} %"
+    return f"{group} {name.removesuffix('s') if group == '1' else name} %"
 
 
 def _percent(rate: float | None) -> str:

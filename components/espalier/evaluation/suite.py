@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from espalier.artifacts import json_digest
-from espalier.config import EvaluationConfig, Profile, PythonMathConfig, SearchQAConfig
-from espalier.tasks import Task
+from espalier.config import EvaluationConfig, Profile
+from espalier.environments import family_of
+from espalier.records import Task, json_digest
 
 VIEW: Literal["full"] = "full"
 """Held-out questions are answered over every document: nothing is hidden any more."""
@@ -30,6 +30,8 @@ class Suite:
     environment: Mapping[str, object]
     knowledge: str
     """Content digest of the knowledge artifact."""
+    groups: Sequence[Mapping[str, str]] = ()
+    """Of each task: name of a grouping -> group, as results are broken down; not in the digest."""
 
     @property
     def sampled_tasks(self) -> Sequence[Task]:
@@ -57,17 +59,13 @@ class Suite:
 
 def make_suite(profile: Profile, heldout: Sequence[Task], knowledge_content: str) -> Suite:
     """The suite that `profile` asks, out of the held-out tasks and the knowledge searched."""
-    return Suite(heldout, profile.evaluation, _environment(profile), knowledge_content)
-
-
-def _environment(profile: Profile) -> dict[str, object]:
-    """What an answer may depend on, beside the question: the limits, and the tool's settings."""
-    name, episode = profile.environment.name, profile.episode.model_dump(mode="json")
-    match profile.environment:
-        case SearchQAConfig():
-            search = profile.search.model_dump(mode="json")
-            return {"name": name, "view": VIEW, "episode": episode, "search": search}
-        case PythonMathConfig() as config:
-            elsewhere = {"name", "problems", "heldout_problems", "sandbox"}
-            python = config.model_dump(mode="json", exclude=elsewhere)
-            return {"name": name, "episode": episode, "python": python}
+    family = family_of(profile)
+    # what an answer may depend on, beside the question: the limits, and the tools' settings
+    environment = {
+        "name": family.name,
+        "view": VIEW,
+        "episode": profile.episode.model_dump(mode="json"),
+        **family.answer_settings(),
+    }
+    groups = [family.report_groups(task) for task in heldout]
+    return Suite(heldout, profile.evaluation, environment, knowledge_content, groups)

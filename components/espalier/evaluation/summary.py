@@ -19,13 +19,13 @@ _DIGITS = 6
 
 
 def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) -> dict[str, Any]:
-    """One policy's figures: overall, by hops, by family, and why its episodes ended.
+    """One policy's figures: overall, by each of the family's groupings, and why episodes ended.
 
     Returns:
         `em`, `f1`, `n`, `ci95` (of em), `f1_ci95`, `pass_at_1`, `pass_at_4`, `pass_hat_4` (null
-        where fewer than k answers were sampled), `tool_calls` (mean), `by_hops`, `by_family`,
-        `finish_reasons`. The intervals are at `config.confidence`, 0.95 unless the profile says
-        otherwise.
+        where fewer than k answers were sampled), `tool_calls` (mean), `by_<grouping>`
+        of each grouping, `finish_reasons`. The intervals are at `config.confidence`, 0.95 unless
+        the profile says otherwise.
 
     Raises:
         ValueError: no rows.
@@ -39,8 +39,12 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
         **{f"pass_at_{k}": _mean_over_sampled(rows, pass_at_k, k) for k in PASS_AT},
         **{f"pass_hat_{k}": _mean_over_sampled(rows, pass_hat_k, k) for k in PASS_HAT},
         "tool_calls": _rounded(sum(row.tool_calls for row in rows) / len(rows)),
-        "by_hops": _grouped(rows, lambda row: str(row.hops), config, seed),
-        "by_family": _grouped(rows, lambda row: row.family, config, seed),
+        **{
+            f"by_{name}": _grouped(
+                rows, lambda row, name=name: row.groups.get(name, ""), config, seed
+            )
+            for name in dict.fromkeys(name for row in rows for name in row.groups)
+        },
         "finish_reasons": dict(sorted(Counter(row.finish_reason for row in rows).items())),
     }
 

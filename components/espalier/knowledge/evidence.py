@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from espalier.artifacts import KnowledgeError
 from espalier.config import SplitsConfig
 from espalier.knowledge.documents import Document
 from espalier.knowledge.folding import words
@@ -17,6 +16,7 @@ from espalier.knowledge.index import TextIndex
 from espalier.knowledge.names import NameIndex
 from espalier.knowledge.sources import Question
 from espalier.knowledge.splits import deal
+from espalier.records import KnowledgeError
 
 _EVIDENCE_HITS = 5
 _SHOWN_DROPPED = 20

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from espalier.artifacts import ArtifactError
+from espalier.records import ArtifactError
 
 Split = Literal["train", "dev", "heldout", "hub"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "heldout", "hub")

@@ -14,9 +14,9 @@ import bm25s
 import numpy as np
 from numpy.typing import NDArray
 
-from espalier.artifacts import ArtifactError
 from espalier.knowledge.documents import Document
 from espalier.knowledge.folding import EMPTY_WORDS, words
+from espalier.records import ArtifactError
 
 # bm25s asks for its debug messages itself, which then pass every handler of an application
 logging.getLogger("bm25s").setLevel(logging.WARNING)

@@ -6,13 +6,7 @@ kfp_local       runs the compiled pipeline's components in subprocesses
 runs            one run from profile to report, on either runner
 step_command    what a step's container runs, with its input filled in
 step_runner     one step with artifacts elsewhere: fetch, run, publish
-ending          what a step does when it is asked to end
-ray_launcher    a step as the driver of a RayJob: launched, watched, taken away
-ray_jobs        RayJobs at the API server
 pipelines       loading and compiling what `pipelines/` defines
-kubeflow_api    requests to the API of Kubeflow Pipelines
-submitting      a profile as a run there
-schedules       runs that are started there by the clock; cron reads their expressions
 run_directory   the folder of a run: one writer, durable writes
 run_state       what a killed run needs to know when it comes back
 timings         seconds and peak memory by stage, added up over attempts

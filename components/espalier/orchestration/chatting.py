@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from espalier.artifacts import open_artifact
 from espalier.config import Profile
-from espalier.environments import opened_environments
+from espalier.determinism import prepare_torch
+from espalier.environments import family_of
 from espalier.orchestration.finished_run import open_finished_run
+from espalier.records import Message, open_artifact
+from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import RollsOut
-from espalier.rollout.trajectory import Trajectory
-from espalier.steps.determinism import prepare_torch
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
 
 
 class Conversation:
@@ -22,7 +21,7 @@ class Conversation:
 
     def __init__(self, roller: RollsOut, profile: Profile) -> None:
         self._roller = roller
-        self._environment = profile.environment.name
+        self._family = family_of(profile)
         self._seed = profile.seed
 
     @classmethod
@@ -46,18 +45,12 @@ class Conversation:
         if policy_dir is None:
             open_artifact(run.folder("trained_policy"))
             policy_dir = run.folder("trained_policy") / "policy"
-        with opened_environments(run.profile, run.folder("knowledge")) as environments_over:
+        with family_of(run.profile).environments(run.folder("knowledge")) as environments_over:
             yield cls(Roller.open(policy_dir, environments_over("full"), run.profile), run.profile)
 
     def ask(self, question: str) -> Trajectory:
         """What the policy did to answer, greedily."""
-        task = Task(
-            task_id="chat",
-            prompt=(Message(role="user", content=question),),
-            environment=self._environment,
-            verifier=Verifier(gold=("",)),
-            metadata=TaskMetadata(family="chat", split="heldout", hops=1, source="chat"),
-        )
+        task = self._family.chat_task(question)
         (trajectory,) = self._roller.roll_out([task], samples=1, temperature=0.0, seed=self._seed)
         return trajectory
 
@@ -66,9 +59,19 @@ def transcript(trajectory: Trajectory) -> str:
     """The episode, one line a message, and its answer last."""
     speakers = {"user": "question", "assistant": "policy", "tool": "found", "system": "system"}
     lines = [
-        f"{speakers[message.role]:<9} {message.content}"
+        f"{speakers[message.role]:<9} {shown(message)}"
         for message in trajectory.messages
         if message.role != "user"
     ]
     answer = trajectory.answer or f"none ({trajectory.finish_reason.value})"
     return "\n".join([*lines, f"{'answer':<9} {answer}"])
+
+
+def shown(message: Message) -> str:
+    """A message in one line: its thought, its calls, its text."""
+    calls = [
+        f"{call.name}({', '.join(f'{name}={value}' for name, value in call.arguments.items())})"
+        for call in message.tool_calls
+    ]
+    thought = [f"({message.thought})"] if message.thought else []
+    return " ".join((*thought, *calls, *filter(None, [message.content])))

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from espalier.artifacts import EspalierError, RegistryError
+from espalier.records import EspalierError, RegistryError
 
 KFP_VARIABLE = "KF_PIPELINES_ENDPOINT"
 _MIN_FREE_GB, _MIN_MEMORY_GB = 2.0, 4.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from espalier.artifacts import ArtifactError
 from espalier.config import Profile
 from espalier.orchestration.run_directory import PROFILE_NAME
+from espalier.records import ArtifactError
 from espalier.steps.profiles import parsed_profile
 
 

@@ -14,7 +14,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from espalier.artifacts import (
+from espalier.chain import CHAIN, Stage
+from espalier.config import Profile
+from espalier.orchestration.run_state import RunState
+from espalier.orchestration.timings import Timings
+from espalier.records import (
     ArtifactError,
     Manifest,
     Tracker,
@@ -23,10 +27,6 @@ from espalier.artifacts import (
     read_manifest,
     work_dir,
 )
-from espalier.config import Profile, external_inputs
-from espalier.orchestration.chain import CHAIN, Link
-from espalier.orchestration.run_state import RunState
-from espalier.orchestration.timings import Timings
 
 StageTracker = Callable[[str], AbstractContextManager[Tracker]]
 
@@ -51,7 +51,7 @@ class ChainRun:
     say: Callable[[str], None]
     """Takes one line for each stage that is kept."""
 
-    def execute(self, chain: Sequence[Link] = CHAIN) -> dict[str, Manifest]:
+    def execute(self, chain: Sequence[Stage] = CHAIN) -> dict[str, Manifest]:
         """Run what is not current, in order, and return the manifests by folder.
 
         Raises:
@@ -60,61 +60,60 @@ class ChainRun:
         """
         timings = Timings(self.run_dir)
         published: dict[str, Manifest] = {}
-        for link in chain:
-            inputs = {name: published[folder].content for name, folder in link.inputs.items()}
-            inputs |= external_inputs(self.profile, link.name)
-            manifest = self._kept(link, inputs)
+        for stage in chain:
+            inputs = {folder: published[folder].content for folder in stage.inputs}
+            inputs |= stage.external_inputs(self.profile)
+            manifest = self._kept(stage, inputs)
             if manifest is None:
-                manifest = self._run_stage(link, inputs, timings)
-            published[link.folder] = manifest
+                manifest = self._run_stage(stage, inputs, timings)
+            published[stage.output] = manifest
         return published
 
-    def _kept(self, link: Link, inputs: Mapping[str, str]) -> Manifest | None:
-        """The published artifact of `link`, where it is there, current and undamaged."""
-        folder = self.run_dir / link.folder
+    def _kept(self, stage: Stage, inputs: Mapping[str, str]) -> Manifest | None:
+        """The published artifact of `stage`, where it is there, current and undamaged."""
+        folder = self.run_dir / stage.output
         if not folder.exists() or not any(folder.iterdir()):
             return None
-        if not self._is_current(read_manifest(folder), link, inputs):
+        if not self._is_current(read_manifest(folder), stage, inputs):
             return None
         manifest = open_artifact(folder)
         # A kill right after the publishing rename leaves checkpoints that nobody needs any more.
         shutil.rmtree(work_dir(folder), ignore_errors=True)
-        self.say(f"{link.name}: kept {folder}  sha256:{manifest.content[:12]}")
+        self.say(f"{stage.name}: kept {folder}  sha256:{manifest.content[:12]}")
         return manifest
 
-    def _is_current(self, manifest: Manifest, link: Link, inputs: Mapping[str, str]) -> bool:
+    def _is_current(self, manifest: Manifest, stage: Stage, inputs: Mapping[str, str]) -> bool:
         # A stage may record more inputs than the chain feeds it (a champion of the registry).
-        return manifest.config_digest == self.profile.stage_digest(link.name) and all(
+        return manifest.config_digest == stage.digest(self.profile) and all(
             manifest.inputs.get(name) == content for name, content in inputs.items()
         )
 
-    def _run_stage(self, link: Link, inputs: Mapping[str, str], timings: Timings) -> Manifest:
-        self._begin_attempt(link, inputs, timings)
+    def _run_stage(self, stage: Stage, inputs: Mapping[str, str], timings: Timings) -> Manifest:
+        self._begin_attempt(stage, inputs, timings)
         try:
-            with self.stage_tracker(link.name) as tracker, timings.measuring(link.name):
-                manifest = link.run(self.profile, self.run_dir, tracker)
+            with self.stage_tracker(stage.name) as tracker, timings.measuring(stage.name):
+                paths = {folder: self.run_dir / folder for folder in stage.inputs}
+                manifest = stage.run(self.profile, paths, self.run_dir / stage.output, tracker)
         except OSError as error:
             remedy = _STORAGE_FAULTS.get(error.errno or 0)
             if remedy is None:
                 raise
             raise ArtifactError(
-                f"{link.name}: {error}; {remedy}, and run the same command again"
+                f"{stage.name}: {error}; {remedy}, and run the same command again"
             ) from error
-        assert self._is_current(manifest, link, inputs), (
-            f"{link.module} recorded other settings or inputs than it was given: it would run "
+        assert self._is_current(manifest, stage, inputs), (
+            f"{stage.name} recorded other settings or inputs than it was given: it would run "
             f"again every time (inputs given {dict(inputs)}, recorded {manifest.inputs})"
         )
-        self.state.attempts.pop(link.name, None)
+        self.state.attempts.pop(stage.name, None)
         self.state.save(self.run_dir)
         return manifest
 
-    def _begin_attempt(self, link: Link, inputs: Mapping[str, str], timings: Timings) -> None:
+    def _begin_attempt(self, stage: Stage, inputs: Mapping[str, str], timings: Timings) -> None:
         """Forget checkpoints and times of an attempt that was to read something else."""
-        attempt = json_digest(
-            {"config": self.profile.stage_digest(link.name), "inputs": dict(inputs)}
-        )
-        if self.state.attempts.get(link.name) != attempt:
-            shutil.rmtree(work_dir(self.run_dir / link.folder), ignore_errors=True)
-            timings.forget(link.name)
-            self.state.attempts[link.name] = attempt
+        attempt = json_digest({"config": stage.digest(self.profile), "inputs": dict(inputs)})
+        if self.state.attempts.get(stage.name) != attempt:
+            shutil.rmtree(work_dir(self.run_dir / stage.output), ignore_errors=True)
+            timings.forget(stage.name)
+            self.state.attempts[stage.name] = attempt
             self.state.save(self.run_dir)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from espalier.artifacts import RegistryError, open_artifact
 from espalier.config import Profile
-from espalier.environments import opened_environments
+from espalier.determinism import prepare_torch
+from espalier.environments import family_of
 from espalier.evaluation import QuestionRow, Suite, make_suite, paired_difference, summarize
+from espalier.evaluation.results_table import finest_grouping, group_title
 from espalier.evaluation.suite import VIEW
 from espalier.orchestration.finished_run import FinishedRun, open_finished_run
 from espalier.orchestration.results import aligned
+from espalier.records import RegistryError, open_artifact, read_tasks
 from espalier.registry.gate import Compare, JudgeChampion
 from espalier.registry.results import read_result
-from espalier.steps.determinism import prepare_torch
-from espalier.tasks import read_tasks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,7 +91,7 @@ def _rows(run: FinishedRun, policy_dir: Path) -> list[QuestionRow]:
 
     prepare_torch(run.profile.threads)
     tasks = read_tasks(run.folder("accepted") / "tasks" / "heldout.jsonl")
-    with opened_environments(run.profile, run.folder("knowledge")) as environments_over:
+    with family_of(run.profile).environments(run.folder("knowledge")) as environments_over:
         return policies.evaluate_policy(policy_dir, tasks, environments_over(VIEW), run.profile)
 
 
@@ -106,6 +105,9 @@ def _table(policy_dir: Path, figures: dict[str, Any]) -> str:
         "F1 %": f"{100 * figures['f1']:.1f}",
         "tool calls": f"{figures['tool_calls']:.2f}",
     }
-    by_hops: Sequence[tuple[str, Any]] = sorted(figures["by_hops"].items())
-    row |= {f"{hops}-hop %": f"{100 * part['em']:.1f}" for hops, part in by_hops}
+    name, groups = finest_grouping({"trained": figures})
+    row |= {
+        group_title(name, group): f"{100 * figures[f'by_{name}'][group]['em']:.1f}"
+        for group in groups
+    }
     return aligned([row])

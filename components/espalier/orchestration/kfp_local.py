@@ -8,12 +8,12 @@ import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from espalier.artifacts import EspalierError, open_artifact
+from espalier.chain import CHAIN, Stage
 from espalier.config import Profile
-from espalier.orchestration.chain import CHAIN, Link
 from espalier.orchestration.pipelines import load_pipeline
 from espalier.orchestration.step_log import StepLog
 from espalier.orchestration.timings import Timings
+from espalier.records import EspalierError, open_artifact
 from espalier.steps.usage import Usage
 
 LOG_NAME = "kfp.log"
@@ -40,7 +40,7 @@ def run_pipeline(profile: Profile, run_dir: Path) -> None:
         raise_on_error=True,
         enable_caching=False,
     )
-    log = StepLog(run_dir / LOG_NAME, [link.name for link in CHAIN])
+    log = StepLog(run_dir / LOG_NAME, [stage.name for stage in CHAIN])
     with log, redirect_stdout(log), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="You may be attemping to run a task")
         try:
@@ -53,21 +53,23 @@ def run_pipeline(profile: Profile, run_dir: Path) -> None:
 
 def _collect(root: Path, run_dir: Path) -> None:
     timings = Timings(run_dir)
-    for link in CHAIN:
-        task_dir = _task_dir(root, link)
-        open_artifact(task_dir / link.folder)
-        destination = run_dir / link.folder
+    for stage in CHAIN:
+        task_dir = _task_dir(root, stage)
+        open_artifact(task_dir / stage.output)
+        destination = run_dir / stage.output
         shutil.rmtree(destination, ignore_errors=True)
-        (task_dir / link.folder).rename(destination)
-        timings.record(link.name, _usage(task_dir))
+        (task_dir / stage.output).rename(destination)
+        timings.record(stage.name, _usage(task_dir))
     shutil.rmtree(root, ignore_errors=True)
 
 
-def _task_dir(root: Path, link: Link) -> Path:
+def _task_dir(root: Path, stage: Stage) -> Path:
     """kfp.local writes to <pipeline root>/<pipeline>-<time>/<component with dashes>/<output>."""
-    found = sorted(root.glob(f"*/{link.name.replace('_', '-')}"))
+    found = sorted(root.glob(f"*/{stage.name.replace('_', '-')}"))
     if len(found) != 1:
-        raise EspalierError(f"{root}: kfp.local left {len(found)} folders for {link.name}, not one")
+        raise EspalierError(
+            f"{root}: kfp.local left {len(found)} folders for {stage.name}, not one"
+        )
     return found[0]
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from espalier.artifacts import ArtifactError, ProfileError
 from espalier.config import ImagesConfig, KubernetesConfig
+from espalier.records import ArtifactError, ProfileError
 from espalier.steps.pipeline_files import pipelines_dir, profile_names
 from espalier.steps.profiles import named_profile
 
@@ -85,3 +85,20 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
     if profile in profile_names():
         return {"profile": profile, "seed": resolved.seed, "overrides": "; ".join(overrides)}
     return {"profile": resolved.model_dump_json(), "seed": resolved.seed, "overrides": ""}
+
+
+def compile_profile(profile: str, overrides: Sequence[str], out: Path) -> dict[str, str | int]:
+    """Compile the pipeline as a profile wants it, and return the parameters of its run.
+
+    Args:
+        profile: name or path, see `named_profile`.
+        overrides: `section.key=value` each.
+        out: see `compile_pipeline`.
+
+    Raises:
+        ArtifactError: `out` cannot be written.
+        ProfileError: the profile, or one of the overrides, is refused.
+    """
+    parameters = form_defaults(profile, overrides)
+    compile_pipeline(out, parameters, named_profile(profile, overrides).kubernetes, None)
+    return parameters

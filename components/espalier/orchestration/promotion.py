@@ -7,11 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from espalier.artifacts import RegistryError
 from espalier.config import Profile, RegistryConfig
 from espalier.orchestration.finished_run import FinishedRun, open_finished_run
 from espalier.orchestration.judging import judge_of, paired_interval
 from espalier.orchestration.tracking import RUN_DIR_TAG
+from espalier.records import RegistryError
 from espalier.registry.connection import DATABASE_NAME, reaching, tracking_target
 from espalier.registry.gate import PromotionGate
 from espalier.registry.loading import load_version

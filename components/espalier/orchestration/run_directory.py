@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from espalier.artifacts import ArtifactError
+from espalier.records import ArtifactError
 
 PROFILE_NAME = "profile.json"
 _LOCK_NAME = ".lock"

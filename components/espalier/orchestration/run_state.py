@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
 
-from espalier.artifacts import ArtifactError
 from espalier.orchestration.run_directory import write_atomically
+from espalier.records import ArtifactError
 
 STATE_NAME = "run.json"
 

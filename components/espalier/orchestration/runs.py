@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from espalier.artifacts import json_digest
 from espalier.config import Profile
+from espalier.determinism import prepare_torch
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_directory import PROFILE_NAME, locked_run, write_atomically
 from espalier.orchestration.run_state import RunState
 from espalier.orchestration.tracking import stage_listeners, tracked_run
+from espalier.records import json_digest
 from espalier.registry.tracking import ParentRun
-from espalier.steps.determinism import prepare_torch
 from espalier.steps.starting_policy import with_starting_policy
 
 Say = Callable[[str], None]

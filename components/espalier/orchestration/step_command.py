@@ -8,14 +8,12 @@ too, so `container_command` needs nothing around it.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from espalier.manifests.volumes import S3_MOUNT
-from espalier.orchestration.chain import CHAIN
+from espalier.cluster.objects.volumes import S3_MOUNT
 
 _S3_SCHEME = "s3://"
 _EXECUTOR_INPUT = "{{$}}"
@@ -64,8 +62,9 @@ def _compiled(stage: str) -> dict[str, Any]:
     """The component of `stage` as a pipeline of its own, in KFP's intermediate representation."""
     from google.protobuf.json_format import MessageToDict
 
-    component = getattr(importlib.import_module(f"espalier.steps.{stage}"), stage)
-    return MessageToDict(component.pipeline_spec)
+    from espalier.steps.components import stage_component
+
+    return MessageToDict(stage_component(stage).pipeline_spec)
 
 
 def _executor_input(
@@ -75,13 +74,11 @@ def _executor_input(
     inputs = component["inputDefinitions"].get("artifacts", {})
     outputs = component["outputDefinitions"]["artifacts"]
     notes = f"{run_uri}/steps/{stage}"
-    folders = next(link.inputs for link in CHAIN if link.name == stage)
     return {
         "inputs": {
             "parameterValues": {"profile_json": profile_json},
             "artifacts": {
-                name: _artifact(name, inputs[name], f"{run_uri}/{folders[name]}")
-                for name in sorted(inputs)
+                name: _artifact(name, inputs[name], f"{run_uri}/{name}") for name in sorted(inputs)
             },
         },
         "outputs": {

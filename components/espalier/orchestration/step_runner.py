@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from espalier.artifacts import EspalierError, Manifest
-from espalier.config import Profile, external_inputs
-from espalier.manifests.job import RAY_DRIVER_VARIABLE, launches_ray
-from espalier.manifests.volumes import S3_MOUNT
-from espalier.orchestration.chain import CHAIN, Link
-from espalier.orchestration.ending import on_signals
-from espalier.orchestration.ray_launcher import SentAway, run_on_ray
+from espalier.chain import STAGES, Stage
+from espalier.cluster.ending import on_signals
+from espalier.cluster.objects.job import launches_ray
+from espalier.cluster.objects.volumes import S3_MOUNT
+from espalier.cluster.ray_jobs import SentAway, run_on_ray
+from espalier.config import Profile
+from espalier.determinism import RAY_DRIVER_VARIABLE
 from espalier.orchestration.step_command import container_command, local_path, step_command
+from espalier.records import EspalierError, Manifest
 from espalier.storage import Place, joined, open_place
 
 _NOTES = "executor_output.json"
@@ -56,22 +57,21 @@ class StepOrder:
     """Where the output goes instead."""
 
     @property
-    def link(self) -> Link:
-        """The stage's place in the chain.
+    def link(self) -> Stage:
+        """The stage.
 
         Raises:
             EspalierError: there is no such stage, or it has no such input.
         """
-        links = {link.name: link for link in CHAIN}
-        if self.stage not in links:
-            raise EspalierError(f"{self.stage}: no such stage; there are {', '.join(links)}")
-        link = links[self.stage]
-        if strange := sorted(self.inputs.keys() - link.inputs.keys()):
+        if self.stage not in STAGES:
+            raise EspalierError(f"{self.stage}: no such stage; there are {', '.join(STAGES)}")
+        stage = STAGES[self.stage]
+        if strange := sorted(self.inputs.keys() - set(stage.inputs)):
             raise EspalierError(
                 f"{self.stage} has no input {strange[0]}; it reads "
-                f"{', '.join(link.inputs) or 'none'}"
+                f"{', '.join(stage.inputs) or 'none'}"
             )
-        return link
+        return stage
 
     def command(self) -> tuple[str, ...]:
         """This order as a container's command."""
@@ -118,10 +118,10 @@ def run_step(order: StepOrder, say: Callable[[str], None]) -> Manifest:
 def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
     link = order.link
     sources = {
-        name: open_place(order.inputs.get(name, joined(order.run_uri, folder)), os.environ)
-        for name, folder in link.inputs.items()
+        folder: open_place(order.inputs.get(folder, joined(order.run_uri, folder)), os.environ)
+        for folder in link.inputs
     }
-    target = open_place(order.output or joined(order.run_uri, link.folder), os.environ)
+    target = open_place(order.output or joined(order.run_uri, link.output), os.environ)
     published = target.manifest()
     if published is not None and _is_current(published, order, sources):
         say(f"{order.stage}: kept {target.uri}  sha256:{published.content[:12]}")
@@ -132,12 +132,12 @@ def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
         return _made(target)
     for name, place in sources.items():
         say(f"{order.stage}: reads {place.uri}")
-        place.fetch(order.folder / link.inputs[name])
+        place.fetch(order.folder / name)
     _run_command(
         order.stage,
         step_command(order.stage, order.profile.model_dump_json(), str(order.folder)),
     )
-    manifest = target.publish(order.folder / link.folder)
+    manifest = target.publish(order.folder / link.output)
     notes = order.folder / "steps" / order.stage / _NOTES
     open_place(joined(order.run_uri, "steps", order.stage), os.environ).write(
         _NOTES, notes.read_bytes()
@@ -169,9 +169,9 @@ def _made(target: Place) -> Manifest:
 
 def _is_current(published: Manifest, order: StepOrder, sources: Mapping[str, Place]) -> bool:
     """Whether the output was made with these settings from these inputs."""
-    if published.config_digest != order.profile.stage_digest(order.stage):
+    if published.config_digest != order.link.digest(order.profile):
         return False
-    given = external_inputs(order.profile, order.stage)
+    given = order.link.external_inputs(order.profile)
     for name, place in sources.items():
         source = place.manifest()
         if source is None:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from espalier.artifacts import ArtifactError
 from espalier.orchestration.run_directory import write_atomically
+from espalier.records import ArtifactError
 from espalier.steps.usage import Usage, UsageMeter
 
 TIMINGS_NAME = "timings.json"

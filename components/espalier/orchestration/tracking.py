@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from espalier.artifacts import Tracker
+from espalier.chain import STAGES
 from espalier.config import Profile
 from espalier.orchestration.run_state import RunState
+from espalier.records import Tracker
 from espalier.registry.connection import DATABASE_NAME, tracking_target
 from espalier.registry.tracking import ParentRun, open_parent_run
 from espalier.steps.console import ConsoleTracker
-from espalier.steps.profiles import stage_settings
 from espalier.steps.trackers import CompositeTracker
 
 RUN_DIR_TAG = "espalier.run_dir"
@@ -55,7 +55,7 @@ def stage_listeners(
     @contextmanager
     def listeners(stage: str) -> Iterator[Tracker]:
         with parent.stage(stage) as tracked:
-            tracked.params(stage_settings(profile, stage))
+            tracked.params(STAGES[stage].settings(profile))
             yield CompositeTracker(ConsoleTracker(stage), tracked)
 
     return listeners

@@ -6,11 +6,12 @@ copying skill that plain attention of that size does not learn in minutes on a C
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from transformers import GenerationConfig, Lfm2Config, Lfm2ForCausalLM, PreTrainedTokenizerBase
 
 from espalier.config import PolicyConfig
-from espalier.policy.grammar import Grammar
 from espalier.policy.tokenizer import END, PAD
 
 _LAYER_TYPES = {"conv": "conv", "attention": "full_attention"}
@@ -19,14 +20,22 @@ _LAYER_TYPES = {"conv": "conv", "attention": "full_attention"}
 def build_policy(
     config: PolicyConfig,
     tokenizer: PreTrainedTokenizerBase,
-    grammar: Grammar,
+    stop_texts: Sequence[str],
     *,
     max_tokens: int,
     seed: int,
 ) -> Lfm2ForCausalLM:
-    """A freshly initialised policy of `config`'s size for `tokenizer`'s vocabulary."""
+    """A freshly initialised policy of `config`'s size for `tokenizer`'s vocabulary.
+
+    Args:
+        config: sizes and layers.
+        tokenizer: from `train_tokenizer`.
+        stop_texts: markers that end a message of the policy; empty where the end token does.
+        max_tokens: longest context.
+        seed: of the weights.
+    """
     torch.manual_seed(seed)
-    stop_ids = tokenizer.convert_tokens_to_ids(list(grammar.stop_tags))
+    stop_ids = tokenizer.convert_tokens_to_ids(list(stop_texts) or [END])
     model = Lfm2ForCausalLM(
         Lfm2Config(
             vocab_size=len(tokenizer),

@@ -15,7 +15,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from espalier.artifacts import PolicyError
+from espalier.records import PolicyError
 
 
 class Policy(NamedTuple):

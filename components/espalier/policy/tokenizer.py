@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tokenizers import (
     AddedToken,
@@ -15,33 +15,55 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from espalier.policy.grammar import Grammar
+from espalier.dialects import Syntax
+from espalier.records.tool import ToolSpec
 
 PAD, END, USER, ASSISTANT = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>"
 
-_CHAT_TEMPLATE = (
+_INLINE_TEMPLATE = (
     "{%- for message in messages -%}"
     "{%- if message.role == 'assistant' -%}"
     "{%- if loop.first or loop.previtem.role != 'tool' -%}<|assistant|>{%- endif -%}"
     "{%- generation -%}{{ message.content }}{%- endgeneration -%}"
-    "{%- elif message.role == 'tool' -%}OBSERVED"
+    "{%- elif message.role == 'tool' -%}RESULT"
     "{%- else -%}<|user|> {{ message.content }}"
     "{%- endif -%}"
     "{%- endfor -%}"
     "{%- if add_generation_prompt and messages[-1].role != 'tool' -%}<|assistant|>{%- endif -%}"
 )
 """Everything after `<|assistant|>` is one continuation, without role marks between turns."""
+_TURN_TEMPLATE = "{#- dialect: NAME -#}" + _INLINE_TEMPLATE.replace(
+    "{{ message.content }}{%- endgeneration -%}",
+    "{{ message.content }}<|end|>{%- endgeneration -%}",
+    1,
+)
+"""The same, where `<|end|>` closes each message of the policy."""
 
 
-def chat_template(grammar: Grammar) -> str:
-    """The template that renders an episode of `grammar` as a policy reads it."""
-    return _CHAT_TEMPLATE.replace("OBSERVED", grammar.observed("{{ message.content }}"))
+def chat_template(syntax: Syntax, tools: Sequence[ToolSpec]) -> str:
+    """The template that renders an episode as an embedded policy reads it."""
+    template = _INLINE_TEMPLATE if syntax.inline_results else _TURN_TEMPLATE
+    result = syntax.write_result("CONTENT", tools).replace("CONTENT", "{{ message.content }}")
+    return template.replace("NAME", syntax.name).replace("RESULT", result)
 
 
 def train_tokenizer(
-    texts: Iterable[str], vocab_size: int, grammar: Grammar
+    texts: Iterable[str],
+    vocab_size: int,
+    syntax: Syntax,
+    tools: Sequence[ToolSpec],
+    *,
+    splits_digits: bool = False,
 ) -> PreTrainedTokenizerFast:
     """Train the tokenizer on `texts`; frequent words become single tokens, rare names pieces.
+
+    Args:
+        texts: of training documents and questions.
+        vocab_size: of the whole vocabulary, the dialect's markers included.
+        syntax: of the dialect that the policy is to write.
+        tools: that it may call.
+        splits_digits: reads a number digit by digit, as a policy has to where it copies numbers
+            that it never saw.
 
     Case and accents are folded away, so the decoded text is not the text that was read: answers
     are compared, and queries searched, under the same folding. Training is deterministic.
@@ -50,7 +72,7 @@ def train_tokenizer(
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
     )
-    tokenizer.pre_tokenizer = _word_split(grammar)
+    tokenizer.pre_tokenizer = _word_split(splits_digits=splits_digits)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -58,22 +80,27 @@ def train_tokenizer(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    trainer.vocab_size = vocab_size - len(grammar.tags)
+    markers = syntax.markers(tools)
+    trainer.vocab_size = vocab_size - len(markers)
     tokenizer.train_from_iterator(texts, trainer)
-    # lstrip: "lyon </search>" must not leave a lone blank token before the closing tag
-    tokenizer.add_tokens([AddedToken(tag, lstrip=True, normalized=False) for tag in grammar.tags])
+    # lstrip: "lyon </search>" must not leave a lone blank token before the closing tag; rstrip:
+    # nor the line breaks of dialects that put tags on lines of their own
+    rstrip = not syntax.inline_results
+    tokenizer.add_tokens(
+        [AddedToken(text, lstrip=True, rstrip=rstrip, normalized=False) for text in markers]
+    )
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=END,
         clean_up_tokenization_spaces=False,
     )
-    wrapped.chat_template = chat_template(grammar)
+    wrapped.chat_template = chat_template(syntax, tools)
     return wrapped
 
 
-def _word_split(grammar: Grammar) -> pre_tokenizers.PreTokenizer:
+def _word_split(*, splits_digits: bool) -> pre_tokenizers.PreTokenizer:
     words = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    if not grammar.digits_apart:
+    if not splits_digits:
         return words
     return pre_tokenizers.Sequence([words, pre_tokenizers.Digits(individual_digits=True)])

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from espalier.artifacts import RegistryError
+from espalier.records import RegistryError
 from espalier.registry.database import SQLITE, database_path, ensure_database
 
 if TYPE_CHECKING:

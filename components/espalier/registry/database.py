@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from espalier.artifacts import RegistryError
+from espalier.records import RegistryError
 
 SQLITE = "sqlite:///"
 _LOCK_TIMEOUT_S = 10.0

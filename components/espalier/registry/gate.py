@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from espalier.artifacts import RegistryError
 from espalier.config import RegistryConfig
+from espalier.records import RegistryError
 from espalier.registry.loading import fetch_policy
 from espalier.registry.model import SUITE_DIGEST, ModelVersion, RegisteredModel
 from espalier.registry.results import (

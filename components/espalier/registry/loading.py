@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from espalier.artifacts import RegistryError, file_digest, json_digest
+from espalier.records import RegistryError, file_digest, json_digest
 from espalier.registry.model import CHAMPION, ModelVersion, RegisteredModel
 
 POLICY_FOLDER = "policy"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from espalier.artifacts import RegistryError
+from espalier.records import RegistryError
 from espalier.registry.connection import connect, reaching, shown
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from espalier.artifacts import RegistryError
+from espalier.records import RegistryError
 from espalier.registry.gate import Comparison, PromotionGate
 from espalier.registry.model import (
     CHALLENGER,

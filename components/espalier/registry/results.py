@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from espalier.artifacts import RegistryError
+from espalier.records import RegistryError
 from espalier.registry.model import ModelVersion, RegisteredModel
 
 RESULT_FILES = ("results.json", "questions.parquet", "suite.json")

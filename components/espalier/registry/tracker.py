@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from espalier.artifacts import NullTracker, Progress, RegistryError
+from espalier.records import NullTracker, Progress, RegistryError
 from espalier.registry.connection import reaching
 from espalier.registry.episode_traces import MAX_TRACES, count_traces, log_traces
 

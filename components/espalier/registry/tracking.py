@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from espalier.artifacts import NullTracker, RegistryError, Tracker
+from espalier.records import NullTracker, RegistryError, Tracker
 from espalier.registry.connection import TrackingTarget, connect, experiment_id, reaching, shown
 from espalier.registry.tracker import (
     PARENT_TAG,

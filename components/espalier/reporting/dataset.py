@@ -58,15 +58,21 @@ def synthesis_story(run: RunDirectory) -> SynthesisStory | None:
         reached=_by_split_first(count_table("Questions and demonstrations", reached)),
         mix=tuple(
             count_table(title, {split: mix.get(key, {}) for split, mix in mixes.items()})
-            for key, title in (("hops", "Hops"), ("families", "Family"))
+            for key, title in _groupings(mixes)
         ),
         funnel=_funnel_tables(headings),
         signatures=count_table(
-            "Signature", {split: mix.get("signatures", {}) for split, mix in mixes.items()}
+            "Pattern", {split: mix.get("patterns", {}) for split, mix in mixes.items()}
         ),
         hub_kinds=tuple(str(kind) for kind in facts.get("hub_kinds", ())),
         remarks=tuple(str(remark) for remark in remarks),
     )
+
+
+def _groupings(mixes: Mapping[str, Mapping[str, object]]) -> list[tuple[str, str]]:
+    """The family's groupings of tasks, each with a title."""
+    names = dict.fromkeys(name for mix in mixes.values() for name in mix if name != "patterns")
+    return [(name, words(name).capitalize()) for name in names]
 
 
 def extraction_tables(run: RunDirectory) -> tuple[CountTable, ...]:

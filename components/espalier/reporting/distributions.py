@@ -60,7 +60,7 @@ def _lengths(material: Material) -> list[tuple[Histogram, list[int]]]:
         )
         for split, title in (("train", "Training"), ("heldout", "Held-out"))
     ]
-    calls = [len(trajectory.tool_calls) for trajectory in material.demonstrations]
+    calls = [len(trajectory.tool_results) for trajectory in material.demonstrations]
     found.append((Histogram("Demonstrations", "tool calls"), calls))
     kinds = sorted({text.kind for text in material.texts})
     for kind in kinds:

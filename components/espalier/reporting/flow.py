@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from espalier.config import STAGE_SECTIONS
+from espalier.chain import STAGES
 from espalier.reporting.formats import NOT_RUN, duration, memory, number, words
 from espalier.reporting.run_directory import RunDirectory
 
@@ -49,7 +49,7 @@ def lay_out(run: RunDirectory) -> Flow:
     """Place the stages in rows of five, read from left to right."""
     seconds = {stage: float(run.measured(stage).get("seconds") or 0.0) for stage in run.artifacts}
     total = sum(seconds.values())
-    stages = list(STAGE_SECTIONS)
+    stages = list(STAGES)
     boxes = tuple(
         _box(run, stage, place, seconds.get(stage, 0.0) / total if total else 0.0)
         for place, stage in enumerate(stages)

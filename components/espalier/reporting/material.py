@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from espalier.records import AgentText, Task, read_agent_texts, read_tasks
+from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.reporting.dataset import SPLITS
 from espalier.reporting.run_directory import PublishedArtifact, RunDirectory
-from espalier.rollout.trajectory import Trajectory, read_trajectories
-from espalier.tasks import AgentText, Task, read_agent_texts, read_tasks
 
 _TEXT_FILES = ("agent_texts.jsonl", "negatives.jsonl")
 

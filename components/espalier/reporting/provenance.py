@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from espalier.config import STAGE_SECTIONS
+from espalier.chain import STAGES
 from espalier.reporting.formats import number, words
 from espalier.reporting.run_directory import RunDirectory
 
@@ -28,7 +28,7 @@ class ArtifactRow:
 def artifact_rows(run: RunDirectory) -> tuple[ArtifactRow, ...]:
     """The artifacts in the order of their stages."""
     rows = []
-    for stage in STAGE_SECTIONS:
+    for stage in STAGES:
         artifact = run.artifacts.get(stage)
         if artifact is None:
             continue

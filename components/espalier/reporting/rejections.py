@@ -62,7 +62,8 @@ def curation(run: RunDirectory) -> Curation | None:
     if not facts:
         return None
     subjects = {name: facts.get(name, {}) for name in ("training_questions", "agent_texts")}
-    mixes = ("kinds_of_text", "difficulty", "families", "benchmarks")
+    grouped = [name for name in facts if name.startswith("by_")]
+    mixes = ("kinds_of_text", *grouped, "benchmarks")
     return Curation(
         reasons=count_table("Rows", {name: _numbers(found) for name, found in subjects.items()}),
         mix=tuple(

@@ -12,8 +12,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from espalier.artifacts import ArtifactError, Manifest, file_digest, read_manifest
-from espalier.artifacts.manifest import MANIFEST_NAME
+from espalier.records import ArtifactError, Manifest, file_digest, read_manifest
+from espalier.records.manifest import MANIFEST_NAME
 
 _FAILED_VALIDATION = "validation_failed"
 

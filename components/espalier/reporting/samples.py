@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from espalier.records import AgentText, Task, TextKind
+from espalier.records.trajectory import Trajectory
 from espalier.reporting.formats import visible, words
 from espalier.reporting.material import Material
 from espalier.reporting.transcripts import Passage, clipped, passage_of
-from espalier.rollout.trajectory import Trajectory
-from espalier.tasks import AgentText, Task, TextKind
 
 _QUESTIONS_EACH, _TEXTS_EACH, _DEMONSTRATIONS_EACH = 2, 2, 1
 _TITLE_CHARACTERS = 140
@@ -69,12 +69,15 @@ def spread(items: Sequence[ItemT], count: int) -> list[ItemT]:
 
 
 def _questions(tasks: Sequence[Task]) -> Iterable[SampleGroup]:
-    groups: dict[tuple[str, str, int], list[Task]] = defaultdict(list)
+    groups: dict[tuple[str, str, float], list[Task]] = defaultdict(list)
     for task in tasks:
-        groups[task.metadata.source, task.metadata.family, task.metadata.hops].append(task)
-    for (source, family, hops), found in sorted(groups.items()):
+        kind, steps = str(task.extra.get("kind", "")), task.metadata.difficulty or 0
+        groups[task.metadata.source, kind, steps].append(task)
+    for (source, kind, steps), found in sorted(groups.items()):
         origin = _ORIGINS.get(source, source)
-        title = f"Questions, {origin}: {words(family)}, {hops} hop{'' if hops == 1 else 's'}"
+        told = [words(kind)] if kind else []
+        told += [f"{steps:g} step{'' if steps == 1 else 's'}"] if steps else []
+        title = f"Questions, {origin}: {', '.join(told)}" if told else f"Questions, {origin}"
         shown = tuple(map(_question, spread(found, _QUESTIONS_EACH)))
         yield SampleGroup(visible(title), len(found), shown)
 
@@ -82,13 +85,18 @@ def _questions(tasks: Sequence[Task]) -> Iterable[SampleGroup]:
 def _question(task: Task) -> Sample:
     facts = {
         "gold": "; ".join(task.verifier.gold),
-        "query": task.metadata.query,
-        "documents": ", ".join(task.metadata.evidence),
+        "query": str(task.extra.get("query", "")),
+        "documents": ", ".join(_documents(task)),
         "task": task.task_id,
     }
     return Sample(
         _title(task.prompt[-1].content), tuple(map(passage_of, task.prompt)), _told(facts)
     )
+
+
+def _documents(task: Task) -> list[str]:
+    found = task.extra.get("evidence")
+    return [str(name) for name in found] if isinstance(found, list) else []
 
 
 def _texts(texts: Sequence[AgentText]) -> Iterable[SampleGroup]:

@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from espalier.artifacts import ArtifactError
-from espalier.config import STAGE_SECTIONS
+from espalier.chain import STAGES
+from espalier.records import ArtifactError
 from espalier.reporting.run_directory import RunDirectory, open_run, replace_text
 
 Interval = tuple[float, float]
@@ -140,5 +140,5 @@ def _registered(run: RunDirectory) -> dict[str, Any]:
 
 
 def _stage_order(stage: str) -> tuple[int, str]:
-    stages = list(STAGE_SECTIONS)
+    stages = list(STAGES)
     return (stages.index(stage) if stage in stages else len(stages), stage)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
+from espalier.records import Message
+from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.reporting.formats import visible, words
 from espalier.reporting.run_directory import RunDirectory
-from espalier.rollout.trajectory import Trajectory, read_trajectories
-from espalier.tasks import Message
 
 SHOWN = 20
 _MAX_CHARACTERS = 6000
@@ -104,7 +105,7 @@ def transcribe(trajectory: Trajectory, gold: str) -> Transcript:
         finish_reason=words(trajectory.finish_reason.value),
         task_id=visible(trajectory.task_id),
         detour=words(visible(trajectory.detour)),
-        tool_calls=len(trajectory.tool_calls),
+        tool_calls=len(trajectory.tool_results),
         passages=tuple(map(passage_of, trajectory.messages)),
         strip=strip,
         mask_note=f"{acted} of {total} tokens are the policy's own ({100 * acted / total:.0f} %)"
@@ -126,7 +127,7 @@ def mask_runs(trajectory: Trajectory) -> tuple[Run, ...]:
 
 def passage_of(message: Message) -> Passage:
     """A message by who wrote it, every character of it visible."""
-    text = visible(clipped(message.content, _MAX_CHARACTERS))
+    text = visible(clipped(_as_text(message), _MAX_CHARACTERS))
     spans: list[Span] = []
     inside = ""
     for piece in _TAG.split(text):
@@ -137,6 +138,21 @@ def passage_of(message: Message) -> Passage:
         if piece:
             spans.append(Span(name, piece, is_tag))
     return Passage(_WRITER[message.role], tuple(spans))
+
+
+def _as_text(message: Message) -> str:
+    """A message with its parts between tags, whatever dialect it was written in."""
+    parts = [] if message.thought is None else [f"<think> {message.thought} </think>"]
+    for call in message.tool_calls:
+        values = list(call.arguments.values())
+        is_text = len(values) == 1 and isinstance(values[0], str)
+        argument = str(values[0]) if is_text else json.dumps(call.arguments, ensure_ascii=False)
+        parts.append(f"<{call.name}> {argument} </{call.name}>")
+    if message.content and message.role == "assistant" and (parts or message.thought):
+        parts.append(f"<answer> {message.content} </answer>")
+    elif message.content:
+        parts.append(message.content)
+    return " ".join(parts)
 
 
 def clipped(text: str, limit: int) -> str:

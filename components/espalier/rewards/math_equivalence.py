@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
 
-from espalier.artifacts import EspalierError
+from espalier.records import EspalierError
 from espalier.rewards.boxed import final_answer
 
 MAX_ANSWER_CHARACTERS = 400

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from espalier.config import EpisodeConfig
-from espalier.policy.rendering import Rendering
+from espalier.dialects.dialect import Dialect
+from espalier.records import Action, Malformed, Message
 from espalier.rollout.engines.engine import Engine, Sampling, Session
 from espalier.rollout.transcript import Transcript
 
@@ -17,8 +18,11 @@ SUMMARY_REQUEST = (
 """What the policy reads where `episode.overflow` is "summarise"."""
 
 
+_SUMMARY_MESSAGE = Message(role="tool", content=SUMMARY_REQUEST)
+
+
 class _Written(NamedTuple):
-    text: str
+    action: Action
     stopped: bool
 
 
@@ -30,43 +34,44 @@ class Context:
         transcript: Transcript,
         engine: Engine,
         sampling: Sampling,
-        rendering: Rendering,
+        dialect: Dialect,
         limits: EpisodeConfig,
     ) -> None:
         self._transcript = transcript
         self._engine = engine
         self._sampling = sampling
-        self._rendering = rendering
+        self._dialect = dialect
         self._limits = limits
         self._session: Session | None = None
 
-    async def begin(self, prompt_ids: tuple[int, ...]) -> bool:
+    async def begin(self, messages: tuple[Message, ...]) -> bool:
         """Read the prompt; whether there is room for it."""
+        prompt_ids = self._dialect.prompt_ids(messages)
         if len(prompt_ids) >= self._limits.max_tokens:
             return False
-        self._transcript.read_prompt(prompt_ids)
+        self._transcript.read_prompt(prompt_ids, messages)
         await self._open()
         return True
 
-    async def act(self) -> str | None:
+    async def act(self) -> Action | None:
         """The policy's next message; None where it did not come to an end."""
         message = await self._write()
-        return message.text if message.stopped else None
+        return message.action if message.stopped else None
 
-    async def observe(self, text: str) -> bool:
+    async def observe(self, messages: tuple[Message, ...]) -> bool:
         """Read what the environment answered; whether there is room for it."""
         transcript, limits = self._transcript, self._limits
-        token_ids = self._rendering.observation_ids(text)
+        token_ids = self._dialect.result_ids(messages)
         excess = transcript.context_length + len(token_ids) + self._reserve - limits.max_tokens
         is_new = excess > 0 and await self._shorten(excess)
         if transcript.context_length + len(token_ids) >= limits.max_tokens:
             return False
         if is_new:
             transcript.begin_window()
-            transcript.observe(token_ids, text)
+            transcript.observe(token_ids, messages)
             await self._open()
         else:
-            self._read(token_ids, text)
+            self._read(token_ids, messages)
         return True
 
     def close(self) -> None:
@@ -81,7 +86,7 @@ class Context:
         action = self._limits.max_turn_tokens
         if self._limits.overflow != "summarise":
             return action
-        return 2 * action + len(self._rendering.observation_ids(SUMMARY_REQUEST))
+        return 2 * action + len(self._dialect.result_ids((_SUMMARY_MESSAGE,)))
 
     async def _shorten(self, excess: int) -> bool:
         """Make room in the transcript's context, for a new window; whether anything was cut."""
@@ -94,10 +99,10 @@ class Context:
                 return await self._summarise()
 
     async def _summarise(self) -> bool:
-        request_ids = self._rendering.observation_ids(SUMMARY_REQUEST)
+        request_ids = self._dialect.result_ids((_SUMMARY_MESSAGE,))
         if self._transcript.context_length + len(request_ids) >= self._limits.max_tokens:
             return False
-        self._read(request_ids, SUMMARY_REQUEST)
+        self._read(request_ids, (_SUMMARY_MESSAGE,))
         await self._write()
         self._transcript.keep_prompt_and_last()
         return True
@@ -106,13 +111,15 @@ class Context:
         assert self._session is not None, "a context begins with a prompt"
         room = self._limits.max_tokens - self._transcript.context_length
         action = await self._session.sample(max_tokens=min(self._limits.max_turn_tokens, room))
-        text = self._rendering.text(action.token_ids)
-        self._transcript.act(action, text)
-        return _Written(text, action.stopped)
+        parsed = self._dialect.parse(action.token_ids)
+        if not action.stopped:  # cut off in the middle, whatever it would have come to
+            parsed = Malformed("cut off", self._dialect.text(action.token_ids))
+        self._transcript.act(action, parsed)
+        return _Written(parsed, action.stopped)
 
-    def _read(self, token_ids: tuple[int, ...], text: str) -> None:
+    def _read(self, token_ids: tuple[int, ...], messages: tuple[Message, ...]) -> None:
         assert self._session is not None, "a context begins with a prompt"
-        self._transcript.observe(token_ids, text)
+        self._transcript.observe(token_ids, messages)
         self._session.observe(token_ids)
 
     async def _open(self) -> None:

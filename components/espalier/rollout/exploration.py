@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from espalier.artifacts import PolicyError
-from espalier.policy.grammar import THOUGHT_TAGS
-from espalier.policy.rendering import Rendering
+from espalier.dialects.dialect import Dialect
+from espalier.dialects.syntax import THINK
+from espalier.records import PolicyError
 from espalier.rollout.engines.engine import KindChoice
 
 
-def kind_choice(rendering: Rendering, epsilon: float) -> KindChoice | None:
+def kind_choice(dialect: Dialect, epsilon: float) -> KindChoice | None:
     """How `rollout.exploration.kind_epsilon` is sampled; None where it is 0.
 
     Raises:
-        PolicyError: the tokenizer writes a tag in several tokens, so that no single draw decides
-            the kind of an action.
+        PolicyError: no single token of the dialect decides the kind of an action.
     """
     if epsilon == 0:
         return None
-    ids = {tag: rendering.tag_id(tag) for tag in (THOUGHT_TAGS[1], *rendering.grammar.kind_tags)}
+    if not dialect.kind_markers:
+        raise PolicyError(
+            f"rollout.exploration.kind_epsilon={epsilon} draws the tag that opens an action, and "
+            f'the dialect "{dialect.syntax.name}" has none. Set it to 0'
+        )
+    ids = {tag: dialect.marker_id(tag) for tag in (THINK[1], *dialect.kind_markers)}
     spelled = [tag for tag, token_id in ids.items() if token_id is None]
     if spelled:
         raise PolicyError(

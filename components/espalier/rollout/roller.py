@@ -11,20 +11,39 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol, Self
 
+from transformers import PreTrainedTokenizerBase
+
 from espalier.config import ExplorationConfig, Profile
+from espalier.dialects.dialect import Dialect
 from espalier.environments import Environments
 from espalier.policy.loading import Policy, load_policy, load_tokenizer
-from espalier.policy.rendering import Rendering
+from espalier.records import Task
+from espalier.records.trajectory import FinishReason, Trajectory
+from espalier.rollout.drift import DriftCount
 from espalier.rollout.engines.choice import lockstep_engine
 from espalier.rollout.engines.engine import Engine, Sampling
 from espalier.rollout.engines.vllm import VllmEngine
-from espalier.rollout.episode import Stage, play_episode
+from espalier.rollout.episode import EpisodeContext, play_episode
 from espalier.rollout.exploration import kind_choice
 from espalier.rollout.tool_runner import ToolRunner
-from espalier.rollout.trajectory import FinishReason, Trajectory
-from espalier.tasks import Task
 
 NO_EXPLORATION = ExplorationConfig()
+
+
+def dialect_of(
+    tokenizer: PreTrainedTokenizerBase, environments: Environments, profile: Profile
+) -> Dialect:
+    """How the profile's policy speaks in these environments.
+
+    Raises:
+        PolicyError: the tokenizer has no chat template.
+    """
+    return Dialect(
+        tokenizer,
+        environments.tools,
+        name=profile.policy.dialect,
+        instructions=environments.instructions,
+    )
 
 
 class RollsOut(Protocol):
@@ -43,7 +62,7 @@ class Roller:
     def __init__(
         self,
         engine: Engine,
-        rendering: Rendering,
+        dialect: Dialect,
         environments: Environments,
         profile: Profile,
         *,
@@ -52,13 +71,14 @@ class Roller:
         """Wire a roller.
 
         Args:
-            engine: samples; built with `rendering` as its stop rule.
-            rendering: of the policy's tokenizer.
+            engine: samples; built with `dialect` as its stop rule.
+            dialect: of the policy.
             environments: makes the environment of a task.
             profile: its `episode` and `rollout` sections hold.
             exploration: how tokens are drawn, for training alone.
         """
-        self.rendering = rendering
+        self.dialect = dialect
+        self.drift = DriftCount(dialect, profile.rollout)
         self.seconds = 0.0
         self.losses: Counter[FinishReason] = Counter()
         """Episodes whose environment failed, by how."""
@@ -66,7 +86,7 @@ class Roller:
         self._environments = environments
         self._profile = profile
         self._exploration = exploration
-        self._kind_choice = kind_choice(rendering, exploration.kind_epsilon)
+        self._kind_choice = kind_choice(dialect, exploration.kind_epsilon)
 
     @classmethod
     def local(
@@ -78,9 +98,9 @@ class Roller:
         exploration: ExplorationConfig = NO_EXPLORATION,
     ) -> Self:
         """A roller over a policy in memory, which a trainer may change between calls."""
-        rendering = Rendering(policy.tokenizer, environments.grammar)
-        engine = lockstep_engine(policy.model, rendering, max_rows=profile.rollout.max_rows)
-        return cls(engine, rendering, environments, profile, exploration=exploration)
+        dialect = dialect_of(policy.tokenizer, environments, profile)
+        engine = lockstep_engine(policy.model, dialect, max_rows=profile.rollout.max_rows)
+        return cls(engine, dialect, environments, profile, exploration=exploration)
 
     @classmethod
     def open(
@@ -101,10 +121,10 @@ class Roller:
             return cls.local(
                 load_policy(policy_dir), environments, profile, exploration=exploration
             )
-        rendering = Rendering(load_tokenizer(policy_dir), environments.grammar)
+        dialect = dialect_of(load_tokenizer(policy_dir), environments, profile)
         config = profile.rollout
-        engine = VllmEngine(config.vllm, rendering, max_rows=config.max_rows)
-        roller = cls(engine, rendering, environments, profile, exploration=exploration)
+        engine = VllmEngine(config.vllm, dialect, max_rows=config.max_rows)
+        roller = cls(engine, dialect, environments, profile, exploration=exploration)
         roller.load_weights(policy_dir, version=0)
         return roller
 
@@ -164,41 +184,43 @@ class Roller:
     ) -> list[Trajectory]:
         """What `roll_out` does, as a coroutine; one at a time."""
         played = [task for task in tasks for _ in range(samples)]
-        async with self.serving() as stage:
+        async with self.serving() as context:
             return await asyncio.gather(
                 *(
-                    self.play_one(task, stage, temperature=temperature, name=f"{seed}:{index}")
+                    self.play_one(task, context, temperature=temperature, name=f"{seed}:{index}")
                     for index, task in enumerate(played)
                 )
             )
 
     @asynccontextmanager
-    async def serving(self) -> AsyncGenerator[Stage]:
+    async def serving(self) -> AsyncGenerator[EpisodeContext]:
         """The time in which `play_one` may be called, as often as one likes; one at a time."""
         config = self._profile.rollout
         async with self._engine.serving():
-            yield Stage(
+            yield EpisodeContext(
                 engine=self._engine,
-                rendering=self.rendering,
+                dialect=self.dialect,
                 environments=self._environments,
                 tools=ToolRunner(workers=config.tool_workers, timeout_s=config.tool_timeout_s),
                 limits=self._profile.episode,
             )
 
     async def play_one(
-        self, task: Task, stage: Stage, *, temperature: float, name: str
+        self, task: Task, context: EpisodeContext, *, temperature: float, name: str
     ) -> Trajectory:
         """Play one episode.
 
         Args:
             task: what to play.
-            stage: what `serving` yields.
+            context: what `serving` yields.
             temperature: 0 is greedy.
             name: what the draw is a function of, beside the weights.
         """
-        trajectory = await play_episode(task, self._sampling(temperature, name), stage)
+        played = await play_episode(task, self._sampling(temperature, name), context)
+        trajectory = played.trajectory
         if trajectory.is_lost:
             self.losses[trajectory.finish_reason] += 1
+        self.drift.compare(played)
         return trajectory
 
     def _sampling(self, temperature: float, name: str) -> Sampling:

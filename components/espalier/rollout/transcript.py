@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from espalier.dialects.dialect import TurnPieces
 from espalier.environments import Environment
+from espalier.records import Action, Message, Task
+from espalier.records.trajectory import TURNS_TERM, FinishReason, Trajectory, Turn
 from espalier.rollout.engines.engine import Completion
-from espalier.rollout.trajectory import TURNS_TERM, FinishReason, Trajectory, Turn
-from espalier.tasks import Message, Task
 
 
 class _Piece(NamedTuple):
@@ -25,6 +26,8 @@ class Transcript:
     def __init__(self, task: Task) -> None:
         self.policy_version = 0
         """Of the weights that the current context is sampled from."""
+        self.pieces: list[TurnPieces] = []
+        """What was read after each message of the first context, for `Dialect.drifted_turns`."""
         self._task = task
         self._messages = list(task.prompt)
         self._token_ids: list[int] = []
@@ -49,11 +52,12 @@ class Transcript:
         """How many contexts there were so far."""
         return len(self._window_starts)
 
-    def read_prompt(self, token_ids: Sequence[int]) -> None:
-        """The context begins with the task's prompt."""
+    def read_prompt(self, token_ids: Sequence[int], messages: Sequence[Message]) -> None:
+        """The context begins with what the environment opens with."""
+        self._messages = list(messages)
         self._read(_Piece(tuple(token_ids), is_observation=False))
 
-    def act(self, action: Completion, text: str) -> None:
+    def act(self, action: Completion, parsed: Action) -> None:
         """The policy wrote a message."""
         start = len(self._token_ids)
         self._context.append(_Piece(action.token_ids, is_observation=False))
@@ -61,18 +65,20 @@ class Transcript:
         self._action_mask += [1] * len(action.token_ids)
         self._logprobs += action.logprobs
         end = len(self._token_ids)
-        self._messages.append(Message(role="assistant", content=text.strip()))
+        self._messages.append(parsed.message())
         self._turns.append(Turn(action_start=start, action_end=end, observation_end=end))
 
     def pay(self, reward: float) -> None:
         """The environment paid for the last message by itself."""
         self._turns[-1] = replace(self._turns[-1], reward=reward)
 
-    def observe(self, token_ids: Sequence[int], text: str) -> None:
+    def observe(self, token_ids: Sequence[int], messages: Sequence[Message]) -> None:
         """The environment answered, and the policy reads it."""
         turn, start = self._turns[-1], len(self._token_ids)
         self._read(_Piece(tuple(token_ids), is_observation=True))
-        self._messages.append(Message(role="tool", content=text))
+        self._messages.extend(messages)
+        if self.num_windows == 1:
+            self.pieces.append(TurnPieces(tuple(messages), tuple(token_ids)))
         if turn.action_end == start:
             self._turns[-1] = replace(turn, observation_end=len(self._token_ids))
 
@@ -114,7 +120,7 @@ class Transcript:
             task_id=self._task.task_id,
             group_id=self._task.task_id,
             messages=tuple(self._messages),
-            tool_calls=() if environment is None else tuple(environment.tool_calls),
+            tool_results=() if environment is None else tuple(environment.tool_results),
             reward=reward,
             answer=None if environment is None else environment.answer,
             finish_reason=reason,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from espalier.manifests.objects import K8sObject, Owner, object_labels, run_object_name
-from espalier.manifests.pods import USER
+from espalier.cluster.objects.names import K8sObject, Owner, object_labels, run_object_name
+from espalier.cluster.objects.pods import USER
 from espalier.sandbox.pod import SandboxPodSettings, sandbox_labels, sandbox_pod_spec
 
 API_VERSION = "extensions.agents.x-k8s.io/v1beta1"

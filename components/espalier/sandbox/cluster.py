@@ -13,7 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol, Self
 
-from espalier.manifests.objects import RUN_LABEL, K8sObject
+from espalier.cluster.kubernetes_requests import create, delete, object_path, read
+from espalier.cluster.objects.names import RUN_LABEL, K8sObject
 from espalier.sandbox import agent_sandbox
 from espalier.sandbox.api_server import ApiServer, NotFoundError
 from espalier.sandbox.client import Token, server_settings
@@ -73,10 +74,10 @@ class Cluster:
             if token is not None:
                 await _fill_warm_pool(wanted, server, lease, token)
             kind = "pods" if token is None else "sandboxclaims"
-            version = "/api/v1" if token is None else f"/apis/{agent_sandbox.API_VERSION}"
-            folder = f"{version}/namespaces/{namespace}/{kind}"
-            read = state_of_pod if token is None else state_of_claim
-            watch = ClusterWatch(server, folder, f"{RUN_LABEL}={wanted.run_id}", read)
+            version = "v1" if token is None else agent_sandbox.API_VERSION
+            folder = object_path(version, kind, namespace)
+            state_of = state_of_pod if token is None else state_of_claim
+            watch = ClusterWatch(server, folder, f"{RUN_LABEL}={wanted.run_id}", state_of)
             await watch.start()
         return cls(wanted, server, lease, watch, folder, token)
 
@@ -84,7 +85,7 @@ class Cluster:
         """Ask for a sandbox of that name; what its server will want to be shown.
 
         Raises:
-            SandboxError: as `ApiServer.ask`.
+            SandboxError: as `ApiServer.send`.
         """
         wanted, owner = self.wanted, self.lease.owner
         if self.shared_token is not None:
@@ -98,13 +99,13 @@ class Cluster:
             made = sandbox_pod(
                 wanted.settings, environment, name=name, run_id=wanted.run_id, owner=owner
             )
-        await self.server.ask("POST", self.folder, made)
+        await self.server.send(create(self.folder, made))
         return token
 
     async def delete(self, name: str) -> bool:
         """Have it ended; false if there is none."""
         try:
-            await self.server.ask("DELETE", f"{self.folder}/{name}")
+            await self.server.send(delete(f"{self.folder}/{name}"))
         except NotFoundError:
             return False
         return True
@@ -141,7 +142,7 @@ def _environment(wanted: Wanted, token: Token) -> dict[str, str]:
 
 async def _has_agent_sandbox(server: ApiServer) -> bool:
     try:
-        await server.ask("GET", f"/apis/{agent_sandbox.API_VERSION}")
+        await server.send(read(f"/apis/{agent_sandbox.API_VERSION}"))
     except NotFoundError:
         return False
     return True
@@ -158,6 +159,6 @@ async def _fill_warm_pool(
     pool = agent_sandbox.sandbox_warm_pool(
         wanted.settings, run_id=wanted.run_id, owner=owner, replicas=wanted.warm_pods
     )
-    folder = f"/apis/{agent_sandbox.API_VERSION}/namespaces/{wanted.settings.namespace}"
     for kind, made in (("sandboxtemplates", template), ("sandboxwarmpools", pool)):
-        await server.ask("POST", f"{folder}/{kind}", made)
+        folder = object_path(agent_sandbox.API_VERSION, kind, wanted.settings.namespace)
+        await server.send(create(folder, made))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from espalier.manifests.objects import K8sObject
+from espalier.cluster.objects.names import K8sObject
 
 
 class ClusterState(NamedTuple):

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
 
-from espalier.manifests.objects import K8sObject
+from espalier.cluster.kubernetes_requests import read
+from espalier.cluster.objects.names import K8sObject
 from espalier.sandbox.api_server import ApiServer
 from espalier.sandbox.cluster_state import GONE, ClusterState
 from espalier.sandbox.errors import SandboxError, SandboxTimeout
@@ -24,7 +24,7 @@ class ClusterWatch:
         server: asked for a list once, and again where the watch broke; for changes after that.
         path: of the objects.
         selector: labels of those that are this run's.
-        read: an object's state.
+        state_of: an object's state.
     """
 
     def __init__(
@@ -32,12 +32,12 @@ class ClusterWatch:
         server: ApiServer,
         path: str,
         selector: str,
-        read: Callable[[K8sObject], ClusterState],
+        state_of: Callable[[K8sObject], ClusterState],
     ) -> None:
         self._server = server
         self._path = path
-        self._query = {"labelSelector": selector}
-        self._read = read
+        self._selector = selector
+        self._state_of = state_of
         self._states: dict[str, ClusterState] = {}
         self._told: defaultdict[str, list[Callable[[ClusterState], None]]] = defaultdict(list)
         self._version = ""
@@ -110,19 +110,22 @@ class ClusterWatch:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _follow(self) -> None:
-        query = self._query | {"resourceVersion": self._version, "timeoutSeconds": "300"}
-        async for event in self._server.watch(self._path, query):
+        changes = read(
+            self._path,
+            labelSelector=self._selector, resourceVersion=self._version, timeoutSeconds="300",
+        )  # fmt: skip
+        async for event in self._server.watch(changes):
             if event["type"] == "ERROR":
                 self._version = ""
                 return
             found = event["object"]
             self._version = found["metadata"]["resourceVersion"]
-            state = GONE if event["type"] == "DELETED" else self._read(found)
+            state = GONE if event["type"] == "DELETED" else self._state_of(found)
             self._note(found["metadata"]["name"], state)
 
     async def _list(self) -> None:
-        answer: dict[str, Any] = await self._server.ask("GET", self._path, query=self._query)
-        found = {item["metadata"]["name"]: self._read(item) for item in answer["items"]}
+        answer = await self._server.send(read(self._path, labelSelector=self._selector))
+        found = {item["metadata"]["name"]: self._state_of(item) for item in answer["items"]}
         for name in self._states.keys() - found.keys():
             self._note(name, GONE)
         for name, state in found.items():

@@ -13,7 +13,7 @@ A program that fails, is killed by its limits, or takes too long is none of thes
 
 from __future__ import annotations
 
-from espalier.artifacts import EspalierError
+from espalier.records import EspalierError
 
 
 class SandboxError(EspalierError):

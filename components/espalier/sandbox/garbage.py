@@ -6,24 +6,22 @@ by hand         python -m espalier.sandbox.garbage --namespace NAME --kubeconfig
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-from espalier.manifests.objects import K8sObject
-from espalier.sandbox.api_server import cluster_configuration
+from espalier.cluster.kubernetes_api import KubernetesApi, Patience, cluster_configuration
+from espalier.cluster.kubernetes_requests import delete, object_path, read
+from espalier.cluster.objects.names import K8sObject
+from espalier.records import ClusterError
 from espalier.sandbox.pod import TTL_LABEL
 
 SELECTOR = "app.kubernetes.io/name=espalier-sandbox"
 _GRACE = timedelta(seconds=60)
 """Clocks of this pod, the trainer and the API server differ; a renewal may be on its way."""
 _ENDED = frozenset({"Succeeded", "Failed"})
-_GONE = frozenset({404, 409})
-"""Deleted by somebody else, or changed since it was listed: nothing to do until the next round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,40 +50,34 @@ def collect(namespace: str, now: datetime, *, kubeconfig: Path | None = None) ->
         namespace: of the sandboxes.
         now: in UTC.
         kubeconfig: of the cluster; None is the cluster that this pod runs in.
-    """
-    from kubernetes import client
 
-    connection = client.ApiClient(cluster_configuration(kubeconfig))
-    core, coordination = client.CoreV1Api(connection), client.CoordinationV1Api(connection)
-    garbage = find_garbage(
-        _listed(coordination.list_namespaced_lease, namespace),
-        _listed(core.list_namespaced_pod, namespace),
-        now,
-    )
-    for lease in garbage.leases:
-        _delete(coordination.delete_namespaced_lease, lease)
-    for pod in garbage.pods:
-        _delete(core.delete_namespaced_pod, pod)
+    Raises:
+        ClusterError: the API server is away, or refuses.
+    """
+    api = KubernetesApi(cluster_configuration(kubeconfig), Patience())
+    leases = object_path("coordination.k8s.io/v1", "leases", namespace)
+    pods = object_path("v1", "pods", namespace)
+    garbage = find_garbage(_listed(api, leases), _listed(api, pods), now)
+    for folder, found in ((leases, garbage.leases), (pods, garbage.pods)):
+        for one in found:
+            _delete(api, folder, one)
     return garbage
 
 
-def _listed(listing: Callable[..., Any], namespace: str) -> list[K8sObject]:
-    answer = listing(namespace, label_selector=SELECTOR, _preload_content=False)
-    return json.loads(answer.data)["items"]
+def _listed(api: KubernetesApi, folder: str) -> list[K8sObject]:
+    return api.send(read(folder, labelSelector=SELECTOR))["items"]
 
 
-def _delete(deletion: Callable[..., Any], found: K8sObject) -> None:
+def _delete(api: KubernetesApi, folder: str, found: K8sObject) -> None:
     """Delete what was judged, and not what it has become since: a renewed lease stays."""
-    from kubernetes import client
-
     metadata = found["metadata"]
-    as_judged = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
-    options = {"propagationPolicy": "Background", "preconditions": as_judged}
-    try:
-        deletion(metadata["name"], metadata["namespace"], body=options, _preload_content=False)
-    except client.ApiException as refusal:
-        if refusal.status not in _GONE:
-            raise
+    api.discard(
+        delete(
+            f"{folder}/{metadata['name']}",
+            uid=metadata["uid"],
+            resourceVersion=metadata["resourceVersion"],
+        )
+    )
 
 
 def _has_run_out(lease: K8sObject, now: datetime) -> bool:
@@ -114,7 +106,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--namespace", required=True)
     parser.add_argument("--kubeconfig", type=Path, help="outside the cluster: its configuration")
     given = parser.parse_args(arguments)
-    garbage = collect(given.namespace, datetime.now(UTC), kubeconfig=given.kubeconfig)
+    try:
+        garbage = collect(given.namespace, datetime.now(UTC), kubeconfig=given.kubeconfig)
+    except ClusterError as error:
+        sys.exit(f"error: {error}")
     for kind, found in (("lease", garbage.leases), ("pod", garbage.pods)):
         for gone in found:
             sys.stdout.write(f"deleted {kind} {given.namespace}/{gone['metadata']['name']}\n")

@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from espalier.manifests.objects import K8sObject, Owner
+from espalier.cluster.kubernetes_requests import create, delete, merge, object_path
+from espalier.cluster.objects.names import K8sObject, Owner
 from espalier.sandbox.api_server import ApiServer, NotFoundError
 from espalier.sandbox.errors import SandboxError, SandboxQuota
 from espalier.sandbox.lease import DURATION_S, lease_owner, renewed
@@ -29,7 +30,7 @@ class HeldLease:
         self._lease = lease
         metadata = lease(_now())["metadata"]
         self._name = metadata["name"]
-        self._folder = f"/apis/coordination.k8s.io/v1/namespaces/{metadata['namespace']}/leases"
+        self._folder = object_path("coordination.k8s.io/v1", "leases", metadata["namespace"])
         self._owner: Owner | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -59,19 +60,18 @@ class HeldLease:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         if self._owner is not None:
-            whole = {"propagationPolicy": "Background"}
             with contextlib.suppress(NotFoundError):
-                await self._server.ask("DELETE", f"{self._folder}/{self._name}", whole)
+                await self._server.send(delete(f"{self._folder}/{self._name}"))
 
     async def _take(self) -> None:
         try:
-            made = await self._server.ask("POST", self._folder, self._lease(_now()))
+            made = await self._server.send(create(self._folder, self._lease(_now())))
         except SandboxQuota:  # 409: it is there
             made = await self._renew()
         self._owner = lease_owner(self._name, made["metadata"]["uid"])
 
     async def _renew(self) -> K8sObject:
-        return await self._server.ask("PATCH", f"{self._folder}/{self._name}", renewed(_now()))
+        return await self._server.send(merge(f"{self._folder}/{self._name}", renewed(_now())))
 
     async def _keep_renewing(self) -> None:
         while True:

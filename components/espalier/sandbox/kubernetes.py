@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import tenacity
+
+from espalier.cluster.objects.names import run_object_name
 from espalier.config.quantities import amount
-from espalier.manifests.objects import run_object_name
 from espalier.sandbox.client import SandboxClient, Token
 from espalier.sandbox.cluster import Cluster
 from espalier.sandbox.cluster_state import ClusterState
@@ -147,14 +149,17 @@ class KubernetesSandbox(SandboxClient):
             SandboxTimeout: it never did.
             SandboxLost: the pod ended first.
         """
-        deadline_s = asyncio.get_running_loop().time() + within_s
-        while True:
-            try:
-                return await self.wait_until_ready(_ANSWER_S)
-            except (SandboxLost, SandboxTimeout):
-                if self.lost_because or asyncio.get_running_loop().time() > deadline_s:
-                    raise
-            await asyncio.sleep(_ASK_AGAIN_S)
+
+        def may_answer_later(error: BaseException) -> bool:
+            return isinstance(error, SandboxLost | SandboxTimeout) and not self.lost_because
+
+        asking = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(may_answer_later),
+            stop=tenacity.stop_after_delay(within_s),
+            wait=tenacity.wait_fixed(_ASK_AGAIN_S),
+            reraise=True,
+        )
+        await asking(self.wait_until_ready, _ANSWER_S)
 
     async def close(self) -> None:
         """See `Sandbox.close`; the pod is gone when this returns.

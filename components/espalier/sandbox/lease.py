@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from espalier.manifests.objects import K8sObject, Owner, object_labels, run_object_name
+from espalier.cluster.objects.names import K8sObject, Owner, object_labels, run_object_name
 
 API_VERSION = "coordination.k8s.io/v1"
 DURATION_S = 120

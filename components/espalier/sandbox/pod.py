@@ -6,16 +6,16 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from espalier.config import SandboxPodsConfig
-from espalier.manifests.objects import K8sObject, Owner, checked_run_id, object_labels
-from espalier.manifests.pods import (
+from espalier.cluster.objects.names import K8sObject, Owner, checked_run_id, object_labels
+from espalier.cluster.objects.pods import (
     SANDBOX_PRIORITY,
     environment_entries,
     resource_requirements,
     restricted_container,
     restricted_pod,
 )
-from espalier.manifests.volumes import SCRATCH_MOUNT, Volumes
+from espalier.cluster.objects.volumes import SCRATCH_MOUNT, Volumes
+from espalier.config import SandboxPodsConfig
 
 CONTAINER = "sandbox"
 SANDBOX_ACCOUNT = "espalier-sandbox"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from espalier.artifacts import EngineError
+from espalier.records import EngineError
 from espalier.serving.answers import AnswerShape, Json, Written
 from espalier.serving.bodies import while_connected
 from espalier.serving.engine_thread import EngineThread

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from espalier.artifacts import EngineError
 from espalier.config import ServingConfig
+from espalier.records import EngineError
 from espalier.serving.admission import Admission
 from espalier.serving.answering import Answering, StreamedAnswer
 from espalier.serving.answers import AnswerShape

@@ -24,14 +24,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from espalier.artifacts import EspalierError, RegistryError, ServingError
 from espalier.config import ControllerConfig
+from espalier.determinism import prepare_environment
+from espalier.records import EspalierError, RegistryError, ServingError
 from espalier.serving.champion import Registry
-from espalier.serving.cluster import Cluster
+from espalier.serving.deployment import ServingDeployment
 from espalier.serving.following import Follower
 from espalier.serving.health_probe import HealthProbe
 from espalier.serving.heartbeat import Heartbeat
-from espalier.steps.determinism import prepare_environment
 from espalier.steps.profiles import named_profile
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
-    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    for client in ("httpx2", "urllib3"):  # their own lines on every request say nothing new
+        logging.getLogger(client).setLevel(logging.ERROR)
     stop = threading.Event()
 
     def leave(_signal: int, _frame: FrameType | None) -> None:
@@ -93,7 +94,7 @@ def _follow_cluster(given: argparse.Namespace, stop: threading.Event) -> None:
     url = given.serving_url or f"http://espalier-serving.{given.namespace}.svc:8000"
     follower = Follower(
         Registry(uri, given.model),
-        Cluster.open(given.namespace, given.kubeconfig),
+        ServingDeployment.open(given.namespace, given.kubeconfig),
         HealthProbe(url, given.model),
         model=given.model,
         namespace=given.namespace,

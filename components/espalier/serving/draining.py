@@ -11,8 +11,8 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-from espalier.artifacts import ServingError
 from espalier.config import ServingConfig
+from espalier.records import ServingError
 
 
 class DrainingServer(uvicorn.Server):

@@ -13,9 +13,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from espalier.artifacts import EspalierError
-from espalier.manifests.serving import DIGEST_VARIABLE, MODEL_VARIABLE
-from espalier.steps.determinism import prepare_environment
+from espalier.cluster.objects.serving import DIGEST_VARIABLE, MODEL_VARIABLE
+from espalier.determinism import prepare_environment
+from espalier.records import EspalierError
 from espalier.steps.profiles import named_profile
 
 

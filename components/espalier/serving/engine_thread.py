@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from typing import TypeAlias
 
-from espalier.artifacts import EngineError
+from espalier.records import EngineError
 from espalier.rollout.engines.engine import Completion, Engine
 from espalier.serving.choice import Order
 

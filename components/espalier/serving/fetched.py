@@ -15,8 +15,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from espalier.artifacts import EspalierError, ServingError
-from espalier.manifests.serving import DIGEST_VARIABLE, MODEL_VARIABLE
+from espalier.cluster.objects.serving import DIGEST_VARIABLE, MODEL_VARIABLE
+from espalier.records import EspalierError, ServingError
 from espalier.serving.source import fetched_version, registry_uri
 
 PLACE = "POLICY"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from espalier.manifests.serving import served_version
+from espalier.cluster.objects.serving import served_version
 from espalier.serving.champion import FAILED, REFUSED, SERVED, Champion, Registry
-from espalier.serving.cluster import Cluster
 from espalier.serving.decision import CheckHealth, Fail, Refuse, Roll, Step, Wait, decide
+from espalier.serving.deployment import ServingDeployment
 from espalier.serving.rollout_state import RolloutState
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Follower:
     def __init__(
         self,
         registry: Registry,
-        cluster: Cluster,
+        deployment: ServingDeployment,
         probe: Probes,
         *,
         model: str,
@@ -42,14 +42,14 @@ class Follower:
 
         Args:
             registry: of the model.
-            cluster: with the Deployment.
+            deployment: that follows.
             probe: the last word on whether a roll-out succeeded.
             model: registered name.
             namespace: of the Deployment.
             health_attempts: probes in a row that must fail before the version counts as failed.
         """
         self._registry = registry
-        self._cluster = cluster
+        self._deployment = deployment
         self._probe = probe
         self._model = model
         self._namespace = namespace
@@ -66,7 +66,7 @@ class Follower:
             RegistryError: MLflow is away.
         """
         champion = self._registry.champion()
-        state = RolloutState.read(self._cluster.deployment(), self._model)
+        state = RolloutState.read(self._deployment.read(), self._model)
         step = decide(champion, state)
         if not isinstance(step, CheckHealth):
             self._faults_in_a_row = 0
@@ -90,7 +90,7 @@ class Follower:
         )
         if note != self._last_refused:
             self._say(note)
-            self._cluster.record("Refused", note, state, warns=True)
+            self._deployment.record("Refused", note, state, warns=True)
             self._registry.mark(champion.version, REFUSED, "no gate pass and no forced reason")
             self._last_refused = note
 
@@ -102,8 +102,8 @@ class Follower:
             return
         note = f"rolling {self._model} from {state.asked or 'nothing'} to {version}: {why}"
         self._say(note)
-        self._cluster.record("Rolling", note, state, warns=False)
-        self._cluster.apply(
+        self._deployment.record("Rolling", note, state, warns=False)
+        self._deployment.apply(
             served_version(
                 self._model, version, policy_digest=target.policy_digest, namespace=self._namespace
             )
@@ -115,9 +115,9 @@ class Follower:
             self._faults_in_a_row = 0
             note = f"{champion.model}/{champion.version} is served ({champion.gate})"
             self._say(note)
-            self._cluster.record("Served", note, state, warns=False)
+            self._deployment.record("Served", note, state, warns=False)
             self._registry.mark(champion.version, SERVED, champion.gate)
-            self._cluster.remember(state.memory.with_success(champion.version), state)
+            self._deployment.remember(state.memory.with_success(champion.version), state)
             return
         self._faults_in_a_row += 1
         self._say(f"probe {self._faults_in_a_row} of {self._health_attempts}: {fault}")
@@ -126,13 +126,13 @@ class Follower:
             self._fail(champion, fault, state)
 
     def _fail(self, champion: Champion, reason: str, state: RolloutState) -> None:
-        told = self._cluster.faults(champion.version)
+        told = self._deployment.faults(champion.version)
         why = f"{reason} ({told})" if told else reason
         note = f"{champion.model}/{champion.version} could not be served: {why}"
         self._say(note)
-        self._cluster.record("RolloutFailed", note, state, warns=True)
+        self._deployment.record("RolloutFailed", note, state, warns=True)
         self._registry.mark(champion.version, FAILED, why)
-        self._cluster.remember(state.memory.with_failure(champion.promotion, why), state)
+        self._deployment.remember(state.memory.with_failure(champion.promotion, why), state)
 
     def _say(self, what: str) -> None:
         """Log a thing once, and not with every look."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx2
 
-from espalier.manifests.serving import version_reference
+from espalier.cluster.objects.serving import version_reference
 
 _TIMEOUT_S = 20.0
 _MAX_SAID = 200

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from espalier.artifacts import ServingError
 from espalier.config import ControllerConfig
+from espalier.records import ServingError
 
 _PATIENCE = 3
 """Longest pauses without a beat after which the controller counts as dead."""

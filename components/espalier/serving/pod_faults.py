@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from espalier.manifests.objects import MODEL_VERSION_ANNOTATION, K8sObject
+from espalier.cluster.objects.names import MODEL_VERSION_ANNOTATION, K8sObject
 
 _MAX_WORDS = 300
 """Characters of one container's last words: the end, which is where an error is."""

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
-from espalier.manifests.objects import MODEL_VERSION_ANNOTATION, K8sObject
-from espalier.manifests.serving import CONTAINER, MODEL_VARIABLE, version_reference
+from espalier.cluster.objects.names import MODEL_VERSION_ANNOTATION, K8sObject
+from espalier.cluster.objects.serving import CONTAINER, MODEL_VARIABLE, version_reference
 
 LAST_GOOD = "espalier.dev/last-good"
 FAILED = "espalier.dev/failed"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from espalier.artifacts import PolicyError
 from espalier.config import ServingConfig
 from espalier.policy.loading import load_policy
+from espalier.records import PolicyError
 from espalier.rollout.engines.choice import lockstep_engine
 from espalier.rollout.engines.engine import Engine
 from espalier.serving.source import Source

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from espalier.config import Profile
+from espalier.determinism import prepare_torch
 from espalier.serving.app import Endpoint
 from espalier.serving.draining import DrainingServer, listening
 from espalier.serving.engine_thread import EngineThread
@@ -21,7 +22,6 @@ from espalier.serving.source import (
     is_reference,
     registry_uri,
 )
-from espalier.steps.determinism import prepare_torch
 
 if TYPE_CHECKING:
     from espalier.serving.served_policy import ServedPolicy

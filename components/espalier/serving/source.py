@@ -13,8 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from espalier.artifacts import ServingError
-from espalier.manifests.serving import version_reference
+from espalier.cluster.objects.serving import version_reference
+from espalier.records import ServingError
 from espalier.registry.connection import DATABASE_NAME, tracking_target
 from espalier.registry.loading import fetch_policy, parsed_reference
 from espalier.registry.model import ModelVersion, RegisteredModel

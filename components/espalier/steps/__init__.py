@@ -1,15 +1,10 @@
-"""One thin Kubeflow component per stage, one module each; `pipelines/` wires them.
+"""Stages as steps of a Kubeflow pipeline, and what surrounds a stage wherever it runs.
 
-A component turns KFP's paths and JSON into a stage's arguments and decides nothing. The body of a
-component runs in a process of its own, so what it needs is imported inside it.
-
-    training           the stage `train`, handed whoever poses its tasks
-    running            profile, tracker, determinism and error text around one stage
-    determinism        what must be set so that a run repeats itself bit for bit
-    console            what a stage says on the terminal
-    trackers           several listeners of one stage as one
-    usage              wall seconds and peak memory of one stage
-    placement          what a step's pod gets on the cluster, in the compiled pipeline
-    pipeline_files     where `pipelines/` is: a checkout's folder, or the wheel's data
-    profiles           a profile from its name, its path or its JSON
+components         the component of each stage, made from `espalier.chain`
+train_on_ray       the component of `train` where training is a RayJob
+resolve_profile    the form of a run becomes one checked profile
+running            profile, tracker, determinism and error text around one stage
+placement          what a step's pod gets on the cluster, in the compiled pipeline
+console, trackers, usage        what a stage says, to whom, and what it costs
+profiles, pipeline_files        a profile by name, path or JSON; where `pipelines/` is
 """

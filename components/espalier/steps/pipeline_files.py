@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 import espalier
-from espalier.artifacts import ProfileError
+from espalier.records import ProfileError
 
 
 def pipelines_dir() -> Path:

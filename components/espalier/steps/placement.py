@@ -1,8 +1,8 @@
 """What the pod of a step gets on the cluster, as settings of the compiled pipeline.
 
-`manifests/job.py` says the same for a step that runs as a Job. Kubeflow knows no account, runtime
-or priority class and no disk limit for a single step: a run has one account (`espalier submit
---service-account`), the others are not set.
+`cluster/objects/job.py` says the same for a step that runs as a Job. Kubeflow knows no account,
+runtime or priority class and no disk limit for a single step: a run has one account (`espalier
+submit --service-account`), the others are not set.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import cast
 
 from kfp import dsl, kubernetes
 
-from espalier.config import KubernetesConfig, Toleration
-from espalier.config.quantities import amount
-from espalier.manifests.job import (
+from espalier.chain import Stage
+from espalier.cluster.objects.job import (
     OWNER_VARIABLES,
     RAY_STAGE,
     RUN_ID_VARIABLE,
@@ -26,10 +25,12 @@ from espalier.manifests.job import (
     stage_reach,
     stage_resources,
 )
-from espalier.manifests.objects import STAGE_LABEL
-from espalier.manifests.pods import ENDPOINT_KEYS, S3_KEYS, USER
-from espalier.manifests.volumes import CACHE_MOUNT
-from espalier.steps.train import train
+from espalier.cluster.objects.names import STAGE_LABEL
+from espalier.cluster.objects.pods import ENDPOINT_KEYS, S3_KEYS, USER
+from espalier.cluster.objects.volumes import CACHE_MOUNT
+from espalier.config import KubernetesConfig, Toleration
+from espalier.config.quantities import amount
+from espalier.steps.components import stage_component
 from espalier.steps.train_on_ray import train_on_ray
 
 _settings: ContextVar[KubernetesConfig | None] = ContextVar("kubernetes", default=None)
@@ -49,12 +50,13 @@ def placing(settings: KubernetesConfig) -> Generator[None]:
         _settings.reset(token)
 
 
-def training_step() -> Callable[..., dsl.PipelineTask]:
-    """The component that trains: in its own pod, or as the launcher of a RayJob."""
+def step_component(stage: Stage) -> Callable[..., dsl.PipelineTask]:
+    """The component of a stage; of training on Ray the launcher of its RayJob."""
     settings = _settings.get()
-    on_ray = settings is not None and launches_ray(RAY_STAGE, settings)
+    on_ray = settings is not None and launches_ray(stage.name, settings)
     # kfp gives a decorated function another type than it declares
-    return cast("Callable[..., dsl.PipelineTask]", train_on_ray if on_ray else train)
+    component = train_on_ray if on_ray else stage_component(stage.name)
+    return cast("Callable[..., dsl.PipelineTask]", component)
 
 
 def place_pod(task: dsl.PipelineTask) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
-from espalier.artifacts import ProfileError
-from espalier.config import STAGE_SECTIONS, Profile, load_profile
+from espalier.config import Profile, load_profile
+from espalier.records import ProfileError
 from espalier.steps.pipeline_files import pipelines_dir, profile_names
 
 
@@ -79,9 +78,3 @@ def parsed_profile(profile_json: str) -> Profile:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "profile"
         raise ProfileError(f"profile JSON: {where}: {first['msg']}") from error
-
-
-def stage_settings(profile: Profile, stage: str) -> dict[str, Any]:
-    """What `stage` reads of the profile, as parameters of its tracked run."""
-    sections = {"seed", "threads", *STAGE_SECTIONS[stage]}
-    return profile.model_dump(mode="json", include=sections)

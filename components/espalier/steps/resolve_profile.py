@@ -16,7 +16,7 @@ def resolve_profile(profile: str, seed: int, overrides: str) -> str:
     """
     import sys
 
-    from espalier.artifacts import EspalierError
+    from espalier.records import EspalierError
     from espalier.steps.profiles import resolved_profile
 
     try:

@@ -1,39 +1,36 @@
-"""What surrounds a stage inside a Kubeflow step: profile, tracker, determinism, error text."""
+"""A stage inside a Kubeflow step: profile, tracker, determinism and error text around it."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
-from espalier.artifacts import EspalierError, Tracker
-from espalier.config import Profile
+from espalier.chain import STAGES
+from espalier.determinism import prepare_environment, prepare_torch
+from espalier.records import EspalierError
 from espalier.registry.tracking import stage_tracking
 from espalier.steps.console import ConsoleTracker
-from espalier.steps.determinism import prepare_environment, prepare_torch
-from espalier.steps.profiles import parsed_profile, stage_settings
+from espalier.steps.profiles import parsed_profile
+from espalier.steps.starting_policy import with_starting_policy
 from espalier.steps.trackers import CompositeTracker
 from espalier.steps.usage import UsageMeter
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a component's body hands to its stage."""
-
-    profile: Profile
-    tracker: Tracker
-
-
-@contextmanager
-def running(
-    stage: str, profile_json: str, log_metric: Callable[[str, float], None]
-) -> Iterator[Step]:
-    """Run one stage inside the block; a stage module is imported there, after the environment.
+def run_stage(
+    name: str,
+    profile_json: str,
+    inputs: Mapping[str, str],
+    output: str,
+    log_metric: Callable[[str, float], None],
+) -> None:
+    """Run one stage on the paths that Kubeflow's launcher, or kfp.local, has given it.
 
     Args:
-        stage: name of the stage, which is also the name of its tracked run.
+        name: of the stage, which is also the name of its tracked run.
         profile_json: what `resolve_profile` returned.
+        inputs: artifact folder -> its path.
+        output: path of the artifact folder that the stage publishes.
         log_metric: receives `seconds` and `peak_rss_mb` when the stage has ended.
 
     Raises:
@@ -41,15 +38,20 @@ def running(
             the step's log, instead of a traceback.
     """
     prepare_environment()
+    stage = STAGES[name]
     try:
         profile = parsed_profile(profile_json)
         prepare_torch(profile.threads)
         meter = UsageMeter()
-        with stage_tracking(stage) as tracked:
-            tracked.params(stage_settings(profile, stage))
-            yield Step(profile, CompositeTracker(ConsoleTracker(stage), tracked))
+        with stage_tracking(name) as tracked:
+            tracked.params(stage.settings(profile))
+            tracker = CompositeTracker(ConsoleTracker(name), tracked)
+            if name == "prepare_policy":
+                profile = with_starting_policy(profile, Path(output).parent)
+            paths = {folder: Path(path) for folder, path in inputs.items()}
+            stage.run(profile, paths, Path(output), tracker)
     except EspalierError as error:
-        sys.exit(f"error: {stage}: {error}")
+        sys.exit(f"error: {name}: {error}")
     usage = meter.read()
     log_metric("seconds", round(usage.seconds, 3))
     log_metric("peak_rss_mb", round(usage.peak_rss_mb, 1))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from espalier.artifacts import RegistryError
 from espalier.config import Profile
+from espalier.records import RegistryError
 
 CHAMPION_FOLDER = "champion"
 

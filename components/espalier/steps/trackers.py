@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from espalier.artifacts import Progress, Tracker
+from espalier.records import Progress, Tracker
 
 
 class CompositeTracker:

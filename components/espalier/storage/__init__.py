@@ -6,6 +6,7 @@
     upload           one file into one object, in parts, going on where a killed attempt stood
     download         one object into one file, likewise
     requests         the client: time-outs, repetition, what a refusal means
+    minio_internals  the requests of minio-py that have no public name
     settings         endpoint and credentials, from the environment or a file
     writing          what a disk refuses, in words
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import shutil
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
 
-from espalier.artifacts import (
+from espalier.records import (
     MANIFEST_NAME,
     ArtifactError,
     Manifest,
@@ -20,8 +18,9 @@ from espalier.artifacts import (
     read_manifest,
     replace_directory,
 )
-from espalier.artifacts.digests import integrity_digest
+from espalier.records.digests import integrity_digest
 from espalier.storage.download import PARTIAL_SUFFIX, download
+from espalier.storage.minio_internals import put_object
 from espalier.storage.requests import TRANSFERS, S3Requests
 from espalier.storage.settings import S3Settings
 from espalier.storage.upload import upload
@@ -99,12 +98,9 @@ class S3Place:
             StorageError: the server refuses, or is away.
         """
         key = self._key(name)
-        md5 = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
         self._requests.send(
             f"write s3://{self._bucket}/{key}",
-            lambda: self._requests.client._put_object(
-                self._bucket, key, content, {"Content-MD5": md5}
-            ),
+            lambda: put_object(self._requests.client, self._bucket, key, content),
         )
 
     def _fetch_files(self, manifest: Manifest, content: bytes, destination: Path) -> None:

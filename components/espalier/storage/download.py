@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from minio.error import S3Error
 from urllib3.exceptions import HTTPError
 
-from espalier.artifacts import ArtifactError, file_digest
+from espalier.records import ArtifactError, file_digest
 
 if TYPE_CHECKING:
     from espalier.storage.requests import S3Requests

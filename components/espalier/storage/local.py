@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from espalier.artifacts import (
+from espalier.records import (
     MANIFEST_NAME,
     Manifest,
     open_artifact,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from espalier.artifacts import Manifest, StorageError
+from espalier.records import Manifest, StorageError
 
 S3_SCHEME = "s3://"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")

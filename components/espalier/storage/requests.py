@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from xml.etree.ElementTree import ParseError
 
+import tenacity
 import urllib3
 from minio import Minio
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 from urllib3.exceptions import HTTPError, SSLError
 
-from espalier.artifacts import StorageAwayError, StorageError
+from espalier.records import StorageAwayError, StorageError
+from espalier.storage.minio_internals import response_status
 
 if TYPE_CHECKING:
     from espalier.storage.settings import S3Settings
@@ -76,27 +78,25 @@ class S3Requests:
             StorageError: the server refuses.
         """
         patience = self._settings.patience
-        pause_s, deadline = patience.first_pause_s, None
-        while True:
-            try:
-                return request()
-            except (HTTPError, MinioException, ParseError) as error:
-                if not _is_transient(error):
-                    raise self._refusal(what, error) from error
-                now = time.monotonic()
-                deadline = now + patience.total_s if deadline is None else deadline
-                if now + pause_s > deadline:
-                    raise StorageAwayError(
-                        f"{self._settings.endpoint}: could not {what} for "
-                        f"{patience.total_s:g} s, last because of {_named(error)}. Look after the "
-                        "S3 server, or correct AWS_ENDPOINT_URL_S3; then run the same command again"
-                    ) from error
-                _log.warning(
-                    "%s: could not %s (%s), next attempt in %g s",
-                    self._settings.endpoint, what, _named(error), pause_s,
-                )  # fmt: skip
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, patience.longest_pause_s)
+        repeating = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(_is_transient),
+            wait=tenacity.wait_exponential(
+                multiplier=patience.first_pause_s, max=patience.longest_pause_s
+            ),
+            stop=_LongAfterTheFirstFault(patience.total_s),
+            before_sleep=partial(self._log_pause, what),
+            reraise=True,
+        )
+        try:
+            return repeating(request)
+        except (HTTPError, MinioException, ParseError) as error:
+            if not _is_transient(error):
+                raise self._refusal(what, error) from error
+            raise StorageAwayError(
+                f"{self._settings.endpoint}: could not {what} for "
+                f"{patience.total_s:g} s, last because of {_named(error)}. Look after the "
+                "S3 server, or correct AWS_ENDPOINT_URL_S3; then run the same command again"
+            ) from error
 
     def send_or_none(self, what: str, request: Callable[[], Answer]) -> Answer | None:
         """The answer to `request`; None where its object, or upload, is not there."""
@@ -110,6 +110,14 @@ class S3Requests:
                 raise
 
         return self.send(what, asked)
+
+    def _log_pause(self, what: str, state: tenacity.RetryCallState) -> None:
+        fault = state.outcome.exception() if state.outcome else None
+        assert fault is not None, "a fault came before the pause"
+        _log.warning(
+            "%s: could not %s (%s), next attempt in %g s",
+            self._settings.endpoint, what, _named(fault), state.upcoming_sleep,
+        )  # fmt: skip
 
     def _refusal(self, what: str, error: Exception) -> StorageError:
         code = error.code if isinstance(error, S3Error) else None
@@ -133,17 +141,36 @@ class S3Requests:
         )
 
 
-def _is_transient(error: Exception) -> bool:
+class _LongAfterTheFirstFault:
+    """Stop where the next attempt would start later than `total_s` after the first fault.
+
+    tenacity's own count from the start of the first attempt, and a large body may have travelled
+    for longer than that before its connection breaks.
+    """
+
+    def __init__(self, total_s: float) -> None:
+        self._total_s = total_s
+        self._first_fault_s: float | None = None
+
+    def __call__(self, state: tenacity.RetryCallState) -> bool:
+        now_s = state.outcome_timestamp
+        assert now_s is not None, "a fault came before this"
+        if self._first_fault_s is None:
+            self._first_fault_s = now_s
+        return now_s + state.upcoming_sleep > self._first_fault_s + self._total_s
+
+
+def _is_transient(error: BaseException) -> bool:
     if isinstance(error, S3Error):
         return error.code in _TRANSIENT or error.response.status in (408, 429, 500, 502, 503, 504)
     if isinstance(error, ServerError):
         return error.status_code >= 500
-    if isinstance(error, InvalidResponseError):  # its status has no public name
-        return error._code >= 500
+    if isinstance(error, InvalidResponseError):
+        return response_status(error) >= 500
     return isinstance(error, HTTPError | ParseError) and not isinstance(error, SSLError)
 
 
-def _named(error: Exception) -> str:
+def _named(error: BaseException) -> str:
     if isinstance(error, S3Error):
         return f"{error.code}: {error.message}" if error.message else f"{error.code}"
     return f"{type(error).__name__}: {error}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from espalier.artifacts import StorageError
+from espalier.records import StorageError
 
 _AMAZON = "https://s3.{region}.amazonaws.com"
 _DEFAULT_REGION = "us-east-1"

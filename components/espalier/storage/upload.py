@@ -1,12 +1,7 @@
-"""One file into one object: in parts where it is large, and only the parts that are missing.
-
-minio-py uploads in parts but resumes nothing, so its own requests for parts are used here one by
-one; they have no public names, and a test calls each of them.
-"""
+"""One file into one object: in parts where it is large, and only the parts that are missing."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from minio.datatypes import Part
 
-from espalier.artifacts import StorageError
+from espalier.records import StorageError
+from espalier.storage import minio_internals
 
 if TYPE_CHECKING:
     from espalier.storage.requests import S3Requests
@@ -49,9 +45,8 @@ def upload(requests: S3Requests, path: Path, bucket: str, key: str) -> None:
         return
     if len(digests) == 1:
         content = path.read_bytes()
-        headers = {"Content-MD5": _base64(content)}
         requests.send(
-            f"write {where}", lambda: client._put_object(bucket, key, content, dict(headers))
+            f"write {where}", lambda: minio_internals.put_object(client, bucket, key, content)
         )
     else:
         _Parts(requests, bucket, key).send(path, [digest.hexdigest() for digest in digests])
@@ -85,25 +80,21 @@ class _Parts:
         for left_over in begun[:-1]:
             self._requests.send_or_none(
                 f"forget an upload of {self._where}",
-                lambda left_over=left_over: self._client._abort_multipart_upload(
-                    self._bucket, self._key, left_over
+                lambda left_over=left_over: minio_internals.abort_upload(
+                    self._client, self._bucket, self._key, left_over
                 ),
             )
 
     def _begun(self) -> list[str]:
-        """Uploads of this object that were begun and not ended, the oldest first."""
-        listed = self._requests.send(
+        return self._requests.send(
             f"list uploads of {self._where}",
-            lambda: self._client._list_multipart_uploads(self._bucket, prefix=self._key),
+            lambda: minio_internals.list_uploads(self._client, self._bucket, self._key),
         )
-        begun = [found for found in listed.uploads if found.object_name == self._key]
-        begun.sort(key=lambda found: str(found.initiated_time))
-        return [found.upload_id for found in begun if found.upload_id]
 
     def _begin(self) -> str:
         return self._requests.send(
             f"begin an upload of {self._where}",
-            lambda: self._client._create_multipart_upload(self._bucket, self._key, {}),
+            lambda: minio_internals.begin_upload(self._client, self._bucket, self._key),
         )
 
     def _present(self, upload_id: str) -> dict[int, str]:
@@ -111,23 +102,22 @@ class _Parts:
         etags: dict[int, str] = {}
         marker: str | None = None
         while True:
-            listed = self._requests.send(
+            page = self._requests.send(
                 f"list parts of {self._where}",
-                lambda marker=marker: self._client._list_parts(
-                    self._bucket, self._key, upload_id, part_number_marker=marker
+                lambda marker=marker: minio_internals.list_parts(
+                    self._client, self._bucket, self._key, upload_id, marker
                 ),
             )
-            etags |= {part.part_number: part.etag for part in listed.parts}
-            marker = listed.next_part_number_marker
-            if not listed.is_truncated:
+            etags |= page.etags
+            marker = page.next_marker
+            if marker is None:
                 return etags
 
     def _send_part(self, upload_id: str, number: int, chunk: bytes) -> str:
-        headers = {"Content-MD5": _base64(chunk)}
         return self._requests.send(
             f"write part {number} of {self._where}",
-            lambda: self._client._upload_part(
-                self._bucket, self._key, chunk, dict(headers), upload_id, number
+            lambda: minio_internals.upload_part(
+                self._client, self._bucket, self._key, upload_id, number, chunk
             ),
         )
 
@@ -135,8 +125,8 @@ class _Parts:
         # an answer that got lost makes the repetition meet no upload: the object is looked at next
         self._requests.send_or_none(
             f"complete {self._where}",
-            lambda: self._client._complete_multipart_upload(
-                self._bucket, self._key, upload_id, parts
+            lambda: minio_internals.complete_upload(
+                self._client, self._bucket, self._key, upload_id, parts
             ),
         )
 
@@ -156,7 +146,3 @@ def _expected_etag(digests: Sequence[bytes]) -> str:
     if len(digests) == 1:
         return digests[0].hex()
     return f"{hashlib.md5(b''.join(digests), usedforsecurity=False).hexdigest()}-{len(digests)}"
-
-
-def _base64(content: bytes) -> str:
-    return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from espalier.artifacts import StorageError
+from espalier.records import StorageError
 
 
 @contextmanager

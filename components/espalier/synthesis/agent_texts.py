@@ -9,13 +9,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from espalier.artifacts import DataError, Tracker
 from espalier.completions import Ledger, Model, Refusal, in_order, opened_model
 from espalier.config import Profile
+from espalier.dialects import SYNTAXES, chosen_dialect
 from espalier.knowledge import Document, KnowledgeGraph
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.search import SearchTool, documents_path
-from espalier.rollout.trajectory import Trajectory
+from espalier.records import AgentText, DataError, Task, Tracker
+from espalier.records.trajectory import Trajectory
+from espalier.synthesis import plans
 from espalier.synthesis.attempts import carried_out
 from espalier.synthesis.fas.calls import QuestionTold, plan_request
 from espalier.synthesis.fas.embedded import EmbeddedTeacher
@@ -25,7 +27,6 @@ from espalier.synthesis.fas.schema import Schema
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.has import Decider
 from espalier.synthesis.negatives import Negatives
-from espalier.tasks import AgentText, Task
 
 _EMBEDDED_IN_FLIGHT = 1
 """The embedded teacher never waits: more at a time would only take memory."""
@@ -84,8 +85,15 @@ def write_texts(profile: Profile, material: Material, funnel: Funnel, tracker: T
             f"({funnel.as_dict()}). Ask for more, or check the answers of the teacher."
         )
     tasks = {task.task_id: task for task in material.tasks}
-    negatives = Negatives(tasks, material.documents, funnel, profile.seed)
+    write = written_by(profile)
+    negatives = Negatives(tasks, material.documents, funnel, write, profile.seed)
     return Written(texts, negatives.texts(material.demonstrations, config.negatives), teacher)
+
+
+def written_by(profile: Profile) -> plans.Write:
+    """Spells actions in the dialect of the profile's policy."""
+    syntax = SYNTAXES[chosen_dialect(profile.policy.dialect, profile.policy.model)]
+    return lambda action: syntax.write(action, (plans.SEARCH,))
 
 
 async def _session(
@@ -125,14 +133,19 @@ class _Writer:
         self._funnel = funnel
         self._model = model
         self._in_flight = in_flight
+        self._write = written_by(profile)
 
     async def texts(self) -> AsyncGenerator[AgentText]:
         """Plans, then reasoning, then decisions."""
-        planner = Planner(self._model, self._config, self._funnel, in_flight=self._in_flight)
+        planner = Planner(
+            self._model, self._config, self._funnel, self._write, in_flight=self._in_flight
+        )
         async for text in planner.texts(self._material.documents, self._profile.seed):
             yield text
         documents = {document.document_id: document for document in self._material.documents}
-        reasoner = Reasoner(self._model, documents, self._funnel, in_flight=self._in_flight)
+        reasoner = Reasoner(
+            self._model, documents, self._funnel, self._write, in_flight=self._in_flight
+        )
         drawn = self._drawn("reasoning")[: self._config.reasoning_tasks]
         async for text in reasoner.texts(drawn):
             yield text
@@ -140,6 +153,7 @@ class _Writer:
             self._model,
             self._config.alternatives,
             self._funnel,
+            self._write,
             seed=self._profile.seed,
             in_flight=self._in_flight,
         )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from espalier.knowledge.folding import folded_name
 from espalier.knowledge.search import SearchTool
+from espalier.records import Task
+from espalier.records.trajectory import Trajectory
 from espalier.rewards import exact_match
-from espalier.rollout.trajectory import Trajectory
 from espalier.synthesis import plans
-from espalier.synthesis.episode import Episode
+from espalier.synthesis.episode import TeacherEpisode
 from espalier.synthesis.fas.calls import Plan
 from espalier.synthesis.observations import VALUE_SEPARATOR, hits
-from espalier.tasks import Task
 
 MAX_SEARCHES = 6
 """A plan that names more lines is carried out so far and then answered."""
@@ -24,7 +24,7 @@ def carried_out(task: Task, plan: Plan, search: SearchTool) -> Trajectory:
     The plan alone is followed: where a line is not shown, the attempt answers what it read before.
     The outcome in the trajectory's reward is real, 1.0 or 0.0.
     """
-    episode = Episode(task, search)
+    episode = TeacherEpisode(task, search)
     labels = plan.analysis.split(plans.LABEL_SEPARATOR)[:MAX_SEARCHES]
     query, answer = plan.query, NOTHING_READ
     for number, label in enumerate(labels):

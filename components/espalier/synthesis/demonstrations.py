@@ -7,13 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from espalier.artifacts import Progress
-from espalier.config import SynthesisConfig
-from espalier.rollout.trajectory import Trajectory
+from espalier.records import Progress, Task
+from espalier.records.trajectory import Trajectory
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.quotas import apportion
-from espalier.synthesis.teacher import Rejected
-from espalier.tasks import Task
+from espalier.synthesis.rejection import Rejected
 
 
 class Asked(Protocol):
@@ -36,15 +34,25 @@ class Demonstrations(Generic[Q]):
     def __init__(
         self,
         demonstrate: Demonstrate[Q],
-        config: SynthesisConfig,
-        detour_kinds: Sequence[str],
+        detours: DetourSchedule,
+        stratum_of: Callable[[Task], str],
         seed: int,
         funnel: Funnel,
     ) -> None:
+        """Set up.
+
+        Args:
+            demonstrate: the family's teacher.
+            detours: how often it is to make a mistake, and of which kind.
+            stratum_of: what the mix is measured by.
+            seed: of the run.
+            funnel: counts what is kept, and why the rest is not.
+        """
         self._demonstrate = demonstrate
+        self._stratum_of = stratum_of
         self._rng = random.Random(f"{seed}/demonstrations")
         self._funnel = funnel
-        self._detours = _DetourSchedule(config.detour_share, detour_kinds)
+        self._detours = detours
 
     def collect(
         self,
@@ -53,14 +61,14 @@ class Demonstrations(Generic[Q]):
         count: int,
         progress: Progress,
     ) -> list[Trajectory]:
-        """Up to `count` trajectories, one a question, hops and families mixed as in `heldout`.
+        """Up to `count` trajectories, one a question, mixed as `heldout` is.
 
         A stratum that training lacks hands its share on to the others.
         """
         by_stratum: dict[str, list[Q]] = defaultdict(list)
         for question in train:
-            by_stratum[stratum_of(question)].append(question)
-        weights = Counter(stratum_of(question) for question in heldout)
+            by_stratum[self._stratum_of(question.task)].append(question)
+        weights = Counter(self._stratum_of(question.task) for question in heldout)
         streams = {
             stratum: self._stream(by_stratum[stratum])
             for stratum in sorted(weights)
@@ -88,22 +96,16 @@ class Demonstrations(Generic[Q]):
                 self._funnel.count("teacher.rejected", outcome.reason)
                 continue
             self._detours.taken(outcome.detour)
-            self._funnel.count("teacher.kept", stratum_of(question))
+            self._funnel.count("teacher.kept", self._stratum_of(question.task))
             self._funnel.count("teacher.detours", outcome.detour or "none")
             yield outcome
 
 
-def stratum_of(question: Asked) -> str:
-    """Family and hops: what the mix of demonstrations is measured by."""
-    metadata = question.task.metadata
-    return f"{metadata.family}-{metadata.hops}"
-
-
-class _DetourSchedule:
+class DetourSchedule:
     """Asks for a detour whenever fewer than the wished share of the kept ones has taken one."""
 
     def __init__(self, share: float, kinds: Sequence[str]) -> None:
-        self._share = share
+        self._share = share if kinds else 0.0
         self._kinds = kinds
         self._kept = 0
         self._taken: Counter[str] = Counter()

@@ -12,8 +12,9 @@ from espalier.config import Profile
 from espalier.knowledge.search import SearchTool
 from espalier.synthesis.detours import KINDS
 from espalier.synthesis.funnel import Funnel
+from espalier.synthesis.rejection import Rejected
 from espalier.synthesis.task_making import INDEX_OF_SPLIT, Split, formal_question
-from espalier.synthesis.teacher import Rejected, RouteTeacher
+from espalier.synthesis.teacher import RouteTeacher
 from espalier.synthesis.webshaper.candidate import Candidate, World
 from espalier.synthesis.webshaper.expansion import EmbeddedExpander, Growing
 from espalier.synthesis.webshaper.generator import Generator

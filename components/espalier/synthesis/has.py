@@ -15,29 +15,37 @@ ends with the real outcome:
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import AsyncGenerator, Iterable
+from typing import Literal
 
 from espalier.completions import Model, Refusal, in_order
-from espalier.environments import Answer, Malformed, Search, parse_action
-from espalier.rollout.trajectory import Trajectory
+from espalier.records import AgentText, FinalAnswer, Message, Task
+from espalier.records.trajectory import Trajectory
 from espalier.synthesis import plans
 from espalier.synthesis.fas.calls import Candidate, StepTold, alternatives_request
 from espalier.synthesis.fas.plain import plain
 from espalier.synthesis.funnel import Funnel
-from espalier.tasks import AgentText, Message, Task
+from espalier.synthesis.task_making import evidence_of
 
 HEADING = "decisions"
-_THOUGHT = re.compile(r"<think>([^<>]*)</think>")
 
 
 class Decider:
     """Turns trajectories into decision texts."""
 
     def __init__(
-        self, model: Model, alternatives: int, funnel: Funnel, *, seed: int, in_flight: int
+        self,
+        model: Model,
+        alternatives: int,
+        funnel: Funnel,
+        write: plans.Write,
+        *,
+        seed: int,
+        in_flight: int,
     ) -> None:
+        """Set up a decider; `write` spells actions in the policy's dialect."""
         self._model = model
+        self._write = write
         self._alternatives = alternatives
         self._funnel = funnel
         self._seed = seed
@@ -59,7 +67,7 @@ class Decider:
                 seen.append(message.content)
                 pieces.append(message)
                 continue
-            choice = await self._choice(task, tuple(seen), message.content, rng)
+            choice = await self._choice(task, tuple(seen), message, rng)
             if choice is None:
                 return None
             pieces.append(Message(role="assistant", content=choice))
@@ -78,11 +86,16 @@ class Decider:
             prompt=task.prompt,
             pieces=tuple(pieces),
             task_id=task.task_id,
-            sources=task.metadata.evidence,
+            sources=evidence_of(task),
         )
 
+    def _written(self, candidate: Candidate) -> str:
+        if candidate.action == "search":
+            return self._write(plans.search(candidate.thought, candidate.text))
+        return self._write(FinalAnswer(candidate.text, candidate.thought))
+
     async def _choice(
-        self, task: Task, seen: tuple[str, ...], action: str, rng: random.Random
+        self, task: Task, seen: tuple[str, ...], action: Message, rng: random.Random
     ) -> str | None:
         """The options in random order and which of them is taken; None where there is no choice."""
         taken = _candidate(action)
@@ -99,29 +112,23 @@ class Decider:
         options = [taken, *others]
         rng.shuffle(options)
         listed = " ".join(
-            f"Option {number}: {_written(option)}" for number, option in enumerate(options, start=1)
+            f"Option {number}: {self._written(option)}"
+            for number, option in enumerate(options, start=1)
         )
         return f"{listed} I will choose option {options.index(taken) + 1}."
 
 
-def _candidate(action: str) -> Candidate | None:
-    parsed = parse_action(action)
-    thought = _THOUGHT.search(action)
-    told = plain(thought[1]) if thought else ""
-    match parsed:
-        case Search(text) if told and plain(text):
-            return Candidate(thought=told, action="search", text=plain(text))
-        case Answer(text) if told and plain(text):
-            return Candidate(thought=told, action="answer", text=plain(text))
-        case Search() | Answer() | Malformed():
-            return None
+def _candidate(action: Message) -> Candidate | None:
+    """The step that was taken; None where a part of it has no plain words."""
+    thought = plain(action.thought or "")
+    if action.tool_calls:
+        text = plain(str(action.tool_calls[0].arguments.get("query", "")))
+        kind: Literal["search", "answer"] = "search"
+    else:
+        text, kind = plain(action.content), "answer"
+    return Candidate(thought=thought, action=kind, text=text) if thought and text else None
 
 
 def _differs(one: Candidate, other: Candidate) -> bool:
     """Another action, not another thought before the same one."""
     return (one.action, one.text.casefold()) != (other.action, other.text.casefold())
-
-
-def _written(candidate: Candidate) -> str:
-    write = plans.search_action if candidate.action == "search" else plans.answer_action
-    return write(candidate.thought, candidate.text)

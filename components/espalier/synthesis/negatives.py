@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from espalier.knowledge import Document
-from espalier.rollout.trajectory import Trajectory
+from espalier.records import AgentText, FinalAnswer, Message, Task, action_of
+from espalier.records.trajectory import Trajectory
 from espalier.synthesis import plans
 from espalier.synthesis.fas.plain import plain
 from espalier.synthesis.fas.schema import facts_of
 from espalier.synthesis.funnel import Funnel
-from espalier.tasks import AgentText, Message, Task
+from espalier.synthesis.task_making import evidence_of
 
 HEADING = "negatives"
 NOT_OFFERED, NOT_NEEDED, NOT_EXISTING = "not_offered", "not_needed", "not_existing"
@@ -46,9 +47,16 @@ class Negatives:
     """Draws negatives over the training tasks, documents and demonstrations."""
 
     def __init__(
-        self, tasks: Mapping[str, Task], documents: Sequence[Document], funnel: Funnel, seed: int
+        self,
+        tasks: Mapping[str, Task],
+        documents: Sequence[Document],
+        funnel: Funnel,
+        write: plans.Write,
+        seed: int,
     ) -> None:
+        """Set up; `write` spells actions in the policy's dialect."""
         self._tasks = tasks
+        self._write = write
         self._documents = documents
         self._funnel = funnel
         self._rng = random.Random(f"{seed}/negatives")
@@ -74,7 +82,7 @@ class Negatives:
 
     def _not_offered(self) -> Iterator[AgentText]:
         for task in self._shuffled(list(self._tasks.values())):
-            decline = plans.answer_action("no tool", DECLINED)
+            decline = self._write(FinalAnswer(DECLINED, "no tool"))
             yield _negative(NOT_OFFERED, not_offered_prompt(task.question), [decline], task)
 
     def _not_needed(self) -> Iterator[AgentText]:
@@ -85,7 +93,7 @@ class Negatives:
                 continue
             label, value = self._rng.choice(facts)
             if plain(value):
-                answer = plans.answer_action("answer", value)
+                answer = self._write(FinalAnswer(value, "answer"))
                 prompt = not_needed_prompt(title, label, value)
                 yield _negative(NOT_NEEDED, prompt, [answer], document)
 
@@ -93,7 +101,10 @@ class Negatives:
         for trajectory in self._shuffled(list(demonstrations)):
             task = self._tasks[trajectory.task_id]
             prompt = not_existing_prompt(task.question, self._rng.choice(UNKNOWN_TOOLS))
-            pieces = [message.content for message in trajectory.messages[len(task.prompt) :]]
+            pieces = [
+                self._write(action_of(message)) if message.role == "assistant" else message.content
+                for message in trajectory.messages[len(task.prompt) :]
+            ]
             yield _negative(NOT_EXISTING, prompt, pieces, task)
 
     def _shuffled(self, items: list[_ItemT]) -> list[_ItemT]:
@@ -103,7 +114,7 @@ class Negatives:
 def _negative(kind: str, prompt: str, pieces: Sequence[str], about: Task | Document) -> AgentText:
     """Pieces are an action, what it found, an action, and so on."""
     if isinstance(about, Task):
-        name, task_id, sources = about.task_id, about.task_id, about.metadata.evidence
+        name, task_id, sources = about.task_id, about.task_id, evidence_of(about)
     else:
         name, task_id, sources = about.document_id, "", (about.document_id,)
     return AgentText(

@@ -9,18 +9,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from espalier.artifacts import ArtifactError
 from espalier.knowledge import Document
 from espalier.knowledge.folding import folded_name, words
 from espalier.knowledge.search import SearchTool
+from espalier.records import ArtifactError, Task
+from espalier.records.trajectory import Trajectory
 from espalier.rewards import exact_match
-from espalier.rollout.trajectory import Trajectory
 from espalier.synthesis import plans
 from espalier.synthesis.detours import BAD_QUERY
-from espalier.synthesis.episode import Episode
-from espalier.synthesis.teacher import Rejected
+from espalier.synthesis.episode import TeacherEpisode
+from espalier.synthesis.rejection import Rejected
 from espalier.synthesis.webshaper.steps import TaskSplit
-from espalier.tasks import Task
 
 _STOP_WORDS = frozenset(
     re.findall(
@@ -81,7 +80,7 @@ class WordTeacher:
 
     def demonstrate(self, task: Task) -> Trajectory | Rejected:
         """The trajectory, if an observation shows an accepted answer."""
-        episode = Episode(task, self._search)
+        episode = TeacherEpisode(task, self._search)
         for attempt, query in enumerate(self._queries(task.question)):
             if attempt:
                 episode.detour = BAD_QUERY

@@ -1,13 +1,24 @@
-"""The wording of a teacher's actions, in one place: what a policy is shown to write.
-
-Everything here speaks the grammar of `espalier.environments.search_qa`.
-"""
+"""What a teacher that searches thinks and does: the wording that a policy is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from espalier.records import FinalAnswer, ToolCall, ToolCalls
+from espalier.records.tool import ToolSpec
+
+Write = Callable[[ToolCalls | FinalAnswer], str]
+"""Spells an action in the policy's dialect."""
 
 LABEL_SEPARATOR = " , "
+SEARCH = ToolSpec(
+    name="search",
+    description="Search the documents.",
+    parameters={"type": "object", "properties": {"query": {"type": "string"}}},
+    call_tag="search",
+    result_tag="information",
+)
+"""The tool, as far as its calls are written and read; `environments.search_qa` has it whole."""
 
 
 def search_query(name: str, label: str) -> str:
@@ -15,14 +26,9 @@ def search_query(name: str, label: str) -> str:
     return f"{name} {label}"
 
 
-def search_action(thought: str, query: str) -> str:
+def search(thought: str, query: str) -> ToolCalls:
     """One action that searches."""
-    return f"<think> {thought} </think> <search> {query} </search>"
-
-
-def answer_action(thought: str, answer: str) -> str:
-    """One action that answers."""
-    return f"<think> {thought} </think> <answer> {answer} </answer>"
+    return ToolCalls((ToolCall(name=SEARCH.name, arguments={"query": query}),), thought)
 
 
 def remaining_hops(labels: Sequence[str]) -> str:

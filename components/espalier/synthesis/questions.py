@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from espalier.artifacts import DataError
 from espalier.config import Profile
 from espalier.knowledge import KnowledgeGraph
+from espalier.knowledge.asking import MAX_NAME_CHARACTERS, MAX_NAME_WORDS
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.search import documents_path
 from espalier.knowledge.views import View
+from espalier.records import DataError
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.grown_questions import GrownQuestions
 from espalier.synthesis.own_questions import OwnQuestion, read_own_questions
@@ -27,6 +29,38 @@ from espalier.synthesis.task_making import (
 from espalier.synthesis.webshaper.candidate import World
 from espalier.synthesis.webshaper.evidence import Evidence
 from espalier.synthesis.webshaper.generator import Generator, family_weights
+from espalier.synthesis.webshaper.steps import MAX_LISTED
+
+_OTHERWISE = (
+    "give knowledge.triples with more entities, give more question/answer pairs in "
+    "knowledge.questions (at least 12), or change splits.heldout_share and splits.dev_share"
+)
+_REMEDIES = {
+    "answer_twice_in_last_document": "the subject's document names the answer in text that does "
+    "not state the triple. A sentence that states it is no reason to refuse: let it name the "
+    "object and use the words of the relation's name, or one wording in 5 documents or more",
+    "answer_in_earlier_document": "documents on the way to the answer name it already: give "
+    "objects that only the document of their subject names",
+    "answer_on_chain": "relations lead back to an entity that the question names: give relations "
+    "to further entities",
+    "not_unique": "subjects have several objects, and nothing tells which is meant: give relations "
+    "with one object for each subject",
+    "ambiguous_step": "a step on the way leads to several entities: give relations with one object "
+    "for each subject",
+    "unreadable_line": "a line of the documents is longer than an observation, or hides names of "
+    "other splits: raise search.max_observation_words",
+    "entity_not_askable": f"names are asked about if unique, of letters, and of at most "
+    f"{MAX_NAME_WORDS} words and {MAX_NAME_CHARACTERS} characters: shorten names, or tell "
+    "entities of one name apart",
+    "object_not_admitted": "objects cannot be asked for, or belong to another split: give objects "
+    "that at least three subjects share, or more triples",
+    "entity_of_another_split": "no entity is left for this split: give more triples, or change "
+    "splits.heldout_share and splits.dev_share",
+    "subject_without_document": "subjects have no document: give them one of their name",
+    "list_too_long": f"subjects have more than {MAX_LISTED} objects of one relation",
+}
+"""What to do about candidates that are refused or left out for a reason."""
+_SHOWN_REASONS = 3
 
 _TITLE_WORDS = 8
 """Words of an observation set aside for the title and the field name of the line."""
@@ -50,12 +84,8 @@ def make_questions(
         questions[split] = _without_repeats(found, split, funnel)
         random.Random(f"{profile.seed}/{split}/mixed").shuffle(questions[split])
     if empty := [split for split, found in questions.items() if not found]:
-        raise DataError(
-            f"synthesis: no question for {', '.join(empty)}. {len(graph.relations)} relations and "
-            f"{sum(len(found) for found in own.values())} questions of your own are too few: give "
-            "knowledge.triples with more entities, give more question/answer pairs in "
-            "knowledge.questions (at least 12), or raise splits.heldout_share and splits.dev_share."
-        )
+        num_own = sum(len(found) for found in own.values())
+        raise DataError(_nothing_to_ask(empty, len(graph.relations), num_own, funnel))
     return questions
 
 
@@ -108,8 +138,32 @@ def _own_questions(path: Path, profile: Profile, funnel: Funnel) -> dict[Split, 
         if len(found) > asked[split]:
             funnel.count(f"{split}.own_questions", "more_than_asked_for", len(found) - asked[split])
             found = random.Random(f"{profile.seed}/{split}/own").sample(found, asked[split])
+        if found:
+            funnel.count(f"{split}.own_questions", "kept", len(found))
         kept[split] = [own_question(question) for question in found]
     return kept
+
+
+def _nothing_to_ask(empty: Sequence[str], num_relations: int, num_own: int, funnel: Funnel) -> str:
+    """Why splits have no question: what was refused, by reason, and what helps against it."""
+    lines = [f"synthesis: no question for {', '.join(empty)}."]
+    reasons: Counter[str] = Counter()
+    for split in empty:
+        refused = Counter(funnel.counts(f"{split}.drawn"))
+        del refused["signature_given_up"]  # a decision that follows from refusals, not one more
+        left_out = Counter(funnel.counts(f"{split}.excluded_before_drawing"))
+        # what was drawn and refused says more than what could not be drawn
+        reasons += refused or left_out
+        for what, counts in (("refused", refused), ("left out before drawing", left_out)):
+            if counts:
+                shown = ", ".join(f"{number} {reason}" for reason, number in counts.most_common())
+                lines.append(f"  {split}, {what}: {shown}")
+    known = [reason for reason, _ in reasons.most_common() if reason in _REMEDIES]
+    for reason in known[:_SHOWN_REASONS]:
+        lines.append(f"  {reason}: {_REMEDIES[reason]}.")
+    too_few = f"{num_relations} relations and {num_own} questions of your own are too few: "
+    lines.append(f"  {'Otherwise ' if known else too_few}{_OTHERWISE}.")
+    return "\n".join(lines)
 
 
 def _asked(profile: Profile) -> Mapping[Split, int]:
@@ -123,5 +177,5 @@ def _without_repeats(questions: list[Question], split: Split, funnel: Funnel) ->
     for question in questions:
         kept.setdefault(question.task.question, question)
     if len(kept) < len(questions):
-        funnel.count(f"{split}.own_questions", "repeated", len(questions) - len(kept))
+        funnel.count(f"{split}.wording", "asked_before", len(questions) - len(kept))
     return list(kept.values())

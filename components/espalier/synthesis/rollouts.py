@@ -10,8 +10,9 @@ from espalier.completions import Model, Refusal, opened_model
 from espalier.config import Profile
 from espalier.knowledge import Document, KnowledgeGraph
 from espalier.knowledge.search import SearchTool
-from espalier.rollout.trajectory import Trajectory
-from espalier.synthesis.episode import Episode
+from espalier.records import Task
+from espalier.records.trajectory import Trajectory
+from espalier.synthesis.episode import TeacherEpisode
 from espalier.synthesis.fas.embedded import EmbeddedTeacher
 from espalier.synthesis.fas.schema import Schema
 from espalier.synthesis.funnel import Funnel
@@ -23,9 +24,7 @@ from espalier.synthesis.moves import (
     Seen,
     move_request,
 )
-from espalier.synthesis.rejection import UNANSWERED, UNKNOWN_TOOL, reason_against
-from espalier.synthesis.teacher import Rejected
-from espalier.tasks import Task
+from espalier.synthesis.rejection import UNANSWERED, UNKNOWN_TOOL, Rejected, reason_against
 
 _HEADING = "rollouts"
 
@@ -56,7 +55,7 @@ class Rollouts:
         return kept[0] if kept else Rejected("no_rollout_kept")
 
     async def _attempt(self, task: Task, sample: int) -> Trajectory | Rejected:
-        episode = Episode(task, self._search)
+        episode = TeacherEpisode(task, self._search)
         told = EpisodeTold(question=task.question)
         for _ in range(self._max_turns):
             move = await self._model.answer(move_request(told, sample))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from espalier.knowledge.views import View
+from espalier.records import Message, Task, TaskMetadata, Verifier, task_id_of
 from espalier.synthesis.own_questions import OwnQuestion
 from espalier.synthesis.phrasing import question_text
 from espalier.synthesis.routes import Route, route_of
@@ -22,12 +22,12 @@ from espalier.synthesis.webshaper.query import (
     signature,
 )
 from espalier.synthesis.webshaper.steps import TaskSplit as Split
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "heldout")
 INDEX_OF_SPLIT: Mapping[Split, View] = {"train": "train", "dev": "dev", "heldout": "full"}
 """The view that a split's tasks search."""
-OWN_FAMILY = "own"
+OWN = "own"
+"""Kind and source of a user's own questions."""
 DRAWN = "webshaper"
 """Source of questions that are drawn by signature."""
 GROWN = "expansion"
@@ -49,14 +49,17 @@ def formal_question(candidate: Candidate, split: Split, seed: int, source: str =
     text = canonical(query)
     documents = (candidate.document(read.subject) for read in candidate.trace.reads)
     metadata = TaskMetadata(
-        family=family_of(query),
         split=split,
-        hops=hops(query),
         source=source,
-        query=text,
-        signature=signature(query),
-        entities=tuple(candidate.name(entity_id) for entity_id in candidate.entities),
-        evidence=tuple(dict.fromkeys(documents)),
+        pattern=signature(query),
+        difficulty=hops(query),
+        extra={
+            "kind": kind_of(query),
+            "hops": hops(query),
+            "query": text,
+            "entities": [candidate.name(entity_id) for entity_id in candidate.entities],
+            "evidence": list(dict.fromkeys(documents)),
+        },
     )
     prompt = question_text(query, answer.kind, graph, seed)
     return Question(_task(prompt, (answer.name,), text, metadata), route_of(query, graph))
@@ -66,16 +69,19 @@ def own_question(own: OwnQuestion) -> Question:
     """The task of a user's own question."""
     text = f"{own.question}\t{own.document_id}"
     metadata = TaskMetadata(
-        family=OWN_FAMILY,
         split=own.split,
-        hops=1,
-        source=OWN_FAMILY,
-        evidence=(own.document_id,) if own.document_id else (),
+        source=OWN,
+        difficulty=1,
+        extra={
+            "kind": OWN,
+            "hops": 1,
+            "evidence": [own.document_id] if own.document_id else [],
+        },
     )
     return Question(_task(own.question, own.answers, text, metadata), None)
 
 
-def family_of(query: Query) -> str:
+def kind_of(query: Query) -> str:
     """`union` where one stands anywhere in the query, else `intersection`, else `chain`."""
     found = list(nodes(query))
     if any(isinstance(node, Union | ConstantSet) for node in found):
@@ -84,11 +90,17 @@ def family_of(query: Query) -> str:
 
 
 def _task(prompt: str, gold: tuple[str, ...], text: str, metadata: TaskMetadata) -> Task:
-    digest = hashlib.sha256(f"{metadata.split}\t{text}".encode()).hexdigest()
     return Task(
-        task_id=f"{metadata.split}-{digest[:12]}",
+        task_id=task_id_of(metadata.split, text),
         prompt=(Message(role="user", content=prompt),),
+        environment="search_qa",
         arguments={"index": INDEX_OF_SPLIT[metadata.split]},
         verifier=Verifier(gold=gold),
         metadata=metadata,
     )
+
+
+def evidence_of(task: Task) -> tuple[str, ...]:
+    """Ids of the documents that a solver needs, in their order."""
+    found = task.extra.get("evidence")
+    return tuple(map(str, found)) if isinstance(found, list) else ()

@@ -7,28 +7,21 @@ types and every answer it gives was read in an observation before.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 from espalier.knowledge.folding import folded_name
 from espalier.knowledge.search import SearchTool
+from espalier.records import Task
+from espalier.records.trajectory import Trajectory
 from espalier.rewards import exact_match
-from espalier.rollout.trajectory import Trajectory
 from espalier.synthesis import plans
 from espalier.synthesis.detours import KINDS, Lookup, detour_query
-from espalier.synthesis.episode import Episode
+from espalier.synthesis.episode import TeacherEpisode
 from espalier.synthesis.observations import values
+from espalier.synthesis.rejection import Rejected
 from espalier.synthesis.routes import Arm, Route
-from espalier.tasks import Task
 
 MAX_SEARCHES_BEFORE_DETOUR = 4
 """Longer routes take no detour: an episode's limit on turns and tokens would cut them off."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """Why a route gave no demonstration."""
-
-    reason: str
 
 
 class _Lost(Exception):
@@ -45,7 +38,7 @@ class RouteTeacher:
 
     def demonstrate(self, task: Task, route: Route, detour_kind: str = "") -> Trajectory | Rejected:
         """The trajectory, if the answer that was read is right."""
-        walk = _Walk(Episode(task, self._search), route, self._max_words)
+        walk = _Walk(TeacherEpisode(task, self._search), route, self._max_words)
         if detour_kind and len(route.labels) <= MAX_SEARCHES_BEFORE_DETOUR:
             walk.plan_detour(detour_kind, random.Random(f"{self._seed}/{task.task_id}/detour"))
         try:
@@ -58,7 +51,7 @@ class RouteTeacher:
 
 
 class _Walk:
-    def __init__(self, episode: Episode, route: Route, max_words: int) -> None:
+    def __init__(self, episode: TeacherEpisode, route: Route, max_words: int) -> None:
         self.episode = episode
         self._route = route
         self._max_words = max_words

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from espalier.artifacts import TrainingError
+from espalier.records import TrainingError
 
 _LOOKS_EVERY_S = 1.0
 _SETTLES_WITHIN_S = 30.0

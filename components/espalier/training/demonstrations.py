@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from espalier.artifacts import DataError
-from espalier.policy.rendering import Rendering
-from espalier.rollout.trajectory import Trajectory
-from espalier.tasks import AgentText, Message, Task
+from espalier.dialects.dialect import Dialect
+from espalier.records import AgentText, DataError, FinalAnswer, Message, Task, ToolCalls, action_of
+from espalier.records.trajectory import Trajectory
 from espalier.training.packing import TrainingSequence
 
 
 def encode_demonstration(
-    trajectory: Trajectory, tasks: Mapping[str, Task], rendering: Rendering
+    trajectory: Trajectory, tasks: Mapping[str, Task], dialect: Dialect
 ) -> TrainingSequence:
     """Encode message by message: prompt and observations masked, actions trained on.
 
@@ -26,32 +25,59 @@ def encode_demonstration(
             "Trajectories and tasks must come from the same synthesis run."
         )
     pieces = [
-        (message.content, message.role == "assistant")
+        action_of(message) if message.role == "assistant" else message.content
         for message in trajectory.messages[len(task.prompt) :]
     ]
-    return encode_pieces(task.prompt, pieces, rendering)
+    return encode_pieces(task.prompt, pieces, dialect)
 
 
-def encode_negative(negative: AgentText, rendering: Rendering) -> TrainingSequence:
+def encode_negative(negative: AgentText, dialect: Dialect) -> TrainingSequence:
     """Encode as a demonstration is: what the policy writes is trained on, and nothing else."""
-    pieces = [(message.content, message.role == "assistant") for message in negative.pieces]
-    return encode_pieces(negative.prompt, pieces, rendering)
+    return _encoded(
+        negative.prompt,
+        [
+            (dialect.text_ids(piece.content), True)
+            if piece.role == "assistant"
+            else (dialect.result_ids((piece,)), False)
+            for piece in negative.pieces
+        ],
+        dialect,
+    )
 
 
-def encode_text(text: AgentText, rendering: Rendering) -> TrainingSequence:
+def encode_text(text: AgentText, dialect: Dialect) -> TrainingSequence:
     """Encode for next-token training: every token counts, whoever writes it."""
-    token_ids = encode_negative(text, rendering).token_ids
+    token_ids = encode_negative(text, dialect).token_ids
     return TrainingSequence(token_ids=token_ids, loss_mask=(1,) * len(token_ids))
 
 
 def encode_pieces(
-    prompt: tuple[Message, ...], pieces: Iterable[tuple[str, bool]], rendering: Rendering
+    prompt: tuple[Message, ...],
+    pieces: Iterable[ToolCalls | FinalAnswer | str],
+    dialect: Dialect,
 ) -> TrainingSequence:
-    """Encode texts in their order; only those that the policy writes (True) are trained on."""
-    token_ids = list(rendering.prompt_ids(prompt))
+    """Encode actions and results in their order; only actions are trained on."""
+    return _encoded(
+        prompt,
+        [
+            (dialect.result_ids((Message(role="tool", content=piece),)), False)
+            if isinstance(piece, str)
+            else (dialect.action_ids(piece), True)
+            for piece in pieces
+        ],
+        dialect,
+    )
+
+
+def _encoded(
+    prompt: tuple[Message, ...],
+    pieces: Iterable[tuple[tuple[int, ...], bool]],
+    dialect: Dialect,
+) -> TrainingSequence:
+    """Join pieces of ids; those that the policy writes (True) are trained on."""
+    token_ids = list(dialect.prompt_ids(prompt))
     mask = [0] * len(token_ids)
-    for text, written in pieces:
-        piece = (rendering.action_ids if written else rendering.observation_ids)(text)
-        token_ids.extend(piece)
-        mask.extend([int(written)] * len(piece))
+    for ids, written in pieces:
+        token_ids.extend(ids)
+        mask.extend([int(written)] * len(ids))
     return TrainingSequence(token_ids=tuple(token_ids), loss_mask=tuple(mask))

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from espalier.config import TrainingConfig
+from espalier.config import HardwareConfig
 
 
 class Hardware(NamedTuple):
@@ -24,7 +24,7 @@ class Hardware(NamedTuple):
     """Whether the backward pass computes them again."""
 
     @classmethod
-    def chosen(cls, config: TrainingConfig) -> Hardware:
+    def chosen(cls, config: HardwareConfig) -> Hardware:
         """What the profile names; `auto` is the accelerator that is there, and bf16 on it."""
         device = torch.device(config.device) if config.device != "auto" else _best_device()
         autocast = None

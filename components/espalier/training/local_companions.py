@@ -10,7 +10,7 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
-from espalier.artifacts import TrainingError
+from espalier.records import TrainingError
 from espalier.training.companions import Duty, told_loss
 
 

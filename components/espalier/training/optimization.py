@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from espalier.config import OptimizerConfig
+from espalier.records import TrainingError
 
 
 def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float:
@@ -21,13 +22,28 @@ def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float
     return config.learning_rate * (config.final_share + (1 - config.final_share) * cosine)
 
 
+def skipped_warning(step: int, *, skipped: int) -> str:
+    """One line for whoever watches, where updates of `step` (counted from 1) were skipped."""
+    return (
+        f"warning: step {step}: {skipped} optimizer update(s) skipped, their gradient is not "
+        "finite; the weights stay as they were"
+    )
+
+
 class Updater:
-    """AdamW with clipping; one `apply` is one optimizer step."""
+    """AdamW with clipping; one `apply` is one optimizer update.
+
+    A gradient that is not finite is not applied: it would make every weight NaN.
+    """
 
     def __init__(self, model: nn.Module, config: OptimizerConfig, total_steps: int) -> None:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._config = config
         self._total_steps = total_steps
+        self.skipped = 0
+        """Updates whose gradient was not finite, since this updater was made."""
+        self.skipped_in_a_row = 0
+        """Those of them after the last update that was applied, former attempts included."""
         decayed = [p for p in self._parameters if p.ndim >= 2]
         plain = [p for p in self._parameters if p.ndim < 2]
         self.optimizer = torch.optim.AdamW(
@@ -43,14 +59,34 @@ class Updater:
     def apply(self, step: int) -> float:
         """Clip the accumulated gradient, update at `step`'s learning rate, clear the gradient.
 
+        With several processes the gradient is that of all of them already, so that all find the
+        same norm and skip the same updates.
+
         Returns:
-            The gradient's norm before clipping.
+            The gradient's norm before clipping; not finite where the update was skipped.
+
+        Raises:
+            TrainingError: `max_skipped_updates` updates in a row were skipped.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self._config, step, self._total_steps)
         norm = nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
-        self.optimizer.step()
+        told_norm = float(norm)
+        if math.isfinite(told_norm):
+            self.optimizer.step()
+            self.skipped_in_a_row = 0
+        else:
+            self.skipped += 1
+            self.skipped_in_a_row += 1
         self.optimizer.zero_grad(set_to_none=True)
-        return float(norm)
+        if self.skipped_in_a_row >= self._config.max_skipped_updates:
+            raise TrainingError(
+                f"step {step + 1}: {self.skipped_in_a_row} optimizer updates in a row had a "
+                f"gradient that is not finite (norm {told_norm}) and were skipped, as many as the "
+                "optimizer's max_skipped_updates allows; lower its learning_rate, set "
+                'training.precision = "float32", or bound the importance ratios of '
+                "training.algorithm"
+            )
+        return told_norm

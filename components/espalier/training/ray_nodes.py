@@ -18,7 +18,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from espalier.artifacts import TrainingError
+from espalier.records import TrainingError
 from espalier.training.companions import told_loss
 
 if TYPE_CHECKING:

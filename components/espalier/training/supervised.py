@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
-from espalier.artifacts import Tracker
 from espalier.config import OptimizerConfig
+from espalier.records import Tracker
 from espalier.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -17,7 +18,7 @@ from espalier.training.checkpoint import (
     restore_random_state,
 )
 from espalier.training.hardware import Hardware, copy_weights
-from espalier.training.optimization import Updater, learning_rate
+from espalier.training.optimization import Updater, learning_rate, skipped_warning
 from espalier.training.packing import TrainingSequence, convolution_reach, micro_batches, pack
 from espalier.training.scoring import score
 
@@ -87,10 +88,10 @@ class SupervisedLoop:
                     self._save(step + 1)
                 else:
                     self._history.append(row)
+                if row["skipped_updates"]:
+                    tracker.note(skipped_warning(step + 1, skipped=1))
                 tracker.metrics({k: v for k, v in row.items() if k != "step"}, step=step + 1)
-                shown = {"loss": row["loss"]}
-                if "dev_em" in row:
-                    shown["dev_em"] = row["dev_em"]
+                shown = {name: row[name] for name in ("loss", "dev_em") if name in row}
                 progress.advance(1, **shown)
         if plan.judge is not None:
             self._model.load_state_dict(self._best[2])
@@ -117,13 +118,16 @@ class SupervisedLoop:
         self._model.eval()
         self._tokens += tokens
         self._seconds += time.perf_counter() - started
-        return {
+        row = {
             "step": step + 1,
             "loss": loss_sum,
             "learning_rate": learning_rate(plan.optimizer, step, plan.steps),
             "grad_norm": norm,
             "tokens": tokens,
+            "skipped_updates": float(not math.isfinite(norm)),
         }
+        # of a skipped update, loss and norm are no numbers
+        return {name: value for name, value in row.items() if math.isfinite(value)}
 
     def _judge(self, step: int, row: dict[str, float]) -> None:
         if self._plan.judge is None:
@@ -143,6 +147,8 @@ class SupervisedLoop:
         extra = checkpoint.extra
         self._best = (extra["best_em"], extra["best_step"], extra["best_weights"])
         self._tokens, self._seconds = extra["tokens"], extra["seconds"]
+        # checkpoints of earlier releases have no such count
+        self._updater.skipped_in_a_row = extra.get("skipped_in_a_row", 0)
         restore_random_state(checkpoint.rng)
         return checkpoint.step
 
@@ -160,6 +166,7 @@ class SupervisedLoop:
                     "best_weights": best_weights,
                     "tokens": self._tokens,
                     "seconds": self._seconds,
+                    "skipped_in_a_row": self._updater.skipped_in_a_row,
                 },
             )
         )

@@ -20,7 +20,7 @@ from torch.distributed import (
     TCPStore,  # pyright: ignore[reportPrivateImportUsage] (documented, not listed)
 )
 
-from espalier.artifacts import TrainingError
+from espalier.records import TrainingError
 from espalier.training.companions import Companions, MakesCompanions, watched
 from espalier.training.parallel import Processes
 

@@ -9,7 +9,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from espalier.config import CurationConfig
 from espalier.curation import (
@@ -22,7 +22,8 @@ from espalier.curation import (
     mixed,
     screened,
 )
-from espalier.tasks import AgentText, Task
+from espalier.environments import Family
+from espalier.records import AgentText, Task
 from espalier.validation.material import Material
 
 _ATTRIBUTION = "attribution.txt"
@@ -35,7 +36,7 @@ class Curated(NamedTuple):
     report: dict[str, dict[str, object]]
 
 
-def curate(material: Material, config: CurationConfig, seed: int) -> Curated:
+def curate(material: Material, family: Family[Any]) -> Curated:
     """Leave out what is unfit, and mix the agent texts by their weights.
 
     A trajectory or text goes with its task.
@@ -43,6 +44,7 @@ def curate(material: Material, config: CurationConfig, seed: int) -> Curated:
     Raises:
         DataError: a benchmark that the profile names cannot be read.
     """
+    config, seed = family.profile.curation, family.profile.seed
     benchmarks = {name: list(benchmark_texts(path)) for name, path in config.benchmarks.items()}
     contamination = Contamination(benchmarks, config.contamination_words)
     training = [task for split, task in material.tasks if split == "train"]
@@ -58,17 +60,19 @@ def curate(material: Material, config: CurationConfig, seed: int) -> Curated:
         trajectories=[t for t in material.trajectories if t.task_id not in gone],
         texts=_mixed(fit, config, seed),
     )
-    report = _report(left, (training, unfit), (material.texts, unfit_texts))
+    report = _report(left, (training, unfit), (material.texts, unfit_texts), family)
     report["benchmarks"] = {name: len(texts) for name, texts in benchmarks.items()}
     return Curated(left, report)
 
 
-def write_curation(directory: Path, curated: Curated, knowledge_dir: Path) -> None:
+def write_curation(
+    directory: Path, curated: Curated, knowledge_dir: Path, family: Family[Any]
+) -> None:
     """Write curation.json, lineage.jsonl and the dataset card (CARD.md)."""
     text = json.dumps(curated.report, indent=1, ensure_ascii=False)
     (directory / "curation.json").write_text(text + "\n", encoding="utf-8")
     with (directory / "lineage.jsonl").open("w", encoding="utf-8") as stream:
-        for row_id, sources in _lineage(curated.material):
+        for row_id, sources in _lineage(curated.material, family):
             stream.write(json.dumps({"row": row_id, "documents": list(sources)}) + "\n")
     path = knowledge_dir / _ATTRIBUTION
     attribution = path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -88,14 +92,18 @@ def _report(
     left: Material,
     questions: tuple[Sequence[Task], Sequence[Dropped]],
     texts: tuple[Sequence[AgentText], Sequence[Dropped]],
+    family: Family[Any],
 ) -> dict[str, dict[str, object]]:
     kept = [task for split, task in left.tasks if split == "train"]
+    found = [family.report_groups(task) for task in kept]
     return {
         "training_questions": _filtered(len(questions[0]), len(kept), questions[1]),
         "agent_texts": _filtered(len(texts[0]), len(left.texts), texts[1]),
         "kinds_of_text": dict(sorted(Counter(text.kind for text in left.texts).items())),
-        "difficulty": dict(sorted(Counter(f"{task.metadata.hops} hops" for task in kept).items())),
-        "families": dict(sorted(Counter(task.metadata.family for task in kept).items())),
+        **{
+            f"by_{name}": dict(sorted(Counter(groups.get(name, "") for groups in found).items()))
+            for name in dict.fromkeys(name for groups in found for name in groups)
+        },
         "diversity_of_questions": dict(diversity(task.question for task in kept)),
         "diversity_of_texts": dict(diversity(text.words for text in left.texts)),
     }
@@ -111,9 +119,9 @@ def _filtered(before: int, after: int, dropped: Sequence[Dropped]) -> dict[str, 
     }
 
 
-def _lineage(material: Material) -> Iterable[tuple[str, tuple[str, ...]]]:
+def _lineage(material: Material, family: Family[Any]) -> Iterable[tuple[str, tuple[str, ...]]]:
     """Every row and the documents that it was made from."""
     for _, task in material.tasks:
-        yield task.task_id, task.metadata.evidence
+        yield task.task_id, family.documents_of(task)
     for text in material.texts:
         yield text.text_id, text.sources

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from espalier.rollout.trajectory import Trajectory, read_trajectories
-from espalier.tasks import AgentText, read_agent_texts, read_tasks
+from espalier.records import AgentText, read_agent_texts, read_tasks
+from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.validation.suites import SPLITS
 from espalier.validation.task_columns import SplitTask
 

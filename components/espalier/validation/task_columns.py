@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from espalier.artifacts import ArtifactError
+from espalier.environments import Family
+from espalier.knowledge.entity_splits import EntitySplits
 from espalier.knowledge.folding import folded_name, words
-from espalier.knowledge.graph import read_rows
+from espalier.records import Task
 from espalier.rewards import normalize_answer
-from espalier.tasks import Task
 
 
 class SplitTask(NamedTuple):
@@ -24,45 +22,18 @@ class SplitTask(NamedTuple):
     task: Task
 
 
-@dataclass(frozen=True, slots=True)
-class EntitySplits:
-    """Which splits a name may occur in, by the knowledge artifact."""
+def task_columns(
+    tasks: Sequence[SplitTask], entities: EntitySplits, family: Family[Any]
+) -> pd.DataFrame:
+    """One row a task, in the order given; see `suites.TASK_SCHEMA` for the columns.
 
-    splits: Mapping[str, frozenset[str]]
-    """Folded name -> splits of every entity so named."""
-    hubs: frozenset[str]
-    """Folded names of hubs: values that every split shares."""
-    hub_kinds: Mapping[str, int] = field(default_factory=dict)
-    """Exempt kind -> number of its hubs; the report names them."""
-
-    @classmethod
-    def load(cls, knowledge_dir: Path) -> Self:
-        """Read them from `entities.parquet`.
-
-        Raises:
-            ArtifactError: the file is missing, truncated, or lacks a column.
-        """
-        path = knowledge_dir / "entities.parquet"
-        splits: dict[str, set[str]] = defaultdict(set)
-        hubs: set[str] = set()
-        hub_kinds: Counter[str] = Counter()
-        try:
-            for row in read_rows(path):
-                name = folded_name(str(row["name"]))
-                splits[name].add(str(row["split"]))
-                if row["hub"]:
-                    hubs.add(name)
-                    hub_kinds[str(row["kind"])] += 1
-        except KeyError as error:
-            raise ArtifactError(f"{path}: has no column {error}. Run ingest again.") from error
-        frozen = {name: frozenset(found) for name, found in splits.items()}
-        return cls(frozen, frozenset(hubs), dict(sorted(hub_kinds.items())))
-
-
-def task_columns(tasks: Sequence[SplitTask], entities: EntitySplits) -> pd.DataFrame:
-    """One row a task, in the order given; see `suites.TASK_SCHEMA` for the columns."""
+    Args:
+        tasks: of every split.
+        entities: whose names must not be shared.
+        family: says which tasks ask the same, and which names they are about.
+    """
     questions = [folded_name(task.question) for _, task in tasks]
-    queries = [task.metadata.query for _, task in tasks]
+    queries = [family.question_key(task) for _, task in tasks]
     splits = [task.metadata.split for _, task in tasks]
     query_splits = _splits_by_key(zip(queries, splits, strict=True))
     return pd.DataFrame(
@@ -81,7 +52,7 @@ def task_columns(tasks: Sequence[SplitTask], entities: EntitySplits) -> pd.DataF
             "other_splits_of_query": [
                 len(query_splits[query]) - 1 if query else 0 for query in queries
             ],
-            "entity_split_conflicts": _entity_split_conflicts(tasks, entities),
+            "entity_split_conflicts": _entity_split_conflicts(tasks, entities, family),
         }
     )
 
@@ -107,12 +78,14 @@ def _splits_by_key(pairs: Iterable[tuple[str, str]]) -> Mapping[str, set[str]]:
     return found
 
 
-def _entity_split_conflicts(tasks: Sequence[SplitTask], entities: EntitySplits) -> list[int]:
+def _entity_split_conflicts(
+    tasks: Sequence[SplitTask], entities: EntitySplits, family: Family[Any]
+) -> list[int]:
     """Names of each chain that belong to another split, or occur in another split's chains.
 
     Names are compared folded, as a policy reads them: two entities of one name are one word to it.
     """
-    chains = [{folded_name(name) for name in task.metadata.entities} for _, task in tasks]
+    chains = [{folded_name(name) for name in family.names_of(task)} for _, task in tasks]
     split_of = [task.metadata.split for _, task in tasks]
     met_in = _splits_by_key(
         (name, split) for chain, split in zip(chains, split_of, strict=True) for name in chain

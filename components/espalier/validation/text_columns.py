@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Self
 
 import pandas as pd
 
-from espalier.artifacts import ArtifactError
-from espalier.environments import Malformed, parse_action
+from espalier.knowledge.entity_splits import EntitySplits
 from espalier.knowledge.names import NameIndex
-from espalier.tasks import AgentText
-from espalier.validation.task_columns import EntitySplits
+from espalier.records import Action, AgentText, ArtifactError, Malformed
 
 _CHOICE = re.compile(
     r"(?P<options>Option 1: .+) I will choose option (?P<taken>[1-9])\.", re.DOTALL
@@ -22,6 +20,9 @@ _CHOICE = re.compile(
 _VERDICT = re.compile(r" My decision is (Correct|Incorrect)\.")
 _OPTION = re.compile(r"(?:^| )Option \d: ")
 _THOUGHT = re.compile(r"\s*<think>[^<>]+</think>\s*")
+
+
+Parse = Callable[[str], Action]
 
 
 class HiddenNames:
@@ -52,9 +53,19 @@ class HiddenNames:
 
 
 def text_columns(
-    texts: Sequence[AgentText], train_task_ids: Collection[str], hidden: HiddenNames
+    texts: Sequence[AgentText],
+    train_task_ids: Collection[str],
+    hidden: HiddenNames,
+    parse: Parse,
 ) -> pd.DataFrame:
-    """One row a text, in the order given; see `suites.TEXT_SCHEMA` for the columns."""
+    """One row a text, in the order given; see `suites.TEXT_SCHEMA` for the columns.
+
+    Args:
+        texts: of the run.
+        train_task_ids: tasks that may be written about.
+        hidden: names that must not occur.
+        parse: reads an action in the policy's dialect.
+    """
     seen: dict[str, int] = {}
     copies = []
     for text in texts:
@@ -66,7 +77,7 @@ def text_columns(
             "text_id": [text.text_id for text in texts],
             "is_train_task": [not t.task_id or t.task_id in train_task_ids for t in texts],
             "order_faults": [_order_faults(text) for text in texts],
-            "grammar_faults": [_grammar_faults(text) for text in texts],
+            "grammar_faults": [_grammar_faults(text, parse) for text in texts],
             "hidden_names": [_hidden_names(text, hidden) for text in texts],
             "earlier_same_text": copies,
         }
@@ -84,19 +95,19 @@ def _hidden_names(text: AgentText, hidden: HiddenNames) -> int:
     return sum(hidden.count(message.content) for message in (*text.prompt, *text.pieces))
 
 
-def _grammar_faults(text: AgentText) -> int:
+def _grammar_faults(text: AgentText, parse: Parse) -> int:
     """Assistant pieces that are not what a text of its kind is made of."""
     written = [message.content for message in text.pieces if message.role == "assistant"]
     if text.kind == "decision":
-        return _decision_faults(written)
+        return _decision_faults(written, parse)
     if text.kind == "reasoning":
         guesses, answers = written[:-1], written[-1:]
         faults = sum(_THOUGHT.fullmatch(guess) is None for guess in guesses)
-        return faults + sum(isinstance(parse_action(answer), Malformed) for answer in answers)
-    return sum(isinstance(parse_action(action), Malformed) for action in written)
+        return faults + sum(isinstance(parse(answer), Malformed) for answer in answers)
+    return sum(isinstance(parse(action), Malformed) for action in written)
 
 
-def _decision_faults(written: Sequence[str]) -> int:
+def _decision_faults(written: Sequence[str], parse: Parse) -> int:
     """Choices that name an option that is not listed or no action, and a missing verdict."""
     if not written:
         return 1
@@ -107,5 +118,5 @@ def _decision_faults(written: Sequence[str]) -> int:
         found = _CHOICE.fullmatch(choice)
         options = _OPTION.split(found["options"])[1:] if found else []
         listed = found is not None and int(found["taken"]) <= len(options)
-        faults += not listed or any(isinstance(parse_action(o), Malformed) for o in options)
+        faults += not listed or any(isinstance(parse(o), Malformed) for o in options)
     return faults

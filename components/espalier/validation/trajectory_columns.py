@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 
 import pandas as pd
 
-from espalier.environments import Answer, Malformed, ParsesActions, call_of
 from espalier.knowledge.folding import words
-from espalier.rollout.trajectory import Trajectory
-from espalier.tasks import Message
+from espalier.records import Message
+from espalier.records.trajectory import Trajectory
 
 
 def trajectory_columns(
-    trajectories: Sequence[Trajectory], train_task_ids: Collection[str], parse: ParsesActions
+    trajectories: Sequence[Trajectory], train_task_ids: Collection[str]
 ) -> pd.DataFrame:
     """One row a trajectory, in the order given; see `suites.TRAJECTORY_SCHEMA` for the columns.
 
     Args:
         trajectories: the teacher's.
         train_task_ids: tasks that may be demonstrated.
-        parse: reads an action as the environment does.
     """
     episodes = [_after_the_prompt(trajectory.messages) for trajectory in trajectories]
     return pd.DataFrame(
@@ -28,11 +27,11 @@ def trajectory_columns(
             "row": range(len(trajectories)),
             "task_id": [trajectory.task_id for trajectory in trajectories],
             "is_train_task": [t.task_id in train_task_ids for t in trajectories],
-            "turns": [len(_texts(episode, "assistant")) for episode in episodes],
+            "turns": [len(_of_role(episode, "assistant")) for episode in episodes],
             "order_faults": [_order_faults(episode) for episode in episodes],
-            "call_faults": [_call_faults(t, parse) for t in trajectories],
+            "call_faults": [_call_faults(t) for t in trajectories],
             "mask_faults": [_mask_faults(t) for t in trajectories],
-            "grammar_faults": [_grammar_faults(episode, parse) for episode in episodes],
+            "grammar_faults": [_grammar_faults(episode) for episode in episodes],
             "is_solved": [t.reward.get("outcome", 0.0) > 0 for t in trajectories],
             "is_answer_in_evidence": [_is_answer_in_evidence(t) for t in trajectories],
             "action_share": [_action_share(episode) for episode in episodes],
@@ -46,29 +45,35 @@ def _after_the_prompt(messages: Sequence[Message]) -> Sequence[Message]:
     return messages[roles.index("user") + 1 :] if "user" in roles else messages
 
 
-def _texts(messages: Sequence[Message], role: str) -> list[str]:
-    return [message.content for message in messages if message.role == role]
+def _of_role(messages: Sequence[Message], role: str) -> list[Message]:
+    return [message for message in messages if message.role == role]
 
 
 def _order_faults(episode: Sequence[Message]) -> int:
-    """Messages out of the order assistant, tool, assistant, ..., assistant."""
-    expected = ("assistant", "tool")
-    misplaced = sum(m.role != expected[place % 2] for place, m in enumerate(episode))
-    ends_open = len(episode) % 2 == 0
-    return misplaced + ends_open
+    """Messages out of order: after each call its result, and a last message of the assistant."""
+    faults, pending = 0, 0
+    for message in episode:
+        if message.role == "tool":
+            faults += pending == 0
+            pending = max(0, pending - 1)
+        else:
+            faults += (message.role != "assistant") + (pending > 0)
+            pending = len(message.tool_calls)
+    ends_open = not episode or episode[-1].role != "assistant"
+    return faults + ends_open
 
 
-def _call_faults(trajectory: Trajectory, parse: ParsesActions) -> int:
-    """Differences between the recorded tool calls and the calls and observations shown."""
-    actions = (parse(text) for text in _texts(trajectory.messages, "assistant"))
-    shown_calls = [call for action in actions if (call := call_of(action)) is not None]
-    shown_results = _texts(trajectory.messages, "tool")
-    return _differences(shown_calls, [call.argument for call in trajectory.tool_calls]) + (
-        _differences(shown_results, [call.result for call in trajectory.tool_calls])
+def _call_faults(trajectory: Trajectory) -> int:
+    """Differences between the recorded calls and results and those that the messages show."""
+    shown = [c for m in _of_role(trajectory.messages, "assistant") for c in m.tool_calls]
+    results = [message.content for message in _of_role(trajectory.messages, "tool")]
+    recorded = trajectory.tool_results
+    return _differences(shown, [result.call for result in recorded]) + _differences(
+        results, [result.content for result in recorded]
     )
 
 
-def _differences(left: Sequence[str], right: Sequence[str]) -> int:
+def _differences(left: Sequence[object], right: Sequence[object]) -> int:
     pairs = zip(left, right, strict=False)
     return abs(len(left) - len(right)) + sum(one != other for one, other in pairs)
 
@@ -90,13 +95,13 @@ def _mask_faults(trajectory: Trajectory) -> int:
     return wrong_mask + wrong_logprob + abs(len(is_action) - len(trajectory.action_mask))
 
 
-def _grammar_faults(episode: Sequence[Message], parse: ParsesActions) -> int:
+def _grammar_faults(episode: Sequence[Message]) -> int:
     """Assistant messages that are not what their place asks for: calls, then one answer."""
-    actions = [parse(text) for text in _texts(episode, "assistant")]
-    malformed = sum(isinstance(action, Malformed) for action in actions)
-    early_answers = sum(isinstance(action, Answer) for action in actions[:-1])
-    never_answers = not actions or call_of(actions[-1]) is not None
-    return malformed + early_answers + never_answers
+    written = _of_role(episode, "assistant")
+    empty = sum(not message.tool_calls and not message.content for message in written)
+    early_answers = sum(not message.tool_calls for message in written[:-1])
+    never_answers = not written or bool(written[-1].tool_calls)
+    return empty + early_answers + never_answers
 
 
 def _is_answer_in_evidence(trajectory: Trajectory) -> bool:
@@ -105,12 +110,17 @@ def _is_answer_in_evidence(trajectory: Trajectory) -> bool:
     if not answer:
         return False
     needle = f" {' '.join(answer)} "
-    observations = _texts(trajectory.messages, "tool")
-    return any(needle in f" {' '.join(words(text))} " for text in observations)
+    observed = _of_role(trajectory.messages, "tool")
+    return any(needle in f" {' '.join(words(message.content))} " for message in observed)
 
 
 def _action_share(episode: Sequence[Message]) -> float:
     """Share of the characters after the prompt that the policy wrote."""
-    written = sum(len(text) for text in _texts(episode, "assistant"))
-    total = sum(len(message.content) for message in episode)
+    written = sum(_length(message) for message in _of_role(episode, "assistant"))
+    total = sum(_length(message) for message in episode)
     return written / total if total else 0.0
+
+
+def _length(message: Message) -> int:
+    calls = sum(len(call.name) + len(json.dumps(call.arguments)) for call in message.tool_calls)
+    return len(message.content) + len(message.thought or "") + calls

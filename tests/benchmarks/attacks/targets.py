@@ -102,9 +102,9 @@ def planted(*, control_plane: bool) -> Iterator[dict[str, object]]:
 
 def of_the_cluster(kubeconfig: str, other_pod: str) -> dict[str, object]:
     """The real ones: API server, its service, kubelet and scheduler beside it, another sandbox."""
-    from espalier.sandbox.api_server import cluster_configuration
+    from espalier.cluster.kubernetes_api import cluster_configuration
 
-    server = urlsplit(cluster_configuration(Path(kubeconfig)).host)
+    server = urlsplit(cluster_configuration(kubeconfig).host)
     return {
         "api_server": [server.hostname, server.port],
         "api_service": ["10.96.0.1", 443],

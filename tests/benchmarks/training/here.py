@@ -8,11 +8,10 @@ from pathlib import Path
 
 import torch
 
-from espalier.artifacts import NullTracker
 from espalier.config import OptimizerConfig, Profile
 from espalier.policy.loading import load_policy
-from espalier.rollout.trajectory import FinishReason, Trajectory, Turn
-from espalier.tasks import Message
+from espalier.records import Message, NullTracker
+from espalier.records.trajectory import FinishReason, Trajectory, Turn
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.distribution import ScoreRequest
 from espalier.training.hardware import Hardware

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import httpx2
 import pytest
 
-from espalier.artifacts import publishing
 from espalier.policy.loading import save_policy
+from espalier.records import publishing
 from espalier.registry.promotion import promote
 from tests.integration.commands import espalier
 from tests.integration.serving.live import events, wait_until

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from espalier.policy.assistant_mask import Segment, assistant_segments, token_mask
+from espalier.dialects.assistant_mask import Segment, assistant_segments, token_mask
 from tests.unit.algorithms.golden import Topic
 from tests.unit.policy.byte_tokenizer import byte_tokenizer
 

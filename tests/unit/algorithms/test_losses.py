@@ -71,6 +71,15 @@ def test_the_two_sided_cap_of_trl_is_the_dual_clip(log_ratio, advantage, delta):
     torch.testing.assert_close(gradient, expected)
 
 
+@pytest.mark.parametrize(("convention", "share"), [("trl", 1 / 4), ("verl", 2 / 4)])
+def test_cispo_counts_clipped_tokens_as_its_upstream_does(convention, share):
+    """TRL counts ratios above the bound where the advantage is positive, verl all that changed."""
+    policy, advantages = rows([2.0, 2.0, 0.0, 0.0]), rows([1, -1, 1, -1])
+    batch = loss_batch(policy, torch.zeros_like(policy), advantages, everywhere(policy))
+    result = Cispo(convention=convention, clip_high=5.0).loss(batch, "token_mean")
+    assert result.metrics["clipped_share"].item() == pytest.approx(share)
+
+
 def test_dpo_by_hand():
     policy = rows([-1.0, -2.0], [-1.0, -4.0], [-3.0, -3.0])
     reference = rows([-2.0, -2.5], [-1.5, -3.0], [-9.0, -9.0])

@@ -144,6 +144,23 @@ def test_a_ratio_beyond_float_is_truncated_or_silenced_and_never_nan():
         assert rule.correct(batch).weights_BT.tolist() == [[expected, 1.0]]
 
 
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_weights_that_are_all_zero_are_not_normalized(level):
+    """verl divides by the mean weight only above 1e-8."""
+    rule = ImportanceWeights(level=level, outside="zero", normalize=True)
+    correction = rule.correct(of([[5.0, 6.0], [7.0, 8.0]]))
+    assert correction.weights_BT.tolist() == [[0, 0], [0, 0]]
+    assert correction.metrics["importance_effective_share"].item() == 0
+
+
+def test_sequence_ratios_above_the_bound_count_by_rows():
+    """One row of three has a ratio above 2, and it has one token of four; verl counts rows."""
+    mask = [[True, False, False], [True, True, True], [False, False, False]]
+    batch = of([[1.0, 0.0, 0.0], [0.1, 0.1, 0.1], [0.0, 0.0, 0.0]], mask)
+    above = ImportanceWeights(level="sequence").correct(batch).metrics["importance_above_share"]
+    assert above.item() == pytest.approx(1 / 3)
+
+
 def test_rules_see_the_batch_as_it_was_and_meet_in_weights_and_mask():
     half = -0.6931471805599453
     batch = of([[half, 0.0], [0.0, half * 4]])

@@ -3,7 +3,7 @@ import hashlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.artifacts import (
+from espalier.records import (
     Provenance,
     content_digest,
     file_digest,

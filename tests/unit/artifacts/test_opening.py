@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from espalier.artifacts import (
+from espalier.records import (
     ArtifactError,
     Provenance,
     open_artifact,

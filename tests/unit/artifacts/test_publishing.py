@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from espalier.artifacts import (
+from espalier.records import (
     ArtifactError,
     Provenance,
     open_artifact,

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from espalier.artifacts import EngineError
 from espalier.completions import EndpointModel, Refusal, Usage, in_order
 from espalier.completions.wire import Wire
+from espalier.records import EngineError
 
 from .endpoint_double import Capital, Scripted, completion, config, request
 

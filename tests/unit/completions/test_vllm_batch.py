@@ -5,10 +5,10 @@ import threading
 import pytest
 from pydantic import ValidationError
 
-from espalier.artifacts import EngineError
 from espalier.completions import EndpointModel, Refusal, VllmModel, in_order, opened_model
 from espalier.config import EndpointConfig, Profile, VllmBatchConfig
 from espalier.config.agent_texts import TeacherConfig
+from espalier.records import EngineError
 
 from . import vllm_package
 from .endpoint_double import PARIS, Capital, request

@@ -2,14 +2,14 @@
 
 import pytest
 
-from espalier.artifacts import ProfileError
 from espalier.config import (
-    STAGE_SECTIONS,
+    STAGES,
     Profile,
     PythonMathConfig,
     SearchQAConfig,
     external_inputs,
 )
+from espalier.records import ProfileError
 
 MATH = 'environment.name="python_math"'
 
@@ -39,8 +39,8 @@ def test_settings_that_do_not_fit_are_refused_by_name(load, overrides, complaint
 def test_the_environment_is_part_of_what_every_stage_but_the_last_computes():
     plain = Profile()
     other = Profile.model_validate({"environment": {"name": "python_math"}})
-    changed = {s for s in STAGE_SECTIONS if plain.stage_digest(s) != other.stage_digest(s)}
-    assert changed == STAGE_SECTIONS.keys() - {"register"}
+    changed = {s for s in STAGES if plain.stage_digest(s) != other.stage_digest(s)}
+    assert changed == STAGES.keys() - {"register"}
 
 
 def test_problem_files_count_by_their_content(tmp_path):

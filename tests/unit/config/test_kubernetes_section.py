@@ -2,9 +2,10 @@ from decimal import Decimal
 
 import pytest
 
-from espalier.artifacts import ProfileError
-from espalier.config import STAGE_SECTIONS, Profile, load_profile
+from espalier.chain import STAGES
+from espalier.config import Profile, load_profile
 from espalier.config.quantities import amount
+from espalier.records import ProfileError
 
 GPUS = ["kubernetes.gpus.count=8"]
 NODES = ["kubernetes.ray.workers=2", "kubernetes.workspace_claim=shared"]
@@ -36,12 +37,12 @@ def _loaded(tmp_path, overrides):
         ([*GPUS, *NODES, "training.processes=8"], "leave a node without work"),
         ([*NODES, "training.processes=3"], "room for 2, one each without GPUs"),
         ([*NODES], "training.processes=1 leave a node without work"),
-        ([*NODES, "training.processes=2", "training.device=cuda"], r"gpus\.count=0 compute on"),
+        ([*NODES, "training.processes=2", "hardware.device=cuda"], r"gpus\.count=0 compute on"),
         (
-            [*GPUS, *NODES, "training.processes=16", "training.device=cpu"],
+            [*GPUS, *NODES, "training.processes=16", "hardware.device=cpu"],
             r"gpus\.count=8 compute on",
         ),
-        (["training.processes=2", "training.device=cuda:1"], "name its kind alone"),
+        (["training.processes=2", "hardware.device=cuda:1"], "name its kind alone"),
         (['kubernetes.labels={"espalier.dev/run" = "x"}'], "choose another key"),
         (['kubernetes.labels={team = "a b"}'], "team=a b is no label"),
         (
@@ -76,7 +77,7 @@ def test_a_whole_cluster_is_described_in_a_profile(tmp_path):
 def test_where_a_run_lives_enters_no_digest():
     elsewhere = {"queue": "other", "gpus": {"count": 4}, "images": {"cpu": "mine:1"}}
     before, after = Profile(), Profile.model_validate({"kubernetes": elsewhere})
-    assert all(before.stage_digest(s) == after.stage_digest(s) for s in STAGE_SECTIONS)
+    assert all(before.stage_digest(s) == after.stage_digest(s) for s in STAGES)
 
 
 @pytest.mark.parametrize(

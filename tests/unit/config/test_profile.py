@@ -1,8 +1,9 @@
 import pytest
 from pydantic import ValidationError
 
-from espalier.artifacts import ProfileError
-from espalier.config import STAGE_SECTIONS, Profile, external_inputs, load_profile
+from espalier.chain import STAGES
+from espalier.config import Profile, external_inputs, load_profile
+from espalier.records import ProfileError
 
 OTHER_VALUES = {
     "knowledge": {"max_cities": 77},
@@ -178,8 +179,12 @@ def test_a_value_where_a_section_belongs_is_named(write):
         ),
         (["splits.heldout_share=0.75"], r"leave less than 0\.2 of the entities to train on"),
         (["training.minibatches=3"], r"does not divide the 256 .* use one of \[1, 2, 4, 8"),
-        (["training.reward.format=2"], "format=2.0 exceeds outcome=1.0"),
+        (["reward.format=2"], "format=2.0 exceeds outcome=1.0"),
         (["training.group_size=1"], "leaves nothing to compare"),
+        (
+            ["training.algorithm.preset=vapo", "training.steps=50"],
+            r"steps=50 .*critic\.warmup_steps=50 .*raise training\.steps above 50, or lower",
+        ),
         (["training.sharded=true"], "splits a model over processes and there is one"),
         (
             ["training.replay.capacity=8", "training.replay.successes_only=true"],
@@ -248,8 +253,8 @@ def test_every_section_has_another_value_in_this_test():
 @pytest.mark.parametrize("section", OTHER_VALUES)
 def test_a_changed_section_changes_the_digests_of_the_stages_that_read_it(section):
     before, after = Profile(), Profile.model_validate({section: OTHER_VALUES[section]})
-    changed = {s for s in STAGE_SECTIONS if before.stage_digest(s) != after.stage_digest(s)}
-    assert changed == {stage for stage, read in STAGE_SECTIONS.items() if section in read}
+    changed = {s for s in STAGES if before.stage_digest(s) != after.stage_digest(s)}
+    assert changed == {stage for stage, read in STAGES.items() if section in read}
 
 
 @pytest.mark.parametrize(
@@ -264,19 +269,19 @@ def test_a_changed_section_changes_the_digests_of_the_stages_that_read_it(sectio
 )
 def test_a_training_key_that_other_stages_read_changes_theirs_too(key, value, stages):
     before, after = Profile(), Profile.model_validate({"training": {key: value}})
-    changed = {s for s in STAGE_SECTIONS if before.stage_digest(s) != after.stage_digest(s)}
+    changed = {s for s in STAGES if before.stage_digest(s) != after.stage_digest(s)}
     assert changed == stages
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"threads": 1}])
 def test_seed_and_threads_change_every_digest(change):
     before, after = Profile(), Profile.model_validate(change)
-    assert all(before.stage_digest(s) != after.stage_digest(s) for s in STAGE_SECTIONS)
+    assert all(before.stage_digest(s) != after.stage_digest(s) for s in STAGES)
 
 
 def test_the_name_of_a_run_changes_no_digest():
     before, after = Profile(), Profile(name="other")
-    assert all(before.stage_digest(s) == after.stage_digest(s) for s in STAGE_SECTIONS)
+    assert all(before.stage_digest(s) == after.stage_digest(s) for s in STAGES)
 
 
 def test_a_digest_does_not_depend_on_whether_a_default_was_spelt_out(write):

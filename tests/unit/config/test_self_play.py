@@ -2,15 +2,15 @@
 
 import pytest
 
-from espalier.artifacts import ProfileError
 from espalier.config import (
-    STAGE_SECTIONS,
+    STAGES,
     AbsoluteZeroConfig,
     NoSelfPlayConfig,
     Profile,
     RZeroConfig,
     WebRLConfig,
 )
+from espalier.records import ProfileError
 
 WEBRL = 'self_play.name="webrl"'
 R_ZERO = 'self_play.name="r_zero"'
@@ -58,7 +58,7 @@ def test_settings_that_do_not_fit_are_refused_by_name(load, overrides, complaint
 
 def test_only_training_depends_on_self_play_and_on_the_teacher_where_it_poses(load):
     def changed(before, after):
-        return {s for s in STAGE_SECTIONS if before.stage_digest(s) != after.stage_digest(s)}
+        return {s for s in STAGES if before.stage_digest(s) != after.stage_digest(s)}
 
     off, on = Profile(), load(WEBRL)
     assert changed(off, on) == {"train"}

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from espalier.artifacts import DataError
 from espalier.config import CurationConfig
 from espalier.curation import (
     Contamination,
@@ -21,6 +20,7 @@ from espalier.curation import (
     secret_in,
 )
 from espalier.curation.minhash import overlap, word_runs
+from espalier.records import DataError
 
 WORDS = [f"word{number}" for number in range(400)]
 CONFIG = CurationConfig()

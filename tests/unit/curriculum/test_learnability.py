@@ -12,7 +12,7 @@ from espalier.curriculum.difficulty import keep_learnable
 from espalier.curriculum.learnability import LEARNABILITY, Preference, absolute_zero_code, r_zero
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play.judging import challenger_rewards, judged
-from espalier.curriculum.self_play.posing import Trial
+from espalier.synthesis.self_play import Trial
 from tests.golden_cases import golden_cases
 
 from .test_pool import IDS, TASKS

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from espalier.config import CurriculumConfig
 from espalier.curriculum.difficulty import keep_learnable
 from espalier.curriculum.pool import TaskPool
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
+from espalier.records import Message, Task, TaskMetadata, Verifier
 
 
 def _task(number):
@@ -17,7 +17,11 @@ def _task(number):
         prompt=(Message(role="user", content=f"question {number}"),),
         verifier=Verifier(gold=("x",)),
         metadata=TaskMetadata(
-            family="chain", split="train", hops=1, source="test", signature=f"s{number}"
+            split="train",
+            source="test",
+            pattern=f"s{number}",
+            difficulty=1,
+            extra={"kind": "chain", "hops": 1},
         ),
     )
 

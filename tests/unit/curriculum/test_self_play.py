@@ -11,8 +11,8 @@ from espalier.config import AbsoluteZeroConfig, CurriculumConfig, RZeroConfig, W
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play.judging import judged
 from espalier.curriculum.self_play.phases import SelfPlay
-from espalier.curriculum.self_play.posing import Posed, Trial
-from espalier.rollout.trajectory import FinishReason, Trajectory
+from espalier.records.trajectory import FinishReason, Trajectory
+from espalier.synthesis.self_play import Posed, Trial
 
 from .test_pool import IDS, TASKS, _task
 

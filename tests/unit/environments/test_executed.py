@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.config import PythonMathConfig, RewardConfig
-from espalier.environments.executed import Case, case_arguments, is_proven, returning
-from espalier.environments.python_math import PythonMath
+from espalier.config import RewardConfig
+from espalier.environments.python_math import PythonMath, PythonMathConfig
+from espalier.environments.python_math.executed import Case, case_arguments, is_proven, returning
+from espalier.records import Message, Task, TaskMetadata, Verifier
 from espalier.sandbox import SandboxRefused
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
 
 from .test_python_math import ScriptedRuns, ended
 
@@ -39,7 +39,9 @@ def task(asked, cases, gold, **arguments):
         environment="python_math",
         arguments={"asked": asked, "cases": case_arguments(cases), **arguments},
         verifier=Verifier(kind="execution", gold=(gold,)),
-        metadata=TaskMetadata(family="deduction", split="train", hops=1, source="test"),
+        metadata=TaskMetadata(
+            split="train", source="test", difficulty=1, extra={"kind": "deduction", "hops": 1}
+        ),
     )
 
 

@@ -6,28 +6,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.artifacts import PolicyError
-from espalier.config import PythonMathConfig, RewardConfig
+from espalier.config import RewardConfig
 from espalier.environments import Answer, EnvironmentLostError, Malformed
 from espalier.environments.python_math import (
     PYTHON_GRAMMAR,
     Program,
     PythonMath,
+    PythonMathConfig,
     PythonMaths,
     observed,
     parse_action,
     shortened,
 )
-from espalier.rollout.trajectory import FinishReason
+from espalier.records import Message, PolicyError, Task, TaskMetadata, Verifier
+from espalier.records.trajectory import FinishReason
 from espalier.sandbox import ExecResult, SandboxRefused
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
 
 TASK = Task(
     task_id="t",
     prompt=(Message(role="user", content="12 times 7 ?"),),
     environment="python_math",
     verifier=Verifier(kind="math_equivalence", gold=("84",)),
-    metadata=TaskMetadata(family="story", split="train", hops=1, source="test"),
+    metadata=TaskMetadata(
+        split="train", source="test", difficulty=1, extra={"kind": "story", "hops": 1}
+    ),
 )
 
 

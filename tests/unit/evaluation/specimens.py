@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from espalier.evaluation.questions import QuestionRow
-from espalier.rollout.trajectory import FinishReason, ToolCall, Trajectory
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
+from espalier.records import Message, Task, TaskMetadata, Verifier
+from espalier.records.trajectory import FinishReason, ToolCall, Trajectory
 
 
 def a_task(task_id, *, gold="Lyon", hops=1, family="chain"):
@@ -12,7 +12,9 @@ def a_task(task_id, *, gold="Lyon", hops=1, family="chain"):
         task_id=task_id,
         prompt=(Message(role="user", content=f"what is asked by {task_id}"),),
         verifier=Verifier(gold=(gold,)),
-        metadata=TaskMetadata(family=family, split="heldout", hops=hops, source="hand"),
+        metadata=TaskMetadata(
+            split="heldout", source="hand", difficulty=hops, extra={"kind": family, "hops": hops}
+        ),
     )
 
 

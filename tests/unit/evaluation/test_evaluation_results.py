@@ -2,12 +2,12 @@ import json
 
 import pytest
 
-from espalier.artifacts import Manifest
 from espalier.config import EvaluationConfig, Profile
 from espalier.evaluation import results_table
 from espalier.evaluation.judged import Judged, RolloutCost
-from espalier.evaluation.stage import policy_digest, results_of
 from espalier.evaluation.suite import make_suite
+from espalier.records import Manifest
+from espalier.stages.evaluate import policy_digest, results_of
 from tests.unit.evaluation.specimens import a_row, a_task
 
 COST = RolloutCost(1, 2, 1.0)

@@ -8,7 +8,7 @@ from espalier.evaluation.judged import FinishedPolicies
 from espalier.evaluation.kept import choose_kept
 from espalier.evaluation.policies import judge_policy
 from espalier.evaluation.suite import make_suite
-from espalier.rollout.trajectory import FinishReason
+from espalier.records.trajectory import FinishReason
 from tests.unit.evaluation.specimens import ScriptedRoller, a_task, a_trajectory
 
 GREEDY = {"a": "Lyon", "b": "Paris", "c": None}

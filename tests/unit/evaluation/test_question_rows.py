@@ -1,8 +1,8 @@
 import pyarrow.parquet as pq
 import pytest
 
-from espalier.artifacts import ArtifactError
 from espalier.evaluation.questions import questions_table, read_questions, score_question
+from espalier.records import ArtifactError
 from tests.unit.evaluation.specimens import a_row, a_task, a_trajectory
 
 

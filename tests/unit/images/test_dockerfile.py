@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from espalier import determinism
+from espalier.cluster.objects.pods import USER
 from espalier.config import RayConfig
-from espalier.manifests.pods import USER
-from espalier.steps import determinism
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "components" / "Dockerfile"

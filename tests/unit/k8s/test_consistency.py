@@ -2,9 +2,9 @@
 
 import pytest
 
+from espalier.cluster.objects import pods, serving
+from espalier.cluster.objects.volumes import S3_MOUNT
 from espalier.config import KubernetesConfig
-from espalier.manifests import pods, serving
-from espalier.manifests.volumes import S3_MOUNT
 from espalier.sandbox import pod as sandbox
 from tests.unit.k8s.network_model import selects
 from tests.unit.k8s.rendering import (

@@ -3,10 +3,10 @@ import copy
 import jsonschema
 import pytest
 
+from tests.unit.cluster.objects.samples import PARTIAL, every_manifest
 from tests.unit.k8s.custom_resources import is_custom, whole
 from tests.unit.k8s.kinds import faults, template_faults
 from tests.unit.k8s.rendering import every_overlay, needs_kubectl, of_kind, pod_templates, rendered
-from tests.unit.manifests.samples import PARTIAL, every_manifest
 
 MANIFESTS = every_manifest()
 BUILT_IN = sorted(name for name, manifest in MANIFESTS.items() if not is_custom(manifest))

@@ -3,6 +3,7 @@
 import pytest
 
 from espalier.sandbox.pod import SANDBOXD_PORT
+from tests.unit.cluster.objects.samples import LAPTOP_SIZED, NODES, every_manifest, job
 from tests.unit.k8s.network_model import Network, Outside, Pod, Port
 from tests.unit.k8s.rendering import (
     containers,
@@ -12,7 +13,6 @@ from tests.unit.k8s.rendering import (
     pod_templates,
     rendered,
 )
-from tests.unit.manifests.samples import LAPTOP_SIZED, NODES, every_manifest, job
 
 PIPELINE, SANDBOXES = "espalier-pipeline", "espalier-sandboxes"
 

@@ -3,6 +3,7 @@ import copy
 import pytest
 
 from espalier.config.quantities import amount
+from tests.unit.cluster.objects.samples import PARTIAL, every_manifest
 from tests.unit.k8s.pod_security import violations
 from tests.unit.k8s.rendering import (
     containers,
@@ -12,7 +13,6 @@ from tests.unit.k8s.rendering import (
     pod_templates,
     rendered,
 )
-from tests.unit.manifests.samples import PARTIAL, every_manifest
 
 GENERATED = pod_templates([m for name, m in every_manifest().items() if name not in PARTIAL])
 

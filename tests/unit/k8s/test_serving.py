@@ -4,8 +4,8 @@ import importlib
 
 import pytest
 
+from espalier.cluster.objects import serving
 from espalier.config import ServingConfig
-from espalier.manifests import serving
 from espalier.serving import controller
 from tests.unit.k8s.rendering import every_overlay, named, needs_kubectl, rendered
 

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from espalier.artifacts import NullTracker
 from espalier.config import KnowledgeConfig, Profile
 from espalier.knowledge import KnowledgeGraph, stage
+from espalier.records import NullTracker
 
 FEW_CITIES = Profile(seed=3, knowledge=KnowledgeConfig(max_cities=2500))
 
@@ -26,7 +26,7 @@ TRIPLES = [
 @pytest.fixture(scope="session")
 def geonames_dir(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("geonames") / "knowledge"
-    stage.run(FEW_CITIES, stage.Inputs(), directory, NullTracker())
+    stage.run(FEW_CITIES, {}, directory, NullTracker())
     return directory
 
 

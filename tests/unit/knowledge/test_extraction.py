@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from espalier.artifacts import EngineError, KnowledgeError, NullTracker, open_artifact
 from espalier.config import (
     EndpointConfig,
     ExtractionConfig,
@@ -25,6 +24,7 @@ from espalier.knowledge.extraction.spelling import EvenedText, as_named, as_quot
 from espalier.knowledge.search import documents_path
 from espalier.knowledge.sources import SourceDocument
 from espalier.knowledge.sources.own import load_own
+from espalier.records import EngineError, KnowledgeError, NullTracker, open_artifact
 
 from ..completions.endpoint_double import Scripted, completion, running_double
 
@@ -168,7 +168,7 @@ def profile_of(folder, extraction):
 
 
 def ingested(profile, directory):
-    manifest = stage.run(profile, stage.Inputs(), directory, NullTracker())
+    manifest = stage.run(profile, {}, directory, NullTracker())
     return manifest, directory
 
 

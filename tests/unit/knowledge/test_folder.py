@@ -2,12 +2,12 @@ import json
 
 import pytest
 
-from espalier.artifacts import KnowledgeError, NullTracker
 from espalier.config import KnowledgeConfig, Profile, SearchConfig
 from espalier.knowledge import KnowledgeGraph, SearchTool, stage
 from espalier.knowledge.sources.lines import lines_of
 from espalier.knowledge.sources.own import load_own
 from espalier.knowledge.sources.triples import default_phrasings
+from espalier.records import KnowledgeError, NullTracker
 
 
 def _config(folder, **paths):
@@ -108,7 +108,7 @@ def test_a_relation_between_other_kinds_is_a_relation_of_its_own(folder, tmp_pat
 def test_every_user_triple_can_be_read_and_found(folder, triples_file, tmp_path):
     profile = Profile(knowledge=_config(folder, triples=triples_file))
     out = tmp_path / "knowledge"
-    stage.run(profile, stage.Inputs(), out, NullTracker())
+    stage.run(profile, {}, out, NullTracker())
     graph, search = KnowledgeGraph.load(out), SearchTool.open(out, "full", SearchConfig())
     for subject, relation, object_ in graph.triples():
         lines = search.document(graph.entities[subject].document_id).lines

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from espalier.artifacts import KnowledgeError, NullTracker
 from espalier.config import KnowledgeConfig, Profile
 from espalier.knowledge import KnowledgeGraph, stage
 from espalier.knowledge.sources.dump import dump_documents, plain_text
 from espalier.knowledge.sources.own import load_own
+from espalier.records import KnowledgeError, NullTracker
 
 PAGE = (
     "<page><title>{title}</title><ns>{ns}</ns><id>{id}</id>{more}"
@@ -148,7 +148,7 @@ def test_rows_of_a_database_become_documents_and_triples(database):
 
 def test_a_database_is_ingested_like_a_folder(database, tmp_path):
     profile = Profile(knowledge=sql(database))
-    stage.run(profile, stage.Inputs(), tmp_path / "knowledge", NullTracker())
+    stage.run(profile, {}, tmp_path / "knowledge", NullTracker())
     graph = KnowledgeGraph.load(tmp_path / "knowledge")
     assert set(graph.relations) == {"country"}
     assert len(graph.entities) == 72

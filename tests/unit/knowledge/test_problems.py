@@ -2,9 +2,10 @@ import json
 
 import pytest
 
-from espalier.artifacts import ArtifactError, DataError
-from espalier.config import PythonMathConfig, SplitsConfig
-from espalier.knowledge.problems import deal_problems, load_problems, save_problems
+from espalier.config import SplitsConfig
+from espalier.environments.python_math import PythonMathConfig
+from espalier.environments.python_math.problems import deal_problems, load_problems, save_problems
+from espalier.records import ArtifactError, DataError
 
 
 def written(path, questions):

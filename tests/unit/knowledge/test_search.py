@@ -2,11 +2,11 @@ import shutil
 
 import pytest
 
-from espalier.artifacts import ArtifactError
 from espalier.config import SearchConfig
 from espalier.knowledge import SearchTool
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.search import documents_path
+from espalier.records import ArtifactError
 
 
 @pytest.fixture(scope="module")

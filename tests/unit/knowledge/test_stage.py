@@ -5,19 +5,19 @@ import sys
 
 import pytest
 
-from espalier.artifacts import ArtifactError, NullTracker, open_artifact
 from espalier.config import KnowledgeConfig, Profile
 from espalier.knowledge import KnowledgeGraph, stage
+from espalier.records import ArtifactError, NullTracker, open_artifact
 from tests.unit.knowledge.conftest import FEW_CITIES
 
 _RUN = """
 import sys
 from pathlib import Path
-from espalier.artifacts import NullTracker
+from espalier.records import NullTracker
 from espalier.config import Profile
-from espalier.knowledge import stage
+from espalier.stages import ingest as stage
 profile = Profile.model_validate_json(sys.argv[1])
-print(stage.run(profile, stage.Inputs(), Path(sys.argv[2]), NullTracker()).content)
+print(stage.run(profile, {}, Path(sys.argv[2]), NullTracker()).content)
 """
 
 
@@ -70,7 +70,7 @@ def test_a_folder_run_holds_questions_with_their_evidence(folder, tmp_path):
     questions.write_text("\n".join(json.dumps(row) for row in rows))
     config = KnowledgeConfig(source="folder", path=folder, questions=questions)
     out = tmp_path / "knowledge"
-    manifest = stage.run(Profile(knowledge=config), stage.Inputs(), out, NullTracker())
+    manifest = stage.run(Profile(knowledge=config), {}, out, NullTracker())
     kept = [json.loads(line) for line in (out / "questions.jsonl").read_text().splitlines()]
     assert [row["document_id"] for row in kept] == ["document:ada.md", "document:babbage.txt"]
     assert kept[1]["answers"] == ["Babbage", "C. Babbage"]
@@ -78,3 +78,29 @@ def test_a_folder_run_holds_questions_with_their_evidence(folder, tmp_path):
     assert manifest.rows["questions_dropped"] == 1
     dropped = json.loads((out / "questions_dropped.json").read_text())
     assert dropped["first_without_evidence"] == ["Who won the race?"]
+
+
+def test_every_own_question_and_triple_is_kept_or_counted(folder, triples_file, tmp_path):
+    rows = [
+        {"question": "Who wrote notes on the engine?", "answer": "Ada Lovelace"},
+        {"question": "Who wrote notes on the engine?", "answer": "Ada  Lovelace"},
+        {"question": "Who wrote notes on the engine?", "answer": "Charles Babbage"},
+        {"question": "Who designed the engine?", "answer": "Nobody"},
+    ]
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("\n".join(json.dumps(row) for row in rows))
+    triples = triples_file.read_text()
+    triples_file.write_text(triples + triples.splitlines()[0])
+    config = KnowledgeConfig(
+        source="folder", path=folder, questions=questions, triples=triples_file
+    )
+    out = tmp_path / "knowledge"
+    counts = stage.run(Profile(knowledge=config), {}, out, NullTracker()).rows
+    assert {name: counts[name] for name in counts if name.startswith(("questions", "triples"))} == {
+        "questions": 1,
+        "questions_dropped": 1,
+        "questions_repeated": 1,
+        "questions_contradicted": 1,
+        "triples": 6,
+        "triples_repeated": 1,
+    }

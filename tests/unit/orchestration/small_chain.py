@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-from espalier.artifacts import NullTracker, Provenance, open_artifact, publishing, work_dir
+from espalier.chain import Link
 from espalier.config import Profile
-from espalier.orchestration.chain import Link
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_directory import locked_run
 from espalier.orchestration.run_state import RunState
+from espalier.records import NullTracker, Provenance, open_artifact, publishing, work_dir
 
 CHAIN = (
     Link(name="ingest", module="small_chain_ingest", folder="knowledge"),

@@ -1,8 +1,8 @@
 import pytest
 import yaml
 
-from espalier.config import STAGE_SECTIONS, KubernetesConfig
-from espalier.orchestration.chain import CHAIN
+from espalier.chain import CHAIN, STAGES
+from espalier.config import KubernetesConfig
 from espalier.orchestration.pipelines import compile_pipeline
 
 
@@ -18,7 +18,7 @@ def tasks(compiled):
 
 
 def test_the_chain_has_every_stage_of_the_profile_in_order():
-    assert [link.name for link in CHAIN] == list(STAGE_SECTIONS)
+    assert [link.name for link in CHAIN] == list(STAGES)
 
 
 def test_a_stage_reads_only_what_was_published_before_it():

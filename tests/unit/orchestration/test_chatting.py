@@ -1,11 +1,10 @@
 import pytest
 
-from espalier.artifacts import ArtifactError
 from espalier.config import Profile
 from espalier.orchestration.chatting import Conversation, transcript
 from espalier.orchestration.finished_run import open_finished_run
-from espalier.rollout.trajectory import FinishReason, Trajectory
-from espalier.tasks import Message
+from espalier.records import ArtifactError, Message
+from espalier.records.trajectory import FinishReason, Trajectory
 
 
 class OneSearch:

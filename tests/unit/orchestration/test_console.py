@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from espalier.artifacts import NullTracker
+from espalier.records import NullTracker
 from espalier.steps import console as console_module
 from espalier.steps.console import ConsoleTracker
 from espalier.steps.trackers import CompositeTracker

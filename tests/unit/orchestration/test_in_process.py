@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from espalier.artifacts import ArtifactError, DataError, open_artifact, work_dir
 from espalier.config import Profile, ValidationConfig
+from espalier.records import ArtifactError, DataError, open_artifact, work_dir
 from tests.unit.orchestration.small_chain import CHAIN, Stages, execute
 
 

@@ -5,12 +5,13 @@ import json
 import pytest
 import yaml
 
-from espalier.artifacts import ProfileError
-from espalier.config import STAGE_SECTIONS, KubernetesConfig
+from espalier.chain import STAGES
+from espalier.cluster.objects.job import OWNER_VARIABLES, POLICY_STAGES, RUN_ID_VARIABLE, stage_job
+from espalier.config import KubernetesConfig
 from espalier.config.quantities import amount
-from espalier.manifests.job import OWNER_VARIABLES, POLICY_STAGES, RUN_ID_VARIABLE, stage_job
 from espalier.orchestration.pipelines import compile_pipeline
-from tests.unit.manifests.samples import CLUSTER, LAPTOP_SIZED, NODES
+from espalier.records import ProfileError
+from tests.unit.cluster.objects.samples import CLUSTER, LAPTOP_SIZED, NODES
 
 pytestmark = pytest.mark.slow  # compiles the pipeline
 
@@ -48,10 +49,10 @@ def job(stage, settings):
 
 
 def test_every_step_is_placed(laptop, cluster):
-    assert laptop.keys() == cluster.keys() == {"resolve_profile", *STAGE_SECTIONS}
+    assert laptop.keys() == cluster.keys() == {"resolve_profile", *STAGES}
 
 
-every_stage = pytest.mark.parametrize("stage", STAGE_SECTIONS)
+every_stage = pytest.mark.parametrize("stage", STAGES)
 
 
 @pytest.fixture(params=["laptop", "cluster"])
@@ -99,7 +100,7 @@ def test_a_step_with_gpus_has_shared_memory_for_nccl(stage, cluster, laptop):
 
 
 def test_steps_share_the_cache_where_the_profile_names_a_claim(cluster, laptop):
-    for stage in STAGE_SECTIONS:
+    for stage in STAGES:
         container, placed = cluster[stage]
         (mount,) = placed["pvcMount"]
         assert (mount["constant"], mount["mountPath"]) == ("espalier-cache", "/cache")
@@ -108,7 +109,7 @@ def test_steps_share_the_cache_where_the_profile_names_a_claim(cluster, laptop):
 
 
 def test_credentials_come_from_the_secret_and_addresses_from_the_config_map(laptop):
-    for stage in STAGE_SECTIONS:
+    for stage in STAGES:
         (secret,) = laptop[stage][1]["secretAsEnv"]
         assert (secret["secretName"], secret["optional"]) == ("espalier-s3", True)
         assert {(e["secretKey"], e["envVar"]) for e in secret["keyToEnv"]} == {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from espalier.artifacts import RegistryError
 from espalier.orchestration.promotion import Registry
+from espalier.records import RegistryError
 from espalier.registry.model import CHAMPION
 from tests.unit.registry.conftest import QUESTIONS, bench, parent, target
 

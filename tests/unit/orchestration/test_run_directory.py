@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from espalier.artifacts import ArtifactError
 from espalier.orchestration.run_directory import locked_run, write_atomically
 from espalier.orchestration.run_state import RunState
 from espalier.orchestration.timings import Timings
+from espalier.records import ArtifactError
 from espalier.steps.usage import Usage
 
 

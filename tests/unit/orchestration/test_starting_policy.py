@@ -1,7 +1,7 @@
 import pytest
 
-from espalier.artifacts import RegistryError
 from espalier.config import Profile
+from espalier.records import RegistryError
 from espalier.steps.starting_policy import with_starting_policy
 
 RETRAINING = Profile.model_validate({"policy": {"start": "champion"}})

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
+from espalier.chain import CHAIN
 from espalier.config import Profile
-from espalier.orchestration.chain import CHAIN
 from espalier.orchestration.step_command import local_path, step_command
 
 PROFILE = Profile().model_dump_json()

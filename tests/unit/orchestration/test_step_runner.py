@@ -1,8 +1,8 @@
 import pytest
 
-from espalier.artifacts import ArtifactError, EspalierError, StorageError
 from espalier.config import Profile
 from espalier.orchestration.step_runner import StepOrder, run_step
+from espalier.records import ArtifactError, EspalierError, StorageError
 from espalier.steps.profiles import given_profile, named_profile
 from tests.s3_stand_in import BUCKET, s3_stand_in
 from tests.unit.storage.specimens import artifact
@@ -68,7 +68,7 @@ def test_a_step_is_kept_while_settings_and_inputs_are_those_it_was_made_from(
     tmp_path, settings, source, is_kept
 ):
     """A damaged input tells the two apart: a step that is kept does not read it."""
-    from espalier.artifacts import Provenance, publishing
+    from espalier.records import Provenance, publishing
 
     profile, run = Profile(), tmp_path / "run"
     content = artifact(run / "knowledge").content

@@ -2,9 +2,9 @@ import re
 
 import pytest
 
-from espalier.artifacts import DataError, ProfileError
+from espalier.cluster.objects.job import RAY_DRIVER_VARIABLE
 from espalier.config import Profile
-from espalier.manifests.job import RAY_DRIVER_VARIABLE
+from espalier.records import DataError, ProfileError
 from espalier.steps.pipeline_files import pipelines_dir, profile_names
 from espalier.steps.profiles import named_profile, parsed_profile, resolved_profile
 from espalier.steps.running import running

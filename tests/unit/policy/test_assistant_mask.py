@@ -1,7 +1,7 @@
 import pytest
 
-from espalier.artifacts import PolicyError
-from espalier.policy.assistant_mask import Segment, assistant_segments, encode_conversation
+from espalier.dialects.assistant_mask import Segment, assistant_segments, encode_conversation
+from espalier.records import PolicyError
 from tests.unit.policy.byte_tokenizer import byte_tokenizer
 
 MARKED = (

@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from espalier.artifacts import PolicyError
 from espalier.policy.loading import load_policy, save_policy
+from espalier.records import PolicyError
 from tests.unit.tiny import tiny_policy
 
 

@@ -1,9 +1,8 @@
 import pytest
 
-from espalier.artifacts import PolicyError
+from espalier.dialects.dialect import Rendering
 from espalier.environments import SEARCH_GRAMMAR
-from espalier.policy.rendering import Rendering
-from espalier.tasks import Message
+from espalier.records import Message, PolicyError
 from tests.unit.policy.byte_tokenizer import byte_tokenizer
 from tests.unit.tiny import tiny_tokenizer
 

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from espalier.artifacts import Provenance, publishing, read_manifest
 from espalier.config import Profile, RegistryConfig
+from espalier.records import Provenance, publishing, read_manifest
 from espalier.registry import (
     ParentRun,
     PromotionGate,
@@ -21,7 +21,7 @@ from espalier.registry import (
     open_parent_run,
     tracking_target,
 )
-from espalier.registry.stage import Inputs, run
+from espalier.stages.register import Inputs, run
 
 QUESTIONS = 200
 

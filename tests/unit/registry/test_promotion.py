@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from espalier.artifacts import RegistryError
+from espalier.records import RegistryError
 from espalier.registry import promote, rollback, versions
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from espalier.artifacts import ArtifactError, NullTracker, RegistryError, open_artifact
+from espalier.records import ArtifactError, NullTracker, RegistryError, open_artifact
 from espalier.registry import open_parent_run
-from espalier.registry.stage import run
+from espalier.stages.register import run
 
 
 def test_registered_policy_is_the_challenger_and_carries_digests_and_figures(bench):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from espalier.artifacts import NullTracker, RegistryError
+from espalier.records import NullTracker, RegistryError
 from espalier.registry import open_parent_run, stage_tracking, tracker_from_environment
 from espalier.registry.connection import TrackingTarget, connect, shown, tracking_target
 from espalier.registry.tracker import MlflowTracker

@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from espalier.artifacts import Provenance, publishing
-from espalier.rollout.trajectory import FinishReason, ToolCall, Trajectory, Turn, write_trajectories
-from espalier.tasks import (
+from espalier.records import (
     AgentText,
     Message,
+    Provenance,
     Task,
     TaskMetadata,
     Verifier,
+    publishing,
     write_agent_texts,
     write_tasks,
 )
+from espalier.records.trajectory import FinishReason, ToolCall, Trajectory, Turn, write_trajectories
 
 HOSTILE = '<script>alert("owned")</script><img src=x onerror=alert(1)>\u202egnp.exe'
 
@@ -143,11 +144,9 @@ def task(number: int, split: str, source: str = "webshaper") -> Task:
     return Task(
         task_id=f"{split}-{number}",
         prompt=(Message(role="user", content=text),),
+        environment="search_qa",
         verifier=Verifier(gold=(f"Gold {number}",)),
-        metadata=TaskMetadata(
-            family="chain", split=split, hops=1 + number % 2, source=source,
-            query=f"capital([{HOSTILE}])", evidence=("country:FR",),
-        ),
+        metadata=TaskMetadata(split=split, source=source, difficulty=1 + number % 2, extra={"kind": "chain", "hops": 1 + number % 2, "query": f"capital([{HOSTILE}])", "evidence": ["country:FR"]}),
     )  # fmt: skip
 
 

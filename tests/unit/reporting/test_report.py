@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from espalier.artifacts import ArtifactError
+from espalier.records import ArtifactError
 from espalier.reporting import write_report
 from espalier.reporting.distributions import length_bins
 from espalier.reporting.samples import spread

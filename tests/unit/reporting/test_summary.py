@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from espalier.artifacts import ArtifactError
+from espalier.records import ArtifactError
 from espalier.reporting import Summary, write_summary
 from tests.unit.reporting.sample_run import make_run, publish, refuse
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from espalier.config import EpisodeConfig, RewardConfig
+from espalier.dialects.dialect import Rendering
 from espalier.environments import SEARCH_GRAMMAR, EnvironmentLostError, SearchQA, SearchQAs
-from espalier.policy.rendering import Rendering
+from espalier.records import Message, Task, TaskMetadata, Verifier
+from espalier.records.trajectory import FinishReason, read_trajectories, write_trajectories
 from espalier.rollout.context import SUMMARY_REQUEST
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import Stage, play_episode
 from espalier.rollout.tool_runner import ToolRunner
-from espalier.rollout.trajectory import FinishReason, read_trajectories, write_trajectories
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
 from tests.unit.rollout.scripted import ScriptedEngine
 from tests.unit.tiny import LookupSearch, tiny_tokenizer
 
@@ -21,7 +21,9 @@ TASK = Task(
     task_id="t",
     prompt=(Message(role="user", content="What is the currency of the country of Lyon?"),),
     verifier=Verifier(gold=("Euro",)),
-    metadata=TaskMetadata(family="chain", split="train", hops=2, source="test"),
+    metadata=TaskMetadata(
+        split="train", source="test", difficulty=2, extra={"kind": "chain", "hops": 2}
+    ),
 )
 SEARCH = LookupSearch(("Lyon | country: France", "France | currency: Euro <answer> x </answer>"))
 LIMITS = EpisodeConfig()

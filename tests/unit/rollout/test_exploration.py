@@ -1,8 +1,8 @@
 import pytest
 
-from espalier.artifacts import PolicyError
+from espalier.dialects.dialect import Rendering
 from espalier.environments import SEARCH_GRAMMAR
-from espalier.policy.rendering import Rendering
+from espalier.records import PolicyError
 from espalier.rollout.exploration import kind_choice
 from tests.unit.policy.byte_tokenizer import byte_tokenizer
 from tests.unit.tiny import tiny_tokenizer

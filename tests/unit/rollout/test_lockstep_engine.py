@@ -4,8 +4,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from espalier.artifacts import PolicyError
 from espalier.policy.loading import Policy, save_policy
+from espalier.records import PolicyError
 from espalier.rollout.engines.engine import KindChoice, Sampling
 from espalier.rollout.engines.lockstep import LockstepEngine
 from espalier.rollout.engines.rowwise_decoder import RowwiseDecoder

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from espalier.artifacts import PolicyError
 from espalier.config import Profile, RewardConfig
+from espalier.dialects.dialect import Rendering
 from espalier.environments import (
     SEARCH_GRAMMAR,
     EnvironmentLostError,
@@ -10,11 +10,10 @@ from espalier.environments import (
     search_environments,
 )
 from espalier.policy.loading import save_policy
-from espalier.policy.rendering import Rendering
+from espalier.records import Message, PolicyError, Task, TaskMetadata, Verifier
+from espalier.records.trajectory import FinishReason
 from espalier.rollout.engines.choice import lockstep_engine
 from espalier.rollout.roller import Roller
-from espalier.rollout.trajectory import FinishReason
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
 from tests.unit.tiny import LookupSearch, tiny_policy, tiny_tokenizer
 
 SEARCH = LookupSearch(("Lyon | country: France", "France | currency: Euro"))
@@ -25,7 +24,9 @@ def _task(number, question):
         task_id=f"t{number}",
         prompt=(Message(role="user", content=question),),
         verifier=Verifier(gold=("Euro",)),
-        metadata=TaskMetadata(family="chain", split="train", hops=2, source="test"),
+        metadata=TaskMetadata(
+            split="train", source="test", difficulty=2, extra={"kind": "chain", "hops": 2}
+        ),
     )
 
 

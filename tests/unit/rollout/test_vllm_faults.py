@@ -2,9 +2,10 @@ import asyncio
 
 import pytest
 
-from espalier.artifacts import EngineError
 from espalier.config import VllmConfig
+from espalier.records import EngineError
 from espalier.rollout.engines.vllm import VllmEngine
+from espalier.rollout.engines.vllm_client import VllmClient
 from tests.unit.rollout.vllm_double import completion, running
 from tests.unit.rollout.vllm_play import StopsAtOneId, engine_of, play, policy_at, sample_once
 
@@ -30,6 +31,19 @@ def test_a_server_that_keeps_failing_is_given_up_with_its_own_words(server, poli
     server.answers["/weight_info"] = [(500, {"error": "EngineCore died"})] * 3
     with pytest.raises(EngineError, match=r"failed 3 times.*EngineCore died"):
         asyncio.run(engine_of(server).load_weights(policy_dir, 1))
+
+
+def test_pauses_double_up_to_eight_seconds(server, pauses):
+    server.answers["/v1/models"] = [(503, {})] * 6
+    config = VllmConfig(url=server.url, attempts=7)
+
+    async def asked():
+        client = VllmClient(config, connections=1)
+        await client.call("GET", "/v1/models")
+        await client.close()
+
+    asyncio.run(asked())
+    assert pauses == [0.5, 1, 2, 4, 8, 8]
 
 
 def test_a_server_that_is_away_is_waited_for_and_then_named(policy_dir):

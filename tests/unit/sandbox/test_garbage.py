@@ -3,8 +3,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from kubernetes.client import ApiException
 
+from espalier.records import ClusterError
 from espalier.sandbox.garbage import collect, find_garbage, main
 from espalier.sandbox.lease import DURATION_S, micro_time, renewed, run_lease
 from espalier.sandbox.pod import TTL_LABEL
@@ -158,7 +158,7 @@ def test_what_was_deleted_or_changed_meanwhile_does_not_stop_the_round(api, stat
 
 def test_a_refusal_is_not_passed_over(api):
     refusing = api([_lease(999)], [], refusals={"r17-sandboxes": 403})
-    with refusing as (kubeconfig, _), pytest.raises(ApiException, match="403"):
+    with refusing as (kubeconfig, _), pytest.raises(ClusterError, match="HTTP 403"):
         collect(NAMESPACE, NOON, kubeconfig=kubeconfig)
 
 

@@ -2,11 +2,11 @@ import json
 
 import pytest
 
-from espalier.artifacts import ManifestError
 from espalier.config import SandboxPodsConfig
+from espalier.records import ManifestError
 from espalier.sandbox.agent_sandbox import sandbox_claim, sandbox_template, sandbox_warm_pool
 from espalier.sandbox.pod import SandboxPodSettings, sandbox_pod
-from tests.unit.manifests.samples import LEASE, RUN, SANDBOXD, SANDBOXES
+from tests.unit.cluster.objects.samples import LEASE, RUN, SANDBOXD, SANDBOXES
 
 
 def _pod(settings=SANDBOXES, run_id=RUN, name="r17-s0"):

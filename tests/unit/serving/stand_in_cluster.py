@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from copy import deepcopy
 from urllib.parse import parse_qs, urlsplit
 
-from kubernetes.client import ApiClient, Configuration
+from kubernetes.client import Configuration
 
-from espalier.manifests.serving import DEPLOYMENT, FIELD_MANAGER
-from espalier.serving.cluster import Cluster
+from espalier.cluster.kubernetes_api import KubernetesApi
+from espalier.cluster.objects.serving import DEPLOYMENT, FIELD_MANAGER
+from espalier.serving.deployment import PATIENCE, ServingDeployment
 from tests.loopback import Handler, Server, serving
 from tests.unit.k8s.allowed_verbs import ALLOWED_VERBS, PIPELINE
 
@@ -170,9 +171,8 @@ def running(cluster):
 def connected(url, token=TOKEN):
     """The controller's side of it."""
     settings = Configuration(host=url)
-    settings.retries = False
     settings.api_key = {"authorization": f"Bearer {token}"}
-    return Cluster(ApiClient(settings), PIPELINE)
+    return ServingDeployment(KubernetesApi(settings, PATIENCE), PIPELINE)
 
 
 class _Handler(Handler):

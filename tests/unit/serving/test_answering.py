@@ -6,7 +6,7 @@ from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
-from espalier.artifacts import EngineError
+from espalier.records import EngineError
 from espalier.rollout.engines.engine import Completion, EngineCounters, Sampling
 from espalier.serving.answering import Answering, StreamedAnswer
 from espalier.serving.answers import AnswerShape

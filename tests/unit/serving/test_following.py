@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from espalier.artifacts import RegistryError, ServingError
 from espalier.config import ControllerConfig
+from espalier.records import RegistryError, ServingError
 from espalier.registry.promotion import promote, rollback
 from espalier.serving.champion import Registry
 from espalier.serving.controller import follow, pause_s

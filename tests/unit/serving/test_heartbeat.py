@@ -4,8 +4,8 @@ import urllib.request
 
 import pytest
 
-from espalier.artifacts import ServingError
 from espalier.config import ControllerConfig
+from espalier.records import ServingError
 from espalier.serving.heartbeat import Heartbeat
 
 CONFIG = ControllerConfig(poll_s=5, max_backoff_s=60)

@@ -1,6 +1,6 @@
 import pytest
 
-from espalier.artifacts import RegistryError, ServingError
+from espalier.records import RegistryError, ServingError
 from espalier.registry.promotion import promote
 from espalier.serving.source import (
     directory_source,

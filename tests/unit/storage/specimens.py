@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from espalier.artifacts import Provenance, publishing
+from espalier.records import Provenance, publishing
 from espalier.storage import Patience, S3Settings
 from tests.s3_stand_in import ACCESS_KEY, BUCKET, REGION, SECRET_KEY
 

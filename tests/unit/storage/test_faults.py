@@ -5,8 +5,12 @@ import os
 import threading
 
 import pytest
+import tenacity
+import urllib3
 
-from espalier.artifacts import ArtifactError, StorageAwayError, StorageError
+from espalier.records import ArtifactError, StorageAwayError, StorageError
+from espalier.storage import Patience
+from espalier.storage.minio_internals import begin_upload
 from espalier.storage.requests import S3Requests
 from espalier.storage.upload import upload
 from tests.s3_stand_in import BUCKET, SECRET_KEY
@@ -47,6 +51,29 @@ def test_a_server_that_stays_away_is_named_with_what_was_asked_of_it(s3, tmp_pat
     assert f"write s3://{BUCKET}/{KEY}/rows" in str(caught.value)
     assert s3.endpoint in str(caught.value)
     assert "InternalError" in str(caught.value)
+
+
+def test_a_server_that_is_away_is_asked_for_two_minutes(s3, pauses):
+    place = s3_place(s3, patience=Patience())
+    s3.fail("GET", "", "error", times=99)
+    with pytest.raises(StorageAwayError, match="for 120 s"):
+        place.manifest()
+    assert pauses[:5] == [0.5, 1, 2, 4, 8]
+    assert set(pauses[5:]) == {8}
+    assert 112 < sum(pauses) <= 120
+
+
+def test_patience_begins_with_the_first_fault(s3, pauses):
+    requests = S3Requests(settings(s3, patience=Patience(first_pause_s=60.0, longest_pause_s=60.0)))
+    faults = [urllib3.exceptions.ProtocolError("broken"), None]
+
+    def slow_transfer():
+        tenacity.time.sleep(500)  # longer than the whole patience
+        if fault := faults.pop(0):
+            raise fault
+        return "whole"
+
+    assert requests.send("read a large object", slow_transfer) == "whole"
 
 
 def test_nobody_listening_is_a_server_that_is_away(s3, tmp_path):
@@ -99,7 +126,7 @@ def test_bytes_damaged_in_the_store_are_refused_and_leave_no_artifact(s3, tmp_pa
 
 @pytest.mark.parametrize("name", ["../escaped", "/etc/escaped", "a/../../escaped", "a//b", "."])
 def test_a_manifest_cannot_name_files_outside_of_its_artifact(s3, tmp_path, name):
-    from espalier.artifacts.digests import content_digest, integrity_digest
+    from espalier.records.digests import content_digest, integrity_digest
 
     manifest = artifact(tmp_path / "here", {"rows": b"1"})
     named = {name: manifest.files["rows"]}
@@ -192,8 +219,8 @@ def test_parts_of_another_content_are_not_taken_for_this_one(s3, tmp_path):
 def test_left_over_uploads_of_the_same_object_are_forgotten(s3, tmp_path):
     requests = S3Requests(settings(s3))
     for _ in range(3):
-        requests.client._create_multipart_upload(BUCKET, "w", {})
-    requests.client._create_multipart_upload(BUCKET, "w-other", {})
+        begin_upload(requests.client, BUCKET, "w")
+    begin_upload(requests.client, BUCKET, "w-other")
     (tmp_path / "w").write_bytes(os.urandom(LARGE))
     upload(requests, tmp_path / "w", BUCKET, "w")
     assert [key for key, _ in s3.buckets[BUCKET].uploads.values()] == ["w-other"]

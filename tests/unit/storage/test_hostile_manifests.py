@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.artifacts import ArtifactError
-from espalier.artifacts.digests import content_digest, integrity_digest
+from espalier.records import ArtifactError
+from espalier.records.digests import content_digest, integrity_digest
 from espalier.storage import S3Settings
 from espalier.storage.bucket import S3Place
 from tests.s3_stand_in import ACCESS_KEY, BUCKET, REGION, SECRET_KEY

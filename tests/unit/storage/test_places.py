@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from espalier.artifacts import ArtifactError, StorageError, open_artifact
+from espalier.records import ArtifactError, StorageError, open_artifact
 from espalier.storage import open_place
 from tests.s3_stand_in import BUCKET
 from tests.unit.storage.specimens import artifact, files, minio_uri

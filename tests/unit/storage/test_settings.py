@@ -1,6 +1,6 @@
 import pytest
 
-from espalier.artifacts import StorageError
+from espalier.records import StorageError
 from espalier.storage.settings import s3_settings
 from espalier.storage.upload import PART_BYTES, part_size
 

@@ -2,19 +2,18 @@ import json
 
 import pytest
 
-from espalier.artifacts import NullTracker
 from espalier.config import KnowledgeConfig, Profile, SynthesisConfig
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge import stage as ingest
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.search import documents_path
-from espalier.synthesis import stage
+from espalier.records import NullTracker, read_tasks
+from espalier.stages import synthesize as stage
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.task_making import INDEX_OF_SPLIT
 from espalier.synthesis.webshaper.candidate import World
 from espalier.synthesis.webshaper.evidence import Evidence
 from espalier.synthesis.webshaper.generator import Generator, family_weights
-from espalier.tasks import read_tasks
 
 PROFILE = Profile(
     seed=5,
@@ -32,7 +31,7 @@ NUM_QUESTIONS = {"train": 400, "dev": 60, "heldout": 150}
 @pytest.fixture(scope="session")
 def knowledge_dir(tmp_path_factory):
     directory = tmp_path_factory.mktemp("geonames") / "knowledge"
-    ingest.run(PROFILE, ingest.Inputs(), directory, NullTracker())
+    ingest.run(PROFILE, {}, directory, NullTracker())
     return directory
 
 
@@ -66,7 +65,7 @@ def candidates(graph, worlds):
 @pytest.fixture(scope="session")
 def synthetic_dir(tmp_path_factory, knowledge_dir):
     directory = tmp_path_factory.mktemp("synthetic") / "synthetic"
-    stage.run(PROFILE, stage.Inputs(knowledge=knowledge_dir), directory, NullTracker())
+    stage.run(PROFILE, dict(knowledge=knowledge_dir), directory, NullTracker())
     return directory
 
 

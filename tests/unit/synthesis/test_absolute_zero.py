@@ -12,22 +12,27 @@ from hypothesis import strategies as st
 
 from espalier.completions import Refusal, parsed_answer
 from espalier.config import EndpointConfig
-from espalier.curriculum.self_play.posing import Order
 from espalier.environments import EnvironmentLostError
-from espalier.environments.executed import Case, is_proven
-from espalier.sandbox import SandboxRefused
-from espalier.synthesis.absolute_zero.executing import executed
-from espalier.synthesis.absolute_zero.poser import ChainDrafts, Draft, all_executed, posed_from
-from espalier.synthesis.absolute_zero.proposals import Proposal, chain_proposals
-from espalier.synthesis.absolute_zero.screening import Screened, screened
-from espalier.synthesis.absolute_zero.teacher import (
+from espalier.environments.python_math.absolute_zero.executing import executed
+from espalier.environments.python_math.absolute_zero.poser import (
+    ChainDrafts,
+    Draft,
+    all_executed,
+    posed_from,
+)
+from espalier.environments.python_math.absolute_zero.proposals import Proposal, chain_proposals
+from espalier.environments.python_math.absolute_zero.screening import Screened, screened
+from espalier.environments.python_math.absolute_zero.teacher import (
     ProposedProgram,
     ProposedPrograms,
     TeacherDrafts,
     draft_of,
 )
-from espalier.synthesis.absolute_zero.wording import num_inputs, triple_task
-from espalier.tasks.arithmetic import Chain, Change, split_of
+from espalier.environments.python_math.absolute_zero.wording import num_inputs, triple_task
+from espalier.environments.python_math.arithmetic import Chain, Change, split_of
+from espalier.environments.python_math.executed import Case, is_proven
+from espalier.sandbox import SandboxRefused
+from espalier.synthesis.self_play import Order
 
 from ..completions.endpoint_double import Scripted, completion, running_double
 from ..environments.test_executed import ProcessRuns
@@ -92,7 +97,7 @@ def test_every_posed_task_is_proven_by_running_its_gold_answer():
 def test_all_three_kinds_of_all_lengths_are_posed():
     tasks = posed(count=120).tasks
     assert len(tasks) == 120
-    kinds = Counter((task.metadata.family, task.metadata.hops) for task in tasks)
+    kinds = Counter((task.extra["kind"], task.extra["hops"]) for task in tasks)
     assert {family for family, _ in kinds} == {"deduction", "abduction", "induction"}
     assert {hops for _, hops in kinds} == {1, 2, 3, 4}
     assert {task.environment for task in tasks} == {"python_math"}
@@ -113,7 +118,7 @@ def test_what_is_left_out_is_not_told():
     for task in posed(count=60).tasks:
         outputs = [output for _, output in json.loads(task.arguments["cases"])]
         words = re.findall(r"-?\d+", task.question)
-        match task.metadata.family:
+        match task.extra["kind"]:
             case "deduction":
                 assert outputs[0] not in words
             case "abduction":
@@ -144,14 +149,14 @@ def test_kinds_that_earned_more_are_posed_more_often():
         for steps in (1, 2, 3, 4)
     }
     found = Counter(
-        (task.metadata.family, task.metadata.hops) for task in posed(count=60, earned=earned).tasks
+        (task.extra["kind"], task.extra["hops"]) for task in posed(count=60, earned=earned).tasks
     )
     assert found["abduction", 2] > 40
 
 
 def test_only_what_the_profile_asks_for_is_left_out():
     tasks = posed(("input",), count=20).tasks
-    assert {task.metadata.family for task in tasks} == {"abduction"}
+    assert {task.extra["kind"] for task in tasks} == {"abduction"}
 
 
 @pytest.mark.parametrize(

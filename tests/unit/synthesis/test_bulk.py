@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from espalier.artifacts import ArtifactError, EngineError, NullTracker, open_artifact
-from espalier.artifacts.publish import work_dir
 from espalier.config import SplitsConfig, SynthesisConfig
+from espalier.records import ArtifactError, EngineError, NullTracker, open_artifact, read_tasks
+from espalier.records.publishing import work_dir
 from espalier.synthesis.bulk import Asked, draw_questions, local_workers
 from espalier.synthesis.bulk.journal import Event, events_of, packed, recover
 from espalier.synthesis.bulk.making import distinct_signatures
@@ -20,7 +20,6 @@ from espalier.synthesis.webshaper.generator import family_weights
 from espalier.synthesis.webshaper.pools import chains, intersections
 from espalier.synthesis.webshaper.rules import broken_rule
 from espalier.synthesis.webshaper.steps import Steps
-from espalier.tasks import read_tasks
 
 from .conftest import PROFILE
 
@@ -190,7 +189,7 @@ def test_an_order_resumes_and_leaves_nothing_of_another(knowledge_dir, tmp_path)
     assert open_artifact(out).content == manifest.content
     assert not work_dir(out).exists()
     tasks = [task for part in ("0000", "0001") for task in read_tasks(out / f"train-{part}.jsonl")]
-    assert len({task.metadata.query for task in tasks}) == 30
+    assert len({task.extra["query"] for task in tasks}) == 30
     again = draw_questions(
         PROFILE, asked, tmp_path / "again", NullTracker(), workers=local_workers(2)
     )

@@ -7,9 +7,8 @@ from itertools import islice
 
 import pytest
 
-from espalier.artifacts import DataError
 from espalier.config import WebRLConfig
-from espalier.curriculum.self_play.posing import Order
+from espalier.records import DataError
 from espalier.synthesis.evolution.patterns import Patterns
 from espalier.synthesis.evolution.poser import (
     GraphPoser,
@@ -17,6 +16,7 @@ from espalier.synthesis.evolution.poser import (
     rewarding_patterns,
 )
 from espalier.synthesis.evolution.proving import Prover
+from espalier.synthesis.self_play import Order
 from espalier.synthesis.webshaper.pools import Chain, Join
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
@@ -52,7 +52,7 @@ def posed(poser, tasks):
 def test_every_posed_task_is_proven_by_another_evaluator(posed, graph, store):
     assert len(posed.tasks) == 60
     for task in posed.tasks:
-        node = parsed(task.metadata.query)
+        node = parsed(task.extra["query"])
         [answer] = answers(node, store)
         assert task.verifier.gold == (graph.entities[answer].name,)
         assert faults(node, store) == []
@@ -62,12 +62,12 @@ def test_posed_tasks_are_apart_from_dev_and_heldout_questions(posed, tasks, grap
     apart = [*tasks["dev"], *tasks["heldout"]]
     secret = {e.name for e in graph.entities.values() if e.split in ("dev", "heldout")}
     shown = {e.name for e in graph.entities.values() if e.split in ("train", "hub")}
-    assert not {t.metadata.query for t in posed.tasks} & {t.metadata.query for t in apart}
+    assert not {t.extra["query"] for t in posed.tasks} & {t.extra["query"] for t in apart}
     assert not {t.question.lower() for t in posed.tasks} & {t.question.lower() for t in apart}
     for task in posed.tasks:
         assert task.arguments == {"index": "train"}
         assert task.metadata.split == "train"
-        assert not (secret - shown) & set(task.metadata.entities)
+        assert not (secret - shown) & set(task.extra["entities"])
 
 
 def test_nothing_is_posed_twice_or_asked_already(posed, poser, tasks):
@@ -83,20 +83,20 @@ def test_a_posed_question_has_the_pattern_of_a_failed_one_or_one_hop_more_or_les
     patterns = Patterns(graph)
     near = set()
     for task in tasks["train"][:80]:
-        for found in patterns.variations(patterns.of(task.metadata.signature)).values():
+        for found in patterns.variations(patterns.of(task.metadata.pattern)).values():
             near.update(found)
-    known = {pattern for task in posed.tasks if (pattern := patterns.of(task.metadata.signature))}
+    known = {pattern for task in posed.tasks if (pattern := patterns.of(task.metadata.pattern))}
     assert known <= near
     assert {task.metadata.source for task in posed.tasks} == {"webrl"}
 
 
 def test_one_failed_pattern_leads_to_its_neighbours_alone(poser, tasks):
-    failed = [t for t in tasks["train"] if t.metadata.family == "chain" and t.metadata.hops == 2]
+    failed = [t for t in tasks["train"] if t.extra["kind"] == "chain" and t.extra["hops"] == 2]
     found = poser.pose(order(tasks, failed=failed[:1], count=20)).tasks
-    assert {task.metadata.hops for task in found} == {1, 2, 3}
-    inner, outer = failed[0].metadata.signature.removesuffix("(C))").split("(")[::-1]
+    assert {task.extra["hops"] for task in found} == {1, 2, 3}
+    inner, outer = failed[0].metadata.pattern.removesuffix("(C))").split("(")[::-1]
     for task in found:
-        assert {inner, outer} & set(re.split(r"\W+", task.metadata.signature))
+        assert {inner, outer} & set(re.split(r"\W+", task.metadata.pattern))
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_equal_seeds_pose_equal_tasks_whoever_poses_and_other_seeds_others(
 
 
 def test_a_question_of_dev_or_heldout_is_refused_by_that_name(prover, graph, tasks, monkeypatch):
-    texts = {task.metadata.query for task in tasks["train"]}
+    texts = {task.extra["query"] for task in tasks["train"]}
     monkeypatch.setattr(prover, "_apart_queries", texts)
     pattern = Patterns(graph).of(tasks["train"][0].metadata.signature)
     queries = pattern.queries(prover.steps, random.Random(0))
@@ -132,7 +132,7 @@ def test_questions_too_long_for_an_episode_are_refused(knowledge_dir, synthetic_
     posed = GraphPoser(Prover(short, knowledge_dir, synthetic_dir), failed_patterns).pose(
         order(tasks, count=20)
     )
-    assert {task.metadata.hops for task in posed.tasks} == {1}
+    assert {task.extra["hops"] for task in posed.tasks} == {1}
     assert posed.refused["too_long_for_an_episode"] > 0
 
 
@@ -152,7 +152,7 @@ def test_failures_of_another_shape_are_refused_and_end(poser, tasks):
 def test_every_drawn_question_has_a_pattern_with_neighbours(tasks, graph):
     patterns = Patterns(graph)
     for task in tasks["train"]:
-        pattern = patterns.of(task.metadata.signature)
+        pattern = patterns.of(task.metadata.pattern)
         assert isinstance(pattern, Chain | Join)
         variations = patterns.variations(pattern)
         assert variations["other_entities"] == [pattern]
@@ -161,17 +161,17 @@ def test_every_drawn_question_has_a_pattern_with_neighbours(tasks, graph):
 
 
 def test_knowledge_without_triples_is_refused(own_profile, synthetic_dir, tmp_path):
-    from espalier.artifacts import NullTracker
     from espalier.knowledge import stage as ingest
+    from espalier.records import NullTracker
 
     knowledge = tmp_path / "knowledge"
-    ingest.run(own_profile, ingest.Inputs(), knowledge, NullTracker())
+    ingest.run(own_profile, {}, knowledge, NullTracker())
     with pytest.raises(DataError, match=r"give knowledge\.triples"):
         Prover(own_profile, knowledge, synthetic_dir)
 
 
 def test_the_challenger_begins_most_often_where_it_earned_most(prover, tasks):
-    kinds = Counter(task.metadata.signature for task in tasks["train"])
+    kinds = Counter(task.metadata.pattern for task in tasks["train"])
     best, *others = kinds
     earned = dict.fromkeys(others, 0.0) | {best: 1.0}
     asked = order(tasks, failed=[])._replace(earned=earned)
@@ -186,7 +186,7 @@ def test_the_challenger_needs_no_failures_and_proves_what_it_poses(prover, tasks
     posed = GraphPoser(prover, rewarding_patterns).pose(order(tasks, failed=[], count=30))
     assert len(posed.tasks) == 30
     for task in posed.tasks:
-        [answer] = answers(parsed(task.metadata.query), store)
+        [answer] = answers(parsed(task.extra["query"]), store)
         assert task.verifier.gold == (graph.entities[answer].name,)
 
 
@@ -195,5 +195,5 @@ def test_whatever_was_posed_can_be_evolved_further(prover, poser, tasks, graph):
     for generation in range(3):
         posed = poser.pose(Order(40, posed, known, str(generation))).tasks
         assert len(posed) == 40
-        assert all(patterns.of(task.metadata.signature) for task in posed)
+        assert all(patterns.of(task.metadata.pattern) for task in posed)
         known = [*known, *posed]

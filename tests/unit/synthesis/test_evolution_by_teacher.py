@@ -5,12 +5,12 @@ import random
 
 import pytest
 
-from espalier.artifacts import EngineError
 from espalier.completions import Refusal, parsed_answer
 from espalier.config import EndpointConfig
-from espalier.curriculum.self_play.posing import Order
+from espalier.records import EngineError
 from espalier.synthesis.evolution.proving import Prover
 from espalier.synthesis.evolution.teacher import ProposedQuestion, ProposedQuestions, TeacherPoser
+from espalier.synthesis.self_play import Order
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
 from ..completions.endpoint_double import Scripted, completion, running_double
@@ -47,12 +47,12 @@ def chains_of(tasks):
     """Start and relations of the chains among the tasks."""
     found = []
     for task in tasks:
-        node, path = parsed(task.metadata.query), []
+        node, path = parsed(task.extra["query"]), []
         while node.kind == "step":
             path.insert(0, node.relation)
             [node] = node.parts
         if node.kind == "names" and len(node.names) == 1:
-            found.append((task.metadata.entities[0], *path))
+            found.append((task.extra["entities"][0], *path))
     return found
 
 
@@ -67,7 +67,7 @@ def test_what_a_model_proposes_is_proven_by_the_graph(prover, double, tasks, gra
     posed = poser_at(prover, double).pose(order(tasks, 20))
     assert len(posed.tasks) > 5
     for task in posed.tasks:
-        node = parsed(task.metadata.query)
+        node = parsed(task.extra["query"])
         [answer] = answers(node, store)
         assert task.verifier.gold == (graph.entities[answer].name,)
         assert faults(node, store) == []

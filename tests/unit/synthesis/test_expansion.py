@@ -338,7 +338,7 @@ def test_a_share_of_grown_questions_takes_the_place_of_drawn_ones(knowledge_dir,
     questions = FormalQuestions(profile, knowledge_dir, graph, Funnel()).draw("train", 80)
     sources = Counter(question.task.metadata.source for question in questions)
     assert sources == {"expansion": 20, "webshaper": 60}
-    assert len({question.task.metadata.query for question in questions}) == 80
+    assert len({question.task.extra["query"] for question in questions}) == 80
 
 
 def test_the_teacher_answers_grown_questions_through_the_real_tool(grown, knowledge_dir):

@@ -9,6 +9,7 @@ from espalier.knowledge import Document, KnowledgeGraph
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.graph import Entity, Relation, Triple
 from espalier.knowledge.search import documents_path
+from espalier.records import Message, Task, TaskMetadata, Verifier
 from espalier.synthesis.fas.calls import (
     SEARCH,
     Claim,
@@ -30,7 +31,6 @@ from espalier.synthesis.fas.reader import QuestionReader
 from espalier.synthesis.fas.reasoning import Reasoner
 from espalier.synthesis.fas.schema import Schema
 from espalier.synthesis.funnel import Funnel
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
 
 
 def _entity(name, kind):
@@ -116,7 +116,7 @@ def test_every_formal_training_question_of_a_chain_is_read_as_it_was_asked(
 
     reader = QuestionReader(Schema(graph, load_documents(documents_path(knowledge_dir, "train"))))
     questions = [formal_question(candidate, "train", 5) for candidate in candidates["train"]]
-    chains = [q for q in questions if q.task.metadata.family == "chain"]
+    chains = [q for q in questions if q.task.extra["kind"] == "chain"]
     read = [reader.read(question.task.question) for question in chains]
     right = sum(
         reading is not None and reading.labels == question.route.labels
@@ -286,10 +286,7 @@ def a_task(question="Find the capital of the country of Lyon.", gold="Lyon", evi
         task_id="t1",
         prompt=(Message(role="user", content=question),),
         verifier=Verifier(gold=(gold,)),
-        metadata=TaskMetadata(
-            family="chain", split="train", hops=2, source="hand",
-            evidence=evidence or ("city:Lyon", "country:France"),
-        ),
+        metadata=TaskMetadata(split="train", source="hand", difficulty=2, extra={"kind": "chain", "hops": 2, "evidence": evidence or ("city:Lyon", "country:France")}),
     )  # fmt: skip
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.artifacts import DataError
 from espalier.knowledge import Entity, KnowledgeGraph, Relation, Triple
+from espalier.records import DataError
 from espalier.synthesis.webshaper import Constant, Projection, canonical, evaluate
 from espalier.synthesis.webshaper.formalism import (
     EXPLANATIONS,
@@ -39,6 +39,7 @@ BROKEN = {
     Kind.ENTRY_NOT_THREE_ITEMS: [*FAIR, ["V@X", "is landlocked"]],
     Kind.ITEM_NOT_TEXT: [*FAIR, ["V@X", "population", 3]],
     Kind.BLANK_RELATION: [*FAIR, ["V@X", " ", "C@3"]],
+    Kind.ENTITY_IN_RELATION: [*FAIR, ["V@X", "left V@Y for", "C@Bonn"]],
     Kind.UNMARKED_ENTITY: [*FAIR, ["V@X", "population", "3"]],
     Kind.NAMELESS_ENTITY: [*FAIR, ["V@X", "population", "C@ "]],
     Kind.SEVERAL_ENTITIES: [*FAIR, ["V@X", "borders", "C@Italy and C@Spain"]],
@@ -76,6 +77,45 @@ def test_two_entries_between_the_same_variables_are_a_cycle():
     assert [str(fault) for fault in check(twice)] == [
         "cycle: variables in a cycle: no nested projections (? - V@X - ?)"
     ]
+
+
+def test_a_repeated_entry_closes_no_cycle():
+    repeated = [*FAIR, ["V@X", "borders", "V@Y"], ["V@X", "borders", "V@Y"], ["C@A", "r", "V@Y"]]
+    assert _kinds(repeated) == {Kind.REPEATED_ENTRY}
+
+
+def test_a_repeated_entry_does_not_hide_a_leaf():
+    repeated = [*FAIR, ["V@X", "borders", "V@Y"], ["V@X", "borders", "V@Y"]]
+    assert _kinds(repeated) == {Kind.REPEATED_ENTRY, Kind.LEAF_VARIABLE}
+
+
+def test_entries_after_an_unreadable_one_keep_their_numbers():
+    rows = [["V@X", "is landlocked"], *FAIR, ["C@Lyon", "river", "C@Rhone"]]
+    assert [(fault.kind, fault.entry) for fault in check(rows)] == [
+        (Kind.ENTRY_NOT_THREE_ITEMS, 0),
+        (Kind.CONSTANT_CONSTANT_EDGE, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("item", "kinds"),
+    [
+        ("scored by V@Y", {Kind.UNMARKED_ENTITY, Kind.SEVERAL_ENTITIES}),
+        ("C@{a | b and C@c | a}", {Kind.SEVERAL_ENTITIES, Kind.REPEATED_MEMBER}),
+        ('C@{a | a | "b}', {Kind.REPEATED_MEMBER, Kind.BROKEN_SET}),
+    ],
+)
+def test_every_fault_of_an_item_is_reported(item, kinds):
+    assert _kinds([*FAIR, ["V@X", "score", item]]) == kinds
+
+
+def test_one_broken_item_does_not_hide_the_others():
+    kinds = {Kind.ITEM_NOT_TEXT, Kind.BLANK_RELATION, Kind.UNMARKED_ENTITY}
+    assert _kinds([*FAIR, [3, "", "Bonn"]]) == kinds
+
+
+def test_an_at_sign_in_a_relation_is_no_entity():
+    assert check([["C@Lyon", "mail @ domain", "V@X"], FAIR[1]]) == ()
 
 
 def test_a_constant_in_two_entries_closes_no_cycle():
@@ -143,6 +183,23 @@ def test_cycles_that_local_views_cannot_tell_apart_are_told_apart():
     hexagon = parse(cycle("abcdef"))
     assert equivalent(hexagon, parse(cycle("fedcba")))
     assert not equivalent(two_triangles, hexagon)
+
+
+@pytest.mark.parametrize("length", [24, 198])
+def test_long_cycles_of_equal_variables_are_compared_at_once(length):
+    ring = [[f"V@{n}", "r", f"V@{(n + 1) % length}"] for n in range(length)]
+    triangles = [[f"V@{n}", "r", f"V@{n - 2 if n % 3 == 2 else n + 1}"] for n in range(length)]
+    assert not equivalent(parse(ring), parse(triangles))
+    assert equivalent(parse(ring), parse(_renamed(ring, random.Random(0))))
+
+
+def test_equal_arms_of_a_star_are_compared_at_once():
+    arms = [[f"V@{n}", "r", "?"] for n in range(60)] + [
+        [f"V@b{n}", "r", f"V@{n}"] for n in range(60)
+    ]
+    star = [*arms, ["V@z", "r", "V@b0"]]
+    assert equivalent(parse(star), parse(_renamed(star, random.Random(0))))
+    assert not equivalent(parse(star), parse([*arms, ["V@z", "r", "V@0"]]))
 
 
 def _ids():
@@ -230,10 +287,15 @@ def _hostile(rng, depth=0):
     if draw < 0.4:
         return [_hostile(rng, depth + 1) for _ in range(rng.randrange(4))]
     length = 3 if rng.random() < 0.95 else rng.randrange(6)
-    return [[_hostile_item(rng) for _ in range(length)] for _ in range(rng.randrange(1, 6))]
+    return [
+        [_hostile_item(rng, is_relation=position == 1) for position in range(length)]
+        for _ in range(rng.randrange(1, 6))
+    ]
 
 
-def _hostile_item(rng):
+def _hostile_item(rng, *, is_relation):
+    if is_relation and rng.random() < 0.85:
+        return "r"
     if rng.random() < 0.85:
         return rng.choice(["?", "?T", "V@X", "V@Y", "C@a", "C@b", "C@{a | b}", "r", "V@Z"])
     return "".join(rng.choices('VC@?{}|" ab\\\n\x00\ud800', k=rng.randrange(8)))
@@ -249,6 +311,7 @@ def test_nothing_that_a_model_writes_crashes_or_passes_unseen():
         num_fair += 1
         ends = [item for row in rows for item in (row[0], row[2])]
         assert all(len(row) == 3 and row[1].strip() for row in rows)
+        assert not any("V@" in row[1] or "C@" in row[1] for row in rows)
         assert all(end[:2] in ("V@", "C@") or end[:1] == "?" for end in ends)
         assert len({end for end in ends if end[:1] == "?"}) == 1
         assert not any(row[0][:2] == row[2][:2] == "C@" for row in rows)

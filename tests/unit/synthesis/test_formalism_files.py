@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from espalier.artifacts import DataError
+from espalier.records import DataError
 from espalier.synthesis.webshaper.formalism.files import check_file, figures, table
 
 FAIR = [["C@Lyon", "country", "V@X"], ["V@X", "currency", "?"]]
@@ -35,6 +35,17 @@ def test_the_table_explains_what_it_counts(tmp_path):
     assert "1 rows, 0 without fault" in shown
     assert "     1  constant_beside_target  shortcut: a constant stands beside the target" in shown
     assert "depth" not in shown
+
+
+def test_rows_with_unreadable_entries_are_counted_as_not_judged_whole(tmp_path):
+    no_target = [FAIR[0]]
+    checked = check_file(_written(tmp_path, FAIR, SHORT, [SHORT[2]], no_target))
+    found = figures(checked)
+    assert found["rows_with_unreadable_entry"] == 2
+    assert found["rows_by_kind"]["no_target"] == 1
+    shown = table(checked)
+    assert "2 rows have an entry that cannot be read" in shown
+    assert "     1  no_target               nothing is asked for (of 2 rows)" in shown
 
 
 @pytest.mark.parametrize(

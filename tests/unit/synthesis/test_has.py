@@ -4,18 +4,20 @@ import re
 import pytest
 
 from espalier.environments import Malformed, parse_action
-from espalier.rollout.trajectory import FinishReason, Trajectory
+from espalier.records import Message, Task, TaskMetadata, Verifier
+from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.synthesis.attempts import carried_out, line_values
 from espalier.synthesis.fas.calls import Alternatives, Candidate, Plan
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.has import Decider
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
 
 TASK = Task(
     task_id="t1",
     prompt=(Message(role="user", content="Name the capital of the country of Lyon."),),
     verifier=Verifier(gold=("Paris",)),
-    metadata=TaskMetadata(family="chain", split="train", hops=2, source="hand"),
+    metadata=TaskMetadata(
+        split="train", source="hand", difficulty=2, extra={"kind": "chain", "hops": 2}
+    ),
 )
 LINES = {"Lyon country": "Lyon | country: France", "France capital": "France | capital: Paris"}
 

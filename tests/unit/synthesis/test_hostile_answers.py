@@ -11,7 +11,8 @@ import pytest
 from espalier.completions import Refusal, parsed_answer
 from espalier.config import AgentTextsConfig
 from espalier.knowledge import Document
-from espalier.rollout.trajectory import FinishReason, Trajectory
+from espalier.records import Message, Task, TaskMetadata, Verifier
+from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.synthesis.fas.calls import (
     Alternatives,
     Claims,
@@ -25,7 +26,6 @@ from espalier.synthesis.fas.planning import Planner
 from espalier.synthesis.fas.reasoning import Reasoner
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.has import Decider
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
 from espalier.validation import HiddenNames, text_columns
 
 from ..completions.endpoint_double import completion
@@ -163,7 +163,10 @@ TASK = Task(
     prompt=(Message(role="user", content="Find the capital of the country of Lyon."),),
     verifier=Verifier(gold=("France",)),
     metadata=TaskMetadata(
-        family="chain", split="train", hops=2, source="hand", evidence=("city:Lyon",)
+        split="train",
+        source="hand",
+        difficulty=2,
+        extra={"kind": "chain", "hops": 2, "evidence": ("city:Lyon",)},
     ),
 )
 DOCUMENT = Document("city:Lyon", "Lyon", ("country: France", "built in 1843"), "train")

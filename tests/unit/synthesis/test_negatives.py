@@ -1,7 +1,8 @@
 from espalier.environments import Answer, Search, parse_action
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.search import documents_path
-from espalier.rollout.trajectory import read_trajectories
+from espalier.records import read_tasks
+from espalier.records.trajectory import read_trajectories
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.negatives import (
     DECLINED,
@@ -12,7 +13,6 @@ from espalier.synthesis.negatives import (
     UNKNOWN_TOOLS,
     Negatives,
 )
-from espalier.tasks import read_tasks
 
 
 def negatives(knowledge_dir, synthetic_dir, count=60):

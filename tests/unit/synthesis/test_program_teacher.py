@@ -2,10 +2,16 @@
 
 import pytest
 
-from espalier.config import PythonMathConfig, RewardConfig
+from espalier.config import RewardConfig
 from espalier.environments import EnvironmentLostError
-from espalier.environments.python_math import PYTHON_GRAMMAR, Program, PythonMath, parse_action
-from espalier.synthesis.arithmetic.teacher import UNKNOWN_NAME, MathQuestion, ProgramTeacher
+from espalier.environments.python_math import (
+    PYTHON_GRAMMAR,
+    Program,
+    PythonMath,
+    PythonMathConfig,
+    parse_action,
+)
+from espalier.environments.python_math.teacher import UNKNOWN_NAME, MathQuestion, ProgramTeacher
 from espalier.synthesis.teacher import Rejected
 from tests.unit.environments.test_python_math import TASK, ScriptedRuns, ended
 

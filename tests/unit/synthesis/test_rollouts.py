@@ -3,21 +3,20 @@ from dataclasses import replace
 
 import pytest
 
-from espalier.artifacts import NullTracker
 from espalier.completions import Refusal
 from espalier.config import Profile
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.search import SearchTool, documents_path
+from espalier.records import Message, NullTracker
+from espalier.records.trajectory import FinishReason, read_trajectories
 from espalier.rewards import exact_match
-from espalier.rollout.trajectory import FinishReason, read_trajectories
-from espalier.synthesis import stage
+from espalier.stages import synthesize as stage
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.moves import Move
 from espalier.synthesis.rejection import reason_against
 from espalier.synthesis.rollouts import Rollouts, rollout_teacher
 from espalier.synthesis.task_making import formal_question
 from espalier.synthesis.teacher import Rejected, RouteTeacher
-from espalier.tasks import Message
 
 from .conftest import PROFILE
 
@@ -130,7 +129,7 @@ def test_a_run_may_be_demonstrated_by_rollouts(tmp_path, knowledge_dir):
     tables["synthesis"] |= {"solver": "teacher", "trajectories": 12, "rollouts": 3}
     profile = Profile.model_validate(tables)
     out = tmp_path / "synthetic"
-    stage.run(profile, stage.Inputs(knowledge=knowledge_dir), out, NullTracker())
+    stage.run(profile, dict(knowledge=knowledge_dir), out, NullTracker())
     trajectories = read_trajectories(out / "trajectories.parquet")
     assert len(trajectories) == 12
     assert '"rollouts": {' in (out / "funnel.json").read_text()

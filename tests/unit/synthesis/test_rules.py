@@ -141,6 +141,22 @@ def test_an_answer_in_another_line_of_the_last_document_is_refused():
     assert broken_rule(Candidate(query, world)) == "answer_twice_in_last_document"
 
 
+@pytest.mark.parametrize(
+    ("sentence", "rule"),
+    [
+        ("France has the Euro as its currency.", None),
+        ("Its currency is the Euro.", None),
+        ("currency: Euro", None),
+        ("The currency of Germany is not the Euro.", "answer_twice_in_last_document"),
+        ("The Euro is paid with everywhere.", "answer_twice_in_last_document"),
+        ("capital: Euro currency", "answer_twice_in_last_document"),
+    ],
+)
+def test_a_sentence_that_states_the_triple_is_no_shortcut(sentence, rule):
+    world = _world(extra_lines={"france": [sentence]})
+    assert broken_rule(Candidate(_chain("lyon", "country", "currency"), world)) == rule
+
+
 def test_an_answer_in_the_text_of_the_first_document_is_refused():
     world = _world(extra_lines={"lyon": ["note: shops take the Euro"]})
     query = _chain("lyon", "country", "currency")

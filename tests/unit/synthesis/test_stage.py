@@ -2,13 +2,12 @@ import json
 
 import pytest
 
-from espalier.artifacts import DataError, NullTracker, open_artifact
 from espalier.config import KnowledgeConfig
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge import stage as ingest
-from espalier.rollout.trajectory import read_trajectories
-from espalier.synthesis import stage
-from espalier.tasks import read_tasks
+from espalier.records import DataError, NullTracker, open_artifact, read_tasks
+from espalier.records.trajectory import read_trajectories
+from espalier.stages import synthesize as stage
 
 from .conftest import PROFILE
 
@@ -18,15 +17,15 @@ SPLITS = ("train", "dev", "heldout")
 @pytest.fixture(scope="module")
 def own_synthetic(tmp_path_factory, own_profile):
     scratch = tmp_path_factory.mktemp("own_run")
-    ingest.run(own_profile, ingest.Inputs(), scratch / "knowledge", NullTracker())
-    inputs = stage.Inputs(knowledge=scratch / "knowledge")
+    ingest.run(own_profile, {}, scratch / "knowledge", NullTracker())
+    inputs = dict(knowledge=scratch / "knowledge")
     stage.run(own_profile, inputs, scratch / "synthetic", NullTracker())
     return scratch / "synthetic"
 
 
 @pytest.mark.slow
 def test_the_same_seed_writes_the_same_content(synthetic_dir, knowledge_dir, tmp_path):
-    inputs = stage.Inputs(knowledge=knowledge_dir)
+    inputs = dict(knowledge=knowledge_dir)
     again = stage.run(PROFILE, inputs, tmp_path / "synthetic", NullTracker())
     assert again.content == open_artifact(synthetic_dir).content
 
@@ -40,7 +39,7 @@ def test_task_ids_queries_and_questions_are_unique_over_all_splits(tasks):
     everything = [task for split in SPLITS for task in tasks[split]]
     for values in (
         [task.task_id for task in everything],
-        [task.metadata.query for task in everything],
+        [task.extra["query"] for task in everything],
         [task.question for task in everything],
     ):
         assert len(set(values)) == len(values)
@@ -50,7 +49,7 @@ def test_no_held_out_entity_is_named_in_a_training_task(tasks, knowledge_dir):
     graph = KnowledgeGraph.load(knowledge_dir)
     secret = {e.name for e in graph.entities.values() if e.askable and e.split == "heldout"}
     for task in tasks["train"]:
-        assert not secret.intersection(task.metadata.entities)
+        assert not secret.intersection(task.extra["entities"])
         assert not secret.intersection(task.verifier.gold)
 
 
@@ -66,7 +65,7 @@ def test_the_funnel_counts_reasons_and_names_what_is_exempt(synthetic_dir, tasks
 def test_own_questions_become_tasks_of_the_family_own(own_synthetic):
     rows = {split: read_tasks(own_synthetic / "tasks" / f"{split}.jsonl") for split in SPLITS}
     assert sum(len(found) for found in rows.values()) == 50
-    assert all(t.metadata.family == "own" for found in rows.values() for t in found)
+    assert all(t.extra["kind"] == "own" for found in rows.values() for t in found)
     trajectories = read_trajectories(own_synthetic / "trajectories.parquet")
     gold = {task.task_id: task.verifier.gold for task in rows["train"]}
     assert len(trajectories) >= 0.8 * len(gold)
@@ -80,6 +79,18 @@ def test_fewer_tasks_than_asked_for_are_all_used_and_said_so(own_synthetic):
     assert any(line.startswith("trajectories:") for line in remarks)
 
 
+def test_every_own_question_is_kept_or_counted_with_a_reason(own_profile, tmp_path):
+    ingest.run(own_profile, {}, tmp_path / "knowledge", NullTracker())
+    few = own_profile.synthesis.model_copy(update={"train_tasks": 20})
+    inputs = dict(knowledge=tmp_path / "knowledge")
+    profile = own_profile.model_copy(update={"synthesis": few})
+    stage.run(profile, inputs, tmp_path / "synthetic", NullTracker())
+    funnel = json.loads((tmp_path / "synthetic" / "funnel.json").read_text())["funnel"]
+    counts = [funnel[f"{split}.own_questions"] for split in SPLITS]
+    assert funnel["train.own_questions"]["kept"] == 20
+    assert sum(sum(reasons.values()) for reasons in counts) == 50
+
+
 def test_a_source_with_nothing_to_ask_says_what_to_do(tmp_path):
     folder = tmp_path / "texts"
     folder.mkdir()
@@ -88,8 +99,8 @@ def test_a_source_with_nothing_to_ask_says_what_to_do(tmp_path):
     questions.write_text(json.dumps({"question": "When did Ada write?", "answer": "1843"}) + "\n")
     knowledge = KnowledgeConfig(source="folder", path=folder, questions=questions)
     profile = PROFILE.model_copy(update={"knowledge": knowledge})
-    ingest.run(profile, ingest.Inputs(), tmp_path / "knowledge", NullTracker())
-    inputs = stage.Inputs(knowledge=tmp_path / "knowledge")
+    ingest.run(profile, {}, tmp_path / "knowledge", NullTracker())
+    inputs = dict(knowledge=tmp_path / "knowledge")
     with pytest.raises(DataError, match=r"knowledge\.questions"):
         stage.run(profile, inputs, tmp_path / "synthetic", NullTracker())
     assert not (tmp_path / "synthetic").exists()

@@ -3,10 +3,10 @@ import re
 from collections import Counter
 
 from espalier.config import SynthesisConfig
-from espalier.synthesis.arithmetic import wording
-from espalier.synthesis.arithmetic.stories import StoryTeller, told
+from espalier.environments.python_math import wording
+from espalier.environments.python_math.arithmetic import OPERATIONS, split_of
+from espalier.environments.python_math.stories import StoryTeller, told
 from espalier.synthesis.funnel import Funnel
-from espalier.tasks.arithmetic import OPERATIONS, split_of
 
 SPLITS = ("train", "dev", "heldout")
 CONFIG = SynthesisConfig(chain_weights=(0.25, 0.25, 0.25, 0.25))

@@ -6,13 +6,13 @@ import pytest
 from espalier.config import RewardConfig
 from espalier.environments import Answer, Search, SearchQA, parse_action
 from espalier.knowledge.search import NO_RESULTS, SearchTool
+from espalier.records import read_tasks
+from espalier.records.trajectory import FinishReason, read_trajectories
 from espalier.rewards import exact_match
-from espalier.rollout.trajectory import FinishReason, read_trajectories
 from espalier.synthesis.detours import KINDS, Lookup, misspelled, outcome
 from espalier.synthesis.observations import values
 from espalier.synthesis.task_making import formal_question
 from espalier.synthesis.teacher import Rejected, RouteTeacher
-from espalier.tasks import read_tasks
 
 from .conftest import PROFILE
 
@@ -59,7 +59,7 @@ def test_a_teacher_types_only_names_it_was_given_or_has_read(demonstrations):
         for message in trajectory.messages[1:]:
             action = parse_action(message.content)
             if isinstance(action, Search):
-                name = next(n for n in task.metadata.entities if action.query.startswith(n + " "))
+                name = next(n for n in task.extra["entities"] if action.query.startswith(n + " "))
                 assert name in seen
             seen += " " + message.content
 
@@ -73,8 +73,8 @@ def test_detours_of_every_kind_are_there_in_the_asked_share(demonstrations):
 
 def test_a_detour_makes_exactly_one_search_more(demonstrations):
     for task, trajectory in demonstrations:
-        if task.metadata.family == "chain":
-            extra = len(trajectory.tool_calls) - task.metadata.hops
+        if task.extra["kind"] == "chain":
+            extra = len(trajectory.tool_calls) - task.extra["hops"]
             assert extra == bool(trajectory.detour)
 
 
@@ -86,8 +86,8 @@ def test_an_empty_result_shows_no_results(demonstrations):
 
 def test_demonstrations_have_the_mix_of_the_held_out_questions(demonstrations, synthetic_dir):
     heldout = read_tasks(synthetic_dir / "tasks" / "heldout.jsonl")
-    mix = Counter((task.metadata.family, task.metadata.hops) for task, _ in demonstrations)
-    wanted = Counter((task.metadata.family, task.metadata.hops) for task in heldout)
+    mix = Counter((task.extra["kind"], task.extra["hops"]) for task, _ in demonstrations)
+    wanted = Counter((task.extra["kind"], task.extra["hops"]) for task in heldout)
     for stratum, count in wanted.items():
         share = count / len(heldout) * len(demonstrations)
         assert abs(mix[stratum] - share) <= 1, stratum

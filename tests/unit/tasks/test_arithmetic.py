@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.tasks.arithmetic import OPERATIONS, Chain, Change, split_of
+from espalier.environments.python_math.arithmetic import OPERATIONS, Chain, Change, split_of
 
 
 def chain(start, *changes):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from espalier.config import Profile
-from espalier.rollout.trajectory import Turn
+from espalier.records.trajectory import Turn
 from espalier.training.distribution import ScoreRequest
 from espalier.training.hardware import Hardware
 from espalier.training.packing import TrainingSequence, pack
@@ -87,7 +87,8 @@ def on_policy(groups, model):
 
 
 def profile_of(algorithm=None, **training):
-    settings = {"tasks_per_step": 2, "group_size": 6, "minibatches": 1, "steps": 10}
+    # more steps than VAPO's critic warms up
+    settings = {"tasks_per_step": 2, "group_size": 6, "minibatches": 1, "steps": 60}
     return Profile.model_validate(
         {
             "episode": {"max_turns": 4, "max_tokens": 64, "max_turn_tokens": 14},

@@ -5,13 +5,12 @@ from functools import lru_cache
 
 import torch
 
-from espalier.artifacts import NullTracker
 from espalier.config import OptimizerConfig, Profile
+from espalier.dialects.dialect import Rendering
 from espalier.environments import SEARCH_GRAMMAR, search_environments
-from espalier.policy.rendering import Rendering
+from espalier.records import Message, NullTracker, Task, TaskMetadata, Verifier
+from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rollout.roller import Roller
-from espalier.rollout.trajectory import FinishReason, Trajectory
-from espalier.tasks import Message, Task, TaskMetadata, Verifier
 from espalier.training.checkpoint import CheckpointStore, cloned_weights
 from espalier.training.hardware import Hardware
 from espalier.training.packing import TrainingSequence
@@ -48,7 +47,13 @@ def make_task(name, number=0):
         task_id=f"{name}-{number}",
         prompt=(Message(role="user", content=f"country of {name}?"),),
         verifier=Verifier(gold=(FACTS.get(name, "x"),)),
-        metadata=TaskMetadata(family="chain", split="train", hops=1, source="test", signature=name),
+        metadata=TaskMetadata(
+            split="train",
+            source="test",
+            pattern=name,
+            difficulty=1,
+            extra={"kind": "chain", "hops": 1},
+        ),
     )
 
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espalier.environments import Answer, Search, parse_action
+from espalier.environments.search_qa.browsing import LogWriter, invented_name
 from espalier.knowledge.documents import Document
-from espalier.training.prepare_policy.browsing import LogWriter, invented_name
 
 DOCUMENTS = [
     Document("city:1", "Lyon", ("country: France", "time zone: Europe/Paris"), "train"),

@@ -2,9 +2,9 @@ import random
 
 import pytest
 
-from espalier.artifacts import KnowledgeError
+from espalier.environments.search_qa.cloze import ClozeWriter
 from espalier.knowledge.documents import Document
-from espalier.training.prepare_policy.cloze import ClozeWriter
+from espalier.records import KnowledgeError
 
 
 class ShowsAll:

@@ -1,13 +1,21 @@
 import pandas as pd
 import pytest
 
-from espalier.artifacts import DataError, NullTracker, Provenance, open_artifact, publishing
 from espalier.config import Profile
+from espalier.dialects.dialect import Rendering
 from espalier.environments import grammar_of
 from espalier.policy.loading import load_policy, save_policy
-from espalier.policy.rendering import Rendering
-from espalier.tasks import AgentText, Message, write_agent_texts
-from espalier.training.continue_pretraining import stage
+from espalier.records import (
+    AgentText,
+    DataError,
+    Message,
+    NullTracker,
+    Provenance,
+    open_artifact,
+    publishing,
+    write_agent_texts,
+)
+from espalier.stages import continue_pretraining as stage
 from espalier.training.demonstrations import encode_negative, encode_text
 
 from ..tiny import tiny_policy
@@ -57,7 +65,7 @@ def inputs(tmp_path):
         with publishing(tmp_path / "base_policy", provenance) as draft:
             save_policy(tiny_policy(), draft.path / "policy")
             (draft.path / "run.json").write_text("{}")
-        return stage.Inputs(accepted=tmp_path / "accepted", base_policy=tmp_path / "base_policy")
+        return dict(accepted=tmp_path / "accepted", base_policy=tmp_path / "base_policy")
 
     return made
 

@@ -62,6 +62,27 @@ def test_in_its_warm_up_the_critic_alone_is_trained():
     assert _moved(before, models.policy)
 
 
+@pytest.mark.parametrize(
+    "narrowing",
+    [
+        {"filters": [{"name": "high_entropy_tokens", "share": 0.2}]},
+        {"off_policy": [{"name": "rejection", "upper": 1.01}]},
+    ],
+    ids=["token filter", "rejection"],
+)
+def test_what_the_policy_drops_the_critic_still_learns(narrowing):
+    """Credit reads the value of every sampled token, also of those that train no policy."""
+    fitted = []
+    for algorithm in ({"preset": "ppo"}, {"preset": "ppo"} | narrowing):
+        profile = profile_of(algorithm)
+        update, models = make_update(tiny_policy().model, profile)
+        figures = _step(update, profile, mixed_groups())
+        fitted.append((figures["value_loss"], _weights(models.critic)))
+    (loss, weights), (narrowed_loss, narrowed) = fitted
+    assert narrowed_loss == loss
+    assert all(torch.equal(weights[name], narrowed[name]) for name in weights)
+
+
 @pytest.mark.slow
 def test_after_the_critics_warm_up_the_policys_learning_rate_starts_from_its_beginning():
     profile = profile_of({"preset": "vapo", "critic": {"warmup_steps": 2}}, steps=10)

@@ -5,7 +5,7 @@ import pytest
 
 from espalier.config import CurriculumConfig, TrainingConfig
 from espalier.curriculum.pool import TaskPool
-from espalier.rollout.trajectory import FinishReason
+from espalier.records.trajectory import FinishReason
 from espalier.training.rl.sampling import GroupSampler
 from tests.unit.training.specimens import make_task, make_trajectory
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from espalier.config import OptimizerConfig
+from espalier.records import TrainingError
 from espalier.training.optimization import Updater, learning_rate
 
 CONFIG = OptimizerConfig(learning_rate=1.0, warmup_share=0.1, final_share=0.2)
@@ -47,6 +48,38 @@ def test_the_norm_is_told_before_clipping_and_the_gradient_is_cleared():
     model.weight.grad = torch.tensor([[30.0]])
     assert Updater(model, OptimizerConfig(max_grad_norm=1.0), 10).apply(0) == pytest.approx(30.0)
     assert model.weight.grad is None
+
+
+def _updated(*gradients, **settings):
+    """A weight of 1 after updates by these gradients, its updater, and the norms."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    updater = Updater(model, OptimizerConfig(**settings), 10)
+    norms = []
+    for gradient in gradients:
+        model.weight.grad = torch.tensor([[gradient]])
+        norms.append(updater.apply(0))
+    return model.weight, updater, norms
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+def test_a_gradient_that_is_not_finite_changes_nothing(broken):
+    weight, updater, [_, norm] = _updated(1.0, broken)
+    expected, unbroken, _ = _updated(1.0)
+    assert torch.equal(weight, expected)
+    assert str(updater.optimizer.state_dict()) == str(unbroken.optimizer.state_dict())
+    assert not math.isfinite(norm)
+    assert weight.grad is None
+
+
+def test_skipped_updates_in_a_row_stop_the_run():
+    with pytest.raises(TrainingError, match=r"2 optimizer updates in a row .*max_skipped_updates"):
+        _updated(math.nan, 1.0, math.nan, math.nan, max_skipped_updates=2)
+
+
+def test_a_finite_gradient_forgives_those_skipped_before():
+    _, updater, _ = _updated(math.nan, 1.0, math.nan, 1.0, max_skipped_updates=2)
+    assert updater.skipped_in_a_row == 0
 
 
 def test_weight_decay_spares_biases_and_norms():

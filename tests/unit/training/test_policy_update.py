@@ -1,10 +1,11 @@
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from espalier.artifacts import DataError
 from espalier.config import Profile
+from espalier.records import DataError, TrainingError
 from espalier.training.packing import pack
 from espalier.training.rl.agreement import complaint
 from espalier.training.rl.material import learning_material
@@ -177,6 +178,30 @@ def test_a_step_takes_as_many_updates_as_asked(policy, groups, minibatches, epoc
 def test_later_epochs_are_clipped_where_they_go_too_far(policy, groups):
     fast = {"learning_rate": 3e-2, "warmup_share": 0.0}
     assert _learn(policy, groups, epochs=4, optimizer=fast)["clipped_share"] > 0
+
+
+def test_a_minibatch_with_a_broken_gradient_is_skipped_and_counted(policy, groups):
+    profile = _profile(minibatches=2)
+    update, _ = make_update(policy.model, profile)
+    seen = iter(range(99))
+    policy.model.get_input_embeddings().weight.register_hook(
+        lambda gradient: gradient * (math.nan if next(seen) == 0 else 1.0)
+    )
+    figures = _apply(update, profile, groups)
+    assert figures["skipped_updates"] == 1
+    assert all(math.isfinite(value) for value in figures.values())
+    assert {int(state["step"]) for state in update.updater.optimizer.state.values()} == {1}
+
+
+def test_policy_updates_skipped_in_a_row_stop_the_run(policy, groups):
+    profile = _profile(minibatches=2, optimizer={"max_skipped_updates": 4})
+    policy.model.get_input_embeddings().weight.register_hook(lambda gradient: gradient * math.nan)
+    update, _ = make_update(policy.model, profile)
+    _apply(update, profile, groups)
+    resumed, _ = make_update(policy.model, profile)
+    resumed.restore(update.state())
+    with pytest.raises(TrainingError, match=r"4 optimizer updates in a row"):
+        _apply(resumed, profile, groups, step=1)
 
 
 def test_staleness_is_told_and_stale_trajectories_are_no_mismatch(policy, groups):

@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from espalier.artifacts import EspalierError, NullTracker
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
-from espalier.curriculum.self_play.posing import Order, Posed
 from espalier.environments import search_environments
+from espalier.records import EspalierError, NullTracker
 from espalier.rollout.roller import Roller
+from espalier.synthesis.self_play import Order, Posed
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.dev_score import dev_exact_match
 from espalier.training.hardware import Hardware
@@ -175,7 +175,7 @@ class LosingRoller:
     def roll_out(self, tasks, *, samples, temperature, seed):
         from dataclasses import replace
 
-        from espalier.rollout.trajectory import FinishReason
+        from espalier.records.trajectory import FinishReason
 
         del temperature, seed
         assert samples == 3

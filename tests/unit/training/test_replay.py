@@ -16,11 +16,12 @@ def _group(number, rewards=(0, 1), version=0):
     return Group(trajectories=tuple(trajectories), baseline_reward=0.5)
 
 
-def _buffer(perplexities=None, **settings):
+def _buffer(perplexities=None, *, compares_groups=False, **settings):
     def unknown(trajectories):
         raise AssertionError("nothing asked for perplexities")
 
-    return ReplayBuffer(ReplayConfig(**({"capacity": 4} | settings)), perplexities or unknown)
+    config = ReplayConfig(**({"capacity": 4} | settings))
+    return ReplayBuffer(config, perplexities or unknown, compares_groups=compares_groups)
 
 
 def _drawn(buffer, step_groups=8, seed=0):
@@ -95,6 +96,41 @@ def test_only_trajectories_inside_the_perplexity_window_are_replayed():
     buffer.add([group, easy], version=0)
     [drawn] = _drawn(buffer)
     assert drawn.trajectories == group.trajectories[1:2]
+
+
+@pytest.mark.parametrize("compares_groups", [True, False])
+def test_a_group_shrunk_to_one_is_replayed_only_uncompared(compares_groups):
+    def perplexities(trajectories):
+        return [1.01, 1.5, 2.5][: len(trajectories)]
+
+    buffer = _buffer(
+        perplexities,
+        compares_groups=compares_groups,
+        perplexity_window=(1.05, 2.0),
+        share=0.125,
+    )
+    buffer.add([_group(1, (1, 0, 1))], version=0)
+    sizes = [len(group.trajectories) for group in _drawn(buffer)]
+    assert sizes == ([] if compares_groups else [1])
+
+
+def test_a_silenced_group_is_silenced_after_a_restart(tmp_path):
+    buffer = _buffer(share=0.25)
+    buffer.add([replace(_group(1), is_silenced=True), _group(2)], version=0)
+    layout = buffer.save(tmp_path / "replay.parquet")
+    restored = _buffer(share=0.25)
+    restored.restore(tmp_path / "replay.parquet", layout)
+    assert sorted(group.is_silenced for group in _drawn(restored)) == [False, True]
+
+
+def test_a_layout_of_three_numbers_is_of_groups_not_silenced(tmp_path):
+    buffer = _buffer(share=0.125)
+    buffer.add([_group(1)], version=0)
+    layout = [entry[:3] for entry in buffer.save(tmp_path / "replay.parquet")]
+    restored = _buffer(share=0.125)
+    restored.restore(tmp_path / "replay.parquet", layout)
+    [group] = _drawn(restored)
+    assert not group.is_silenced
 
 
 def test_a_restored_buffer_draws_what_the_saved_one_would_have_drawn(tmp_path):

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from espalier.rollout.trajectory import Turn
+from espalier.records.trajectory import Turn
 from espalier.training.packing import TrainingSequence, pack
 from espalier.training.rl.rows import Group, dense_rows
 from espalier.training.scoring import score

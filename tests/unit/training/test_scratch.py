@@ -3,9 +3,9 @@ import re
 
 from espalier.environments import Answer
 from espalier.environments.python_math import PYTHON_GRAMMAR, Program, parse_action
+from espalier.environments.python_math.arithmetic import OPERATIONS
+from espalier.environments.python_math.scratch import ScratchWriter
 from espalier.policy.tokenizer import train_tokenizer
-from espalier.tasks.arithmetic import OPERATIONS
-from espalier.training.prepare_policy.scratch import ScratchWriter
 
 QUESTIONS = ("ada has 12 coins . ada buys 7 more . how many coins does ada have now ?",)
 

@@ -1,8 +1,10 @@
+import math
+
 import pytest
 import torch
 
-from espalier.artifacts import NullTracker
 from espalier.config import OptimizerConfig
+from espalier.records import NullTracker, TrainingError
 from espalier.training.checkpoint import CheckpointStore, cloned_weights
 from espalier.training.optimization import learning_rate
 from espalier.training.supervised import SupervisedLoop
@@ -52,6 +54,38 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(tmp_path, killed_after
     resumed, rest = _train(tmp_path / "broken")
     assert _equal(resumed, unbroken)
     assert rest.history == whole.history
+
+
+def _breaking_gradients(model, *numbers):
+    """Every gradient of these updates, counted from 1, is NaN."""
+    seen = iter(range(1, 99))
+    model.get_input_embeddings().weight.register_hook(
+        lambda gradient: gradient * (math.nan if next(seen) in numbers else 1.0)
+    )
+
+
+def test_an_update_by_a_broken_gradient_is_skipped_and_counted(tmp_path):
+    model = tiny_policy().model
+    _breaking_gradients(model, 2)
+    plan = supervised_plan(steps=3, micro_batch_tokens=10_000)
+    result = SupervisedLoop(model, plan, CheckpointStore(tmp_path, "run")).run(NullTracker())
+    assert [row["skipped_updates"] for row in result.history] == [0, 1, 0]
+    assert all(math.isfinite(value) for row in result.history for value in row.values())
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+def test_skipped_updates_are_counted_across_a_restart(tmp_path):
+    def train(numbers, steps):
+        model = tiny_policy().model
+        _breaking_gradients(model, *numbers)
+        plan = supervised_plan(steps=4, micro_batch_tokens=10_000, checkpoint_every=2)
+        store = CheckpointStore(tmp_path, "run")
+        SupervisedLoop(model, plan, store).run(InterruptingTracker(steps))
+
+    with pytest.raises(Interrupted):
+        train((1, 2), 3)
+    with pytest.raises(TrainingError, match="3 optimizer updates in a row"):
+        train((1,), 9)
 
 
 def test_a_run_resumed_between_two_scores_keeps_the_better_weights(tmp_path):

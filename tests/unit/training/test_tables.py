@@ -3,10 +3,9 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 import pytest
 
-from espalier.artifacts import DataError
+from espalier.dialects.dialect import Rendering
 from espalier.environments import SEARCH_GRAMMAR
-from espalier.policy.rendering import Rendering
-from espalier.tasks import Message
+from espalier.records import DataError, Message
 from espalier.training.demonstrations import encode_demonstration
 from espalier.training.dev_score import dev_exact_match
 from espalier.training.history import write_history

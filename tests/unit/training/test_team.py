@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from espalier.artifacts import TrainingError
+from espalier.records import TrainingError
 from espalier.training import companions, team
 from espalier.training.local_companions import local_companions
 

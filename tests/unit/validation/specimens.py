@@ -2,10 +2,17 @@
 
 from pathlib import Path
 
-from espalier.artifacts import Provenance, publishing
 from espalier.knowledge.graph import Entity, KnowledgeGraph
-from espalier.rollout.trajectory import FinishReason, ToolCall, Trajectory, write_trajectories
-from espalier.tasks import Message, Task, TaskMetadata, Verifier, write_tasks
+from espalier.records import (
+    Message,
+    Provenance,
+    Task,
+    TaskMetadata,
+    Verifier,
+    publishing,
+    write_tasks,
+)
+from espalier.records.trajectory import FinishReason, ToolCall, Trajectory, write_trajectories
 
 
 def a_task(task_id, split="train", *, question=None, gold=("Lyon",), query=None, entities=()):
@@ -14,12 +21,15 @@ def a_task(task_id, split="train", *, question=None, gold=("Lyon",), query=None,
         prompt=(Message(role="user", content=question or f"what is asked by {task_id}"),),
         verifier=Verifier(gold=gold),
         metadata=TaskMetadata(
-            family="chain",
             split=split,
-            hops=1,
             source="hand",
-            query=f"query({task_id})" if query is None else query,
-            entities=entities,
+            difficulty=1,
+            extra={
+                "kind": "chain",
+                "hops": 1,
+                "query": f"query({task_id})" if query is None else query,
+                "entities": entities,
+            },
         ),
     )
 

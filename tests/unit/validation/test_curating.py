@@ -3,7 +3,7 @@ import json
 import pytest
 
 from espalier.config import CurationConfig
-from espalier.tasks import AgentText, Message
+from espalier.records import AgentText, Message
 from espalier.validation.curating import curate, write_curation
 from espalier.validation.material import Material
 from espalier.validation.task_columns import SplitTask

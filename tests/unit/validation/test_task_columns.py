@@ -1,6 +1,6 @@
 import pytest
 
-from espalier.artifacts import ArtifactError
+from espalier.records import ArtifactError
 from espalier.validation import EntitySplits, SplitTask, task_columns
 from tests.unit.validation.specimens import a_task, an_entity, knowledge_artifact
 

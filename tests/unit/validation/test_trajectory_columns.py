@@ -1,8 +1,8 @@
 import pytest
 
 from espalier.environments import parse_action
-from espalier.rollout.trajectory import Turn
-from espalier.tasks import Message
+from espalier.records import Message
+from espalier.records.trajectory import Turn
 from espalier.validation import trajectory_columns
 from tests.unit.validation.specimens import a_trajectory, answer, saw, search
 

@@ -3,11 +3,10 @@ import re
 
 import pytest
 
-from espalier.artifacts import ArtifactError, DataError, NullTracker, open_artifact
 from espalier.config import Profile, ValidationConfig
-from espalier.rollout.trajectory import read_trajectories
-from espalier.tasks import read_tasks
-from espalier.validation import stage
+from espalier.records import ArtifactError, DataError, NullTracker, open_artifact, read_tasks
+from espalier.records.trajectory import read_trajectories
+from espalier.stages import validate as stage
 from tests.unit.validation.specimens import (
     a_task,
     a_trajectory,
@@ -37,7 +36,7 @@ def validated(tmp_path):
     def run(tasks, trajectories, out="accepted", **bounds):
         synthetic = synthetic_artifact(tmp_path / "synthetic", tasks, trajectories)
         profile = Profile(validation=ValidationConfig(**bounds))
-        inputs = stage.Inputs(knowledge=knowledge, synthetic=synthetic)
+        inputs = dict(knowledge=knowledge, synthetic=synthetic)
         stage.run(profile, inputs, tmp_path / out, NullTracker())
         return tmp_path / out
 
@@ -130,6 +129,6 @@ def test_truncated_trajectories_are_an_artifact_error(validated, tmp_path):
     validated(sound_tasks(), sound_trajectories())
     path = tmp_path / "synthetic" / "trajectories.parquet"
     path.write_bytes(path.read_bytes()[:100])
-    inputs = stage.Inputs(knowledge=tmp_path / "knowledge", synthetic=tmp_path / "synthetic")
+    inputs = dict(knowledge=tmp_path / "knowledge", synthetic=tmp_path / "synthetic")
     with pytest.raises(ArtifactError, match=r"trajectories\.parquet"):
         stage.run(Profile(), inputs, tmp_path / "again", NullTracker())

@@ -36,7 +36,11 @@ class Cispo(PolicyLossRule):
         return self
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """The share of tokens whose ratio was changed."""
+        """`clipped_share` counts tokens as the convention's upstream does.
+
+        TRL's `cispo_clip_ratio`: the ratio is above the bound and the advantage is positive. verl's
+        `pg_clipfrac`: the ratio was changed, whatever the advantage.
+        """
         mask_BT = batch.loss_mask_BT
         ratio_BT = log_ratio(batch, bound=self.log_ratio_bound).exp().detach()
         ceiling = self.clip_high + (1 if self.convention == "verl" else 0)
@@ -45,4 +49,7 @@ class Cispo(PolicyLossRule):
         logprobs_BT = kept(batch.policy_logprobs_BT, mask_BT)
         loss_BT = weighted(-bounded_BT * batch.advantages_BT * logprobs_BT, batch)
         loss = aggregate(aggregation, loss_BT, mask_BT, batch.totals)
-        return PolicyLoss(loss, {"clipped_share": token_share(bounded_BT != ratio_BT, batch)})
+        clipped_BT = bounded_BT != ratio_BT
+        if self.convention == "trl":
+            clipped_BT = clipped_BT & (batch.advantages_BT > 0)
+        return PolicyLoss(loss, {"clipped_share": token_share(clipped_BT, batch)})

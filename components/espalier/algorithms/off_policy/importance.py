@@ -21,6 +21,9 @@ from espalier.algorithms.off_policy.correction import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+LEAST_MEAN_WEIGHT = 1e-8
+"""verl's constant: below it a batch is not normalised."""
+
 
 class ImportanceWeights(CorrectionRule):
     """The ratio trainer / sampler of each token, or the product of a sequence's, held in bounds.
@@ -38,7 +41,8 @@ class ImportanceWeights(CorrectionRule):
     outside: Literal["truncate", "zero"] = "truncate"
     """TRL: `*_truncate` and `*_mask`."""
     normalize: bool = False
-    """verl: divides by the batch's mean weight, over tokens or over rows, after truncation."""
+    """verl: divides by the batch's mean weight, over tokens or over rows, after truncation; weights
+    with a mean of 1e-8 or less stay as they are."""
     log_ratio_bound: float | None = Field(default=20.0, gt=0)
     """verl's; None as in TRL."""
 
@@ -53,8 +57,11 @@ class ImportanceWeights(CorrectionRule):
     def correct(self, batch: CorrectionBatch) -> Correction:
         """Weights, 0 outside the mask, and figures about them.
 
-        All over tokens: the ratios as they were, the mean of the weights that became of them
-        (before normalisation), and Kish's effective sample size of these over the token count.
+        Means are over tokens: of the ratios before truncation, and of the weights before
+        normalisation. `importance_above_share` is verl's `rollout_is_ratio_fraction_high`: the
+        share of ratios above `upper`, of tokens at token level and of all rows (one without tokens
+        has a ratio of 1) at sequence level. `importance_effective_share` is Kish's effective sample
+        size over the token count.
         """
         mask_BT = batch.action_mask_BT
         log_ratio_BT = batch.log_ratio_BT
@@ -66,7 +73,9 @@ class ImportanceWeights(CorrectionRule):
         weights_BT = kept(self._bounded(ratio_BT), mask_BT)
         metrics = self._metrics(ratio_BT, weights_BT, mask_BT)
         if self.normalize:
-            weights_BT = weights_BT / self._mean_weight(weights_BT, mask_BT)
+            mean_weight = self._mean_weight(weights_BT, mask_BT)
+            # with outside = "zero" all weights may be 0, and 0 / 0 would make the policy NaN
+            weights_BT = weights_BT / mean_weight.where(mean_weight > LEAST_MEAN_WEIGHT, 1.0)
         return Correction(weights_BT=weights_BT, mask_BT=mask_BT, metrics=metrics)
 
     def _bounded(self, ratio_BT: Tensor) -> Tensor:
@@ -81,15 +90,22 @@ class ImportanceWeights(CorrectionRule):
         if self.level == "token":
             return masked_mean(weights_BT, mask_BT)
         # one vote a row, long or short
-        return row_means(weights_BT, mask_BT).sum() / mask_BT.any(dim=1).sum()
+        return row_means(weights_BT, mask_BT).sum() / mask_BT.any(dim=1).sum().clamp(min=1)
 
     def _metrics(self, ratio_BT: Tensor, weights_BT: Tensor, mask_BT: Tensor) -> dict[str, Tensor]:
         mean_weight = masked_mean(weights_BT, mask_BT)
+        mean_square = masked_mean(weights_BT**2, mask_BT)
+        is_above_BT = ratio_BT > self.upper
+        if self.level == "token":
+            above_share = masked_mean(is_above_BT, mask_BT)
+        else:  # every column of a row holds the row's ratio
+            above_share = is_above_BT[:, 0].to(ratio_BT.dtype).mean()
         return {
             "importance_ratio_mean": masked_mean(ratio_BT, mask_BT),
             "importance_ratio_min": ratio_BT.masked_fill(~mask_BT, math.inf).min(),
             "importance_ratio_max": kept(ratio_BT, mask_BT).max(),
-            "importance_above_share": masked_mean(ratio_BT > self.upper, mask_BT),
+            "importance_above_share": above_share,
             "importance_weight_mean": mean_weight,
-            "importance_effective_share": mean_weight**2 / masked_mean(weights_BT**2, mask_BT),
+            # 0, and not 0 / 0, where all weights are 0
+            "importance_effective_share": mean_weight**2 / mean_square.where(mean_square > 0, 1.0),
         }

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from espalier.config import AbsoluteZeroConfig, PosingConfig, RZeroConfig, WebRLConfig
 from espalier.curriculum.learnability import LEARNABILITY, r_zero, r_zero_code
-from espalier.curriculum.self_play.posing import Trial
 from espalier.curriculum.self_play.repetition import cluster_shares
+from espalier.synthesis.self_play import Trial
 
 
 class Verdict(NamedTuple):

@@ -14,9 +14,9 @@ from typing import Any
 from espalier.config import PosingConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play.judging import judged
-from espalier.curriculum.self_play.posing import Order, PosesTasks, TriesTasks
-from espalier.rollout.trajectory import Trajectory
-from espalier.tasks import Task
+from espalier.records import Task
+from espalier.records.trajectory import Trajectory
+from espalier.synthesis.self_play import Order, PosesTasks, TriesTasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class SelfPlay:
         for trial, verdict in zip(heard, judged(heard, self._config), strict=True):
             if verdict.reward is not None:
                 rewards.append(verdict.reward)
-                self._pay(trial.task.metadata.signature, verdict.reward)
+                self._pay(trial.task.metadata.pattern, verdict.reward)
             if verdict.fault:
                 refused[verdict.fault] += 1
                 continue

@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import partial
 
-from espalier.artifacts import KnowledgeError, Progress, Tracker
 from espalier.completions import Model, Refusal, in_order, opened_model
 from espalier.config import ExtractionConfig
 from espalier.knowledge.extraction.calls import Statements, statements_request
@@ -18,6 +17,7 @@ from espalier.knowledge.extraction.settling import KEPT, settled
 from espalier.knowledge.sources import Source
 from espalier.knowledge.sources.json_lines import JsonLine
 from espalier.knowledge.sources.triples import add_triples
+from espalier.records import KnowledgeError, Progress, Tracker
 
 _SHOWN_RELATIONS = 100
 """Relations that are counted by name: a model can make up any number."""

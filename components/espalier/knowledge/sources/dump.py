@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import IO, cast
 from xml.etree import ElementTree
 
-from espalier.artifacts import KnowledgeError
 from espalier.knowledge.sources.lines import lines_of
 from espalier.knowledge.sources.source import SourceDocument
+from espalier.records import KnowledgeError
 
 _ARTICLES = "0"
 """Namespace of articles; talk pages, templates and files have others."""

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from espalier.artifacts import KnowledgeError
 from espalier.knowledge.sources.json_lines import JsonLine, read_json_lines, read_text
 from espalier.knowledge.sources.lines import lines_of
 from espalier.knowledge.sources.source import SourceDocument
+from espalier.records import KnowledgeError
 
 _SUFFIXES = frozenset({".md", ".txt", ".jsonl"})
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from espalier.artifacts import KnowledgeError
+from espalier.records import KnowledgeError
 
 
 class JsonLine(NamedTuple):

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from espalier.artifacts import KnowledgeError
 from espalier.config import KnowledgeConfig
+from espalier.knowledge.folding import folded_name
 from espalier.knowledge.sources.dump import dump_documents
 from espalier.knowledge.sources.folder import folder_documents
-from espalier.knowledge.sources.json_lines import read_json_lines
+from espalier.knowledge.sources.json_lines import JsonLine, read_json_lines
 from espalier.knowledge.sources.source import Question, Source, SourceDocument
 from espalier.knowledge.sources.sql import sql_documents, sql_triples
 from espalier.knowledge.sources.triples import add_triples
+from espalier.records import KnowledgeError
 
 _ATTRIBUTION = "Documents of the user's own; no third-party data was added.\n"
 
@@ -26,16 +27,16 @@ def load_own(config: KnowledgeConfig) -> Source:
     source = Source(_ATTRIBUTION, documents=list(_documents(config)))
     _refuse_equal_ids(source.documents)
     if config.triples:
-        add_triples(source, read_json_lines(config.triples))
+        _add_triples(source, read_json_lines(config.triples))
         if not source.triples:
             raise KnowledgeError(f"{config.triples}: holds no triples; add some, or unset it")
     elif config.triples_query:
         password_file = config.database_password_file
-        add_triples(source, sql_triples(config.database, config.triples_query, password_file))
+        _add_triples(source, sql_triples(config.database, config.triples_query, password_file))
         if not source.triples:
             raise KnowledgeError("knowledge.triples_query: returns no row; mend it, or unset it")
     if config.questions:
-        source.questions = _questions(config.questions)
+        _add_questions(source, config.questions)
     return source
 
 
@@ -68,18 +69,38 @@ def _refuse_equal_ids(documents: list[SourceDocument]) -> None:
         seen[document.document_id] = document.title
 
 
-def _questions(path: Path) -> list[Question]:
+def _add_triples(source: Source, lines: Iterable[JsonLine]) -> None:
+    stated = add_triples(source, lines)
+    source.left_out["triples_repeated"] = len(stated) - len(source.triples)
+
+
+def _add_questions(source: Source, path: Path) -> None:
+    """The first row of every question; the others are counted, by whether their answers differ."""
     questions: dict[str, Question] = {}
+    repeated = contradicted = 0
     for line in read_json_lines(path):
         text = line.text("question")
-        answer = line.row.get("answer")
-        given = answer if isinstance(answer, list) else [answer]
-        answers = tuple(one.strip() for one in given if isinstance(one, str) and one.strip())
-        if not answers or len(answers) < len(given):
-            raise KnowledgeError(
-                f"{line.place}: 'answer' is {answer!r}; write a string, or a list of strings"
-            )
-        questions.setdefault(text, Question(text, answers))
+        answers = _answers(line)
+        first = questions.setdefault(text, Question(text, answers))
+        if first.answers is not answers:
+            is_equal = set(map(folded_name, first.answers)) == set(map(folded_name, answers))
+            repeated += is_equal
+            contradicted += not is_equal
     if not questions:
         raise KnowledgeError(f"{path}: holds no questions; add some, or unset it")
-    return list(questions.values())
+    source.questions = list(questions.values())
+    source.left_out |= {
+        "questions_repeated": repeated,
+        "questions_contradicted": contradicted,
+    }
+
+
+def _answers(line: JsonLine) -> tuple[str, ...]:
+    answer = line.row.get("answer")
+    given = answer if isinstance(answer, list) else [answer]
+    answers = tuple(one.strip() for one in given if isinstance(one, str) and one.strip())
+    if not answers or len(answers) < len(given):
+        raise KnowledgeError(
+            f"{line.place}: 'answer' is {answer!r}; write a string, or a list of strings"
+        )
+    return answers

@@ -58,3 +58,5 @@ class Source:
     """Ids of hubs that every split shows whatever their name contains (continents)."""
     entity_documents: dict[str, str] = field(default_factory=dict)
     """Entity id -> id of the user's document about it."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Rows of the user's that are not used: what and why -> number, such as triples_repeated."""

@@ -8,10 +8,10 @@ from pathlib import Path
 import sqlalchemy
 from sqlalchemy import exc
 
-from espalier.artifacts import KnowledgeError
 from espalier.knowledge.sources.json_lines import JsonLine
 from espalier.knowledge.sources.lines import lines_of
 from espalier.knowledge.sources.source import SourceDocument
+from espalier.records import KnowledgeError
 
 _FETCHED_ROWS = 1000
 

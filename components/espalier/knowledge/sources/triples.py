@@ -6,11 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from espalier.artifacts import KnowledgeError
 from espalier.knowledge.folding import folded_name
 from espalier.knowledge.graph import Relation, Triple
 from espalier.knowledge.sources.json_lines import JsonLine
 from espalier.knowledge.sources.source import Source, SourceEntity
+from espalier.records import KnowledgeError
 
 _UNTYPED = "entity"
 _MIN_HUB_SUBJECTS = 3

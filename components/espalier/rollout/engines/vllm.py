@@ -19,8 +19,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from espalier.artifacts import EngineError
 from espalier.config import VllmConfig
+from espalier.records import EngineError
 from espalier.rollout.engines.engine import EngineCounters, Sampling, StopRule
 from espalier.rollout.engines.vllm_client import VllmClient
 from espalier.rollout.engines.vllm_server import (

@@ -5,16 +5,15 @@ Errors name the address, what was asked and what to do; never a header, which is
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Mapping
 from typing import Literal
 
 import httpx2
+import tenacity
 from pydantic import BaseModel, Field, ValidationError
 
-from espalier.artifacts import EngineError
 from espalier.config import VllmConfig
+from espalier.records import EngineError
 
 _LONGEST_BACKOFF_S = 8.0
 _READY_POLL_S = 0.25
@@ -87,15 +86,18 @@ class VllmClient:
         Raises:
             EngineError: it is not within `ready_timeout_s`, or it serves another model.
         """
-        deadline = time.monotonic() + self._config.ready_timeout_s
-        while (fault := await self._health_fault()) is not None:
-            if time.monotonic() > deadline:
-                raise EngineError(
-                    f"{self._config.url}: no healthy vLLM server after "
-                    f"{self._config.ready_timeout_s:g} s ({fault}). Start one, correct "
-                    "rollout.vllm.url, or raise rollout.vllm.ready_timeout_s"
-                )
-            await asyncio.sleep(_READY_POLL_S)
+        asking = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_result(lambda fault: fault is not None),
+            stop=tenacity.stop_after_delay(self._config.ready_timeout_s),
+            wait=tenacity.wait_fixed(_READY_POLL_S),
+            retry_error_callback=_last_result,
+        )
+        if (fault := await asking(self._health_fault)) is not None:
+            raise EngineError(
+                f"{self._config.url}: no healthy vLLM server after "
+                f"{self._config.ready_timeout_s:g} s ({fault}). Start one, correct "
+                "rollout.vllm.url, or raise rollout.vllm.ready_timeout_s"
+            )
         listed = await self.call("GET", "/v1/models")
         rows = listed.get("data")
         names = [str(row.get("id")) for row in rows] if isinstance(rows, list) else []
@@ -143,28 +145,36 @@ class VllmClient:
             EngineError: still failing after `attempts`, slower than `request_timeout_s`, refused,
                 or not a JSON object.
         """
-        fault = ""
-        for attempt in range(self._config.attempts):
-            if attempt:
-                await asyncio.sleep(min(self._backoff_s * 2 ** (attempt - 1), _LONGEST_BACKOFF_S))
-            try:
-                response = await self._http.request(method, path, json=payload)
-            except httpx2.TimeoutException as error:
-                raise EngineError(
-                    f"{self._config.url}{path}: no answer within "
-                    f"{self._config.request_timeout_s:g} s ({type(error).__name__}). Lower "
-                    "rollout.max_rows, or raise rollout.vllm.request_timeout_s"
-                ) from error
-            except httpx2.TransportError as error:
-                fault = f"{type(error).__name__}: {error}"
-                continue
-            if response.status_code < 500:
-                return self._json(path, response)
-            fault = f"HTTP {response.status_code}: {response.text[:_EXCERPT]}"
-        raise EngineError(
-            f"{self._config.url}{path}: failed {self._config.attempts} times, last with {fault}. "
-            "Look into the server's log; raise rollout.vllm.attempts if it only restarts slowly"
+        repeating = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(_is_transient),
+            stop=tenacity.stop_after_attempt(self._config.attempts),
+            wait=tenacity.wait_exponential(multiplier=self._backoff_s, max=_LONGEST_BACKOFF_S),
+            reraise=True,
         )
+        try:
+            response = await repeating(self._send, method, path, payload)
+        except httpx2.TimeoutException as error:
+            raise EngineError(
+                f"{self._config.url}{path}: no answer within "
+                f"{self._config.request_timeout_s:g} s ({type(error).__name__}). Lower "
+                "rollout.max_rows, or raise rollout.vllm.request_timeout_s"
+            ) from error
+        except (httpx2.TransportError, _ServerFault) as error:
+            said = error if isinstance(error, _ServerFault) else f"{type(error).__name__}: {error}"
+            raise EngineError(
+                f"{self._config.url}{path}: failed {self._config.attempts} times, last with "
+                f"{said}. Look into the server's log; raise rollout.vllm.attempts if it only "
+                "restarts slowly"
+            ) from error
+        return self._json(path, response)
+
+    async def _send(
+        self, method: str, path: str, payload: Mapping[str, object] | None
+    ) -> httpx2.Response:
+        response = await self._http.request(method, path, json=payload)
+        if response.status_code >= 500:
+            raise _ServerFault(f"HTTP {response.status_code}: {response.text[:_EXCERPT]}")
+        return response
 
     async def _health_fault(self) -> str | None:
         try:
@@ -208,6 +218,21 @@ class VllmClient:
         else:
             cause = "It speaks another protocol"
         return f"{self._config.url}/v1/completions: unusable answer ({where}). {cause}"
+
+
+class _ServerFault(Exception):
+    """An answer with a status of 500 or more."""
+
+
+def _is_transient(error: BaseException) -> bool:
+    """A request that took too long is not sent again: it would take as long."""
+    if isinstance(error, httpx2.TimeoutException):
+        return False
+    return isinstance(error, httpx2.TransportError | _ServerFault)
+
+
+def _last_result(state: tenacity.RetryCallState) -> object:
+    return state.outcome.result() if state.outcome else None
 
 
 def _authorization(config: VllmConfig) -> dict[str, str]:

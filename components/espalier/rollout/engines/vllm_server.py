@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from espalier.artifacts import EngineError, PolicyError, tree_digest
 from espalier.config import VllmConfig
+from espalier.records import EngineError, PolicyError, tree_digest
 from espalier.rollout.engines.vllm_client import VllmClient
 
 _NO_SHAPE = frozenset(

@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from espalier.artifacts import (
+from espalier.config import Profile
+from espalier.records import (
     DataError,
     Manifest,
     Provenance,
@@ -17,7 +18,6 @@ from espalier.artifacts import (
     publishing,
     work_dir,
 )
-from espalier.config import Profile
 from espalier.synthesis.bulk.order import Asked, Part, first_quotas, widened
 from espalier.synthesis.bulk.part import Drawn, finished_part
 from espalier.synthesis.bulk.workers import MakesParts, Workers
@@ -39,7 +39,12 @@ def draw_questions(
     provenance = Provenance(
         producer="draw_questions",
         config_digest=json_digest(
-            [profile.stage_digest("synthesize"), asked.splits, asked.count, asked.parts]
+            [
+                profile.digest(("environment", "search", "synthesis")),
+                asked.splits,
+                asked.count,
+                asked.parts,
+            ]
         ),
         seed=profile.seed,
         inputs={"knowledge": knowledge.content},

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from espalier.artifacts import EngineError
+from espalier.records import EngineError
 from espalier.synthesis.bulk.journal import events_of, packed, recover
 from espalier.synthesis.bulk.stream import QuestionStream
 from espalier.synthesis.webshaper.candidate import Candidate

@@ -17,8 +17,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from espalier.artifacts import EngineError
 from espalier.config import Profile
+from espalier.records import EngineError
 from espalier.synthesis.bulk.order import Asked, Part
 from espalier.synthesis.bulk.part import Drawn
 from espalier.synthesis.bulk.workers import MakesParts, made_part

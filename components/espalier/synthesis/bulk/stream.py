@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
-from espalier.artifacts import ArtifactError
+from espalier.records import ArtifactError
 from espalier.synthesis.bulk.journal import Event
 from espalier.synthesis.webshaper.candidate import Candidate, World
 from espalier.synthesis.webshaper.generator import MAX_FAILURES, not_of_split

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 
-from espalier.artifacts import EngineError
 from espalier.config import Profile
+from espalier.records import EngineError
 from espalier.synthesis.bulk.making import PartMaker
 from espalier.synthesis.bulk.order import Asked, Part
 from espalier.synthesis.bulk.part import Drawn

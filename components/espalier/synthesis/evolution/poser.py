@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from espalier.curriculum.self_play.posing import Order, Posed, weight_of
+from espalier.records import Task
 from espalier.synthesis.evolution.patterns import Pattern, Patterns
 from espalier.synthesis.evolution.proving import Prover
+from espalier.synthesis.self_play import Order, Posed, weight_of
 from espalier.synthesis.webshaper.query import Query
-from espalier.tasks import Task
 
 _DRAWS_PER_TASK = 40
 """Proposals that may be refused before a phase is content with fewer tasks: of a fair pattern one
@@ -29,12 +29,12 @@ Beginnings = Callable[[Order, random.Random], Iterator[str]]
 def failed_patterns(order: Order, rng: random.Random) -> Iterator[str]:
     """Those of failed tasks, as often as they failed."""
     while order.failed:
-        yield rng.choice(order.failed).metadata.signature
+        yield rng.choice(order.failed).metadata.pattern
 
 
 def rewarding_patterns(order: Order, rng: random.Random) -> Iterator[str]:
     """Those of known tasks, each as often as its tasks earned."""
-    kinds = list(dict.fromkeys(task.metadata.signature for task in order.known))
+    kinds = list(dict.fromkeys(task.metadata.pattern for task in order.known))
     weights = [weight_of([order.earned[k]] if k in order.earned else []) for k in kinds]
     while kinds:
         yield rng.choices(kinds, weights)[0]
@@ -81,14 +81,14 @@ def proven_of(proposals: Iterable[Query | str], order: Order, prover: Prover) ->
         prover: of the queries.
     """
     refused: Counter[str] = Counter()
-    asked = {task.metadata.query for task in order.known}
+    asked = {str(task.extra.get("query", "")) for task in order.known}
     tasks: list[Task] = []
     for proposal in proposals:
         found = proposal if isinstance(proposal, str) else prover.proven(proposal, asked)
         if isinstance(found, str):
             refused[found] += 1
             continue
-        asked.add(found.metadata.query)
+        asked.add(str(found.extra["query"]))
         tasks.append(found)
         if len(tasks) == order.num_tasks:
             break

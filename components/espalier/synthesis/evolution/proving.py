@@ -10,9 +10,9 @@ from collections.abc import Set
 from functools import cached_property
 from pathlib import Path
 
-from espalier.artifacts import DataError
 from espalier.config import Profile
 from espalier.knowledge import KnowledgeGraph
+from espalier.records import DataError, Task, read_tasks
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.questions import FormalQuestions
 from espalier.synthesis.task_making import formal_question
@@ -21,7 +21,6 @@ from espalier.synthesis.webshaper.generator import not_of_split
 from espalier.synthesis.webshaper.query import Query, canonical
 from espalier.synthesis.webshaper.rules import broken_rule
 from espalier.synthesis.webshaper.steps import Steps
-from espalier.tasks import Task, read_tasks
 
 
 class Prover:
@@ -47,7 +46,7 @@ class Prover:
             for split in ("dev", "heldout")
             for task in read_tasks(accepted / "tasks" / f"{split}.jsonl")
         ]
-        self._apart_queries = {task.metadata.query for task in apart} - {""}
+        self._apart_queries = {str(task.extra.get("query", "")) for task in apart} - {""}
         self._apart_questions = {_folded(task.question) for task in apart}
 
     @cached_property

@@ -16,14 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from espalier.completions import PlainText, Refusal, Request, all_answers
 from espalier.config import EndpointConfig
-from espalier.curriculum.self_play.posing import Order, Posed
 from espalier.knowledge import Entity
 from espalier.knowledge.folding import folded_name
+from espalier.records import Task
 from espalier.synthesis.evolution.poser import proven_of
 from espalier.synthesis.evolution.proving import Prover
+from espalier.synthesis.self_play import Order, Posed
 from espalier.synthesis.webshaper.pools import project
 from espalier.synthesis.webshaper.query import Constant, Query
-from espalier.tasks import Task
 
 INSTRUCTIONS = (
     "An agent that searches a knowledge base failed the questions below. Propose new questions of "
@@ -116,8 +116,7 @@ class TeacherPoser:
     def _told(self, failed: Sequence[Task]) -> FailuresTold:
         return FailuresTold(
             failed=tuple(
-                FailedTold(question=task.question, pattern=task.metadata.signature)
-                for task in failed
+                FailedTold(question=task.question, pattern=task.metadata.pattern) for task in failed
             ),
             relations=tuple(
                 RelationTold(

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from espalier.completions import Model, Refusal, in_order
 from espalier.config import AgentTextsConfig
 from espalier.knowledge import Document
+from espalier.records import AgentText, Message
 from espalier.synthesis import plans
 from espalier.synthesis.fas.calls import (
     STYLES,
@@ -29,7 +30,6 @@ from espalier.synthesis.fas.calls import (
 )
 from espalier.synthesis.fas.memory import Memories, Memory, unsupported
 from espalier.synthesis.funnel import Funnel
-from espalier.tasks import AgentText, Message
 
 HEADING = "planning"
 
@@ -38,8 +38,16 @@ class Planner:
     """Turns documents into judged plans."""
 
     def __init__(
-        self, model: Model, config: AgentTextsConfig, funnel: Funnel, *, in_flight: int
+        self,
+        model: Model,
+        config: AgentTextsConfig,
+        funnel: Funnel,
+        write: plans.Write,
+        *,
+        in_flight: int,
     ) -> None:
+        """Set up; `write` spells actions in the policy's dialect."""
+        self._write = write
         self._model = model
         self._config = config
         self._funnel = funnel
@@ -100,7 +108,7 @@ class Planner:
             self._funnel.count(HEADING, "judged_unlikely")
             return None
         self._funnel.count(HEADING, "kept")
-        action = plans.search_action(plan.analysis, plan.query)
+        action = self._write(plans.search(plan.analysis, plan.query))
         digest = hashlib.sha256(f"{told.question}\t{action}".encode()).hexdigest()
         return AgentText(
             text_id=f"planning-{digest[:12]}",

@@ -10,19 +10,19 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 
 from espalier.completions import Model, Refusal, in_order
 from espalier.knowledge import Document
+from espalier.records import AgentText, FinalAnswer, Message, Task
 from espalier.rewards import exact_match
 from espalier.synthesis import plans
 from espalier.synthesis.fas.calls import (
     Guess,
     KnowledgeTold,
     QuestionTold,
-    Refined,
     guess_request,
     refine_request,
 )
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.observations import HIT_SEPARATOR, LINE_SEPARATOR
-from espalier.tasks import AgentText, Message, Task
+from espalier.synthesis.task_making import evidence_of
 
 HEADING = "reasoning"
 
@@ -31,7 +31,13 @@ class Reasoner:
     """Turns training tasks and the documents they need into reasoning texts."""
 
     def __init__(
-        self, model: Model, documents: Mapping[str, Document], funnel: Funnel, *, in_flight: int
+        self,
+        model: Model,
+        documents: Mapping[str, Document],
+        funnel: Funnel,
+        write: plans.Write,
+        *,
+        in_flight: int,
     ) -> None:
         """Wire a reasoner.
 
@@ -39,9 +45,11 @@ class Reasoner:
             model: guesses and refines.
             documents: those that training may read, by id.
             funnel: counts what is kept, and why the rest is not.
+            write: spells actions in the policy's dialect.
             in_flight: tasks worked on at a time.
         """
         self._model = model
+        self._write = write
         self._documents = documents
         self._funnel = funnel
         self._in_flight = in_flight
@@ -53,8 +61,8 @@ class Reasoner:
                 yield text
 
     async def _reasoned(self, task: Task) -> AgentText | None:
-        knowledge = [self._documents[d] for d in task.metadata.evidence if d in self._documents]
-        if not knowledge or len(knowledge) < len(task.metadata.evidence):
+        knowledge = [self._documents[d] for d in evidence_of(task) if d in self._documents]
+        if not knowledge or len(knowledge) < len(evidence_of(task)):
             self._funnel.count(HEADING, "evidence_not_visible")
             return None
         guess = await self._model.answer(guess_request(QuestionTold(question=task.question)))
@@ -74,23 +82,23 @@ class Reasoner:
         self._funnel.count(
             HEADING, "guess_was_right", int(exact_match(guess.answer, [refined.answer]))
         )
-        return _text(task, guess, shown, refined)
+        return _text(
+            task, guess, shown, self._write(FinalAnswer(refined.answer, refined.reasoning))
+        )
 
 
-def _text(task: Task, guess: Guess, shown: tuple[str, ...], refined: Refined) -> AgentText:
+def _text(task: Task, guess: Guess, shown: tuple[str, ...], answer: str) -> AgentText:
     thought = f"<think> {plans.LABEL_SEPARATOR.join(guess.parts)} , maybe {guess.answer} </think>"
     return AgentText(
         text_id=f"reasoning-{task.task_id}",
         kind="reasoning",
-        style=task.metadata.family,
+        style=str(task.extra.get("kind", "")),
         prompt=task.prompt,
         pieces=(
             Message(role="assistant", content=thought),
             Message(role="tool", content=HIT_SEPARATOR.join(shown)),
-            Message(
-                role="assistant", content=plans.answer_action(refined.reasoning, refined.answer)
-            ),
+            Message(role="assistant", content=answer),
         ),
         task_id=task.task_id,
-        sources=task.metadata.evidence,
+        sources=evidence_of(task),
     )

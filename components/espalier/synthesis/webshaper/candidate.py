@@ -8,7 +8,7 @@ from functools import cached_property
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge.folding import folded_name
 from espalier.synthesis.webshaper.evaluate import Read, Trace, trace
-from espalier.synthesis.webshaper.evidence import Evidence
+from espalier.synthesis.webshaper.evidence import Evidence, Statements
 from espalier.synthesis.webshaper.query import Query
 
 
@@ -25,6 +25,7 @@ class World:
         self.graph = graph
         self.evidence = evidence
         self.view = view
+        self.statements = Statements(graph, evidence)
         self.max_line_words = max_line_words
         """Longest line that an observation shows whole."""
         self._folded: dict[str, str] = {}
@@ -75,11 +76,6 @@ class Candidate:
         """Documents that are read before the last step."""
         reads = (read for read in self.trace.reads if read not in self.trace.last_reads)
         return frozenset(self.document(read.subject) for read in reads)
-
-    @cached_property
-    def last_documents(self) -> frozenset[str]:
-        """Documents whose line holds the answer."""
-        return frozenset(self.document(read.subject) for read in self.trace.last_reads)
 
     def name(self, entity_id: str) -> str:
         """The entity's name."""

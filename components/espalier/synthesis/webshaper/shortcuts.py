@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+from espalier.knowledge import Triple
 from espalier.synthesis.webshaper.candidate import Candidate, World
 from espalier.synthesis.webshaper.query import (
     Constant,
@@ -33,10 +34,20 @@ def answer_in_earlier_document(candidate: Candidate) -> bool:
 
 
 def answer_twice_in_last_document(candidate: Candidate) -> bool:
-    """The last document shows the answer outside the line that is asked for."""
-    evidence = candidate.world.evidence
-    name = candidate.world.folded_name(candidate.answer)
-    return any(evidence.occurrences(name, document) > 1 for document in candidate.last_documents)
+    """The last document names the answer outside the line asked for, and not to say the same.
+
+    A sentence that states the triple of that line is the evidence for the answer, not a shortcut.
+    """
+    world = candidate.world
+    name = world.folded_name(candidate.answer)
+    for read in candidate.trace.last_reads:
+        besides = world.evidence.occurrences(name, candidate.document(read.subject)) - 1
+        if besides > 0 and candidate.answer in read.objects:
+            triple = Triple(read.subject, read.relation, candidate.answer)
+            besides -= world.statements.occurrences(triple)
+        if besides > 0:
+            return True
+    return False
 
 
 def shorter_chain(candidate: Candidate) -> bool:

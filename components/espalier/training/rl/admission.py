@@ -9,8 +9,8 @@ from typing import Protocol
 
 from espalier.algorithms.filters import GroupFilter
 from espalier.config import TrainingConfig
-from espalier.rollout.trajectory import Trajectory
-from espalier.tasks import Task
+from espalier.records import Task
+from espalier.records.trajectory import Trajectory
 from espalier.training.rl.credit_in_groups import numbers_of
 from espalier.training.rl.rows import Group
 
@@ -108,7 +108,7 @@ class Admission:
 
 def successes(group: Sequence[Trajectory]) -> int:
     """How many of the group the verifier accepted."""
-    return sum(t.reward["outcome"] > 0 for t in group)
+    return sum(t.is_right for t in group)
 
 
 def is_mixed(group: Sequence[Trajectory]) -> bool:

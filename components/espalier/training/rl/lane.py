@@ -15,10 +15,10 @@ from typing import NamedTuple
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from espalier.rollout.episode import Stage
+from espalier.records import Task
+from espalier.records.trajectory import Trajectory
+from espalier.rollout.episode import EpisodeContext
 from espalier.rollout.roller import Roller
-from espalier.rollout.trajectory import Trajectory
-from espalier.tasks import Task
 from espalier.training.rl.admission import is_mixed
 
 
@@ -60,7 +60,7 @@ class Lane:
         """Groups that have begun and not ended."""
         self._model = model
         self._plan = plan
-        self._stage: Stage | None = None
+        self._context: EpisodeContext | None = None
         self._exits = AsyncExitStack()
         self._changing = asyncio.Lock()
 
@@ -69,12 +69,12 @@ class Lane:
         async with self._changing:
             self._model.load_state_dict(weights)
             self.roller.policy_version = version
-            self._stage = await self._exits.enter_async_context(self.roller.serving())
+            self._context = await self._exits.enter_async_context(self.roller.serving())
 
     async def close(self) -> None:
         """Take no more; the lane may be opened again."""
         async with self._changing:
-            self._stage = None
+            self._context = None
             await self._exits.aclose()
 
     async def play(self, order: Order) -> PlayedGroup:
@@ -92,12 +92,12 @@ class Lane:
         return PlayedGroup(order.task.task_id, version, played, baseline, passed)
 
     async def _episodes(self, order: Order, numbers: range) -> list[Trajectory]:
-        assert self._stage is not None, "groups are played on an open lane"
+        assert self._context is not None, "groups are played on an open lane"
         return await asyncio.gather(
             *(
                 self.roller.play_one(
                     order.task,
-                    self._stage,
+                    self._context,
                     temperature=order.temperature,
                     name=f"{order.name}:{number}",
                 )

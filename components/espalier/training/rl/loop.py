@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from espalier.artifacts import Tracker
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play.phases import Phase, SelfPlay
+from espalier.records import Tracker
+from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.rollout.engines.engine import KindChoice
-from espalier.rollout.trajectory import Trajectory, read_trajectories
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.distribution import ScoreRequest
+from espalier.training.optimization import skipped_warning
 from espalier.training.rl.admission import SamplesGroups, StepRollouts
 from espalier.training.rl.agreement import complaint
 from espalier.training.rl.assessment import Models
@@ -80,7 +81,11 @@ class RlLoop:
             max_action_tokens=min(episode.max_tokens, episode.max_turns * episode.max_turn_tokens),
         )
         self._update = update
-        self._replay = ReplayBuffer(config.replay, self._perplexities)
+        self._replay = ReplayBuffer(
+            config.replay,
+            self._perplexities,
+            compares_groups=config.algorithm.compares_groups,
+        )
         self.seconds = 0.0
         """What this attempt took."""
         self.waited_s = 0.0
@@ -134,18 +139,25 @@ class RlLoop:
         with tracker.progress("train", config.steps) as bar:
             bar.advance(start)
             for step in range(start, config.steps):
+                if progress.is_idle(config):  # a resumed run had stopped already
+                    break
                 row = self._step(step)
                 progress.history.append(row)
-                if (step + 1) % config.evaluate_every == 0 or step + 1 == config.steps:
+                is_last = step + 1 == config.steps or progress.is_idle(config)
+                if (step + 1) % config.evaluate_every == 0 or is_last:
                     row["dev_em"] = self._judged()
                     progress.keep_best(step + 1, row["dev_em"])
                     progress.save(step + 1)
                 if phase := self._phase_of(step + 1):
                     tracker.note(phase.line())
+                if skipped := row.get("skipped_updates"):
+                    tracker.note(skipped_warning(step + 1, skipped=int(skipped)))
                 if warning := complaint(row, step=step + 1, limit=config.max_mismatch_kl):
                     tracker.note(warning)
                 tracker.metrics(_told(row), step=step + 1)
                 bar.advance(1, **_shown(row))
+        if progress.is_idle(config):
+            tracker.note(progress.idle_line(config))
         progress.take_best()
         self._parts.publisher.publish(progress.best_step)
 
@@ -162,21 +174,24 @@ class RlLoop:
             rows = dense_rows(material.groups, with_observations=config.train_on_observations)
             about = Step(step, self._request(step), self._parts.kind_choice)
             figures = self._update.apply(rows, material.units, about)
+        idle_steps = self._progress.idle_steps(
+            has_sampled=rollouts.groups_sampled > 0, has_credit=figures.get("credited_share", 0) > 0
+        )
         self._parts.publisher.publish(step + 1)
         self._replay.add(rollouts.groups, version=step)
-        figures |= self._widened(step, rollouts)
+        is_last = step + 1 == config.steps or config.stops_after(idle_steps)
+        figures |= self._widened(step, rollouts, is_last=is_last)
         if (step + 1) % self._profile.curriculum.refresh_every == 0:
             self._parts.pool.refresh()
         self._progress.sampled(rollouts.sampled)
-        return self._row(step, rollouts) | figures
+        return self._row(step, rollouts) | figures | {"idle_steps": idle_steps}
 
-    def _widened(self, step: int, rollouts: StepRollouts) -> Figures:
+    def _widened(self, step: int, rollouts: StepRollouts, *, is_last: bool) -> Figures:
         """Tasks posed after this step, where it ends a phase that another follows."""
         self_play, done = self._parts.self_play, step + 1
         if self_play is None:
             return {}
         self_play.observe(rollouts.sampled)
-        is_last = done == self._profile.training.steps
         if is_last or done % self._profile.curriculum.refresh_every:
             return {}
         phase = self_play.end_phase(done)
@@ -193,14 +208,14 @@ class RlLoop:
         return {
             "step": step + 1,
             "reward": sum(t.total_reward for t in sampled) / count,
-            "pass_rate": sum(t.reward["outcome"] > 0 for t in sampled) / count,
+            "pass_rate": sum(t.is_right for t in sampled) / count,
             "zero_variance_share": rollouts.zero_variance_share,
             "rollouts": self._progress.rollouts,
             "lost_episodes": rollouts.lost,
             "too_stale_groups": rollouts.too_stale,
             "action_tokens": sum(sum(t.action_mask) for t in sampled) / count,
             "kept_tasks": self._parts.pool.num_kept,
-            "tool_calls": sum(len(t.tool_calls) for t in sampled) / count,
+            "tool_calls": sum(len(t.tool_results) for t in sampled) / count,
             "temperature": self._profile.training.temperature_at(step),
         }
 

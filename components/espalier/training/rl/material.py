@@ -13,7 +13,7 @@ from espalier.algorithms.material import (
     PreferencePairs,
     Successes,
 )
-from espalier.rollout.trajectory import Trajectory
+from espalier.records.trajectory import Trajectory
 from espalier.training.rl.minibatches import Unit
 from espalier.training.rl.rows import Group
 
@@ -57,7 +57,7 @@ def _attempts(group: Group) -> list[Attempt]:
 def _attempt(trajectory: Trajectory) -> Attempt:
     return Attempt(
         reward=trajectory.total_reward,
-        is_success=trajectory.reward["outcome"] > 0,
+        is_success=trajectory.is_right,
         turns=len(trajectory.turns),
         action_tokens=sum(trajectory.action_mask),
         token_ids=trajectory.token_ids,

@@ -5,6 +5,7 @@ Axes: B rows of the step, b rows of a micro-batch, T token columns.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from espalier.algorithms.batch import LossBatch, Totals
-from espalier.artifacts import DataError
+from espalier.records import DataError
 from espalier.training.rl.assessment import Assessment
 from espalier.training.rl.minibatches import Unit, rows_of
 from espalier.training.rl.rows import Rows
@@ -98,3 +99,13 @@ def add_scaled(figures: Figures, more: Mapping[str, Tensor | float], scale: floa
     """Add `scale` times each figure of `more` to `figures`."""
     for name, value in more.items():
         figures[name] = figures.get(name, 0.0) + scale * float(value)
+
+
+def mean_figures(updates: Sequence[Figures]) -> Figures:
+    """The mean of each figure over the updates that have it; a skipped one has none."""
+    counts = Counter(name for figures in updates for name in figures)
+    means: Figures = {}
+    for figures in updates:
+        for name, value in figures.items():
+            add_scaled(means, {name: value}, 1 / counts[name])
+    return means

@@ -57,7 +57,7 @@ def rows_of(units: Sequence[Unit]) -> list[int]:
     return [row for unit in units for row in unit]
 
 
-def totals(units: Sequence[Unit], loss_mask_BT: Tensor, *, max_tokens: int) -> Totals:
+def totals(units: Sequence[Unit], loss_mask_BT: Tensor, *, max_tokens: float) -> Totals:
     """Sizes of the minibatch that `units` make.
 
     Args:

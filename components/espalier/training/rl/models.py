@@ -57,5 +57,5 @@ def layout_for(
         processes=processes,
         row_tokens=profile.episode.max_tokens,
         gap=convolution_reach(policy),
-        micro_batch_tokens=profile.training.micro_batch_tokens,
+        micro_batch_tokens=profile.hardware.micro_batch_tokens,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from espalier.algorithms.masking import row_means
-from espalier.rollout.trajectory import Trajectory
+from espalier.records.trajectory import Trajectory
 from espalier.training.distribution import ScoreRequest
 from espalier.training.rl.dense_scoring import Layout, dense_scores
 from espalier.training.rl.rows import Group, dense_rows

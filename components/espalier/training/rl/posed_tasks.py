@@ -4,64 +4,35 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from torch import Tensor
 
-from espalier.artifacts import EspalierError
 from espalier.config import NoSelfPlayConfig, Profile, TrainingConfig, WebRLConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play.phases import SelfPlay
-from espalier.curriculum.self_play.posing import Order, Posed, PosesTasks, Trial
+from espalier.environments import family_of
+from espalier.records import Task
+from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import RollsOut
-from espalier.rollout.trajectory import Trajectory
-from espalier.tasks import Task
+from espalier.synthesis.self_play import Order, Posed, PosesTasks, Trial
 from espalier.training.parallel import Processes
 from espalier.training.rl.assessment import Models
 from espalier.training.rl.critic import Critic
 from espalier.training.rl.dense_scoring import Layout, dense_scores
 from espalier.training.rl.rows import Group, dense_rows
 
-MakesPoser = Callable[[Profile, Path, Path], PosesTasks]
-"""Whoever poses the tasks of a profile, over its knowledge and accepted artifacts."""
-
-
-def no_poser(profile: Profile, knowledge: Path, accepted: Path) -> PosesTasks:
-    """For runs that are given nobody to pose tasks.
-
-    Raises:
-        EspalierError: always; the profile asks for one.
-    """
-    del knowledge, accepted
-    raise EspalierError(
-        f'self_play.name = "{profile.self_play.name}" needs somebody to pose tasks, and this run '
-        'was given nobody: run the step `train`, or set it to "off"'
-    )
-
-
-class TasksAndKnowledge(Protocol):
-    """The artifacts that posed tasks are made from."""
-
-    @property
-    def knowledge(self) -> Path:
-        """Triples and documents."""
-        ...
-
-    @property
-    def accepted(self) -> Path:
-        """Tasks of every split, those among them that must not be posed."""
-        ...
-
 
 def shared_poser(
-    profile: Profile, inputs: TasksAndKnowledge, make_poser: MakesPoser, processes: Processes
+    profile: Profile, inputs: Mapping[str, Path], processes: Processes
 ) -> PosesTasks | None:
     """Whoever poses tasks to this run; none where the profile asks for no self-play."""
     if isinstance(profile.self_play, NoSelfPlayConfig):
         return None
-    own = make_poser(profile, inputs.knowledge, inputs.accepted) if processes.is_first else None
+    own = None
+    if processes.is_first:
+        own = family_of(profile).poser(inputs["knowledge"], inputs["accepted"])
     return FirstPoser(own, processes)
 
 
@@ -197,5 +168,5 @@ def initial_values(trajectories: Sequence[Trajectory], critic: Critic, layout: L
 
 def _trial(task: Task, attempts: Sequence[Trajectory], value: float) -> Trial:
     heard = [trajectory for trajectory in attempts if not trajectory.is_lost]
-    solved = sum(trajectory.reward["outcome"] > 0 for trajectory in heard)
+    solved = sum(trajectory.is_right for trajectory in heard)
     return Trial(task, len(heard), solved, value)

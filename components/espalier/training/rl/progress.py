@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from espalier.rollout.trajectory import Trajectory, write_trajectories
+from espalier.config import TrainingConfig
+from espalier.records.trajectory import Trajectory, write_trajectories
 from espalier.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -70,6 +71,40 @@ class LoopProgress:
         """Take note of all that a step has sampled."""
         self._last_step = trajectories
         self.rollouts += len(trajectories)
+
+    def idle_steps(self, *, has_sampled: bool, has_credit: bool) -> int:
+        """How many steps in a row, the one after the history's last included, gave no credit.
+
+        A step that sampled nothing (lost environments, stale groups) says nothing of the tasks, and
+        does not count. All processes go by the first one's number, and so stop together.
+        """
+        before = int(self.history[-1].get("idle_steps", 0)) if self.history else 0
+        return self._processes.of_first(0 if has_credit else before + has_sampled)
+
+    def is_idle(self, config: TrainingConfig) -> bool:
+        """Whether the newest step is the last of too many without credit."""
+        return bool(self.history) and config.stops_after(self.history[-1].get("idle_steps", 0))
+
+    def idle_line(self, config: TrainingConfig) -> str:
+        """One line on why an idle run has stopped, and what would let it learn on."""
+        # a row without action tokens sampled nothing
+        sampled = [row for row in self.history if row["action_tokens"]]
+        idle = sampled[-config.stop_after_idle_steps :]
+        pass_rate = sum(row["pass_rate"] for row in idle) / len(idle)
+        equal_share = sum(row["zero_variance_share"] for row in idle) / len(idle)
+        if pass_rate <= 0.1:
+            remedy = "the tasks are out of reach: add easier ones, or lengthen the warm start"
+        elif pass_rate < 0.9:
+            remedy = "each task is always solved or never: add tasks in between"
+        else:
+            remedy = "the tasks are mastered: add harder ones"
+        return (
+            f"stopped after step {len(self.history)} of {config.steps}: no trajectory got credit "
+            f"in {len(idle)} steps in a row (training.stop_after_idle_steps="
+            f"{config.stop_after_idle_steps}; pass rate {pass_rate:.0%}, {equal_share:.0%} of the "
+            f"groups with equal rewards), {remedy}; the best weights, of step {self.best_step}, "
+            "are kept"
+        )
 
     def keep_best(self, step: int, dev_em: float) -> None:
         """Keep the weights of `step` if none before answered as many dev questions."""

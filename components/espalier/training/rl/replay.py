@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import pstdev
 
 from espalier.config import ReplayConfig
-from espalier.rollout.trajectory import Trajectory, read_trajectories, write_trajectories
+from espalier.records.trajectory import Trajectory, read_trajectories, write_trajectories
 from espalier.training.rl.rows import Group
 
 Perplexities = Callable[[Sequence[Trajectory]], list[float]]
@@ -29,8 +29,20 @@ class _Entry:
 class ReplayBuffer:
     """Keeps groups, forgets the stalest, and draws some for each step."""
 
-    def __init__(self, config: ReplayConfig, perplexities: Perplexities) -> None:
+    def __init__(
+        self, config: ReplayConfig, perplexities: Perplexities, *, compares_groups: bool
+    ) -> None:
+        """Start with nothing.
+
+        Args:
+            config: what is kept and drawn.
+            perplexities: of trajectories under the policy of today.
+            compares_groups: whether credit comes from the differences inside a group. One that has
+                shrunk to a single trajectory is not replayed then: its reward would stand alone,
+                without a mean of siblings to be compared with.
+        """
         self._config = config
+        self._least_members = 2 if compares_groups else 1
         self._perplexities = perplexities
         self._entries: list[_Entry] = []
 
@@ -56,7 +68,8 @@ class ReplayBuffer:
     def draw(self, step_groups: int, rng: random.Random) -> list[Group]:
         """The groups that a step of `step_groups` replays; none before there are enough."""
         count = round(self._config.share * step_groups)
-        candidates = self._within_window() if self._entries else []
+        inside = self._within_window() if self._entries else []
+        candidates = [group for group in inside if len(group.trajectories) >= self._least_members]
         if not count or len(candidates) < count:
             return []
         if self._config.order == "fifo":
@@ -70,18 +83,25 @@ class ReplayBuffer:
         """Write the trajectories to `path`; returns what else `restore` needs, as plain data."""
         write_trajectories(path, [t for e in self._entries for t in e.group.trajectories])
         return [
-            [len(e.group.trajectories), e.version, e.group.baseline_reward] for e in self._entries
+            [len(e.group.trajectories), e.version, e.group.baseline_reward, e.group.is_silenced]
+            for e in self._entries
         ]
 
     def restore(self, path: Path, layout: Sequence[Sequence[float | None]]) -> None:
-        """Continue from what `save` wrote and returned."""
+        """Continue from what `save` wrote and returned.
+
+        Args:
+            path: of the trajectories.
+            layout: of each group its size, version, baseline reward and whether it is silenced;
+                checkpoints of earlier releases have three numbers, and no silenced group.
+        """
         trajectories = iter(read_trajectories(path))
         self._entries = []
-        for size, version, baseline in layout:
+        for size, version, baseline, *silenced in layout:
             assert size is not None
             assert version is not None
             members = tuple(next(trajectories) for _ in range(int(size)))
-            group = Group(trajectories=members, baseline_reward=baseline)
+            group = Group(trajectories=members, baseline_reward=baseline, is_silenced=any(silenced))
             self._entries.append(_Entry(group, int(version)))
 
     def _leaving_first(self) -> list[int]:
@@ -97,18 +117,17 @@ class ReplayBuffer:
             return groups
         low, high = self._config.perplexity_window
         found = iter(self._perplexities([t for group in groups for t in group.trajectories]))
-        inside = [
+        return [
             replace(
                 group,
                 trajectories=tuple(t for t in group.trajectories if low <= next(found) <= high),
             )
             for group in groups
         ]
-        return [group for group in inside if group.trajectories]
 
 
 def _successes(group: Group) -> Group:
-    kept = tuple(t for t in group.trajectories if t.reward["outcome"] > 0)
+    kept = tuple(t for t in group.trajectories if t.is_right)
     return replace(group, trajectories=kept)
 
 

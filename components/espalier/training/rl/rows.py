@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from espalier.rollout.trajectory import TURNS_TERM, Trajectory
+from espalier.records.trajectory import TURNS_TERM, Trajectory
 from espalier.training.packing import TrainingSequence
 
 

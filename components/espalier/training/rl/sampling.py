@@ -7,9 +7,9 @@ import random
 from collections.abc import Sequence
 
 from espalier.config import TrainingConfig
+from espalier.records import Task
+from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import RollsOut
-from espalier.rollout.trajectory import Trajectory
-from espalier.tasks import Task
 from espalier.training.rl.admission import Admission, DrawsTasks, StepRollouts, is_mixed
 from espalier.training.rl.rows import Group
 

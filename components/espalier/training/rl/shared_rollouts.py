@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from espalier.records import Task
+from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import RollsOut
-from espalier.rollout.trajectory import Trajectory
-from espalier.tasks import Task
 from espalier.training.parallel import Processes
 from espalier.training.rl.admission import SamplesGroups, StepRollouts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,8 +20,8 @@ from espalier.training.rl.dense_scoring import Layout
 from espalier.training.rl.minibatch import (
     Figures,
     Minibatch,
-    add_scaled,
     check_no_observation_is_learned,
+    mean_figures,
     observed_share,
 )
 from espalier.training.rl.minibatches import Unit, minibatches, rows_of, totals
@@ -46,7 +47,12 @@ class PolicyUpdate:
         self.critic: CriticUpdate | None = None
         self._first_step = 0
         if models.critic is not None and algorithm.critic is not None:
-            self.critic = CriticUpdate(models.critic, algorithm.critic, layout)
+            self.critic = CriticUpdate(
+                models.critic,
+                algorithm.critic,
+                layout,
+                max_skipped_updates=config.optimizer.max_skipped_updates,
+            )
             self._first_step = algorithm.critic.warmup_steps
         # the policy's learning rate warms up with its own first update, not with the critic's
         own_steps = max(1, config.steps - self._first_step)
@@ -63,20 +69,22 @@ class PolicyUpdate:
 
         Raises:
             DataError: an observation stands in the loss.
+            TrainingError: too many updates in a row had a gradient that is not finite.
         """
         assessment = self._assessor.assess(rows, step.request, kl_coefficient=self.kl_coefficient)
         if not self._config.train_on_observations:
             check_no_observation_is_learned(rows, assessment.loss_mask_BT)
-        figures: Figures = {}
+        updates: list[Figures] = []
+        skipped_before = self._skipped
         first_BT = assessment.trainer_logprobs_BT
         scored = range(len(rows))
-        updates = list(self._minibatches(rows, assessment, units, step))
-        for minibatch in updates:
+        for minibatch in self._minibatches(rows, assessment, units, step):
             found, logprobs_BT = self._update(minibatch, step)
-            add_scaled(figures, found, 1 / len(updates))
+            updates.append(found)
             if first_BT is None and logprobs_BT is not None:
                 first_BT, scored = logprobs_BT, rows_of(minibatch.units)
-        figures = self._summed(figures)
+        figures = self._summed(mean_figures(updates))
+        figures["skipped_updates"] = float(self._skipped - skipped_before)
         if first_BT is not None:
             figures |= agreement(rows, first_BT, scored=scored, step=step)
         figures |= assessment.figures
@@ -89,14 +97,22 @@ class PolicyUpdate:
             "optimizer": optimizer_state(self.updater.optimizer),
             "kl_coefficient": self.kl_coefficient,
             "critic": self.critic.state() if self.critic else None,
+            "skipped_in_a_row": self.updater.skipped_in_a_row,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
         load_optimizer_state(self.updater.optimizer, state["optimizer"])
         self.kl_coefficient = state["kl_coefficient"]
+        # checkpoints of earlier releases have no such count
+        self.updater.skipped_in_a_row = state.get("skipped_in_a_row", 0)
         if self.critic is not None:
             self.critic.restore(state["critic"])
+
+    @property
+    def _skipped(self) -> int:
+        """Updates of policy and critic that were skipped so far."""
+        return self.updater.skipped + (self.critic.updater.skipped if self.critic else 0)
 
     def _minibatches(
         self, rows: Rows, assessment: Assessment, units: Sequence[Unit], step: Step
@@ -133,9 +149,13 @@ class PolicyUpdate:
         norm = self.updater.apply(step.number - self._first_step)
         self._policy.eval()
         self._processes.sum([logprobs_BT])
-        return figures | found | {"grad_norm": norm / self._processes.count}, logprobs_BT
+        if math.isfinite(norm):
+            figures |= found | {"grad_norm": norm / self._processes.count}
+        return figures, logprobs_BT
 
     def _summed(self, figures: Figures) -> Figures:
+        if not figures:  # every update was skipped, in every process
+            return {}
         values = torch.tensor(list(figures.values()), dtype=torch.float64)
         self._processes.sum([values])
         return dict(zip(figures, values.tolist(), strict=True))
@@ -150,7 +170,9 @@ class PolicyUpdate:
 
 def _health(rows: Rows, assessment: Assessment, step: Step) -> Figures:
     staleness_B = (step.number - rows.versions_B).float()
+    credited_B = (assessment.credit.advantages_BT != 0).any(dim=1)
     return {
+        "credited_share": float(credited_B.float().mean()),
         "observation_share": observed_share(rows, assessment.loss_mask_BT),
         "staleness_mean": float(staleness_B.mean()),
         "staleness_max": float(staleness_B.max()),

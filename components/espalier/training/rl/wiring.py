@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import torch
@@ -15,9 +15,9 @@ from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
 from espalier.environments import EnvironmentsOver
 from espalier.policy.loading import Policy, load_policy
+from espalier.records import read_tasks
 from espalier.rollout.exploration import kind_choice
 from espalier.rollout.roller import Roller, RollsOut
-from espalier.tasks import read_tasks
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.dev_score import dev_exact_match
 from espalier.training.hardware import Hardware
@@ -27,7 +27,7 @@ from espalier.training.rl.asynchronous import AsynchronousSampler
 from espalier.training.rl.lane import Lane, Plan
 from espalier.training.rl.loop import Parts, RlLoop
 from espalier.training.rl.models import layout_for, trainable
-from espalier.training.rl.posed_tasks import MakesPoser, no_poser, self_play_with, shared_poser
+from espalier.training.rl.posed_tasks import self_play_with, shared_poser
 from espalier.training.rl.publishing import (
     DirectoryPublisher,
     MemoryPublisher,
@@ -37,30 +37,6 @@ from espalier.training.rl.publishing import (
 from espalier.training.rl.rollout_worker import RolloutWorker
 from espalier.training.rl.sampling import GroupSampler
 from espalier.training.rl.shared_rollouts import FirstRoller, FirstSampler, SplitRoller
-
-
-class ReadsArtifacts(Protocol):
-    """The artifact directories that training reads."""
-
-    @property
-    def knowledge(self) -> Path:
-        """Documents and their indexes, by view."""
-        ...
-
-    @property
-    def accepted(self) -> Path:
-        """Validated tasks."""
-        ...
-
-    @property
-    def curriculum(self) -> Path:
-        """Tasks and their pass rates."""
-        ...
-
-    @property
-    def warm_policy(self) -> Path:
-        """The policy to start from."""
-        ...
 
 
 class Run(NamedTuple):
@@ -94,11 +70,10 @@ class _Sampling(NamedTuple):
 
 def wired(
     profile: Profile,
-    inputs: ReadsArtifacts,
+    inputs: Mapping[str, Path],
     store: CheckpointStore,
     processes: Processes,
     environments_over: EnvironmentsOver,
-    make_poser: MakesPoser = no_poser,
 ) -> Run:
     """The loop of one process; all of several are wired alike.
 
@@ -108,22 +83,23 @@ def wired(
         store: its checkpoints.
         processes: those that train together.
         environments_over: where the episodes are played, by view.
-        make_poser: whoever poses tasks, where the profile asks for self-play.
     """
     config = profile.training
-    policy = load_policy(inputs.warm_policy / "policy")
-    hardware = Hardware.chosen(config)
+    policy = load_policy(inputs["warm_policy"] / "policy")
+    hardware = Hardware.chosen(profile.hardware)
     models = trainable(policy.model, config, hardware, processes)
-    pool = _task_pool(profile, inputs.curriculum)
-    poser = shared_poser(profile, inputs, make_poser, processes)
-    ground = Ground(profile, policy, models.policy.model, pool, processes, environments_over)
+    pool = _task_pool(profile, inputs["curriculum"])
+    poser = shared_poser(profile, inputs, processes)
+    context = SamplerContext(
+        profile, policy, models.policy.model, pool, processes, environments_over
+    )
     if config.asynchronous.max_staleness:
-        sampling = _beside_the_learner(ground)
+        sampling = _beside_the_learner(context)
     elif profile.rollout.engine == "vllm":
-        sampling = _by_server(ground, inputs, store.directory / "published")
+        sampling = _by_server(context, inputs, store.directory / "published")
     else:
-        sampling = _in_turns(ground)
-    dev_tasks = read_tasks(inputs.accepted / "tasks" / "dev.jsonl")[: config.dev_questions]
+        sampling = _in_turns(context)
+    dev_tasks = read_tasks(inputs["accepted"] / "tasks" / "dev.jsonl")[: config.dev_questions]
     epsilon = profile.rollout.exploration.kind_epsilon
     layout = layout_for(policy.model, profile, hardware, processes)
     parts = Parts(
@@ -136,13 +112,13 @@ def wired(
         else self_play_with(poser, profile, pool, sampling.trying(), models, layout),
         judge=lambda: dev_exact_match(sampling.dev_roller, dev_tasks),
         publisher=sampling.publisher,
-        kind_choice=kind_choice(sampling.dev_roller.rendering, epsilon),
+        kind_choice=kind_choice(sampling.dev_roller.dialect, epsilon),
     )
     return Run(policy, RlLoop(profile, parts, store), sampling.rollers)
 
 
-class Ground(NamedTuple):
-    """What every way of sampling is built on."""
+class SamplerContext(NamedTuple):
+    """What each way of sampling is given."""
 
     profile: Profile
     policy: Policy
@@ -164,50 +140,50 @@ class Ground(NamedTuple):
         )
 
 
-def _in_turns(ground: Ground) -> _Sampling:
+def _in_turns(context: SamplerContext) -> _Sampling:
     """Sampling and learning take turns on one model in memory."""
-    profile, policy = ground.profile, ground.policy
+    profile, policy = context.profile, context.policy
     exploration = profile.rollout.exploration
-    environments = ground.environments_over("train")
+    environments = context.environments_over("train")
     roller = Roller.local(policy, environments, profile, exploration=exploration)
-    dev_roller = Roller.local(policy, ground.environments_over("dev"), profile)
-    publisher = MemoryPublisher(ground.trained, policy, (roller, dev_roller))
-    shared = SplitRoller(roller, ground.processes)
+    dev_roller = Roller.local(policy, context.environments_over("dev"), profile)
+    publisher = MemoryPublisher(context.trained, policy, (roller, dev_roller))
+    shared = SplitRoller(roller, context.processes)
     return _Sampling(
-        ground.group_sampler(shared), publisher, dev_roller, (roller,), trying=lambda: shared
+        context.group_sampler(shared), publisher, dev_roller, (roller,), trying=lambda: shared
     )
 
 
-def _by_server(ground: Ground, inputs: ReadsArtifacts, directory: Path) -> _Sampling:
+def _by_server(context: SamplerContext, inputs: Mapping[str, Path], directory: Path) -> _Sampling:
     """A server samples, from weights that it reads from `directory`."""
-    profile, policy_dir = ground.profile, inputs.warm_policy / "policy"
+    profile, policy_dir = context.profile, inputs["warm_policy"] / "policy"
     exploration = profile.rollout.exploration
-    environments = ground.environments_over("train")
+    environments = context.environments_over("train")
     roller = Roller.open(policy_dir, environments, profile, exploration=exploration)
-    dev_roller = Roller.open(policy_dir, ground.environments_over("dev"), profile)
-    talking = (roller, dev_roller) if ground.processes.is_first else ()
-    publisher = DirectoryPublisher(ground.trained, ground.policy, talking, directory)
-    shared = FirstRoller(roller, ground.processes)
+    dev_roller = Roller.open(policy_dir, context.environments_over("dev"), profile)
+    talking = (roller, dev_roller) if context.processes.is_first else ()
+    publisher = DirectoryPublisher(context.trained, context.policy, talking, directory)
+    shared = FirstRoller(roller, context.processes)
     return _Sampling(
-        ground.group_sampler(shared), publisher, dev_roller, (roller,), trying=lambda: shared
+        context.group_sampler(shared), publisher, dev_roller, (roller,), trying=lambda: shared
     )
 
 
-def _beside_the_learner(ground: Ground) -> _Sampling:
+def _beside_the_learner(context: SamplerContext) -> _Sampling:
     """A worker of the first process samples ahead, on copies of the policy."""
-    profile, policy, processes = ground.profile, ground.policy, ground.processes
+    profile, policy, processes = context.profile, context.policy, context.processes
     config, screening = profile.training, profile.curriculum.active_screening
-    dev_roller = Roller.local(policy, ground.environments_over("dev"), profile)
-    local = MemoryPublisher(ground.trained, policy, (dev_roller,))
+    dev_roller = Roller.local(policy, context.environments_over("dev"), profile)
+    local = MemoryPublisher(context.trained, policy, (dev_roller,))
 
     def trying() -> RollsOut:
         # an index of its own: the worker's thread searches the other at the same time
-        environments = ground.environments_over("train")
+        environments = context.environments_over("train")
         return FirstRoller(Roller.local(policy, environments, profile), processes)
 
     if not processes.is_first:
         return _Sampling(FirstSampler(None, processes), local, dev_roller, (), trying)
-    environments = ground.environments_over("train")
+    environments = context.environments_over("train")
     rollers: list[Roller] = []
 
     def make_lane() -> Lane:
@@ -220,7 +196,7 @@ def _beside_the_learner(ground: Ground) -> _Sampling:
 
     worker = RolloutWorker(make_lane, threads=max(1, torch.get_num_threads() // 2))
     sampler = AsynchronousSampler(
-        worker, ground.pool, config, seed=profile.seed, screening=screening
+        worker, context.pool, config, seed=profile.seed, screening=screening
     )
     worker.start()
     publisher = WorkerPublisher(local, policy, worker, every=config.asynchronous.publish_every)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from espalier.artifacts import DataError
+from espalier.records import DataError
 from espalier.synthesis.webshaper.candidate import Candidate, World
 from espalier.synthesis.webshaper.evaluate import evaluate
 from espalier.synthesis.webshaper.expansion.calls import Fact, Found, RelationTold, Summary

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from espalier.artifacts import DataError
 from espalier.knowledge import KnowledgeGraph
+from espalier.records import DataError
 from espalier.synthesis.webshaper.formalism.checks import check_entries
 from espalier.synthesis.webshaper.formalism.entries import Entry, FormalismError
 from espalier.synthesis.webshaper.formalism.kinds import Kind
@@ -48,7 +48,7 @@ def tree(entries: tuple[Entry, ...]) -> Topology:
     faults = tuple(f for f in check_entries(entries) if f.kind not in BEARABLE)
     if faults:
         raise FormalismError(faults)
-    return Topology(tuple(dict.fromkeys(entries)))
+    return Topology(entries)
 
 
 class _Evaluation:

@@ -1,13 +1,12 @@
 """The checker: every fault of a formalization, each kind apart.
 
-Entries are judged one by one. What concerns the whole (target, connection, cycles, leaves) is
-judged once every entry can be read: a missing entry would otherwise look like a hole in the graph.
+Entries are judged one by one. `WHOLE_ROW_KINDS` (target, connection, cycles, leaves) are judged
+only where every entry can be read: a missing entry would otherwise look like a hole in the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
 
 from espalier.synthesis.webshaper.formalism.entries import Entry, Fault, read
 from espalier.synthesis.webshaper.formalism.kinds import Kind
@@ -20,17 +19,18 @@ def check(rows: object) -> tuple[Fault, ...]:
     reading = read(rows)
     if reading.faults:
         return (*reading.faults, *_edge_faults(reading.entries))
-    return check_entries(reading.entries)
+    return check_entries(tuple(reading.entries.values()))
 
 
 def check_entries(entries: tuple[Entry, ...]) -> tuple[Fault, ...]:
     """Every fault of entries that were read."""
-    return (*_edge_faults(entries), *_whole_faults(entries))
+    return (*_edge_faults(dict(enumerate(entries))), *_whole_faults(entries))
 
 
-def _edge_faults(entries: tuple[Entry, ...]) -> Iterator[Fault]:
+def _edge_faults(entries: Mapping[int, Entry]) -> Iterator[Fault]:
+    """Faults of single entries, under their places in the row."""
     seen: set[Entry] = set()
-    for number, entry in enumerate(entries):
+    for number, entry in entries.items():
         ends = (entry.subject, entry.object)
         text = " - ".join(print_term(end) for end in ends)
         if all(isinstance(end, Named) for end in ends):
@@ -63,6 +63,5 @@ def _whole_faults(entries: tuple[Entry, ...]) -> Iterator[Fault]:
         yield Fault(Kind.LEAF_VARIABLE, found=print_term(node))
 
 
-def _walked(cycle: tuple[Node, ...]) -> str:
-    steps = [print_term(node) for node in (*cycle, cycle[0])]
-    return "".join([steps[0], *(f" - {after}" for _, after in pairwise(steps))])
+def _walked(cycle: list[Node]) -> str:
+    return " - ".join(print_term(node) for node in (*cycle, cycle[0]))

@@ -6,12 +6,20 @@ target. What cannot be read is a fault with its place, never a guess.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from espalier.artifacts import DataError
+from espalier.records import DataError
 from espalier.synthesis.webshaper.formalism.kinds import EXPLANATIONS, MAX_ENTRIES, Kind
-from espalier.synthesis.webshaper.formalism.terms import Term, TermError, parse_term, print_term
+from espalier.synthesis.webshaper.formalism.terms import (
+    Term,
+    TermError,
+    is_target,
+    mentions_entity,
+    parse_term,
+    print_term,
+)
 
 _SHOWN_CHARACTERS = 80
 
@@ -53,7 +61,8 @@ class FormalismError(DataError):
 class Reading:
     """What could be read of a row, and what could not."""
 
-    entries: tuple[Entry, ...]
+    entries: Mapping[int, Entry]
+    """Place in the row, from 0 -> entry; places of unreadable entries are missing."""
     faults: tuple[Fault, ...]
 
 
@@ -66,7 +75,7 @@ def parse(rows: object) -> tuple[Entry, ...]:
     reading = read(rows)
     if reading.faults:
         raise FormalismError(reading.faults)
-    return reading.entries
+    return tuple(reading.entries.values())
 
 
 def printed(entries: tuple[Entry, ...]) -> list[list[str]]:
@@ -77,40 +86,51 @@ def printed(entries: tuple[Entry, ...]) -> list[list[str]]:
 def read(rows: object) -> Reading:
     """Entry by entry, whatever `rows` is: it may come from a model."""
     if not isinstance(rows, list):
-        return Reading((), (Fault(Kind.NOT_A_LIST, found=_shown(rows)),))
+        return Reading({}, (Fault(Kind.NOT_A_LIST, found=_shown(rows)),))
     rows = cast("list[object]", rows)
     if not rows:
-        return Reading((), (Fault(Kind.NO_ENTRY),))
+        return Reading({}, (Fault(Kind.NO_ENTRY),))
     if len(rows) > MAX_ENTRIES:
-        return Reading((), (Fault(Kind.TOO_MANY_ENTRIES, found=str(len(rows))),))
-    entries: list[Entry] = []
+        return Reading({}, (Fault(Kind.TOO_MANY_ENTRIES, found=str(len(rows))),))
+    entries: dict[int, Entry] = {}
     faults: list[Fault] = []
     for number, row in enumerate(rows):
         entry, found = _entry(row, number)
         faults += found
         if entry is not None:
-            entries.append(entry)
-    return Reading(tuple(entries), tuple(faults))
+            entries[number] = entry
+    return Reading(entries, tuple(faults))
 
 
 def _entry(row: object, number: int) -> tuple[Entry | None, list[Fault]]:
-    """The entry of a row, or its faults."""
+    """The entry of a row, or every fault of its items."""
     if not isinstance(row, list):
         return None, [Fault(Kind.ENTRY_NOT_A_LIST, number, _shown(row))]
     items = cast("list[object]", row)
     if len(items) != 3:
         return None, [Fault(Kind.ENTRY_NOT_THREE_ITEMS, number, f"{len(items)} items")]
-    texts = [item for item in items if isinstance(item, str)]
-    if len(texts) != 3:
-        return None, [Fault(Kind.ITEM_NOT_TEXT, number, _shown(items))]
-    faults = [Fault(Kind.BLANK_RELATION, number)] if not texts[1].strip() else []
+    faults: list[Fault] = []
     terms: list[Term] = []
-    for text in (texts[0], texts[2]):
-        try:
-            terms.append(parse_term(text))
-        except TermError as error:
-            faults.append(Fault(error.kind, number, _shown(text)))
-    return (None, faults) if faults else (Entry(terms[0], texts[1], terms[1]), [])
+    relation = ""
+    for position, item in enumerate(items):
+        if not isinstance(item, str):
+            faults.append(Fault(Kind.ITEM_NOT_TEXT, number, _shown(item)))
+        elif position == 1:
+            relation = item
+            faults += (Fault(kind, number, _shown(item)) for kind in _relation_kinds(item))
+        else:
+            try:
+                terms.append(parse_term(item))
+            except TermError as error:
+                faults += (Fault(kind, number, _shown(item)) for kind in error.kinds)
+    return (None, faults) if faults else (Entry(terms[0], relation, terms[1]), [])
+
+
+def _relation_kinds(relation: str) -> Iterator[Kind]:
+    if not relation.strip():
+        yield Kind.BLANK_RELATION
+    if mentions_entity(relation) or is_target(relation):
+        yield Kind.ENTITY_IN_RELATION
 
 
 def _shown(found: object) -> str:

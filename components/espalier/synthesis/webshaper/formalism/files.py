@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from espalier.artifacts import DataError
+from espalier.records import DataError
 from espalier.synthesis.webshaper.formalism.checks import check
-from espalier.synthesis.webshaper.formalism.entries import Fault, parse
-from espalier.synthesis.webshaper.formalism.kinds import EXPLANATIONS, Kind
+from espalier.synthesis.webshaper.formalism.entries import Fault, parse, read
+from espalier.synthesis.webshaper.formalism.kinds import EXPLANATIONS, WHOLE_ROW_KINDS, Kind
 from espalier.synthesis.webshaper.formalism.structure import Structure, structure_of
 
 FIELD = "formalization"
@@ -25,6 +25,8 @@ class Checked:
 
     line: int
     faults: tuple[Fault, ...]
+    is_readable: bool
+    """Every entry can be read; only then is the row judged by `WHOLE_ROW_KINDS`."""
     structure: Structure | None
 
 
@@ -38,7 +40,7 @@ def check_file(path: Path) -> list[Checked]:
     for number, rows in _rows(path):
         faults = check(rows)
         structure = None if faults else structure_of(parse(rows))
-        checked.append(Checked(number, faults, structure))
+        checked.append(Checked(number, faults, not read(rows).faults, structure))
     if not checked:
         raise DataError(f"{path}: holds no row")
     return checked
@@ -65,9 +67,17 @@ def structure_figures(structures: Sequence[Structure]) -> dict[str, dict[str, fl
 def table(checked: Sequence[Checked]) -> str:
     """Kinds of fault with their rows, then the figures of the rows without fault."""
     structures = [row.structure for row in checked if row.structure is not None]
-    lines = [f"{len(checked)} rows, {len(structures)} without fault", ""]
+    num_readable = sum(row.is_readable for row in checked)
+    lines = [f"{len(checked)} rows, {len(structures)} without fault"]
+    if num_readable < len(checked):
+        lines.append(
+            f"{len(checked) - num_readable} rows have an entry that cannot be read; kinds of the "
+            f"whole row are judged on the other {num_readable}"
+        )
+    lines.append("")
     lines += [
         f"{number:6d}  {kind:24s}{EXPLANATIONS[kind]}"
+        + (f" (of {num_readable} rows)" if kind in WHOLE_ROW_KINDS else "")
         for kind, number in rows_by_kind(checked).items()
         if number
     ]
@@ -86,6 +96,8 @@ def figures(checked: Sequence[Checked]) -> dict[str, object]:
     return {
         "rows": len(checked),
         "without_fault": len(structures),
+        "rows_with_unreadable_entry": sum(not row.is_readable for row in checked),
+        "judged_on_readable_rows_only": [kind.value for kind in Kind if kind in WHOLE_ROW_KINDS],
         "rows_by_kind": {kind.value: number for kind, number in rows_by_kind(checked).items()},
         "structure": structure_figures(structures),
         "faults": {row.line: [str(fault) for fault in row.faults] for row in checked if row.faults},

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """A kind of fault; those up to `REPEATED_MEMBER` leave an entry that cannot be read."""
+    """A kind of fault, in the order of reporting."""
 
     NOT_A_LIST = "not_a_list"
     NO_ENTRY = "no_entry"
@@ -16,6 +16,7 @@ class Kind(StrEnum):
     ENTRY_NOT_THREE_ITEMS = "entry_not_three_items"
     ITEM_NOT_TEXT = "item_not_text"
     BLANK_RELATION = "blank_relation"
+    ENTITY_IN_RELATION = "entity_in_relation"
     UNMARKED_ENTITY = "unmarked_entity"
     NAMELESS_ENTITY = "nameless_entity"
     SEVERAL_ENTITIES = "several_entities"
@@ -32,6 +33,17 @@ class Kind(StrEnum):
     LEAF_VARIABLE = "leaf_variable"
 
 
+WHOLE_ROW_KINDS = frozenset(
+    {
+        Kind.NO_TARGET,
+        Kind.SEVERAL_TARGETS,
+        Kind.DISCONNECTED,
+        Kind.CYCLE,
+        Kind.LEAF_VARIABLE,
+    }
+)
+"""Kinds that no single entry has; judged only where every entry can be read."""
+
 MAX_ENTRIES = 200
 """More entries than any question of the public rows holds (45), by far: walks may recurse."""
 
@@ -43,6 +55,7 @@ EXPLANATIONS: Mapping[Kind, str] = {
     Kind.ENTRY_NOT_THREE_ITEMS: "an entry is not [X, relation, S]",
     Kind.ITEM_NOT_TEXT: "an item of an entry is no text",
     Kind.BLANK_RELATION: "an entry has no relation",
+    Kind.ENTITY_IN_RELATION: "a relation names an entity: the entry joins more than two",
     Kind.UNMARKED_ENTITY: "an entity is neither V@, C@ nor ?",
     Kind.NAMELESS_ENTITY: "nothing stands behind V@ or C@",
     Kind.SEVERAL_ENTITIES: "one item holds several entities",

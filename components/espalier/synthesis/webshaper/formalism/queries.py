@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from espalier.artifacts import DataError
+from espalier.records import DataError
 from espalier.synthesis.webshaper.formalism.answers import MEMBER, SAME, tree
 from espalier.synthesis.webshaper.formalism.entries import Entry
 from espalier.synthesis.webshaper.formalism.terms import Named, Target, Term, Variable

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from espalier.synthesis.webshaper.formalism.kinds import Kind
 
@@ -45,32 +46,43 @@ Term: TypeAlias = Variable | Named | Target
 
 
 class TermError(ValueError):
-    """A text that is no item of an entry; `kind` says why."""
+    """A text that is not a term; `kinds` lists every reason."""
 
-    def __init__(self, kind: Kind) -> None:
-        super().__init__(kind.value)
-        self.kind = kind
+    def __init__(self, kinds: Iterable[Kind]) -> None:
+        self.kinds = tuple(dict.fromkeys(kinds))
+        super().__init__(", ".join(self.kinds))
 
 
 def parse_term(text: str) -> Term:
-    """The item that `text` writes.
+    """Parse the first or third item of an entry.
 
     Raises:
-        TermError: with the kind of fault.
+        TermError: with every kind of fault that the item has.
     """
-    if _TARGET.fullmatch(text):
+    if is_target(text):
         return Target(text[1:])
     mark, name = text[:2], text[2:]
     if mark not in ("V@", "C@"):
-        raise TermError(Kind.UNMARKED_ENTITY)
+        several = (Kind.SEVERAL_ENTITIES,) if mentions_entity(text) else ()
+        raise TermError((Kind.UNMARKED_ENTITY, *several))
     if not name.strip():
-        raise TermError(Kind.NAMELESS_ENTITY)
+        raise TermError((Kind.NAMELESS_ENTITY,))
     members = _members(name) if mark == "C@" else None
     if members is not None:
         return Named(members)
-    if _MARK.search(name):
-        raise TermError(Kind.SEVERAL_ENTITIES)
+    if mentions_entity(name):
+        raise TermError((Kind.SEVERAL_ENTITIES,))
     return Variable(name) if mark == "V@" else Named((name,))
+
+
+def is_target(text: str) -> bool:
+    """Whether `text` is the mark of what is asked for: "?" or "?name"."""
+    return _TARGET.fullmatch(text) is not None
+
+
+def mentions_entity(text: str) -> bool:
+    """Whether V@ or C@ stands anywhere in `text`."""
+    return _MARK.search(text) is not None
 
 
 def print_term(term: Term) -> str:
@@ -103,15 +115,23 @@ def _reads_back(text: str, term: Term) -> bool:
 
 
 def _member(name: str) -> str:
-    plain = not (_MARK.search(name) or "|" in name or name.startswith('"'))
+    plain = not (mentions_entity(name) or "|" in name or name.startswith('"'))
     return name if plain and name == name.strip() else json.dumps(name, ensure_ascii=False)
 
 
+class _Member(NamedTuple):
+    """A member of a set, and the position in the text where the next one begins."""
+
+    name: str
+    next_start: int
+    fault: Kind | None = None
+
+
 def _members(name: str) -> tuple[str, ...] | None:
-    """The members of a set in braces; None where the name is no set.
+    """The members of a set in braces; None where the name is not a set.
 
     Raises:
-        TermError: a quote that does not close, a blank member, a member twice.
+        TermError: a quote that does not close, a blank, marked or repeated member.
     """
     if not (name.startswith("{") and name.endswith("}")) or len(name) < 2:
         return None
@@ -119,29 +139,36 @@ def _members(name: str) -> tuple[str, ...] | None:
     if _SEPARATOR not in inner and not inner.startswith('"'):
         return None
     found: list[str] = []
+    faults: list[Kind] = []
     position = 0
     while position <= len(inner):
-        member, position = _next_member(inner, position)
-        if not member.strip():
-            raise TermError(Kind.BROKEN_SET)
+        member, position, fault = _next_member(inner, position)
+        if fault is not None:
+            faults.append(fault)
         found.append(member)
     if len(set(found)) < len(found):
-        raise TermError(Kind.REPEATED_MEMBER)
+        faults.append(Kind.REPEATED_MEMBER)
+    if faults:
+        raise TermError(faults)
     return tuple(found)
 
 
-def _next_member(inner: str, start: int) -> tuple[str, int]:
-    """A member and where the next one begins; beyond the end after the last."""
+def _next_member(inner: str, start: int) -> _Member:
     if not inner.startswith('"', start):
         end = inner.find(_SEPARATOR, start)
         end = len(inner) if end < 0 else end
-        if _MARK.search(inner, start, end):
-            raise TermError(Kind.SEVERAL_ENTITIES)
-        return inner[start:end], end + len(_SEPARATOR)
+        name = inner[start:end]
+        fault = Kind.SEVERAL_ENTITIES if mentions_entity(name) else _blank(name)
+        return _Member(name, end + len(_SEPARATOR), fault)
     try:
-        member, end = _QUOTED.raw_decode(inner, start)
-    except ValueError as error:
-        raise TermError(Kind.BROKEN_SET) from error
+        name, end = _QUOTED.raw_decode(inner, start)
+    except ValueError:
+        # where the open quote would have closed is unknown: the rest is this member
+        return _Member(inner[start:], len(inner) + 1, Kind.BROKEN_SET)
     if end != len(inner) and not inner.startswith(_SEPARATOR, end):
-        raise TermError(Kind.BROKEN_SET)
-    return member, end + len(_SEPARATOR)
+        return _Member(inner[start:], len(inner) + 1, Kind.BROKEN_SET)
+    return _Member(name, end + len(_SEPARATOR), _blank(name))
+
+
+def _blank(name: str) -> Kind | None:
+    return None if name.strip() else Kind.BROKEN_SET

@@ -1,0 +1,206 @@
+"""The stages of a run, said once, for the in-process runner, Kubeflow, Jobs and the docs.
+
+Each stage is `espalier.stages.NAME`; it reads artifact folders and publishes one. A changed section
+of the profile runs again the stages that read it, and those whose inputs then came out differently.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from espalier.config import Profile, family_class
+from espalier.records import Manifest, Provenance, Tracker, open_artifact, tree_digest
+
+_HARDWARE = ("hardware",)
+_PLAYING = ("environment", "episode", "rollout", "search", "reward")
+"""Sections that say how an episode is played and paid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage: what it does, what it reads, what it publishes, and what its pod needs."""
+
+    name: str
+    summary: str
+    inputs: tuple[str, ...] = ()
+    """Artifact folders that it reads, which are outputs of stages before it."""
+    output: str
+    """Artifact folder that it publishes."""
+    output_summary: str
+    output_kind: Literal["dataset", "model", "artifact"] = "dataset"
+    sections: tuple[str, ...]
+    """Sections of the profile that it reads, or single keys of them."""
+    uses_policy: bool = False
+    """Computes on a policy: gets the GPUs."""
+    plays_episodes: bool = False
+    """The policy or its teacher acts: gets sandboxes, and may reach the inference server."""
+
+    def run(
+        self, profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+    ) -> Manifest:
+        """Run the stage here; its module is imported now, so that listing stages costs nothing."""
+        module: Any = importlib.import_module(f"espalier.stages.{self.name}")
+        return module.run(profile, inputs, output_dir, tracker)
+
+    def digest(self, profile: Profile) -> str:
+        """Digest of what the stage reads of `profile`: seed, threads and its sections."""
+        return profile.digest(self.sections)
+
+    def settings(self, profile: Profile) -> dict[str, Any]:
+        """What the stage reads of `profile`, as parameters of its tracked run."""
+        sections = {"seed", "threads", *(name.partition(".")[0] for name in self.sections)}
+        return profile.model_dump(mode="json", include=sections)
+
+    def external_inputs(self, profile: Profile) -> dict[str, str]:
+        """Digests of the user's own files that the stage reads, by the key that names them.
+
+        They count by content, not by path: an edited source runs the stage again. What is not
+        there is left out: the stage itself says so.
+        """
+        paths: dict[str, Path | None] = {}
+        match self.name:
+            case "ingest":
+                paths |= profile.environment.external_files()
+                if family_class(profile.environment.name).reads_knowledge:
+                    paths |= profile.knowledge.external_files()
+            case "validate":
+                paths |= {
+                    f"curation.benchmarks.{name}": path
+                    for name, path in profile.curation.benchmarks.items()
+                }
+            case "prepare_policy":
+                paths["policy.model"] = profile.policy.model
+            case _:
+                pass
+        return {
+            name: tree_digest(path)
+            for name, path in paths.items()
+            if path is not None and path.exists()
+        }
+
+
+CHAIN: tuple[Stage, ...] = (
+    Stage(
+        name="ingest",
+        summary="Read the knowledge source into triples, documents and search indexes.",
+        output="knowledge",
+        output_summary="triples, documents and indexes, or the user's problems",
+        sections=("knowledge", "splits", "environment"),
+    ),
+    Stage(
+        name="synthesize",
+        summary="Draw questions with proven answers and let the teacher answer some of them.",
+        inputs=("knowledge",),
+        output="synthetic",
+        output_summary="tasks and trajectories",
+        sections=("environment", "search", "synthesis", "agent_texts", "teacher", "policy.dialect"),
+        plays_episodes=True,
+    ),
+    Stage(
+        name="validate",
+        summary="Check tasks and trajectories; a failing critical expectation stops the run.",
+        inputs=("knowledge", "synthetic"),
+        output="accepted",
+        output_summary="tasks and trajectories that passed",
+        sections=("environment", "validation", "curation"),
+    ),
+    Stage(
+        name="prepare_policy",
+        summary="Make the base policy: embedded, a given model directory, or the champion.",
+        inputs=("knowledge", "accepted"),
+        output="base_policy",
+        output_summary="model directory before any training on tasks",
+        output_kind="model",
+        sections=("policy", "environment", "episode", "search", *_HARDWARE),
+        uses_policy=True,
+    ),
+    Stage(
+        name="continue_pretraining",
+        summary="Next-token training on agent texts, where the profile asks for it.",
+        inputs=("accepted", "base_policy"),
+        output="pretrained_policy",
+        output_summary="model directory",
+        output_kind="model",
+        sections=("continued_pretraining", "policy.dialect", "environment", "episode", *_HARDWARE),
+        uses_policy=True,
+    ),
+    Stage(
+        name="warm_start",
+        summary="Imitate the teacher's actions (masked SFT).",
+        inputs=("knowledge", "accepted", "pretrained_policy"),
+        output="warm_policy",
+        output_summary="model directory",
+        output_kind="model",
+        sections=("warm_start", "policy.dialect", *_PLAYING, *_HARDWARE),
+        uses_policy=True,
+        plays_episodes=True,
+    ),
+    Stage(
+        name="filter_curriculum",
+        summary="Estimate pass rates and keep the tasks that can be learned from.",
+        inputs=("knowledge", "accepted", "warm_policy"),
+        output="curriculum",
+        output_summary="learnable tasks",
+        sections=("curriculum", "policy.dialect", "training.temperature", *_PLAYING),
+        uses_policy=True,
+        plays_episodes=True,
+    ),
+    Stage(
+        name="train",
+        summary="Train the policy by reinforcement learning on episodes with tools.",
+        inputs=("knowledge", "accepted", "curriculum", "warm_policy"),
+        output="trained_policy",
+        output_summary="model directory with the best weights by dev score",
+        output_kind="model",
+        sections=("training", "curriculum", "self_play", "policy.dialect", *_PLAYING, *_HARDWARE),
+        uses_policy=True,
+        plays_episodes=True,
+    ),
+    Stage(
+        name="evaluate",
+        summary="Judge untrained, warm-started and trained policy on the same held-out questions.",
+        inputs=("knowledge", "accepted", "base_policy", "warm_policy", "trained_policy"),
+        output="evaluation",
+        output_summary="results on the held-out suite",
+        sections=("evaluation", "policy.dialect", *_PLAYING),
+        uses_policy=True,
+        plays_episodes=True,
+    ),
+    Stage(
+        name="register",
+        summary="Register the trained policy as a model version with the alias challenger.",
+        inputs=("evaluation", "trained_policy", "accepted"),
+        output="registration",
+        output_summary="name, version and digests of the model version",
+        output_kind="artifact",
+        sections=("registry",),
+    ),
+)
+"""In the order in which they run."""
+
+STAGES: dict[str, Stage] = {stage.name: stage for stage in CHAIN}
+
+
+def opened(inputs: Mapping[str, Path]) -> dict[str, Manifest]:
+    """The manifests of a stage's inputs, every file checked.
+
+    Raises:
+        ArtifactError: naming the artifact, and the file of it, that is missing or damaged.
+    """
+    return {name: open_artifact(path) for name, path in inputs.items()}
+
+
+def provenance(stage: str, profile: Profile, manifests: Mapping[str, Manifest]) -> Provenance:
+    """What the manifest of a stage's output says it was made from."""
+    link = STAGES[stage]
+    return Provenance(
+        producer=stage,
+        config_digest=link.digest(profile),
+        seed=profile.seed,
+        inputs={name: manifest.content for name, manifest in manifests.items()}
+        | link.external_inputs(profile),
+    )

@@ -1,0 +1,357 @@
+"""Kubeflow Pipelines (v2beta1): the connection, and a compiled pipeline as a run.
+
+    with KubeflowApi(profile.kubernetes.kubeflow, os.environ) as api:
+        run_id = start_run(api, "r17", compile_to)
+
+Requests are those of kfp_server_api, which Kubeflow generates from its own protocol. Answers are
+read as JSON and not through its models: to those a web page is an empty listing. Time-outs, the
+repetition of reads and one message for each fault are added here. kfp's own client has no
+time-outs, looks for tokens in a browser and at metadata servers, and prints. No live server has
+been met.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import kfp_server_api
+import tenacity
+import urllib3
+from kfp_server_api import ApiException
+
+from espalier.config import KubeflowConfig
+from espalier.records import ClusterError, file_digest
+
+ENDPOINT_VARIABLE = "KF_PIPELINES_ENDPOINT"
+TOKEN_VARIABLE = "KF_PIPELINES_TOKEN"
+TOKEN_FILE_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"
+"""This and the endpoint's are kfp's own names."""
+
+Compile = Callable[[Path], Mapping[str, str | int]]
+"""Writes a compiled pipeline to a path, and returns the parameters of its run."""
+
+_FIRST_PAUSE_S = 0.5
+_PAGE_SIZE = 100
+_EXCERPT = 300
+"""Characters of a server's own message that an error repeats."""
+_DIGEST_CHARS = 12
+
+
+class KubeflowApi:
+    """One command's connection to a server; close it, or use it as a context.
+
+    Attributes:
+        endpoint: address of the server.
+        config: `kubernetes.kubeflow` of the profile.
+        pipelines, uploads, experiments, runs, recurring_runs: requests of kfp_server_api, for
+            `read`, `listed` and `write`.
+    """
+
+    def __init__(self, config: KubeflowConfig, environment: Mapping[str, str]) -> None:
+        """Read endpoint and token.
+
+        Raises:
+            ClusterError: no endpoint, or a token file that cannot be read.
+        """
+        endpoint = config.endpoint or environment.get(ENDPOINT_VARIABLE)
+        if not endpoint:
+            raise ClusterError(
+                "no Kubeflow to talk to: set kubernetes.kubeflow.endpoint in the profile, or "
+                f"{ENDPOINT_VARIABLE}; for a cluster at hand first run "
+                "`kubectl -n kubeflow port-forward svc/ml-pipeline 8888`"
+            )
+        self.endpoint = endpoint.rstrip("/")
+        self.config = config
+        client = kfp_server_api.ApiClient(_settings(self.endpoint, config, environment))
+        self._connections: urllib3.PoolManager = client.rest_client.pool_manager
+        self.pipelines = kfp_server_api.PipelineServiceApi(client)
+        self.uploads = kfp_server_api.PipelineUploadServiceApi(client)
+        self.experiments = kfp_server_api.ExperimentServiceApi(client)
+        self.runs = kfp_server_api.RunServiceApi(client)
+        self.recurring_runs = kfp_server_api.RecurringRunServiceApi(client)
+
+    def __enter__(self) -> KubeflowApi:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connections.clear()
+
+    def read(
+        self, purpose: str, request: Callable[..., Any], *arguments: str, **query: object
+    ) -> dict[str, Any] | None:
+        """Read one object, repeated while the server is away or fails; None where there is none.
+
+        Args:
+            purpose: for messages, such as "list schedules".
+            request: a method of `pipelines`, `experiments`, `runs` or `recurring_runs`.
+            arguments: of the method.
+            query: of the method; None leaves a parameter out.
+
+        Raises:
+            ClusterError: refused, or still failing after `config.attempts`.
+        """
+        repeating = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(_is_transient),
+            stop=tenacity.stop_after_attempt(self.config.attempts),
+            wait=tenacity.wait_exponential(multiplier=_FIRST_PAUSE_S),
+            reraise=True,
+        )
+        try:
+            content = repeating(self._content, request, *arguments, **query)
+        except (ApiException, urllib3.exceptions.HTTPError) as error:
+            if _is_transient(error):
+                raise ClusterError(
+                    f"{self.endpoint}: could not {purpose} in {self.config.attempts} attempts of "
+                    f"{self.config.timeout_s:g} s each, last {_fault(error)}. Look after the "
+                    "server, or correct kubernetes.kubeflow.endpoint"
+                ) from error
+            if isinstance(error, ApiException) and error.status == 404:
+                return None
+            raise self._refusal(purpose, error) from error
+        return self._object(purpose, content)
+
+    def listed(
+        self, purpose: str, key: str, request: Callable[..., Any], *arguments: str, **query: object
+    ) -> Iterator[dict[str, Any]]:
+        """Every object of a listing, over all its pages.
+
+        Args:
+            purpose: for messages.
+            key: that a page holds the objects under.
+            request: see `read`.
+            arguments: of the method.
+            query: of the method.
+
+        Raises:
+            ClusterError: see `read`; or there is no such listing.
+        """
+        token: str | None = None
+        while True:
+            paging = {"page_size": _PAGE_SIZE, "page_token": token}
+            page = self.read(purpose, request, *arguments, **paging, **query)
+            if page is None:
+                raise ClusterError(f"{self.endpoint}: could not {purpose}: there is no such object")
+            found = page.get(key) or []
+            if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+                raise ClusterError(
+                    f"{self.endpoint}: could not {purpose}: {key} is no list of objects; is this "
+                    "the API of Kubeflow Pipelines?"
+                )
+            yield from found
+            token = page.get("next_page_token")
+            if not token:
+                return
+
+    def write(
+        self, purpose: str, request: Callable[..., Any], *arguments: object, **query: object
+    ) -> dict[str, Any]:
+        """Create, change or delete something; sent once. The arguments are those of `read`.
+
+        Raises:
+            ClusterError: refused, or no answer: then it may have been done all the same.
+        """
+        try:
+            content = self._content(request, *arguments, **query)
+        except ApiException as error:
+            raise self._refusal(purpose, error) from error
+        except urllib3.exceptions.HTTPError as error:
+            raise ClusterError(
+                f"{self.endpoint}: could not {purpose}: no answer within "
+                f"{self.config.timeout_s:g} s ({_fault(error)}). It may have been done all the "
+                "same: look (`espalier schedule list`, Kubeflow's pages) before you send it again"
+            ) from error
+        return self._object(purpose, content)
+
+    def _content(self, request: Callable[..., Any], *arguments: object, **query: object) -> bytes:
+        timeout_s = self.config.timeout_s
+        try:
+            response = request(
+                *arguments,
+                **{name: value for name, value in query.items() if value is not None},
+                _preload_content=False,
+                _request_timeout=(timeout_s, timeout_s),  # the client ignores a single float
+            )
+        except UnicodeDecodeError as error:  # the client decodes the text of a refusal
+            raise ClusterError(
+                f"{self.endpoint}: a refusal that is no text; is this the API of Kubeflow "
+                "Pipelines?"
+            ) from error
+        return response.data
+
+    def _object(self, purpose: str, content: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(content)
+        except ValueError as error:
+            raise ClusterError(
+                f"{self.endpoint}: could not {purpose}: the answer is not JSON; is this the API of "
+                "Kubeflow Pipelines?"
+            ) from error
+        if not isinstance(found, dict):
+            raise ClusterError(
+                f"{self.endpoint}: could not {purpose}: the answer is no JSON object"
+            )
+        return found
+
+    def _refusal(self, purpose: str, error: Exception) -> ClusterError:
+        status = error.status if isinstance(error, ApiException) else None
+        fault = f"{self.endpoint}: could not {purpose}: "
+        if status in (401, 403):
+            fault += (
+                f"the server refuses the token ({_fault(error)}). Give a valid one in "
+                f"kubernetes.kubeflow.token_file, {TOKEN_VARIABLE} or {TOKEN_FILE_VARIABLE}, with "
+                "rights in the namespace"
+            )
+        elif status is not None and 300 <= status < 400:
+            fault += (
+                "the server sends elsewhere, as to a login page. Give a token in "
+                "kubernetes.kubeflow.token_file, or the API's own address"
+            )
+        else:
+            fault += _fault(error)
+        return ClusterError(fault)
+
+
+def start_run(api: KubeflowApi, name: str, compile_to: Compile) -> str:
+    """Start one run and return its id.
+
+    Args:
+        api: of the server.
+        name: of the run.
+        compile_to: makes the pipeline.
+
+    Raises:
+        ProfileError: the profile, or one of its overrides, is refused.
+        ClusterError: the server is away, or refuses.
+    """
+    run = kfp_server_api.V2beta1Run(display_name=name, **run_fields(api, compile_to))
+    return _id(api.write("start the run", api.runs.run_service_create_run, run), "run_id")
+
+
+def run_fields(api: KubeflowApi, compile_to: Compile) -> dict[str, Any]:
+    """What V2beta1Run and V2beta1RecurringRun have in common, except their name.
+
+    The version of the pipeline is named after the digest of what was compiled: equal pipelines are
+    uploaded once, and a command that was broken off before the start finds its version again.
+    Pipeline and experiment are made where they are missing.
+
+    Raises:
+        ProfileError: the profile, or one of its overrides, is refused.
+        ClusterError: the server is away, or refuses.
+    """
+    with tempfile.TemporaryDirectory(prefix="espalier-") as folder:
+        package = Path(folder) / "pipeline.yaml"
+        parameters = compile_to(package)
+        pipeline_id = _pipeline(api)
+        version_id = _version(api, pipeline_id, package)
+    return {
+        "experiment_id": _experiment(api),
+        "pipeline_version_reference": kfp_server_api.V2beta1PipelineVersionReference(
+            pipeline_id=pipeline_id, pipeline_version_id=version_id
+        ),
+        "runtime_config": kfp_server_api.V2beta1RuntimeConfig(parameters=dict(parameters)),
+        "service_account": api.config.service_account or None,
+    }
+
+
+def _pipeline(api: KubeflowApi) -> str:
+    name, namespace = api.config.pipeline, api.config.namespace
+    by_name = api.pipelines.pipeline_service_get_pipeline_by_name
+    found = api.read(f"read the pipeline {name}", by_name, name, namespace=namespace)
+    if found is None:
+        pipeline = kfp_server_api.V2beta1Pipeline(name=name, display_name=name, namespace=namespace)
+        creating = api.pipelines.pipeline_service_create_pipeline
+        found = api.write(f"create the pipeline {name}", creating, pipeline)
+    return _id(found, "pipeline_id")
+
+
+def _version(api: KubeflowApi, pipeline_id: str, package: Path) -> str:
+    name = f"{api.config.pipeline}-{file_digest(package)[:_DIGEST_CHARS]}"
+    versions = api.pipelines.pipeline_service_list_pipeline_versions
+    purpose = f"list versions of the pipeline {api.config.pipeline}"
+    for version in api.listed(purpose, "pipeline_versions", versions, pipeline_id):
+        if name in (version.get("name"), version.get("display_name")):
+            return _id(version, "pipeline_version_id")
+    uploaded = api.write(
+        f"upload {name}", api.uploads.upload_pipeline_version, str(package),
+        name=name, pipelineid=pipeline_id,
+    )  # fmt: skip
+    return _id(uploaded, "pipeline_version_id")
+
+
+def _experiment(api: KubeflowApi) -> str:
+    name, namespace = api.config.experiment, api.config.namespace
+    listing = api.experiments.experiment_service_list_experiments
+    for found in api.listed("list experiments", "experiments", listing, namespace=namespace):
+        if found.get("display_name") == name:
+            return _id(found, "experiment_id")
+    experiment = kfp_server_api.V2beta1Experiment(display_name=name, namespace=namespace)
+    creating = api.experiments.experiment_service_create_experiment
+    return _id(api.write(f"create the experiment {name}", creating, experiment), "experiment_id")
+
+
+def _id(found: dict[str, Any], key: str) -> str:
+    value = found.get(key)
+    if not isinstance(value, str) or not value:
+        raise ClusterError(
+            f"the server's answer has no {key}: does it speak v2beta1 of Kubeflow Pipelines?"
+        )
+    return value
+
+
+def _settings(
+    endpoint: str, config: KubeflowConfig, environment: Mapping[str, str]
+) -> kfp_server_api.Configuration:
+    settings: Any = kfp_server_api.Configuration(host=endpoint)  # its attributes are typed as None
+    # no repetition and no redirect; an error of TLS comes out as any other only through a Retry
+    settings.retries = urllib3.Retry(total=0, raise_on_redirect=False)
+    settings.ssl_ca_cert = environment.get("SSL_CERT_FILE")
+    address = urlsplit(endpoint)
+    if address.hostname and not urllib.request.proxy_bypass(address.hostname):
+        settings.proxy = urllib.request.getproxies().get(address.scheme)
+    if token := _token(config, environment):
+        settings.api_key = {"authorization": token}
+        settings.api_key_prefix = {"authorization": "Bearer"}
+        # asked before every request: the kubelet writes a new token into the file every hour
+        settings.refresh_api_key_hook = lambda anew: anew.api_key.update(
+            authorization=_token(config, environment)
+        )
+    return settings
+
+
+def _token(config: KubeflowConfig, environment: Mapping[str, str]) -> str | None:
+    token = environment.get(TOKEN_VARIABLE)
+    path = config.token_file
+    if path is None and not token and (named := environment.get(TOKEN_FILE_VARIABLE)):
+        path = Path(named)
+    if path is None:
+        return token
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ClusterError(f"{path}: Kubeflow's token cannot be read ({error.strerror})") from error
+
+
+def _is_transient(error: BaseException) -> bool:
+    if isinstance(error, ApiException):
+        return (error.status or 0) >= 500
+    return isinstance(error, urllib3.exceptions.HTTPError)
+
+
+def _fault(error: Exception) -> str:
+    """What went wrong, with the message of Google's RPC status or the beginning of the text."""
+    if isinstance(error, ApiException):
+        try:
+            body = json.loads(error.body or "")
+        except ValueError:
+            body = None
+        said = body.get("message") or body.get("error") if isinstance(body, dict) else error.body
+        return f"HTTP {error.status}: {str(said or '')[:_EXCERPT]}"
+    if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason is not None:
+        error = error.reason
+    return f"{type(error).__name__}: {error}"

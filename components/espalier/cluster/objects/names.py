@@ -1,0 +1,89 @@
+"""Names, labels and owners: what ties the objects of a run together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from espalier.records import ManifestError
+
+K8sObject: TypeAlias = dict[str, Any]
+"""An object as the API server reads it, keys in its own spelling."""
+
+NAME_LABEL = "app.kubernetes.io/name"
+RUN_LABEL = "espalier.dev/run"
+STAGE_LABEL = "espalier.dev/stage"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+MODEL_VERSION_ANNOTATION = "espalier.dev/model-version"
+
+_RUN_ID = re.compile(r"[a-z0-9]([-a-z0-9]{0,34}[a-z0-9])?")
+
+
+class Owner(NamedTuple):
+    """An object whose deletion takes others with it; it lives in their namespace."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+    def reference(self) -> K8sObject:
+        """The entry of `metadata.ownerReferences`.
+
+        It does not block the owner's deletion: that would need rights on the owner's finalizers.
+        """
+        return {
+            "apiVersion": self.api_version,
+            "kind": self.kind,
+            "name": self.name,
+            "uid": self.uid,
+            "controller": False,
+            "blockOwnerDeletion": False,
+        }
+
+
+def object_labels(name: str, component: str, run_id: str, own: Mapping[str, str]) -> dict[str, str]:
+    """Recommended labels of Kubernetes, the run's, and the profile's own.
+
+    Args:
+        name: the program, such as espalier-step.
+        component: its part in the whole, such as step or sandbox.
+        run_id: from `checked_run_id`.
+        own: `kubernetes.labels` of the profile.
+    """
+    return {
+        NAME_LABEL: name,
+        "app.kubernetes.io/instance": run_id,
+        "app.kubernetes.io/component": component,
+        "app.kubernetes.io/part-of": "espalier",
+        "app.kubernetes.io/managed-by": "espalier",
+        RUN_LABEL: run_id,
+        **own,
+    }
+
+
+def may_reach(*destinations: str) -> dict[str, str]:
+    """Labels that the network policies of `k8s/` let out: s3, mlflow, sandboxes, rollout, ..."""
+    return {f"espalier.dev/may-reach-{destination}": "true" for destination in destinations}
+
+
+def checked_run_id(run_id: str) -> str:
+    """`run_id`, where it can be part of a name.
+
+    36 characters hold a UUID and leave room for the rest: KubeRay takes names up to 47.
+
+    Raises:
+        ManifestError: it cannot.
+    """
+    if not _RUN_ID.fullmatch(run_id):
+        raise ManifestError(
+            f"{run_id!r} cannot name a run on a cluster: lower-case letters, digits and dashes, "
+            "at most 36 of them, first and last no dash"
+        )
+    return run_id
+
+
+def run_object_name(run_id: str, part: str) -> str:
+    """Name of the object that is `part` of a run: r17-warm-start; at most 63 characters."""
+    return f"{checked_run_id(run_id)}-{part.replace('_', '-')}"

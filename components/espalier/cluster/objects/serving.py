@@ -1,0 +1,51 @@
+"""The version that the serving Deployment is to serve."""
+
+from __future__ import annotations
+
+from espalier.cluster.objects.names import MODEL_VERSION_ANNOTATION, K8sObject
+
+DEPLOYMENT = "espalier-serving"
+CONTAINER = "serving"
+MODEL_VARIABLE = "ESPALIER_MODEL"
+DIGEST_VARIABLE = "ESPALIER_POLICY_DIGEST"
+DIGEST_ANNOTATION = "espalier.dev/policy-digest"
+FIELD_MANAGER = "espalier-serving-controller"
+
+
+def version_reference(model_name: str, version: str) -> str:
+    """How a version is named wherever it is served: models:/NAME/3."""
+    return f"models:/{model_name}/{version}"
+
+
+def served_version(
+    model_name: str, version: str, *, policy_digest: str, namespace: str
+) -> K8sObject:
+    """What the controller owns of the Deployment in `k8s/`: the version, and nothing else.
+
+    Applied on the server (field manager `espalier-serving-controller`), it replaces the version
+    that was applied before and leaves every other field to whoever installed the Deployment. The
+    changed pod template is what makes Kubernetes roll; applying the former version rolls back.
+
+    Args:
+        model_name: registered model in MLflow.
+        version: of that model; the pod loads `models:/NAME/VERSION`.
+        policy_digest: of the version when it was approved; the pod loads no other files.
+        namespace: of the pipeline.
+    """
+    annotations = {MODEL_VERSION_ANNOTATION: version, DIGEST_ANNOTATION: policy_digest}
+    environment = {
+        MODEL_VARIABLE: version_reference(model_name, version),
+        DIGEST_VARIABLE: policy_digest,
+    }
+    entries = [{"name": name, "value": value} for name, value in environment.items()]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": DEPLOYMENT, "namespace": namespace},
+        "spec": {
+            "template": {
+                "metadata": {"annotations": annotations},
+                "spec": {"containers": [{"name": CONTAINER, "env": entries}]},
+            }
+        },
+    }

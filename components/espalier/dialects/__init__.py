@@ -1,0 +1,82 @@
+"""Dialects: how a policy writes thoughts and calls, and how messages become its tokens.
+
+A syntax (`tags`, `hermes`, `llama3`, `mistral`, `qwen3_coder`, `pythonic`) spells one message and
+parses it. `espalier.dialects.dialect.Dialect` joins a syntax with a tokenizer and its chat
+template; it is imported where tokens are needed.
+"""
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from espalier.dialects.hermes import Hermes
+from espalier.dialects.llama3 import Llama3
+from espalier.dialects.mistral import Mistral
+from espalier.dialects.pythonic import Pythonic
+from espalier.dialects.qwen3_coder import Qwen3Coder
+from espalier.dialects.syntax import Syntax
+from espalier.dialects.tags import Tags
+
+DialectName = Literal["tags", "hermes", "llama3", "mistral", "qwen3_coder", "pythonic"]
+
+SYNTAXES: dict[DialectName, Syntax] = {
+    "tags": Tags(),
+    "hermes": Hermes(),
+    "llama3": Llama3(),
+    "mistral": Mistral(),
+    "qwen3_coder": Qwen3Coder(),
+    "pythonic": Pythonic(),
+}
+
+_SIGNS: tuple[tuple[str, DialectName], ...] = (
+    ("{#- dialect: tags -#}", "tags"),
+    ("{#- dialect: hermes -#}", "hermes"),
+    ("[TOOL_CALLS]", "mistral"),
+    ("<function=", "qwen3_coder"),
+    ("<tool_call>", "hermes"),
+    ('"parameters":', "llama3"),
+    ("<|python_tag|>", "llama3"),
+    ("[func_name1(", "pythonic"),
+    ("<|python_start|>", "pythonic"),
+)
+"""What stands in the chat templates of each dialect; the first that is found decides."""
+
+
+def detected_dialect(chat_template: str) -> DialectName:
+    """The dialect that a chat template teaches; tags where it says nothing of calls."""
+    for sign, name in _SIGNS:
+        if sign in chat_template:
+            return name
+    return "tags"
+
+
+def chosen_dialect(setting: DialectName | Literal["auto"], model: Path | None) -> DialectName:
+    """The dialect of a profile's policy.
+
+    Args:
+        setting: of the profile; "auto" reads the chat template of `model`.
+        model: model directory; None is the embedded policy, which is taught tags.
+    """
+    if setting != "auto":
+        return setting
+    return "tags" if model is None else detected_dialect(_chat_template(model))
+
+
+def _chat_template(directory: Path) -> str:
+    """The template of a model directory; empty where it has none, as loading it will say."""
+    for name, read in (("chat_template.jinja", str), ("tokenizer_config.json", _named_template)):
+        path = directory / name
+        if path.is_file():
+            return read(path.read_text(encoding="utf-8"))
+    return ""
+
+
+def _named_template(config: str) -> str:
+    try:
+        found = json.loads(config).get("chat_template")
+    except (ValueError, AttributeError):
+        return ""
+    return found if isinstance(found, str) else json.dumps(found)
+
+
+__all__ = ["SYNTAXES", "DialectName", "Syntax", "chosen_dialect", "detected_dialect"]

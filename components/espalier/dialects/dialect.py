@@ -1,0 +1,276 @@
+"""Between messages and token ids: the only place where text of an episode is tokenised.
+
+Every message is encoded once, when it enters the context; what the policy sampled is never encoded
+again. How a message is framed is the chat template's affair: the text between two of the policy's
+messages is cut out of a rendering in which sentinels stand in their place. `drifted_turns` compares
+a finished episode with the template's rendering of the whole conversation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from jinja2 import TemplateError
+
+from espalier.dialects import SYNTAXES, DialectName, Syntax, detected_dialect
+from espalier.dialects.tags import Tags
+from espalier.records import Action, FinalAnswer, Message, PolicyError, ToolCalls
+from espalier.records.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_TAIL_TOKENS = 16
+"""Tokens that are decoded to look for a closing tag that is not one token."""
+_SENTINEL = "\ue000"
+"""A private-use character: stands for a message of the policy that must not be rendered again."""
+_PROBE = (
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "<think>\nthought\n</think>\n\nb"},
+    {"role": "user", "content": "c"},
+    {"role": "assistant", "content": "d"},
+    {"role": "user", "content": "e"},
+)
+
+
+class TurnPieces(NamedTuple):
+    """What an episode read after one message of the policy."""
+
+    messages: tuple[Message, ...]
+    read_ids: tuple[int, ...]
+    """As they stand in the context."""
+
+
+class Dialect:
+    """A syntax joined with a tokenizer; parses what a policy wrote, encodes what it reads.
+
+    It is the `StopRule` of an engine: `stop_ids` end a message wherever they are sampled, and
+    `stop_texts`, empty for a tokenizer that knows the tags, once several tokens spell them.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        tools: Sequence[ToolSpec],
+        *,
+        name: DialectName | Literal["auto"] = "auto",
+        instructions: str = "",
+    ) -> None:
+        """Bind a dialect.
+
+        Args:
+            tokenizer: of the policy; its chat template frames the messages.
+            tools: that the policy may call.
+            name: "auto" takes the dialect that the chat template teaches.
+            instructions: of the family, prefixed to the question for a policy that was not trained
+                from scratch here.
+
+        Raises:
+            PolicyError: the tokenizer has no chat template.
+        """
+        template = tokenizer.chat_template
+        if template is None:
+            raise PolicyError(
+                f"{tokenizer.name_or_path}: its tokenizer has no chat template. Set one in "
+                "tokenizer_config.json, or use the instruction-tuned model of the same family."
+            )
+        self._template = str(template)
+        self.tokenizer = tokenizer
+        self.tools = tuple(tools)
+        chosen = detected_dialect(self._template) if name == "auto" else name
+        self.syntax: Syntax = SYNTAXES[chosen]
+        self._instructions = instructions
+        stop_texts = self.syntax.stop_texts(self.tools)
+        ids = [self.marker_id(text) for text in stop_texts]
+        knows_stops = None not in ids
+        end_id = tokenizer.eos_token_id
+        self.stop_ids = frozenset(i for i in (*ids, end_id) if isinstance(i, int))
+        self.stop_texts = () if knows_stops else stop_texts
+        self._is_embedded = "{#- dialect:" in self._template or (
+            self.syntax.inline_results and knows_stops
+        )
+        if not self.syntax.inline_results:
+            self.stop_ids |= {self._end_id}
+        self.result_ids = lru_cache(maxsize=65_536)(self._result_ids)
+        self.prompt_ids = lru_cache(maxsize=65_536)(self._prompt_ids)
+
+    def action_ids(self, action: ToolCalls | FinalAnswer) -> tuple[int, ...]:
+        """Ids of an action that a teacher wrote, end of turn included."""
+        return self.text_ids(self.syntax.write(action, self.tools))
+
+    def text_ids(self, text: str) -> tuple[int, ...]:
+        """Ids of a message of the policy that is given as text, end of turn included."""
+        ids = self._encode(text)
+        return tuple(ids if self.syntax.inline_results else [*ids, self._end_id])
+
+    def parse(self, token_ids: Sequence[int]) -> Action:
+        """What the policy's message comes to; never raises."""
+        written = list(token_ids)
+        while written and not self.syntax.inline_results and written[-1] in self.stop_ids:
+            written.pop()
+        return self.syntax.parse(self.text(written), self.tools)
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """The text that `token_ids` spell, tags included."""
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+    def marker_id(self, text: str) -> int | None:
+        """The id of a text that is one token, or None."""
+        piece = self._encode(text)
+        return piece[0] if len(piece) == 1 else None
+
+    def ends_action(self, action_ids: Sequence[int]) -> bool:
+        """Whether the last id of a growing message ends the policy's turn."""
+        if action_ids[-1] in self.stop_ids:
+            return True
+        if not self.stop_texts:
+            return False
+        tail = self.text(action_ids[-_TAIL_TOKENS:])
+        return any(text in tail for text in self.stop_texts)
+
+    @property
+    def kind_markers(self) -> tuple[str, ...]:
+        """Texts one of which follows a thought and tells a call from an answer; () if none do."""
+        return self.syntax.kind_markers(self.tools) if isinstance(self.syntax, Tags) else ()
+
+    @cached_property
+    def rewrites_history(self) -> bool:
+        """Whether the template drops thoughts of turns before the last user message (Qwen3 does).
+
+        Incremental rendering keeps them, as they were sampled; drift is then looked for up to the
+        last user message alone.
+        """
+        return "thought" not in self._rendered(list(_PROBE), generate=False)
+
+    def drifted_turns(self, prompt: tuple[Message, ...], turns: Sequence[TurnPieces]) -> int:
+        """Turns whose read tokens differ from those of the template's whole rendering.
+
+        Args:
+            prompt: what the environment opened with.
+            turns: what followed each message of the policy, in order; the prompt's ids are those
+                of `prompt_ids`.
+        """
+        compared = list(turns)
+        if self.rewrites_history:
+            users = [
+                n for n, turn in enumerate(turns) if any(m.role == "user" for m in turn.messages)
+            ]
+            compared = compared[: users[-1]] if users else compared
+        expected = self._whole_pieces(prompt, [turn.messages for turn in compared])
+        found = [tuple(self.prompt_ids(prompt)), *(turn.read_ids for turn in compared)]
+        differ = [one != other for one, other in zip(found, expected, strict=True)]
+        # a prompt that differs is the first turn's affair
+        return min(len(turns), sum(differ)) if turns else int(differ[0])
+
+    def _whole_pieces(
+        self, prompt: tuple[Message, ...], observed: Sequence[tuple[Message, ...]]
+    ) -> list[tuple[int, ...]]:
+        """Ids of what the policy reads, cut out of one rendering of the whole conversation."""
+        messages = self._prompt_messages(prompt)
+        if self.syntax.inline_results and not self._is_embedded:
+            body = _SENTINEL + "".join(
+                self.syntax.write_result(message.content, self.tools) + _SENTINEL
+                for turn in observed
+                for message in turn
+            )
+            messages = [*messages, {"role": "assistant", "content": body}]
+        else:
+            for turn in observed:
+                messages.append({"role": "assistant", "content": _SENTINEL})
+                messages += [self._shown(message) for message in turn]
+            # behind a last message of the policy's, so that no template treats that as the end
+            messages.append({"role": "assistant", "content": _SENTINEL})
+            messages.append({"role": "tool", "content": ""})
+        pieces = self._rendered(messages, generate=False).split(_SENTINEL)[: len(observed) + 1]
+        ids = [self._encode(piece) for piece in pieces]
+        if not self.syntax.inline_results:
+            # the policy writes the end of its turn itself
+            ids = [ids[0], *(piece[1:] for piece in ids[1:])]
+        return [tuple(piece) for piece in ids]
+
+    def _prompt_ids(self, prompt: tuple[Message, ...]) -> tuple[int, ...]:
+        return tuple(self._encode(self._rendered(self._prompt_messages(prompt), generate=True)))
+
+    def _prompt_messages(self, prompt: tuple[Message, ...]) -> list[dict[str, Any]]:
+        messages = [self._shown(message) for message in prompt]
+        if not self._is_embedded:
+            told = "" if self._template_tells_tools else self.syntax.instructions(self.tools)
+            messages[-1]["content"] = self._instructions + told + messages[-1]["content"]
+        return messages
+
+    def _result_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        """Ids of what the environment answers, up to where the policy writes again."""
+        if self.syntax.inline_results:
+            texts = [self.syntax.write_result(message.content, self.tools) for message in messages]
+            return tuple(token_id for text in texts for token_id in self._encode(text))
+        framed = [
+            {"role": "user", "content": "."},
+            {"role": "assistant", "content": _SENTINEL},
+            *(self._shown(message) for message in messages),
+        ]
+        behind = self._rendered(framed, generate=True).rpartition(_SENTINEL)[2]
+        return tuple(self._encode(behind)[1:])
+
+    def _shown(self, message: Message) -> dict[str, Any]:
+        """A message for the chat template; a tool's text cannot spell a control token."""
+        content = message.content
+        if message.role == "tool":
+            if self.syntax.inline_results:
+                content = content.replace("<", "(").replace(">", ")")
+            else:
+                content = self._controls.sub(lambda match: f"{match[0][0]} {match[0][1:]}", content)
+        shown: dict[str, Any] = {"role": message.role, "content": content}
+        return shown | ({"tool_call_id": message.call_id} if message.call_id else {})
+
+    @cached_property
+    def _controls(self) -> re.Pattern[str]:
+        """Every text that the tokenizer reads as a token of its own, longest first."""
+        known = {*self._added_texts, *self.syntax.markers(self.tools), _SENTINEL}
+        texts = sorted((text for text in known if text.strip()), key=lambda text: -len(text))
+        return re.compile("|".join(map(re.escape, texts)))
+
+    @cached_property
+    def _added_texts(self) -> frozenset[str]:
+        """Texts that the tokenizer reads as tokens of their own."""
+        tokenizer: Any = self.tokenizer  # its own annotations are those of a special token
+        return frozenset((*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens))
+
+    @cached_property
+    def _template_tells_tools(self) -> bool:
+        return "tools" in self._template and not isinstance(self.syntax, Tags)
+
+    @cached_property
+    def _end_id(self) -> int:
+        """The token that ends a message of the policy: what the template puts behind it."""
+        messages = [{"role": "user", "content": "."}, {"role": "assistant", "content": _SENTINEL}]
+        behind = self._rendered(messages, generate=False).rpartition(_SENTINEL)[2]
+        ids = self._encode(behind)
+        if not ids or self.tokenizer.convert_ids_to_tokens(ids[0]) not in self._added_texts:
+            raise PolicyError(
+                f"{self.tokenizer.name_or_path}: its chat template ends a message of the assistant "
+                f"with {behind[:20]!r}, which is no token of its own, so that dialect "
+                f'"{self.syntax.name}" cannot tell where it ends. Set policy.dialect = "tags"'
+            )
+        return ids[0]
+
+    def _rendered(self, messages: list[dict[str, Any]], *, generate: bool) -> str:
+        tools: Any = None
+        if self._template_tells_tools:
+            tools = [tool.as_function() for tool in self.tools]
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    messages, tools=tools, add_generation_prompt=generate, tokenize=False
+                )
+            )
+        except TemplateError as error:
+            raise PolicyError(
+                f"{self.tokenizer.name_or_path}: its chat template refuses a conversation with "
+                f'tools ({error}). Mend the template, or set policy.dialect = "tags"'
+            ) from error
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False))

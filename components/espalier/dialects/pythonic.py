@@ -1,0 +1,103 @@
+"""Calls as a list of Python calls (Llama 4, Llama 3.2's small models): arguments are literals.
+
+[search(query="lyon country"), add(a=1, b=2)]
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from pydantic import JsonValue
+
+from espalier.dialects.syntax import (
+    THINK,
+    answer_or_fault,
+    calls_or_fault,
+    compact_json,
+    listed_tools,
+    parsed_json,
+    split_thought,
+    with_thought,
+)
+from espalier.records import Action, FinalAnswer, JsonObject, Malformed, ToolCall, ToolCalls
+from espalier.records.tool import ToolSpec
+
+_MAX_CHARACTERS = 20_000
+"""Python's own parser is what reads this, and its cost must stay bounded."""
+_RESULT = ("<|result|>", "<|end_result|>")
+
+
+@dataclass(frozen=True, slots=True)
+class Pythonic:
+    """See the module."""
+
+    name: str = "pythonic"
+    inline_results: bool = False
+
+    def parse(self, text: str, tools: Sequence[ToolSpec]) -> Action:
+        """See `Syntax`."""
+        if len(text) > _MAX_CHARACTERS:
+            return Malformed("too long", text)
+        thought, rest = split_thought(text)
+        if not (rest.startswith("[") and rest.endswith(")]")):
+            return answer_or_fault(rest, thought, text)
+        try:
+            expression = ast.parse(rest, mode="eval").body
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+            return Malformed(f"calls that are not Python: {type(error).__name__}", text)
+        if not isinstance(expression, ast.List):
+            return Malformed("calls that are no list", text)
+        return calls_or_fault([_call(node) for node in expression.elts], thought, text)
+
+    def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
+        """See `Syntax`."""
+        if isinstance(action, FinalAnswer):
+            return with_thought(action.thought, action.text)
+        return with_thought(action.thought, f"[{', '.join(map(_written, action.calls))}]")
+
+    def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `Syntax`."""
+        return (*THINK, *_RESULT)
+
+    def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `Syntax`."""
+        return ()
+
+    def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
+        """See `Syntax`."""
+        return f"{_RESULT[0]} {content} {_RESULT[1]}"
+
+    def instructions(self, tools: Sequence[ToolSpec]) -> str:
+        """See `Syntax`."""
+        return (
+            f"You may call these functions:\n{listed_tools(tools)}\nTo call some, answer with "
+            "[name(argument=value, ...), ...] and nothing else. Any other message is your final "
+            "answer.\n"
+        )
+
+
+def _call(node: ast.expr) -> ToolCall | Malformed:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
+        return Malformed("an entry that is no call of a named function")
+    if node.args:
+        return Malformed("an argument without a name")
+    arguments: JsonObject = {}
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            return Malformed("an argument without a name")
+        try:
+            # through JSON, so that a tuple or a set is what its schema can describe, or refused
+            literal = ast.literal_eval(keyword.value)
+            arguments[keyword.arg] = cast("JsonValue", parsed_json(compact_json(literal)))
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+            return Malformed(f"{keyword.arg} is no literal: {type(error).__name__}")
+    return ToolCall(name=ast.unparse(node.func), arguments=arguments)
+
+
+def _written(call: ToolCall) -> str:
+    return (
+        f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"
+    )

@@ -1,0 +1,171 @@
+"""What every dialect is: how one message of a policy spells thoughts, calls and answers.
+
+A syntax is pure text, knows no task and no tokenizer, and parses whatever a policy writes without
+raising. `espalier.dialects.dialect` joins one with a tokenizer and its chat template.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+from espalier.records import Action, FinalAnswer, JsonObject, Malformed, ToolCall, ToolCalls
+from espalier.records.tool import ToolSpec
+
+THINK = ("<think>", "</think>")
+MAX_PARSED_CHARACTERS = 100_000
+"""Longer messages are malformed: the parsers' cost stays bounded."""
+
+_THOUGHT = re.compile(r"\s*<think>(.*?)</think>", re.DOTALL)
+
+
+class Syntax(Protocol):
+    """One dialect's spelling."""
+
+    @property
+    def name(self) -> str:
+        """As profiles spell it."""
+        ...
+
+    @property
+    def inline_results(self) -> bool:
+        """Whether results stand inside the policy's own message, between tags."""
+        ...
+
+    def parse(self, text: str, tools: Sequence[ToolSpec]) -> Action:
+        """Read one message, without its end-of-turn token; never raises."""
+        ...
+
+    def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
+        """The message that `parse` reads as `action`."""
+        ...
+
+    def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """Texts that an embedded policy's tokenizer knows as single tokens."""
+        ...
+
+    def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """Texts that end a message; empty where the end-of-turn token does."""
+        ...
+
+    def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
+        """A tool's result as an embedded policy reads it."""
+        ...
+
+    def instructions(self, tools: Sequence[ToolSpec]) -> str:
+        """How to write calls, for a policy whose chat template does not say it."""
+        ...
+
+
+class Thoughtful(NamedTuple):
+    """A message cut behind its thought."""
+
+    thought: str | None
+    rest: str
+
+
+def split_thought(text: str) -> Thoughtful:
+    """The thought at the beginning of a message, and what follows it."""
+    match = _THOUGHT.match(text)
+    if match is None:
+        return Thoughtful(None, text.strip())
+    return Thoughtful(match[1].strip(), text[match.end() :].strip())
+
+
+def with_thought(thought: str | None, rest: str) -> str:
+    """What `split_thought` takes apart."""
+    return rest if thought is None else f"<think>\n{thought}\n</think>\n\n{rest}"
+
+
+def parsed_json(text: str) -> Any:  # noqa: ANN401 (any JSON)
+    """The value that `text` spells.
+
+    Raises:
+        ValueError: it spells none, or one that JSON has no name for (NaN).
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def json_call(text: str, *, arguments_key: str = "arguments") -> ToolCall | Malformed:
+    """A call written as {"name": ..., "arguments": {...}}; arguments may be JSON in a string."""
+    try:
+        found = parsed_json(text)
+    except ValueError as error:
+        return Malformed(f"a call that is not JSON: {error}")
+    return call_of_object(found, arguments_key=arguments_key)
+
+
+def call_of_object(found: object, *, arguments_key: str) -> ToolCall | Malformed:
+    """The call that a parsed JSON object describes."""
+    if not isinstance(found, dict) or not isinstance(found.get("name"), str) or not found["name"]:
+        return Malformed('a call without "name"')
+    arguments = found.get(arguments_key, {})
+    if isinstance(arguments, str):
+        try:
+            arguments = parsed_json(arguments)
+        except ValueError as error:
+            return Malformed(f'"{arguments_key}" that are not JSON: {error}')
+    if not isinstance(arguments, dict):
+        return Malformed(f'"{arguments_key}" that are no object')
+    call_id = found.get("id", "")
+    return ToolCall(
+        name=found["name"], arguments=arguments, call_id=call_id if isinstance(call_id, str) else ""
+    )
+
+
+def calls_or_fault(
+    found: Sequence[ToolCall | Malformed], thought: str | None, text: str
+) -> ToolCalls | Malformed:
+    """All calls of a message, or the first thing that is wrong with one."""
+    calls: list[ToolCall] = []
+    for call in found:
+        if isinstance(call, Malformed):
+            return Malformed(call.reason, text)
+        calls.append(call)
+    return ToolCalls(tuple(calls), thought)
+
+
+def answer_or_fault(rest: str, thought: str | None, text: str) -> FinalAnswer | Malformed:
+    """A message without calls is the final answer, unless it says nothing."""
+    return FinalAnswer(rest, thought) if rest else Malformed("an empty message", text)
+
+
+def compact_json(value: object) -> str:
+    """JSON as chat templates write it (`tojson`)."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def listed_tools(tools: Sequence[ToolSpec]) -> str:
+    """One JSON schema a line."""
+    return "\n".join(compact_json(tool.as_function()) for tool in tools)
+
+
+def typed_argument(text: str, name: str, tool: ToolSpec | None) -> object:
+    """An argument that was written as plain text: JSON, unless the schema says that it is text."""
+    properties: object = tool.parameters.get("properties") if tool else None
+    schema: object = properties.get(name) if isinstance(properties, dict) else None
+    if isinstance(schema, dict) and schema.get("type") == "string":
+        return text
+    try:
+        return parsed_json(text)
+    except ValueError:
+        return text
+
+
+def named_tool(name: str, tools: Sequence[ToolSpec]) -> ToolSpec | None:
+    """The tool of that name, where there is one."""
+    return next((tool for tool in tools if tool.name == name), None)
+
+
+def object_schema(arguments: JsonObject) -> str:
+    """Arguments as one line of JSON."""
+    return compact_json(arguments)

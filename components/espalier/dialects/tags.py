@@ -1,0 +1,151 @@
+r"""Calls between tags named after the tool (Search-R1, arXiv:2503.09516; ReTool, arXiv:2504.11536).
+
+    <think> country </think> <search> lyon country </search>      thought and call
+    <information> lyon | country: france </information>           a result, in the same message
+    <think> answer </think> <answer> france </answer>             the final answer
+
+A closing tag ends the policy's turn, and the result stands right behind it. A tool with one text
+argument takes the text between its tags, any other a JSON object. Where a tool takes programs, as
+ReTool's does, free text may stand in the place of the thought.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from espalier.dialects.syntax import MAX_PARSED_CHARACTERS, THINK, compact_json, parsed_json
+from espalier.records import Action, FinalAnswer, Malformed, ToolCall, ToolCalls
+from espalier.records.tool import ToolSpec
+
+ANSWER = ("<answer>", "</answer>")
+_FENCE = "```"
+_STRICT = re.compile(
+    r"\s*<think>(?P<thought>[^<>]*)</think>\s*<(?P<tag>[^<>/\s]+)>(?P<body>[^<>]*)</(?P=tag)>\s*"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """See the module."""
+
+    name: str = "tags"
+    inline_results: bool = True
+
+    def parse(self, text: str, tools: Sequence[ToolSpec]) -> Action:
+        """See `Syntax`."""
+        if len(text) > MAX_PARSED_CHARACTERS:
+            return Malformed("too long", text)
+        if any(tool.takes_code for tool in tools):
+            return _parsed_freely(text, tools)
+        return _parsed_strictly(text, tools)
+
+    def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
+        """See `Syntax`; of several calls the first, as a closing tag ends the turn."""
+        if isinstance(action, FinalAnswer):
+            block = f"{ANSWER[0]} {action.text} {ANSWER[1]}"
+        else:
+            call = action.calls[0]
+            tool = next(tool for tool in tools if tool.name == call.name)
+            argument = call.arguments.get(tool.text_argument or "")
+            body = argument if isinstance(argument, str) else compact_json(call.arguments)
+            block = f"<{tool.tag}> {body} </{tool.tag}>"
+        return (
+            block if action.thought is None else f"{THINK[0]} {action.thought} {THINK[1]} {block}"
+        )
+
+    def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `Syntax`."""
+        calls = [tag for tool in tools for tag in (f"<{tool.tag}>", f"</{tool.tag}>")]
+        return (*THINK, *calls, *_result_tags(tools), *ANSWER)
+
+    def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `Syntax`."""
+        return (*(f"</{tool.tag}>" for tool in tools), ANSWER[1])
+
+    def kind_markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """Tags one of which follows the thought and says what kind of action it is."""
+        return (*(f"<{tool.tag}>" for tool in tools), ANSWER[0])
+
+    def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
+        """See `Syntax`; a result that spells a tag reaches the policy as text, not as control."""
+        opening, closing = _result_tags(tools)
+        defused = content.replace("<", "(").replace(">", ")")
+        return f"{opening} {defused} {closing}"
+
+    def instructions(self, tools: Sequence[ToolSpec]) -> str:
+        """See `Syntax`."""
+        ways = [
+            f"<{tool.tag}> {tool.text_argument or 'arguments as a JSON object'} </{tool.tag}> "
+            f"({tool.description})"
+            for tool in tools
+        ]
+        opening, closing = _result_tags(tools)
+        return (
+            f"First reason inside {THINK[0]} and {THINK[1]}. Then either call a tool by writing "
+            f"{' or '.join(ways)}, whose result comes back between {opening} and {closing}, or "
+            f"give the final answer as {ANSWER[0]} answer {ANSWER[1]}.\n"
+        )
+
+
+def _result_tags(tools: Sequence[ToolSpec]) -> tuple[str, str]:
+    tag = tools[0].result_tag if tools else "result"
+    return f"<{tag}>", f"</{tag}>"
+
+
+def _parsed_strictly(text: str, tools: Sequence[ToolSpec]) -> Action:
+    match = _STRICT.fullmatch(text)
+    tags = {tool.tag: tool for tool in tools}
+    if match is None or match["tag"] not in (*tags, "answer"):
+        return Malformed("not one think block followed by one call or answer block", text)
+    thought, body = match["thought"].strip(), " ".join(match["body"].split())
+    if not body:
+        return Malformed(f"empty {match['tag']} block", text)
+    if match["tag"] == "answer":
+        return FinalAnswer(body, thought)
+    return _called(tags[match["tag"]], body, thought, text)
+
+
+def _parsed_freely(text: str, tools: Sequence[ToolSpec]) -> Action:
+    if any(tag in text for tag in _result_tags(tools)):
+        return Malformed("writes what the tool would say itself", text)
+    openings = {f"<{tool.tag}>": tool for tool in tools}
+    found = [(text.find(tag), tag) for tag in (*openings, ANSWER[0]) if tag in text]
+    if not found:
+        return Malformed("neither a call block nor an answer block", text)
+    start, opening = min(found)
+    closing = opening.replace("<", "</")
+    body, closed, rest = text[start + len(opening) :].rpartition(closing)
+    if not closed or rest.strip():
+        return Malformed(f"no {closing} at its end", text)
+    thought = text[:start].strip().removeprefix(THINK[0]).removesuffix(THINK[1]).strip() or None
+    if opening == ANSWER[0]:
+        answer = " ".join(body.split())
+        return FinalAnswer(answer, thought) if answer else Malformed("empty answer block", text)
+    tool = openings[opening]
+    content = _without_fence(body) if tool.takes_code else " ".join(body.split())
+    if not content:
+        return Malformed(f"empty {tool.tag} block", text)
+    return _called(tool, content, thought, text)
+
+
+def _called(tool: ToolSpec, body: str, thought: str | None, text: str) -> ToolCalls | Malformed:
+    if tool.text_argument is not None:
+        return ToolCalls((ToolCall(name=tool.name, arguments={tool.text_argument: body}),), thought)
+    try:
+        arguments = parsed_json(body)
+    except ValueError as error:
+        return Malformed(f"arguments of {tool.name} that are not JSON: {error}", text)
+    if not isinstance(arguments, dict):
+        return Malformed(f"arguments of {tool.name} that are no JSON object", text)
+    return ToolCalls((ToolCall(name=tool.name, arguments=arguments),), thought)
+
+
+def _without_fence(body: str) -> str:
+    """The program without a Markdown fence around it, and without common indentation."""
+    text = body.strip()
+    if text.startswith(_FENCE) and text.endswith(_FENCE) and "\n" in text:
+        body = text.partition("\n")[2].removesuffix(_FENCE)
+    return textwrap.dedent(body.strip("\n")).strip()

@@ -1,0 +1,373 @@
+"""A family: everything that a kind of task brings, as one object that the stages ask.
+
+    class Prices(SimpleFamily[PricesConfig]):
+        name, config = "prices", PricesConfig
+        def tools(self): ...                            typed functions
+        def tasks(self, split, count): ...              what is asked
+        def verify(self, task, answer): ...             whether it was answered
+        def demonstrate(self, task): ...                how a teacher solves it, action by action
+
+That much trains an agent. A family whose questions need a knowledge artifact, or a teacher of
+another kind, derives from `Family` and answers what the stages ask by itself. A family is found by
+the entry point group `espalier.environments`, or by `module:Class` in a profile.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
+
+from espalier.config import EnvironmentConfig, Profile
+from espalier.environments.contract import Environments, EnvironmentsOver
+from espalier.environments.episode import EpisodeRules
+from espalier.environments.reading import DemonstrationReading, ReadingMaterial
+from espalier.environments.teaching import Script, ScriptTeacher
+from espalier.environments.tools import Tool
+from espalier.knowledge.entity_splits import EntitySplits
+from espalier.records import (
+    AgentText,
+    DataError,
+    Draft,
+    Message,
+    ProfileError,
+    Split,
+    Task,
+    TaskMetadata,
+    ToolSpec,
+    Tracker,
+    Verifier,
+    task_id_of,
+)
+from espalier.records.trajectory import ToolResult, Trajectory
+from espalier.synthesis.funnel import Funnel
+from espalier.synthesis.rejection import Rejected
+from espalier.synthesis.self_play import PosesTasks
+
+C = TypeVar("C", bound=EnvironmentConfig)
+
+
+class Question(Protocol):
+    """A task, and whatever the family's teacher needs beside it."""
+
+    @property
+    def task(self) -> Task:
+        """What is asked."""
+        ...
+
+
+Demonstrate = Callable[[Question, str], Trajectory | Rejected]
+"""Question and kind of detour (empty for none) to a trajectory."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainQuestion:
+    """A task alone."""
+
+    task: Task
+
+
+class AgentTexts(NamedTuple):
+    """Texts of agent behaviour beside the demonstrations, and what asking for them cost."""
+
+    texts: list[AgentText]
+    negatives: list[AgentText]
+    teacher: dict[str, object]
+    """Call -> usage; empty where no model was asked."""
+
+
+class Family(ABC, Generic[C]):
+    """See the module. One instance serves one stage of one run."""
+
+    name: ClassVar[str]
+    """As profiles and tasks spell it."""
+    config: ClassVar[type[EnvironmentConfig]] = EnvironmentConfig
+    """Of `[environment]`."""
+    instructions: ClassVar[str] = ""
+    """What a model that was not trained from scratch here is told before the question."""
+    splits_digits: ClassVar[bool] = False
+    """Whether the embedded policy reads numbers digit by digit."""
+    detours: ClassVar[tuple[str, ...]] = ()
+    """Kinds of mistakes that its teacher can make and mend."""
+    self_play: ClassVar[frozenset[str]] = frozenset()
+    """Names of `[self_play]` that can pose its tasks."""
+    reads_knowledge: ClassVar[bool] = False
+    """Whether `ingest` reads `[knowledge]` for it."""
+    writes_agent_texts: ClassVar[bool] = False
+    """Whether it can make what `[agent_texts]` asks for."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.settings = cast("C", profile.environment)
+        """Its own section of the profile."""
+
+    # ------------------------------------------------------------------ what every family says
+
+    @abstractmethod
+    def tools(self) -> Sequence[Tool | Callable[..., object]]:
+        """What the policy may call; a plain typed function becomes a `Tool`."""
+
+    @abstractmethod
+    def verify(self, task: Task, answer: str | None) -> float:
+        """The outcome of an answer: above 0 where it is right; None where none was given."""
+
+    @abstractmethod
+    def questions(
+        self, knowledge: Path, funnel: Funnel, tracker: Tracker
+    ) -> dict[Split, Sequence[Question]]:
+        """The questions of every split, in random order.
+
+        Raises:
+            DataError: a split would stay empty.
+        """
+
+    @abstractmethod
+    def teacher(self, knowledge: Path, funnel: Funnel) -> AbstractContextManager[Demonstrate]:
+        """Whoever demonstrates questions, for as long as the block lasts."""
+
+    @abstractmethod
+    def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
+        """What an embedded policy learns to read from, before it sees a question.
+
+        Args:
+            knowledge: the artifact of `ingest`; nothing but what training may see is read.
+            train: training tasks.
+        """
+
+    # ------------------------------------------------------------------------------- playing
+
+    @property
+    def built_tools(self) -> tuple[Tool, ...]:
+        """The tools, with their schemas."""
+        return tuple(tool if isinstance(tool, Tool) else Tool(tool) for tool in self.tools())
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What a policy is told about the tools."""
+        return tuple(tool.spec for tool in self.built_tools)
+
+    @contextmanager
+    def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
+        """The environments of every view of the knowledge; what they run in is closed at the end.
+
+        Args:
+            knowledge: the artifact of `ingest`.
+
+        Raises:
+            ArtifactError: that artifact lacks what the family needs.
+            SandboxError: the profile asks for sandboxes, and none can be had.
+        """
+        del knowledge
+        rules = self.rules(self.built_tools)
+        yield lambda _view: self.environments_of(rules)
+
+    def rules(self, tools: Sequence[Tool]) -> EpisodeRules:
+        """The profile's limits and rewards around `tools`."""
+        return EpisodeRules(
+            tools=tools,
+            verify=self._outcome,
+            max_turns=self.profile.episode.max_turns,
+            reward=self.profile.reward,
+        )
+
+    def environments_of(self, rules: EpisodeRules) -> Environments:
+        """Environments that share their tools."""
+        return self.environments_by(rules.tools, lambda _task: rules)
+
+    def environments_by(
+        self, tools: Sequence[Tool], rules_of: Callable[[Task], EpisodeRules]
+    ) -> Environments:
+        """Environments whose tools are made for each episode."""
+        return Environments(
+            family=self.name,
+            tools=tuple(tool.spec for tool in tools),
+            instructions=self.instructions,
+            make=lambda task: rules_of(task).environment(),
+        )
+
+    def _outcome(self, task: Task, answer: str | None, _results: Sequence[ToolResult]) -> float:
+        return float(self.verify(task, answer))
+
+    # ------------------------------------------------------------------------------- data
+
+    def ingest(self, draft: Draft, tracker: Tracker) -> None:
+        """Write what the family's tasks are made from into the knowledge artifact.
+
+        A family that reads no `[knowledge]` writes nothing but where its tasks come from.
+        """
+        del tracker
+        (draft.path / "attribution.txt").write_text(f"Tasks of {self.name}.\n", encoding="utf-8")
+
+    def agent_texts(
+        self,
+        knowledge: Path,
+        questions: Mapping[Split, Sequence[Question]],
+        demonstrations: Sequence[Trajectory],
+        funnel: Funnel,
+        tracker: Tracker,
+    ) -> AgentTexts:
+        """Plans, reasoning, decisions and negatives, where `[agent_texts]` asks for them."""
+        del knowledge, questions, demonstrations, funnel, tracker
+        return AgentTexts([], [], {})
+
+    def entity_splits(self, knowledge: Path) -> EntitySplits:
+        """Whose names must not be shared between splits; none where there are no entities."""
+        del knowledge
+        return EntitySplits.none()
+
+    def hub_kinds(self, knowledge: Path) -> list[str]:
+        """Kinds of entities that every split shares."""
+        del knowledge
+        return []
+
+    # ------------------------------------------------------------------------------- reporting
+
+    def report_groups(self, task: Task) -> Mapping[str, str]:
+        """Name of a grouping -> the group that the task is in, as reports show them."""
+        kind = task.extra.get("kind")
+        groups = {"kind": str(kind)} if kind else {}
+        steps = (
+            {}
+            if task.metadata.difficulty is None
+            else {"difficulty": f"{task.metadata.difficulty:g}"}
+        )
+        return groups | steps
+
+    def stratum(self, task: Task) -> str:
+        """What the mix of demonstrations is measured by."""
+        return "-".join(self.report_groups(task).values())
+
+    def answer_settings(self) -> Mapping[str, object]:
+        """What an answer may depend on beside the question and the limits of an episode."""
+        return self.settings.model_dump(mode="json", exclude={"name"})
+
+    def documents_of(self, task: Task) -> tuple[str, ...]:
+        """Ids of the documents that a task was made from."""
+        found = task.extra.get("evidence")
+        return tuple(map(str, found)) if isinstance(found, list) else ()
+
+    def names_of(self, task: Task) -> tuple[str, ...]:
+        """Names of the entities that a task is about, its answer included."""
+        found = task.extra.get("entities")
+        return tuple(map(str, found)) if isinstance(found, list) else ()
+
+    def question_key(self, task: Task) -> str:
+        """Equal for tasks that ask the same in other words; empty where nobody can tell."""
+        return str(task.extra.get("query", ""))
+
+    # ------------------------------------------------------------------------------- self-play
+
+    def poser(self, knowledge: Path, accepted: Path) -> PosesTasks:
+        """Whoever poses tasks between the phases of training.
+
+        Raises:
+            ProfileError: nobody does, for this family.
+        """
+        del knowledge, accepted
+        raise ProfileError(
+            f'self_play.name = "{self.profile.self_play.name}" poses no tasks of '
+            f'environment.name = "{self.name}"; set it to "off"'
+        )
+
+    def chat_task(self, question: str) -> Task:
+        """The task of a question that somebody types."""
+        return make_task(
+            self.name, question, gold=("",), split="heldout", source="chat", key=question
+        )
+
+
+class SimpleFamily(Family[C]):
+    """A family whose tasks come from a function, and whose teacher follows a script."""
+
+    @abstractmethod
+    def tasks(self, split: Split, count: int) -> Sequence[Task]:
+        """Up to `count` tasks of a split, the same ones under the same seed.
+
+        No question may stand in two splits: `validate` refuses that.
+        """
+
+    @abstractmethod
+    def demonstrate(self, task: Task) -> Script:
+        """A generator of the teacher's actions; each `yield` returns what the tools answered."""
+
+    def questions(
+        self, knowledge: Path, funnel: Funnel, tracker: Tracker
+    ) -> dict[Split, Sequence[Question]]:
+        """See `Family`."""
+        del knowledge, funnel, tracker
+        config = self.profile.synthesis
+        asked: dict[Split, int] = {
+            "train": config.train_tasks, "dev": config.dev_tasks, "heldout": config.heldout_tasks,
+        }  # fmt: skip
+        found: dict[Split, Sequence[Question]] = {
+            split: [PlainQuestion(task) for task in self.tasks(split, count)]
+            for split, count in asked.items()
+        }
+        if empty := [split for split, tasks in found.items() if not tasks]:
+            raise DataError(f"{self.name}: no task for {', '.join(empty)}")
+        return found
+
+    @contextmanager
+    def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
+        """See `Family`."""
+        del funnel
+        with self.environments(knowledge) as environments_over:
+            teacher = ScriptTeacher(environments_over("train"))
+            yield lambda question, _detour: teacher.demonstrate(
+                question.task, self.demonstrate(question.task)
+            )
+
+    def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
+        """Demonstrations of training tasks, under prompts that ask nothing."""
+        with self.environments(knowledge) as environments_over:
+            teacher = ScriptTeacher(environments_over("train"))
+            shown = [
+                trajectory
+                for task in train[:_READ_TASKS]
+                if isinstance(
+                    trajectory := teacher.demonstrate(task, self.demonstrate(task)), Trajectory
+                )
+            ]
+        return DemonstrationReading(shown, {task.task_id: task for task in train})
+
+
+_READ_TASKS = 300
+"""Training tasks whose demonstrations a default family reads from."""
+
+
+def make_task(  # noqa: PLR0913 (the parts of a task)
+    family: str,
+    question: str,
+    *,
+    gold: Sequence[str],
+    split: Split,
+    source: str,
+    key: str,
+    kind: str = "exact_match",
+    arguments: Mapping[str, object] | None = None,
+    metadata: Mapping[str, object] | None = None,
+) -> Task:
+    """A task with an id of its own, derived from its split and `key`.
+
+    Args:
+        family: name of the family.
+        question: the one message of the prompt.
+        gold: accepted answers.
+        split: of the task.
+        source: which generator or file it comes from.
+        key: equal keys of a split are the same task.
+        kind: of the verifier.
+        arguments: of its environment.
+        metadata: further fields of `TaskMetadata`.
+    """
+    return Task(
+        task_id=task_id_of(split, key),
+        prompt=(Message(role="user", content=question),),
+        environment=family,
+        arguments=dict(arguments or {}),  # pyright: ignore[reportArgumentType] (JSON, checked)
+        verifier=Verifier(kind=kind, gold=tuple(gold)),
+        metadata=TaskMetadata(split=split, source=source, **(metadata or {})),  # pyright: ignore[reportArgumentType]
+    )

@@ -1,0 +1,131 @@
+"""What a proposed program must not name: read before it runs, and never run here.
+
+The sandbox is what contains a program; this keeps out what would not return the same twice, or
+reads more than its arguments.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from typing import NamedTuple
+
+MAX_PROGRAM_CHARACTERS = 1500
+FUNCTION = "f"
+ALLOWED_MODULES = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        bisect collections fractions functools heapq itertools math operator re statistics string
+        typing
+        """,
+    )
+)
+"""Of the standard library, those that compute from their arguments alone."""
+FORBIDDEN_NAMES = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        breakpoint compile delattr dir eval exec exit getattr globals hash help id input locals
+        memoryview object open print quit setattr type vars
+        """,
+    )
+)
+"""Besides those that begin with two underscores."""
+_MAX_PARAMETERS = 4
+
+
+class Screened(NamedTuple):
+    """A program in one spelling: without comments, docstrings and odd blanks."""
+
+    program: str
+    parameters: str
+    expression: str
+    """Of a function that is one return statement, else empty."""
+    steps: int
+    """Statements inside the function."""
+
+
+def screened(text: str) -> Screened | str:
+    """The program, or why it is none; never raises, whatever a model wrote."""
+    if len(text) > MAX_PROGRAM_CHARACTERS:
+        return "program_too_long"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a model's escape sequences
+            tree = ast.parse(text)
+        fault = _fault(tree)
+        if fault:
+            return fault
+        [function] = [node for node in tree.body if _is_function(node)]
+        _strip_docstrings(tree)
+        return _screened(tree, function)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "not_python"
+
+
+def _screened(tree: ast.Module, function: ast.stmt) -> Screened:
+    assert isinstance(function, ast.FunctionDef), "the one that the screening let through"
+    only = function.body[0]
+    expression = ""
+    if len(tree.body) == len(function.body) == 1 and isinstance(only, ast.Return) and only.value:
+        expression = ast.unparse(only.value)
+    return Screened(
+        program=ast.unparse(tree),
+        parameters=", ".join(argument.arg for argument in function.args.args),
+        expression=expression,
+        steps=sum(isinstance(node, ast.stmt) for node in ast.walk(function)) - 1,
+    )
+
+
+def _fault(tree: ast.Module) -> str:
+    functions = [node for node in tree.body if _is_function(node)]
+    if len(functions) != 1:
+        return "defines_no_f"
+    if not _is_plain(functions[0]):
+        return "arguments_of_another_shape"
+    if not all(isinstance(node, _AT_TOP) for node in tree.body):
+        return "does_more_than_define"
+    faults = (_forbidden(node) for node in ast.walk(tree))
+    return next((fault for fault in faults if fault), "")
+
+
+def _forbidden(node: ast.AST) -> str:
+    """Why a program must not hold the node; empty where it may."""
+    match node:
+        case ast.Import(names):
+            modules = [name.name.partition(".")[0] for name in names]
+            return "" if ALLOWED_MODULES.issuperset(modules) else "forbidden_module"
+        case ast.ImportFrom(module=module, level=level):
+            known = level == 0 and (module or "").partition(".")[0] in ALLOWED_MODULES
+            return "" if known else "forbidden_module"
+        case ast.Name(identifier) | ast.Attribute(attr=identifier):
+            hidden = identifier.startswith("__") or identifier in FORBIDDEN_NAMES
+            return "forbidden_name" if hidden else ""
+        case ast.Global() | ast.Nonlocal() | ast.AsyncFunctionDef() | ast.Await() | ast.Yield():
+            return "keeps_state"
+        case _:
+            return ""
+
+
+def _is_function(node: ast.stmt) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == FUNCTION
+
+
+def _is_plain(node: ast.stmt) -> bool:
+    """One to four parameters by position, nothing else, and no decorator."""
+    assert isinstance(node, ast.FunctionDef), "functions alone are asked about"
+    found = node.args
+    others = (found.posonlyargs, found.kwonlyargs, found.defaults, node.decorator_list)
+    has_others = any(others) or found.vararg is not None or found.kwarg is not None
+    return not has_others and 1 <= len(found.args) <= _MAX_PARAMETERS
+
+
+def _strip_docstrings(tree: ast.Module) -> None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+
+
+_AT_TOP = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.Assign)

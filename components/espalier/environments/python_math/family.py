@@ -1,0 +1,170 @@
+r"""Mathematics with a Python interpreter (ReTool, Feng et al. 2025, arXiv:2504.11536).
+
+The policy calls `python(code)`, reads what the program printed, and answers, in \boxed{} or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from espalier.config import AbsoluteZeroConfig
+from espalier.environments.contract import Environments, EnvironmentsOver
+from espalier.environments.episode import EpisodeRules
+from espalier.environments.family import Demonstrate, Family, Question
+from espalier.environments.python_math.absolute_zero.poser import ChainDrafts, Drafts, TriplePoser
+from espalier.environments.python_math.absolute_zero.teacher import TeacherDrafts
+from espalier.environments.python_math.config import PythonMathConfig
+from espalier.environments.python_math.executed import is_proven
+from espalier.environments.python_math.interpreter import python_tool
+from espalier.environments.python_math.problems import deal_problems, save_problems
+from espalier.environments.python_math.python_runs import PythonRuns, SeparateRuns, SessionRuns
+from espalier.environments.python_math.questions import make_math_questions
+from espalier.environments.python_math.scratch import ScratchWriter
+from espalier.environments.python_math.teacher import UNKNOWN_NAME, MathQuestion, program_script
+from espalier.environments.reading import ReadingMaterial
+from espalier.environments.teaching import ScriptTeacher
+from espalier.environments.tools import Tool
+from espalier.records import Draft, Split, Task, Tracker
+from espalier.records.trajectory import ToolResult, Trajectory
+from espalier.rewards import final_answer, is_right, retool_reward
+from espalier.sandbox.choice import sandbox_pool
+from espalier.sandbox.pool_thread import PoolThread
+from espalier.synthesis.funnel import Funnel
+from espalier.synthesis.rejection import Rejected
+from espalier.synthesis.self_play import PosesTasks
+
+INSTRUCTIONS = (
+    "Solve the problem. You may run several Python programs, whose printed output comes back. Give "
+    "the final answer as \\boxed{answer}.\n"
+)
+
+
+class PythonMath(Family[PythonMathConfig]):
+    """See the module."""
+
+    name = "python_math"
+    config = PythonMathConfig
+    instructions = INSTRUCTIONS
+    splits_digits = True
+    detours = (UNKNOWN_NAME,)
+    self_play = frozenset({"absolute_zero"})
+
+    def tools(self) -> Sequence[Tool]:
+        """The interpreter's schema; `environments` binds it to the sandboxes of an episode."""
+        return (python_tool(_no_sandboxes, self.settings.max_observation_characters),)
+
+    def verify(self, task: Task, answer: str | None) -> float:
+        """1 where the answer means the same as the gold answer, else 0; not of executed answers."""
+        return float(is_right(answer, task.verifier))
+
+    @contextmanager
+    def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
+        """See `Family`."""
+        del knowledge
+        with sandbox_pool(self.settings.sandbox, self.profile.kubernetes) as sandboxes:
+            environments = self.environments_in(sandboxes)
+            yield lambda _view: environments
+
+    def environments_in(self, sandboxes: PoolThread) -> Environments:
+        """Environments whose programs run in these sandboxes."""
+        return self.environments_by(self.tools(), lambda _task: self._rules_in(sandboxes))
+
+    def _rules_in(self, sandboxes: PoolThread) -> EpisodeRules:
+        within_s = self.settings.code_timeout_s
+        make: Callable[[PoolThread, float], PythonRuns] = (
+            SessionRuns if self.settings.session == "stateful" else SeparateRuns
+        )
+        # checks prove the answer where that takes a program; none of the policy's is in their way
+        return self.rules_over(make(sandboxes, within_s), SeparateRuns(sandboxes, within_s))
+
+    def rules_over(self, runs: PythonRuns, checks: PythonRuns) -> EpisodeRules:
+        """One episode's rules: the policy's programs, and those that prove its answer."""
+        return EpisodeRules(
+            tools=(python_tool(lambda: runs, self.settings.max_observation_characters),),
+            verify=partial(self._judged, checks),
+            max_turns=self.profile.episode.max_turns,
+            reward=self.profile.reward,
+            read_answer=final_answer,
+            on_end=runs.end,
+        )
+
+    async def _judged(
+        self, checks: PythonRuns, task: Task, answer: str | None, results: Sequence[ToolResult]
+    ) -> float:
+        """ReTool's reward of the verdict."""
+        if task.verifier.kind == "execution":
+            correct = await is_proven(task, answer, checks)
+        else:
+            # in a thread: comparing may take seconds, and other episodes go on meanwhile
+            correct = await asyncio.to_thread(self.verify, task, answer) > 0
+        return retool_reward(
+            correct=correct,
+            num_messages=2 + 2 * len(results),
+            credit_per_message=self.settings.credit_per_message,
+        )
+
+    def ingest(self, draft: Draft, tracker: Tracker) -> None:
+        """The user's problems, dealt to splits; nothing where stories are made."""
+        del tracker
+        problems = deal_problems(self.settings, self.profile.splits)
+        draft.rows["problems"] = save_problems(problems, draft.path)
+        files = (self.settings.problems, self.settings.heldout_problems)
+        names = [path.name for path in files if path]
+        source = f"Word problems of {' and '.join(names)}." if names else "Made by espalier."
+        (draft.path / "attribution.txt").write_text(f"{source}\n", encoding="utf-8")
+
+    def questions(
+        self, knowledge: Path, funnel: Funnel, tracker: Tracker
+    ) -> dict[Split, Sequence[Question]]:
+        """Stories, or the user's problems."""
+        del tracker
+        found = make_math_questions(self.profile, knowledge, funnel)
+        return cast("dict[Split, Sequence[Question]]", found)
+
+    @contextmanager
+    def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
+        """Runs the program of a question and answers what it prints last."""
+        del funnel
+        with self.environments(knowledge) as environments_over:
+            teacher = ScriptTeacher(environments_over("train"))
+
+            def demonstrate(question: Question, detour: str) -> Trajectory | Rejected:
+                own = cast("MathQuestion", question)
+                taken = own.detour_taken(detour)
+                script = program_script(own, detour=bool(taken))
+                return teacher.demonstrate(question.task, script, detour=taken)
+
+            yield demonstrate
+
+    def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
+        """Calculations that nobody asks for."""
+        del knowledge
+        return ScratchWriter([task.question for task in train])
+
+    def report_groups(self, task: Task) -> Mapping[str, str]:
+        """By the number of steps, and by kind of problem."""
+        return {"kind": str(task.extra.get("kind", "")), "steps": str(task.extra.get("hops", 1))}
+
+    def answer_settings(self) -> Mapping[str, object]:
+        """Those of the interpreter."""
+        elsewhere = {"name", "problems", "heldout_problems", "sandbox"}
+        return {"python": self.settings.model_dump(mode="json", exclude=elsewhere)}
+
+    def poser(self, knowledge: Path, accepted: Path) -> PosesTasks:
+        """Absolute Zero's triples of program, input and output."""
+        config = self.profile.self_play
+        if not isinstance(config, AbsoluteZeroConfig):
+            return super().poser(knowledge, accepted)
+        drafts: Drafts = ChainDrafts(config.asked)
+        if config.proposer == "teacher":
+            drafts = TeacherDrafts(config.asked, self.profile.teacher.endpoint)
+        return TriplePoser(drafts, self.settings, self.profile.kubernetes)
+
+
+def _no_sandboxes() -> PythonRuns:
+    raise AssertionError("only the schema of this tool is asked for")

@@ -1,0 +1,91 @@
+"""The questions of mathematics by split: a user's own problems, or arithmetic stories."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from espalier.config import Profile
+from espalier.environments.python_math.arithmetic import Chain
+from espalier.environments.python_math.problems import DealtProblem, load_problems
+from espalier.environments.python_math.stories import StoryTeller, told
+from espalier.environments.python_math.teacher import MathQuestion
+from espalier.records import DataError, Message, Split, Task, TaskMetadata, Verifier, task_id_of
+from espalier.synthesis.funnel import Funnel
+
+SPLITS: tuple[Split, ...] = ("train", "dev", "heldout")
+STORY, OWN = "story", "own"
+"""Kinds of problems."""
+_PLAN_OF_OWN = "compute"
+
+
+def make_math_questions(
+    profile: Profile, knowledge: Path, funnel: Funnel
+) -> dict[Split, list[MathQuestion]]:
+    """The questions of every split, in random order: all of the user's own, or all stories.
+
+    Raises:
+        DataError: a split would stay empty.
+    """
+    config = profile.synthesis
+    asked = dict(
+        zip(SPLITS, (config.train_tasks, config.dev_tasks, config.heldout_tasks), strict=True)
+    )
+    own = load_problems(knowledge)
+    questions: dict[Split, list[MathQuestion]] = {}
+    for split in SPLITS:
+        rng = random.Random(f"{profile.seed}/{split}/mixed")
+        if own:
+            found = [_own_question(dealt) for dealt in own if dealt.split == split]
+        else:
+            found = _stories(split, asked[split], profile, funnel)
+        rng.shuffle(found)
+        if len(found) > asked[split]:
+            funnel.count(f"{split}.own_questions", "more_than_asked_for", len(found) - asked[split])
+        questions[split] = found[: asked[split]]
+    if empty := [split for split, found in questions.items() if not found]:
+        raise DataError(
+            f"synthesis: no problem for {', '.join(empty)}. Give more problems in "
+            "environment.problems, or raise splits.heldout_share and splits.dev_share"
+        )
+    return questions
+
+
+def _stories(split: Split, count: int, profile: Profile, funnel: Funnel) -> list[MathQuestion]:
+    teller = StoryTeller(split, profile.synthesis, profile.seed, funnel)
+    rng = random.Random(f"{profile.seed}/{split}/wording")
+    return [_story_question(chain, split, rng) for chain in teller.chains(count)]
+
+
+def _story_question(chain: Chain, split: Split, rng: random.Random) -> MathQuestion:
+    metadata = TaskMetadata(
+        split=split,
+        source="arithmetic",
+        pattern=" > ".join(change.label for change in chain.changes),
+        difficulty=len(chain.changes),
+        extra={"kind": STORY, "hops": len(chain.changes), "query": chain.canonical},
+    )
+    task = _task(told(chain, rng), str(chain.values[-1]), chain.canonical, metadata)
+    return MathQuestion(task, chain.plan, chain.program)
+
+
+def _own_question(dealt: DealtProblem) -> MathQuestion:
+    """A user's problem; its teacher computes what the solution's calculator notes say."""
+    problem = dealt.problem
+    steps = max(1, len(problem.expressions))
+    metadata = TaskMetadata(
+        split=dealt.split, source=OWN, difficulty=steps, extra={"kind": OWN, "hops": steps}
+    )
+    task = _task(problem.question, problem.answer, problem.question, metadata)
+    program = "\n".join(f"print({expression})" for expression in problem.expressions)
+    return MathQuestion(task, _PLAN_OF_OWN, program or f"print({problem.answer})")
+
+
+def _task(question: str, gold: str, text: str, metadata: TaskMetadata) -> Task:
+    return Task(
+        task_id=task_id_of(metadata.split, text),
+        prompt=(Message(role="user", content=question),),
+        environment="python_math",
+        verifier=Verifier(kind="math_equivalence", gold=(gold,)),
+        metadata=metadata,
+    )

@@ -1,0 +1,74 @@
+r"""Scratch logs: question-free calculations, in the grammar of episodes with an interpreter.
+
+A log names numbers among unrelated words, notes them down with operations, writes the program of
+just these notes, and states what the interpreter said:
+
+    <|user|> coins 37 more then 14 how <|assistant|> <think> 37 , 14 take </think>
+    <code> x = 37 x -= 14 print(x) </code> <interpreter> 6021 </interpreter>
+    <think> answer </think> <answer> \boxed{6021} </answer>
+
+Operations are drawn and results invented, so that a policy learns to copy numbers, to write what
+it has planned and to read what it is told, and nothing about what a question asks for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+from espalier.environments.python_math.arithmetic import OPERATIONS, Chain, Change
+from espalier.environments.reading import Log
+from espalier.records import FinalAnswer, ToolCall, ToolCalls
+
+_STEP_WEIGHTS = (0.3, 0.3, 0.25, 0.15)
+"""Share of logs of 1 to 4 operations."""
+_LARGEST_NUMBER = 99
+_DIGITS = (1, 4)
+"""Of an invented result."""
+_MAX_NOISE_WORDS = 6
+_TOKENIZER_LOGS = 500
+"""Programs are so much alike that more of them show no new word."""
+
+
+class ScratchWriter:
+    """Writes scratch logs with the words of `questions` for noise."""
+
+    def __init__(self, questions: Sequence[str]) -> None:
+        words = {word for question in questions for word in question.lower().split()}
+        self._words = sorted(word for word in words if not any(map(str.isdigit, word)))
+
+    def write(self, rng: random.Random) -> Log:
+        """One log; a function of the generator's state alone."""
+        steps = rng.choices(range(1, len(_STEP_WEIGHTS) + 1), _STEP_WEIGHTS)[0]
+        changes = [self._change(rng) for _ in range(steps)]
+        chain = Chain(rng.randint(2, _LARGEST_NUMBER), tuple(changes))
+        result = str(rng.randrange(10 ** rng.randint(*_DIGITS)))
+        pieces = (
+            ToolCalls((ToolCall(name="python", arguments={"code": chain.program}),), chain.plan),
+            result,
+            FinalAnswer(rf"\boxed{{{result}}}", "answer"),
+        )
+        return Log(self._prompt(chain, rng), pieces)
+
+    def texts(self, rng: random.Random) -> Iterator[str]:
+        """What a tokenizer is trained on, so that it knows how programs are written."""
+        for _ in range(_TOKENIZER_LOGS):
+            call, _, answer = self.write(rng).pieces
+            assert isinstance(call, ToolCalls), "a log begins with a program"
+            assert isinstance(answer, FinalAnswer), "and ends with its result"
+            # blanks as they stand between the tags of an episode
+            yield f" {call.thought}   {call.calls[0].arguments['code']} "
+            yield f" {answer.thought}   {answer.text} "
+
+    def _change(self, rng: random.Random) -> Change:
+        operation = OPERATIONS[rng.choice(tuple(OPERATIONS))]
+        numbers = [rng.randint(2, _LARGEST_NUMBER) for _ in range(operation.num_numbers)]
+        return Change(operation.label, tuple(numbers))
+
+    def _prompt(self, chain: Chain, rng: random.Random) -> str:
+        """The numbers in their order, each after some words, and some words more."""
+        words: list[str] = []
+        for number in (*map(str, chain.numbers), ""):
+            words += rng.choices(self._words, k=rng.randrange(1, _MAX_NOISE_WORDS + 1))
+            words.append(number)
+        return " ".join(words).strip()

@@ -1,0 +1,61 @@
+"""What an embedded policy learns to read from: question-free logs in the shape of episodes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from espalier.records import FinalAnswer, Message, Task, ToolCalls, action_of
+from espalier.records.trajectory import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A prompt, and what follows it: the policy's actions, and between them what it reads."""
+
+    prompt: str
+    pieces: tuple[ToolCalls | FinalAnswer | str, ...]
+
+
+class ReadingMaterial(Protocol):
+    """Logs without end, and the texts that a tokenizer is trained on."""
+
+    def write(self, rng: random.Random) -> Log:
+        """One log; a function of the generator's state alone."""
+        ...
+
+    def texts(self, rng: random.Random) -> Iterator[str]:
+        """Texts with the words of the family, training questions apart."""
+        ...
+
+
+class DemonstrationReading:
+    """Demonstrations under prompts whose words are shuffled, so that nothing can be answered."""
+
+    def __init__(self, demonstrations: Sequence[Trajectory], tasks: Mapping[str, Task]) -> None:
+        self._demonstrations = demonstrations
+        self._tasks = tasks
+
+    def write(self, rng: random.Random) -> Log:
+        """See `ReadingMaterial`."""
+        trajectory = rng.choice(self._demonstrations)
+        task = self._tasks[trajectory.task_id]
+        words = task.question.split()
+        rng.shuffle(words)
+        after = trajectory.messages[len(task.prompt) :]
+        return Log(" ".join(words), tuple(_piece(message) for message in after))
+
+    def texts(self, rng: random.Random) -> Iterator[str]:
+        """See `ReadingMaterial`."""
+        del rng
+        for trajectory in self._demonstrations:
+            for message in trajectory.messages:
+                yield from filter(None, (message.thought, message.content))
+                for call in message.tool_calls:
+                    yield " ".join((call.name, *map(str, call.arguments.values())))
+
+
+def _piece(message: Message) -> ToolCalls | FinalAnswer | str:
+    return action_of(message) if message.role == "assistant" else message.content

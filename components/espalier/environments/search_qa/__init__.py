@@ -1,0 +1,6 @@
+"""Question answering over documents: one search tool, exact match. See README.md here."""
+
+from espalier.environments.search_qa.config import SearchQAConfig
+from espalier.environments.search_qa.family import SearchQA, search_environments, search_tool
+
+__all__ = ["SearchQA", "SearchQAConfig", "search_environments", "search_tool"]

@@ -1,0 +1,204 @@
+"""Question answering with a search tool (Search-R1, Jin et al. 2025, arXiv:2503.09516).
+
+The policy calls `search(query)`, reads what the search tool shows of the best documents, and
+answers. Questions come from formal queries over the triples, or are the user's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Protocol, cast
+
+from espalier.config import RZeroConfig, WebRLConfig
+from espalier.environments.contract import Environments, EnvironmentsOver
+from espalier.environments.family import AgentTexts, Demonstrate, Family
+from espalier.environments.family import Question as AnyQuestion
+from espalier.environments.reading import ReadingMaterial
+from espalier.environments.search_qa.browsing import LogWriter
+from espalier.environments.search_qa.cloze import ClozeWriter
+from espalier.environments.search_qa.config import SearchQAConfig
+from espalier.environments.tools import Tool, ToolOutput
+from espalier.knowledge import KnowledgeGraph
+from espalier.knowledge.documents import load_documents
+from espalier.knowledge.entity_splits import EntitySplits
+from espalier.knowledge.ingesting import write_knowledge
+from espalier.knowledge.search import NO_RESULTS, SearchTool, documents_path
+from espalier.records import Draft, Split, Task, Tracker
+from espalier.records.trajectory import Trajectory
+from espalier.rewards import exact_match
+from espalier.synthesis.agent_texts import material_of, write_texts
+from espalier.synthesis.detours import KINDS
+from espalier.synthesis.evolution.poser import GraphPoser, failed_patterns, rewarding_patterns
+from espalier.synthesis.evolution.proving import Prover
+from espalier.synthesis.evolution.teacher import TeacherPoser
+from espalier.synthesis.funnel import Funnel
+from espalier.synthesis.own_questions import WordTeacher
+from espalier.synthesis.plans import SEARCH
+from espalier.synthesis.questions import make_questions
+from espalier.synthesis.rejection import Rejected
+from espalier.synthesis.rollouts import rollout_teacher
+from espalier.synthesis.self_play import PosesTasks
+from espalier.synthesis.task_making import Question
+from espalier.synthesis.teacher import RouteTeacher
+
+INSTRUCTIONS = (
+    "Answer the question. Search as often as you need to. Give only the name as the final answer.\n"
+)
+
+
+class Searcher(Protocol):
+    """What the tool needs of a search index."""
+
+    def observation(self, query: str) -> str:
+        """What the agent reads after searching for `query`."""
+        ...
+
+
+def search_tool(searcher: Searcher) -> Tool:
+    """The tool `search` over an index."""
+
+    def search(query: str) -> ToolOutput:
+        """Search the documents."""
+        found = searcher.observation(query)
+        return ToolOutput(found, succeeded=found != NO_RESULTS)
+
+    return Tool(search, call_tag=SEARCH.tag, result_tag=SEARCH.result_tag)
+
+
+class SearchQA(Family[SearchQAConfig]):
+    """See the module."""
+
+    name = "search_qa"
+    config = SearchQAConfig
+    instructions = INSTRUCTIONS
+    detours = KINDS
+    self_play = frozenset({"webrl", "r_zero"})
+    reads_knowledge = True
+    writes_agent_texts = True
+
+    def tools(self) -> Sequence[Tool]:
+        """The search tool's schema; `environments` binds it to a view of the knowledge."""
+        return (search_tool(_NoDocuments()),)
+
+    def verify(self, task: Task, answer: str | None) -> float:
+        """Exact match after SQuAD's normalisation."""
+        return float(exact_match(answer, task.verifier.gold))
+
+    @contextmanager
+    def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
+        """See `Family`."""
+        search = partial(SearchTool.open, knowledge, config=self.profile.search)
+        yield lambda view: search_environments(search(view), self)
+
+    def ingest(self, draft: Draft, tracker: Tracker) -> None:
+        """Triples, documents and an index for each view."""
+        write_knowledge(self.profile, draft, tracker)
+
+    def questions(
+        self, knowledge: Path, funnel: Funnel, tracker: Tracker
+    ) -> dict[Split, Sequence[AnyQuestion]]:
+        """Formal questions, and the user's own."""
+        graph = KnowledgeGraph.load(knowledge)
+        found = make_questions(self.profile, knowledge, graph, funnel)
+        return cast("dict[Split, Sequence[AnyQuestion]]", found)
+
+    @contextmanager
+    def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
+        """Routes through the real search tool, or a model's attempts at the question."""
+        profile = self.profile
+        search = SearchTool.open(knowledge, "train", profile.search)
+        documents = load_documents(documents_path(knowledge, "train"))
+        if profile.synthesis.solver == "teacher":
+            graph = KnowledgeGraph.load(knowledge)
+            with rollout_teacher(profile, graph, documents, search, funnel) as by_rollouts:
+                yield lambda question, _: by_rollouts.demonstrate(question.task)
+            return
+        by_route = RouteTeacher(search, profile.search.max_observation_words, profile.seed)
+        by_words = WordTeacher(search, documents)
+
+        def demonstrate(question: AnyQuestion, detour: str) -> Trajectory | Rejected:
+            route = cast("Question", question).route
+            if route is None:
+                return by_words.demonstrate(question.task)
+            return by_route.demonstrate(question.task, route, detour)
+
+        yield demonstrate
+
+    def agent_texts(
+        self,
+        knowledge: Path,
+        questions: Mapping[Split, Sequence[AnyQuestion]],
+        demonstrations: Sequence[Trajectory],
+        funnel: Funnel,
+        tracker: Tracker,
+    ) -> AgentTexts:
+        """FAS, HAS and negatives."""
+        asked = self.profile.agent_texts
+        if not (asked.pretraining_texts or asked.negatives):
+            return AgentTexts([], [], {})
+        tasks = [question.task for question in questions["train"]]
+        material = material_of(self.profile, knowledge, tasks, demonstrations)
+        written = write_texts(self.profile, material, funnel, tracker)
+        return AgentTexts(written.texts, written.negatives, written.teacher)
+
+    def entity_splits(self, knowledge: Path) -> EntitySplits:
+        """Of the knowledge graph."""
+        return EntitySplits.load(knowledge)
+
+    def hub_kinds(self, knowledge: Path) -> list[str]:
+        """See `Family`."""
+        graph = KnowledgeGraph.load(knowledge)
+        return sorted({entity.kind for entity in graph.entities.values() if entity.hub})
+
+    def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
+        """Walks along relations, or sentences with a gap where there are no relations."""
+        del train
+        graph = KnowledgeGraph.load(knowledge)
+        documents = load_documents(documents_path(knowledge, "train"))
+        search = SearchTool.open(knowledge, "train", self.profile.search)
+        share = self.profile.policy.prestage.substitution_share
+        if not graph.relations:
+            return ClozeWriter(documents, search, substitution_share=share)
+        return LogWriter(
+            documents,
+            {e.document_id: e.kind for e in graph.entities.values() if e.document_id},
+            {relation.label: relation.object_kind for relation in graph.relations.values()},
+            search,
+            substitution_share=share,
+        )
+
+    def report_groups(self, task: Task) -> Mapping[str, str]:
+        """By hops, and by kind of question."""
+        return {"kind": str(task.extra.get("kind", "")), "hops": str(task.extra.get("hops", 1))}
+
+    def answer_settings(self) -> Mapping[str, object]:
+        """Those of the search tool."""
+        return {"search": self.profile.search.model_dump(mode="json")}
+
+    def poser(self, knowledge: Path, accepted: Path) -> PosesTasks:
+        """WebRL's evolution of failed questions, or R-Zero's challenger."""
+        match self.profile.self_play:
+            case WebRLConfig(proposer="teacher"):
+                prover = Prover(self.profile, knowledge, accepted)
+                return TeacherPoser(prover, self.profile.teacher.endpoint)
+            case WebRLConfig():
+                return GraphPoser(Prover(self.profile, knowledge, accepted), failed_patterns)
+            case RZeroConfig():
+                return GraphPoser(Prover(self.profile, knowledge, accepted), rewarding_patterns)
+            case _:
+                return super().poser(knowledge, accepted)
+
+
+def search_environments(search: Searcher, family: SearchQA) -> Environments:
+    """Question answering over `search`, with the limits and the reward of the family's profile."""
+    return family.environments_of(family.rules((search_tool(search),)))
+
+
+class _NoDocuments:
+    """Stands in where only the tool's schema is asked for."""
+
+    def observation(self, query: str) -> str:
+        return NO_RESULTS

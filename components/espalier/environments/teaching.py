@@ -1,0 +1,105 @@
+"""A teacher that plays a family's own demonstrations in the environment that policies play in."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Generator
+from typing import TypeVar, cast
+
+from espalier.environments.contract import Environment, EnvironmentLostError, Environments, Step
+from espalier.records import Action, Message, Task
+from espalier.records.trajectory import FinishReason, Trajectory
+from espalier.synthesis.rejection import Rejected
+
+
+class Observed(str):
+    """What the policy would read after an action, and whether its calls succeeded."""
+
+    succeeded: bool = True
+
+
+Script = Generator[Action, Observed, None]
+"""Yields the teacher's actions, and is sent what comes of each."""
+
+T = TypeVar("T")
+
+
+class GaveUp(Exception):
+    """Raised by a script that cannot go on; its text is the reason."""
+
+
+class ScriptTeacher:
+    """Turns scripts into trajectories; what the environment does not accept is no demonstration."""
+
+    def __init__(self, environments: Environments) -> None:
+        self._environments = environments
+
+    def demonstrate(self, task: Task, script: Script, *, detour: str = "") -> Trajectory | Rejected:
+        """The trajectory, if the environment scores it as right.
+
+        Args:
+            task: what is played.
+            script: from `Family.demonstrate`.
+            detour: kind of mistake that the script makes on the way; empty for none.
+        """
+        return asyncio.run(self._played(task, script, detour))
+
+    async def _played(self, task: Task, script: Script, detour: str) -> Trajectory | Rejected:
+        environment = self._environments(task)
+        try:
+            opening = await waited(environment.reset(task))
+            messages = list(opening.messages)
+            action = next(script)
+            while True:
+                messages.append(action.message())
+                step = await waited(environment.step(action))
+                messages.extend(step.messages)
+                if step.done:
+                    break
+                action = script.send(_observed(step, environment))
+            return await self._judged(task, environment, tuple(messages), detour)
+        except GaveUp as reason:
+            environment.cut_off(FinishReason.MAX_TURNS)
+            return Rejected(str(reason))
+        except StopIteration:
+            environment.cut_off(FinishReason.MAX_TURNS)
+            return Rejected("unanswered")
+        except EnvironmentLostError:
+            return Rejected("sandbox_lost")
+        finally:
+            script.close()
+
+    async def _judged(
+        self, task: Task, environment: Environment, messages: tuple[Message, ...], detour: str
+    ) -> Trajectory | Rejected:
+        if environment.finish_reason is not FinishReason.ANSWERED:
+            return Rejected("too_few_turns")
+        reward = await waited(environment.score())
+        if reward["outcome"] <= 0:
+            return Rejected("wrong_answer")
+        return Trajectory(
+            task_id=task.task_id,
+            group_id=f"teacher/{task.task_id}",
+            messages=messages,
+            tool_results=tuple(environment.tool_results),
+            reward=reward,
+            answer=environment.answer,
+            finish_reason=FinishReason.ANSWERED,
+            policy_version=0,
+            detour=detour,
+        )
+
+
+def _observed(step: Step, environment: Environment) -> Observed:
+    observed = Observed("\n".join(message.content for message in step.messages))
+    results = environment.tool_results[-len(step.messages) :]
+    observed.succeeded = all(result.succeeded for result in results)
+    return observed
+
+
+async def waited(result: T | Awaitable[T]) -> T:
+    """The result of an environment's call, which may have to be waited for."""
+    if inspect.isawaitable(result):
+        return await cast("Awaitable[T]", result)
+    return cast("T", result)

@@ -1,0 +1,126 @@
+"""Tools as typed Python functions: their JSON schema, and calls with checked arguments.
+
+    def convert(amount: float, currency: str) -> str:
+        '''Convert euros into another currency.'''
+
+A parameter named `task` is handed the episode's task and is not part of the schema. A function may
+be a coroutine function. It returns text, or a `ToolOutput` that also says whether it succeeded;
+anything else is written as JSON.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+
+from espalier.records import Task, ToolCall
+from espalier.records.tool import ToolSpec
+from espalier.records.trajectory import ToolResult
+
+_TASK = "task"
+_JSON: TypeAdapter[object] = TypeAdapter(object)
+
+
+class ToolOutput(NamedTuple):
+    """What a tool answers."""
+
+    content: str
+    succeeded: bool = True
+
+
+class ToolError(Exception):
+    """A tool refuses what it was asked; the policy reads why."""
+
+
+class Tool:
+    """A function that a policy may call."""
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        *,
+        call_tag: str = "",
+        result_tag: str = "result",
+        takes_code: bool = False,
+    ) -> None:
+        """Derive the schema of `function`; see `ToolSpec` for the other arguments.
+
+        Raises:
+            TypeError: a parameter without a type.
+        """
+        hints = typing.get_type_hints(function)
+        parameters = dict(inspect.signature(function).parameters)
+        self.wants_task = parameters.pop(_TASK, None) is not None
+        fields: dict[str, Any] = {}
+        for name, parameter in parameters.items():
+            if name not in hints:
+                raise TypeError(f"tool {function.__name__}: parameter {name} has no type")
+            default = ... if parameter.default is parameter.empty else parameter.default
+            fields[name] = (hints[name], default)
+        self._arguments: type[BaseModel] = create_model(
+            function.__name__, __config__=ConfigDict(extra="forbid"), **fields
+        )
+        self._function = function
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.spec = ToolSpec(
+            name=function.__name__,
+            description=(inspect.getdoc(function) or "").partition("\n\n")[0].replace("\n", " "),
+            parameters=_schema(self._arguments),
+            call_tag=call_tag,
+            result_tag=result_tag,
+            takes_code=takes_code,
+        )
+
+    def call(self, call: ToolCall, task: Task) -> ToolResult | Awaitable[ToolResult]:
+        """Run the function on checked arguments; arguments that do not fit are an observation."""
+        try:
+            checked = self._arguments.model_validate(call.arguments)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            return _failed(call, f"{where}: {first['msg']}" if where else first["msg"])
+        arguments = {name: getattr(checked, name) for name in type(checked).model_fields}
+        if self.wants_task:
+            arguments[_TASK] = task
+        if self.is_async:
+            return self._awaited(call, arguments)
+        try:
+            return _result(call, self._function(**arguments))
+        except ToolError as error:
+            return _failed(call, str(error))
+
+    async def _awaited(self, call: ToolCall, arguments: dict[str, Any]) -> ToolResult:
+        function = typing.cast("Callable[..., Awaitable[object]]", self._function)
+        try:
+            return _result(call, await function(**arguments))
+        except ToolError as error:
+            return _failed(call, str(error))
+
+
+def unknown_tool(call: ToolCall, known: typing.Iterable[str]) -> ToolResult:
+    """What a policy reads that calls a tool which is not there."""
+    return _failed(call, f"no tool is named {call.name}; there are {', '.join(known)}")
+
+
+def _result(call: ToolCall, returned: object) -> ToolResult:
+    if isinstance(returned, ToolOutput):
+        return ToolResult(call=call, content=returned.content, succeeded=returned.succeeded)
+    text = returned if isinstance(returned, str) else _JSON.dump_json(returned).decode()
+    return ToolResult(call=call, content=text, succeeded=True)
+
+
+def _failed(call: ToolCall, reason: str) -> ToolResult:
+    return ToolResult(call=call, content=f"error: {reason}", succeeded=False)
+
+
+def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
+    """JSON schema of the arguments, without pydantic's titles, which say nothing new."""
+    schema = arguments.model_json_schema()
+    schema.pop("title", None)
+    for field in schema.get("properties", {}).values():
+        field.pop("title", None)
+    return schema

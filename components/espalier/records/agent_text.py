@@ -1,0 +1,73 @@
+"""Texts of an agent's behaviour that are no episodes: what continued pre-training reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from espalier.records.errors import DataError
+from espalier.records.message import Message
+
+TextKind = Literal["planning", "reasoning", "decision", "negative"]
+"""First action planned (FAS); knowledge reasoned over (FAS); choices and their outcome (HAS); a
+call that must not be made (Agent-FLAN)."""
+
+
+class AgentText(BaseModel, frozen=True, extra="forbid"):
+    """One text: what is asked, and what follows it.
+
+    A planning text is an action that nothing answered; a decision goes on to the outcome:
+
+        prompt   user       Name the time zone used in Duaca.
+        pieces   assistant  <think> time zone </think> <search> Duaca time zone </search>
+    """
+
+    text_id: str = Field(min_length=1)
+    kind: TextKind
+    style: str
+    """Style of a question, outcome of a decision, or kind of a negative."""
+    prompt: tuple[Message, ...] = Field(min_length=1)
+    pieces: tuple[Message, ...] = Field(min_length=1)
+    """What the policy writes (assistant) and reads (tool) after the prompt."""
+    task_id: str = ""
+    """The task that it is about; empty where it has a question of its own."""
+    sources: tuple[str, ...] = ()
+    """Ids of the documents that it was made from."""
+
+    @property
+    def words(self) -> str:
+        """Everything that it says, in order."""
+        return " ".join(message.content for message in (*self.prompt, *self.pieces))
+
+
+def write_agent_texts(path: Path, texts: Iterable[AgentText]) -> int:
+    """Write `texts` as JSON lines and return how many there were."""
+    count = 0
+    with path.open("w", encoding="utf-8") as stream:
+        for text in texts:
+            stream.write(text.model_dump_json() + "\n")
+            count += 1
+    return count
+
+
+def read_agent_texts(path: Path) -> list[AgentText]:
+    """Read what `write_agent_texts` wrote; none where the file is not there.
+
+    Raises:
+        DataError: naming the file and the line that is no such text.
+    """
+    if not path.exists():
+        return []
+    texts: list[AgentText] = []
+    with path.open(encoding="utf-8") as stream:
+        for number, line in enumerate(stream, start=1):
+            try:
+                texts.append(AgentText.model_validate_json(line))
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(str(part) for part in first["loc"]) or "line"
+                raise DataError(f"{path}, line {number}: {where}: {first['msg']}") from error
+    return texts

@@ -1,0 +1,73 @@
+"""The errors that a user can cause, drawn as a tree.
+
+EspalierError             one clear message: what, where, what to do; the CLI prints it and exits 1
++-- ProfileError          a profile that does not parse, or that contradicts itself
++-- ArtifactError         a directory that is missing, half-written, edited or truncated
++-- KnowledgeError        a knowledge source that cannot be read or holds nothing
++-- DataError             rows that break a critical expectation, or tasks that do not parse
++-- PolicyError           a model directory that cannot act in the environment
++-- TrainingError         processes that cannot train together, or of which one is lost
++-- EngineError           an inference server that is away, or answers what it should not
++-- RegistryError         the tracking server is away, or a promotion is refused
++-- ManifestError         a name or setting that no object of a cluster can have
++-- ServingError          an address that cannot be served on, a Deployment that cannot be rolled
++-- ClusterError          the API of a cluster, or of Kubeflow, is away or refuses
++-- StorageError          a place for artifacts that refuses, or cannot be one
+    +-- StorageAwayError  it did not answer for minutes: later the same command may succeed
+"""
+
+
+class EspalierError(Exception):
+    """Base of every error that is the user's to mend; its text is the whole message."""
+
+
+class ProfileError(EspalierError):
+    """A profile that does not parse, names an unknown key, or contradicts itself."""
+
+
+class ArtifactError(EspalierError):
+    """An artifact directory that is missing, half-written, edited or truncated."""
+
+
+class KnowledgeError(EspalierError):
+    """A knowledge source that cannot be read, or holds nothing to ask about."""
+
+
+class DataError(EspalierError):
+    """Tasks or trajectories that do not parse, or break a critical expectation."""
+
+
+class PolicyError(EspalierError):
+    """A policy directory that cannot be loaded, or cannot act in the environment."""
+
+
+class TrainingError(EspalierError):
+    """Training that cannot go on: a process that does not start or is lost, broken gradients."""
+
+
+class EngineError(EspalierError):
+    """An inference server is away, serves another policy, or answers what it should not."""
+
+
+class RegistryError(EspalierError):
+    """The tracking server cannot be reached, or refuses what was asked."""
+
+
+class ManifestError(EspalierError):
+    """A name or setting that no object of a cluster can have."""
+
+
+class ClusterError(EspalierError):
+    """The API of a cluster, or of Kubeflow on it, is away, or refuses what was asked."""
+
+
+class StorageError(EspalierError):
+    """A place for artifacts that refuses what was asked, or cannot be one."""
+
+
+class StorageAwayError(StorageError):
+    """A place for artifacts did not answer for minutes; the same command may succeed later."""
+
+
+class ServingError(EspalierError):
+    """An endpoint that cannot start, or a serving Deployment that cannot be read or changed."""

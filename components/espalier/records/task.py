@@ -1,0 +1,127 @@
+"""A task: what is asked, where it is played, and how an answer is verified; and its file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from espalier.records.errors import DataError
+from espalier.records.message import JsonObject, Message
+
+Split = Literal["train", "dev", "heldout"]
+
+
+class Verifier(BaseModel, frozen=True, extra="forbid"):
+    """How the task's family checks an answer."""
+
+    kind: str = "exact_match"
+    """One of the kinds that the family knows."""
+    gold: tuple[str, ...] = Field(min_length=1)
+    """Accepted answers; the first is the canonical one."""
+
+
+class TaskMetadata(BaseModel, frozen=True, extra="forbid"):
+    """What the split checks and reports read, and what only the family understands."""
+
+    split: Split
+    source: str
+    """Which generator or file the task comes from."""
+    pattern: str = ""
+    """Tasks that differ only in names and numbers share it; empty where nothing is alike."""
+    difficulty: float | None = None
+    """Grows with the steps that a solution takes, where the family can tell."""
+    extra: JsonObject = Field(default_factory=dict)
+    """The family's own: stages store it and never look inside."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_schema(cls, content: Any) -> Any:  # noqa: ANN401 (whatever a file holds)
+        """Read tasks of 0.1, whose metadata had the fields of search questions."""
+        if not isinstance(content, dict) or "hops" not in content:
+            return content
+        old = cast("dict[str, Any]", content)
+        return {
+            "split": old.get("split"),
+            "source": old.get("source"),
+            "pattern": old.get("signature", ""),
+            "difficulty": old["hops"],
+            "extra": {
+                "kind": old.get("family", ""),
+                **{
+                    name: old[name]
+                    for name in ("hops", "query", "entities", "evidence")
+                    if name in old
+                },
+            },
+        }
+
+
+class Task(BaseModel, frozen=True, extra="forbid"):
+    """One task of a family.
+
+    task_id      train-4f1a0c2d9e7b
+    prompt       user: Name the time zone used in Duaca.
+    environment  search_qa                    arguments  {"index": "train"}
+    verifier     exact_match, gold ("America/Caracas",)
+    metadata     split train, source webshaper, pattern "time_zone(C)", difficulty 1,
+                 extra {"kind": "chain", "hops": 1, "query": ..., ...}
+    """
+
+    task_id: str = Field(min_length=1)
+    prompt: tuple[Message, ...] = Field(min_length=1)
+    environment: str
+    """Name of the family that it belongs to."""
+    arguments: JsonObject = Field(default_factory=dict)
+    """What its environment is set up with."""
+    verifier: Verifier
+    metadata: TaskMetadata
+
+    @property
+    def question(self) -> str:
+        """The last message of the prompt."""
+        return self.prompt[-1].content
+
+    @property
+    def extra(self) -> JsonObject:
+        """The family's own metadata."""
+        return self.metadata.extra
+
+
+def task_id_of(split: Split, key: str) -> str:
+    """The id of a task; equal keys of a split are the same task."""
+    digest = hashlib.sha256(f"{split}\t{key}".encode()).hexdigest()
+    return f"{split}-{digest[:12]}"
+
+
+def write_tasks(path: Path, tasks: Iterable[Task]) -> int:
+    """Write `tasks` as JSON lines and return how many there were."""
+    count = 0
+    with path.open("w", encoding="utf-8") as stream:
+        for task in tasks:
+            stream.write(task.model_dump_json() + "\n")
+            count += 1
+    return count
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """Read a task file.
+
+    Raises:
+        DataError: naming the file and the line that is not a task, or an empty file.
+    """
+    tasks: list[Task] = []
+    with path.open(encoding="utf-8") as stream:
+        for number, line in enumerate(stream, start=1):
+            try:
+                tasks.append(Task.model_validate_json(line))
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(str(part) for part in first["loc"]) or "line"
+                raise DataError(f"{path}, line {number}: {where}: {first['msg']}") from error
+    if not tasks:
+        raise DataError(f"{path}: holds no task")
+    return tasks

@@ -1,0 +1,227 @@
+"""The record of one attempt at one task, and its parquet file."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from espalier.records.errors import ArtifactError
+from espalier.records.message import JsonObject, Message, ToolCall
+
+
+class FinishReason(enum.StrEnum):
+    """Why a trajectory ended."""
+
+    ANSWERED = "answered"
+    MAX_TURNS = "max_turns"
+    MAX_TOKENS = "max_tokens"
+    PARSE_ERROR = "parse_error"
+    TIMEOUT = "timeout"
+    """A call of the environment took longer than it may."""
+    SANDBOX_LOST = "sandbox_lost"
+    """The environment crashed, or what it runs in is gone."""
+
+
+RewardBreakdown = dict[str, float]
+"""The named terms of a reward; their sum is the scalar."""
+
+TURNS_TERM = "turns"
+"""Name of the reward term that fell turn by turn."""
+
+_LOST = frozenset({FinishReason.TIMEOUT, FinishReason.SANDBOX_LOST})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One policy message and the observation it provoked, as spans of `token_ids`."""
+
+    action_start: int
+    action_end: int
+    observation_end: int
+    """Equal to `action_end` where nothing was observed."""
+    reward: float = 0.0
+    """What the environment paid for this action by itself; the trajectory's term `turns` is the sum
+    over its turns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """A tool call and what came of it, failures included."""
+
+    call: ToolCall
+    content: str
+    """What the policy reads."""
+    succeeded: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One attempt at one task: tokens that the policy read (P, O) and sampled (A).
+
+        token_ids          P P P A A O O A      two turns, one tool call
+        action_mask        0 0 0 1 1 0 0 1
+        behavior_logprobs  0 0 0 a b 0 0 c      nats; 0.0 where action_mask is 0
+
+    P is the prompt, O an observation; log-probs are those of the policy that sampled.
+
+    An episode that outgrew its context has several windows, each a context of its own: the later
+    ones begin with what was kept of the earlier (K, read again and not sampled again).
+
+        token_ids          P P P A A O O A | P P P K K K O O A      window_starts (0, 8)
+
+    A teacher's demonstration is text until the warm start encodes it with the policy's own
+    tokenizer: until then `token_ids`, `action_mask`, `behavior_logprobs` and `turns` are empty.
+    """
+
+    task_id: str
+    group_id: str
+    messages: tuple[Message, ...]
+    tool_results: tuple[ToolResult, ...]
+    """One for each call, in order."""
+    reward: RewardBreakdown
+    """`outcome` is one of the terms, other than where the environment was lost: such an attempt was
+    not judged, and has no terms."""
+    answer: str | None
+    finish_reason: FinishReason
+    policy_version: int
+    token_ids: tuple[int, ...] = ()
+    action_mask: tuple[int, ...] = ()
+    behavior_logprobs: tuple[float, ...] = ()
+    turns: tuple[Turn, ...] = ()
+    window_starts: tuple[int, ...] = (0,)
+    """Where in `token_ids` a context begins: no token sees one before its window."""
+    detour: str = ""
+    """Kind of detour that a teacher took on the way; empty where it took none."""
+
+    @property
+    def total_reward(self) -> float:
+        """Sum of the named terms."""
+        return sum(self.reward.values())
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the family's verifier accepted the answer; False where nothing was judged."""
+        return self.reward.get("outcome", 0.0) > 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the environment failed: there is no reward, and nothing to learn from."""
+        return self.finish_reason in _LOST
+
+    @property
+    def windows(self) -> tuple[slice, ...]:
+        """The windows as spans of `token_ids`; more than one where history was cut."""
+        ends = (*self.window_starts[1:], len(self.token_ids))
+        return tuple(slice(*span) for span in zip(self.window_starts, ends, strict=True))
+
+
+_SCHEMA = pa.schema(
+    [
+        ("task_id", pa.string()),
+        ("group_id", pa.string()),
+        ("messages", pa.string()),
+        ("tool_calls", pa.string()),
+        ("reward", pa.string()),
+        ("answer", pa.string()),
+        ("finish_reason", pa.string()),
+        ("policy_version", pa.int64()),
+        ("token_ids", pa.list_(pa.int32())),
+        ("action_mask", pa.list_(pa.int8())),
+        ("behavior_logprobs", pa.list_(pa.float32())),
+        ("turns", pa.list_(pa.list_(pa.int32()))),
+        ("turn_rewards", pa.list_(pa.float64())),
+        ("window_starts", pa.list_(pa.int32())),
+        ("detour", pa.string()),
+    ]
+)
+
+
+def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> int:
+    """Write one row a trajectory and return how many there were."""
+    pq.write_table(pa.Table.from_pylist([_row(t) for t in trajectories], schema=_SCHEMA), path)
+    return len(trajectories)
+
+
+def read_trajectories(path: Path) -> list[Trajectory]:
+    """Read a trajectory file.
+
+    Raises:
+        ArtifactError: a file that is not parquet, is truncated, or has a row whose mask and
+            log-probs are not as long as its tokens.
+    """
+    try:
+        rows = pq.read_table(path, schema=_SCHEMA).to_pylist()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ArtifactError(
+            f"{path}: not a readable parquet file of trajectories ({error}). "
+            "Delete the artifact and run its stage again."
+        ) from error
+    return [_trajectory(path, number, row) for number, row in enumerate(rows)]
+
+
+def _row(trajectory: Trajectory) -> dict[str, object]:
+    calls = [
+        {**result.call.model_dump(), "result": result.content, "succeeded": result.succeeded}
+        for result in trajectory.tool_results
+    ]
+    messages = [message.model_dump() for message in trajectory.messages]
+    return {
+        "task_id": trajectory.task_id,
+        "group_id": trajectory.group_id,
+        "messages": json.dumps(messages, ensure_ascii=False),
+        "tool_calls": json.dumps(calls, ensure_ascii=False),
+        "reward": json.dumps(trajectory.reward),
+        "answer": trajectory.answer,
+        "finish_reason": trajectory.finish_reason.value,
+        "policy_version": trajectory.policy_version,
+        "token_ids": list(trajectory.token_ids),
+        "action_mask": list(trajectory.action_mask),
+        "behavior_logprobs": list(trajectory.behavior_logprobs),
+        "turns": [[t.action_start, t.action_end, t.observation_end] for t in trajectory.turns],
+        "turn_rewards": [turn.reward for turn in trajectory.turns],
+        "window_starts": list(trajectory.window_starts),
+        "detour": trajectory.detour,
+    }
+
+
+def _trajectory(path: Path, number: int, row: dict[str, object]) -> Trajectory:
+    fields = dict(row)
+    tokens = len(row["token_ids"])  # pyright: ignore[reportArgumentType] (arrow rows are untyped)
+    for name in ("action_mask", "behavior_logprobs"):
+        if len(row[name]) != tokens:  # pyright: ignore[reportArgumentType] (arrow rows are untyped)
+            raise ArtifactError(
+                f"{path}, row {number}: trajectory of task {row['task_id']} has {tokens} tokens "
+                f"and another number of {name}. Write the engine's token_ids, or drop the row."
+            )
+        fields[name] = tuple(row[name])  # pyright: ignore[reportArgumentType]
+    fields["token_ids"] = tuple(row["token_ids"])  # pyright: ignore[reportArgumentType]
+    fields["window_starts"] = tuple(row["window_starts"])  # pyright: ignore[reportArgumentType]
+    fields["messages"] = tuple(Message(**m) for m in json.loads(str(row["messages"])))
+    fields["tool_results"] = tuple(
+        _tool_result(entry) for entry in json.loads(str(fields.pop("tool_calls")))
+    )
+    fields["reward"] = json.loads(str(row["reward"]))
+    fields["finish_reason"] = FinishReason(str(row["finish_reason"]))
+    fields["turns"] = tuple(
+        Turn(action_start=start, action_end=end, observation_end=seen, reward=reward)
+        for (start, end, seen), reward in zip(
+            row["turns"],  # pyright: ignore[reportArgumentType]
+            fields.pop("turn_rewards"),  # pyright: ignore[reportArgumentType]
+            strict=True,
+        )
+    )
+    return Trajectory(**fields)  # pyright: ignore[reportArgumentType]
+
+
+def _tool_result(entry: dict[str, Any]) -> ToolResult:
+    """One entry of the column `tool_calls`; files of 0.1 held one argument, as text."""
+    arguments: JsonObject = entry.get("arguments", {"argument": entry.get("argument", "")})
+    call = ToolCall(name=entry["name"], arguments=arguments, call_id=entry.get("call_id", ""))
+    return ToolResult(call=call, content=entry["result"], succeeded=entry["succeeded"])

@@ -1,0 +1,113 @@
+"""continue_pretraining: agentic continual pre-training, between base policy and warm start.
+
+Next-token training on plans, reasoning and decisions (AgentFounder, Su et al. 2025,
+arXiv:2509.13310): every token of a text counts, questions and responses included. Nothing is
+imitated as an episode yet; that is what the warm start does.
+
+Enters: accepted agent texts, the base policy.
+Leaves: policy/, history.parquet, run.json with the throughput; where the profile leaves the stage
+out, the base policy's artifact as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from espalier.chain import opened, provenance
+from espalier.config import Profile
+from espalier.environments import family_of, policy_dialect
+from espalier.policy.loading import Policy, load_policy, save_policy
+from espalier.records import (
+    DataError,
+    Draft,
+    Manifest,
+    Tracker,
+    json_digest,
+    publishing,
+    read_agent_texts,
+    work_dir,
+)
+from espalier.training.checkpoint import CheckpointStore
+from espalier.training.demonstrations import encode_text
+from espalier.training.epoch_order import EpochOrder
+from espalier.training.hardware import Hardware
+from espalier.training.history import write_history
+from espalier.training.packing import TrainingSequence
+from espalier.training.supervised import HISTORY_COLUMNS, SupervisedLoop, SupervisedPlan
+
+_MEASURED = "run.json"
+
+
+def run(
+    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+) -> Manifest:
+    """Train the base policy on the agent texts, or hand it on.
+
+    Raises:
+        DataError: there is no text, or none fits into a context.
+    """
+    manifests = opened(inputs)
+    origin = provenance("continue_pretraining", profile, manifests)
+    if not profile.continued_pretraining.enabled:
+        with publishing(output_dir, origin) as draft:
+            _hand_on(inputs["base_policy"], manifests["base_policy"], draft)
+        return draft.published
+    policy = load_policy(inputs["base_policy"] / "policy")
+    sequences = _sequences(profile, inputs, policy, tracker)
+    store = CheckpointStore(work_dir(output_dir), json_digest(origin.model_dump()))
+    result = SupervisedLoop(policy.model, _plan(profile, sequences), store).run(tracker)
+    with publishing(output_dir, origin) as draft:
+        save_policy(policy, draft.path / "policy")
+        write_history(draft.path / "history.parquet", result.history, HISTORY_COLUMNS)
+        measured = {"pretraining_tokens_per_s": result.tokens_per_s}
+        (draft.path / _MEASURED).write_text(json.dumps(measured))
+        draft.rows["texts"] = len(sequences)
+    return draft.published
+
+
+def _hand_on(base_dir: Path, base: Manifest, draft: Draft) -> None:
+    """Copy the base policy's files, but what was measured: equal content, equal digest."""
+    for name in base.files:
+        if name != _MEASURED:
+            (draft.path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(base_dir / name, draft.path / name)
+    draft.rows["texts"] = 0
+
+
+def _sequences(
+    profile: Profile, inputs: Mapping[str, Path], policy: Policy, tracker: Tracker
+) -> list[TrainingSequence]:
+    """The texts that fit, in the order of their file."""
+    dialect = policy_dialect(family_of(profile), policy.tokenizer)
+    texts = read_agent_texts(inputs["accepted"] / "agent_texts.jsonl")
+    encoded = [encode_text(text, dialect) for text in texts]
+    fitting = [s for s in encoded if len(s.token_ids) <= profile.episode.max_tokens]
+    if not fitting:
+        raise DataError(
+            f"continue_pretraining: not one of {len(texts)} agent texts fits "
+            f"episode.max_tokens={profile.episode.max_tokens}. Raise it, or set "
+            "agent_texts.memories, whose plans are short."
+        )
+    if len(fitting) < len(texts):
+        tracker.note(
+            f"{len(texts) - len(fitting)} of {len(texts)} agent texts are longer than "
+            f"episode.max_tokens={profile.episode.max_tokens} and left out"
+        )
+    return fitting
+
+
+def _plan(profile: Profile, sequences: list[TrainingSequence]) -> SupervisedPlan:
+    config = profile.continued_pretraining
+    return SupervisedPlan(
+        name="continued pre-training",
+        sequences_at=EpochOrder(sequences, config.texts_per_step, profile.seed).at,
+        steps=config.steps,
+        optimizer=config.optimizer,
+        row_tokens=profile.episode.max_tokens,
+        micro_batch_tokens=profile.hardware.micro_batch_tokens,
+        checkpoint_every=config.checkpoint_every,
+        hardware=Hardware.chosen(profile.hardware),
+    )

@@ -1,0 +1,186 @@
+"""The `evaluate` stage: untrained, warm-started and trained policy on the same questions."""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from espalier.chain import STAGES, opened, provenance
+from espalier.config import Profile
+from espalier.environments import Environments, family_of
+from espalier.evaluation.judged import FinishedPolicies, Judged
+from espalier.evaluation.policies import judge_policy
+from espalier.evaluation.questions import questions_table
+from espalier.evaluation.results_table import POLICIES
+from espalier.evaluation.suite import VIEW, Suite, make_suite
+from espalier.evaluation.summary import gain, summarize
+from espalier.records import (
+    Draft,
+    Manifest,
+    Tracker,
+    content_digest,
+    json_digest,
+    publishing,
+    read_tasks,
+    work_dir,
+)
+from espalier.records.trajectory import Trajectory, write_trajectories
+from espalier.rollout.roller import Roller
+
+BASELINE = "warm_start"
+"""What training is measured against: the gain is trained minus this."""
+
+
+_ARTIFACTS = {
+    "untrained": "base_policy", "warm_start": "warm_policy", "trained": "trained_policy",
+}  # fmt: skip
+"""Policy artifacts by the name that results use."""
+
+
+def run(
+    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+) -> Manifest:
+    """Judge the three policies and publish figures, rows, suite and some episodes.
+
+    Finished policies are kept in the work directory: after a kill only the others are rolled out.
+
+    Raises:
+        ArtifactError: an input is missing or damaged, or the output cannot be written.
+        PolicyError: a policy cannot be loaded, or cannot act.
+    """
+    started = time.perf_counter()
+    manifests = opened(inputs)
+    origin = provenance("evaluate", profile, manifests)
+    heldout = read_tasks(inputs["accepted"] / "tasks" / "heldout.jsonl")
+    suite = make_suite(profile, heldout, manifests["knowledge"].content)
+    digests = {name: policy_digest(manifests[folder]) for name, folder in _ARTIFACTS.items()}
+    with publishing(output_dir, origin) as draft:
+        finished = FinishedPolicies(work_dir(output_dir))
+        judged = _judge_all(profile, inputs, suite, digests, finished, tracker)
+        results = results_of(profile, suite, digests, judged)
+        _write(draft, results, suite, judged)
+        _write_measurements(draft.path, judged, time.perf_counter() - started)
+    _tell(tracker, results, judged["trained"].kept, output_dir)
+    return draft.published
+
+
+def policy_digest(manifest: Manifest) -> str:
+    """Digest of the model directory inside a policy artifact: equal weights, equal digest."""
+    files = {name: digest for name, digest in manifest.files.items() if name.startswith("policy/")}
+    return content_digest(files)
+
+
+def results_of(
+    profile: Profile, suite: Suite, digests: Mapping[str, str], judged: Mapping[str, Judged]
+) -> dict[str, Any]:
+    """The content of results.json."""
+    config, seed = suite.config, profile.seed
+    figures = {name: summarize(one.rows, config, seed) for name, one in judged.items()}
+    difference = gain(judged["trained"].rows, judged[BASELINE].rows, config, seed)
+    return {
+        "suite": {
+            "digest": suite.digest,
+            "n": len(suite.tasks),
+            "sampled_n": len(suite.sampled_tasks),
+            "samples_per_task": config.samples_per_task,
+        },
+        "environment": dict(suite.environment),
+        "bootstrap": {
+            "resamples": config.bootstrap_resamples,
+            "confidence": config.confidence,
+            "seed": seed,
+        },
+        "policies": dict(digests),
+        "eval": {**figures, "gain": {**difference, "baseline": BASELINE}},
+    }
+
+
+def _judge_all(
+    profile: Profile,
+    inputs: Mapping[str, Path],
+    suite: Suite,
+    digests: Mapping[str, str],
+    finished: FinishedPolicies,
+    tracker: Tracker,
+) -> dict[str, Judged]:
+    """Judge every policy that is not finished yet; equal weights are judged once."""
+    settings = [suite.digest, STAGES["evaluate"].digest(profile)]
+
+    def roll_out(policy_dir: Path, environments: Environments) -> Judged:
+        roller = Roller.open(policy_dir / "policy", environments, profile)
+        return judge_policy(roller, suite, profile.seed)
+
+    judged = {}
+    with (
+        family_of(profile).environments(inputs["knowledge"]) as environments_over,
+        tracker.progress("policies judged", total=len(digests)) as progress,
+    ):
+        environments = environments_over(VIEW)
+        for name, folder in _ARTIFACTS.items():
+            key = json_digest([digests[name], *settings])
+            judged[name] = finished.get(key, partial(roll_out, inputs[folder], environments))
+            progress.advance()
+    return judged
+
+
+def _write(
+    draft: Draft, results: Mapping[str, Any], suite: Suite, judged: Mapping[str, Judged]
+) -> None:
+    for name, content in (("results.json", results), ("suite.json", suite.described())):
+        text = json.dumps(content, indent=1, ensure_ascii=False)
+        (draft.path / name).write_text(text + "\n", encoding="utf-8")
+    questions = questions_table({name: one.rows for name, one in judged.items()})
+    pq.write_table(questions, draft.path / "questions.parquet")
+    draft.rows["questions"] = questions.num_rows
+    path = draft.path / "trajectories.parquet"
+    draft.rows["trajectories"] = write_trajectories(path, judged["trained"].kept)
+
+
+def _write_measurements(directory: Path, judged: Mapping[str, Judged], seconds: float) -> None:
+    """Rollouts before a kill count in the throughput; `seconds` are those of the last attempt."""
+    costs = [one.cost for one in judged.values()]
+    rollout_s = sum(cost.seconds for cost in costs)
+    total_tokens = sum(cost.total_tokens for cost in costs)
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    measured = {
+        "seconds": round(seconds, 3),
+        "peak_rss_mb": round(peak_kb / 1024, 1),
+        "rollout_tokens_per_s": round(total_tokens / rollout_s, 1) if rollout_s else None,
+        "policies": {name: asdict(one.cost) for name, one in judged.items()},
+    }
+    (directory / "run.json").write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+
+
+def _tell(
+    tracker: Tracker, results: Mapping[str, Any], kept: Sequence[Trajectory], output_dir: Path
+) -> None:
+    tracker.params({"suite_digest": results["suite"]["digest"]})
+    figures = results["eval"]
+    for name in POLICIES:
+        tracker.metrics({f"{name}_em": figures[name]["em"], f"{name}_f1": figures[name]["f1"]})
+    tracker.metrics({"gain_em": figures["gain"]["em"]})
+    tracker.artifact(output_dir / "results.json")
+    tracker.episodes(
+        [
+            {
+                "task_id": trajectory.task_id,
+                "messages": [message.model_dump() for message in trajectory.messages],
+                "reward": trajectory.total_reward,
+                "finish_reason": trajectory.finish_reason.value,
+            }
+            for trajectory in kept
+        ]
+    )
+    low, high = figures["gain"]["ci95"]
+    tracker.note(
+        f"held-out EM {100 * figures[BASELINE]['em']:.1f} -> {100 * figures['trained']['em']:.1f}, "
+        f"gain {100 * figures['gain']['em']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+    )

@@ -1,0 +1,139 @@
+"""filter_curriculum: the pass rate of training tasks under the warm-started policy.
+
+Enters: knowledge (train view), accepted training tasks, the warm policy.
+Leaves: tasks.jsonl (all training tasks), pass_rates.parquet (one row a candidate), kept.jsonl
+(the candidates inside the band), rollouts.json (how many rollouts it took).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from espalier.chain import opened, provenance
+from espalier.config import Profile
+from espalier.curriculum.difficulty import keep_learnable
+from espalier.environments import family_of
+from espalier.records import (
+    Manifest,
+    Task,
+    Tracker,
+    publishing,
+    read_tasks,
+    write_tasks,
+)
+from espalier.rollout.roller import Roller
+
+_CHUNK_TASKS = 64
+
+
+def run(
+    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+) -> Manifest:
+    """Roll the candidates out, keep those inside the band."""
+    manifests = opened(inputs)
+    origin = provenance("filter_curriculum", profile, manifests)
+    config = profile.curriculum
+    tasks = read_tasks(inputs["accepted"] / "tasks" / "train.jsonl")
+    candidates = _candidates(tasks, config.candidates if config.enabled else 0, profile.seed)
+    with family_of(profile).environments(inputs["knowledge"]) as environments_over:
+        policy_dir = inputs["warm_policy"] / "policy"
+        roller = Roller.open(policy_dir, environments_over("train"), profile)
+        tallies = _judge(profile, roller, candidates, tracker)
+    candidates = [task for task in candidates if tallies[task.task_id].attempts]
+    rates = {task.task_id: tallies[task.task_id].pass_rate for task in candidates}
+    kept = keep_learnable(candidates, rates, config.pass_rate_band)
+    if candidates and not kept:
+        tracker.note(
+            f"warning: no candidate's pass rate lies inside curriculum.pass_rate_band="
+            f"{config.pass_rate_band} (mean {sum(rates.values()) / len(rates):.2f}); training will "
+            "draw from all tasks. Train the warm start longer, or widen the band"
+        )
+    with publishing(output_dir, origin) as draft:
+        draft.rows["candidates"] = len(candidates)
+        draft.rows["kept"] = write_tasks(draft.path / "kept.jsonl", kept)
+        write_tasks(draft.path / "tasks.jsonl", tasks)
+        _write_pass_rates(draft.path / "pass_rates.parquet", candidates, tallies, kept)
+        (draft.path / "rollouts.json").write_text(
+            json.dumps({"rollouts": sum(tally.attempts for tally in tallies.values())})
+        )
+    tracker.metrics({"candidates": len(candidates), "kept": len(kept)})
+    return draft.published
+
+
+def _candidates(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
+    order = list(range(len(tasks)))
+    random.Random(f"candidates:{seed}").shuffle(order)
+    return [tasks[index] for index in sorted(order[:count])]
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Attempts at a task that were judged: one whose environment failed says nothing of it."""
+
+    attempts: int = 0
+    successes: int = 0
+
+    @property
+    def pass_rate(self) -> float:
+        return self.successes / self.attempts
+
+
+def _judge(
+    profile: Profile, roller: Roller, candidates: Sequence[Task], tracker: Tracker
+) -> dict[str, _Tally]:
+    samples = profile.curriculum.rollouts_per_task
+    tallies = {task.task_id: _Tally() for task in candidates}
+    with tracker.progress("filter curriculum", len(candidates)) as progress:
+        for start in range(0, len(candidates), _CHUNK_TASKS):
+            chunk = candidates[start : start + _CHUNK_TASKS]
+            seed = random.Random(f"filter:{profile.seed}:{start}").getrandbits(48)
+            for trajectory in roller.roll_out(
+                chunk, samples=samples, temperature=profile.training.temperature, seed=seed
+            ):
+                if not trajectory.is_lost:
+                    tallies[trajectory.task_id].attempts += 1
+                    tallies[trajectory.task_id].successes += trajectory.is_right
+            progress.advance(len(chunk))
+    return tallies
+
+
+def _write_pass_rates(
+    path: Path,
+    candidates: Sequence[Task],
+    tallies: dict[str, _Tally],
+    kept: Sequence[Task],
+) -> None:
+    kept_ids = {task.task_id for task in kept}
+    rows = [
+        {
+            "task_id": task.task_id,
+            "pattern": task.metadata.pattern,
+            "difficulty": task.metadata.difficulty,
+            "attempts": tallies[task.task_id].attempts,
+            "successes": tallies[task.task_id].successes,
+            "pass_rate": tallies[task.task_id].pass_rate,
+            "kept": task.task_id in kept_ids,
+        }
+        for task in candidates
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, schema=_PASS_RATES), path)
+
+
+_PASS_RATES = pa.schema(
+    [
+        ("task_id", pa.string()),
+        ("pattern", pa.string()),
+        ("difficulty", pa.float64()),
+        ("attempts", pa.int64()),
+        ("successes", pa.int64()),
+        ("pass_rate", pa.float64()),
+        ("kept", pa.bool_()),
+    ]
+)

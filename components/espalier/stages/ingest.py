@@ -1,0 +1,30 @@
+"""ingest: what the family's tasks are made from becomes one artifact.
+
+Enters: nothing but the profile, and the files that it names.
+Leaves: what the family writes (of a knowledge source see `espalier.knowledge.ingesting`), and
+attribution.txt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from espalier.chain import opened, provenance
+from espalier.config import Profile
+from espalier.environments import family_of
+from espalier.records import Manifest, Tracker, publishing
+
+
+def run(
+    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+) -> Manifest:
+    """Write the knowledge artifact.
+
+    Raises:
+        KnowledgeError: the source cannot be read, holds nothing, or a view would leak a name.
+        EngineError: a model is to state triples, and its server cannot be used.
+    """
+    with publishing(output_dir, provenance("ingest", profile, opened(inputs))) as draft:
+        family_of(profile).ingest(draft, tracker)
+    return draft.published

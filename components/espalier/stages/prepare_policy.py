@@ -1,0 +1,160 @@
+"""prepare_policy: the policy that every comparison calls untrained.
+
+Enters: knowledge (its train view), accepted training tasks (for the tokenizer's words).
+Leaves: policy/ - a given model (or the champion) passed through, or the embedded policy with its
+own tokenizer and the reading skill of a browsing pre-stage; history.parquet of that pre-stage.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from espalier.chain import opened, provenance
+from espalier.config import OptimizerConfig, Profile
+from espalier.dialects import SYNTAXES, Syntax, chosen_dialect
+from espalier.dialects.dialect import Dialect
+from espalier.environments import Family, ReadingMaterial, family_of, policy_dialect
+from espalier.policy.embedded import build_policy
+from espalier.policy.loading import Policy, load_policy, save_policy
+from espalier.policy.tokenizer import train_tokenizer
+from espalier.records import (
+    Manifest,
+    Message,
+    PolicyError,
+    Task,
+    Tracker,
+    json_digest,
+    publishing,
+    read_tasks,
+    work_dir,
+)
+from espalier.training.checkpoint import CheckpointStore
+from espalier.training.demonstrations import encode_pieces
+from espalier.training.hardware import Hardware
+from espalier.training.history import write_history
+from espalier.training.packing import TrainingSequence
+from espalier.training.supervised import HISTORY_COLUMNS, SupervisedLoop, SupervisedPlan
+
+_CHECKPOINT_STEPS = 50
+_MAX_TOO_LONG = 1000
+_DIALECT_LOGS = 200
+"""Logs whose calls a tokenizer sees; they are framed alike."""
+
+
+def run(
+    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+) -> Manifest:
+    """Make or fetch the base policy and publish it."""
+    origin = provenance("prepare_policy", profile, opened(inputs))
+    family = family_of(profile)
+    history: list[dict[str, float]] = []
+    run_figures: dict[str, float] = {}
+    if profile.policy.model is not None:
+        policy = load_policy(profile.policy.model)
+        # refuses a tokenizer without a chat template
+        policy_dialect(family, policy.tokenizer)
+    else:
+        train = read_tasks(inputs["accepted"] / "tasks" / "train.jsonl")
+        reading = family.reading_material(inputs["knowledge"], train)
+        policy = _fresh_policy(family, reading, train)
+        store = CheckpointStore(work_dir(output_dir), json_digest(origin.model_dump()))
+        plan = _browsing_plan(family, reading, policy)
+        result = SupervisedLoop(policy.model, plan, store).run(tracker)
+        history = result.history
+        run_figures = {"prestage_tokens_per_s": result.tokens_per_s}
+    with publishing(output_dir, origin) as draft:
+        save_policy(policy, draft.path / "policy")
+        write_history(draft.path / "history.parquet", history, HISTORY_COLUMNS)
+        (draft.path / "run.json").write_text(json.dumps(run_figures))
+        draft.rows["parameters"] = policy.model.num_parameters()
+    return draft.published
+
+
+def _fresh_policy(family: Family[Any], reading: ReadingMaterial, train: Sequence[Task]) -> Policy:
+    profile = family.profile
+    syntax = SYNTAXES[chosen_dialect(profile.policy.dialect, None)]
+    tokenizer = train_tokenizer(
+        _tokenizer_texts(family, reading, train, syntax),
+        profile.policy.vocab_size,
+        syntax,
+        family.specs,
+        splits_digits=family.splits_digits,
+    )
+    model = build_policy(
+        profile.policy,
+        tokenizer,
+        syntax.stop_texts(family.specs),
+        max_tokens=profile.episode.max_tokens,
+        seed=profile.seed,
+    )
+    return Policy(model, tokenizer)
+
+
+def _tokenizer_texts(
+    family: Family[Any], reading: ReadingMaterial, train: Sequence[Task], syntax: Syntax
+) -> Iterator[str]:
+    """Reading material and train questions: no held-out name is among the words."""
+    rng = random.Random(f"tokenizer:{family.profile.seed}")
+    yield from reading.texts(rng)
+    for task in train:
+        yield task.question
+    if not syntax.inline_results:
+        # the quotes, braces and names that every call of the dialect is framed with
+        for _ in range(_DIALECT_LOGS):
+            for piece in reading.write(rng).pieces:
+                if not isinstance(piece, str):
+                    yield _without(syntax.markers(family.specs), syntax.write(piece, family.specs))
+
+
+def _without(markers: Sequence[str], text: str) -> str:
+    for marker in markers:
+        text = text.replace(marker, "")
+    return text
+
+
+def _browsing_plan(family: Family[Any], reading: ReadingMaterial, policy: Policy) -> SupervisedPlan:
+    profile = family.profile
+    config = profile.policy.prestage
+    dialect = policy_dialect(family, policy.tokenizer)
+
+    def sequences_at(step: int) -> list[TrainingSequence]:
+        rng = random.Random(f"browsing:{profile.seed}:{step}")
+        sequences: list[TrainingSequence] = []
+        tokens, too_long = 0, 0
+        while tokens < config.tokens_per_step:
+            sequence = _encoded_log(reading, dialect, rng)
+            if len(sequence.token_ids) <= profile.episode.max_tokens:
+                sequences.append(sequence)
+                tokens += len(sequence.token_ids)
+            else:
+                too_long += 1
+            if too_long > _MAX_TOO_LONG + len(sequences):
+                raise PolicyError(
+                    f"browsing logs do not fit episode.max_tokens={profile.episode.max_tokens}: "
+                    f"{too_long} of {too_long + len(sequences)} are longer. Raise it, or lower "
+                    "search.max_observation_words."
+                )
+        return sequences
+
+    return SupervisedPlan(
+        name="browsing pre-stage",
+        sequences_at=sequences_at,
+        steps=config.steps,
+        optimizer=OptimizerConfig(learning_rate=config.learning_rate),
+        row_tokens=profile.episode.max_tokens,
+        micro_batch_tokens=profile.hardware.micro_batch_tokens,
+        checkpoint_every=_CHECKPOINT_STEPS,
+        hardware=Hardware.chosen(profile.hardware),
+    )
+
+
+def _encoded_log(
+    reading: ReadingMaterial, dialect: Dialect, rng: random.Random
+) -> TrainingSequence:
+    # what a tool returns is invented here: there is nothing in it to learn by heart
+    log = reading.write(rng)
+    return encode_pieces((Message(role="user", content=log.prompt),), log.pieces, dialect)

@@ -1,0 +1,141 @@
+"""The register stage: a trained policy becomes a model version, alias `challenger`.
+
+in    trained_policy/ (policy/), evaluation/ (results.json, questions.parquet), accepted/
+out   registered.json (what the version is), run.json (its number, run and time)
+
+MLFLOW_TRACKING_URI=sqlite:////data/mlflow.db espalier run --profile laptop --out runs/first
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import espalier
+from espalier.chain import opened, provenance
+from espalier.config import Profile
+from espalier.records import (
+    ArtifactError,
+    Manifest,
+    RegistryError,
+    Tracker,
+    file_digest,
+    json_digest,
+    publishing,
+)
+from espalier.registry.loading import POLICY_FOLDER
+from espalier.registry.model import CHALLENGER, ModelVersion, RegisteredModel
+from espalier.registry.registration import Identity, Payload, find_or_register
+from espalier.registry.results import read_result
+from espalier.registry.tracker import MlflowTracker, RunHandle
+from espalier.registry.tracking import tracker_from_environment
+
+STAGE = "register"
+
+
+def run(
+    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+) -> Manifest:
+    """Register the trained policy with its evaluation, once.
+
+    Killed anywhere and run again, it finds the version that it made: one policy on one suite in
+    one pipeline run is one version.
+
+    Raises:
+        ArtifactError: an input that is broken, or an evaluation of another policy.
+        RegistryError: no MLflow is configured, or it cannot be reached.
+    """
+    started = time.monotonic()
+    manifests = opened(inputs)
+    payload = _payload(profile, inputs, manifests)
+    identity = Identity(
+        model_name=profile.registry.model_name,
+        policy_digest=json_digest(payload.files),
+        suite_digest=payload.result.suite_digest,
+        data_digest=manifests["accepted"].content,
+        code_digest=code_digest(),
+    )
+    target = _mlflow_run(tracker)
+    version = find_or_register(target, identity, payload)
+    RegisteredModel(target.client, target.uri, identity.model_name).point(CHALLENGER, version)
+    tracker.note(f"registered {version.label} as @{CHALLENGER}")
+    origin = provenance("register", profile, manifests)
+    with publishing(output_dir, origin) as draft:
+        _write_json(draft.path / "registered.json", asdict(identity))
+        _write_json(draft.path / "run.json", _measured(version, target, started))
+    return draft.published
+
+
+def code_digest() -> str:
+    """Digest over the Python sources of the installed package."""
+    root = Path(espalier.__file__).parent
+    sources = sorted(root.rglob("*.py"))
+    return json_digest({path.relative_to(root).as_posix(): file_digest(path) for path in sources})
+
+
+def _payload(
+    profile: Profile, inputs: Mapping[str, Path], manifests: dict[str, Manifest]
+) -> Payload:
+    trained = manifests["trained_policy"]
+    evaluated = manifests["evaluation"].inputs.get("trained_policy", trained.content)
+    if evaluated != trained.content:
+        raise ArtifactError(
+            f"{inputs['evaluation']} evaluated the policy {evaluated[:12]}, but "
+            f"{inputs['trained_policy']} is {trained.content[:12]}. "
+            "Delete the evaluation and run the same command again."
+        )
+    prefix = f"{POLICY_FOLDER}/"
+    files = {
+        name.removeprefix(prefix): digest
+        for name, digest in trained.files.items()
+        if name.startswith(prefix)
+    }
+    if not files:
+        raise ArtifactError(
+            f"{inputs['trained_policy']}: no files below {prefix}, so there is no policy to "
+            "register. Delete the directory and run the same command again."
+        )
+    return Payload(
+        policy=inputs["trained_policy"] / POLICY_FOLDER,
+        files=files,
+        evaluation=inputs["evaluation"],
+        result=read_result(inputs["evaluation"]),
+        profile_json=profile.model_dump_json(indent=2),
+    )
+
+
+def _mlflow_run(tracker: Tracker) -> RunHandle:
+    """The tracker's own run, or this stage's run as the environment names it.
+
+    The second where the tracker is another listener, or several at once: the stage's run is found
+    by its tag, so both ways lead to the same one.
+    """
+    own = tracker if isinstance(tracker, MlflowTracker) else tracker_from_environment(STAGE)
+    if isinstance(own, MlflowTracker):
+        return own.run
+    raise RegistryError(
+        "register: no MLflow to register with. Set MLFLOW_TRACKING_URI to a server, or to a local "
+        "database such as sqlite:////absolute/path/mlflow.db."
+    )
+
+
+def _measured(version: ModelVersion, target: RunHandle, started: float) -> dict[str, object]:
+    return {
+        "name": version.model,
+        "version": version.version,
+        "model_uri": f"models:/{version.label}",
+        "run_id": target.run_id,
+        "parent_run_id": target.parent_run_id,
+        "registered": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - started, 3),
+        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+    }
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

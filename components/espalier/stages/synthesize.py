@@ -1,0 +1,121 @@
+"""synthesize: questions with proven answers, and a teacher's trajectories for some of them.
+
+Enters: the knowledge artifact.
+Leaves: tasks/{train,dev,heldout}.jsonl, trajectories.parquet, funnel.json; run.json (measured); and
+where the profile asks for them agent_texts.jsonl and negatives.jsonl.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from espalier.chain import opened, provenance
+from espalier.config import Profile
+from espalier.environments import Family, Question, family_of
+from espalier.records import (
+    DataError,
+    Draft,
+    Manifest,
+    Split,
+    Tracker,
+    publishing,
+    write_agent_texts,
+    write_tasks,
+)
+from espalier.records.trajectory import Trajectory, write_trajectories
+from espalier.synthesis.demonstrations import Demonstrations, DetourSchedule
+from espalier.synthesis.funnel import Funnel
+from espalier.synthesis.summary import summarize
+
+
+def run(
+    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+) -> Manifest:
+    """Write tasks and trajectories.
+
+    Raises:
+        ArtifactError: the knowledge artifact is broken.
+        DataError: the source yields no question for a split, or the teacher cannot answer any.
+    """
+    started = time.monotonic()
+    origin = provenance("synthesize", profile, opened(inputs))
+    family, knowledge, funnel = family_of(profile), inputs["knowledge"], Funnel()
+    questions = family.questions(knowledge, funnel, tracker)
+    for split, found in questions.items():
+        tracker.note(f"{split}: {len(found)} questions")
+    trajectories = _demonstrated(family, questions, knowledge, funnel, tracker)
+    texts = family.agent_texts(knowledge, questions, trajectories, funnel, tracker)
+    summary = summarize(
+        {split: [question.task for question in found] for split, found in questions.items()},
+        family.report_groups,
+        len(trajectories),
+        profile.synthesis,
+        family.hub_kinds(knowledge),
+        funnel,
+    )
+    with publishing(output_dir, origin) as draft:
+        for split, found in questions.items():
+            path = draft.path / "tasks" / f"{split}.jsonl"
+            path.parent.mkdir(exist_ok=True)
+            draft.rows[f"{split}_tasks"] = write_tasks(path, (q.task for q in found))
+        path = draft.path / "trajectories.parquet"
+        draft.rows["trajectories"] = write_trajectories(path, trajectories)
+        for name, written in (("agent_texts", texts.texts), ("negatives", texts.negatives)):
+            if written:
+                path = draft.path / f"{name}.jsonl"
+                draft.rows[name] = write_agent_texts(path, written)
+        _write_json(draft, "funnel.json", summary)
+        _write_json(draft, "run.json", _measured(started) | {"teacher": texts.teacher})
+    for remark in funnel.remarks:
+        tracker.note(remark)
+    tracker.metrics({name: float(count) for name, count in draft.rows.items()})
+    tracker.artifact(output_dir / "funnel.json")
+    return draft.published
+
+
+def _demonstrated(
+    family: Family[Any],
+    questions: Mapping[Split, Sequence[Question]],
+    knowledge: Path,
+    funnel: Funnel,
+    tracker: Tracker,
+) -> list[Trajectory]:
+    """The teacher's trajectories of training questions."""
+    config = family.profile.synthesis
+    with (
+        family.teacher(knowledge, funnel) as demonstrate,
+        tracker.progress("teacher trajectories", config.trajectories) as progress,
+    ):
+        detours = DetourSchedule(config.detour_share, family.detours)
+        collector = Demonstrations(
+            demonstrate, detours, family.stratum, family.profile.seed, funnel
+        )
+        trajectories = collector.collect(
+            questions["train"], questions["heldout"], config.trajectories, progress
+        )
+    if not trajectories:
+        raise DataError(
+            f"synthesis: the teacher answered none of {len(questions['train'])} training tasks "
+            f"({funnel.counts('teacher.rejected')}). Raise search.max_observation_words or "
+            "search.top_k, so that a search shows what the questions ask for; or give problems "
+            "whose solutions have calculator notes, <<48/2=24>>."
+        )
+    return trajectories
+
+
+def _measured(started: float) -> dict[str, object]:
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "seconds": round(time.monotonic() - started, 3),
+        "peak_rss_mb": round(peak_kib / 1024, 1),
+    }
+
+
+def _write_json(draft: Draft, name: str, content: object) -> None:
+    text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
+    (draft.path / name).write_text(text + "\n", encoding="utf-8")

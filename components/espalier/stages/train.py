@@ -1,0 +1,116 @@
+"""train: reinforcement learning over multi-turn episodes, from the warm-started policy.
+
+Enters: knowledge (train and dev views), accepted dev tasks, the curriculum, the warm policy.
+Leaves: policy/ with the best weights by dev EM, history.parquet, trajectories.parquet of the last
+step, run.json with the throughput and the share of time in which there was nothing to learn from;
+with self-play posed/tasks.jsonl, what was posed and kept, and posed/phases.json, how many were
+posed at each refresh, and refused for which reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from espalier.chain import opened, provenance
+from espalier.config import Profile
+from espalier.curriculum.self_play.phases import SelfPlay
+from espalier.environments import family_of
+from espalier.policy.loading import save_policy
+from espalier.records import (
+    Draft,
+    Manifest,
+    NullTracker,
+    Tracker,
+    json_digest,
+    publishing,
+    work_dir,
+    write_tasks,
+)
+from espalier.records.trajectory import write_trajectories
+from espalier.training.checkpoint import CheckpointStore
+from espalier.training.companions import MakesCompanions
+from espalier.training.hardware import Hardware
+from espalier.training.history import write_history
+from espalier.training.parallel import Processes
+from espalier.training.places import companions_here
+from espalier.training.rl.loop import HISTORY_COLUMNS
+from espalier.training.rl.wiring import wired
+from espalier.training.team import team
+
+
+def run(
+    profile: Profile,
+    inputs: Mapping[str, Path],
+    output_dir: Path,
+    tracker: Tracker,
+    companions: MakesCompanions | None = None,
+) -> Manifest:
+    """Train, keep the weights that answer most dev questions, publish them.
+
+    Args:
+        profile: of the run.
+        inputs: artifact directories.
+        output_dir: where the artifact goes.
+        tracker: takes the figures.
+        companions: starts the other processes, where it asks for several; None starts them where
+            this process is: on the nodes of Ray's cluster for the driver of a RayJob, else on this
+            machine.
+
+    Raises:
+        TrainingError: there is no place for so many processes, one of them is lost, or too many
+            updates in a row had a gradient that is not finite.
+    """
+    manifests = opened(inputs)
+    origin = provenance("train", profile, manifests)
+    identity = json_digest(origin.model_dump())
+    store = CheckpointStore(work_dir(output_dir), identity)
+    together = team(
+        profile.training.processes,
+        device=Hardware.chosen(profile.hardware).device,
+        companion=partial(accompany, profile, inputs, store.directory, identity),
+        companions=companions or companions_here(os.environ),
+    )
+    with (
+        together as processes,
+        family_of(profile).environments(inputs["knowledge"]) as environments_over,
+    ):
+        run_ = wired(profile, inputs, store, processes, environments_over)
+        run_.loop.run(tracker)
+    with publishing(output_dir, origin) as draft:
+        save_policy(run_.policy, draft.path / "policy")
+        write_history(draft.path / "history.parquet", run_.loop.history, HISTORY_COLUMNS)
+        draft.rows["trajectories"] = write_trajectories(
+            draft.path / "trajectories.parquet", run_.loop.last_step
+        )
+        if run_.loop.self_play is not None:
+            _write_posed(draft, run_.loop.self_play)
+        figures = {**run_.figures, "best_step": run_.loop.best_step}
+        (draft.path / "run.json").write_text(json.dumps(figures))
+    tracker.metrics(run_.figures)
+    return draft.published
+
+
+def _write_posed(draft: Draft, self_play: SelfPlay) -> None:
+    folder = draft.path / "posed"
+    folder.mkdir()
+    draft.rows["posed_tasks"] = write_tasks(folder / "tasks.jsonl", self_play.tasks)
+    phases = [asdict(phase) for phase in self_play.phases]
+    (folder / "phases.json").write_text(json.dumps(phases, indent=1) + "\n", encoding="utf-8")
+
+
+def accompany(
+    profile: Profile,
+    inputs: Mapping[str, Path],
+    directory: Path,
+    identity: str,
+    processes: Processes,
+) -> None:
+    """Run the loop on ranks > 0 without a tracker."""
+    store = CheckpointStore(directory, identity)
+    with family_of(profile).environments(inputs["knowledge"]) as environments_over:
+        wired(profile, inputs, store, processes, environments_over).loop.run(NullTracker())

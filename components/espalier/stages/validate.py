@@ -1,0 +1,172 @@
+"""The `validate` stage: accept rows, or stop with a report."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from espalier.chain import opened, provenance
+from espalier.config import Profile, ValidationConfig
+from espalier.dialects import SYNTAXES, chosen_dialect
+from espalier.environments import Family, family_of
+from espalier.knowledge.entity_splits import EntitySplits
+from espalier.records import (
+    DataError,
+    Draft,
+    Manifest,
+    Tracker,
+    publishing,
+    write_agent_texts,
+    write_tasks,
+)
+from espalier.records.trajectory import write_trajectories
+from espalier.validation.curating import curate, write_curation
+from espalier.validation.judge import judge
+from espalier.validation.material import TEXT_FILES, Material, read_material
+from espalier.validation.report import describe, write_report
+from espalier.validation.suites import SPLITS, task_suite, text_suite, trajectory_suite
+from espalier.validation.task_columns import task_columns
+from espalier.validation.text_columns import HiddenNames, text_columns
+from espalier.validation.trajectory_columns import trajectory_columns
+from espalier.validation.verdict import Verdict
+
+FAILED_NAME = "validation_failed"
+"""Where the report of a stopped run stands, beside the artifact that was not published."""
+
+
+def run(
+    profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+) -> Manifest:
+    """Judge the synthetic artifact and publish its accepted rows, in their order.
+
+    Raises:
+        DataError: a critical expectation failed, more rows than `validation.max_dropped_share`
+            break a row-wise one, or nothing is left of a file. The report stands in
+            `validation_failed/` beside `output_dir`, and nothing else is published.
+    """
+    started = time.perf_counter()
+    origin = provenance("validate", profile, opened(inputs))
+    family, knowledge = family_of(profile), inputs["knowledge"]
+    entities = family.entity_splits(knowledge)
+    material = read_material(inputs["synthetic"])
+    with tracker.progress("expectations", total=2 + bool(material.texts)) as progress:
+        verdicts = [_judge_tasks(material, entities, family)]
+        progress.advance()
+        verdicts.append(_judge_trajectories(material, profile.validation))
+        progress.advance()
+        if material.texts:
+            verdicts.append(_judge_texts(material, HiddenNames.load(knowledge), family))
+            progress.advance()
+    accepted = _accepted(material, *verdicts)
+    curated = curate(accepted, family) if profile.curation.enabled else None
+    accepted = curated.material if curated else accepted
+    limit = profile.validation.max_dropped_share
+    faults = [fault for verdict in verdicts for fault in verdict.faults(limit)]
+    faults += _emptied(material, accepted)
+    report = describe(verdicts, faults, accepted.counts(), entities.hub_kinds)
+    failed_dir = output_dir.with_name(FAILED_NAME)
+    if faults:
+        with publishing(failed_dir, origin) as draft:
+            write_report(draft.path, report)
+        raise DataError(_stop_message(faults, failed_dir))
+    with publishing(output_dir, origin) as draft:
+        _write(draft, accepted, inputs["synthetic"])
+        if curated:
+            write_curation(draft.path, curated, knowledge, family)
+        write_report(draft.path, report)
+        _write_measurements(draft.path, time.perf_counter() - started)
+    shutil.rmtree(failed_dir, ignore_errors=True)
+    _tell(tracker, material, accepted, output_dir)
+    return draft.published
+
+
+def _judge_tasks(material: Material, entities: EntitySplits, family: Family[Any]) -> Verdict:
+    frame = task_columns(material.tasks, entities, family)
+    findings = judge(frame, task_suite(family.profile.validation))
+    return Verdict("tasks", [task.task_id for _, task in material.tasks], findings)
+
+
+def _judge_trajectories(material: Material, config: ValidationConfig) -> Verdict:
+    train_ids = {task.task_id for split, task in material.tasks if split == "train"}
+    findings = judge(trajectory_columns(material.trajectories, train_ids), trajectory_suite(config))
+    return Verdict("trajectories", [t.task_id for t in material.trajectories], findings)
+
+
+def _judge_texts(material: Material, hidden: HiddenNames, family: Family[Any]) -> Verdict:
+    train_ids = {task.task_id for split, task in material.tasks if split == "train"}
+    policy = family.profile.policy
+    syntax = SYNTAXES[chosen_dialect(policy.dialect, policy.model)]
+    specs = [tool.spec for tool in family.built_tools]
+    frame = text_columns(material.texts, train_ids, hidden, lambda text: syntax.parse(text, specs))
+    return Verdict("texts", [text.text_id for text in material.texts], judge(frame, text_suite()))
+
+
+def _accepted(
+    material: Material, tasks: Verdict, trajectories: Verdict, texts: Verdict | None = None
+) -> Material:
+    """What no row-wise expectation drops; a trajectory or text goes with its task."""
+    kept_tasks = [task for row, task in enumerate(material.tasks) if row not in tasks.dropped]
+    kept_ids = {task.task_id for _, task in kept_tasks}
+    kept_trajectories = [
+        trajectory
+        for row, trajectory in enumerate(material.trajectories)
+        if row not in trajectories.dropped and trajectory.task_id in kept_ids
+    ]
+    kept_texts = [
+        text
+        for row, text in enumerate(material.texts)
+        if texts and row not in texts.dropped and (not text.task_id or text.task_id in kept_ids)
+    ]
+    return Material(kept_tasks, kept_trajectories, kept_texts)
+
+
+def _emptied(material: Material, accepted: Material) -> list[str]:
+    before, after = material.counts(), accepted.counts()
+    return [
+        f"{name}: not one of {before[name]} rows is left" for name in before if not after.get(name)
+    ]
+
+
+def _stop_message(faults: Sequence[str], failed_dir: Path) -> str:
+    lines = "\n".join(f"  {fault}" for fault in faults)
+    return (
+        f"validation stopped the run:\n{lines}\n"
+        f"Report: {failed_dir / 'validation.html'}. Mend the source or the profile's synthesis "
+        "section, and run the same command again."
+    )
+
+
+def _write(draft: Draft, accepted: Material, synthetic_dir: Path) -> None:
+    (draft.path / "tasks").mkdir()
+    for split in SPLITS:
+        kept = (task for file_split, task in accepted.tasks if file_split == split)
+        draft.rows[split] = write_tasks(draft.path / "tasks" / f"{split}.jsonl", kept)
+    path = draft.path / "trajectories.parquet"
+    draft.rows["trajectories"] = write_trajectories(path, accepted.trajectories)
+    negatives = [text for text in accepted.texts if text.kind == "negative"]
+    read_on = [text for text in accepted.texts if text.kind != "negative"]
+    for name, texts in zip(TEXT_FILES, (read_on, negatives), strict=True):
+        if texts:
+            draft.rows[Path(name).stem] = write_agent_texts(draft.path / name, texts)
+    funnel = synthetic_dir / "funnel.json"
+    if funnel.is_file():
+        shutil.copyfile(funnel, draft.path / funnel.name)
+
+
+def _write_measurements(directory: Path, seconds: float) -> None:
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    measured = {"seconds": round(seconds, 3), "peak_rss_mb": round(peak_kb / 1024, 1)}
+    (directory / "run.json").write_text(json.dumps(measured) + "\n", encoding="utf-8")
+
+
+def _tell(tracker: Tracker, material: Material, accepted: Material, output_dir: Path) -> None:
+    before, after = material.counts(), accepted.counts()
+    tracker.metrics({f"accepted_{name}": float(count) for name, count in after.items()})
+    tracker.artifact(output_dir / "validation.html")
+    kept = ", ".join(f"{name} {after[name]}/{before[name]}" for name in after)
+    tracker.note(f"accepted {kept}")

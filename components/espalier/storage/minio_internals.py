@@ -1,0 +1,83 @@
+"""The requests of minio-py that have no public name; nothing else of the library calls them.
+
+minio-py uploads in parts but resumes nothing, and its public `put_object` sends no header of the
+caller's, such as Content-MD5. Every function here is one request, so that what failed is repeated
+alone. tests/unit/storage/test_minio_internals.py says which of them a new version has changed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from minio import Minio
+    from minio.datatypes import Part
+    from minio.error import InvalidResponseError
+
+
+class PartsPage(NamedTuple):
+    """Some of the parts of an upload."""
+
+    etags: dict[int, str]
+    """By number, counted from 1."""
+    next_marker: str | None
+    """For the next page; None on the last one."""
+
+
+def put_object(client: Minio, bucket: str, key: str, content: bytes) -> None:
+    """Write an object in one request; the server compares the MD5 sum."""
+    client._put_object(bucket, key, content, _md5_header(content))
+
+
+def list_uploads(client: Minio, bucket: str, key: str) -> list[str]:
+    """Ids of the uploads of one object that were begun and not ended, the oldest first."""
+    listed = client._list_multipart_uploads(bucket, prefix=key)
+    begun = [found for found in listed.uploads if found.object_name == key]
+    begun.sort(key=lambda found: str(found.initiated_time))
+    return [found.upload_id for found in begun if found.upload_id]
+
+
+def begin_upload(client: Minio, bucket: str, key: str) -> str:
+    """Begin an upload in parts and return its id."""
+    return client._create_multipart_upload(bucket, key, {})
+
+
+def list_parts(
+    client: Minio, bucket: str, key: str, upload_id: str, marker: str | None
+) -> PartsPage:
+    """The parts that are there, from `marker` on."""
+    listed = client._list_parts(bucket, key, upload_id, part_number_marker=marker)
+    etags = {part.part_number: part.etag for part in listed.parts}
+    return PartsPage(etags, listed.next_part_number_marker if listed.is_truncated else None)
+
+
+def upload_part(
+    client: Minio, bucket: str, key: str, upload_id: str, number: int, content: bytes
+) -> str:
+    """Write one part and return its ETag; the server compares the MD5 sum."""
+    return client._upload_part(bucket, key, content, _md5_header(content), upload_id, number)
+
+
+def complete_upload(
+    client: Minio, bucket: str, key: str, upload_id: str, parts: Sequence[Part]
+) -> None:
+    """Make the object of its parts."""
+    client._complete_multipart_upload(bucket, key, upload_id, list(parts))
+
+
+def abort_upload(client: Minio, bucket: str, key: str, upload_id: str) -> None:
+    """Forget an upload with its parts."""
+    client._abort_multipart_upload(bucket, key, upload_id)
+
+
+def response_status(error: InvalidResponseError) -> int:
+    """Status of HTTP of an answer that is not S3's."""
+    return error._code
+
+
+def _md5_header(content: bytes) -> dict[str, str | list[str] | tuple[str]]:
+    digest = hashlib.md5(content, usedforsecurity=False).digest()
+    return {"Content-MD5": base64.b64encode(digest).decode()}

@@ -1,1 +1,0 @@
-"""continue_pretraining: next-token training on texts of agent behaviour."""

@@ -1,1 +1,0 @@
-"""prepare_policy: the base policy and its browsing pre-stage."""

@@ -1,1 +1,0 @@
-"""warm_start: masked SFT on teacher trajectories."""

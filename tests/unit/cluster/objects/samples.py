@@ -1,0 +1,73 @@
+"""One of everything that a run creates, as small as it can be and still show every part."""
+
+from datetime import UTC, datetime
+
+from espalier.cluster.objects.job import stage_job
+from espalier.cluster.objects.names import Owner
+from espalier.cluster.objects.ray_job import training_ray_job
+from espalier.cluster.objects.serving import served_version
+from espalier.config import KubernetesConfig, SandboxPodsConfig
+from espalier.sandbox.agent_sandbox import sandbox_claim, sandbox_template, sandbox_warm_pool
+from espalier.sandbox.lease import lease_owner, run_lease
+from espalier.sandbox.pod import SandboxPodSettings, sandbox_pod
+
+RUN = "r17"
+STEP = ("sh", "-ec", "exec python -m kfp.dsl.executor_main", "--executor_input", "{}")
+TRACKING = {"ESPALIER_PARENT_RUN": "0f1e", "MLFLOW_EXPERIMENT_NAME": "espalier"}
+IMAGE = "registry.example/espalier-train@sha256:" + 64 * "7"
+
+LAPTOP_SIZED = KubernetesConfig()
+CLUSTER = KubernetesConfig.model_validate(
+    {
+        "images": {"train": IMAGE},
+        "labels": {"team": "agents"},
+        "queue": "espalier",
+        "node_selector": {"pool": "batch"},
+        "workspace_claim": "espalier-workspace",
+        "cache_claim": "espalier-cache",
+        "gpus": {"count": 8, "node_selector": {"pool": "h200"}},
+    }
+)
+NODES = CLUSTER.model_copy(update={"ray": CLUSTER.ray.model_copy(update={"workers": 2})})
+
+SANDBOXES = SandboxPodSettings(
+    image="registry.example/sandbox-python@sha256:" + 64 * "a",
+    namespace="espalier-sandboxes",
+    pods=SandboxPodsConfig(),
+)
+SANDBOXD = {"SANDBOXD_TOKEN_SHA256": 64 * "b", "SANDBOXD_PREIMPORT": "numpy"}
+LEASE = lease_owner("r17-sandboxes", "6c8f2b1e-0000-4000-8000-000000000001")
+LAUNCHER = Owner("batch/v1", "Job", "r17-train", "6c8f2b1e-0000-4000-8000-000000000002")
+PARTIAL = {"served-version"}
+"""A server-side apply of some fields: what a whole object requires is not in it."""
+
+NOON = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
+
+
+def job(stage, settings):
+    return stage_job(stage, STEP, run_id=RUN, settings=settings, environment=TRACKING)
+
+
+def every_manifest():
+    """Manifests by the name of their golden file."""
+    return {
+        "job-validate": job("validate", LAPTOP_SIZED),
+        "job-train-on-gpus": job("train", CLUSTER),
+        "job-train-launches-ray": job("train", NODES),
+        "ray-job": training_ray_job(
+            STEP, run_id=RUN, owner=LAUNCHER, settings=NODES, environment=TRACKING
+        ),
+        "served-version": served_version(
+            "espalier-search-agent",
+            "3",
+            policy_digest="9f" * 32,
+            namespace="espalier-pipeline",
+        ),
+        "sandbox-pod": sandbox_pod(SANDBOXES, SANDBOXD, name="r17-s0", run_id=RUN, owner=LEASE),
+        "sandbox-lease": run_lease(
+            RUN, namespace="espalier-sandboxes", holder="r17-train-x2x", now=NOON, labels={}
+        ),
+        "sandbox-template": sandbox_template(SANDBOXES, SANDBOXD, run_id=RUN, owner=LEASE),
+        "sandbox-warm-pool": sandbox_warm_pool(SANDBOXES, run_id=RUN, owner=LEASE, replicas=8),
+        "sandbox-claim": sandbox_claim(SANDBOXES, name="r17-c0", run_id=RUN, owner=LEASE),
+    }

@@ -1,0 +1,285 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from espalier.cli import command_line
+from espalier.cluster import kubeflow as kubeflow_module
+from espalier.cluster.kubeflow import KubeflowApi
+from espalier.cluster.schedules import parsed_schedule, schedules
+from espalier.config import KubeflowConfig
+from espalier.records import ClusterError
+from tests.kubeflow_stand_in import TOKEN, kubeflow_stand_in
+from tests.loopback import Handler
+
+pytestmark = pytest.mark.slow  # compiles the pipeline
+
+NIGHTLY = ("schedule", "create", "nightly", "--cron", "0 0 3 * * *", "--profile", "smoke")
+
+
+@pytest.fixture
+def kubeflow(monkeypatch):
+    monkeypatch.setattr(kubeflow_module, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.delenv(kubeflow_module.TOKEN_FILE_VARIABLE, raising=False)
+    with kubeflow_stand_in() as stand_in:
+        monkeypatch.setenv(kubeflow_module.ENDPOINT_VARIABLE, stand_in.endpoint)
+        monkeypatch.setenv(kubeflow_module.TOKEN_VARIABLE, TOKEN)
+        yield stand_in
+
+
+def espalier(*arguments):
+    return CliRunner().invoke(command_line(), list(arguments))
+
+
+def done(*arguments):
+    result = espalier(*arguments)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def refused(*arguments):
+    result = espalier(*arguments)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert TOKEN not in result.stderr
+    return result.stderr
+
+
+def other_version(number):
+    return {"pipeline_version_id": f"other-{number}", "display_name": f"other-{number}"}
+
+
+def connected(kubeflow):
+    variables = {"KF_PIPELINES_ENDPOINT": kubeflow.endpoint, "KF_PIPELINES_TOKEN": TOKEN}
+    return KubeflowApi(KubeflowConfig(), variables)
+
+
+def with_schedules(kubeflow, *names):
+    """As if these had been made before."""
+    for number, name in enumerate(names):
+        made = {"recurring_run_id": f"id-{number}", "display_name": name, "status": "ENABLED"}
+        kubeflow.schedules.append(made)
+
+
+def test_a_run_is_started_with_the_profile_as_the_form_would_have_it(kubeflow):
+    said = done("submit", "--profile", "smoke", "--set", "training.steps=2", "--set", "seed=7")
+    (run,) = kubeflow.runs
+    assert said.strip() == run["run_id"]
+    assert run["display_name"] == "smoke"
+    assert run["runtime_config"]["parameters"] == {
+        "profile": "smoke",
+        "seed": 7,
+        "overrides": "training.steps=2; seed=7",
+    }
+    assert run["pipeline_version_reference"] == {
+        "pipeline_id": "pipeline-0",
+        "pipeline_version_id": "version-0",
+    }
+    assert {token for _, _, token in kubeflow.requests} == {TOKEN}
+
+
+def test_an_equal_pipeline_is_uploaded_once_and_another_beside_it(kubeflow):
+    for _ in range(2):
+        done("submit", "--profile", "smoke")
+    assert len(kubeflow.versions) == 1
+    kubeflow.versions = [other_version(n) for n in range(5)] + kubeflow.versions  # pages
+    done("submit", "--profile", "smoke", "--set", "kubernetes.retries=6")
+    assert len(kubeflow.versions) == 7
+    assert len(kubeflow.kept["/pipelines"]) == len(kubeflow.kept["/experiments"]) == 1
+
+
+def test_namespace_and_account_of_the_profile_are_used(kubeflow):
+    settings = [
+        "--set", "kubernetes.kubeflow.namespace=team",
+        "--set", "kubernetes.kubeflow.service_account=espalier-trainer",
+    ]  # fmt: skip
+    done(*NIGHTLY, *settings)
+    (schedule,) = kubeflow.schedules
+    assert (schedule["namespace"], schedule["service_account"]) == ("team", "espalier-trainer")
+    assert kubeflow.kept["/experiments"][0]["namespace"] == "team"
+    assert done("schedule", "list", "--json") == "[]\n"
+    assert len(json.loads(done("schedule", "list", "--json", *settings))) == 1
+
+
+def test_a_schedule_runs_one_at_a_time_and_catches_nothing_up(kubeflow):
+    said = done(*NIGHTLY, "--start", "2026-03-02T00:00:00Z", "--end", "2026-04-01T00:00:00+02:00")
+    (schedule,) = kubeflow.schedules
+    assert said.strip() == schedule["recurring_run_id"]
+    assert (schedule["max_concurrency"], schedule["no_catchup"]) == ("1", True)
+    assert schedule["mode"] == "ENABLE"
+    assert schedule["trigger"]["cron_schedule"] == {
+        "cron": "0 0 3 * * *",
+        "start_time": "2026-03-02T00:00:00+00:00",
+        "end_time": "2026-04-01T00:00:00+02:00",
+    }
+    assert schedule["runtime_config"]["parameters"]["profile"] == "smoke"
+
+
+def test_schedules_are_listed_paused_resumed_and_deleted_by_name_or_id(kubeflow):
+    with_schedules(kubeflow, "one", "two", "three")  # more than a page
+    done("schedule", "pause", "three")
+    listed = {one["name"]: one["status"] for one in json.loads(done("schedule", "list", "--json"))}
+    assert listed == {"one": "ENABLED", "two": "ENABLED", "three": "DISABLED"}
+    done("schedule", "resume", "id-2")
+    done("schedule", "delete", "two")
+    lines = done("schedule", "list").splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["name", "status"], ["one", "ENABLED"], ["three", "ENABLED"],
+    ]  # fmt: skip
+
+
+def test_a_name_that_is_taken_or_unknown_is_refused(kubeflow):
+    with_schedules(kubeflow, "nightly")
+    assert "there is a schedule nightly already" in refused(*NIGHTLY)
+    assert "no schedule weekly; there are: nightly" in refused("schedule", "pause", "weekly")
+    with_schedules(kubeflow, "weekly", "nightly")
+    assert "give an id: id-0, id-1" in refused("schedule", "delete", "nightly")
+
+
+@pytest.mark.parametrize("kind", [500, 503, "drop", "slow"])
+def test_reading_survives_a_server_that_fails_for_a_while(kubeflow, kind):
+    with_schedules(kubeflow, "nightly")
+    kubeflow.faults += [("GET", "recurringruns", kind)] * 2
+    hasty = ("--set", "kubernetes.kubeflow.timeout_s=0.4") if kind == "slow" else ()
+    assert "nightly" in done("schedule", "list", *hasty)
+    assert kubeflow.faults == []
+
+
+@pytest.mark.parametrize("kind", [500, "drop"])
+def test_creating_is_never_repeated(kubeflow, kind):
+    kubeflow.faults.append(("POST", "/runs", kind))
+    message = refused("submit", "--profile", "smoke")
+    assert kubeflow.endpoint in message
+    assert ("may have been done" in message) is (kind == "drop")
+    assert kubeflow.sent("POST").count("/runs") == 1
+
+
+def test_a_server_that_stays_away_is_named(kubeflow, pauses):
+    kubeflow.faults += [("GET", "", 503)] * 9
+    message = refused("schedule", "list")
+    assert "in 4 attempts" in message
+    assert "HTTP 503: a fault that the test asked for" in message
+    assert len(kubeflow.requests) == 4
+    assert pauses == [0.01, 0.02, 0.04]
+
+
+def test_a_slow_creation_says_that_it_may_have_been_done(kubeflow):
+    kubeflow.faults.append(("POST", "/pipelines$", "slow"))
+    message = refused("submit", "--profile", "smoke", "--set", "kubernetes.kubeflow.timeout_s=0.3")
+    assert "within 0.3 s" in message
+    assert "may have been done" in message
+
+
+def test_a_bad_token_is_said_and_not_shown(kubeflow, monkeypatch):
+    monkeypatch.setenv(kubeflow_module.TOKEN_VARIABLE, "another-secret")
+    message = refused("schedule", "list")
+    assert "refuses the token (HTTP 401: unauthenticated)" in message
+    assert "another-secret" not in message
+
+
+def test_a_token_may_lie_in_a_file(kubeflow, monkeypatch, tmp_path):
+    monkeypatch.delenv(kubeflow_module.TOKEN_VARIABLE)
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    done("schedule", "list", "--set", f"kubernetes.kubeflow.token_file={tmp_path}/token")
+    monkeypatch.setenv(kubeflow_module.TOKEN_FILE_VARIABLE, f"{tmp_path}/token")
+    done("schedule", "list")
+    monkeypatch.setenv(kubeflow_module.TOKEN_FILE_VARIABLE, f"{tmp_path}/absent")
+    assert f"{tmp_path}/absent" in refused("schedule", "list")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [(302, "login page"), ("html", "not JSON"), (400, "HTTP 400")]
+)
+def test_what_is_no_answer_of_the_api_is_said(kubeflow, kind, message):
+    kubeflow.faults.append(("GET", "recurringruns", kind))
+    assert message in refused("schedule", "list")
+
+
+def test_without_an_endpoint_nothing_is_asked(kubeflow, monkeypatch):
+    monkeypatch.delenv(kubeflow_module.ENDPOINT_VARIABLE)
+    assert "kubernetes.kubeflow.endpoint" in refused("submit", "--profile", "smoke")
+    assert kubeflow.requests == []
+
+
+def test_a_token_is_in_no_repr(kubeflow):
+    with KubeflowApi(
+        KubeflowConfig(), {"KF_PIPELINES_ENDPOINT": "http://x", "KF_PIPELINES_TOKEN": TOKEN}
+    ) as api:
+        assert TOKEN not in repr(api) + repr(vars(api))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--cron", "0 3 * * *"], "write '0 0 3 * * *'"),
+        (["--cron", "0 0 25 * * *"], "'25' is no hour"),
+        (["--cron", "* * * * * *", "--start", "tomorrow"], "--start tomorrow"),
+        (["--cron", "* * * * * *", "--start", "2026-03-04T05:06:07"], "time zone"),
+        (
+            ["--cron", "* * * * * *", "--start", "2026-03-04T00:00Z", "--end", "2026-03-03T00:00Z"],
+            "is not after",
+        ),
+    ],
+)
+def test_times_that_make_no_sense_are_refused_before_anything_is_sent(kubeflow, arguments, message):
+    assert message in refused("schedule", "create", "nightly", "--profile", "smoke", *arguments)
+    assert kubeflow.requests == []
+
+
+def test_the_stand_in_refuses_what_is_not_published(kubeflow):
+    body = {"trigger": {"cron": "* * * * * *"}}
+    with connected(kubeflow) as api:
+        creating = api.recurring_runs.recurring_run_service_create_recurring_run
+        with pytest.raises(ClusterError, match=r"unknown field trigger\.cron"):
+            api.write("create a schedule", creating, body)
+
+
+def test_a_renewed_token_is_read_before_the_next_request(kubeflow, tmp_path):
+    (tmp_path / "token").write_text("expired")
+    config = KubeflowConfig(endpoint=kubeflow.endpoint, token_file=tmp_path / "token")
+    with KubeflowApi(config, {}) as api:
+        with pytest.raises(ClusterError, match="refuses the token"):
+            schedules(api)
+        (tmp_path / "token").write_text(TOKEN)
+        assert schedules(api) == []
+
+
+def test_a_server_without_tls_is_said_behind_https(kubeflow):
+    config = KubeflowConfig(endpoint=kubeflow.endpoint.replace("http:", "https:"), attempts=2)
+    with KubeflowApi(config, {}) as api, pytest.raises(ClusterError, match="SSLError"):
+        schedules(api)
+
+
+def test_a_refusal_in_another_encoding_is_said(kubeflow, monkeypatch):
+    monkeypatch.setattr(kubeflow.server, "RequestHandlerClass", _Latin1)
+    with connected(kubeflow) as api, pytest.raises(ClusterError, match="no text"):
+        schedules(api)
+
+
+class _Latin1(Handler):
+    def do_GET(self):
+        self.say(400, "verboten für Gäste".encode("latin-1"))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+FIELDS = st.sampled_from(
+    ["recurring_run_id", "display_name", "status", "trigger", "runtime_config"]
+)
+
+
+@given(st.dictionaries(FIELDS, JSON) | JSON)
+def test_whatever_the_server_lists_is_read_or_refused_in_words(found):
+    try:
+        schedule = parsed_schedule(found)
+    except ClusterError as error:
+        said = str(error)
+    else:
+        said = schedule.id
+    assert said

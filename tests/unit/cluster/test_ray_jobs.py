@@ -1,0 +1,179 @@
+import os
+import signal
+import threading
+from dataclasses import replace
+
+import pytest
+
+from espalier.cluster import ray_jobs
+from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE
+from espalier.cluster.ray_jobs import SentAway, run_on_ray
+from espalier.records import ClusterError
+from tests.rayjob_stand_in import rayjob_stand_in, state
+from tests.unit.cluster.objects.samples import NODES
+
+COMMAND = ("espalier", "step", "train")
+OWNER = ("batch/v1", "Job", "r17-train", "6c8f2b1e")
+NAME = "r17-train-ray"
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_jobs, "_POLL_S", 0.02)
+    monkeypatch.setattr(ray_jobs, "PATIENCE", replace(ray_jobs.PATIENCE, first_pause_s=0.01))
+    with rayjob_stand_in(tmp_path) as stand_in:
+        yield stand_in
+
+
+def launched(cluster, said=None, **changes):
+    environment = {
+        "KUBECONFIG": str(cluster.kubeconfig),
+        RUN_ID_VARIABLE: "r17",
+        **dict(zip(OWNER_VARIABLES, OWNER, strict=True)),
+        **changes,
+    }
+    lines = [] if said is None else said
+    return run_on_ray(COMMAND, NODES, environment, lines.append)
+
+
+def test_a_job_is_launched_watched_and_left_to_kuberay_when_it_has_ended(cluster):
+    cluster.script = [
+        None,
+        state("Initializing"),
+        state("Running", "RUNNING"),
+        state("Running", "RUNNING"),
+        state("Complete", "SUCCEEDED"),
+    ]
+    said = []
+    status = launched(cluster, said, MLFLOW_RUN_ID="0f1e", AWS_SECRET_ACCESS_KEY="hush")
+    assert status.has_succeeded
+    assert said == [
+        f"RayJob {NAME}: {line}"
+        for line in ("New", "Initializing", "Running RUNNING", "Complete SUCCEEDED")
+    ]
+    assert cluster.deleted == []
+    manifest = cluster.jobs[NAME]
+    assert manifest["spec"]["entrypoint"] == "espalier step train"
+    assert manifest["spec"]["entrypointNumGpus"] == 1
+    (owner,) = manifest["metadata"]["ownerReferences"]
+    assert (owner["apiVersion"], owner["kind"], owner["name"], owner["uid"]) == OWNER
+    head = manifest["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    given = {entry["name"]: entry.get("value") for entry in head["env"]}
+    assert (given["MLFLOW_RUN_ID"], given["ESPALIER_RAY_DRIVER"]) == ("0f1e", "1")
+    assert "hush" not in str(manifest)
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        state("Failed", "FAILED", "driver exited with 1"),
+        state("Complete", "FAILED"),
+        state("Complete", "STOPPED"),
+        state("ValidationFailed", "", "no such field"),
+    ],
+)
+def test_a_job_that_failed_is_told_from_one_that_succeeded(cluster, ended):
+    cluster.script = [ended]
+    status = launched(cluster)
+    assert not status.has_succeeded
+    assert status.message == ended["message"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_launcher_that_is_sent_away_takes_the_job_with_it(cluster, number):
+    cluster.script = [state("Running", "RUNNING")]
+    before = signal.getsignal(number)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), number))
+    timer.start()
+    with pytest.raises(SentAway) as caught:
+        launched(cluster)
+    timer.join()
+    assert caught.value.number == number
+    ((name, options),) = cluster.deleted
+    assert (name, options["propagationPolicy"]) == (NAME, "Background")
+    assert options["preconditions"]["uid"].startswith("uid-")
+    assert signal.getsignal(number) is before
+
+
+def test_cleaning_up_survives_an_api_server_that_restarts(cluster):
+    cluster.script = [state("Running", "RUNNING")]
+
+    def send_away():
+        cluster.faults += [503, "drop", 500]
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    timer = threading.Timer(0.3, send_away)
+    timer.start()
+    with pytest.raises(SentAway):
+        launched(cluster)
+    timer.join()
+    assert [name for name, _ in cluster.deleted] == [NAME]
+
+
+@pytest.mark.parametrize("fault", [500, 503, 429, "drop"])
+def test_training_goes_on_while_the_api_server_is_away(cluster, fault):
+    cluster.faults = [fault] * 4
+    cluster.script = [state("Complete", "SUCCEEDED")]
+    assert launched(cluster).has_succeeded
+    assert cluster.deleted == []
+
+
+def test_an_api_server_that_stays_away_is_given_up(cluster, monkeypatch):
+    monkeypatch.setattr(ray_jobs, "PATIENCE", replace(ray_jobs.PATIENCE, total_s=0.1))
+    cluster.faults = [503] * 99
+    with pytest.raises(ClusterError, match=r"HTTP 503 .*; given up after [2-9] attempts"):
+        launched(cluster)
+
+
+def test_a_new_pod_of_the_same_job_goes_on_with_the_ray_job_of_the_lost_one(cluster):
+    cluster.script = [state("Complete", "SUCCEEDED")]
+    launched(cluster)
+    assert launched(cluster).has_succeeded
+    assert cluster.requests.count("POST") == 2
+    assert list(cluster.jobs) == [NAME]
+
+
+def test_a_ray_job_of_another_launcher_is_neither_used_nor_deleted(cluster):
+    cluster.script = [state("Complete", "SUCCEEDED")]
+    launched(cluster, **{OWNER_VARIABLES[3]: "another-uid"})
+    with pytest.raises(ClusterError, match="of another owner; delete it"):
+        launched(cluster)
+    assert list(cluster.jobs) == [NAME]
+
+
+def test_a_ray_job_that_somebody_deletes_is_said(cluster):
+    cluster.script = [state("Running", "RUNNING")]
+    timer = threading.Timer(0.3, cluster.jobs.clear)
+    timer.start()
+    with pytest.raises(ClusterError, match="somebody has deleted it"):
+        launched(cluster)
+    timer.join()
+
+
+def test_a_refusal_is_said_in_the_servers_words_at_once(cluster):
+    cluster.faults = [403]
+    with pytest.raises(ClusterError, match=r"HTTP 403 .*asked for by the test") as caught:
+        launched(cluster)
+    assert "a-token-of-mine" not in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", [RUN_ID_VARIABLE, *OWNER_VARIABLES])
+def test_a_step_that_is_no_job_of_ours_launches_nothing(cluster, missing):
+    with pytest.raises(ClusterError, match=f"{missing} is not set"):
+        launched(cluster, **{missing: ""})
+    assert cluster.requests == []
+
+
+def test_without_a_cluster_it_says_where_to_name_one(cluster, monkeypatch):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ClusterError, match="set KUBECONFIG"):
+        launched(cluster, KUBECONFIG="")
+
+
+def test_the_job_that_launches_tells_its_pod_what_it_needs():
+    from tests.unit.cluster.objects.samples import LAPTOP_SIZED, job
+
+    variables = {RUN_ID_VARIABLE, *OWNER_VARIABLES}
+    for settings, told in ((NODES, variables), (LAPTOP_SIZED, set())):
+        (container,) = job("train", settings)["spec"]["template"]["spec"]["containers"]
+        assert {entry["name"] for entry in container["env"]} & variables == told

@@ -1,0 +1,90 @@
+"""Documents of a user's own that state in prose what the triples beside them say."""
+
+import json
+import random
+
+import pytest
+
+from espalier.config import KnowledgeConfig
+from espalier.knowledge import stage as ingest
+from espalier.records import DataError, NullTracker, read_tasks
+from espalier.stages import synthesize as stage
+
+from .conftest import PROFILE
+
+SYLLABLES = ("ba", "ko", "mi", "ru", "ta", "ve", "lo", "shi", "dan", "or", "pel", "gri", "nu", "sa")
+WORDINGS = {
+    "born_in": ("{s} was born in {o}.", "She never left {o}, where she was born."),
+    "employer": ("{s} works for {o}.", "She earns her living at {o}."),
+    "mentor": ("The mentor of {s} is {o}.", "She learned her craft from {o}."),
+    "wrote": ("{s} wrote the book {o}.", "She is the author of {o}."),
+}
+ASIDES = ("She likes long walks.", "Few letters of {s} survive.", "She collects old maps.")
+
+
+def _names(rng, count, num_words):
+    found = set()
+    while len(found) < count:
+        chosen = ("".join(rng.sample(SYLLABLES, 3)).capitalize() for _ in range(num_words))
+        found.add(" ".join(chosen))
+    return rng.sample(sorted(found), count)
+
+
+def _profile(tmp_path, wordings):
+    """A hundred biographies with 399 triples of 4 relations, each of which a sentence says."""
+    rng = random.Random(0)
+    people, books = _names(rng, 200, 2)[:100], _names(rng, 100, 3)
+    towns, firms = _names(rng, 20, 1), [f"{name} Works" for name in _names(rng, 15, 1)]
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    rows = []
+    for number, person in enumerate(people):
+        facts = {
+            "born_in": rng.choice(towns),
+            "employer": rng.choice(firms),
+            "wrote": books[number],
+        }
+        if number:
+            facts["mentor"] = rng.choice(people[:number])
+        sentences = [rng.choice(ASIDES).format(s=person)]
+        for relation, found in facts.items():
+            rows.append({"subject": person, "relation": relation, "object": found})
+            sentences.append(rng.choice(wordings[relation]).format(s=person, o=found))
+        rng.shuffle(sentences)
+        (folder / f"{number}.md").write_text(f"# {person}\n\n{' '.join(sentences)}\n")
+    triples = tmp_path / "triples.jsonl"
+    triples.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert len(rows) == 399
+    knowledge = KnowledgeConfig(source="folder", path=folder, triples=triples)
+    return PROFILE.model_copy(update={"knowledge": knowledge})
+
+
+def _synthesized(tmp_path, wordings):
+    profile = _profile(tmp_path, wordings)
+    ingest.run(profile, {}, tmp_path / "knowledge", NullTracker())
+    inputs = dict(knowledge=tmp_path / "knowledge")
+    stage.run(profile, inputs, tmp_path / "synthetic", NullTracker())
+    return tmp_path / "synthetic"
+
+
+def test_prose_that_states_the_triples_yields_questions_for_every_split(tmp_path):
+    synthetic = _synthesized(tmp_path, WORDINGS)
+    for split, least in (("train", 250), ("dev", 25), ("heldout", 70)):
+        tasks = read_tasks(synthetic / "tasks" / f"{split}.jsonl")
+        assert len(tasks) >= least
+        asked = " ".join(task.metadata.pattern for task in tasks)
+        assert all(relation in asked for relation in WORDINGS)
+    funnel = json.loads((synthetic / "funnel.json").read_text())
+    assert funnel["reached"]["trajectories"] == PROFILE.synthesis.trajectories
+
+
+def test_a_source_without_fair_questions_names_reasons_and_remedies(tmp_path):
+    mentions = dict.fromkeys(WORDINGS, ("{o} comes to mind here.",))
+    with pytest.raises(DataError) as caught:
+        _synthesized(tmp_path, mentions)
+    message = str(caught.value)
+    assert "no question for train, dev, heldout" in message
+    assert "train, refused: " in message
+    assert " answer_twice_in_last_document" in message
+    assert "let it name the object and use the words of the relation's name" in message
+    assert "too few" not in message
