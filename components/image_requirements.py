@@ -77,9 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--extra", action="append", default=[])
     parser.add_argument("--cuda", action="store_true")
     given = parser.parse_args(arguments)
-    texts = [(given.source / name).read_text() for name in ("pyproject.toml", "constraints.txt")]
+    pyproject, constraints = (
+        (given.source / name).read_text() for name in ("pyproject.toml", "constraints.txt")
+    )
     given.out.mkdir(parents=True, exist_ok=True)
-    for name, text in layers(*texts, given.extra, cuda=given.cuda).items():
+    for name, text in layers(pyproject, constraints, given.extra, cuda=given.cuda).items():
         (given.out / name).write_text(text)
 
 

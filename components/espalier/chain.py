@@ -50,11 +50,6 @@ class Stage:
         """Digest of what the stage reads of `profile`: seed, threads and its sections."""
         return profile.digest(self.sections)
 
-    def settings(self, profile: Profile) -> dict[str, Any]:
-        """What the stage reads of `profile`, as parameters of its tracked run."""
-        sections = {"seed", "threads", *(name.partition(".")[0] for name in self.sections)}
-        return profile.model_dump(mode="json", include=sections)
-
     def external_inputs(self, profile: Profile) -> dict[str, str]:
         """Digests of the user's own files that the stage reads, by the key that names them.
 

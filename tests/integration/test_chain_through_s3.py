@@ -43,10 +43,10 @@ def through_s3(folder):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
         environment |= stand_in.environment
         environment |= {"MLFLOW_TRACKING_URI": target.uri, "MLFLOW_RUN_ID": parent.run_id}
-        for link in CHAIN:
+        for stage in CHAIN:
             # every pod begins with nothing of the one before it
-            workspace = folder / f"pod-{link.name}"
-            program, *arguments = container_command(link.name, profile, RUN)
+            workspace = folder / f"pod-{stage.name}"
+            program, *arguments = container_command(stage.name, profile, RUN)
             assert program == "espalier"
             done = subprocess.run(
                 [
@@ -65,8 +65,8 @@ def test_steps_with_s3_between_them_make_the_artifacts_of_a_run_in_one_process(
 ):
     objects, _, _ = through_s3
     made = {
-        link.folder: json.loads(objects[f"runs/r17/{link.folder}/manifest.json"][0])["content"]
-        for link in CHAIN
+        stage.output: json.loads(objects[f"runs/r17/{stage.output}/manifest.json"][0])["content"]
+        for stage in CHAIN
     }
     assert made == in_process["digests"]
 
@@ -76,5 +76,5 @@ def test_every_step_is_tracked_below_the_run_that_it_was_given(through_s3):
     _, client, run_id = through_s3
     experiment = client.get_run(run_id).info.experiment_id
     found = client.search_runs([experiment], f"tags.mlflow.parentRunId = '{run_id}'")
-    assert {run.info.run_name for run in found} == {link.name for link in CHAIN}
+    assert {run.info.run_name for run in found} == {stage.name for stage in CHAIN}
     assert {run.info.status for run in found} == {"FINISHED"}

@@ -10,11 +10,22 @@ import pytest
 
 from espalier.chain import CHAIN
 from espalier.config import Profile, load_profile
-from espalier.environments import EnvironmentLostError, opened_environments
+from espalier.environments import EnvironmentLostError
+from espalier.environments.python_math import PythonMath
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_state import RunState
-from espalier.records import Message, NullTracker, Task, TaskMetadata, Verifier
+from espalier.records import (
+    FinalAnswer,
+    Message,
+    NullTracker,
+    Task,
+    TaskMetadata,
+    ToolCall,
+    ToolCalls,
+    Verifier,
+)
 from espalier.records.trajectory import read_trajectories
+from espalier.sandbox.choice import sandbox_pool
 
 PROFILES = Path(__file__).parents[2] / "pipelines" / "profiles"
 GSM8K = Path(__file__).resolve().parents[3] / "shared" / "data" / "gsm8k"
@@ -32,18 +43,26 @@ TASK = Task(
 pytestmark = pytest.mark.usefixtures("local_sandboxes")
 
 
-def profile_with(**settings):
+ANSWER = FinalAnswer("84")
+
+
+def family_with(**settings):
     sandbox = {"packages": [], "size": 1}
-    return Profile.model_validate(
-        {"environment": {"name": "python_math", "sandbox": sandbox, **settings}}
-    )
+    section = {"name": "python_math", "sandbox": sandbox, **settings}
+    return PythonMath(Profile.model_validate({"environment": section}))
+
+
+def program(code):
+    return ToolCalls((ToolCall(name="python", arguments={"code": code}),))
 
 
 def play(environments, *actions):
     async def played():
         environment = environments(TASK)
+        environment.reset(TASK)
         steps = [await environment.step(action) for action in actions]
-        return [step.observation for step in steps], await environment.score()
+        read = ["".join(message.content for message in step.messages) for step in steps]
+        return read, await environment.score()
 
     return asyncio.run(played())
 
@@ -66,25 +85,25 @@ def chain_run(profile, run_dir, last="evaluate"):
 
 
 def test_programs_share_nothing_unless_the_profile_says_so(tmp_path):
-    actions = ("<code> x = 84 </code>", "<code> print(x) </code>", "<answer> 84 </answer>")
-    with opened_environments(profile_with(), tmp_path) as over:
+    actions = (program("x = 84"), program("print(x)"), ANSWER)
+    with family_with().environments(tmp_path) as over:
         (_, second, _), reward = play(over("train"), *actions)
         assert "NameError" in second
         assert reward["outcome"] == 1.0
-    with opened_environments(profile_with(session="stateful"), tmp_path) as over:
+    with family_with(session="stateful").environments(tmp_path) as over:
         assert play(over("train"), *actions)[0][1] == "84"
-        assert "NameError" in play(over("train"), "<code> print(x) </code>", actions[2])[0][0]
+        assert "NameError" in play(over("train"), program("print(x)"), actions[2])[0][0]
 
 
 def test_a_program_that_never_ends_or_breaks_out_harms_one_observation_only(tmp_path):
-    with opened_environments(profile_with(code_timeout_s=1.0), tmp_path) as over:
+    with family_with(code_timeout_s=1.0).environments(tmp_path) as over:
         observations, _ = play(
             over("train"),
-            "<code> while True: pass </code>",
-            f"<code> open({str(tmp_path / 'out')!r}, 'w').write('x') </code>",
-            "<code> import socket; socket.create_connection(('198.51.100.1', 80), 2) </code>",
-            "<code> print(84) </code>",
-            "<answer> 84 </answer>",
+            program("while True: pass"),
+            program(f"open({str(tmp_path / 'out')!r}, 'w').write('x')"),
+            program("import socket; socket.create_connection(('198.51.100.1', 80), 2)"),
+            program("print(84)"),
+            ANSWER,
         )
     assert "took too long" in observations[0]
     assert "Error" in observations[1]
@@ -93,20 +112,22 @@ def test_a_program_that_never_ends_or_breaks_out_harms_one_observation_only(tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_a_lost_sandbox_ends_one_episode_with_its_cause_and_the_next_one_plays(tmp_path):
-    with opened_environments(profile_with(session="stateful"), tmp_path) as over:
-        environments = over("train")
+def test_a_lost_sandbox_ends_one_episode_with_its_cause_and_the_next_one_plays():
+    math = family_with(session="stateful")
+    with sandbox_pool(math.settings.sandbox, math.profile.kubernetes) as sandboxes:
+        environments = math.environments_in(sandboxes)
 
         async def lost():
             environment = environments(TASK)
-            await environment.step("<code> x = 1 </code>")
-            (warm,) = environments.sandboxes.pool._existing
+            environment.reset(TASK)
+            await environment.step(program("x = 1"))
+            (warm,) = sandboxes.pool._existing
             signal.pidfd_send_signal(warm.sandbox._process._first, signal.SIGKILL)
-            await environment.step("<code> print(x) </code>")
+            await environment.step(program("print(x)"))
 
         with pytest.raises(EnvironmentLostError, match="sandbox"):
             asyncio.run(lost())
-        assert play(environments, "<code> print(84) </code>", "<answer> 84 </answer>")[0][0] == "84"
+        assert play(environments, program("print(84)"), ANSWER)[0][0] == "84"
 
 
 def test_the_whole_chain_runs_over_sandboxes(tmp_path):
@@ -114,7 +135,7 @@ def test_the_whole_chain_runs_over_sandboxes(tmp_path):
     manifests = chain_run(profile, tmp_path / "run")
     demonstrations = read_trajectories(tmp_path / "run" / "accepted" / "trajectories.parquet")
     assert demonstrations
-    assert all(t.tool_calls and t.reward["outcome"] == 1.0 for t in demonstrations)
+    assert all(t.tool_results and t.reward["outcome"] == 1.0 for t in demonstrations)
     results = json.loads((tmp_path / "run" / "evaluation" / "results.json").read_bytes())
     assert results["environment"]["name"] == "python_math"
     assert results["eval"]["trained"]["n"] == profile.synthesis.heldout_tasks
@@ -141,4 +162,4 @@ def test_problems_in_gsm8ks_format_are_demonstrated_by_their_notes(tmp_path):
     chain_run(profile, tmp_path / "run", "validate")
     demonstrations = read_trajectories(tmp_path / "run" / "accepted" / "trajectories.parquet")
     assert len(demonstrations) >= 6
-    assert all("print(" in t.tool_calls[-1].argument for t in demonstrations)
+    assert all("print(" in t.tool_results[-1].call.arguments["code"] for t in demonstrations)

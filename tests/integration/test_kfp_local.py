@@ -51,15 +51,15 @@ def kfp_local(folder):
 @pytest.mark.slow
 def test_both_runners_make_the_same_artifacts(in_process, kfp_local):
     assert kfp_local["digests"] == in_process["digests"]
-    assert set(kfp_local["digests"]) == {link.folder for link in CHAIN}
+    assert set(kfp_local["digests"]) == {stage.output for stage in CHAIN}
 
 
 @pytest.mark.slow
 def test_a_pipeline_run_fills_the_folder_like_any_other_run(folder, in_process, kfp_local):
     assert set(kfp_local["stages"]) == set(in_process["stages"])
     assert all(figures["seconds"] > 0 for figures in kfp_local["stages"].values())
-    for link in CHAIN:
-        open_artifact(folder / "runs" / "two" / link.folder)
+    for stage in CHAIN:
+        open_artifact(folder / "runs" / "two" / stage.output)
     assert not (folder / "runs" / "two" / ".kfp").exists()
     assert (folder / "runs" / "two" / "report.html").is_file()
 

@@ -9,12 +9,11 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from espalier.config import Profile, VllmConfig
-from espalier.environments import search_environments
 from espalier.policy.loading import Policy, load_policy, save_policy
 from espalier.rollout.engines.engine import KindChoice, Sampling
 from espalier.rollout.engines.vllm import VllmEngine
 from espalier.rollout.roller import Roller
-from tests.unit.tiny import LookupSearch, tiny_tokenizer
+from tests.unit.tiny import LookupSearch, lookup_environments, tiny_tokenizer
 from tests.unit.training.specimens import make_task
 from tests.vllm_process import vllm_process
 
@@ -173,7 +172,7 @@ def test_a_roller_plays_its_episodes_on_the_server(address, policies):
         }
     )
     roller = Roller.open(
-        policies[1], search_environments(LookupSearch(["lyon country: France"]), profile), profile
+        policies[1], lookup_environments(LookupSearch(["lyon country: France"]), profile), profile
     )
     rolled = roller.roll_out([make_task("lyon")], samples=6, temperature=1.0, seed=1)
     assert len({trajectory.token_ids for trajectory in rolled}) == 6

@@ -69,10 +69,11 @@ def one_broken_gradient(processes, *, sharded=False):
     return figures, whole_weights(models.policy.model)
 
 
-def short_loop(processes, directory, steps=3, tasks=TASKS, **training):
+def short_loop(processes, directory, steps=3, tasks=TASKS, *, reward=None, **training):
     """A loop in which each process plays half of the tasks; history and final weights."""
     values = PROFILE.model_dump()
     values["training"] |= {"steps": steps, "processes": 2, "algorithm": {"filters": []}} | training
+    values["reward"] |= reward or {}
     profile = type(PROFILE).model_validate(values)
     policy = tiny_policy()
     roller = warm_roller(policy)

@@ -2,8 +2,11 @@
 
 from functools import lru_cache
 
-from espalier.config import PolicyConfig
-from espalier.environments import SEARCH_GRAMMAR
+from espalier.config import PolicyConfig, Profile
+from espalier.dialects import SYNTAXES
+from espalier.dialects.dialect import Dialect
+from espalier.environments.search_qa import SearchQA
+from espalier.environments.search_qa.family import search_environments
 from espalier.policy.embedded import build_policy
 from espalier.policy.loading import Policy
 from espalier.policy.tokenizer import train_tokenizer
@@ -14,11 +17,17 @@ TEXTS = (
     "What is the currency of the country of Lyon?",
     "country , currency answer lookup",
 )
+TAGS = SYNTAXES["tags"]
+TOOLS = SearchQA(Profile()).specs
 
 
 @lru_cache(maxsize=1)
 def tiny_tokenizer():
-    return train_tokenizer(TEXTS * 20, 400, SEARCH_GRAMMAR)
+    return train_tokenizer(TEXTS * 20, 400, TAGS, TOOLS)
+
+
+def tiny_dialect():
+    return Dialect(tiny_tokenizer(), TOOLS)
 
 
 def tiny_policy(seed=0):
@@ -30,7 +39,7 @@ def tiny_policy(seed=0):
         feed_forward_size=48,
     )
     tokenizer = tiny_tokenizer()
-    model = build_policy(config, tokenizer, SEARCH_GRAMMAR, max_tokens=256, seed=seed)
+    model = build_policy(config, tokenizer, TAGS.stop_texts(TOOLS), max_tokens=256, seed=seed)
     return Policy(model, tokenizer)
 
 
@@ -42,3 +51,8 @@ class LookupSearch:
 
     def observation(self, query):
         return self._lines.get(query.split()[0].lower(), "no results")
+
+
+def lookup_environments(search, profile=None):
+    """Question answering over `search`."""
+    return search_environments(search, SearchQA(profile or Profile()))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -105,9 +106,26 @@ def versions(
     if as_json:
         print_json(records)
         return
-    for record in records:
-        aliases = " ".join(f"@{alias}" for alias in record["aliases"])
-        reason = f"  {record['gate_reason']}" if record["gate_reason"] else ""
-        typer.echo(
-            f"{record['version']:>4}  {record['created']}  {record['gate']:<8}  {aliases}{reason}"
+    typer.echo(versions_table(records))
+
+
+def versions_table(records: Sequence[Mapping[str, Any]]) -> str:
+    """What `version_record` holds of each version, as columns under their titles."""
+    rows = [("version", "aliases", "gate", "registered", "policy", "reason")]
+    rows += [
+        (
+            str(record["version"]),
+            ", ".join(record["aliases"]),
+            record["gate"],
+            record["created"],
+            record["policy_digest"][:12],
+            record["gate_reason"],
         )
+        for record in records
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)

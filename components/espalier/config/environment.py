@@ -11,11 +11,15 @@ import importlib
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from pydantic import ValidationError
 
 from espalier.config.data import Section
+from espalier.config.faults import fault_lines
+
+if TYPE_CHECKING:
+    from espalier.config.profile import Profile
 
 ENTRY_POINTS = "espalier.environments"
 _BUILT_IN = {
@@ -42,6 +46,10 @@ class FamilyClass(Protocol):
     self_play: ClassVar[frozenset[str]]
     reads_knowledge: ClassVar[bool]
     writes_agent_texts: ClassVar[bool]
+
+    def check(self, profile: Profile) -> None:
+        """Raise a ValueError where another section of the profile does not fit the family."""
+        ...
 
 
 def family_names() -> list[str]:
@@ -92,21 +100,8 @@ def parsed_environment(content: object) -> EnvironmentConfig:
     try:
         return family.config.model_validate({**table, "name": table.get("name", "search_qa")})
     except ValidationError as error:
-        raise ValueError(_faults(error, family.config)) from error
-
-
-def _faults(error: ValidationError, model: type[EnvironmentConfig]) -> str:
-    """Each fault with its key, and for an unknown key the nearest one."""
-    lines: list[str] = []
-    for fault in error.errors():
-        where = ".".join(str(part) for part in fault["loc"])
-        said = fault["msg"].removeprefix("Value error, ")
-        if fault["type"] == "extra_forbidden":
-            close = difflib.get_close_matches(where, model.model_fields, n=1, cutoff=0.5)
-            keys = ", ".join(sorted(model.model_fields))
-            said = "no such key; " + (f"did you mean {close[0]}?" if close else f"there are {keys}")
-        lines.append(f"environment.{where}: {said}" if where else said)
-    return "; ".join(lines)
+        faults = fault_lines(error, family.config, within=("environment",))
+        raise ValueError("\n  ".join(faults)) from error
 
 
 @lru_cache(maxsize=1)

@@ -20,21 +20,40 @@ def explained(path: Path, error: ValidationError, model: type[BaseModel]) -> str
         model: what it was parsed into.
     """
     lines = [f"{path}: {error.error_count()} fault(s) in the profile"]
+    return "\n  ".join([*lines, *fault_lines(error, model)])
+
+
+def fault_lines(
+    error: ValidationError, model: type[BaseModel], *, within: Sequence[str] = ()
+) -> list[str]:
+    """Every fault as `where: what`.
+
+    Args:
+        error: what parsing raised.
+        model: what was parsed into.
+        within: keys of the section that was parsed, where it was not the whole profile.
+    """
+    lines: list[str] = []
     for fault in error.errors():
-        place, owner = _resolved(fault["loc"], model)
+        keys, owner = _resolved(fault["loc"], model)
+        place = [*within, *keys]
         where = ".".join(place) or "profile"
         context = fault.get("ctx", {})
         match fault["type"]:
             case "extra_forbidden":
-                lines.append(f"  {where}: no such key{_nearest_key(place, owner)}")
+                said = f"no such key{_nearest_key(place, owner)}"
             case "union_tag_invalid":
                 tag, tags = str(context["tag"]), str(context["expected_tags"])
-                lines.append(f"  {where}: no rule is named {tag!r}{_nearest_rule(tag, tags)}")
+                kind = str(context["discriminator"]).strip("'").replace("name", "rule")
+                said = f"no {kind} is named {tag!r}{_nearest_rule(tag, tags)}"
             case "union_tag_not_found":
-                lines.append(f"  {where}: a rule is chosen by its name, which is missing here")
+                said = "a rule is chosen by its name, which is missing here"
             case _:
-                lines.append(f"  {where}: {fault['msg'].removeprefix('Value error, ')}")
-    return "\n".join(lines)
+                said = fault["msg"].removeprefix("Value error, ")
+        # a section that is parsed by itself has placed its faults already
+        placed = said.startswith((f"{where}.", f"{where}:"))
+        lines.append(said if placed else f"{where}: {said}")
+    return lines
 
 
 MOVED = {
@@ -76,7 +95,7 @@ def _resolved(
     owners: list[type[BaseModel]] = [model]
     owner: type[BaseModel] | None = model
     for part in location:
-        chosen = [m for m in owners if _tag(m) == part] if len(owners) > 1 else []
+        chosen = [m for m in owners if part in _tags(m)] if len(owners) > 1 else []
         if chosen:
             owners = chosen
             continue
@@ -89,10 +108,11 @@ def _resolved(
     return keys, owner
 
 
-def _tag(model: type[BaseModel]) -> object:
-    field = model.model_fields.get("name")
-    names = get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
-    return names[0] if names else None
+def _tags(model: type[BaseModel]) -> set[object]:
+    """The values of fields that can have one value alone, as a discriminator has."""
+    literals = (f.annotation for f in model.model_fields.values())
+    values = [get_args(one) for one in literals if get_origin(one) is Literal]
+    return {one[0] for one in values if len(one) == 1}
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 (any annotation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal, Self
 
@@ -165,8 +166,16 @@ class RegistryConfig(Section):
     """Where the model version goes, and what it must show before it becomes champion."""
 
     model_name: str = Field(default="espalier-search-agent", min_length=1)
+    """Where it is not set, a profile with knowledge of its own names the model after that: after
+    the folder, dump, database or problem file."""
     experiment: str = Field(default="espalier", min_length=1)
     min_gain: float = Field(default=0.0, ge=-1, le=1)
     """The lower end of the paired interval (challenger - champion, EM 0-1) must exceed this."""
     min_questions: int = Field(default=500, ge=1)
     """Fewer held-out questions than this never pass the gate."""
+
+    def named_after(self, own: Path | str) -> Self:
+        """The same settings, the model named after a folder, file, database or environment."""
+        words = re.findall("[a-z0-9]+", Path(own).absolute().name.partition(".")[0].lower())
+        name = "-".join(["espalier", *(words or ["agent"])])
+        return self.model_copy(update={"model_name": name})

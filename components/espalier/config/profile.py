@@ -13,6 +13,8 @@ from pydantic import (
     Field,
     SerializeAsAny,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -30,7 +32,11 @@ from espalier.config.data import (
     SynthesisConfig,
     ValidationConfig,
 )
-from espalier.config.environment import EnvironmentConfig, family_class, parsed_environment
+from espalier.config.environment import (
+    EnvironmentConfig,
+    family_class,
+    parsed_environment,
+)
 from espalier.config.faults import MOVED, explained
 from espalier.config.hardware import HardwareConfig
 from espalier.config.inference import RolloutConfig
@@ -81,9 +87,22 @@ class Profile(Section):
     self_play: SelfPlayConfig = NoSelfPlayConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    registry: RegistryConfig = RegistryConfig()
+    registry: RegistryConfig = Field(default=RegistryConfig(), validate_default=True)
     kubernetes: KubernetesConfig = KubernetesConfig()
     serving: ServingConfig = ServingConfig()
+
+    @field_validator("registry")
+    @classmethod
+    def _name_the_model(cls, registry: RegistryConfig, info: ValidationInfo) -> RegistryConfig:
+        """Agents of different knowledge share no model name unless the profile says so."""
+        if "model_name" in registry.model_fields_set or "knowledge" not in info.data:
+            return registry
+        knowledge, environment = info.data["knowledge"], info.data.get("environment")
+        own = knowledge.path or knowledge.database
+        if environment and not family_class(environment.name).reads_knowledge:
+            files = [path for path in environment.external_files().values() if path]
+            own = files[0] if files else environment.name
+        return registry.named_after(own) if own else registry
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -140,6 +159,11 @@ class Profile(Section):
                 f"agent_texts are written from documents, and environment.name = "
                 f'"{self.environment.name}" has none; leave them at 0'
             )
+        return self
+
+    @model_validator(mode="after")
+    def _family_can_be_played(self) -> Self:
+        family_class(self.environment.name).check(self)
         return self
 
     @model_validator(mode="after")

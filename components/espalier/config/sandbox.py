@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from espalier.config.data import Section
 
@@ -45,7 +45,16 @@ class KubernetesSandboxConfig(_SandboxConfig):
     """Of the cluster; unset is the one that the stage itself runs in."""
 
 
+def _local_unless_named(content: object) -> object:
+    if not isinstance(content, dict):
+        return content
+    return {"backend": "local", **cast("dict[str, object]", content)}
+
+
 SandboxConfig = Annotated[
-    LocalSandboxConfig | PodmanSandboxConfig | KubernetesSandboxConfig,
-    Field(discriminator="backend"),
+    Annotated[
+        LocalSandboxConfig | PodmanSandboxConfig | KubernetesSandboxConfig,
+        Field(discriminator="backend"),
+    ],
+    BeforeValidator(_local_unless_named),
 ]

@@ -29,8 +29,8 @@ SYNTAXES: dict[DialectName, Syntax] = {
 }
 
 _SIGNS: tuple[tuple[str, DialectName], ...] = (
-    ("{#- dialect: tags -#}", "tags"),
-    ("{#- dialect: hermes -#}", "hermes"),
+    # of policies that were trained from scratch here, whatever else their template spells
+    *((f"{{#- dialect: {name} -#}}", name) for name in SYNTAXES),
     ("[TOOL_CALLS]", "mistral"),
     ("<function=", "qwen3_coder"),
     ("<tool_call>", "hermes"),
@@ -63,7 +63,7 @@ def chosen_dialect(setting: DialectName | Literal["auto"], model: Path | None) -
 
 
 def _chat_template(directory: Path) -> str:
-    """The template of a model directory; empty where it has none, as loading it will say."""
+    """The template of a model directory, empty where it has none: whoever loads it says so."""
     for name, read in (("chat_template.jinja", str), ("tokenizer_config.json", _named_template)):
         path = directory / name
         if path.is_file():

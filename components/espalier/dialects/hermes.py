@@ -13,7 +13,6 @@ A message without a call is the final answer.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +24,7 @@ from espalier.dialects.syntax import (
     compact_json,
     json_call,
     listed_tools,
+    split_blocks,
     split_thought,
     with_thought,
 )
@@ -33,8 +33,6 @@ from espalier.records.tool import ToolSpec
 
 CALL = ("<tool_call>", "</tool_call>")
 RESULT = ("<tool_response>", "</tool_response>")
-_WRITTEN = {"name", "arguments"}
-_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +49,7 @@ class Hermes:
         thought, rest = split_thought(text)
         if any(tag in rest for tag in RESULT):
             return Malformed("writes what the tool would say itself", text)
-        blocks = _CALL.findall(rest)
-        outside = _CALL.sub("", rest)
+        blocks, outside = split_blocks(rest, *CALL)
         if any(tag in outside for tag in (*CALL, *THINK)):
             return Malformed("a tag that is opened or closed alone", text)
         if blocks:
@@ -63,10 +60,10 @@ class Hermes:
         """See `Syntax`."""
         if isinstance(action, FinalAnswer):
             return with_thought(action.thought, action.text)
-        blocks = [
-            "\n".join((CALL[0], compact_json(call.model_dump(include=_WRITTEN)), CALL[1]))
-            for call in action.calls
+        calls = [
+            compact_json({"name": call.name, "arguments": call.arguments}) for call in action.calls
         ]
+        blocks = [f"{CALL[0]}\n{call}\n{CALL[1]}" for call in calls]
         return with_thought(action.thought, "\n".join(blocks))
 
     def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +18,7 @@ from espalier.dialects.syntax import (
     call_of_object,
     calls_or_fault,
     compact_json,
+    json_at,
     listed_tools,
     split_thought,
     with_thought,
@@ -26,6 +27,7 @@ from espalier.records import Action, FinalAnswer, Malformed, ToolCalls
 from espalier.records.tool import ToolSpec
 
 PYTHON_TAG = "<|python_tag|>"
+_SEPARATOR = re.compile(r"\s*(?:;\s*|$)")
 _RESULT = ("<|start_header_id|>ipython<|end_header_id|>", "<|eot_id|>")
 
 
@@ -88,17 +90,13 @@ def _objects(body: str) -> list[object]:
     Raises:
         ValueError: something else stands in it.
     """
-    decoder = json.JSONDecoder()
     found: list[object] = []
     place = 0
     while place < len(body):
-        try:
-            value, place = decoder.raw_decode(body, place)
-        except RecursionError as error:
-            raise ValueError("nested too deeply") from error
+        value, place = json_at(body, place)
         found.append(value)
-        rest = body[place:].lstrip()
-        if rest and not rest.startswith(";"):
+        separator = _SEPARATOR.match(body, place)
+        if separator is None:
             raise ValueError("text behind the call")
-        place = len(body) - len(rest.removeprefix(";").lstrip())
+        place = separator.end()
     return found

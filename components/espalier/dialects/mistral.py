@@ -84,7 +84,7 @@ class Mistral:
 
 
 def _calls(body: str) -> list[ToolCall | Malformed]:
-    if ARGS in body:
+    if ARGS in body and not body.lstrip().startswith("["):
         return [_named(part) for part in body.split(TOOL_CALLS)]
     try:
         found = parsed_json(body)

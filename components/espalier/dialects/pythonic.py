@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -45,7 +46,9 @@ class Pythonic:
         if not (rest.startswith("[") and rest.endswith(")]")):
             return answer_or_fault(rest, thought, text)
         try:
-            expression = ast.parse(rest, mode="eval").body
+            with warnings.catch_warnings():  # "\\d" in a policy's text is no news for a terminal
+                warnings.simplefilter("ignore")
+                expression = ast.parse(rest, mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             return Malformed(f"calls that are not Python: {type(error).__name__}", text)
         if not isinstance(expression, ast.List):
@@ -80,7 +83,8 @@ class Pythonic:
 
 
 def _call(node: ast.expr) -> ToolCall | Malformed:
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
+    name = _dotted_name(node.func) if isinstance(node, ast.Call) else ""
+    if not isinstance(node, ast.Call) or not name:
         return Malformed("an entry that is no call of a named function")
     if node.args:
         return Malformed("an argument without a name")
@@ -94,7 +98,16 @@ def _call(node: ast.expr) -> ToolCall | Malformed:
             arguments[keyword.arg] = cast("JsonValue", parsed_json(compact_json(literal)))
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
             return Malformed(f"{keyword.arg} is no literal: {type(error).__name__}")
-    return ToolCall(name=ast.unparse(node.func), arguments=arguments)
+    return ToolCall(name=name, arguments=arguments)
+
+
+def _dotted_name(node: ast.expr) -> str:
+    """`a.b.c` as it is written, empty for another expression; a loop, as it may be long."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
 def _written(call: ToolCall) -> str:

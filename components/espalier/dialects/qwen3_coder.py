@@ -27,6 +27,7 @@ from espalier.dialects.syntax import (
     compact_json,
     listed_tools,
     named_tool,
+    split_blocks,
     split_thought,
     typed_argument,
     with_thought,
@@ -34,9 +35,8 @@ from espalier.dialects.syntax import (
 from espalier.records import Action, FinalAnswer, JsonObject, Malformed, ToolCall, ToolCalls
 from espalier.records.tool import ToolSpec
 
-_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*)</function>\s*", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_PARAMETER = re.compile(r"([^>\s]+)>\n?(.*?)\n?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,9 @@ class Qwen3Coder:
         thought, rest = split_thought(text)
         if any(tag in rest for tag in RESULT):
             return Malformed("writes what the tool would say itself", text)
-        outside = _CALL.sub("", rest)
+        blocks, outside = split_blocks(rest, *CALL)
         if any(tag in outside for tag in (*CALL, "<function=")):
             return Malformed("a tag that is opened or closed alone", text)
-        blocks = _CALL.findall(rest)
         if blocks:
             return calls_or_fault([_call(block, tools) for block in blocks], thought, text)
         return answer_or_fault(rest, thought, text)
@@ -93,13 +92,16 @@ def _call(block: str, tools: Sequence[ToolSpec]) -> ToolCall | Malformed:
     if match is None:
         return Malformed("a call without one function element")
     name, body = match[1], match[2]
-    if _PARAMETER.sub("", body).strip():
+    blocks, outside = split_blocks(body, "<parameter=", "</parameter>")
+    if outside.strip():
         return Malformed(f"text of {name} outside of its parameters")
     tool = named_tool(name, tools)
-    arguments: JsonObject = {
-        parameter: cast("JsonValue", typed_argument(value, parameter, tool))
-        for parameter, value in _PARAMETER.findall(body)
-    }
+    arguments: JsonObject = {}
+    for block in blocks:
+        named = _PARAMETER.fullmatch(block)
+        if named is None:
+            return Malformed(f"a parameter of {name} without a name")
+        arguments[named[1]] = cast("JsonValue", typed_argument(named[2], named[1], tool))
     return ToolCall(name=name, arguments=arguments)
 
 

@@ -16,8 +16,22 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from espalier.dialects.syntax import MAX_PARSED_CHARACTERS, THINK, compact_json, parsed_json
-from espalier.records import Action, FinalAnswer, Malformed, ToolCall, ToolCalls
+from espalier.dialects.syntax import (
+    MAX_PARSED_CHARACTERS,
+    THINK,
+    compact_json,
+    named_tool,
+    parsed_json,
+)
+from espalier.records import (
+    Action,
+    FinalAnswer,
+    JsonObject,
+    Malformed,
+    PolicyError,
+    ToolCall,
+    ToolCalls,
+)
 from espalier.records.tool import ToolSpec
 
 ANSWER = ("<answer>", "</answer>")
@@ -43,14 +57,23 @@ class Tags:
         return _parsed_strictly(text, tools)
 
     def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`; of several calls the first, as a closing tag ends the turn."""
+        """See `Syntax`; of several calls the first, as a closing tag ends the turn.
+
+        Raises:
+            PolicyError: a call of what is no tool.
+        """
         if isinstance(action, FinalAnswer):
             block = f"{ANSWER[0]} {action.text} {ANSWER[1]}"
         else:
             call = action.calls[0]
-            tool = next(tool for tool in tools if tool.name == call.name)
+            tool = named_tool(call.name, tools)
+            if tool is None:
+                raise PolicyError(
+                    f"the tags have none for a call of {call.name}, which is no tool; there are "
+                    f"{', '.join(tool.name for tool in tools)}"
+                )
             argument = call.arguments.get(tool.text_argument or "")
-            body = argument if isinstance(argument, str) else compact_json(call.arguments)
+            body = argument if isinstance(argument, str) else _without_angles(call.arguments)
             block = f"<{tool.tag}> {body} </{tool.tag}>"
         return (
             block if action.thought is None else f"{THINK[0]} {action.thought} {THINK[1]} {block}"
@@ -100,11 +123,11 @@ def _parsed_strictly(text: str, tools: Sequence[ToolSpec]) -> Action:
     tags = {tool.tag: tool for tool in tools}
     if match is None or match["tag"] not in (*tags, "answer"):
         return Malformed("not one think block followed by one call or answer block", text)
-    thought, body = match["thought"].strip(), " ".join(match["body"].split())
-    if not body:
+    thought, body = match["thought"].strip(), match["body"]
+    if not body.strip():
         return Malformed(f"empty {match['tag']} block", text)
     if match["tag"] == "answer":
-        return FinalAnswer(body, thought)
+        return FinalAnswer(" ".join(body.split()), thought)
     return _called(tags[match["tag"]], body, thought, text)
 
 
@@ -125,15 +148,17 @@ def _parsed_freely(text: str, tools: Sequence[ToolSpec]) -> Action:
         answer = " ".join(body.split())
         return FinalAnswer(answer, thought) if answer else Malformed("empty answer block", text)
     tool = openings[opening]
-    content = _without_fence(body) if tool.takes_code else " ".join(body.split())
-    if not content:
+    content = _without_fence(body) if tool.takes_code else body
+    if not content.strip():
         return Malformed(f"empty {tool.tag} block", text)
     return _called(tool, content, thought, text)
 
 
 def _called(tool: ToolSpec, body: str, thought: str | None, text: str) -> ToolCalls | Malformed:
     if tool.text_argument is not None:
-        return ToolCalls((ToolCall(name=tool.name, arguments={tool.text_argument: body}),), thought)
+        written = body if tool.takes_code else " ".join(body.split())
+        arguments: JsonObject = {tool.text_argument: written}
+        return ToolCalls((ToolCall(name=tool.name, arguments=arguments),), thought)
     try:
         arguments = parsed_json(body)
     except ValueError as error:
@@ -141,6 +166,11 @@ def _called(tool: ToolSpec, body: str, thought: str | None, text: str) -> ToolCa
     if not isinstance(arguments, dict):
         return Malformed(f"arguments of {tool.name} that are no JSON object", text)
     return ToolCalls((ToolCall(name=tool.name, arguments=arguments),), thought)
+
+
+def _without_angles(arguments: JsonObject) -> str:
+    """JSON in which no text can be read as a tag."""
+    return compact_json(arguments).replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _without_fence(body: str) -> str:

@@ -75,7 +75,10 @@ class _Episode:
         return self._task
 
     def _answered(self, text: str) -> Step:
-        self.answer = self._rules.read_answer(text)
+        answer = self._rules.read_answer(text)
+        if not answer.strip():  # an empty box is no answer, and earns nothing for its format
+            return self._finish(FinishReason.PARSE_ERROR)
+        self.answer = answer
         return self._finish(FinishReason.ANSWERED)
 
     def _called(self, results: Sequence[ToolResult]) -> Step:

@@ -99,6 +99,14 @@ class Family(ABC, Generic[C]):
     writes_agent_texts: ClassVar[bool] = False
     """Whether it can make what `[agent_texts]` asks for."""
 
+    @classmethod
+    def check(cls, profile: Profile) -> None:
+        """Check that other sections of the profile fit the family, as the profile is read.
+
+        Raises:
+            ValueError: naming the key that does not.
+        """
+
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.settings = cast("C", profile.environment)

@@ -14,12 +14,13 @@ from espalier.evaluation.pass_hat_k import pass_hat_k
 from espalier.evaluation.questions import QuestionRow, questions_table
 from espalier.evaluation.results_table import results_table
 from espalier.evaluation.suite import Suite, make_suite
-from espalier.evaluation.summary import gain, summarize
+from espalier.evaluation.summary import compare_answers, gain, summarize
 
 __all__ = [
     "Interval",
     "QuestionRow",
     "Suite",
+    "compare_answers",
     "gain",
     "make_suite",
     "mean_interval",

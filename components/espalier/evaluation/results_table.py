@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from espalier.records import group_label, group_of, report_groups
 
 POLICIES = ("untrained", "warm_start", "trained")
 
@@ -11,30 +13,25 @@ POLICIES = ("untrained", "warm_start", "trained")
 def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
     """One row a policy, and one for the gain of training; all rows have the same keys.
 
+    Of the groups of questions the first one is shown; the report has them all.
+
     Args:
         results: what results.json holds.
     """
     figures = results["eval"]
-    name, groups = finest_grouping(figures)
+    policies = [figures[policy] for policy in POLICIES]
     confidence = f"{results['bootstrap']['confidence']:.0%} interval"
     rows = []
-    for policy in POLICIES:
-        found = figures[policy]
+    for policy, found in zip(POLICIES, policies, strict=True):
         row = {
             "policy": policy.replace("_", " "),
             "EM %": _percent(found["em"]),
             confidence: _percents(found["ci95"]),
             "F1 %": _percent(found["f1"]),
-            "pass@1 %": _percent(found["pass_at_1"]),
-            "pass@4 %": _percent(found["pass_at_4"]),
-            "tool calls": f"{found['tool_calls']:.2f}",
         }
-        by_group = found.get(f"by_{name}", {})
-        row |= {
-            group_title(name, group): _percent(by_group.get(group, {}).get("em"))
-            for group in groups
-        }
-        rows.append(row)
+        row |= {f"pass@{k} %": _percent(found.get(f"pass_at_{k}")) for k in _measured_k(policies)}
+        row |= {"tool calls": f"{found['tool_calls']:.2f}"}
+        rows.append(row | group_columns(found, policies))
     gain = figures["gain"]
     last = dict.fromkeys(rows[0], "")
     last["policy"] = f"trained - {gain['baseline'].replace('_', ' ')}"
@@ -43,21 +40,28 @@ def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
     return [*rows, last]
 
 
-def finest_grouping(figures: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """The last grouping of a family, which is its measure of difficulty, and all its groups."""
-    names = [key.removeprefix("by_") for key in figures["trained"] if key.startswith("by_")]
-    if not names:
-        return "", []
-    name = names[-1]
-    found = {group for judged in figures.values() for group in judged.get(f"by_{name}", {})}
-    return name, sorted(found, key=lambda group: (not group.isdigit(), group.zfill(9)))
+def group_columns(
+    figures: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    """EM of one policy by one group of questions that `policies` have: title -> percent.
+
+    The group is the first that is numbered, as hops and steps are, for that is the difficulty.
+    """
+    groups = report_groups(policies)
+    numbered = [name for name, values in groups.items() if all(v.isdecimal() for v in values)]
+    if not groups:
+        return {}
+    name = next(iter([*numbered, *groups]))
+    found = group_of(figures, name)
+    return {
+        f"{group_label(name, value)} %": _percent(found.get(value, {}).get("em"))
+        for value in groups[name]
+    }
 
 
-def group_title(name: str, group: str) -> str:
-    """A column's title: "2 hops %", "1 hop %" where groups are numbers, else the group itself."""
-    if not group.isdigit():
-        return f"{group} %"
-    return f"{group} {name.removesuffix('s') if group == '1' else name} %"
+def _measured_k(policies: Sequence[Mapping[str, Any]]) -> list[int]:
+    found = {key for policy in policies for key, rate in policy.items() if rate is not None}
+    return sorted(int(key.rpartition("_")[2]) for key in found if key.startswith("pass_at_"))
 
 
 def _percent(rate: float | None) -> str:

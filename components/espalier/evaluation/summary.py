@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from espalier.config import EvaluationConfig
@@ -12,9 +12,8 @@ from espalier.evaluation.pass_at_k import pass_at_k
 from espalier.evaluation.pass_hat_k import pass_hat_k
 from espalier.evaluation.questions import QuestionRow
 
-PASS_AT = (1, 4)
-PASS_HAT = (4,)
-"""pass^1 is pass@1."""
+_USUAL_K = (1, 4)
+"""k of pass@k and pass^k, besides the number of samples taken; pass^1 is pass@1."""
 _DIGITS = 6
 
 
@@ -22,22 +21,24 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
     """One policy's figures: overall, by each of the family's groupings, and why episodes ended.
 
     Returns:
-        `em`, `f1`, `n`, `ci95` (of em), `f1_ci95`, `pass_at_1`, `pass_at_4`, `pass_hat_4` (null
-        where fewer than k answers were sampled), `tool_calls` (mean), `by_<grouping>`
-        of each grouping, `finish_reasons`. The intervals are at `config.confidence`, 0.95 unless
-        the profile says otherwise.
+        `em`, `f1`, `n`, `ci95` (of em), `f1_ci95`, `pass_at_K` and `pass_hat_K` for each K of 1, 4
+        and the number of samples that is not above that number, `tool_calls` (mean),
+        `by_<grouping>` of each grouping, `finish_reasons`. The intervals are at
+        `config.confidence`, 0.95 unless the profile says otherwise.
 
     Raises:
         ValueError: no rows.
     """
     overall = _exact_match(rows, config, seed)
     f1 = _interval([row.f1 for row in rows], config, seed)
+    samples = max(row.samples for row in rows)
+    ks = [k for k in sorted({*_USUAL_K, samples}) if 1 <= k <= samples]
     return {
         **overall,
         "f1": _rounded(f1.mean),
         "f1_ci95": _ends(f1),
-        **{f"pass_at_{k}": _mean_over_sampled(rows, pass_at_k, k) for k in PASS_AT},
-        **{f"pass_hat_{k}": _mean_over_sampled(rows, pass_hat_k, k) for k in PASS_HAT},
+        **{f"pass_at_{k}": _mean_over_sampled(rows, pass_at_k, k) for k in ks},
+        **{f"pass_hat_{k}": _mean_over_sampled(rows, pass_hat_k, k) for k in ks if k > 1},
         "tool_calls": _rounded(sum(row.tool_calls for row in rows) / len(rows)),
         **{
             f"by_{name}": _grouped(
@@ -49,24 +50,52 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
     }
 
 
-def gain(
-    after: Sequence[QuestionRow], before: Sequence[QuestionRow], config: EvaluationConfig, seed: int
-) -> dict[str, Any]:
-    """EM of `after` minus that of `before`, paired by question.
+def compare_answers(
+    after: Mapping[str, bool], before: Mapping[str, bool], config: EvaluationConfig, seed: int
+) -> Interval:
+    """EM of `after` minus that of `before`, paired by question, as every report of it shows it.
+
+    The stage that writes results.json and the promotion gate both ask here: the interval depends
+    on the order of the questions in the last digits, and is the same only where the order is.
+
+    Args:
+        after: task_id -> whether the answer is right, in the order of the suite.
+        before: the same questions, in any order.
+        config: resamples and confidence.
+        seed: of the draw.
+
+    Returns:
+        Mean and ends at six digits, as results.json keeps them.
 
     Raises:
-        ValueError: the two did not answer the same questions in the same order.
+        ValueError: the two did not answer the same questions.
     """
-    if [row.task_id for row in after] != [row.task_id for row in before]:
-        raise ValueError("a paired difference needs the same questions in the same order")
+    if after.keys() != before.keys():
+        raise ValueError("a paired difference needs the same questions")
     difference = paired_difference(
-        [row.em for row in after],
-        [row.em for row in before],
+        list(after.values()),
+        [before[task_id] for task_id in after],
         resamples=config.bootstrap_resamples,
         confidence=config.confidence,
         seed=seed,
     )
-    return {"em": _rounded(difference.mean), "ci95": _ends(difference)}
+    return Interval(*map(_rounded, difference))
+
+
+def gain(
+    after: Sequence[QuestionRow], before: Sequence[QuestionRow], config: EvaluationConfig, seed: int
+) -> dict[str, Any]:
+    """`compare_answers` of two policies' rows, as results.json holds it: `em` and `ci95`.
+
+    Raises:
+        ValueError: the two did not answer the same questions.
+    """
+    difference = compare_answers(_answers(after), _answers(before), config, seed)
+    return {"em": difference.mean, "ci95": [difference.low, difference.high]}
+
+
+def _answers(rows: Sequence[QuestionRow]) -> dict[str, bool]:
+    return {row.task_id: row.em for row in rows}
 
 
 def _exact_match(
@@ -89,10 +118,8 @@ def _grouped(
 
 def _mean_over_sampled(
     rows: Sequence[QuestionRow], estimate: Callable[[int, int, int], float], k: int
-) -> float | None:
+) -> float:
     sampled = [row for row in rows if row.samples >= k]
-    if not sampled:
-        return None
     estimates = (estimate(row.samples, row.samples_right, k) for row in sampled)
     return _rounded(sum(estimates) / len(sampled))
 

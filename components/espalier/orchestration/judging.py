@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,8 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from espalier.config import Profile
 from espalier.determinism import prepare_torch
 from espalier.environments import family_of
-from espalier.evaluation import QuestionRow, Suite, make_suite, paired_difference, summarize
-from espalier.evaluation.results_table import finest_grouping, group_title
+from espalier.evaluation import (
+    QuestionRow,
+    Suite,
+    compare_answers,
+    make_suite,
+    summarize,
+)
+from espalier.evaluation.results_table import group_columns
 from espalier.evaluation.suite import VIEW
 from espalier.orchestration.finished_run import FinishedRun, open_finished_run
 from espalier.orchestration.results import aligned
@@ -19,7 +26,6 @@ from espalier.registry.gate import Compare, JudgeChampion
 from espalier.registry.results import read_result
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
 
@@ -64,17 +70,12 @@ def judge_of(run: FinishedRun) -> JudgeChampion:
 
 
 def paired_interval(profile: Profile) -> Compare:
-    """The paired bootstrap of `profile`'s evaluation settings."""
-    config = profile.evaluation
+    """The comparison that the evaluation of `profile` reports, for the promotion gate."""
 
-    def compare(challenger: np.ndarray, baseline: np.ndarray) -> tuple[float, float, float]:
-        return paired_difference(
-            challenger,
-            baseline,
-            resamples=config.bootstrap_resamples,
-            confidence=config.confidence,
-            seed=profile.seed,
-        )
+    def compare(
+        challenger: Mapping[str, bool], baseline: Mapping[str, bool]
+    ) -> tuple[float, float, float]:
+        return compare_answers(challenger, baseline, profile.evaluation, profile.seed)
 
     return compare
 
@@ -105,9 +106,4 @@ def _table(policy_dir: Path, figures: dict[str, Any]) -> str:
         "F1 %": f"{100 * figures['f1']:.1f}",
         "tool calls": f"{figures['tool_calls']:.2f}",
     }
-    name, groups = finest_grouping({"trained": figures})
-    row |= {
-        group_title(name, group): f"{100 * figures[f'by_{name}'][group]['em']:.1f}"
-        for group in groups
-    }
-    return aligned([row])
+    return aligned([row | group_columns(figures, [figures])])

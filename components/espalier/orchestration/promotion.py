@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +13,7 @@ from espalier.orchestration.finished_run import FinishedRun, open_finished_run
 from espalier.orchestration.judging import judge_of, paired_interval
 from espalier.orchestration.tracking import RUN_DIR_TAG
 from espalier.records import RegistryError
-from espalier.registry.connection import DATABASE_NAME, reaching, tracking_target
+from espalier.registry.connection import DATABASE_NAME, connect, reaching, shown, tracking_target
 from espalier.registry.gate import PromotionGate
 from espalier.registry.loading import load_version
 from espalier.registry.model import (
@@ -21,6 +22,7 @@ from espalier.registry.model import (
     PARENT_RUN,
     ModelVersion,
     RegisteredModel,
+    model_names,
 )
 from espalier.registry.promotion import Promotion, promote, rollback
 from espalier.registry.registration import PROFILE_NAME
@@ -35,17 +37,24 @@ class Registry:
     """A registered model, and the run to judge with where the caller named one."""
 
     uri: str
-    model_name: str
+    model_name: str | None
+    """None where neither the caller nor a run named one: see `chosen_model`."""
     run: FinishedRun | None
 
     @property
     def model(self) -> RegisteredModel:
         """The model, connected."""
-        return RegisteredModel.open(self.uri, self.model_name)
+        client = connect(self.uri)
+        name = self.model_name or chosen_model(model_names(client, self.uri), shown(self.uri))
+        return RegisteredModel(client, self.uri, name)
 
     def versions(self) -> list[ModelVersion]:
-        """Every version, newest first."""
-        return self.model.versions()
+        """Every version, newest first.
+
+        Raises:
+            RegistryError: there is no such model; the message names those there are.
+        """
+        return self.model.expect_versions()
 
     def load(self, reference: str, destination: Path) -> Path:
         """Write `MODEL@alias` or `MODEL/version` to `destination`, bit for bit."""
@@ -84,7 +93,7 @@ def open_registry(run_dir: Path | None, model_name: str | None, runs_dir: Path) 
 
     Args:
         run_dir: the run to judge with; its folder also says where the database is.
-        model_name: None means that of the run, or the default of profiles.
+        model_name: None means that of the run, or the one that `chosen_model` finds.
         runs_dir: where runs are; used where neither a run nor MLFLOW_TRACKING_URI says more.
 
     Raises:
@@ -99,7 +108,25 @@ def open_registry(run_dir: Path | None, model_name: str | None, runs_dir: Path) 
             f"{missing}: no registry here, because no run has registered anything. Run the "
             "command beside your runs/, name them with --runs, or set MLFLOW_TRACKING_URI"
         )
-    return Registry(target.uri, model_name or config.model_name, run)
+    return Registry(
+        target.uri, model_name or (run.profile.registry.model_name if run else None), run
+    )
+
+
+def chosen_model(names: Sequence[str], where: str) -> str:
+    """The model that is meant where none is named: the default of profiles, or the only one.
+
+    Raises:
+        RegistryError: there are several, none of them the default.
+    """
+    default = RegistryConfig().model_name
+    if default in names or not names:
+        return default
+    if len(names) > 1:
+        raise RegistryError(
+            f"{where}: several models are registered; name one of {', '.join(names)}"
+        )
+    return names[0]
 
 
 def _profile_behind(model: RegisteredModel, version: ModelVersion) -> Profile:

@@ -13,9 +13,10 @@ from espalier.determinism import prepare_torch
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_directory import PROFILE_NAME, locked_run, write_atomically
 from espalier.orchestration.run_state import RunState
-from espalier.orchestration.tracking import stage_listeners, tracked_run
+from espalier.orchestration.tracking import run_description, stage_listeners, tracked_run
 from espalier.records import json_digest
 from espalier.registry.tracking import ParentRun
+from espalier.steps.profiles import changed_settings
 from espalier.steps.starting_policy import with_starting_policy
 
 Say = Callable[[str], None]
@@ -53,7 +54,7 @@ def run_in_process(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
             say=say,
         )
         chain_run.execute()
-        return _finished(run_dir, run.parent)
+        return _finished(profile, run_dir, run.parent)
 
 
 def run_kfp_local(profile: Profile, run_dir: Path) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def run_kfp_local(profile: Profile, run_dir: Path) -> dict[str, Any]:
 
     with _opened(profile, run_dir) as run:
         run_pipeline(profile, run_dir)
-        return _finished(run_dir, run.parent)
+        return _finished(profile, run_dir, run.parent)
 
 
 @contextmanager
@@ -79,16 +80,18 @@ def _opened(profile: Profile, run_dir: Path) -> Iterator[OpenRun]:
         state.follow_profile(json_digest(profile_text))
         write_atomically(run_dir / PROFILE_NAME, profile_text + "\n")
         with tracked_run(profile, run_dir, state) as parent:
-            parent.tracker.params(profile.model_dump(mode="json"))
+            parent.tracker.params(changed_settings(profile))
+            parent.tracker.artifact(run_dir / PROFILE_NAME)
             yield OpenRun(state, parent)
 
 
-def _finished(run_dir: Path, parent: ParentRun) -> dict[str, Any]:
+def _finished(profile: Profile, run_dir: Path, parent: ParentRun) -> dict[str, Any]:
     from espalier.reporting import write_report, write_summary
 
     summary = write_summary(run_dir, None)
     report = write_report(run_dir)
     parent.tracker.metrics(dict(_headline_figures(summary)))
+    parent.tracker.describe(run_description(profile, run_dir, summary))
     parent.tracker.artifact(run_dir / "summary.json")
     parent.tracker.artifact(report)
     return summary

@@ -6,14 +6,15 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
-from espalier.chain import STAGES
 from espalier.config import Profile
 from espalier.orchestration.run_state import RunState
 from espalier.records import Tracker
 from espalier.registry.connection import DATABASE_NAME, tracking_target
 from espalier.registry.tracking import ParentRun, open_parent_run
 from espalier.steps.console import ConsoleTracker
+from espalier.steps.profiles import stage_settings
 from espalier.steps.trackers import CompositeTracker
 
 RUN_DIR_TAG = "espalier.run_dir"
@@ -33,6 +34,7 @@ def tracked_run(profile: Profile, run_dir: Path, state: RunState) -> Iterator[Pa
     target = tracking_target(database, profile.registry.experiment)
     tags = {"espalier.profile": profile.name, RUN_DIR_TAG: str(run_dir.resolve())}
     parent = open_parent_run(target, run_dir.name, tags, state.tracking_run_id)
+    parent.tracker.describe(run_description(profile, run_dir))
     state.tracking_run_id = parent.run_id
     state.save(run_dir)
     status = "FAILED"
@@ -47,6 +49,37 @@ def tracked_run(profile: Profile, run_dir: Path, state: RunState) -> Iterator[Pa
         parent.finish(status)
 
 
+def run_description(
+    profile: Profile, run_dir: Path, summary: Mapping[str, Any] | None = None
+) -> str:
+    """What a run does, and once it has finished what came out, in Markdown.
+
+    Args:
+        profile: what is run.
+        run_dir: its folder.
+        summary: as in RUN/summary.json; None while the run goes on.
+    """
+    source = profile.knowledge.path or profile.knowledge.database or profile.knowledge.source
+    lines = [
+        f"Profile `{profile.name}`, seed {profile.seed}: {profile.environment.name} over "
+        f"`{source}`, into `{run_dir}`. All settings are in the artifact profile.json."
+    ]
+    figures = summary["eval"] if summary else {}
+    if figures.get("trained") and figures.get("warm_start") and figures.get("gain"):
+        before, after, gain = (figures[name] for name in ("warm_start", "trained", "gain"))
+        low, high = gain["ci95"]
+        lines.append(
+            f"**Held-out EM {100 * before['em']:.1f} -> {100 * after['em']:.1f} %**, gain "
+            f"{100 * gain['em']:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}] on "
+            f"{after['n']:,} questions."
+        )
+    registered = summary["registry"] if summary else {}
+    if registered.get("name"):
+        name, version = registered["name"], registered["version"]
+        lines.append(f"Registered as [{name}/{version}](#/models/{name}/versions/{version}).")
+    return "\n\n".join(lines)
+
+
 def stage_listeners(
     parent: ParentRun, profile: Profile
 ) -> Callable[[str], AbstractContextManager[Tracker]]:
@@ -55,7 +88,7 @@ def stage_listeners(
     @contextmanager
     def listeners(stage: str) -> Iterator[Tracker]:
         with parent.stage(stage) as tracked:
-            tracked.params(STAGES[stage].settings(profile))
+            tracked.params(stage_settings(profile, stage))
             yield CompositeTracker(ConsoleTracker(stage), tracked)
 
     return listeners

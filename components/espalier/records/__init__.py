@@ -32,6 +32,7 @@ from espalier.records.publishing import (
     replace_directory,
     work_dir,
 )
+from espalier.records.report_groups import group_label, group_of, report_groups
 from espalier.records.task import (
     Split,
     Task,
@@ -83,6 +84,8 @@ __all__ = [
     "action_of",
     "content_digest",
     "file_digest",
+    "group_label",
+    "group_of",
     "json_digest",
     "open_artifact",
     "publishing",
@@ -90,6 +93,7 @@ __all__ = [
     "read_manifest",
     "read_tasks",
     "replace_directory",
+    "report_groups",
     "task_id_of",
     "tree_digest",
     "work_dir",

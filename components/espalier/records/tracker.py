@@ -32,7 +32,11 @@ class Tracker(Protocol):
         ...
 
     def episodes(self, episodes: Sequence[Mapping[str, object]]) -> None:
-        """Record some trajectories: `task_id`, `messages`, `reward`, `finish_reason` each."""
+        """Record some trajectories, each a mapping.
+
+        `task_id`; `messages` in OpenAI's shape; `reward`, a number or named terms; `finish_reason`;
+        `tools`, the name of the tool behind each message of the role tool.
+        """
         ...
 
     def note(self, line: str) -> None:

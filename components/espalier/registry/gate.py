@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from espalier.config import RegistryConfig
@@ -20,14 +19,17 @@ from espalier.registry.results import (
     WARM_START,
     EvaluationResult,
     fetch_result,
-    paired,
+    require_same_questions,
     result_folder,
     store_result,
     write_answers,
 )
 
-Compare = Callable[[np.ndarray, np.ndarray], tuple[float, float, float]]
-"""(challenger, baseline), paired by question -> mean difference, and its interval's two ends."""
+Answers = Mapping[str, bool]
+"""task_id -> whether the answer is right."""
+Compare = Callable[[Answers, Answers], tuple[float, float, float]]
+"""(challenger, baseline) on the same questions, the challenger's in the order of the suite ->
+mean difference, and its interval's two ends."""
 JudgeChampion = Callable[[Path, Path], pd.DataFrame]
 """(policy directory, folder with the suite's results.json, questions.parquet and suite.json) ->
 one row a question of the suite, with at least task_id and em."""
@@ -77,14 +79,15 @@ class PromotionGate:
             else:
                 name = f"champion {champion.label}"
                 baseline = self._champion_answers(model, champion, result, Path(scratch))
-            answers = paired(result.exact(TRAINED), baseline)
-        gain, low, high = self.compare(answers.challenger, answers.baseline)
+            answers = result.exact(TRAINED)
+            require_same_questions(answers, baseline)
+        gain, low, high = self.compare(answers, baseline)
         return Comparison(
             baseline=name,
             suite_digest=result.suite_digest,
-            questions=len(answers.challenger),
-            challenger_em=float(answers.challenger.mean()),
-            baseline_em=float(answers.baseline.mean()),
+            questions=len(answers),
+            challenger_em=_share_right(answers),
+            baseline_em=_share_right(baseline),
             gain=float(gain),
             low=float(low),
             high=float(high),
@@ -109,9 +112,15 @@ class PromotionGate:
         policy = fetch_policy(model, champion, scratch / "policy")
         answers = self.judge_champion(policy, own.directory)
         judged = write_answers(scratch / "judged", own, answers)
-        paired(own.exact(TRAINED), judged.exact(TRAINED))  # half a result is not kept
+        require_same_questions(
+            own.exact(TRAINED), judged.exact(TRAINED)
+        )  # half a result is not kept
         store_result(model, champion, judged)
         return judged.exact(TRAINED)
+
+
+def _share_right(answers: Answers) -> float:
+    return sum(answers.values()) / len(answers)
 
 
 def _own_result(

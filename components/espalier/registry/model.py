@@ -27,6 +27,8 @@ CHAMPION_SINCE = "espalier.champion_since"
 PENDING, PASSED, FORCED, REFUSED = "pending", "passed", "forced", "refused"
 
 _MAX_VERSIONS = 10_000
+_MAX_MODELS = 1000
+"""The most that MLflow returns at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,20 @@ class RegisteredModel:
         ]
         return sorted(versions, key=lambda version: -int(version.version))
 
+    def expect_versions(self) -> list[ModelVersion]:
+        """Every version, newest first.
+
+        Raises:
+            RegistryError: none was registered; the message names the models there are.
+        """
+        if found := self.versions():
+            return found
+        there = ", ".join(name for name in model_names(self.client, self.uri) if name != self.name)
+        raise RegistryError(
+            f"{self.name}: no such model at {shown(self.uri)}. "
+            + (f"There are {there}." if there else "No version was registered yet.")
+        )
+
     def version(self, reference: str) -> ModelVersion:
         """The version that an alias or a number names.
 
@@ -116,11 +132,13 @@ class RegisteredModel:
         if found := self.find(reference):
             return found
         there = ", ".join(
-            "@".join((version.version, *version.aliases)) for version in self.versions()[:10]
+            f"{version.version} ({', '.join(version.aliases)})"
+            if version.aliases
+            else version.version
+            for version in self.expect_versions()[:10]
         )
         raise RegistryError(
-            f"{self.name}: no version or alias {reference} at {shown(self.uri)}. "
-            + (f"There are {there}." if there else "No version was registered yet.")
+            f"{self.name}: no version or alias {reference} at {shown(self.uri)}. There are {there}."
         )
 
     def find(self, reference: str) -> ModelVersion | None:
@@ -176,6 +194,14 @@ class RegisteredModel:
                     return {}
                 raise
         return {alias: str(version) for alias, version in aliases.items()}
+
+
+def model_names(client: MlflowClient, uri: str) -> list[str]:
+    """Names of the registered models, in alphabetical order."""
+    with reaching(uri, "list the models"):
+        return sorted(
+            model.name for model in client.search_registered_models(max_results=_MAX_MODELS)
+        )
 
 
 def versions(tracking_uri: str, model_name: str) -> list[ModelVersion]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from espalier.registry.model import (
     ModelVersion,
     RegisteredModel,
 )
+from espalier.registry.source import operator
 
 
 class Promotion(NamedTuple):
@@ -152,20 +152,13 @@ def _forced(reason: str) -> dict[str, str]:
     return {
         GATE: FORCED,
         GATE_REASON: reason.strip(),
-        "espalier.forced_by": _operator(),
+        "espalier.forced_by": operator(),
         "espalier.forced_at": _now(),
     }
 
 
 def _figures(comparison: Comparison) -> dict[str, str]:
     return {f"espalier.gate.{key}": f"{value}" for key, value in comparison._asdict().items()}
-
-
-def _operator() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's numeric user has no name
-        return "unknown"
 
 
 def _now() -> str:

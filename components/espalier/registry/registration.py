@@ -79,35 +79,42 @@ def find_or_register(target: RunHandle, identity: Identity, payload: Payload) ->
 def _register(
     model: RegisteredModel, target: RunHandle, identity: Identity, payload: Payload
 ) -> ModelVersion:
-    """Upload, then create: a version whose files are not all there never exists."""
+    """Upload, then create: a version whose files are not all there never exists.
+
+    The version and its files belong to the pipeline's run, so that MLflow shows the one on the
+    other's page; where the stage runs alone, to the stage's own.
+    """
+    run_id = _parent(target)
     folder = version_folder(identity.policy_digest)
     with reaching(target.uri, f"upload the policy for {identity.model_name}"):
         _upload(target, folder, identity, payload)
-        artifacts = target.client.get_run(target.run_id).info.artifact_uri
+        artifacts = target.client.get_run(run_id).info.artifact_uri
     with reaching(target.uri, f"create a version of {identity.model_name}"):
         _ensure_model(target, identity.model_name)
         created = target.client.create_model_version(
             identity.model_name,
             f"{artifacts}/{folder}/{POLICY_FOLDER}",
-            target.run_id,
+            run_id,
             tags=_tags(target, identity, payload.result),
+            description=_description(payload.result),
         )
     return model.version(str(created.version))
 
 
 def _upload(target: RunHandle, folder: str, identity: Identity, payload: Payload) -> None:
     """The policy as it is (safetensors once), its file digests, and the evaluation."""
-    target.client.log_artifacts(target.run_id, str(payload.policy), f"{folder}/{POLICY_FOLDER}")
+    run_id = _parent(target)
+    target.client.log_artifacts(run_id, str(payload.policy), f"{folder}/{POLICY_FOLDER}")
     with TemporaryDirectory() as scratch:
         listing = json.dumps(dict(payload.files), indent=2)
         for name, text in ((FILES_NAME, listing), (PROFILE_NAME, payload.profile_json)):
             written = Path(scratch) / name
             written.write_text(text, encoding="utf-8")
-            target.client.log_artifact(target.run_id, str(written), folder)
+            target.client.log_artifact(run_id, str(written), folder)
     for name in RESULT_FILES:
         if (payload.evaluation / name).is_file():
             target.client.log_artifact(
-                target.run_id,
+                run_id,
                 str(payload.evaluation / name),
                 f"{folder}/{result_folder(identity.suite_digest)}",
             )
@@ -131,6 +138,15 @@ def _tags(target: RunHandle, identity: Identity, result: EvaluationResult) -> di
         GATE: PENDING,
         **{key: json.dumps(value) for key, value in figures.items() if value is not None},
     }
+
+
+def _description(result: EvaluationResult) -> str:
+    em, questions = result.figure(TRAINED, "em"), result.figure(TRAINED, "n")
+    if not isinstance(em, float):
+        return ""
+    said = f"EM {100 * em:.1f} % of {questions} held-out questions"
+    gain = result.figure("gain", "em")
+    return f"{said}, {100 * gain:+.1f} points by training" if isinstance(gain, float) else said
 
 
 def _parent(target: RunHandle) -> str:

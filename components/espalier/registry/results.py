@@ -6,9 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from espalier.records import RegistryError
@@ -18,13 +16,6 @@ RESULT_FILES = ("results.json", "questions.parquet", "suite.json")
 """What of an evaluation is kept with the version; the last one only where the stage wrote it."""
 
 TRAINED, WARM_START = "trained", "warm_start"
-
-
-class PairedAnswers(NamedTuple):
-    """Two policies on the same questions, in the same order; True where the answer is exact."""
-
-    challenger: np.ndarray
-    baseline: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +39,7 @@ class EvaluationResult:
         return _at(self.figures, "eval", *path)
 
     def exact(self, policy: str) -> dict[str, bool]:
-        """Whether each question's answer is exact, by task_id.
+        """Whether each question's answer is exact, by task_id, in the order of the suite.
 
         Raises:
             RegistryError: the policy has no answers, or two for one question.
@@ -66,22 +57,17 @@ class EvaluationResult:
         return answers
 
 
-def paired(challenger: Mapping[str, bool], baseline: Mapping[str, bool]) -> PairedAnswers:
-    """Bring two policies' answers into the same order.
+def require_same_questions(challenger: Mapping[str, bool], baseline: Mapping[str, bool]) -> None:
+    """Check that two policies answered the same questions, as the suite's digest says.
 
     Raises:
-        RegistryError: they did not answer the same questions, though the suite's digest says so.
+        RegistryError: one of them has questions that the other has not.
     """
     if differing := challenger.keys() ^ baseline.keys():
         raise RegistryError(
             f"two results on the same suite differ in {len(differing)} questions, so one of them "
             "is not complete. Run the evaluation again."
         )
-    order = sorted(challenger)
-    return PairedAnswers(
-        np.array([challenger[task] for task in order], dtype=bool),
-        np.array([baseline[task] for task in order], dtype=bool),
-    )
 
 
 def read_result(directory: Path) -> EvaluationResult:

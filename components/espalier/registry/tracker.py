@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,6 +49,45 @@ class RunHandle:
     parent_run_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DatasetUse:
+    """Data that a run read."""
+
+    name: str
+    digest: str
+    """Content digest, SHA-256; MLflow takes the first half as its own."""
+    source: str
+    """Where it was read from: a folder, or another dataset's name."""
+    rows: Mapping[str, int]
+    context: str
+    """What it was used for: knowledge, training or evaluation."""
+
+
+_MAX_DATASET_DIGEST = 32
+
+
+def log_datasets(run: RunHandle, datasets: Sequence[DatasetUse]) -> None:
+    """Record data as inputs of the run and of its parent, each once."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    inputs = [
+        DatasetInput(
+            Dataset(
+                name=used.name,
+                digest=used.digest[:_MAX_DATASET_DIGEST],
+                source_type="local",
+                source=json.dumps({"uri": used.source}),
+                profile=json.dumps({"content": used.digest, **used.rows}),
+            ),
+            tags=[InputTag("mlflow.data.context", used.context)],
+        )
+        for used in datasets
+    ]
+    with reaching(run.uri, "record the data of the run"):
+        for run_id in filter(None, (run.run_id, run.parent_run_id)):
+            run.client.log_inputs(run_id, inputs)
+
+
 class MlflowTracker:
     """Writes parameters, figures, files and some trajectories to one run.
 
@@ -58,6 +98,7 @@ class MlflowTracker:
         self.run = run
         self._clock = clock
         self._pending: list[Metric] = []
+        self._description = ""
         self._notes: list[str] = []
         self._next_flush = clock()  # the first figure shows at once
         self._traces: int | None = None
@@ -110,6 +151,12 @@ class MlflowTracker:
             log_traces(self.run, chosen)
         self._traces += len(chosen)
 
+    def describe(self, text: str) -> None:
+        """Set the run's description, in Markdown; it shows at once, and notes come below it."""
+        self._description = text
+        with reaching(self.run.uri, "describe the run"):
+            self.run.client.set_tag(self.run.run_id, _NOTE_TAG, text)
+
     def note(self, line: str) -> None:
         """Add a line to the run's description; it is written when the run ends."""
         self._notes.append(line)
@@ -142,7 +189,8 @@ class MlflowTracker:
             self.flush()
             with reaching(self.run.uri, "end the run"):
                 if self._notes:
-                    text = "\n\n".join(self._notes)[-_MAX_NOTE_CHARS:]
+                    notes = "\n\n".join(self._notes)[-_MAX_NOTE_CHARS:]
+                    text = f"{self._description}\n\n{notes}".strip()
                     self.run.client.set_tag(self.run.run_id, _NOTE_TAG, text)
                 self.run.client.set_terminated(self.run.run_id, status)
         except RegistryError as error:

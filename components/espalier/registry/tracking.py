@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from espalier.records import NullTracker, RegistryError, Tracker
 from espalier.registry.connection import TrackingTarget, connect, experiment_id, reaching, shown
+from espalier.registry.source import source_tags
 from espalier.registry.tracker import (
     PARENT_TAG,
     STAGE_TAG,
@@ -143,11 +144,11 @@ def _opened(
     if run is None:
         experiment = experiment_id(client, target)
         with reaching(target.uri, f"open a run for {name}"):
-            run = client.create_run(experiment, tags=tags, run_name=name)
+            run = client.create_run(experiment, tags={**source_tags(), **tags}, run_name=name)
     else:
         with reaching(target.uri, f"open the run {run.info.run_id} again"):
             client.update_run(run.info.run_id, "RUNNING")
-            for key, value in tags.items():
+            for key, value in {**source_tags(), **tags}.items():
                 client.set_tag(run.info.run_id, key, value)
     return _handle(client, target.uri, run)
 
@@ -164,7 +165,7 @@ def _stage_handle(parent: RunHandle, stage: str) -> RunHandle:
             run = current[0]
             parent.client.update_run(run.info.run_id, "RUNNING")
         else:
-            tags = {STAGE_TAG: stage, PARENT_TAG: parent.run_id}
+            tags = {**source_tags(), STAGE_TAG: stage, PARENT_TAG: parent.run_id}
             run = parent.client.create_run(parent.experiment_id, tags=tags, run_name=stage)
     return _handle(parent.client, parent.uri, run)
 

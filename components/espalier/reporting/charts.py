@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from espalier.reporting import phases
 from espalier.reporting.columns import measured
-from espalier.reporting.comparison import exact_match_table
+from espalier.reporting.comparison import first_group
 from espalier.reporting.formats import number
 from espalier.reporting.plots import (
     GRPO_CURVES,
@@ -19,6 +20,7 @@ from espalier.reporting.plots import (
     PRETRAINING_CURVES,
     WARM_START_CURVES,
     Curve,
+    Width,
     pass_rate_bins,
     plot_curve,
     plot_exact_match,
@@ -35,6 +37,7 @@ class Chart:
     figures: tuple[Markup, ...]
     table: Table
     note: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +83,40 @@ def pass_rates(run: RunDirectory) -> PassRates | None:
         f"pass rate {row['pass_rate']:.2f}: {row['kept']} kept, {row['left_out']} left out"
         for row in bins.to_dict("records")
     )
-    figure = embed(
-        plot_pass_rate_histogram(bins, band),
+    figures = _in_both_widths(
+        lambda width: plot_pass_rate_histogram(bins, band, width),
         "pass-rates",
         f"Histogram of pass rates, {kept} of {len(table)} tasks kept. {told}",
     )
-    return PassRates(Chart((figure,), downloadable(bins, "pass_rates.csv")), kept, len(table), band)
+    return PassRates(Chart(figures, downloadable(bins, "pass_rates.csv")), kept, len(table), band)
 
 
 def exact_match_chart(results: Mapping[str, Any]) -> Chart | None:
-    """Held-out EM by hops, one bar per policy."""
-    table = exact_match_table(results, "by_hops")
-    if table.empty:
+    """Held-out EM by the first group of questions, one bar per policy."""
+    group = first_group(results)
+    if group is None:
         return None
     told = "; ".join(
-        f"{row['hops']} hops: "
+        f"{row['group']}: "
         + ", ".join(f"{policy.replace('_', ' ')} {number(row[policy])}" for policy in POLICIES)
-        for row in table.to_dict("records")
+        for row in group.scores.to_dict("records")
     )
-    figure = embed(plot_exact_match(table), "exact-match", f"Held-out exact match by hops. {told}")
-    return Chart((figure,), downloadable(table, "exact_match_by_hops.csv"))
+    title = f"exact match by {group.name}"
+    figures = _in_both_widths(
+        lambda width: plot_exact_match(group.scores, width),
+        "exact-match",
+        f"Held-out {title}. {told}",
+    )
+    file_name = f"{title.replace(' ', '_')}.csv"
+    return Chart(figures, downloadable(group.scores, file_name), title=title)
+
+
+def _in_both_widths(
+    plot: Callable[[Width], Figure], name: str, description: str
+) -> tuple[Markup, Markup]:
+    """The figure across the page, and its twin for a phone, of which the page displays one."""
+    wide = embed(plot(Width.WIDE), name, description)
+    return wide, embed(plot(Width.NARROW), f"{name}-narrow", description)
 
 
 def _history_chart(

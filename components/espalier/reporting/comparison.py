@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from espalier.records import group_label, group_of, report_groups
 from espalier.reporting.formats import (
     interval,
     number,
@@ -51,8 +52,8 @@ def compare(results: Mapping[str, Any]) -> Comparison:
     """Build the table out of results.json; a policy that was not evaluated stays in it, empty."""
     scores: Mapping[str, Figures] = results.get("eval", {})
     groups = [("All questions", _overall(scores))]
-    for key, title in (("by_hops", "Exact match by hops"), ("by_family", "Exact match by family")):
-        groups.append((title, _exact_match_rows(scores, key)))
+    for name, values in _groups(scores).items():
+        groups.append((f"Exact match by {words(name)}", _exact_match_rows(scores, name, values)))
     groups.append(("Why episodes ended", _finish_rows(scores)))
     return Comparison(
         policies=tuple(words(policy) for policy in POLICIES),
@@ -60,19 +61,29 @@ def compare(results: Mapping[str, Any]) -> Comparison:
     )
 
 
-def exact_match_table(results: Mapping[str, Any], key: str) -> pd.DataFrame:
-    """EM of every policy by group, as the plot wants it.
+@dataclass(frozen=True, slots=True)
+class GroupScores:
+    """EM of every policy by the values of one group, such as hops."""
 
-    Returns:
-        Columns `hops` (the group's name) and one per policy, EM 0-1, null where not evaluated.
-    """
+    name: str
+    scores: pd.DataFrame
+    """Columns `group` (a value in words) and one per policy, EM 0-1, null where not evaluated."""
+
+
+def first_group(results: Mapping[str, Any]) -> GroupScores | None:
+    """The group of questions that is drawn; None where the questions are not grouped."""
     scores = results.get("eval", {})
-    return pd.DataFrame(
-        [
-            {"hops": group, **{p: _grouped(scores, p, key, group).get("em") for p in POLICIES}}
-            for group in _groups(scores, key)
+    for name, values in _groups(scores).items():
+        found = {policy: group_of(_of(scores, policy), name) for policy in POLICIES}
+        rows = [
+            {
+                "group": group_label(name, value),
+                **{policy: found[policy].get(value, {}).get("em") for policy in POLICIES},
+            }
+            for value in values
         ]
-    )
+        return GroupScores(words(name), pd.DataFrame(rows))
+    return None
 
 
 def _overall(scores: Mapping[str, Figures]) -> tuple[Row, ...]:
@@ -83,11 +94,9 @@ def _overall(scores: Mapping[str, Figures]) -> tuple[Row, ...]:
     )
     change = Cell(points(gain.get("em")), signed_interval(gain.get("ci95")))
     rows = [Row("Exact match", cells, change), _row(scores, "F1", "f1", percent, points)]
-    sampled = {
-        key for policy in POLICIES for key in _of(scores, policy) if key.startswith("pass_at_")
-    }
-    for key in sorted(sampled, key=lambda name: int(name.rpartition("_")[2])):
-        rows.append(_row(scores, f"pass@{key.rpartition('_')[2]}", key, percent, points))
+    for prefix, sign in (("pass_at_", "@"), ("pass_hat_", "^")):
+        for k in _measured_k(scores, prefix):
+            rows.append(_row(scores, f"pass{sign}{k}", f"{prefix}{k}", percent, points))
     rows.append(_row(scores, "Tool calls per episode", "tool_calls", _decimal, _signed_decimal))
     rows.append(_row(scores, "Questions", "n", number, lambda _: ""))
     return tuple(rows)
@@ -107,15 +116,16 @@ def _row(
     return Row(label, cells, Cell(change_shown(after - before)))
 
 
-def _exact_match_rows(scores: Mapping[str, Figures], key: str) -> tuple[Row, ...]:
+def _exact_match_rows(
+    scores: Mapping[str, Figures], name: str, values: Sequence[str]
+) -> tuple[Row, ...]:
     rows = []
-    for group in _groups(scores, key):
-        found = [_grouped(scores, policy, key, group) for policy in POLICIES]
+    for value in values:
+        found = [group_of(_of(scores, policy), name).get(value) or {} for policy in POLICIES]
         cells = tuple(Cell(percent(f.get("em")), _small_print(f)) for f in found)
         before, after = found[1].get("em"), found[2].get("em")
         change = "" if before is None or after is None else points(after - before)
-        label = f"{group} hop{'' if group == '1' else 's'}" if key == "by_hops" else words(group)
-        rows.append(Row(label, cells, Cell(change)))
+        rows.append(Row(group_label(name, value), cells, Cell(change)))
     return tuple(rows)
 
 
@@ -138,12 +148,19 @@ def _of(scores: Mapping[str, Figures], policy: str) -> Figures:
     return scores.get(policy) or {}
 
 
-def _groups(scores: Mapping[str, Figures], key: str) -> list[str]:
-    return sorted({str(g) for policy in POLICIES for g in _of(scores, policy).get(key) or {}})
+def _groups(scores: Mapping[str, Figures]) -> dict[str, list[str]]:
+    return report_groups(_of(scores, policy) for policy in POLICIES)
 
 
-def _grouped(scores: Mapping[str, Figures], policy: str, key: str, group: str) -> Figures:
-    return (_of(scores, policy).get(key) or {}).get(group) or {}
+def _measured_k(scores: Mapping[str, Figures], prefix: str) -> list[int]:
+    """K of the rates that some policy has; null means that too few answers were sampled."""
+    found = {
+        key
+        for policy in POLICIES
+        for key, rate in _of(scores, policy).items()
+        if key.startswith(prefix) and rate is not None
+    }
+    return sorted(int(key.removeprefix(prefix)) for key in found)
 
 
 def _decimal(value: float | None) -> str:

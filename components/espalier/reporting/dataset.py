@@ -12,6 +12,8 @@ from espalier.reporting.run_directory import RunDirectory
 
 SPLITS = ("train", "dev", "heldout")
 _ACCEPTED = "accepted"
+_PATTERNS = ("patterns", "signatures")
+"""What the counts by pattern are called, and were in version 0.1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class SynthesisStory:
     reached: CountTable
     mix: tuple[CountTable, ...]
     funnel: tuple[CountTable, ...]
-    signatures: CountTable
+    patterns: CountTable
     hub_kinds: tuple[str, ...]
     remarks: tuple[str, ...]
 
@@ -57,22 +59,24 @@ def synthesis_story(run: RunDirectory) -> SynthesisStory | None:
     return SynthesisStory(
         reached=_by_split_first(count_table("Questions and demonstrations", reached)),
         mix=tuple(
-            count_table(title, {split: mix.get(key, {}) for split, mix in mixes.items()})
-            for key, title in _groupings(mixes)
+            count_table(
+                words(group).capitalize(),
+                {split: mix.get(group, {}) for split, mix in mixes.items()},
+            )
+            for group in dict.fromkeys(group for mix in mixes.values() for group in mix)
+            if group not in _PATTERNS
         ),
         funnel=_funnel_tables(headings),
-        signatures=count_table(
-            "Pattern", {split: mix.get("patterns", {}) for split, mix in mixes.items()}
+        patterns=count_table(
+            "Pattern",
+            {
+                split: next((mix[key] for key in _PATTERNS if key in mix), {})
+                for split, mix in mixes.items()
+            },
         ),
         hub_kinds=tuple(str(kind) for kind in facts.get("hub_kinds", ())),
         remarks=tuple(str(remark) for remark in remarks),
     )
-
-
-def _groupings(mixes: Mapping[str, Mapping[str, object]]) -> list[tuple[str, str]]:
-    """The family's groupings of tasks, each with a title."""
-    names = dict.fromkeys(name for mix in mixes.values() for name in mix if name != "patterns")
-    return [(name, words(name).capitalize()) for name in names]
 
 
 def extraction_tables(run: RunDirectory) -> tuple[CountTable, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,8 +18,14 @@ from espalier.reporting.palette import BAND, GRID, INK, MUTED, SERIES, STYLE
 
 POLICIES = ("untrained", "warm_start", "trained")
 _PANEL = (3.6, 2.3)
-_WIDE = (10.8, 2.9)
 """Inches; a wide figure is as wide as three panels, so that text has one size on the page."""
+
+
+class Width(enum.Enum):
+    """Where a figure stands: across the page, or on a phone."""
+
+    WIDE = (10.8, 2.9)
+    NARROW = (3.6, 3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,26 +96,29 @@ def plot_curve(history: pd.DataFrame, curve: Curve, borders: Sequence[int] = ())
     return figure
 
 
-def plot_pass_rate_histogram(bins: pd.DataFrame, band: tuple[float, float] | None) -> Figure:
+def plot_pass_rate_histogram(
+    bins: pd.DataFrame, band: tuple[float, float] | None, width: Width = Width.WIDE
+) -> Figure:
     """How many tasks have which pass rate, kept and left out, with the kept band shaded.
 
     Args:
         bins: columns `pass_rate` (centre, 0-1), `kept` and `left_out` (tasks), evenly spaced.
         band: pass rates inside it are kept; None where the profile names none.
+        width: where it stands.
     """
     centres = numbers(bins, "pass_rate")
-    width = 0.6 * (centres[1] - centres[0]) if len(centres) > 1 else 0.1
+    bar = 0.6 * (centres[1] - centres[0]) if len(centres) > 1 else 0.1
     with rc_context(STYLE):
-        figure = Figure(figsize=_WIDE, layout="constrained")
+        figure = Figure(figsize=width.value, layout="constrained")
         axes = figure.add_subplot()
         if band is not None:
             axes.axvspan(*band, color=BAND, linewidth=0, label=f"kept band {band[0]:g}-{band[1]:g}")
         kept, left_out = numbers(bins, "kept"), numbers(bins, "left_out")
-        axes.bar(centres, kept, width, color=SERIES[2], label="kept")
+        axes.bar(centres, kept, bar, color=SERIES[2], label="kept")
         axes.bar(
             centres,
             np.where(left_out > 0, left_out, np.nan),
-            width,
+            bar,
             bottom=kept,
             color=GRID,
             edgecolor=SERIES[0],
@@ -116,14 +126,14 @@ def plot_pass_rate_histogram(bins: pd.DataFrame, band: tuple[float, float] | Non
             linewidth=0.7,
             label="left out",
         )
-        axes.set_xlim(-width, 1 + width)
+        axes.set_xlim(-bar, 1 + bar)
         axes.set_xticks(centres)
         axes.set_xlabel("pass rate of the warm-started policy, 0-1")
         axes.set_ylabel("tasks")
         axes.grid(visible=False, axis="x")
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.set_ylim(0, max(1.0, 1.08 * float((kept + left_out).max())))
-        figure.legend(loc="outside upper right", ncols=3)
+        figure.legend(loc="outside upper right", ncols=3, columnspacing=1.0)
     return figure
 
 
@@ -152,24 +162,25 @@ def plot_histogram(bins: pd.DataFrame, shown: Histogram) -> Figure:
     return figure
 
 
-def plot_exact_match(scores: pd.DataFrame) -> Figure:
-    """Held-out EM by hops, one bar per policy.
+def plot_exact_match(scores: pd.DataFrame, width: Width = Width.WIDE) -> Figure:
+    """Held-out EM by group of questions, one bar per policy.
 
     Args:
-        scores: columns `hops` (str) and one per policy of `POLICIES` (EM 0-1, null where absent).
+        scores: columns `group` (str) and one per policy of `POLICIES` (EM 0-1, null where absent).
+        width: where it stands.
     """
     shown = [p for p in POLICIES if p in scores and np.isfinite(numbers(scores, p)).any()]
-    width = 0.8 / max(len(shown), 1)
+    bar = 0.8 / max(len(shown), 1)
     places = np.arange(len(scores))
     with rc_context(STYLE):
-        figure = Figure(figsize=_WIDE, layout="constrained")
+        figure = Figure(figsize=width.value, layout="constrained")
         axes = figure.add_subplot()
         for number, policy in enumerate(shown):
             series = POLICIES.index(policy)
             bars = axes.bar(
-                places + (number - (len(shown) - 1) / 2) * width,
+                places + (number - (len(shown) - 1) / 2) * bar,
                 np.nan_to_num(numbers(scores, policy)),
-                0.92 * width,
+                0.92 * bar,
                 color=SERIES[series],
                 label=policy.replace("_", " "),
             )
@@ -177,13 +188,11 @@ def plot_exact_match(scores: pd.DataFrame) -> Figure:
                 f"{100 * em:.0f}" if np.isfinite(em) else "" for em in numbers(scores, policy)
             ]
             axes.bar_label(bars, labels, padding=1.5, fontsize=7, color=INK)
-        axes.set_xticks(
-            places, [f"{hops} hop{'' if hops == '1' else 's'}" for hops in scores["hops"]]
-        )
+        axes.set_xticks(places, [str(group) for group in scores["group"]])
         axes.set_ylim(0, 1)
         axes.set_ylabel("EM, 0-1 (labels in %)")
         axes.grid(visible=False, axis="x")
-        figure.legend(loc="outside upper right", ncols=3)
+        figure.legend(loc="outside upper right", ncols=3, columnspacing=1.0)
     return figure
 
 

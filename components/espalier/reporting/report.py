@@ -13,7 +13,7 @@ from markupsafe import Markup
 from espalier.reporting import charts, dataset, formats, phases, provenance, rejections
 from espalier.reporting.comparison import compare
 from espalier.reporting.distributions import length_chart
-from espalier.reporting.flow import lay_out
+from espalier.reporting.flow import stage_boxes
 from espalier.reporting.material import material_of
 from espalier.reporting.run_directory import RunDirectory, open_run, replace_text
 from espalier.reporting.samples import sample_groups
@@ -56,7 +56,7 @@ def render(run: RunDirectory) -> str:
         profile=run.profile,
         profile_text=json.dumps(run.profile, indent=2, ensure_ascii=False),
         key_figures=_key_figures(summary),
-        flow=lay_out(run),
+        flow=stage_boxes(run),
         comparison=compare(results),
         has_results=bool(results),
         stages_run=frozenset(run.artifacts),

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from espalier.records import ArtifactError, Manifest, file_digest, read_manifest
 from espalier.records.manifest import MANIFEST_NAME
 
+_PROFILE_NAME = "profile.json"
 _FAILED_VALIDATION = "validation_failed"
 
 
@@ -105,17 +106,23 @@ def open_run(run_dir: Path) -> RunDirectory:
     """Find the artifacts below `run_dir`; drafts and work folders (dotted names) do not count.
 
     Raises:
-        ArtifactError: no such folder, or a manifest or profile that does not parse.
+        ArtifactError: no such folder, one that no run has filled, or a manifest or profile that
+            does not parse.
     """
     if not run_dir.is_dir():
         raise ArtifactError(f"{run_dir}: no such run. Point at a folder that `espalier run` made.")
     folders = sorted(path.parent for path in run_dir.glob(f"[!.]*/{MANIFEST_NAME}"))
+    if not folders and not (run_dir / _PROFILE_NAME).is_file():
+        raise ArtifactError(
+            f"{run_dir}: not the folder of a run (no {_PROFILE_NAME} and no artifact in it). Give "
+            "the folder that `espalier run --out` filled."
+        )
     found = [PublishedArtifact(folder, read_manifest(folder)) for folder in folders]
     failed = [artifact for artifact in found if artifact.path.name == _FAILED_VALIDATION]
     artifacts = {a.manifest.producer: a for a in found if a not in failed}
     return RunDirectory(
         path=run_dir,
-        profile=_json_object(run_dir / "profile.json"),
+        profile=_json_object(run_dir / _PROFILE_NAME),
         artifacts=artifacts,
         usage=_json_object(run_dir / "timings.json"),
         failed_validation=failed[0] if failed else None,

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from espalier.chain import STAGES
 from espalier.records import ArtifactError
 from espalier.reporting.run_directory import RunDirectory, open_run, replace_text
 
 Interval = tuple[float, float]
+_RATES_BY_K = {"pass_at_k": "pass_at_", "pass_hat_k": "pass_hat_"}
 
 
 class _Figures(BaseModel):
@@ -35,6 +36,19 @@ class PolicyFigures(_Figures):
     n: int
     ci95: Interval
     """Bootstrap interval of `em`."""
+    pass_at_k: dict[str, float] = Field(default_factory=dict)
+    """k -> share of questions that at least one of k sampled answers gets right."""
+    pass_hat_k: dict[str, float] = Field(default_factory=dict)
+    """k -> share of questions that all of k sampled answers get right."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_k(cls, figures: Any) -> Any:  # noqa: ANN401 (what results.json holds)
+        """Take `pass_at_4` of results.json, null or not there, as `pass_at_k` = {"4": ...}."""
+        if not isinstance(figures, Mapping):
+            return figures
+        gathered = {name: _by_k(figures, prefix) for name, prefix in _RATES_BY_K.items()}
+        return {**gathered, **figures}
 
 
 class Gain(_Figures):
@@ -73,6 +87,8 @@ class RegistryEntry(_Figures):
 
     name: str | None = None
     version: int | None = None
+    policy_digest: str | None = None
+    """Digest over the policy's files, as the version carries it."""
 
 
 class Summary(BaseModel, frozen=True, extra="forbid"):
@@ -131,8 +147,14 @@ def summarize(run: RunDirectory, registry: Mapping[str, Any] | None) -> Summary:
         ) from error
 
 
+def _by_k(figures: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    ks = (key.removeprefix(prefix) for key in figures if key.startswith(prefix))
+    measured = {int(k) for k in ks if k.isdecimal() and figures[prefix + k] is not None}
+    return {str(k): figures[f"{prefix}{k}"] for k in sorted(measured)}
+
+
 def _registered(run: RunDirectory) -> dict[str, Any]:
-    """Name and version out of the registration artifact; ids of a server live in its run.json."""
+    """The registration artifact: name and digest, and out of its run.json what a server gave."""
     artifact = run.artifacts.get("register")
     if artifact is None:
         return {}

@@ -175,6 +175,7 @@ def _tell(
                 "messages": [message.model_dump() for message in trajectory.messages],
                 "reward": trajectory.total_reward,
                 "finish_reason": trajectory.finish_reason.value,
+                "tools": [result.call.name for result in trajectory.tool_results],
             }
             for trajectory in kept
         ]

@@ -31,8 +31,8 @@ from espalier.records import (
 from espalier.registry.loading import POLICY_FOLDER
 from espalier.registry.model import CHALLENGER, ModelVersion, RegisteredModel
 from espalier.registry.registration import Identity, Payload, find_or_register
-from espalier.registry.results import read_result
-from espalier.registry.tracker import MlflowTracker, RunHandle
+from espalier.registry.results import TRAINED, EvaluationResult, read_result
+from espalier.registry.tracker import DatasetUse, MlflowTracker, RunHandle, log_datasets
 from espalier.registry.tracking import tracker_from_environment
 
 STAGE = "register"
@@ -63,12 +63,30 @@ def run(
     target = _mlflow_run(tracker)
     version = find_or_register(target, identity, payload)
     RegisteredModel(target.client, target.uri, identity.model_name).point(CHALLENGER, version)
+    log_datasets(target, _datasets(inputs, manifests, payload.result))
     tracker.note(f"registered {version.label} as @{CHALLENGER}")
     origin = provenance("register", profile, manifests)
     with publishing(output_dir, origin) as draft:
         _write_json(draft.path / "registered.json", asdict(identity))
         _write_json(draft.path / "run.json", _measured(version, target, started))
     return draft.published
+
+
+def _datasets(
+    inputs: Mapping[str, Path], manifests: Mapping[str, Manifest], result: EvaluationResult
+) -> list[DatasetUse]:
+    """What the policy was made from and judged on, as far as the artifacts say."""
+    accepted = manifests["accepted"]
+    questions = result.figure(TRAINED, "n")
+    asked = {"questions": questions} if isinstance(questions, int) else {}
+    source = str(inputs["accepted"].resolve())
+    found = [
+        DatasetUse("accepted", accepted.content, source, accepted.rows, "training"),
+        DatasetUse("held-out suite", result.suite_digest, source, asked, "evaluation"),
+    ]
+    if knowledge := accepted.inputs.get("knowledge"):
+        found.append(DatasetUse("knowledge", knowledge, source, {}, "knowledge"))
+    return found
 
 
 def code_digest() -> str:

@@ -45,8 +45,9 @@ def stage_component(name: str) -> Any:  # noqa: ANN401 (kfp's component is untyp
     filename = f"<espalier step {name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {"dsl": dsl}
-    # the source is the template above, filled in from the chain
-    exec(compile(source, filename, "exec"), namespace)
+    # the source is the template above, filled in from the chain; kfp wants its annotations as
+    # types, which the `annotations` of this module would turn into text
+    exec(compile(source, filename, "exec", dont_inherit=True), namespace)
     return dsl.component(namespace[name], base_image=IMAGE, install_kfp_package=False)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
+from espalier.chain import STAGES
 from espalier.config import Profile, load_profile
 from espalier.records import ProfileError
 from espalier.steps.pipeline_files import pipelines_dir, profile_names
@@ -78,3 +80,40 @@ def parsed_profile(profile_json: str) -> Profile:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "profile"
         raise ProfileError(f"profile JSON: {where}: {first['msg']}") from error
+
+
+_ALWAYS_SHOWN = ("name", "seed", "environment.name", "knowledge.source")
+"""Settings that runs are told apart by, also where they are the default."""
+
+
+def changed_settings(profile: Profile) -> dict[str, object]:
+    """What `profile` sets otherwise than the default, by dotted key, as parameters of a run.
+
+    All its settings are in profile.json; of some 270 a tracking server shows these, so that two
+    runs can be compared by eye.
+    """
+    default = dict(_flat(Profile().model_dump(mode="json")))
+    return {
+        key: value
+        for key, value in _flat(profile.model_dump(mode="json"))
+        if key in _ALWAYS_SHOWN or value != default.get(key)
+    }
+
+
+def stage_settings(profile: Profile, stage: str) -> dict[str, object]:
+    """`changed_settings` that `stage` reads, and the digest of all that it reads."""
+    sections = ("seed", *STAGES[stage].sections)
+    read = {
+        key: value
+        for key, value in changed_settings(profile).items()
+        if any(key == section or key.startswith(f"{section}.") for section in sections)
+    }
+    return {**read, "config_digest": STAGES[stage].digest(profile)}
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -11,7 +11,7 @@ from espalier.determinism import prepare_environment, prepare_torch
 from espalier.records import EspalierError
 from espalier.registry.tracking import stage_tracking
 from espalier.steps.console import ConsoleTracker
-from espalier.steps.profiles import parsed_profile
+from espalier.steps.profiles import parsed_profile, stage_settings
 from espalier.steps.starting_policy import with_starting_policy
 from espalier.steps.trackers import CompositeTracker
 from espalier.steps.usage import UsageMeter
@@ -44,7 +44,7 @@ def run_stage(
         prepare_torch(profile.threads)
         meter = UsageMeter()
         with stage_tracking(name) as tracked:
-            tracked.params(stage.settings(profile))
+            tracked.params(stage_settings(profile, name))
             tracker = CompositeTracker(ConsoleTracker(name), tracked)
             if name == "prepare_policy":
                 profile = with_starting_policy(profile, Path(output).parent)

@@ -8,6 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from espalier.cli import command_line
+from espalier.cli.registry import versions_table
 
 
 @pytest.fixture(scope="module")
@@ -219,3 +220,18 @@ def test_doctor_speaks_json_and_fails_only_for_what_a_laptop_needs(espalier, tmp
     assert result.exit_code == int(is_broken)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert espalier("doctor", "--runs", str(tmp_path)).exit_code == 1
+
+
+def test_versions_are_a_table_with_their_aliases_in_one_column():
+    records = [
+        {"version": version, "aliases": aliases, "gate": gate, "created": "2026-01-02T03:04:05",
+         "policy_digest": "ab" * 32, "gate_reason": reason}
+        for version, aliases, gate, reason in [
+            ("10", ["challenger", "champion"], "passed", "EM 64.2%"), ("9", [], "pending", ""),
+        ]
+    ]  # fmt: skip
+    assert versions_table(records).splitlines() == [
+        "version  aliases               gate     registered           policy        reason",
+        "10       challenger, champion  passed   2026-01-02T03:04:05  abababababab  EM 64.2%",
+        "9                              pending  2026-01-02T03:04:05  abababababab",
+    ]

@@ -5,6 +5,7 @@ import threading
 import pytest
 from pydantic import ValidationError
 
+from espalier.chain import STAGES
 from espalier.completions import EndpointModel, Refusal, VllmModel, in_order, opened_model
 from espalier.config import EndpointConfig, Profile, VllmBatchConfig
 from espalier.config.agent_texts import TeacherConfig
@@ -223,5 +224,5 @@ def test_without_vllm_a_profile_has_the_digests_that_it_had():
     assert "vllm" not in Profile().model_dump(mode="json")["teacher"]
     chosen = Profile.model_validate({"teacher": {"kind": "vllm", "vllm": {"model": "DIR"}}})
     assert Profile.model_validate_json(chosen.model_dump_json()) == chosen
-    assert chosen.stage_digest("synthesize") != Profile().stage_digest("synthesize")
-    assert chosen.stage_digest("ingest") == Profile().stage_digest("ingest")
+    assert STAGES["synthesize"].digest(chosen) != STAGES["synthesize"].digest(Profile())
+    assert STAGES["ingest"].digest(chosen) == STAGES["ingest"].digest(Profile())

@@ -2,13 +2,17 @@
 
 import pytest
 
+from espalier.chain import STAGES
 from espalier.config import (
-    STAGES,
+    EnvironmentConfig,
+    LocalSandboxConfig,
+    PodmanSandboxConfig,
     Profile,
-    PythonMathConfig,
-    SearchQAConfig,
-    external_inputs,
+    read_saved_profile,
 )
+from espalier.environments import Family
+from espalier.environments.python_math.config import PythonMathConfig
+from espalier.environments.search_qa.config import SearchQAConfig
 from espalier.records import ProfileError
 
 MATH = 'environment.name="python_math"'
@@ -22,10 +26,18 @@ def test_question_answering_is_the_environment_unless_another_is_named(load):
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
-        (['environment.name="python_maths"'], r"no rule is named 'python_maths'"),
+        (['environment.name="python_maths"'], "named 'python_maths'; did you mean python_math"),
+        (['environment.name="nowhere:Family"'], "cannot be loaded from nowhere:Family"),
+        (['environment.name="espalier.config:Profile"'], "is no family: derive it from"),
+        (["environment.session=stateful"], r"environment\.session: no such key"),
+        ([MATH, "environment.code_timeout_s=0"], r" environment\.code_timeout_s: Input should be"),
         ([MATH, "environment.sesion=stateful"], r"did you mean environment\.session\?"),
-        ([MATH, "environment.sandbox.image=a:1"], "does not go with backend="),
-        ([MATH, "environment.sandbox.backend=podman"], "name an image of sandbox-images/"),
+        ([MATH, "environment.sandbox.image=a:1"], r" environment\.sandbox\.image: no such key"),
+        ([MATH, "environment.sandbox.backend=podman"], r" environment\.sandbox\.image: Field req"),
+        (
+            [MATH, "environment.sandbox.backend=podmn"],
+            "no backend is named 'podmn'; did you mean p",
+        ),
         ([MATH, "environment.heldout_problems=a"], r"needs environment\.problems"),
         ([MATH, "agent_texts.negatives=3"], "agent_texts are"),
         ([MATH, "synthesis.chain_weights=[0.0, 0.0, 0.0, 0.0]"], "chain_weights are all 0"),
@@ -36,11 +48,11 @@ def test_settings_that_do_not_fit_are_refused_by_name(load, overrides, complaint
         load(*overrides)
 
 
-def test_the_environment_is_part_of_what_every_stage_but_the_last_computes():
+def test_the_environment_is_part_of_what_every_stage_computes():
     plain = Profile()
     other = Profile.model_validate({"environment": {"name": "python_math"}})
-    changed = {s for s in STAGES if plain.stage_digest(s) != other.stage_digest(s)}
-    assert changed == STAGES.keys() - {"register"}
+    changed = {s for s in STAGES if STAGES[s].digest(plain) != STAGES[s].digest(other)}
+    assert changed == STAGES.keys()  # the model is named after it
 
 
 def test_problem_files_count_by_their_content(tmp_path):
@@ -49,7 +61,58 @@ def test_problem_files_count_by_their_content(tmp_path):
     profile = Profile.model_validate(
         {"environment": {"name": "python_math", "problems": str(path)}}
     )
-    before = external_inputs(profile, "ingest")
+    before = STAGES["ingest"].external_inputs(profile)
     path.write_text("b")
     assert before.keys() == {"environment.problems"}
-    assert external_inputs(profile, "ingest") != before
+    assert STAGES["ingest"].external_inputs(profile) != before
+
+
+def test_a_sandbox_is_local_unless_a_backend_is_named(load):
+    assert load(MATH, "environment.sandbox.size=2").environment.sandbox == LocalSandboxConfig(
+        size=2
+    )
+    named = ["environment.sandbox.backend=podman", "environment.sandbox.image=a:1"]
+    assert load(MATH, *named).environment.sandbox == PodmanSandboxConfig(image="a:1")
+
+
+class PricesConfig(EnvironmentConfig):
+    currency: str = "EUR"
+
+
+class Prices(Family[PricesConfig]):
+    """A family outside the library: what a profile reads of it is its class."""
+
+    name = "prices"
+    config = PricesConfig
+
+    @classmethod
+    def check(cls, profile):
+        if profile.episode.max_turns < 2:
+            raise ValueError("episode.max_turns leaves no turn to convert in")
+
+
+OWN = f'environment.name="{__name__}:Prices"'
+
+
+def test_a_family_of_ones_own_is_named_by_where_it_is(load):
+    profile = load(OWN, "environment.currency=CHF")
+    assert profile.environment == PricesConfig(name=f"{__name__}:Prices", currency="CHF")
+    assert Profile.model_validate_json(profile.model_dump_json()) == profile
+
+
+def test_a_family_refuses_sections_that_do_not_fit_it(load):
+    with pytest.raises(ProfileError, match="leaves no turn to convert in"):
+        load(OWN, "episode.max_turns=1")
+
+
+def test_a_saved_profile_of_version_0_1_is_read():
+    saved = """{
+        "environment": {"name": "python_math", "sandbox": {
+            "backend": "local", "image": "", "kubeconfig": null, "packages": ["numpy"], "size": 2
+        }},
+        "training": {"device": "cpu", "micro_batch_tokens": 4096, "reward": {"format": 0.2}}
+    }"""
+    profile = read_saved_profile(saved)
+    assert profile.environment.sandbox == LocalSandboxConfig(packages=("numpy",), size=2)
+    assert (profile.hardware.device, profile.hardware.micro_batch_tokens) == ("cpu", 4096)
+    assert profile.reward.format == 0.2

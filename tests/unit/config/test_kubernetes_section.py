@@ -2,7 +2,7 @@ from decimal import Decimal
 
 import pytest
 
-from espalier.chain import STAGES
+from espalier.chain import CHAIN
 from espalier.config import Profile, load_profile
 from espalier.config.quantities import amount
 from espalier.records import ProfileError
@@ -77,7 +77,7 @@ def test_a_whole_cluster_is_described_in_a_profile(tmp_path):
 def test_where_a_run_lives_enters_no_digest():
     elsewhere = {"queue": "other", "gpus": {"count": 4}, "images": {"cpu": "mine:1"}}
     before, after = Profile(), Profile.model_validate({"kubernetes": elsewhere})
-    assert all(before.stage_digest(s) == after.stage_digest(s) for s in STAGES)
+    assert all(stage.digest(before) == stage.digest(after) for stage in CHAIN)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ from espalier.records import Message, Task, TaskMetadata, Verifier
 
 
 def _task(number):
-    # signatures of their own, so that no task learns from another
+    # patterns of their own, so that no task learns from another
     return Task(
         task_id=f"t{number}",
         prompt=(Message(role="user", content=f"question {number}"),),
+        environment="search_qa",
         verifier=Verifier(gold=("x",)),
         metadata=TaskMetadata(
             split="train",
@@ -124,9 +125,9 @@ def test_newer_groups_count_more_than_older_ones():
     assert rates["t0"] > 0.5 > rates["t1"]
 
 
-def test_a_task_that_was_never_tried_is_judged_by_its_signature():
+def test_a_task_that_was_never_tried_is_judged_by_its_pattern():
     alike = [
-        task.model_copy(update={"metadata": task.metadata.model_copy(update={"signature": shape})})
+        task.model_copy(update={"metadata": task.metadata.model_copy(update={"pattern": shape})})
         for task, shape in zip(TASKS[:4], ("easy", "easy", "hard", "hard"), strict=True)
     ]
     pool = TaskPool(alike, CurriculumConfig())

@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.config import RewardConfig
-from espalier.environments.python_math import PythonMath, PythonMathConfig
 from espalier.environments.python_math.executed import Case, case_arguments, is_proven, returning
-from espalier.records import Message, Task, TaskMetadata, Verifier
+from espalier.records import FinalAnswer, Message, Task, TaskMetadata, Verifier
 from espalier.sandbox import SandboxRefused
 
-from .test_python_math import ScriptedRuns, ended
+from .test_python_math import ScriptedRuns, ended, environment
 
 PROGRAM = "def f(x):\n    x += 14\n    x *= 3\n    return x"
 
@@ -148,17 +146,10 @@ def test_what_a_program_returns_is_printed_case_by_case():
 
 @pytest.mark.parametrize(("answer", "outcome"), [("37", 1.0), ("38", -1.0)])
 def test_an_episode_is_scored_by_execution(answer, outcome):
-    environment = PythonMath(
-        ABDUCTION,
-        ScriptedRuns(),
-        max_turns=3,
-        config=PythonMathConfig(),
-        reward=RewardConfig(),
-        checks=ProcessRuns(),
-    )
+    episode = environment(ScriptedRuns(), ABDUCTION, checks=ProcessRuns())
 
     async def played():
-        await environment.step(f"<answer> \\boxed{{{answer}}} </answer>")
-        return await environment.score()
+        await episode.step(FinalAnswer(f"\\boxed{{{answer}}}"))
+        return await episode.score()
 
     assert asyncio.run(played())["outcome"] == outcome

@@ -6,19 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.config import RewardConfig
-from espalier.environments import Answer, EnvironmentLostError, Malformed
-from espalier.environments.python_math import (
-    PYTHON_GRAMMAR,
-    Program,
-    PythonMath,
-    PythonMathConfig,
-    PythonMaths,
-    observed,
-    parse_action,
-    shortened,
+from espalier.config import Profile
+from espalier.environments import EnvironmentLostError
+from espalier.environments.python_math import PythonMath
+from espalier.environments.python_math.interpreter import observed, shortened
+from espalier.records import (
+    FinalAnswer,
+    Malformed,
+    Message,
+    PolicyError,
+    Task,
+    TaskMetadata,
+    ToolCall,
+    ToolCalls,
+    Verifier,
 )
-from espalier.records import Message, PolicyError, Task, TaskMetadata, Verifier
 from espalier.records.trajectory import FinishReason
 from espalier.sandbox import ExecResult, SandboxRefused
 
@@ -66,9 +68,22 @@ class ScriptedRuns:
         self.num_ends += 1
 
 
-def environment(runs, *, max_turns=4, **settings):
-    config = PythonMathConfig(**settings)
-    return PythonMath(TASK, runs, max_turns=max_turns, config=config, reward=RewardConfig())
+def family(*, max_turns=4, **settings):
+    section = {"name": "python_math", **settings}
+    content = {"environment": section, "episode": {"max_turns": max_turns}}
+    return PythonMath(Profile.model_validate(content))
+
+
+def environment(runs, task=TASK, *, checks=None, **settings):
+    math = family(**settings)
+    environments = math.environments_by(math.tools(), lambda _: math.rules_over(runs, checks))
+    episode = environments(task)
+    episode.reset(task)
+    return episode
+
+
+def program(code):
+    return ToolCalls((ToolCall(name="python", arguments={"code": code}),))
 
 
 def play(environment, *actions):
@@ -79,66 +94,20 @@ def play(environment, *actions):
     return asyncio.run(played())
 
 
-@pytest.mark.parametrize(
-    ("text", "action"),
-    [
-        ("<think> times </think> <code> print(12*7) </code>", Program("print(12*7)")),
-        ("I reason freely. <code>print(1)</code>\n", Program("print(1)")),
-        ("<code>\n```python\nprint(1)\n```\n</code>", Program("print(1)")),
-        (
-            "<code>\n  x = 1\n  if x < 2:\n    print(x)\n</code>",
-            Program("x = 1\nif x < 2:\n  print(x)"),
-        ),
-        ("<code> x = 1\nprint(x) </code>", Program("x = 1\nprint(x)")),
-        (r"<think> </think> <answer> \boxed{84} </answer>", Answer("84")),
-        ("<answer> 84 </answer>", Answer("84")),
-    ],
-)
-def test_well_formed_actions_are_read(text, action):
-    assert parse_action(text) == action
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "84",
-        "<code> </code>",
-        "<answer> </answer>",
-        "<code> print(1)",
-        "</code> print(1) <code>",
-        "<answer> 84 </answer> and more",
-        "<interpreter> 84 </interpreter> <answer> 84 </answer>",
-        "<code> print(1) </code> <interpreter>",
-        "<think> <code> </think>",
-    ],
-)
-def test_anything_else_is_malformed(text):
-    assert isinstance(parse_action(text), Malformed)
-
-
-@given(st.lists(st.sampled_from([*PYTHON_GRAMMAR.tags, "```", "x", "\n", "\\boxed{"])).map("".join))
-def test_no_mixture_of_tags_breaks_the_parser(text):
-    action = parse_action(text)
-    assert isinstance(action, Program | Answer | Malformed)
-    if isinstance(action, Program):
-        assert action.code.strip()
-
-
 def test_an_episode_runs_its_program_reads_it_and_answers():
     runs = ScriptedRuns(ended(b"84\n"))
     math = environment(runs)
-    steps, reward = play(math, "<code> print(12*7) </code>", r"<answer> \boxed{84} </answer>")
-    assert [step.observation for step in steps] == ["84", None]
+    steps, reward = play(math, program("print(12*7)"), FinalAnswer(r"\boxed{84}"))
+    assert [[m.content for m in step.messages] for step in steps] == [["84"], []]
     assert runs.codes == ["print(12*7)"]
-    assert math.tool_calls[0].succeeded
+    assert math.tool_results[0].succeeded
     assert math.finish_reason is FinishReason.ANSWERED
     assert reward == {"outcome": 1.0, "format": 0.1}
     assert runs.num_ends == 1
 
 
 def test_a_wrong_answer_costs_one_and_credit_forgives_some_of_it():
-    actions = ("<code> print(1) </code>", "<answer> 85 </answer>")
+    actions = (program("print(1)"), FinalAnswer("85"))
     _, strict = play(environment(ScriptedRuns(ended(b"1"))), *actions)
     _, credited = play(environment(ScriptedRuns(ended(b"1")), credit_per_message=0.05), *actions)
     assert strict == {"outcome": -1.0, "format": 0.1}
@@ -147,7 +116,15 @@ def test_a_wrong_answer_costs_one_and_credit_forgives_some_of_it():
 
 def test_an_episode_without_an_answer_earns_nothing_for_its_format():
     math = environment(ScriptedRuns())
-    _, reward = play(math, "no tags at all")
+    _, reward = play(math, Malformed("no tags at all"))
+    assert math.finish_reason is FinishReason.PARSE_ERROR
+    assert reward == {"outcome": -1.0, "format": 0.0}
+
+
+@pytest.mark.parametrize("text", [r"\boxed{ }", " "])
+def test_an_answer_that_says_nothing_earns_nothing_for_its_format(text):
+    math = environment(ScriptedRuns())
+    _, reward = play(math, FinalAnswer(text))
     assert math.finish_reason is FinishReason.PARSE_ERROR
     assert reward == {"outcome": -1.0, "format": 0.0}
 
@@ -155,22 +132,22 @@ def test_an_episode_without_an_answer_earns_nothing_for_its_format():
 def test_programs_are_counted_as_turns():
     runs = ScriptedRuns(ended(b"1"), ended(b"2"))
     math = environment(runs, max_turns=2)
-    steps, _ = play(math, "<code> print(1) </code>", "<code> print(2) </code>")
+    steps, _ = play(math, program("print(1)"), program("print(2)"))
     assert steps[-1].finish_reason is FinishReason.MAX_TURNS
     assert runs.num_ends == 1
 
 
 def test_a_refused_program_is_something_to_read_and_no_loss():
     math = environment(ScriptedRuns(SandboxRefused("too long")))
-    step = asyncio.run(math.step("<code> print(1) </code>"))
-    assert step.observation == "Refused: too long"
-    assert not math.tool_calls[0].succeeded
+    step = asyncio.run(math.step(program("print(1)")))
+    assert step.messages[0].content == "Refused: too long"
+    assert not math.tool_results[0].succeeded
 
 
 def test_a_lost_sandbox_is_a_loss_and_no_observation():
     math = environment(ScriptedRuns(EnvironmentLostError("sandbox: gone")))
     with pytest.raises(EnvironmentLostError, match="gone"):
-        asyncio.run(math.step("<code> print(1) </code>"))
+        asyncio.run(math.step(program("print(1)")))
 
 
 @pytest.mark.parametrize(
@@ -195,8 +172,6 @@ def test_an_observation_is_never_longer_than_it_may_be(text, limit):
 
 
 def test_a_task_of_another_family_is_refused():
-    maths = PythonMaths(
-        sandboxes=None, config=PythonMathConfig(), max_turns=2, reward=RewardConfig()
-    )
+    maths = family().environments_in(sandboxes=None)
     with pytest.raises(PolicyError, match="no environment named 'search_qa'"):
         maths(TASK.model_copy(update={"environment": "search_qa"}))

@@ -3,25 +3,25 @@
 from collections.abc import Sequence
 
 from espalier.evaluation.questions import QuestionRow
-from espalier.records import Message, Task, TaskMetadata, Verifier
-from espalier.records.trajectory import FinishReason, ToolCall, Trajectory
+from espalier.records import Message, Task, TaskMetadata, ToolCall, Verifier
+from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
 
 
-def a_task(task_id, *, gold="Lyon", hops=1, family="chain"):
+def a_task(task_id, *, gold="Lyon", hops=1, kind="chain"):
     return Task(
         task_id=task_id,
         prompt=(Message(role="user", content=f"what is asked by {task_id}"),),
+        environment="search_qa",
         verifier=Verifier(gold=(gold,)),
         metadata=TaskMetadata(
-            split="heldout", source="hand", difficulty=hops, extra={"kind": family, "hops": hops}
+            split="heldout", source="hand", difficulty=hops, extra={"kind": kind, "hops": hops}
         ),
     )
 
 
-def a_row(task_id="t", **fields):
+def a_row(task_id="t", *, hops=1, kind="chain", **fields):
     defaults = {
-        "hops": 1,
-        "family": "chain",
+        "groups": {"kind": kind, "hops": str(hops)},
         "em": True,
         "f1": 1.0,
         "answer": "Lyon",
@@ -34,14 +34,15 @@ def a_row(task_id="t", **fields):
     return QuestionRow(task_id=task_id, **(defaults | fields))
 
 
-def a_trajectory(task_id, answer, num_searches=1):
-    call = ToolCall(name="search", argument="q", result="r", succeeded=True)
+def a_trajectory(task_id, answer, num_searches=1, *, is_right=False):
+    call = ToolCall(name="search", arguments={"query": "q"})
+    result = ToolResult(call=call, content="r", succeeded=True)
     return Trajectory(
         task_id=task_id,
         group_id=task_id,
         messages=(Message(role="user", content="q"),),
-        tool_calls=(call,) * num_searches,
-        reward={"outcome": 0.0},
+        tool_results=(result,) * num_searches,
+        reward={"outcome": float(is_right)},
         answer=answer,
         finish_reason=FinishReason.MAX_TURNS if answer is None else FinishReason.ANSWERED,
         policy_version=0,
@@ -64,9 +65,14 @@ class ScriptedRoller:
     ) -> list[Trajectory]:
         if temperature == 0.0:
             assert samples == 1
-            return [a_trajectory(t.task_id, self._greedy[t.task_id]) for t in tasks]
+            return [_scored(task, self._greedy[task.task_id]) for task in tasks]
         return [
-            a_trajectory(t.task_id, self._sampled[t.task_id][sample])
-            for t in tasks
+            _scored(task, self._sampled[task.task_id][sample])
+            for task in tasks
             for sample in range(samples)
         ]
+
+
+def _scored(task, answer):
+    is_right = answer in task.verifier.gold
+    return a_trajectory(task.task_id, answer, is_right=is_right)

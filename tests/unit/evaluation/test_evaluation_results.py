@@ -11,6 +11,8 @@ from espalier.stages.evaluate import policy_digest, results_of
 from tests.unit.evaluation.specimens import a_row, a_task
 
 COST = RolloutCost(1, 2, 1.0)
+POLICIES = ("untrained", "warm_start", "trained")
+GAIN = {"em": 0.0, "ci95": [0.0, 0.0], "baseline": "warm_start"}
 
 
 def judged(correct):
@@ -38,7 +40,7 @@ def test_results_have_the_documented_shape(results):
     assert set(results["eval"]) == {"untrained", "warm_start", "trained", "gain"}
     assert {
         "em", "f1", "n", "ci95", "pass_at_1", "pass_at_4", "pass_hat_4", "tool_calls", "by_hops",
-        "by_family", "finish_reasons",
+        "by_kind", "finish_reasons",
     } <= set(results["eval"]["trained"])  # fmt: skip
     assert results["eval"]["gain"]["em"] == 0.5
     assert results["eval"]["gain"]["baseline"] == "warm_start"
@@ -54,6 +56,21 @@ def test_the_table_has_a_row_a_policy_and_the_gain(results):
     assert [row["1 hop %"] for row in table] == ["0.0", "50.0", "100.0", ""]
     assert [row["2 hops %"] for row in table] == ["0.0", "0.0", "50.0", ""]
     assert len({tuple(row) for row in table}) == 1
+
+
+def test_the_table_names_each_k_that_was_measured(results):
+    of_two = {"em": 0.5, "f1": 0.5, "ci95": [0, 1], "pass_at_1": 0.25, "pass_at_4": None,
+              "pass_at_2": 0.5, "tool_calls": 1.0}  # fmt: skip
+    table = results_table(results | {"eval": dict.fromkeys(POLICIES, of_two) | {"gain": GAIN}})
+    assert [key for key in table[0] if key.startswith("pass")] == ["pass@1 %", "pass@2 %"]
+
+
+def test_the_table_shows_the_groups_that_the_results_have(results):
+    steps = {step: {"em": 0.1 * int(step)} for step in ("1", "2", "10")}
+    figures = results["eval"]["trained"] | {"by_steps": steps}
+    figures = {key: value for key, value in figures.items() if key not in ("by_hops", "by_family")}
+    table = results_table(results | {"eval": dict.fromkeys(POLICIES, figures) | {"gain": GAIN}})
+    assert list(table[0])[-3:] == ["1 step %", "2 steps %", "10 steps %"]
 
 
 def test_equal_weights_have_an_equal_digest_whatever_stands_beside_them():

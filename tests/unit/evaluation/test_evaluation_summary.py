@@ -15,7 +15,7 @@ def test_figures_are_means_over_questions():
     rows = [
         a_row("a", em=True, f1=1.0, tool_calls=1, hops=1),
         a_row("b", em=False, f1=0.5, tool_calls=2, hops=2, finish_reason="max_turns"),
-        a_row("c", em=False, f1=0.0, tool_calls=3, hops=2, family="union"),
+        a_row("c", em=False, f1=0.0, tool_calls=3, hops=2, kind="union"),
         a_row("d", em=True, f1=1.0, tool_calls=4, hops=2),
     ]
     found = summarize(rows, CONFIG, seed=0)
@@ -25,7 +25,7 @@ def test_figures_are_means_over_questions():
     assert found["by_hops"]["1"]["em"] == 1.0
     assert found["by_hops"]["2"]["em"] == pytest.approx(1 / 3, abs=1e-6)
     assert found["by_hops"]["2"]["n"] == 3
-    assert set(found["by_family"]) == {"chain", "union"}
+    assert set(found["by_kind"]) == {"chain", "union"}
     assert found["finish_reasons"] == {"answered": 3, "max_turns": 1}
 
 
@@ -46,11 +46,19 @@ def test_pass_hat_4_counts_only_questions_that_were_right_every_time():
     assert summarize(rows, CONFIG, seed=0)["pass_hat_4"] == 0.5
 
 
-def test_pass_at_4_of_fewer_than_four_samples_is_null():
+def test_k_goes_no_further_than_the_samples_taken():
     found = summarize([a_row(samples=2, samples_right=1)], CONFIG, seed=0)
-    assert found["pass_at_1"] == 0.5
-    assert found["pass_at_4"] is None
-    assert found["pass_hat_4"] is None
+    rates = {key: rate for key, rate in found.items() if key.startswith("pass_")}
+    assert rates == {"pass_at_1": 0.5, "pass_at_2": 1.0, "pass_hat_2": 0.0}
+
+
+def test_more_samples_add_a_k_to_the_usual_ones():
+    found = summarize([a_row(samples=8, samples_right=1)], CONFIG, seed=0)
+    assert {"pass_at_1", "pass_at_4", "pass_at_8", "pass_hat_4", "pass_hat_8"} <= set(found)
+
+
+def test_nothing_sampled_has_no_pass_at_k():
+    assert not [key for key in summarize([a_row()], CONFIG, seed=0) if key.startswith("pass_")]
 
 
 def test_gain_is_paired_by_question():

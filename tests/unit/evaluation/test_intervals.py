@@ -62,3 +62,14 @@ def test_what_has_no_mean_is_refused(values):
 def test_pairs_of_unequal_length_are_refused():
     with pytest.raises(ValueError, match="equal lengths"):
         paired_difference([1, 0], [1], **SETTINGS)
+
+
+def test_a_single_value_has_an_interval_of_no_width():
+    assert mean_interval([0.25], **SETTINGS) == (0.25, 0.25, 0.25)
+
+
+def test_resamples_are_those_of_plain_numpy():
+    values = np.random.default_rng(0).random(60)
+    drawn = np.random.default_rng(3).integers(60, size=(4000, 60))
+    low, high = np.quantile(values[drawn].mean(axis=1), [0.025, 0.975])
+    assert mean_interval(values, **SETTINGS)[1:] == pytest.approx((low, high), abs=1e-12)

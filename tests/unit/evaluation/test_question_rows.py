@@ -1,30 +1,45 @@
 import pyarrow.parquet as pq
 import pytest
 
+from espalier.config import Profile
+from espalier.environments.search_qa import SearchQA
 from espalier.evaluation.questions import questions_table, read_questions, score_question
 from espalier.records import ArtifactError
 from tests.unit.evaluation.specimens import a_row, a_task, a_trajectory
 
+GROUPS = {"kind": "chain", "hops": "1"}
 
-def test_em_forgives_case_and_accents_and_f1_counts_shared_words():
+
+def test_em_is_the_verifiers_verdict_and_f1_counts_shared_words():
     task = a_task("t", gold="Saint-Étienne sur Mer")
-    right = score_question(task, a_trajectory("t", "saint-etienne sur mer", 3))
+    found = a_trajectory("t", "saint-etienne sur mer", 3, is_right=True)
+    right = score_question(task, GROUPS, found)
     assert right.em
     assert right.f1 == 1.0
     assert right.tool_calls == 3
-    near = score_question(task, a_trajectory("t", "mer"))
+    assert right.groups == GROUPS
+    near = score_question(task, GROUPS, a_trajectory("t", "mer"))
     assert not near.em
     assert near.f1 == pytest.approx(2 * 1 / (1 + 3))
 
 
+def test_exact_match_forgives_case_and_accents():
+    task = a_task("t", gold="Saint-Étienne sur Mer")
+    family = SearchQA(Profile())
+    assert family.verify(task, "saint-etienne sur mer") == 1.0
+    assert family.verify(task, "mer") == 0.0
+    assert family.verify(task, None) == 0.0
+
+
 def test_an_episode_without_an_answer_scores_nothing():
-    row = score_question(a_task("t"), a_trajectory("t", None))
+    row = score_question(a_task("t"), GROUPS, a_trajectory("t", None))
     assert (row.em, row.f1, row.answer, row.finish_reason) == (False, 0.0, None, "max_turns")
 
 
 def test_sampled_answers_are_counted_beside_the_greedy_one():
-    samples = [a_trajectory("t", answer) for answer in ("Lyon", "Paris", "lyon", None)]
-    row = score_question(a_task("t"), a_trajectory("t", "Paris"), samples)
+    answers = ("Lyon", "Paris", "lyon", None)
+    samples = [a_trajectory("t", a, is_right=a in ("Lyon", "lyon")) for a in answers]
+    row = score_question(a_task("t"), GROUPS, a_trajectory("t", "Paris"), samples)
     assert (row.em, row.samples, row.samples_right) == (False, 4, 2)
 
 

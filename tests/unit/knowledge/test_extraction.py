@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from espalier.chain import STAGES
 from espalier.config import (
     EndpointConfig,
     ExtractionConfig,
@@ -14,7 +15,7 @@ from espalier.config import (
     Profile,
     RelationConfig,
 )
-from espalier.knowledge import KnowledgeGraph, stage
+from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.extraction import extract
 from espalier.knowledge.extraction.calls import Statement
@@ -25,6 +26,7 @@ from espalier.knowledge.search import documents_path
 from espalier.knowledge.sources import SourceDocument
 from espalier.knowledge.sources.own import load_own
 from espalier.records import EngineError, KnowledgeError, NullTracker, open_artifact
+from espalier.stages import ingest as stage
 
 from ..completions.endpoint_double import Scripted, completion, running_double
 
@@ -416,5 +418,5 @@ def test_without_an_extraction_a_profile_has_the_digests_that_it_had():
     extraction = ExtractionConfig(endpoint=EndpointConfig(url="http://h/v1", model="m"))
     with_model = profile_of("texts", extraction)
     assert Profile.model_validate_json(with_model.model_dump_json()) == with_model
-    assert with_model.stage_digest("ingest") != Profile().stage_digest("ingest")
-    assert with_model.stage_digest("train") == Profile().stage_digest("train")
+    assert STAGES["ingest"].digest(with_model) != STAGES["ingest"].digest(Profile())
+    assert STAGES["train"].digest(with_model) == STAGES["train"].digest(Profile())

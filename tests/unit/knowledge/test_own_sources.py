@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from espalier.config import KnowledgeConfig, Profile
-from espalier.knowledge import KnowledgeGraph, stage
+from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge.sources.dump import dump_documents, plain_text
 from espalier.knowledge.sources.own import load_own
 from espalier.records import KnowledgeError, NullTracker
+from espalier.stages import ingest as stage
 
 PAGE = (
     "<page><title>{title}</title><ns>{ns}</ns><id>{id}</id>{more}"

@@ -2,10 +2,12 @@
 
 import pytest
 
-from espalier.orchestration.promotion import Registry
+from espalier.evaluation import gain
+from espalier.orchestration.promotion import Registry, chosen_model
 from espalier.records import RegistryError
 from espalier.registry.model import CHAMPION
-from tests.unit.registry.conftest import QUESTIONS, bench, parent, target
+from tests.unit.evaluation.specimens import a_row
+from tests.unit.registry.conftest import QUESTIONS, bench, exact, parent, target
 
 __all__ = ["bench", "parent", "target"]
 
@@ -39,3 +41,43 @@ def test_a_version_without_a_profile_needs_the_run(bench, registry):
     written.unlink()
     with pytest.raises(RegistryError, match="not on this machine"):
         registry.promote(None)
+
+
+def test_promotion_finds_the_interval_that_the_evaluation_reported(bench, registry):
+    """Questions are not asked in the order of their names: t10 comes before t2 in those only."""
+    bench.register(0.6, warm=0.5)
+    comparison = registry.promote(None).comparison
+    rows = {
+        policy: [
+            a_row(f"t{place}", em=bool(em)) for place, em in enumerate(exact(share, QUESTIONS))
+        ]
+        for policy, share in (("trained", 0.6), ("warm_start", 0.5))
+    }
+    reported = gain(rows["trained"], rows["warm_start"], bench.profile.evaluation, seed=0)
+    assert [comparison.gain, [comparison.low, comparison.high]] == [
+        reported["em"],
+        reported["ci95"],
+    ]
+
+
+def test_versions_of_no_model_name_the_models_there_are(bench):
+    bench.register(0.6)
+    with pytest.raises(RegistryError, match=rf"nosuch: no such model at .*{bench.name}"):
+        Registry(bench.target.uri, "nosuch", run=None).versions()
+
+
+@pytest.mark.parametrize(
+    ("models", "chosen"),
+    [
+        ([], "espalier-search-agent"),
+        (["espalier-my-docs"], "espalier-my-docs"),
+        (["espalier-my-docs", "espalier-search-agent"], "espalier-search-agent"),
+    ],
+)
+def test_a_model_that_is_not_named_is_the_default_or_the_only_one(models, chosen):
+    assert chosen_model(models, "registry") == chosen
+
+
+def test_a_model_must_be_named_where_there_are_several():
+    with pytest.raises(RegistryError, match="name one of espalier-a, espalier-b"):
+        chosen_model(["espalier-a", "espalier-b"], "registry")

@@ -2,9 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.environments import SEARCH_GRAMMAR
 from espalier.policy.tokenizer import ASSISTANT, END, PAD, USER, train_tokenizer
-from tests.unit.tiny import TEXTS, tiny_tokenizer
+from tests.unit.tiny import TAGS, TEXTS, TOOLS, tiny_tokenizer
 
 
 def _pieces(text):
@@ -20,7 +19,7 @@ def test_a_frequent_word_is_one_token(word):
     assert len(_ids(word)) == 1
 
 
-@pytest.mark.parametrize("mark", [*SEARCH_GRAMMAR.tags, PAD, END, USER, ASSISTANT])
+@pytest.mark.parametrize("mark", [*TAGS.markers(TOOLS), PAD, END, USER, ASSISTANT])
 def test_a_tag_is_one_token_that_decodes_to_itself(mark):
     assert len(_ids(mark)) == 1
     assert tiny_tokenizer().decode(_ids(mark)) == mark
@@ -62,13 +61,13 @@ def test_no_text_is_beyond_the_tokenizer(text):
 
 
 def test_training_on_the_same_text_gives_the_same_tokenizer():
-    again = train_tokenizer(TEXTS * 20, 400, SEARCH_GRAMMAR)
+    again = train_tokenizer(TEXTS * 20, 400, TAGS, TOOLS)
     assert again.backend_tokenizer.to_str() == tiny_tokenizer().backend_tokenizer.to_str()
 
 
 def test_the_vocabulary_is_as_large_as_asked_where_the_text_suffices():
     words = [f"{a}{b}{c}" for a in "bcdfg" for b in "aeiou" for c in "klmnp"]
-    assert len(train_tokenizer(words * 3, 330, SEARCH_GRAMMAR)) == 330
+    assert len(train_tokenizer(words * 3, 330, TAGS, TOOLS)) == 330
 
 
 def test_nothing_is_spelt_across_words():

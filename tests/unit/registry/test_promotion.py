@@ -130,7 +130,7 @@ def test_champion_is_not_promoted_twice(bench):
 
 def test_unknown_version_is_answered_with_those_that_are_there(bench):
     bench.register(0.6)
-    with pytest.raises(RegistryError, match="There are 1@challenger"):
+    with pytest.raises(RegistryError, match=r"There are 1 \(challenger\)\."):
         promote(bench.model, bench.gate(), version="7")
 
 

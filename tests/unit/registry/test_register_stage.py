@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from espalier.records import ArtifactError, NullTracker, RegistryError, open_artifact
+from espalier.records import ArtifactError, NullTracker, RegistryError, open_artifact, read_manifest
 from espalier.registry import open_parent_run
 from espalier.stages.register import run
 
@@ -22,6 +22,27 @@ def test_registered_policy_is_the_challenger_and_carries_digests_and_figures(ben
     assert version.policy_digest == registered["policy_digest"]
     assert version.tags["espalier.code_digest"] == registered["code_digest"]
     assert version.tags["espalier.suite_digest"] == "s" * 64
+
+
+def test_version_and_its_pipeline_run_lead_to_each_other(bench):
+    bench.register(0.6)
+    version = bench.model.version("challenger")
+    run = bench.model.client.get_run(version.run_id)
+    assert version.tags["espalier.parent_run"] == version.run_id == run.info.run_id
+    (found,) = bench.model.client.search_model_versions(f"run_id = '{run.info.run_id}'")
+    assert (found.name, str(found.version)) == (bench.name, version.version)
+    assert found.description.startswith("EM 60.0 % of 200 held-out questions")
+
+
+def test_run_of_a_version_names_its_data(bench):
+    bench.register(0.6)
+    inputs = bench.model.client.get_run(bench.model.version("challenger").run_id).inputs
+    accepted = read_manifest(bench.root / "run1" / "accepted")
+    assert {found.dataset.name: found.dataset.digest for found in inputs.dataset_inputs} == {
+        "accepted": accepted.content[:32],
+        "knowledge": "4b" * 16,
+        "held-out suite": "s" * 32,
+    }
 
 
 def test_weights_are_uploaded_once(bench, target):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sqlite3
+import subprocess
 import time
 
 import pytest
 
+import espalier
 from espalier.records import NullTracker, RegistryError
 from espalier.registry import open_parent_run, stage_tracking, tracker_from_environment
 from espalier.registry.connection import TrackingTarget, connect, shown, tracking_target
-from espalier.registry.tracker import MlflowTracker
+from espalier.registry.source import commit_of
+from espalier.registry.tracker import DatasetUse, MlflowTracker, log_datasets
 
 EPISODE = {
     "task_id": "t1",
@@ -22,6 +27,7 @@ EPISODE = {
     ],
     "reward": {"outcome": 1.0},
     "finish_reason": "answered",
+    "tools": ["search"],
 }
 
 
@@ -89,7 +95,7 @@ def test_ten_thousand_figures_all_arrive(parent):
     assert [figure.step for figure in sorted(history, key=lambda f: f.step)] == list(range(1000))
 
 
-def test_trajectory_becomes_one_trace_with_a_span_for_each_tool_call(parent):
+def test_trajectory_becomes_one_trace_with_a_span_for_each_turn(parent):
     with parent.stage("traced") as tracker:
         tracker.episodes([EPISODE] * 3)
     with parent.stage("traced") as resumed:
@@ -97,10 +103,52 @@ def test_trajectory_becomes_one_trace_with_a_span_for_each_tool_call(parent):
     traces = tracker.run.client.search_traces(
         locations=[tracker.run.experiment_id], run_id=tracker.run.run_id, max_results=50
     )
-    spans = {span.name: span for span in traces[0].data.spans}
+    root, first, call, second = sorted(traces[0].data.spans, key=lambda span: span.start_time_ns)
     assert len(traces) == 20
-    assert spans["search"].parent_id == spans["t1"].span_id
-    assert spans["search"].outputs == {"observation": "France | capital: Paris"}
+    assert [span.span_type for span in (root, first, call, second)] == [
+        "AGENT", "CHAT_MODEL", "TOOL", "CHAT_MODEL",
+    ]  # fmt: skip
+    assert {span.parent_id for span in (first, call, second)} == {root.span_id}
+    assert (call.name, call.outputs) == ("search", {"observation": "France | capital: Paris"})
+    assert second.inputs == {"messages": EPISODE["messages"][:3]}
+    assert second.outputs == {"choices": [{"message": EPISODE["messages"][3]}]}
+
+
+def test_reward_of_a_trajectory_is_an_assessment_of_its_trace(parent):
+    with parent.stage("assessed") as tracker:
+        tracker.episodes([EPISODE | {"reward": {"outcome": 1.0, "format": 0.1}}])
+    (trace,) = tracker.run.client.search_traces(
+        locations=[tracker.run.experiment_id], run_id=tracker.run.run_id
+    )
+    (reward,) = trace.info.assessments
+    assert (reward.name, reward.value) == ("reward", 1.1)
+    assert reward.metadata == {"outcome": "1.0", "format": "0.1"}
+    assert reward.source.source_type == "CODE"
+
+
+def test_run_says_what_it_is_and_which_code_made_it(parent):
+    parent.tracker.describe("a smoke run")
+    tags = parent.tracker.run.client.get_run(parent.run_id).data.tags
+    assert tags["mlflow.note.content"] == "a smoke run"
+    assert tags["espalier.version"] == espalier.__version__
+    assert re.fullmatch(r"[0-9a-f]{40}", tags["mlflow.source.git.commit"])
+
+
+def test_code_outside_a_checkout_has_no_commit(tmp_path):
+    """A package that is installed inside somebody's project must not take that project's commit."""
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "__init__.py").touch()
+    assert commit_of(tmp_path) is None
+
+
+def test_dataset_of_a_run_is_recorded_once(parent):
+    used = DatasetUse("accepted", "ab" * 32, "runs/a/accepted", {"train": 12}, "training")
+    with parent.stage("fed") as tracker:
+        log_datasets(tracker.run, [used])
+        log_datasets(tracker.run, [used])
+    (found,) = tracker.run.client.get_run(tracker.run.run_id).inputs.dataset_inputs
+    assert (found.dataset.name, found.dataset.digest) == ("accepted", "ab" * 16)
+    assert json.loads(found.dataset.profile) == {"content": "ab" * 32, "train": 12}
 
 
 def test_parent_run_is_opened_again_by_its_id_and_replaced_where_it_is_gone(target, parent):

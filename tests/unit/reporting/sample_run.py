@@ -302,9 +302,8 @@ def evaluate(path: Path) -> dict[str, int]:
 
 
 def register(path: Path) -> dict[str, int]:
-    write_json(
-        path / "registered.json", {"model_name": "espalier-search-agent", "data_digest": "da" * 32}
-    )
+    identity = {"policy_digest": "9d" * 32, "data_digest": "da" * 32}
+    write_json(path / "registered.json", {"model_name": "espalier-search-agent", **identity})
     measured(path, 4.0, name="espalier-search-agent", version="3")
     return {}
 

@@ -81,7 +81,9 @@ def test_the_kept_band_is_shaded_and_named():
 
 
 def test_a_policy_that_was_not_evaluated_has_no_bars():
-    scores = pd.DataFrame({"hops": ["1", "2"], "warm_start": [0.4, 0.2], "trained": [None, None]})
+    scores = pd.DataFrame(
+        {"group": ["1 hop", "2 hops"], "warm_start": [0.4, 0.2], "trained": [None, None]}
+    )
 
     (axes,) = plot_exact_match(scores).axes
 

@@ -1,11 +1,12 @@
 import re
+import shutil
 from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
 
 from espalier.records import ArtifactError
-from espalier.reporting import write_report
+from espalier.reporting import write_report, write_summary
 from espalier.reporting.distributions import length_bins
 from espalier.reporting.samples import spread
 from tests.unit.reporting.sample_run import (
@@ -88,7 +89,7 @@ def test_equal_artifacts_give_equal_bytes(run, html):
 def test_every_picture_says_what_it_shows(html):
     pictures = re.findall(r"<svg[^>]*>", html)
 
-    assert len(pictures) == 21
+    assert len(pictures) == 22
     assert all('role="img"' in picture and "aria-label=" in picture for picture in pictures)
 
 
@@ -122,7 +123,40 @@ def test_tables_behind_the_figures_can_be_downloaded(html):
     ]  # fmt: skip
 
 
-@pytest.mark.slow
+def with_results(run, results):
+    """The run with another results.json."""
+
+    def evaluate(path):
+        write_json(path / "results.json", results)
+        return {}
+
+    shutil.rmtree(run / "evaluation")
+    publish(run, "evaluation", "evaluate", evaluate)
+    return run
+
+
+def test_groups_are_named_as_the_results_name_them(tmp_path):
+    by_steps = {str(n): {"em": 0.1 * n, "n": 50, "ci95": [0.0, 0.9]} for n in (1, 2, 10)}
+    figures = {"em": 0.3, "f1": 0.3, "n": 150, "ci95": [0.2, 0.4], "by_steps": by_steps}
+    results = {"eval": dict.fromkeys(("untrained", "warm_start", "trained"), figures)}
+
+    html = write_report(with_results(make_run(tmp_path / "run"), results)).read_text("utf-8")
+
+    compared = html[html.index('id="comparison"') : html.index('id="curves"')]
+    rows = re.findall(r'<tr><th scope="row">(\d+ \w+)</th>', compared)
+    assert rows == ["1 step", "2 steps", "10 steps"]
+    assert "hop" not in compared
+
+
+def test_pass_at_k_is_shown_for_each_k_that_was_measured(tmp_path):
+    figures = {"em": 0.3, "f1": 0.3, "n": 9, "ci95": [0.2, 0.4], "pass_at_2": 0.4}
+    results = {"eval": {"trained": figures | {"pass_at_4": None, "pass_hat_2": 0.1}}}
+
+    html = write_report(with_results(make_run(tmp_path / "run"), results)).read_text("utf-8")
+
+    assert re.findall(r'<th scope="row">(pass.\d)</th>', html) == ["pass@2", "pass^2"]
+
+
 @pytest.mark.parametrize("last_stage", list(STAGES))
 def test_a_run_that_stopped_shows_the_rest_as_not_run(tmp_path, last_stage):
     html = write_report(make_run(tmp_path / "run", last_stage=last_stage)).read_text("utf-8")
@@ -133,9 +167,20 @@ def test_a_run_that_stopped_shows_the_rest_as_not_run(tmp_path, last_stage):
 
 
 def test_a_run_without_any_artifact_still_has_a_report(tmp_path):
+    write_json(tmp_path / "profile.json", {"name": "laptop"})
     html = write_report(tmp_path).read_text("utf-8")
 
     assert html.count('class="absent"') == len(STAGES)
+
+
+def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+
+    with pytest.raises(ArtifactError, match=r"not the folder of a run \(no profile\.json"):
+        write_summary(tmp_path, None)
+    with pytest.raises(ArtifactError, match="not the folder of a run"):
+        write_report(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_truncated_artifact_is_named_and_no_report_is_written(tmp_path):

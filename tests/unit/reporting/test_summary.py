@@ -16,10 +16,21 @@ def test_summary_of_a_finished_run_has_the_documented_shape(tmp_path):
     assert set(returned) == {"eval", "stages", "throughput", "registry", "digests"}
     assert returned["eval"]["gain"] == {"em": 0.272, "ci95": [0.231, 0.313]}
     for policy in ("untrained", "warm_start", "trained"):
-        assert set(returned["eval"][policy]) == {"em", "f1", "n", "ci95"}
+        assert set(returned["eval"][policy]) == {
+            "em", "f1", "n", "ci95", "pass_at_k", "pass_hat_k",
+        }  # fmt: skip
     assert returned["stages"]["train"] == {"seconds": 311.0, "peak_rss_mb": 1211.0}
     assert returned["throughput"] == {"sft_tokens_per_s": 10400.0, "rollout_tokens_per_s": 15900.0}
-    assert returned["registry"] == {"name": "espalier-search-agent", "version": 3}
+    assert returned["registry"] == {
+        "name": "espalier-search-agent", "version": 3, "policy_digest": "9d" * 32,
+    }  # fmt: skip
+
+
+def test_summary_has_each_k_that_was_measured(tmp_path):
+    trained = write_summary(make_run(tmp_path / "run"), None)["eval"]["trained"]
+
+    assert trained["pass_at_k"] == pytest.approx({"1": 0.634, "4": 0.804})
+    assert trained["pass_hat_k"] == {}
 
 
 def test_summary_lists_stages_in_the_order_in_which_they_run(tmp_path):
@@ -45,7 +56,7 @@ def test_summary_of_a_stopped_run_keeps_every_key_with_null_for_what_is_missing(
 
     assert summary["eval"] == {"untrained": None, "warm_start": None, "trained": None, "gain": None}
     assert summary["throughput"] == {"sft_tokens_per_s": None, "rollout_tokens_per_s": None}
-    assert summary["registry"] == {"name": None, "version": None}
+    assert summary["registry"] == {"name": None, "version": None, "policy_digest": None}
 
 
 def test_a_given_registry_entry_goes_before_the_recorded_one(tmp_path):
@@ -53,7 +64,7 @@ def test_a_given_registry_entry_goes_before_the_recorded_one(tmp_path):
 
     summary = write_summary(run, {"name": "mine", "version": "12", "alias": "challenger"})
 
-    assert summary["registry"] == {"name": "mine", "version": 12}
+    assert summary["registry"] == {"name": "mine", "version": 12, "policy_digest": None}
 
 
 def test_drafts_and_work_folders_are_not_taken_for_artifacts(tmp_path):

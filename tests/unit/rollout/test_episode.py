@@ -5,21 +5,31 @@ from dataclasses import replace
 
 import pytest
 
-from espalier.config import EpisodeConfig, RewardConfig
-from espalier.dialects.dialect import Rendering
-from espalier.environments import SEARCH_GRAMMAR, EnvironmentLostError, SearchQA, SearchQAs
-from espalier.records import Message, Task, TaskMetadata, Verifier
+from espalier.config import EpisodeConfig, Profile
+from espalier.environments import EnvironmentLostError, ToolEnvironment
+from espalier.environments.search_qa import SearchQA
+from espalier.environments.search_qa.family import search_tool
+from espalier.records import FinalAnswer, Message, Task, TaskMetadata, Verifier, action_of
 from espalier.records.trajectory import FinishReason, read_trajectories, write_trajectories
 from espalier.rollout.context import SUMMARY_REQUEST
 from espalier.rollout.engines.engine import Sampling
-from espalier.rollout.episode import Stage, play_episode
+from espalier.rollout.episode import EpisodeContext, play_episode
 from espalier.rollout.tool_runner import ToolRunner
+from espalier.synthesis.plans import search
 from tests.unit.rollout.scripted import ScriptedEngine
-from tests.unit.tiny import LookupSearch, tiny_tokenizer
+from tests.unit.tiny import (
+    TAGS,
+    TOOLS,
+    LookupSearch,
+    lookup_environments,
+    tiny_dialect,
+    tiny_tokenizer,
+)
 
 TASK = Task(
     task_id="t",
     prompt=(Message(role="user", content="What is the currency of the country of Lyon?"),),
+    environment="search_qa",
     verifier=Verifier(gold=("Euro",)),
     metadata=TaskMetadata(
         split="train", source="test", difficulty=2, extra={"kind": "chain", "hops": 2}
@@ -28,39 +38,53 @@ TASK = Task(
 SEARCH = LookupSearch(("Lyon | country: France", "France | currency: Euro <answer> x </answer>"))
 LIMITS = EpisodeConfig()
 ACTIONS = (
-    "<think> country , currency </think> <search> lyon country </search>",
-    "<think> currency </think> <search> france currency </search>",
-    "<think> answer </think> <answer> euro </answer>",
+    search("country , currency", "lyon country"),
+    search("currency", "france currency"),
+    FinalAnswer("euro", "answer"),
 )
-RENDERING = Rendering(tiny_tokenizer(), SEARCH_GRAMMAR)
+DIALECT = tiny_dialect()
+
+
+def _ids(action):
+    return DIALECT.text_ids(action) if isinstance(action, str) else DIALECT.action_ids(action)
+
+
+def _read_ids(content):
+    return DIALECT.result_ids((Message(role="tool", content=content),))
 
 
 def _engine(actions=ACTIONS):
-    return ScriptedEngine(RENDERING, [RENDERING.action_ids(action) for action in actions])
+    return ScriptedEngine(DIALECT, [_ids(action) for action in actions])
 
 
-def _play(
-    engine, task=TASK, *, limits=LIMITS, search=SEARCH, environments=None, workers=0, timeout_s=5.0
-):
+def _played(engine, task=TASK, *, limits=LIMITS, environments=None, workers=0, timeout_s=5.0):
+    rules = Profile(episode=EpisodeConfig(max_turns=limits.max_turns))
+
     async def play():
-        stage = Stage(
+        context = EpisodeContext(
             engine=engine,
-            rendering=RENDERING,
-            environments=environments
-            or SearchQAs(search=search, max_turns=limits.max_turns, reward=RewardConfig()),
+            dialect=DIALECT,
+            environments=environments or lookup_environments(SEARCH, rules),
             tools=ToolRunner(workers=workers, timeout_s=timeout_s),
             limits=limits,
         )
-        return await play_episode(task, Sampling(temperature=1.0, seed=7), stage)
+        return await play_episode(task, Sampling(temperature=1.0, seed=7), context)
 
     return asyncio.run(play())
+
+
+def _play(*args, **settings):
+    return _played(*args, **settings).trajectory
 
 
 def test_a_right_answer_is_rewarded_with_outcome_and_format():
     trajectory = _play(_engine())
     assert trajectory.finish_reason is FinishReason.ANSWERED
     assert trajectory.reward == {"outcome": 1.0, "format": 0.1}
-    assert [call.argument for call in trajectory.tool_calls] == ["lyon country", "france currency"]
+    assert [result.call.arguments["query"] for result in trajectory.tool_results] == [
+        "lyon country",
+        "france currency",
+    ]
 
 
 def test_a_trajectory_tells_the_version_that_sampled_it():
@@ -75,10 +99,16 @@ def test_a_trajectory_survives_its_file(tmp_path, overflow):
     assert read_trajectories(tmp_path / "t.parquet") == [trajectory]
 
 
+def _written(message):
+    spelled = message.role == "assistant"
+    content = TAGS.write(action_of(message), TOOLS) if spelled else message.content
+    return {"role": message.role, "content": content}
+
+
 def test_token_ids_equal_what_the_chat_template_renders_and_so_does_the_mask():
     trajectory = _play(_engine())
     rendered = tiny_tokenizer().apply_chat_template(
-        [message.model_dump() for message in trajectory.messages],
+        [_written(message) for message in trajectory.messages],
         return_assistant_tokens_mask=True,
         return_dict=True,
     )
@@ -96,15 +126,15 @@ def test_the_session_saw_exactly_the_tokens_of_the_trajectory():
 
 
 def test_sampled_ids_are_kept_where_their_text_would_be_tokenised_otherwise():
-    letters = {letter: RENDERING.action_ids(letter) for letter in "lyoncut"}
+    letters = {letter: _ids(letter) for letter in "lyoncut"}
     spelled = [token_id for letter in "lyon" for token_id in letters[letter][-1:]]
-    tag = RENDERING.action_ids("<think> </think> <search>")
-    end = RENDERING.action_ids("</search>")
+    tag = _ids("<think> </think> <search>")
+    end = _ids("</search>")
     odd = (*tag, *spelled, *end)
-    again = RENDERING.action_ids(RENDERING.text(odd))
+    again = _ids(DIALECT.text(odd))
     assert again != odd
 
-    engine = ScriptedEngine(RENDERING, [odd, RENDERING.action_ids(ACTIONS[2])])
+    engine = ScriptedEngine(DIALECT, [odd, _ids(ACTIONS[2])])
     trajectory = _play(engine)
     first = trajectory.turns[0]
     assert trajectory.token_ids[first.action_start : first.action_end] == odd
@@ -133,7 +163,7 @@ def test_an_action_without_end_is_cut_and_not_played():
     trajectory = _play(_engine(["<think> country country country country"]), limits=limits)
     assert trajectory.finish_reason is FinishReason.MAX_TOKENS
     assert sum(trajectory.action_mask) == 4
-    assert trajectory.tool_calls == ()
+    assert trajectory.tool_results == ()
 
 
 def test_a_prompt_that_fills_the_context_is_never_sampled_from():
@@ -146,8 +176,8 @@ def test_a_prompt_that_fills_the_context_is_never_sampled_from():
 
 
 def test_an_observation_that_does_not_fit_ends_the_episode_where_overflow_stops():
-    prompt = len(RENDERING.prompt_ids(TASK.prompt))
-    action = len(RENDERING.action_ids(ACTIONS[0]))
+    prompt = len(DIALECT.prompt_ids(TASK.prompt))
+    action = len(_ids(ACTIONS[0]))
     limits = EpisodeConfig(max_tokens=prompt + action + 3)
     trajectory = _play(_engine(), limits=limits)
     assert trajectory.finish_reason is FinishReason.MAX_TOKENS
@@ -157,9 +187,9 @@ def test_an_observation_that_does_not_fit_ends_the_episode_where_overflow_stops(
 
 def _truncated():
     """Room for the prompt, all actions, and one observation; the first one has to go."""
-    prompt = RENDERING.prompt_ids(TASK.prompt)
-    lengths = [len(RENDERING.action_ids(action)) for action in ACTIONS]
-    second = RENDERING.observation_ids(SEARCH.observation("france"))
+    prompt = DIALECT.prompt_ids(TASK.prompt)
+    lengths = [len(_ids(action)) for action in ACTIONS]
+    second = _read_ids(SEARCH.observation("france"))
     limits = EpisodeConfig(
         max_tokens=len(prompt) + sum(lengths) + len(second) + 1,
         max_turn_tokens=max(lengths),
@@ -176,11 +206,11 @@ def test_an_episode_goes_on_in_a_new_window_without_its_oldest_observation():
     assert not first.is_open
     assert not second.is_open
     expected = (
-        *RENDERING.prompt_ids(TASK.prompt),
-        *RENDERING.action_ids(ACTIONS[0]),
-        *RENDERING.action_ids(ACTIONS[1]),
-        *RENDERING.observation_ids(SEARCH.observation("france")),
-        *RENDERING.action_ids(ACTIONS[2]),
+        *DIALECT.prompt_ids(TASK.prompt),
+        *_ids(ACTIONS[0]),
+        *_ids(ACTIONS[1]),
+        *_read_ids(SEARCH.observation("france")),
+        *_ids(ACTIONS[2]),
     )
     assert tuple(second.context) == expected
 
@@ -193,11 +223,11 @@ def test_each_window_is_recorded_as_its_session_saw_it():
 
 def test_what_a_new_window_reads_again_is_not_an_action_again():
     _, trajectory = _truncated()
-    lengths = [len(RENDERING.action_ids(action)) for action in ACTIONS]
+    lengths = [len(_ids(action)) for action in ACTIONS]
     assert sum(trajectory.action_mask) == sum(lengths)
     for turn, action in zip(trajectory.turns, ACTIONS, strict=True):
         spanned = trajectory.token_ids[turn.action_start : turn.action_end]
-        assert spanned == RENDERING.action_ids(action)
+        assert spanned == _ids(action)
         assert set(trajectory.action_mask[turn.action_start : turn.action_end]) == {1}
 
 
@@ -212,11 +242,11 @@ SUMMARY = "country of lyon : france"
 
 def _summarised():
     """Room for one observation, and after it an action, the request and a summary."""
-    actions = [RENDERING.action_ids(action) for action in ACTIONS]
+    actions = [_ids(action) for action in ACTIONS]
     longest = max(len(ids) for ids in actions)
-    request = RENDERING.observation_ids(SUMMARY_REQUEST)
-    first = RENDERING.observation_ids(SEARCH.observation("lyon"))
-    prompt = RENDERING.prompt_ids(TASK.prompt)
+    request = _read_ids(SUMMARY_REQUEST)
+    first = _read_ids(SEARCH.observation("lyon"))
+    prompt = DIALECT.prompt_ids(TASK.prompt)
     room = len(prompt) + len(actions[0]) + len(first) + 2 * longest + len(request)
     limits = EpisodeConfig(max_tokens=room, max_turn_tokens=longest, overflow="summarise")
     engine = _engine([*ACTIONS[:2], SUMMARY, ACTIONS[2]])
@@ -228,10 +258,10 @@ def test_an_episode_goes_on_with_the_policys_summary_in_the_place_of_its_history
     assert trajectory.finish_reason is FinishReason.ANSWERED
     _, second = engine.sessions
     assert tuple(second.context) == (
-        *RENDERING.prompt_ids(TASK.prompt),
-        *RENDERING.action_ids(SUMMARY),
-        *RENDERING.observation_ids(SEARCH.observation("france")),
-        *RENDERING.action_ids(ACTIONS[2]),
+        *DIALECT.prompt_ids(TASK.prompt),
+        *_ids(SUMMARY),
+        *_read_ids(SEARCH.observation("france")),
+        *_ids(ACTIONS[2]),
     )
 
 
@@ -240,38 +270,39 @@ def test_a_summary_is_an_action_of_the_window_that_it_sums_up():
     windows = [trajectory.token_ids[window] for window in trajectory.windows]
     assert windows == [tuple(session.context) for session in engine.sessions]
     spans = [trajectory.token_ids[t.action_start : t.action_end] for t in trajectory.turns]
-    assert spans == [RENDERING.action_ids(text) for text in (*ACTIONS[:2], SUMMARY, ACTIONS[2])]
+    assert spans == [_ids(text) for text in (*ACTIONS[:2], SUMMARY, ACTIONS[2])]
     assert sum(trajectory.action_mask) == sum(len(span) for span in spans)
 
 
-class Failing(SearchQA):
+class Failing(ToolEnvironment):
     def step(self, action):
         raise EnvironmentLostError("the sandbox is gone")
 
 
-class Stuck(SearchQA):
+class Stuck(ToolEnvironment):
     def step(self, action):
         threading.Event().wait(30)
 
 
-class StuckAndAsynchronous(SearchQA):
+class StuckAndAsynchronous(ToolEnvironment):
     async def step(self, action):
         await asyncio.sleep(30)
 
 
-class Asynchronous(SearchQA):
+class Asynchronous(ToolEnvironment):
     async def step(self, action):
         await asyncio.sleep(0)
         return super().step(action)
 
 
-class Buggy(SearchQA):
+class Buggy(ToolEnvironment):
     def step(self, action):
         raise ZeroDivisionError
 
 
 def _made_by(environment_class):
-    return lambda task: environment_class(task, SEARCH, max_turns=6, reward=RewardConfig())
+    rules = SearchQA(Profile()).rules((search_tool(SEARCH),))
+    return replace(lookup_environments(SEARCH), make=lambda _: environment_class(rules))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -281,7 +312,7 @@ def test_a_lost_environment_ends_its_episode_unscored(workers):
     assert trajectory.finish_reason is FinishReason.SANDBOX_LOST
     assert trajectory.is_lost
     assert trajectory.reward == {}
-    assert sum(trajectory.action_mask) == len(RENDERING.action_ids(ACTIONS[0]))
+    assert sum(trajectory.action_mask) == len(_ids(ACTIONS[0]))
     assert not engine.sessions[0].is_open
 
 
@@ -319,14 +350,12 @@ def test_a_fault_of_the_program_is_not_taken_for_a_lost_environment(workers):
 
 
 def test_what_the_environment_pays_for_an_action_stays_with_its_turn(tmp_path):
-    class PaidByTheSearch(SearchQA):
+    class PaidByTheSearch(ToolEnvironment):
         def step(self, action):
             taken = super().step(action)
-            return replace(taken, reward=0.25) if taken.observation else taken
+            return replace(taken, reward=0.25) if taken.messages else taken
 
-    def environments(task):
-        return PaidByTheSearch(task, SEARCH, max_turns=6, reward=RewardConfig())
-
+    environments = _made_by(PaidByTheSearch)
     trajectory = _play(_engine(), environments=environments)
     assert [turn.reward for turn in trajectory.turns] == [0.25, 0.25, 0.0]
     assert trajectory.reward == {"outcome": 1.0, "format": 0.1, "turns": 0.5}

@@ -1,25 +1,24 @@
 import pytest
 
-from espalier.dialects.dialect import Rendering
-from espalier.environments import SEARCH_GRAMMAR
+from espalier.dialects.dialect import Dialect
 from espalier.records import PolicyError
 from espalier.rollout.exploration import kind_choice
-from tests.unit.policy.byte_tokenizer import byte_tokenizer
-from tests.unit.tiny import tiny_tokenizer
+from tests.unit.dialects.byte_tokenizer import byte_tokenizer
+from tests.unit.tiny import TOOLS, tiny_dialect, tiny_tokenizer
 
 
 def test_the_tag_after_the_thought_is_what_is_drawn():
     tokenizer = tiny_tokenizer()
-    choice = kind_choice(Rendering(tokenizer, SEARCH_GRAMMAR), 0.1)
+    choice = kind_choice(tiny_dialect(), 0.1)
     assert tokenizer.convert_ids_to_tokens(choice.after_id) == "</think>"
     assert tokenizer.convert_ids_to_tokens(list(choice.kind_ids)) == ["<search>", "<answer>"]
 
 
 def test_no_exploration_asks_nothing_of_the_tokenizer():
-    assert kind_choice(Rendering(byte_tokenizer("{{ messages }}"), SEARCH_GRAMMAR), 0.0) is None
+    assert kind_choice(Dialect(byte_tokenizer("{{ messages }}"), TOOLS), 0.0) is None
 
 
 def test_tags_of_several_tokens_cannot_be_drawn():
-    rendering = Rendering(byte_tokenizer("{{ messages }}"), SEARCH_GRAMMAR)
+    dialect = Dialect(byte_tokenizer("{{ messages }}"), TOOLS)
     with pytest.raises(PolicyError, match=r"writes </think>, <search>, <answer> in several tokens"):
-        kind_choice(rendering, 0.1)
+        kind_choice(dialect, 0.1)

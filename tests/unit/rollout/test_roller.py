@@ -1,20 +1,18 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
-from espalier.config import Profile, RewardConfig
-from espalier.dialects.dialect import Rendering
-from espalier.environments import (
-    SEARCH_GRAMMAR,
-    EnvironmentLostError,
-    SearchQA,
-    search_environments,
-)
+from espalier.config import Profile
+from espalier.environments import EnvironmentLostError, ToolEnvironment
+from espalier.environments.search_qa import SearchQA
+from espalier.environments.search_qa.family import search_tool
 from espalier.policy.loading import save_policy
 from espalier.records import Message, PolicyError, Task, TaskMetadata, Verifier
 from espalier.records.trajectory import FinishReason
 from espalier.rollout.engines.choice import lockstep_engine
 from espalier.rollout.roller import Roller
-from tests.unit.tiny import LookupSearch, tiny_policy, tiny_tokenizer
+from tests.unit.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
 
 SEARCH = LookupSearch(("Lyon | country: France", "France | currency: Euro"))
 
@@ -23,6 +21,7 @@ def _task(number, question):
     return Task(
         task_id=f"t{number}",
         prompt=(Message(role="user", content=question),),
+        environment="search_qa",
         verifier=Verifier(gold=("Euro",)),
         metadata=TaskMetadata(
             split="train", source="test", difficulty=2, extra={"kind": "chain", "hops": 2}
@@ -39,7 +38,7 @@ TASKS = [
 
 def _roll(samples=4, **overrides):
     profile = Profile.model_validate(overrides)
-    return Roller.local(tiny_policy(), search_environments(SEARCH, profile), profile).roll_out(
+    return Roller.local(tiny_policy(), lookup_environments(SEARCH, profile), profile).roll_out(
         TASKS, samples=samples, temperature=1.0, seed=7
     )
 
@@ -63,13 +62,13 @@ def test_recorded_logprobs_are_those_of_a_plain_forward_of_the_recorded_tokens()
 
 
 def test_some_sampled_text_would_be_tokenised_otherwise_and_is_not():
-    rendering = Rendering(tiny_tokenizer(), SEARCH_GRAMMAR)
+    dialect = tiny_dialect()
     changed = [
         trajectory
         for trajectory in _roll()
         for turn in trajectory.turns
         for ids in [trajectory.token_ids[turn.action_start : turn.action_end]]
-        if rendering.action_ids(rendering.text(ids)) != ids
+        if dialect.text_ids(dialect.text(ids)) != ids
     ]
     # the plain forward of the test above is over these very ids
     assert changed
@@ -95,13 +94,13 @@ def test_attempts_at_one_task_differ():
 
 @pytest.mark.slow
 def test_greedy_rows_do_not_depend_on_who_plays_beside_them():
-    together = Roller.local(
-        tiny_policy(), search_environments(SEARCH, Profile()), Profile()
-    ).roll_out(TASKS, samples=1, temperature=0.0, seed=0)
+    together = Roller.local(tiny_policy(), lookup_environments(SEARCH), Profile()).roll_out(
+        TASKS, samples=1, temperature=0.0, seed=0
+    )
     for task, trajectory in zip(TASKS, together, strict=True):
-        alone = Roller.local(
-            tiny_policy(), search_environments(SEARCH, Profile()), Profile()
-        ).roll_out([task], samples=1, temperature=0.0, seed=0)
+        alone = Roller.local(tiny_policy(), lookup_environments(SEARCH), Profile()).roll_out(
+            [task], samples=1, temperature=0.0, seed=0
+        )
         assert alone[0].token_ids == trajectory.token_ids
 
 
@@ -110,7 +109,7 @@ def test_trajectories_stay_within_their_limits(overflow):
     limits = {"max_turns": 2, "max_tokens": 40, "max_turn_tokens": 6, "overflow": overflow}
     for trajectory in _roll(episode=limits, rollout={"max_rows": 5}):
         assert all(w.stop - w.start <= 40 for w in trajectory.windows)
-        assert len(trajectory.tool_calls) <= 2
+        assert len(trajectory.tool_results) <= 2
         assert all(turn.action_end - turn.action_start <= 6 for turn in trajectory.turns)
         assert len(trajectory.token_ids) == len(trajectory.action_mask)
 
@@ -124,10 +123,10 @@ def test_turn_spans_cover_exactly_the_action_mask():
 
 
 def test_a_roller_counts_its_tokens_and_its_time():
-    roller = Roller.local(tiny_policy(), search_environments(SEARCH, Profile()), Profile())
+    roller = Roller.local(tiny_policy(), lookup_environments(SEARCH), Profile())
     trajectories = roller.roll_out(TASKS, samples=3, temperature=1.0, seed=0)
     assert roller.action_tokens == sum(sum(t.action_mask) for t in trajectories)
-    prompts = sum(len(roller.rendering.prompt_ids(task.prompt)) for task in TASKS)
+    prompts = sum(len(roller.dialect.prompt_ids(task.prompt)) for task in TASKS)
     read = sum(len(t.token_ids) - t.action_mask.index(1) for t in trajectories)
     assert roller.unique_tokens == prompts + read
     assert roller.total_tokens <= roller.unique_tokens
@@ -136,18 +135,18 @@ def test_a_roller_counts_its_tokens_and_its_time():
 
 @pytest.mark.slow
 def test_lost_environments_are_counted_and_cost_no_other_episode():
-    class LostOnLyon(SearchQA):
+    class LostOnLyon(ToolEnvironment):
         def step(self, action):
-            if self._task.task_id == "t0":
+            if self.task.task_id == "t0":
                 raise EnvironmentLostError("the sandbox is gone")
             return super().step(action)
 
-    policy = tiny_policy()
-    rendering = Rendering(policy.tokenizer, SEARCH_GRAMMAR)
+    policy, dialect = tiny_policy(), tiny_dialect()
+    rules = SearchQA(Profile()).rules((search_tool(SEARCH),))
     roller = Roller(
-        lockstep_engine(policy.model, rendering, max_rows=4),
-        rendering,
-        lambda task: LostOnLyon(task, SEARCH, max_turns=6, reward=RewardConfig()),
+        lockstep_engine(policy.model, dialect, max_rows=4),
+        dialect,
+        replace(lookup_environments(SEARCH), make=lambda task: LostOnLyon(rules)),
         Profile.model_validate({"episode": {"max_turn_tokens": 200, "max_tokens": 224}}),
     )
     trajectories = roller.roll_out(TASKS, samples=6, temperature=1.0, seed=0)
@@ -160,7 +159,7 @@ def test_lost_environments_are_counted_and_cost_no_other_episode():
 def test_a_policy_directory_is_played_and_then_another(tmp_path):
     save_policy(tiny_policy(), tmp_path / "0")
     save_policy(tiny_policy(seed=1), tmp_path / "1")
-    roller = Roller.open(tmp_path / "0", search_environments(SEARCH, Profile()), Profile())
+    roller = Roller.open(tmp_path / "0", lookup_environments(SEARCH), Profile())
     first = roller.roll_out(TASKS, samples=1, temperature=0.0, seed=0)
     roller.load_weights(tmp_path / "1", version=4)
     second = roller.roll_out(TASKS, samples=1, temperature=0.0, seed=0)
@@ -171,12 +170,12 @@ def test_a_policy_directory_is_played_and_then_another(tmp_path):
 @pytest.mark.slow
 def test_a_policy_changed_in_memory_is_sampled_from_as_it_is():
     policy = tiny_policy()
-    roller = Roller.local(policy, search_environments(SEARCH, Profile()), Profile())
+    roller = Roller.local(policy, lookup_environments(SEARCH), Profile())
     roller.roll_out(TASKS, samples=1, temperature=0.0, seed=0)
     policy.model.load_state_dict(tiny_policy(seed=1).model.state_dict())
     roller.policy_version = 1
     changed = roller.roll_out(TASKS, samples=1, temperature=0.0, seed=0)
-    fresh = Roller.local(tiny_policy(seed=1), search_environments(SEARCH, Profile()), Profile())
+    fresh = Roller.local(tiny_policy(seed=1), lookup_environments(SEARCH), Profile())
     fresh.policy_version = 1
     assert changed == fresh.roll_out(TASKS, samples=1, temperature=0.0, seed=0)
 
@@ -184,6 +183,6 @@ def test_a_policy_changed_in_memory_is_sampled_from_as_it_is():
 def test_a_task_of_an_unknown_environment_is_refused():
     strange = TASKS[0].model_copy(update={"environment": "chess"})
     with pytest.raises(PolicyError, match="no environment named 'chess'"):
-        Roller.local(tiny_policy(), search_environments(SEARCH, Profile()), Profile()).roll_out(
+        Roller.local(tiny_policy(), lookup_environments(SEARCH), Profile()).roll_out(
             [strange], samples=1, temperature=0.0, seed=0
         )

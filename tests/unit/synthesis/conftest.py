@@ -4,10 +4,10 @@ import pytest
 
 from espalier.config import KnowledgeConfig, Profile, SynthesisConfig
 from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge import stage as ingest
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.search import documents_path
 from espalier.records import NullTracker, read_tasks
+from espalier.stages import ingest
 from espalier.stages import synthesize as stage
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.task_making import INDEX_OF_SPLIT
@@ -65,7 +65,7 @@ def candidates(graph, worlds):
 @pytest.fixture(scope="session")
 def synthetic_dir(tmp_path_factory, knowledge_dir):
     directory = tmp_path_factory.mktemp("synthetic") / "synthetic"
-    stage.run(PROFILE, dict(knowledge=knowledge_dir), directory, NullTracker())
+    stage.run(PROFILE, {"knowledge": knowledge_dir}, directory, NullTracker())
     return directory
 
 

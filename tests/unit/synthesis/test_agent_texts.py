@@ -4,11 +4,10 @@ from collections import Counter
 import pytest
 
 from espalier.config import KnowledgeConfig
-from espalier.knowledge import stage as ingest
 from espalier.records import DataError, NullTracker, open_artifact, read_agent_texts, read_tasks
+from espalier.stages import ingest, validate
 from espalier.stages import synthesize as stage
 from espalier.validation import HiddenNames
-from espalier.validation import stage as validate
 
 from ..completions.endpoint_double import Scripted, completion, running_double
 from .conftest import PROFILE
@@ -24,14 +23,14 @@ WITH_TEXTS = PROFILE.model_copy(update={"agent_texts": ASKED})
 @pytest.fixture(scope="module")
 def written(tmp_path_factory, knowledge_dir):
     directory = tmp_path_factory.mktemp("texts") / "synthetic"
-    stage.run(WITH_TEXTS, dict(knowledge=knowledge_dir), directory, NullTracker())
+    stage.run(WITH_TEXTS, {"knowledge": knowledge_dir}, directory, NullTracker())
     return directory
 
 
 @pytest.fixture(scope="module")
 def accepted(written, knowledge_dir):
     directory = written.parent / "accepted"
-    inputs = dict(knowledge=knowledge_dir, synthetic=written)
+    inputs = {"knowledge": knowledge_dir, "synthetic": written}
     validate.run(WITH_TEXTS, inputs, directory, NullTracker())
     return directory
 
@@ -51,7 +50,7 @@ def test_texts_of_every_kind_are_written_and_counted(written):
 
 def test_the_same_seed_writes_the_same_texts(written, knowledge_dir, tmp_path):
     again = stage.run(
-        WITH_TEXTS, dict(knowledge=knowledge_dir), tmp_path / "synthetic", NullTracker()
+        WITH_TEXTS, {"knowledge": knowledge_dir}, tmp_path / "synthetic", NullTracker()
     )
     assert again.content == open_artifact(written).content
 
@@ -108,7 +107,7 @@ def test_a_teacher_that_answers_nothing_usable_stops_the_run_and_says_why(tmp_pa
             }
         )
         ingest.run(profile, {}, tmp_path / "knowledge", NullTracker())
-        inputs = dict(knowledge=tmp_path / "knowledge")
+        inputs = {"knowledge": tmp_path / "knowledge"}
         with pytest.raises(DataError, match=r"not one of .* texts was kept.*claims_broken_json"):
             stage.run(profile, inputs, tmp_path / "synthetic", NullTracker())
     assert not (tmp_path / "synthetic").exists()
@@ -141,7 +140,7 @@ def test_an_endpoint_writes_texts_as_the_embedded_teacher_does(tmp_path, knowled
         teacher = WITH_TEXTS.teacher.model_validate({"kind": "endpoint", "endpoint": endpoint})
         few = ASKED.model_copy(update={"memories": 5, "reasoning_tasks": 5, "decisions": 4})
         profile = WITH_TEXTS.model_copy(update={"agent_texts": few, "teacher": teacher})
-        inputs = dict(knowledge=knowledge_dir)
+        inputs = {"knowledge": knowledge_dir}
         first = stage.run(profile, inputs, tmp_path / "first", NullTracker())
         sent = len(double.seen)
         again = stage.run(profile, inputs, tmp_path / "again", NullTracker())

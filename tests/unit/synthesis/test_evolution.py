@@ -113,7 +113,7 @@ def test_equal_seeds_pose_equal_tasks_whoever_poses_and_other_seeds_others(
 def test_a_question_of_dev_or_heldout_is_refused_by_that_name(prover, graph, tasks, monkeypatch):
     texts = {task.extra["query"] for task in tasks["train"]}
     monkeypatch.setattr(prover, "_apart_queries", texts)
-    pattern = Patterns(graph).of(tasks["train"][0].metadata.signature)
+    pattern = Patterns(graph).of(tasks["train"][0].metadata.pattern)
     queries = pattern.queries(prover.steps, random.Random(0))
     assert "asked_in_dev_or_heldout" in [prover.proven(query, set()) for query in queries]
 
@@ -143,7 +143,7 @@ def test_without_failures_nothing_is_posed(poser, tasks):
 def test_failures_of_another_shape_are_refused_and_end(poser, tasks):
     strange = tasks["train"][0]
     strange = strange.model_copy(
-        update={"metadata": strange.metadata.model_copy(update={"signature": "own"})}
+        update={"metadata": strange.metadata.model_copy(update={"pattern": "own"})}
     )
     posed = poser.pose(order(tasks, failed=[strange], count=3))
     assert posed == ([], {"pattern_of_another_shape": 120})
@@ -161,8 +161,8 @@ def test_every_drawn_question_has_a_pattern_with_neighbours(tasks, graph):
 
 
 def test_knowledge_without_triples_is_refused(own_profile, synthetic_dir, tmp_path):
-    from espalier.knowledge import stage as ingest
     from espalier.records import NullTracker
+    from espalier.stages import ingest
 
     knowledge = tmp_path / "knowledge"
     ingest.run(own_profile, {}, knowledge, NullTracker())

@@ -343,7 +343,8 @@ def test_a_share_of_grown_questions_takes_the_place_of_drawn_ones(knowledge_dir,
 
 def test_the_teacher_answers_grown_questions_through_the_real_tool(grown, knowledge_dir):
     from espalier.knowledge.search import SearchTool
-    from espalier.synthesis.teacher import Rejected, RouteTeacher
+    from espalier.synthesis.rejection import Rejected
+    from espalier.synthesis.teacher import RouteTeacher
 
     search = SearchTool.open(knowledge_dir, "train", PROFILE.search)
     teacher = RouteTeacher(search, PROFILE.search.max_observation_words, 0)

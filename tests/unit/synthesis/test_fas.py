@@ -32,6 +32,8 @@ from espalier.synthesis.fas.reasoning import Reasoner
 from espalier.synthesis.fas.schema import Schema
 from espalier.synthesis.funnel import Funnel
 
+from . import tags
+
 
 def _entity(name, kind):
     own_id = f"{kind}:{name}"
@@ -223,7 +225,7 @@ def test_a_claim_that_the_document_does_not_hold_is_told_apart(claim, invented):
 def planned(model, documents, **fields):
     config = AgentTextsConfig(memories=len(documents), **fields)
     funnel = Funnel()
-    texts = gathered(Planner(model, config, funnel, in_flight=3).texts(documents, 1))
+    texts = gathered(Planner(model, config, funnel, tags.write, in_flight=3).texts(documents, 1))
     return texts, funnel.counts("planning")
 
 
@@ -281,19 +283,28 @@ def test_a_judge_that_refuses_keeps_nothing(small):
     assert counts["judged_unlikely"] > 0
 
 
+EVIDENCE = ("city:Lyon", "country:France")
+
+
 def a_task(question="Find the capital of the country of Lyon.", gold="Lyon", evidence=None):
     return Task(
         task_id="t1",
         prompt=(Message(role="user", content=question),),
+        environment="search_qa",
         verifier=Verifier(gold=(gold,)),
-        metadata=TaskMetadata(split="train", source="hand", difficulty=2, extra={"kind": "chain", "hops": 2, "evidence": evidence or ("city:Lyon", "country:France")}),
-    )  # fmt: skip
+        metadata=TaskMetadata(
+            split="train",
+            source="hand",
+            difficulty=2,
+            extra={"kind": "chain", "hops": 2, "evidence": list(evidence or EVIDENCE)},
+        ),
+    )
 
 
 def reasoned(model, documents, task):
     funnel = Funnel()
     by_id = {document.document_id: document for document in documents}
-    texts = gathered(Reasoner(model, by_id, funnel, in_flight=2).texts([task]))
+    texts = gathered(Reasoner(model, by_id, funnel, tags.write, in_flight=2).texts([task]))
     return texts, funnel.counts("reasoning")
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.quotas import apportion
-from espalier.synthesis.task_making import family_of
+from espalier.synthesis.task_making import kind_of
 from espalier.synthesis.webshaper import (
     Constant,
     ConstantSet,
@@ -85,16 +85,14 @@ def test_names_of_other_splits_are_in_no_chain(candidates):
 def test_the_number_asked_for_is_met_in_the_asked_mix(candidates):
     found = candidates["train"]
     assert len(found) == NUM_QUESTIONS["train"]
-    mix = Counter((family_of(c.query), hops(c.query)) for c in found)
+    mix = Counter((kind_of(c.query), hops(c.query)) for c in found)
     assert mix["chain", 2] >= mix["chain", 3] > mix["chain", 1] > mix["chain", 4] > 0
     assert mix["intersection", 2] > 0
     assert mix["union", 2] > 0
 
 
 def test_rare_paths_appear_as_often_as_common_ones(candidates):
-    chains = [
-        c for c in candidates["train"] if family_of(c.query) == "chain" and hops(c.query) == 1
-    ]
+    chains = [c for c in candidates["train"] if kind_of(c.query) == "chain" and hops(c.query) == 1]
     signatures = Counter(signature(c.query) for c in chains)
     assert len(signatures) >= 15
     assert signatures.most_common(1)[0][1] <= len(chains) // 4

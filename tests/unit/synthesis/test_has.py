@@ -3,17 +3,19 @@ import re
 
 import pytest
 
-from espalier.environments import Malformed, parse_action
-from espalier.records import Message, Task, TaskMetadata, Verifier
+from espalier.records import FinalAnswer, Message, Task, TaskMetadata, ToolCalls, Verifier
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.synthesis.attempts import carried_out, line_values
 from espalier.synthesis.fas.calls import Alternatives, Candidate, Plan
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.has import Decider
 
+from . import tags
+
 TASK = Task(
     task_id="t1",
     prompt=(Message(role="user", content="Name the capital of the country of Lyon."),),
+    environment="search_qa",
     verifier=Verifier(gold=("Paris",)),
     metadata=TaskMetadata(
         split="train", source="hand", difficulty=2, extra={"kind": "chain", "hops": 2}
@@ -50,9 +52,13 @@ def attempt(analysis="country , capital", query="Lyon country"):
     return carried_out(TASK, Plan(analysis=analysis, tool="search", query=query), Lookup())
 
 
+def wanted_of(action):
+    return action.calls[0].arguments["query"] if isinstance(action, ToolCalls) else action.text
+
+
 def decided(model, *trajectories, alternatives=2):
     funnel = Funnel()
-    decider = Decider(model, alternatives, funnel, seed=1, in_flight=2)
+    decider = Decider(model, alternatives, funnel, tags.write, seed=1, in_flight=2)
 
     async def collect():
         return [text async for text in decider.texts((TASK, t) for t in trajectories)]
@@ -93,12 +99,12 @@ def test_every_step_is_a_choice_among_shuffled_options_and_the_real_response_fol
             r"(Option 1: .*) I will choose option (\d)\.(?: My decision is Correct\.)?",
             piece.content,
         ).groups()
-        options = [parse_action(o) for o in re.split(r"(?:^| )Option \d: ", listed)[1:]]
+        spelled = re.split(r"(?:^| )Option \d: ", listed)[1:]
+        options = [tags.parse(option) for option in spelled]
         assert 2 <= len(options) <= 3
-        assert len(set(options)) == len(options)
-        assert not any(isinstance(option, Malformed) for option in options)
-        chosen = options[int(number) - 1]
-        assert next(wanted) in (getattr(chosen, "query", None), getattr(chosen, "text", None))
+        assert len(set(spelled)) == len(options)
+        assert all(isinstance(option, ToolCalls | FinalAnswer) for option in options)
+        assert wanted_of(options[int(number) - 1]) == next(wanted)
     assert counts == {"kept_correct": 1}
     assert text.style == "correct"
 

@@ -11,8 +11,15 @@ import pytest
 from espalier.completions import Refusal, parsed_answer
 from espalier.config import AgentTextsConfig
 from espalier.knowledge import Document
-from espalier.records import Message, Task, TaskMetadata, Verifier
+from espalier.records import (
+    FinalAnswer,
+    Message,
+    Task,
+    TaskMetadata,
+    Verifier,
+)
 from espalier.records.trajectory import FinishReason, Trajectory
+from espalier.synthesis import plans
 from espalier.synthesis.fas.calls import (
     Alternatives,
     Claims,
@@ -29,6 +36,7 @@ from espalier.synthesis.has import Decider
 from espalier.validation import HiddenNames, text_columns
 
 from ..completions.endpoint_double import completion
+from . import tags
 
 VALID = {
     Claims: {"claims": [{"entity": "Lyon", "date": "1843-07", "text": "country: France"}]},
@@ -161,12 +169,13 @@ class Hostile:
 TASK = Task(
     task_id="t",
     prompt=(Message(role="user", content="Find the capital of the country of Lyon."),),
+    environment="search_qa",
     verifier=Verifier(gold=("France",)),
     metadata=TaskMetadata(
         split="train",
         source="hand",
         difficulty=2,
-        extra={"kind": "chain", "hops": 2, "evidence": ("city:Lyon",)},
+        extra={"kind": "chain", "hops": 2, "evidence": ["city:Lyon"]},
     ),
 )
 DOCUMENT = Document("city:Lyon", "Lyon", ("country: France", "built in 1843"), "train")
@@ -175,11 +184,11 @@ TRAJECTORY = Trajectory(
     group_id="teacher/t",
     messages=(
         *TASK.prompt,
-        Message(role="assistant", content="<think> country </think> <search> Lyon </search>"),
+        plans.search("country", "Lyon").message(),
         Message(role="tool", content="Lyon | country: France"),
-        Message(role="assistant", content="<think> answer </think> <answer> France </answer>"),
+        FinalAnswer("France", "answer").message(),
     ),
-    tool_calls=(),
+    tool_results=(),
     reward={"outcome": 1.0},
     answer="France",
     finish_reason=FinishReason.ANSWERED,
@@ -189,9 +198,9 @@ TRAJECTORY = Trajectory(
 
 async def _texts_of(model):
     config = AgentTextsConfig(memories=1)
-    planner = Planner(model, config, Funnel(), in_flight=1)
-    reasoner = Reasoner(model, {"city:Lyon": DOCUMENT}, Funnel(), in_flight=1)
-    decider = Decider(model, 2, Funnel(), seed=0, in_flight=1)
+    planner = Planner(model, config, Funnel(), tags.write, in_flight=1)
+    reasoner = Reasoner(model, {"city:Lyon": DOCUMENT}, Funnel(), tags.write, in_flight=1)
+    decider = Decider(model, 2, Funnel(), tags.write, seed=0, in_flight=1)
     streams = (
         planner.texts([DOCUMENT], 0),
         reasoner.texts([TASK]),
@@ -204,7 +213,7 @@ def test_what_a_hostile_model_writes_becomes_a_well_formed_text_or_none():
     texts = [text for seed in range(400) for text in asyncio.run(_texts_of(Hostile(seed)))]
     kinds = {text.kind for text in texts}
     assert kinds == {"planning", "reasoning", "decision"}
-    frame = text_columns(texts, {"t"}, HiddenNames(()))
+    frame = text_columns(texts, {"t"}, HiddenNames(()), tags.parse)
     assert frame["order_faults"].sum() == 0
     assert frame["grammar_faults"].sum() == 0
     for text in (text for text in texts if text.kind == "reasoning"):

@@ -1,7 +1,6 @@
-from espalier.environments import Answer, Search, parse_action
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.search import documents_path
-from espalier.records import read_tasks
+from espalier.records import FinalAnswer, ToolCalls, read_tasks
 from espalier.records.trajectory import read_trajectories
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.negatives import (
@@ -14,18 +13,20 @@ from espalier.synthesis.negatives import (
     Negatives,
 )
 
+from . import tags
+
 
 def negatives(knowledge_dir, synthetic_dir, count=60):
     funnel = Funnel()
     tasks = read_tasks(synthetic_dir / "tasks" / "train.jsonl")
     documents = load_documents(documents_path(knowledge_dir, "train"))
-    maker = Negatives({task.task_id: task for task in tasks}, documents, funnel, 1)
+    maker = Negatives({task.task_id: task for task in tasks}, documents, funnel, tags.write, 1)
     shown = read_trajectories(synthetic_dir / "trajectories.parquet")
     return maker.texts(shown, count), funnel.counts("negatives")
 
 
 def actions(text):
-    return [parse_action(piece.content) for piece in text.pieces if piece.role == "assistant"]
+    return [tags.parse(piece.content) for piece in text.pieces if piece.role == "assistant"]
 
 
 def test_the_three_kinds_come_in_turn(knowledge_dir, synthetic_dir):
@@ -38,14 +39,16 @@ def test_without_the_tool_that_is_needed_the_agent_declines(knowledge_dir, synth
     texts, _ = negatives(knowledge_dir, synthetic_dir)
     for text in (text for text in texts if text.style == NOT_OFFERED):
         assert text.prompt[0].content.startswith("No tool is offered. ")
-        assert actions(text) == [Answer(DECLINED)]
+        (answer,) = actions(text)
+        assert isinstance(answer, FinalAnswer)
+        assert answer.text == DECLINED
 
 
 def test_where_chat_is_enough_no_tool_is_called(knowledge_dir, synthetic_dir):
     texts, _ = negatives(knowledge_dir, synthetic_dir)
     for text in (text for text in texts if text.style == NOT_NEEDED):
         (answer,) = actions(text)
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, FinalAnswer)
         assert f" is {answer.text}. What is " in text.prompt[0].content
 
 
@@ -56,8 +59,8 @@ def test_a_tool_that_does_not_exist_is_never_called(knowledge_dir, synthetic_dir
         assert any(f"Use the {tool} tool. " in text.prompt[0].content for tool in UNKNOWN_TOOLS)
         *searches, answer = actions(text)
         assert searches
-        assert all(isinstance(action, Search) for action in searches)
-        assert isinstance(answer, Answer)
+        assert all(isinstance(action, ToolCalls) for action in searches)
+        assert isinstance(answer, FinalAnswer)
     assert found
 
 

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from espalier.config import KnowledgeConfig
-from espalier.knowledge import stage as ingest
 from espalier.records import DataError, NullTracker, read_tasks
+from espalier.stages import ingest
 from espalier.stages import synthesize as stage
 
 from .conftest import PROFILE
@@ -62,7 +62,7 @@ def _profile(tmp_path, wordings):
 def _synthesized(tmp_path, wordings):
     profile = _profile(tmp_path, wordings)
     ingest.run(profile, {}, tmp_path / "knowledge", NullTracker())
-    inputs = dict(knowledge=tmp_path / "knowledge")
+    inputs = {"knowledge": tmp_path / "knowledge"}
     stage.run(profile, inputs, tmp_path / "synthetic", NullTracker())
     return tmp_path / "synthetic"
 

@@ -13,10 +13,10 @@ from espalier.rewards import exact_match
 from espalier.stages import synthesize as stage
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.moves import Move
-from espalier.synthesis.rejection import reason_against
+from espalier.synthesis.rejection import Rejected, reason_against
 from espalier.synthesis.rollouts import Rollouts, rollout_teacher
 from espalier.synthesis.task_making import formal_question
-from espalier.synthesis.teacher import Rejected, RouteTeacher
+from espalier.synthesis.teacher import RouteTeacher
 
 from .conftest import PROFILE
 
@@ -47,7 +47,7 @@ def asked(candidates, search):
     for candidate in candidates["train"]:
         question = formal_question(candidate, "train", 0)
         shown = teacher.demonstrate(question.task, question.route)
-        if not isinstance(shown, Rejected) and len(shown.tool_calls) == 2:
+        if not isinstance(shown, Rejected) and len(shown.tool_results) == 2:
             return question.task, shown
     raise AssertionError("some question takes two searches")
 
@@ -60,7 +60,7 @@ def _rolled_out(model, search, task, rollouts=1):
 
 def test_each_reason_for_rejecting_an_attempt_is_counted_apart(asked, search):
     task, shown = asked
-    queries = [("search", call.argument) for call in shown.tool_calls]
+    queries = [("search", one.call.arguments["query"]) for one in shown.tool_results]
     right = ("answer", task.verifier.gold[0])
     attempts = {
         "kept": [*queries, right],
@@ -78,7 +78,7 @@ def test_each_reason_for_rejecting_an_attempt_is_counted_apart(asked, search):
     model = Scripts(*attempts.values())
     kept, counts = _rolled_out(model, search, task, rollouts=len(attempts))
     assert counts == dict.fromkeys(attempts, 1)
-    assert kept.tool_calls == shown.tool_calls
+    assert kept.tool_results == shown.tool_results
 
 
 def test_an_observation_that_no_tool_gave_is_a_hallucination(asked):
@@ -97,11 +97,11 @@ def test_an_attempt_without_an_end_is_unanswered(asked):
 
 def test_the_same_search_in_other_spelling_is_a_repetition(asked):
     task, shown = asked
-    again = shown.tool_calls[0]
-    louder = replace(again, argument=again.argument.upper())
-    assert reason_against(replace(shown, tool_calls=(*shown.tool_calls, louder)), task) == (
-        "repetition"
-    )
+    again = shown.tool_results[0]
+    query = again.call.arguments["query"].upper()
+    louder = replace(again, call=again.call.model_copy(update={"arguments": {"query": query}}))
+    longer = replace(shown, tool_results=(*shown.tool_results, louder))
+    assert reason_against(longer, task) == "repetition"
 
 
 def test_the_embedded_teacher_is_right_now_and_then_and_never_kept_when_wrong(
@@ -129,7 +129,7 @@ def test_a_run_may_be_demonstrated_by_rollouts(tmp_path, knowledge_dir):
     tables["synthesis"] |= {"solver": "teacher", "trajectories": 12, "rollouts": 3}
     profile = Profile.model_validate(tables)
     out = tmp_path / "synthetic"
-    stage.run(profile, dict(knowledge=knowledge_dir), out, NullTracker())
+    stage.run(profile, {"knowledge": knowledge_dir}, out, NullTracker())
     trajectories = read_trajectories(out / "trajectories.parquet")
     assert len(trajectories) == 12
     assert '"rollouts": {' in (out / "funnel.json").read_text()

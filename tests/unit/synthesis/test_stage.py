@@ -4,9 +4,9 @@ import pytest
 
 from espalier.config import KnowledgeConfig
 from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge import stage as ingest
 from espalier.records import DataError, NullTracker, open_artifact, read_tasks
 from espalier.records.trajectory import read_trajectories
+from espalier.stages import ingest
 from espalier.stages import synthesize as stage
 
 from .conftest import PROFILE
@@ -18,14 +18,14 @@ SPLITS = ("train", "dev", "heldout")
 def own_synthetic(tmp_path_factory, own_profile):
     scratch = tmp_path_factory.mktemp("own_run")
     ingest.run(own_profile, {}, scratch / "knowledge", NullTracker())
-    inputs = dict(knowledge=scratch / "knowledge")
+    inputs = {"knowledge": scratch / "knowledge"}
     stage.run(own_profile, inputs, scratch / "synthetic", NullTracker())
     return scratch / "synthetic"
 
 
 @pytest.mark.slow
 def test_the_same_seed_writes_the_same_content(synthetic_dir, knowledge_dir, tmp_path):
-    inputs = dict(knowledge=knowledge_dir)
+    inputs = {"knowledge": knowledge_dir}
     again = stage.run(PROFILE, inputs, tmp_path / "synthetic", NullTracker())
     assert again.content == open_artifact(synthetic_dir).content
 
@@ -82,7 +82,7 @@ def test_fewer_tasks_than_asked_for_are_all_used_and_said_so(own_synthetic):
 def test_every_own_question_is_kept_or_counted_with_a_reason(own_profile, tmp_path):
     ingest.run(own_profile, {}, tmp_path / "knowledge", NullTracker())
     few = own_profile.synthesis.model_copy(update={"train_tasks": 20})
-    inputs = dict(knowledge=tmp_path / "knowledge")
+    inputs = {"knowledge": tmp_path / "knowledge"}
     profile = own_profile.model_copy(update={"synthesis": few})
     stage.run(profile, inputs, tmp_path / "synthetic", NullTracker())
     funnel = json.loads((tmp_path / "synthetic" / "funnel.json").read_text())["funnel"]
@@ -100,7 +100,7 @@ def test_a_source_with_nothing_to_ask_says_what_to_do(tmp_path):
     knowledge = KnowledgeConfig(source="folder", path=folder, questions=questions)
     profile = PROFILE.model_copy(update={"knowledge": knowledge})
     ingest.run(profile, {}, tmp_path / "knowledge", NullTracker())
-    inputs = dict(knowledge=tmp_path / "knowledge")
+    inputs = {"knowledge": tmp_path / "knowledge"}
     with pytest.raises(DataError, match=r"knowledge\.questions"):
         stage.run(profile, inputs, tmp_path / "synthetic", NullTracker())
     assert not (tmp_path / "synthetic").exists()

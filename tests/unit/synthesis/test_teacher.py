@@ -3,16 +3,16 @@ from collections import Counter
 
 import pytest
 
-from espalier.config import RewardConfig
-from espalier.environments import Answer, Search, SearchQA, parse_action
+from espalier.environments.search_qa import SearchQA, search_environments
 from espalier.knowledge.search import NO_RESULTS, SearchTool
-from espalier.records import read_tasks
+from espalier.records import action_of, read_tasks
 from espalier.records.trajectory import FinishReason, read_trajectories
 from espalier.rewards import exact_match
 from espalier.synthesis.detours import KINDS, Lookup, misspelled, outcome
 from espalier.synthesis.observations import values
+from espalier.synthesis.rejection import Rejected
 from espalier.synthesis.task_making import formal_question
-from espalier.synthesis.teacher import Rejected, RouteTeacher
+from espalier.synthesis.teacher import RouteTeacher
 
 from .conftest import PROFILE
 
@@ -32,23 +32,25 @@ def demonstrations(synthetic_dir):
 def test_every_demonstration_ends_in_the_gold_answer(demonstrations):
     assert len(demonstrations) == PROFILE.synthesis.trajectories
     for task, trajectory in demonstrations:
-        final = parse_action(trajectory.messages[-1].content)
-        assert isinstance(final, Answer)
-        assert exact_match(final.text, task.verifier.gold)
+        final = trajectory.messages[-1]
+        assert final.tool_calls == ()
+        assert exact_match(final.content, task.verifier.gold)
         assert trajectory.finish_reason is FinishReason.ANSWERED
 
 
 def test_the_environment_replays_a_demonstration_word_by_word(demonstrations, search):
+    environments = search_environments(search, SearchQA(PROFILE))
     for task, trajectory in demonstrations:
-        episode = SearchQA(task, search, max_turns=8, reward=RewardConfig())
+        episode = environments(task)
+        episode.reset(task)
         messages = list(trajectory.messages[1:])
         while messages:
-            step = episode.step(messages.pop(0).content)
+            step = episode.step(action_of(messages.pop(0)))
             if messages:
-                assert step.observation == messages.pop(0).content
+                assert step.messages == (messages.pop(0),)
         assert episode.finish_reason is FinishReason.ANSWERED
         assert episode.score()["outcome"] == 1.0
-        assert tuple(episode.tool_calls) == trajectory.tool_calls
+        assert tuple(episode.tool_results) == trajectory.tool_results
 
 
 def test_a_teacher_types_only_names_it_was_given_or_has_read(demonstrations):
@@ -57,9 +59,9 @@ def test_a_teacher_types_only_names_it_was_given_or_has_read(demonstrations):
             continue
         seen = task.question
         for message in trajectory.messages[1:]:
-            action = parse_action(message.content)
-            if isinstance(action, Search):
-                name = next(n for n in task.extra["entities"] if action.query.startswith(n + " "))
+            for call in message.tool_calls:
+                query = call.arguments["query"]
+                name = next(n for n in task.extra["entities"] if query.startswith(n + " "))
                 assert name in seen
             seen += " " + message.content
 
@@ -74,14 +76,14 @@ def test_detours_of_every_kind_are_there_in_the_asked_share(demonstrations):
 def test_a_detour_makes_exactly_one_search_more(demonstrations):
     for task, trajectory in demonstrations:
         if task.extra["kind"] == "chain":
-            extra = len(trajectory.tool_calls) - task.extra["hops"]
+            extra = len(trajectory.tool_results) - task.extra["hops"]
             assert extra == bool(trajectory.detour)
 
 
 def test_an_empty_result_shows_no_results(demonstrations):
     empty = [t for _, t in demonstrations if t.detour == "empty_result"]
-    assert all(any(call.result == NO_RESULTS for call in t.tool_calls) for t in empty)
-    assert all(not all(call.succeeded for call in t.tool_calls) for t in empty)
+    assert all(any(one.content == NO_RESULTS for one in t.tool_results) for t in empty)
+    assert all(not all(one.succeeded for one in t.tool_results) for t in empty)
 
 
 def test_demonstrations_have_the_mix_of_the_held_out_questions(demonstrations, synthetic_dir):

@@ -86,13 +86,14 @@ def on_policy(groups, model):
     ]
 
 
-def profile_of(algorithm=None, **training):
+def profile_of(algorithm=None, *, hardware=None, **training):
     # more steps than VAPO's critic warms up
     settings = {"tasks_per_step": 2, "group_size": 6, "minibatches": 1, "steps": 60}
     return Profile.model_validate(
         {
             "episode": {"max_turns": 4, "max_tokens": 64, "max_turn_tokens": 14},
             "training": settings | {"algorithm": algorithm or {}} | training,
+            "hardware": hardware or {},
         }
     )
 
@@ -111,7 +112,7 @@ def make_update(policy, profile, how=None):
     """The update of `profile` on `policy`, and the models that it trains."""
     how = how or layout()
     models: Models = trainable(
-        policy, profile.training, Hardware.chosen(profile.training), how.processes
+        policy, profile.training, Hardware.chosen(profile.hardware), how.processes
     )
     update = PolicyUpdate(models, profile.training, how, max_action_tokens=56)
     return update, models
@@ -142,7 +143,7 @@ def gradient_of(policy, groups, profile, how=None, **rows_settings):
     algorithm = profile.training.algorithm
     material = learning_material(groups, algorithm.material)
     rows = dense_rows(material.groups, **({"with_observations": False} | rows_settings))
-    models = trainable(policy, profile.training, Hardware.chosen(profile.training), how.processes)
+    models = trainable(policy, profile.training, Hardware.chosen(profile.hardware), how.processes)
     coefficient = algorithm.kl.coefficient if algorithm.kl else 0.0
     request = step_of(profile).request
     assessment = Assessor(models, algorithm, how).assess(rows, request, kl_coefficient=coefficient)

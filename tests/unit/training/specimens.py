@@ -6,16 +6,15 @@ from functools import lru_cache
 import torch
 
 from espalier.config import OptimizerConfig, Profile
-from espalier.dialects.dialect import Rendering
-from espalier.environments import SEARCH_GRAMMAR, search_environments
-from espalier.records import Message, NullTracker, Task, TaskMetadata, Verifier
+from espalier.records import FinalAnswer, Message, NullTracker, Task, TaskMetadata, Verifier
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rollout.roller import Roller
+from espalier.synthesis import plans
 from espalier.training.checkpoint import CheckpointStore, cloned_weights
+from espalier.training.demonstrations import encode_pieces
 from espalier.training.hardware import Hardware
-from espalier.training.packing import TrainingSequence
 from espalier.training.supervised import SupervisedLoop, SupervisedPlan
-from tests.unit.tiny import LookupSearch, tiny_policy, tiny_tokenizer
+from tests.unit.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
 
 FACTS = {"lyon": "france", "france": "euro", "paris": "italy", "italy": "spain", "spain": "paris"}
 SEARCH = LookupSearch(f"{name} | country: {value}" for name, value in FACTS.items())
@@ -46,6 +45,7 @@ def make_task(name, number=0):
     return Task(
         task_id=f"{name}-{number}",
         prompt=(Message(role="user", content=f"country of {name}?"),),
+        environment="search_qa",
         verifier=Verifier(gold=(FACTS.get(name, "x"),)),
         metadata=TaskMetadata(
             split="train",
@@ -66,7 +66,7 @@ def make_trajectory(task, reward, **fields):
         task_id=task.task_id,
         group_id=task.task_id,
         messages=task.prompt,
-        tool_calls=(),
+        tool_results=(),
         reward={"outcome": float(reward), "format": 0.0},
         answer=None,
         finish_reason=FinishReason.ANSWERED,
@@ -77,18 +77,13 @@ def make_trajectory(task, reward, **fields):
 
 def demonstration(task):
     """How a teacher would answer, as a training sequence."""
-    rendering = Rendering(tiny_tokenizer(), SEARCH_GRAMMAR)
     name = task.task_id.partition("-")[0]
     pieces = (
-        (rendering.prompt_ids(task.prompt), 0),
-        (rendering.action_ids(f"<think> country </think> <search> {name} </search>"), 1),
-        (rendering.observation_ids(SEARCH.observation(name)), 0),
-        (rendering.action_ids(f"<think> answer </think> <answer> {FACTS[name]} </answer>"), 1),
+        plans.search("country", name),
+        SEARCH.observation(name),
+        FinalAnswer(FACTS[name], "answer"),
     )
-    return TrainingSequence(
-        token_ids=tuple(token for ids, _ in pieces for token in ids),
-        loss_mask=tuple(written for ids, written in pieces for _ in ids),
-    )
+    return encode_pieces(task.prompt, pieces, tiny_dialect())
 
 
 def supervised_plan(**changes):
@@ -122,7 +117,7 @@ def warm_policy(directory, steps=100):
 
 
 def warm_roller(policy):
-    return Roller.local(policy, search_environments(SEARCH, PROFILE), PROFILE)
+    return Roller.local(policy, lookup_environments(SEARCH, PROFILE), PROFILE)
 
 
 class Interrupted(Exception):

@@ -11,14 +11,13 @@ import torch
 
 from espalier.config import CurriculumConfig, TrainingConfig
 from espalier.curriculum.pool import TaskPool
-from espalier.environments import search_environments
 from espalier.rollout.roller import Roller
 from espalier.training.checkpoint import cloned_weights
 from espalier.training.rl.asynchronous import AsynchronousSampler
 from espalier.training.rl.lane import Lane, Order, Plan, PlayedGroup
 from espalier.training.rl.publishing import MemoryPublisher, WorkerPublisher
 from espalier.training.rl.rollout_worker import RolloutWorker
-from tests.unit.tiny import tiny_policy
+from tests.unit.tiny import lookup_environments, tiny_policy
 from tests.unit.training.specimens import PROFILE, SEARCH, make_task, make_trajectory
 
 TASKS = [make_task(f"name{number}") for number in range(40)]
@@ -268,14 +267,14 @@ def test_a_lane_plays_whole_groups_with_the_weights_that_were_published(started)
     def make_lane():
         own = copy.deepcopy(policy)
         return Lane(
-            Roller.local(own, search_environments(SEARCH, PROFILE), PROFILE), own.model, plan
+            Roller.local(own, lookup_environments(SEARCH, PROFILE), PROFILE), own.model, plan
         )
 
     worker = started(make_lane)
     dev_roller = SimpleNamespace(policy_version=-1)
     local = MemoryPublisher(policy.model, policy, [dev_roller])
     publisher = WorkerPublisher(local, policy, worker)
-    expected = Roller.local(copy.deepcopy(policy), search_environments(SEARCH, PROFILE), PROFILE)
+    expected = Roller.local(copy.deepcopy(policy), lookup_environments(SEARCH, PROFILE), PROFILE)
     publisher.publish(7)
     with torch.no_grad():  # the learner goes on: nobody else may notice
         for parameter in policy.model.parameters():
@@ -312,7 +311,7 @@ def test_a_screened_lane_plays_the_rest_only_where_some_succeed(started):
     policy, plan = tiny_policy(), Plan(group_size=6, screening=2, wants_baseline=False)
     worker = started(
         lambda: Lane(
-            Roller.local(policy, search_environments(SEARCH, PROFILE), PROFILE), policy.model, plan
+            Roller.local(policy, lookup_environments(SEARCH, PROFILE), PROFILE), policy.model, plan
         )
     )
     worker.publish(0, cloned_weights(policy.model))

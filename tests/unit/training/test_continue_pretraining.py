@@ -2,8 +2,6 @@ import pandas as pd
 import pytest
 
 from espalier.config import Profile
-from espalier.dialects.dialect import Rendering
-from espalier.environments import grammar_of
 from espalier.policy.loading import load_policy, save_policy
 from espalier.records import (
     AgentText,
@@ -18,7 +16,7 @@ from espalier.records import (
 from espalier.stages import continue_pretraining as stage
 from espalier.training.demonstrations import encode_negative, encode_text
 
-from ..tiny import tiny_policy
+from ..tiny import tiny_dialect, tiny_policy
 
 OFF = Profile(threads=1, episode={"max_tokens": 96})
 ON = Profile.model_validate(
@@ -65,7 +63,7 @@ def inputs(tmp_path):
         with publishing(tmp_path / "base_policy", provenance) as draft:
             save_policy(tiny_policy(), draft.path / "policy")
             (draft.path / "run.json").write_text("{}")
-        return dict(accepted=tmp_path / "accepted", base_policy=tmp_path / "base_policy")
+        return {name: tmp_path / name for name in ("accepted", "base_policy")}
 
     return made
 
@@ -77,7 +75,7 @@ def weights(directory):
 def test_left_out_the_base_policy_is_handed_on_with_its_content_digest(inputs, tmp_path):
     given = inputs([])
     manifest = stage.run(OFF, given, tmp_path / "out", NullTracker())
-    assert manifest.content == open_artifact(given.base_policy).content
+    assert manifest.content == open_artifact(given["base_policy"]).content
     assert manifest.rows["texts"] == 0
 
 
@@ -88,7 +86,7 @@ def test_reading_on_lowers_the_loss_and_changes_the_weights(inputs, tmp_path):
     assert manifest.rows["texts"] == 8
     assert len(history) == 12
     assert history["loss"].iloc[-1] < 0.7 * history["loss"].iloc[0]
-    before, after = weights(given.base_policy), weights(tmp_path / "out")
+    before, after = weights(given["base_policy"]), weights(tmp_path / "out")
     assert any(not before[name].equal(after[name]) for name in before)
 
 
@@ -118,15 +116,14 @@ def test_without_a_text_that_fits_nothing_is_published(inputs, tmp_path, texts):
 
 
 def test_every_token_of_a_text_counts_and_of_a_negative_only_what_the_policy_writes():
-    policy = tiny_policy()
-    rendering = Rendering(policy.tokenizer, grammar_of(OFF))
-    whole, masked = encode_text(a_text(), rendering), encode_negative(a_text(), rendering)
+    dialect = tiny_dialect()
+    whole, masked = encode_text(a_text(), dialect), encode_negative(a_text(), dialect)
     assert whole.token_ids == masked.token_ids
     assert set(whole.loss_mask) == {1}
     trained = [
         token for token, mask in zip(masked.token_ids, masked.loss_mask, strict=True) if mask
     ]
-    text = rendering.text(trained)
+    text = dialect.text(trained)
     assert "lyon" in text
     assert "answer" in text
     assert "information" not in text

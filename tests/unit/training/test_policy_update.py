@@ -29,7 +29,7 @@ def policy(warm):
 def groups(policy):
     """Two groups of different episodes with a search each, rewarded every other one."""
     rolled = warm_roller(policy).roll_out(TASKS[:2], samples=40, temperature=1.0, seed=3)
-    searched = {t.token_ids: t for t in rolled if t.tool_calls}.values()
+    searched = {t.token_ids: t for t in rolled if t.tool_results}.values()
     halves = [[t for t in searched if t.task_id == task.task_id][:6] for task in TASKS[:2]]
     assert all(len(half) == 6 for half in halves)
     return [
@@ -38,8 +38,9 @@ def groups(policy):
     ]
 
 
-def _profile(algorithm=None, **changes):
+def _profile(algorithm=None, *, hardware=None, **changes):
     values = PROFILE.model_dump()
+    values["hardware"] |= hardware or {}
     values["training"] |= {"minibatches": 1} | changes
     values["training"]["algorithm"] = algorithm or {"preset": "bnpo"}
     return Profile.model_validate(values)
@@ -282,7 +283,7 @@ def test_an_adaptive_penalty_rises_where_the_policy_strays(policy, groups):
 def test_activation_checkpointing_changes_no_gradient(warm, policy, groups):
     plain = _learn(policy, groups)
     again = warm_policy(warm, steps=40)
-    checkpointed = _learn(again, groups, activation_checkpointing=True)
+    checkpointed = _learn(again, groups, hardware={"activation_checkpointing": True})
     assert again.model.is_activation_checkpointing
     assert checkpointed["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-5)
 

@@ -1,14 +1,17 @@
 """Self-play inside the loop: tasks are tried by the policy that trains, and trained on."""
 
 import math
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
-from espalier.environments import search_environments
-from espalier.records import EspalierError, NullTracker
+from espalier.environments import family_of
+from espalier.environments.search_qa import SearchQA
+from espalier.records import NullTracker, ProfileError
 from espalier.rollout.roller import Roller
 from espalier.synthesis.self_play import Order, Posed
 from espalier.training.checkpoint import CheckpointStore
@@ -21,12 +24,12 @@ from espalier.training.rl.posed_tasks import (
     FirstPoser,
     Trials,
     initial_values,
-    no_poser,
     self_play_with,
     shared_poser,
 )
 from espalier.training.rl.publishing import MemoryPublisher
 from espalier.training.rl.sampling import GroupSampler
+from tests.unit.tiny import lookup_environments
 from tests.unit.training.specimens import (
     FACTS,
     PROFILE,
@@ -80,8 +83,8 @@ class Listener(InterruptingTracker):
 
 def loop_of(warm, directory, profile, poser):
     policy = warm_policy(warm)
-    roller = Roller.local(policy, search_environments(SEARCH, profile), profile)
-    hardware = Hardware.chosen(profile.training)
+    roller = Roller.local(policy, lookup_environments(SEARCH, profile), profile)
+    hardware = Hardware.chosen(profile.hardware)
     models = trainable(policy.model, profile.training, hardware, Processes())
     layout = layout_for(policy.model, profile, hardware, Processes())
     pool = TaskPool(TASKS, profile.curriculum)
@@ -149,7 +152,7 @@ def test_the_critic_says_what_a_posed_task_is_worth(warm, tmp_path):
 
 def critic_of(warm, profile):
     policy = warm_policy(warm)
-    hardware = Hardware.chosen(profile.training)
+    hardware = Hardware.chosen(profile.hardware)
     models = trainable(policy.model, profile.training, hardware, Processes())
     torch.nn.init.normal_(models.critic.head.weight, generator=torch.Generator().manual_seed(1))
     return policy, models.critic, layout_for(policy.model, profile, hardware, Processes())
@@ -201,22 +204,26 @@ def test_lost_attempts_say_nothing_of_a_task(warm):
     assert all(math.isnan(trial.value) for trial in trials)
 
 
-class Of:
-    knowledge, accepted = "knowledge", "accepted"
+class AskedAgain(SearchQA):
+    """Question answering whose failed questions are asked again."""
+
+    asked: ClassVar[list] = []
+
+    def poser(self, knowledge, accepted):
+        self.asked.append((knowledge, accepted))
+        return AgainPoser()
 
 
 def test_only_the_first_process_makes_a_poser_and_none_where_self_play_is_off():
-    asked = []
-
-    def make(profile, knowledge, accepted):
-        asked.append((knowledge, accepted))
-        return AgainPoser()
-
-    assert shared_poser(PROFILE, Of, make, Processes()) is None
-    assert shared_poser(with_self_play(), Of, make, Processes(1, 2)) is not None
-    assert asked == []
-    poser = shared_poser(with_self_play(), Of, make, Processes())
-    assert asked == [("knowledge", "accepted")]
+    inputs = {name: Path(name) for name in ("knowledge", "accepted", "curriculum")}
+    own = {"environment": {"name": f"{__name__}:AskedAgain"}}
+    off = Profile.model_validate(PROFILE.model_dump() | own)
+    on = Profile.model_validate(with_self_play().model_dump() | own)
+    assert shared_poser(off, inputs, Processes()) is None
+    assert shared_poser(on, inputs, Processes(1, 2)) is not None
+    assert AskedAgain.asked == []
+    poser = shared_poser(on, inputs, Processes())
+    assert AskedAgain.asked == [(Path("knowledge"), Path("accepted"))]
     order = Order(2, TASKS[:1], TASKS, "a")
     assert poser.pose(order) == AgainPoser().pose(order)
 
@@ -231,9 +238,9 @@ def test_the_other_processes_get_what_the_first_one_posed():
     assert posed == Posed(TASKS[:1], {"not_unique": 2})
 
 
-def test_a_run_that_is_given_nobody_to_pose_tasks_refuses_self_play(tmp_path):
-    with pytest.raises(EspalierError, match=r'self_play\.name = "webrl" needs somebody'):
-        no_poser(with_self_play(), tmp_path, tmp_path)
+def test_a_family_with_nobody_to_pose_tasks_refuses(tmp_path):
+    with pytest.raises(ProfileError, match=r'self_play\.name = "off" poses no tasks of'):
+        family_of(PROFILE).poser(tmp_path, tmp_path)
 
 
 def test_attempts_are_drawn_at_the_temperature_of_the_step_that_follows():

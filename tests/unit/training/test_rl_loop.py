@@ -10,7 +10,6 @@ from torch.nn import functional
 from espalier.algorithms.presets import PRESETS
 from espalier.config import CurriculumConfig, Profile
 from espalier.curriculum.pool import TaskPool
-from espalier.environments import search_environments
 from espalier.records import NullTracker
 from espalier.rollout.exploration import kind_choice
 from espalier.rollout.roller import Roller
@@ -25,6 +24,7 @@ from espalier.training.rl.models import layout_for, trainable
 from espalier.training.rl.publishing import MemoryPublisher, WorkerPublisher
 from espalier.training.rl.rollout_worker import RolloutWorker
 from espalier.training.rl.sampling import GroupSampler
+from tests.unit.tiny import lookup_environments
 from tests.unit.training.specimens import (
     PROFILE,
     SEARCH,
@@ -59,9 +59,9 @@ def _loop(warm, directory, profile=PROFILE, judge=_greedy, tasks=TASKS):
     policy = warm_policy(warm)
     exploration = profile.rollout.exploration
     roller = Roller.local(
-        policy, search_environments(SEARCH, profile), profile, exploration=exploration
+        policy, lookup_environments(SEARCH, profile), profile, exploration=exploration
     )
-    hardware = Hardware.chosen(profile.training)
+    hardware = Hardware.chosen(profile.hardware)
     models = trainable(policy.model, profile.training, hardware, Processes())
     pool = TaskPool(tasks, profile.curriculum)
     parts = Parts(
@@ -77,7 +77,7 @@ def _loop(warm, directory, profile=PROFILE, judge=_greedy, tasks=TASKS):
         pool=pool,
         judge=lambda: judge(roller),
         publisher=MemoryPublisher(models.policy.model, policy, [roller]),
-        kind_choice=kind_choice(roller.rendering, exploration.kind_epsilon),
+        kind_choice=kind_choice(roller.dialect, exploration.kind_epsilon),
     )
     return RlLoop(profile, parts, CheckpointStore(directory, "run")), policy.model
 
@@ -93,9 +93,10 @@ def _equal(one, other):
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-def _changed(**training):
+def _changed(*, reward=None, hardware=None, **training):
     values = PROFILE.model_dump()
-    values["training"].update(training)
+    for section, changes in (("reward", reward), ("hardware", hardware), ("training", training)):
+        values[section].update(changes or {})
     return Profile.model_validate(values)
 
 
@@ -207,7 +208,11 @@ def test_every_preset_trains(warm, tmp_path, preset):
         {"algorithm": {"preset": "ppo"}},
         {"algorithm": {"preset": "grpo", "kl": {"coefficient": 0.5, "adaptive": {"target": 0.01}}}},
         {"algorithm": {"preset": "default"}, "replay": {"capacity": 4, "share": 0.5}},
-        {"algorithm": {"preset": "clip_cov"}, "epochs": 2, "activation_checkpointing": True},
+        {
+            "algorithm": {"preset": "clip_cov"},
+            "epochs": 2,
+            "hardware": {"activation_checkpointing": True},
+        },
         {"temperature_schedule": {"shape": "cosine", "final": 0.5}},
     ],
     ids=["critic", "adaptive penalty", "replay", "random tokens", "temperature"],
@@ -357,15 +362,15 @@ def _beside(warm, directory, tracker=None, judge=_greedy, tasks=TASKS, **trainin
     profile = _changed(asynchronous={"max_staleness": 2}, **training)
     config, screening = profile.training, profile.curriculum.active_screening
     policy = warm_policy(warm)
-    dev_roller = Roller.local(policy, search_environments(SEARCH, profile), profile)
-    pool, hardware = TaskPool(tasks, profile.curriculum), Hardware.chosen(config)
+    dev_roller = Roller.local(policy, lookup_environments(SEARCH, profile), profile)
+    pool, hardware = TaskPool(tasks, profile.curriculum), Hardware.chosen(profile.hardware)
     models = trainable(policy.model, config, hardware, Processes())
     plan = Plan(config.group_size, screening, wants_baseline=False)
 
     def make_lane():
         own = warm_policy(warm)
         return Lane(
-            Roller.local(own, search_environments(SEARCH, profile), profile), own.model, plan
+            Roller.local(own, lookup_environments(SEARCH, profile), profile), own.model, plan
         )
 
     worker = RolloutWorker(make_lane, threads=1)

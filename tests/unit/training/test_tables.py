@@ -3,13 +3,12 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 import pytest
 
-from espalier.dialects.dialect import Rendering
-from espalier.environments import SEARCH_GRAMMAR
-from espalier.records import DataError, Message
+from espalier.records import DataError, FinalAnswer, Message
+from espalier.synthesis import plans
 from espalier.training.demonstrations import encode_demonstration
 from espalier.training.dev_score import dev_exact_match
 from espalier.training.history import write_history
-from tests.unit.tiny import tiny_tokenizer
+from tests.unit.tiny import tiny_dialect
 from tests.unit.training.specimens import TASKS, make_task, make_trajectory
 
 
@@ -54,26 +53,26 @@ def test_dev_score_is_the_share_of_right_greedy_answers():
 
 def test_a_demonstration_is_trained_on_exactly_where_the_teacher_wrote():
     spoken = (
-        Message(role="assistant", content="<think> country </think> <search> lyon </search>"),
+        plans.search("country", "lyon").message(),
         Message(role="tool", content="Lyon | country: France"),
-        Message(role="assistant", content="<think> answer </think> <answer> france </answer>"),
+        FinalAnswer("france", "answer").message(),
     )
     task = TASKS[0]
     trajectory = replace(make_trajectory(task, 1), messages=(*task.prompt, *spoken))
-    rendering = Rendering(tiny_tokenizer(), SEARCH_GRAMMAR)
-    sequence = encode_demonstration(trajectory, {task.task_id: task}, rendering)
+    dialect = tiny_dialect()
+    sequence = encode_demonstration(trajectory, {task.task_id: task}, dialect)
     written = [t for t, mask in zip(sequence.token_ids, sequence.loss_mask, strict=True) if mask]
     read = [t for t, mask in zip(sequence.token_ids, sequence.loss_mask, strict=True) if not mask]
-    assert rendering.text(written) == (
+    assert dialect.text(written) == (
         "<think> country</think><search> lyon</search>"
         "<think> answer</think><answer> france</answer>"
     )
-    assert rendering.text(read) == (
+    assert dialect.text(read) == (
         "<|user|> country of lyon?<|assistant|><information> lyon | country: france</information>"
     )
 
 
 def test_a_demonstration_of_an_unknown_task_is_refused():
-    rendering = Rendering(tiny_tokenizer(), SEARCH_GRAMMAR)
+    dialect = tiny_dialect()
     with pytest.raises(DataError, match="task stranger-0: no such training task"):
-        encode_demonstration(make_trajectory(make_task("stranger"), 1), {}, rendering)
+        encode_demonstration(make_trajectory(make_task("stranger"), 1), {}, dialect)

@@ -2,23 +2,36 @@
 
 from pathlib import Path
 
+from espalier.config import Profile
+from espalier.environments.search_qa import SearchQA
 from espalier.knowledge.graph import Entity, KnowledgeGraph
 from espalier.records import (
+    FinalAnswer,
     Message,
     Provenance,
     Task,
     TaskMetadata,
+    ToolCall,
     Verifier,
     publishing,
     write_tasks,
 )
-from espalier.records.trajectory import FinishReason, ToolCall, Trajectory, write_trajectories
+from espalier.records.trajectory import (
+    FinishReason,
+    ToolResult,
+    Trajectory,
+    write_trajectories,
+)
+from espalier.synthesis import plans
+
+FAMILY = SearchQA(Profile())
 
 
 def a_task(task_id, split="train", *, question=None, gold=("Lyon",), query=None, entities=()):
     return Task(
         task_id=task_id,
         prompt=(Message(role="user", content=question or f"what is asked by {task_id}"),),
+        environment="search_qa",
         verifier=Verifier(gold=gold),
         metadata=TaskMetadata(
             split=split,
@@ -28,18 +41,18 @@ def a_task(task_id, split="train", *, question=None, gold=("Lyon",), query=None,
                 "kind": "chain",
                 "hops": 1,
                 "query": f"query({task_id})" if query is None else query,
-                "entities": entities,
+                "entities": list(entities),
             },
         ),
     )
 
 
 def search(query):
-    return Message(role="assistant", content=f"<think> look </think> <search> {query} </search>")
+    return plans.search("look", query).message()
 
 
 def answer(text):
-    return Message(role="assistant", content=f"<think> found </think> <answer> {text} </answer>")
+    return FinalAnswer(text, "found").message()
 
 
 def saw(text):
@@ -55,8 +68,12 @@ def a_trajectory(task_id, *episode, calls=None, reward=1.0, final="Lyon", **fiel
         task_id=task_id,
         group_id=task_id,
         messages=(Message(role="user", content=f"what is asked by {task_id}"), *episode),
-        tool_calls=tuple(
-            ToolCall(name="search", argument=query, result=result, succeeded=True)
+        tool_results=tuple(
+            ToolResult(
+                call=ToolCall(name="search", arguments={"query": query}),
+                content=result,
+                succeeded=True,
+            )
             for query, result in calls
         ),
         reward={"outcome": reward},

@@ -2,13 +2,14 @@ import json
 
 import pytest
 
-from espalier.config import CurationConfig
+from espalier.config import CurationConfig, Profile
+from espalier.environments.search_qa import SearchQA
 from espalier.records import AgentText, Message
 from espalier.validation.curating import curate, write_curation
 from espalier.validation.material import Material
 from espalier.validation.task_columns import SplitTask
 
-from .specimens import a_task, a_trajectory
+from .specimens import FAMILY, a_task, a_trajectory
 
 QUESTIONS = {
     "t1": "What is the capital of the country where Lyon lies?",
@@ -16,6 +17,10 @@ QUESTIONS = {
     "t3": "Which time zone is used in the largest city of Italy?",
     "t4": "Who may write to ada@example.org about Turin?",
 }
+
+
+def family(**curation):
+    return SearchQA(Profile(curation=CurationConfig(**curation)))
 
 
 def a_text(number, kind="planning", task_id="", words=""):
@@ -40,12 +45,12 @@ def material():
 
 
 def test_training_questions_are_screened_and_heldout_ones_are_not(material):
-    left = curate(material, CurationConfig(), 0).material
+    left = curate(material, FAMILY).material
     assert [task.task_id for _, task in left.tasks] == ["t1", "t3", "h1"]
 
 
 def test_trajectories_and_texts_go_with_their_task(material):
-    left = curate(material, CurationConfig(), 0).material
+    left = curate(material, FAMILY).material
     assert [trajectory.task_id for trajectory in left.trajectories] == ["t1"]
     assert "x1" not in {text.text_id for text in left.texts}
 
@@ -53,20 +58,20 @@ def test_trajectories_and_texts_go_with_their_task(material):
 def test_a_benchmark_that_the_profile_names_is_kept_out(material, tmp_path):
     path = tmp_path / "exam.txt"
     path.write_text(f"{QUESTIONS['t3']}\n")
-    curated = curate(material, CurationConfig(benchmarks={"exam": path}), 0)
+    curated = curate(material, family(benchmarks={"exam": path}))
     assert "t3" not in {task.task_id for _, task in curated.material.tasks}
     assert curated.report["training_questions"]["contaminated"] == 1
     assert curated.report["benchmarks"] == {"exam": 1}
 
 
 def test_weights_set_the_mix_of_kinds(material):
-    config = CurationConfig(weights={"planning": 2, "decision": 1}, near_duplicate=1.0)
-    report = curate(material, config, 0).report
+    weighted = family(weights={"planning": 2, "decision": 1}, near_duplicate=1.0)
+    report = curate(material, weighted).report
     assert report["kinds_of_text"] == {"decision": 1, "planning": 2}
 
 
 def test_every_refusal_stands_in_the_report_with_its_reason(material):
-    rows = curate(material, CurationConfig(), 0).report["training_questions"]
+    rows = curate(material, FAMILY).report["training_questions"]
     assert (rows["before"], rows["after"]) == (4, 2)
     assert rows["dropped_rows"] == [
         {"row_id": "t2", "reason": "near_duplicate", "detail": "t1"},
@@ -76,10 +81,10 @@ def test_every_refusal_stands_in_the_report_with_its_reason(material):
 
 def test_card_and_lineage_are_written_beside_the_data(material, tmp_path):
     (tmp_path / "attribution.txt").write_text("GeoNames, CC BY 4.0")
-    curated = curate(material, CurationConfig(), 0)
+    curated = curate(material, FAMILY)
     out = tmp_path / "out"
     out.mkdir()
-    write_curation(out, curated, tmp_path)
+    write_curation(out, curated, tmp_path, FAMILY)
     rows = [json.loads(line) for line in (out / "lineage.jsonl").read_text().splitlines()]
     assert len(rows) == len(curated.material.tasks) + len(curated.material.texts)
     assert {"row": "x2", "documents": ["doc"]} in rows

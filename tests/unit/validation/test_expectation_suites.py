@@ -2,7 +2,6 @@ import pandas as pd
 import pytest
 
 from espalier.config import ValidationConfig
-from espalier.environments import parse_action
 from espalier.validation import (
     TASK_SCHEMA,
     TRAJECTORY_SCHEMA,
@@ -14,7 +13,7 @@ from espalier.validation import (
     trajectory_columns,
     trajectory_suite,
 )
-from tests.unit.validation.specimens import a_task, a_trajectory
+from tests.unit.validation.specimens import FAMILY, a_task, a_trajectory
 
 CONFIG = ValidationConfig(max_question_words=8, max_turns=3)
 
@@ -24,12 +23,12 @@ def task_frame():
     tasks = [
         SplitTask(s, a_task(f"{s}-{n}", s)) for s in ("train", "dev", "heldout") for n in (0, 1)
     ]
-    return task_columns(tasks, EntitySplits({}, frozenset()))
+    return task_columns(tasks, EntitySplits({}, frozenset()), FAMILY)
 
 
 @pytest.fixture(scope="module")
 def trajectory_frame():
-    return trajectory_columns([a_trajectory("t1"), a_trajectory("t2")], {"t1", "t2"}, parse_action)
+    return trajectory_columns([a_trajectory("t1"), a_trajectory("t2")], {"t1", "t2"})
 
 
 def failures(frame, suite):

@@ -2,13 +2,13 @@ import pytest
 
 from espalier.records import ArtifactError
 from espalier.validation import EntitySplits, SplitTask, task_columns
-from tests.unit.validation.specimens import a_task, an_entity, knowledge_artifact
+from tests.unit.validation.specimens import FAMILY, a_task, an_entity, knowledge_artifact
 
 NO_ENTITIES = EntitySplits({}, frozenset())
 
 
 def columns(*tasks, entities=NO_ENTITIES):
-    return task_columns([SplitTask(task.metadata.split, task) for task in tasks], entities)
+    return task_columns([SplitTask(t.metadata.split, t) for t in tasks], entities, FAMILY)
 
 
 def splits_of(**split_by_name):
@@ -65,7 +65,7 @@ def test_a_gold_answer_of_punctuation_alone_is_blank():
 
 
 def test_a_task_in_the_file_of_another_split_is_seen():
-    frame = task_columns([SplitTask("train", a_task("a", "heldout"))], NO_ENTITIES)
+    frame = task_columns([SplitTask("train", a_task("a", "heldout"))], NO_ENTITIES, FAMILY)
     assert frame["is_in_own_file"].tolist() == [False]
 
 

@@ -1,14 +1,15 @@
 import pytest
 
-from espalier.environments import parse_action
-from espalier.records import Message
+from espalier.records import Message, ToolCalls
 from espalier.records.trajectory import Turn
 from espalier.validation import trajectory_columns
 from tests.unit.validation.specimens import a_trajectory, answer, saw, search
 
+TWO_SEARCHES = ToolCalls(search("q").tool_calls + search("r").tool_calls, "look").message()
+
 
 def row(trajectory):
-    return trajectory_columns([trajectory], {"t1"}, parse_action).iloc[0]
+    return trajectory_columns([trajectory], {"t1"}).iloc[0]
 
 
 def encoded(mask, logprobs):
@@ -34,7 +35,7 @@ def test_a_sound_demonstration_has_no_faults():
 
 def test_action_share_is_counted_in_characters_after_the_prompt():
     episode = (search("q"), saw("x" * 100), answer("x"))
-    written = len(episode[0].content) + len(episode[2].content)
+    written = len('looksearch{"query": "q"}') + len("foundx")
     found = row(a_trajectory("t1", *episode))
     assert found["action_share"] == pytest.approx(written / (written + 100))
 
@@ -43,12 +44,15 @@ def test_action_share_is_counted_in_characters_after_the_prompt():
     ("episode", "faults"),
     [
         ((search("q"), saw("x")), 1),
-        ((search("q"), search("r"), answer("x")), 1),
+        ((search("q"), search("r"), answer("x")), 2),
         ((saw("x"), search("q"), answer("x")), 2),
-        ((search("q"), Message(role="user", content="go on"), answer("x")), 1),
+        ((search("q"), Message(role="user", content="go on"), answer("x")), 2),
+        ((TWO_SEARCHES, saw("x"), saw("y"), answer("x")), 0),
+        ((TWO_SEARCHES, saw("x"), answer("x")), 1),
+        ((search("q"), saw("x"), saw("y"), answer("x")), 1),
     ],
 )
-def test_messages_that_do_not_alternate_are_faults(episode, faults):
+def test_calls_without_results_and_results_without_calls_are_faults(episode, faults):
     assert row(a_trajectory("t1", *episode))["order_faults"] == faults
 
 
@@ -76,10 +80,11 @@ def test_a_log_prob_outside_the_mask_is_a_fault():
 @pytest.mark.parametrize(
     "episode",
     [
-        (Message(role="assistant", content="<search> no thought </search>"),),
+        (Message(role="assistant", thought="nothing follows"),),
         (answer("x"), saw("x"), answer("x")),
         (search("q"),),
-        (Message(role="assistant", content="<think> t </think> <answer> a </answer> b"),),
+        (search("q"), saw("x"), search("r"), saw("x")),
+        (search("q"), saw("x"), Message(role="assistant")),
     ],
 )
 def test_actions_that_the_environment_would_not_end_well_on_are_faults(episode):

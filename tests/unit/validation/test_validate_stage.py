@@ -36,7 +36,7 @@ def validated(tmp_path):
     def run(tasks, trajectories, out="accepted", **bounds):
         synthetic = synthetic_artifact(tmp_path / "synthetic", tasks, trajectories)
         profile = Profile(validation=ValidationConfig(**bounds))
-        inputs = dict(knowledge=knowledge, synthetic=synthetic)
+        inputs = {"knowledge": knowledge, "synthetic": synthetic}
         stage.run(profile, inputs, tmp_path / out, NullTracker())
         return tmp_path / out
 
@@ -129,6 +129,6 @@ def test_truncated_trajectories_are_an_artifact_error(validated, tmp_path):
     validated(sound_tasks(), sound_trajectories())
     path = tmp_path / "synthetic" / "trajectories.parquet"
     path.write_bytes(path.read_bytes()[:100])
-    inputs = dict(knowledge=tmp_path / "knowledge", synthetic=tmp_path / "synthetic")
+    inputs = {"knowledge": tmp_path / "knowledge", "synthetic": tmp_path / "synthetic"}
     with pytest.raises(ArtifactError, match=r"trajectories\.parquet"):
         stage.run(Profile(), inputs, tmp_path / "again", NullTracker())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from espalier.chain import STAGES
+from espalier.chain import CHAIN
 from espalier.cluster.objects.names import (
     QUEUE_LABEL,
     STAGE_LABEL,
@@ -26,6 +26,10 @@ CONTAINER = "step"
 
 RAY_STAGE = "train"
 """The stage that a RayJob can take over; its own pod then is a CPU step that watches."""
+
+# resolve_profile is a step of the pipeline and no stage: it is in neither
+_COMPUTING = frozenset(stage.name for stage in CHAIN if stage.uses_policy)
+_PLAYING = frozenset(stage.name for stage in CHAIN if stage.plays_episodes)
 
 RUN_ID_VARIABLE = "ESPALIER_RUN_ID"
 OWNER_VARIABLES = tuple(f"ESPALIER_OWNER_{part}" for part in ("API_VERSION", "KIND", "NAME", "UID"))
@@ -106,12 +110,12 @@ def stage_reach(stage: str, settings: KubernetesConfig) -> dict[str, str]:
     """What the network policies let the pod of `stage` reach, as labels."""
     if launches_ray(stage, settings):
         return may_reach("s3", "mlflow", "kubernetes")
-    return episode_reach() if STAGES[stage].plays_episodes else may_reach("s3", "mlflow")
+    return episode_reach() if stage in _PLAYING else may_reach("s3", "mlflow")
 
 
 def stage_gpus(stage: str, settings: KubernetesConfig) -> int:
     """GPUs of the pod of `stage`."""
-    computes = STAGES[stage].uses_policy and not launches_ray(stage, settings)
+    computes = stage in _COMPUTING and not launches_ray(stage, settings)
     return settings.gpus.count if computes else 0
 
 
@@ -128,7 +132,7 @@ def stage_resources(stage: str, settings: KubernetesConfig) -> PodResources:
 def _account(stage: str, settings: KubernetesConfig) -> str:
     if launches_ray(stage, settings):
         return LAUNCHER_ACCOUNT
-    return TRAINER_ACCOUNT if STAGES[stage].plays_episodes else STEP_ACCOUNT
+    return TRAINER_ACCOUNT if stage in _PLAYING else STEP_ACCOUNT
 
 
 def _container(

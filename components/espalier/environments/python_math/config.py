@@ -38,5 +38,5 @@ class PythonMathConfig(EnvironmentConfig):
     @model_validator(mode="after")
     def _heldout_problems_go_with_problems(self) -> Self:
         if self.heldout_problems is not None and self.problems is None:
-            raise ValueError("heldout_problems needs environment.problems, to train on")
+            raise ValueError("environment.heldout_problems needs environment.problems, to train on")
         return self

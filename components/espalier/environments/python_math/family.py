@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from espalier.config import AbsoluteZeroConfig
+from espalier.config import AbsoluteZeroConfig, Profile
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules
 from espalier.environments.family import Demonstrate, Family, Question
@@ -53,6 +53,12 @@ class PythonMath(Family[PythonMathConfig]):
     splits_digits = True
     detours = (UNKNOWN_NAME,)
     self_play = frozenset({"absolute_zero"})
+
+    @classmethod
+    def check(cls, profile: Profile) -> None:
+        """Stories take their number of steps from `synthesis.chain_weights`."""
+        if not sum(profile.synthesis.chain_weights):
+            raise ValueError("synthesis.chain_weights are all 0: stories have one to four steps")
 
     def tools(self) -> Sequence[Tool]:
         """The interpreter's schema; `environments` binds it to the sandboxes of an episode."""

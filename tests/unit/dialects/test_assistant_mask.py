@@ -2,7 +2,7 @@ import pytest
 
 from espalier.dialects.assistant_mask import Segment, assistant_segments, encode_conversation
 from espalier.records import PolicyError
-from tests.unit.policy.byte_tokenizer import byte_tokenizer
+from tests.unit.dialects.byte_tokenizer import byte_tokenizer
 
 MARKED = (
     "{% for m in messages %}[{{ m.role }}]"

@@ -1,13 +1,12 @@
 import random
-import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.environments import Answer, Search, parse_action
 from espalier.environments.search_qa.browsing import LogWriter, invented_name
 from espalier.knowledge.documents import Document
+from espalier.records import FinalAnswer, ToolCalls
 
 DOCUMENTS = [
     Document("city:1", "Lyon", ("country: France", "time zone: Europe/Paris"), "train"),
@@ -51,31 +50,38 @@ def _logs(count=200, **settings_):
 
 
 def _written(log):
-    return [parse_action(text) for text, written in log.pieces if written]
+    return [piece for piece in log.pieces if not isinstance(piece, str)]
+
+
+def _query(action):
+    [call] = action.calls
+    assert call.name == "search"
+    return call.arguments["query"]
 
 
 def test_the_same_generator_state_writes_the_same_log():
     assert _logs(50) == _logs(50)
-    assert len({log.pieces for log in _logs(50)}) > 40
+    assert len({repr(log.pieces) for log in _logs(50)}) > 40
 
 
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=100, deadline=None)
 def test_a_log_is_searches_each_followed_by_what_it_shows_and_an_answer(seed):
     log = _writer().write(random.Random(seed))
-    assert [written for _, written in log.pieces] == [True, False] * (len(log.pieces) // 2) + [True]
+    reads = [isinstance(piece, str) for piece in log.pieces]
+    assert reads == [False, True] * (len(log.pieces) // 2) + [False]
     *searches, last = _written(log)
     assert searches
-    assert all(isinstance(action, Search) for action in searches)
-    assert isinstance(last, Answer)
+    assert all(isinstance(action, ToolCalls) for action in searches)
+    assert isinstance(last, FinalAnswer)
 
 
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=100, deadline=None)
 def test_the_answer_stands_in_the_last_observation(seed):
     log = _writer().write(random.Random(seed))
-    last_observation = log.pieces[-2][0]
-    label = log.pieces[-3][0].split("<search>")[1]
+    last_observation = log.pieces[-2]
+    label = _query(log.pieces[-3])
     values = [
         v for line in last_observation.split(" | ")[1:] for v in line.split(": ")[1].split("; ")
     ]
@@ -87,13 +93,13 @@ def test_the_answer_stands_in_the_last_observation(seed):
 def test_every_search_starts_from_a_name_that_was_read_before(seed):
     log = _writer().write(random.Random(seed))
     read = log.prompt
-    for text, written in log.pieces[:-1]:
-        if written:
-            query = parse_action(text).query
+    for piece in log.pieces[:-1]:
+        if isinstance(piece, str):
+            read = piece
+        else:
+            query = _query(piece)
             label = next(label for label in OBJECT_KINDS if query.endswith(f" {label}"))
             assert query.removesuffix(f" {label}") in read
-        else:
-            read = text
 
 
 def test_walks_have_one_to_four_searches():
@@ -102,9 +108,7 @@ def test_walks_have_one_to_four_searches():
 
 def test_a_plan_names_the_lines_that_are_left_to_read():
     log = next(log for log in _logs() if len(log.pieces) == 7)
-    plans = [
-        re.search(r"<think> (.*) </think>", text)[1] for text, written in log.pieces if written
-    ]
+    plans = [action.thought for action in _written(log)]
     first = plans[0].split(" , ")
     assert len(first) == 3
     assert [plan.split(" , ") for plan in plans[:3]] == [first, first[1:], first[2:]]
@@ -126,7 +130,7 @@ def test_an_invented_name_is_the_head_of_one_and_the_tail_of_another():
 
 def test_the_prompt_holds_the_name_among_words_that_are_labels():
     for log in _logs():
-        first = _written(log)[0].query
+        first = _query(log.pieces[0])
         name = next(first.removesuffix(f" {x}") for x in OBJECT_KINDS if first.endswith(f" {x}"))
         rest = log.prompt.replace(name, " ", 1)
         for label in OBJECT_KINDS:

@@ -35,9 +35,8 @@ from espalier.sandbox import SandboxRefused
 from espalier.synthesis.self_play import Order
 
 from ..completions.endpoint_double import Scripted, completion, running_double
-from ..environments.test_executed import ProcessRuns
-from ..environments.test_python_math import ScriptedRuns, ended
-from .test_hostile_answers import content_of, mutated
+from ..synthesis.test_hostile_answers import content_of, mutated
+from .specimens import ProcessRuns, ScriptedRuns, ended
 
 ASKED = ("output", "input", "program")
 CHAIN_LINE = {
@@ -116,7 +115,7 @@ def test_no_story_of_dev_or_heldout_computes_what_a_triple_does():
 
 def test_what_is_left_out_is_not_told():
     for task in posed(count=60).tasks:
-        outputs = [output for _, output in json.loads(task.arguments["cases"])]
+        outputs = [output for _, output in task.arguments["cases"]]
         words = re.findall(r"-?\d+", task.question)
         match task.extra["kind"]:
             case "deduction":
@@ -126,7 +125,7 @@ def test_what_is_left_out_is_not_told():
                 assert outputs[0] in words
             case "induction":
                 assert "def" not in task.question
-                hidden = [arguments for arguments, _ in json.loads(task.arguments["cases"])]
+                hidden = [arguments for arguments, _ in task.arguments["cases"]]
                 assert not any(f"f({arguments})" in task.question for arguments in hidden)
                 assert len(hidden) == 3
 

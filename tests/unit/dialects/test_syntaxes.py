@@ -1,0 +1,204 @@
+"""The contract of every syntax: what it writes it reads again, and nothing else is a call."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from espalier.dialects import SYNTAXES
+from espalier.records import FinalAnswer, Malformed, PolicyError, ToolCall, ToolCalls
+from tests.unit.dialects.specimens import ACTIONS, ANSWERS, BOTH, CALLS, NOTE, THOUGHTS, note
+
+NAMES = list(SYNTAXES)
+OTHERS = [name for name in NAMES if name != "tags"]
+"""Those whose messages end with a token, so that one may hold several calls, or no thought."""
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", NAMES)
+@given(action=ACTIONS)
+@settings(max_examples=150, deadline=None)
+def test_what_is_written_is_read_again(name, action):
+    syntax = SYNTAXES[name]
+    assert syntax.parse(syntax.write(action, BOTH), BOTH) == action
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", OTHERS)
+@given(calls=st.lists(CALLS, min_size=1, max_size=4), thought=st.none() | THOUGHTS)
+@settings(max_examples=100, deadline=None)
+def test_several_calls_of_one_message_are_read_in_order(name, calls, thought):
+    syntax, action = SYNTAXES[name], ToolCalls(tuple(calls), thought)
+    assert syntax.parse(syntax.write(action, BOTH), BOTH) == action
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", OTHERS)
+@given(text=ANSWERS)
+def test_a_message_without_calls_is_the_final_answer(name, text):
+    assert SYNTAXES[name].parse(text, BOTH) == FinalAnswer(text)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("text", ["", " \n", "<think>x</think>", "x" * 100_001])
+def test_a_message_that_says_nothing_or_too_much_is_malformed_with_a_reason(name, text):
+    action = SYNTAXES[name].parse(text, BOTH)
+    assert isinstance(action, Malformed)
+    assert action.reason
+    assert action.text == text
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_result_or_its_marks_are_never_read_as_a_call(name):
+    syntax = SYNTAXES[name]
+    result = syntax.write_result(syntax.write(note("x"), BOTH), BOTH)
+    assert "x" in result
+    assert not isinstance(syntax.parse(syntax.write_result("7", BOTH), BOTH), ToolCalls)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", NAMES)
+def test_markers_are_distinct_and_hold_those_that_end_a_message(name):
+    syntax = SYNTAXES[name]
+    markers = syntax.markers(BOTH)
+    assert len(set(markers)) == len(markers)
+    assert set(syntax.stop_texts(BOTH)) <= set(markers)
+    assert bool(syntax.stop_texts(BOTH)) is syntax.inline_results
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", NAMES)
+def test_instructions_name_every_tool(name):
+    told = SYNTAXES[name].instructions(BOTH)
+    assert "note" in told
+    assert "look_up" in told
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_that_of_the_registry(name):
+    assert SYNTAXES[name].name == name
+
+
+MALFORMED = {
+    "hermes": [
+        ("<tool_call>{</tool_call>", "not JSON"),
+        ('<tool_call>{"name": "note"}', "opened or closed alone"),
+        ("x </tool_call>", "opened or closed alone"),
+        ("<think>x", "opened or closed alone"),
+        ('<tool_call>{"arguments": {}}</tool_call>', 'without "name"'),
+        ('<tool_call>{"name": ""}</tool_call>', 'without "name"'),
+        ('<tool_call>{"name": "note", "arguments": 3}</tool_call>', "no object"),
+        ('<tool_call>{"name": "note", "arguments": "{"}</tool_call>', "not JSON"),
+        ('<tool_call>{"name": "note", "arguments": {"x": NaN}}</tool_call>', "NaN is not JSON"),
+        ('<tool_call>{"name": "note", "arguments": {"x": 1e999}}</tool_call>', "too large"),
+        (r'<tool_call>{"name": "note", "arguments": {"x": "\ud800"}}</tool_call>', "surrogate"),
+        ("<tool_response>7</tool_response>", "the tool would say"),
+        ('<tool_call>{"name": "a"}</tool_call><tool_call>3</tool_call>', 'without "name"'),
+    ],
+    "llama3": [
+        ('{"name": "note"', "not JSON"),
+        ('{"name": "note", "parameters": [1]}', "no object"),
+        ('{"name": "note", "parameters": {"x": NaN}}', "NaN is not JSON"),
+        ('{"name": "note"} and more', "text behind the call"),
+        ('{"parameters": {}}', 'without "name"'),
+        ("<|python_tag|>", "no call"),
+        ("<|python_tag|>print(1)", "not JSON"),
+    ],
+    "mistral": [
+        ("[TOOL_CALLS]", "not JSON"),
+        ("[TOOL_CALLS] []", "no list"),
+        ('[TOOL_CALLS] {"name": "note"}', "no list"),
+        ("[TOOL_CALLS] [3]", 'without "name"'),
+        ("[TOOL_CALLS][ARGS]{}", "not JSON"),
+        ("[TOOL_CALLS]note[ARGS]{", "not JSON"),
+        ("[TOOL_CALLS]note[ARGS]3", "no object"),
+        ("[TOOL_CALLS]two words[ARGS]{}", "without a name"),
+        ("[TOOL_RESULTS] 7[/TOOL_RESULTS]", "the tool would say"),
+    ],
+    "qwen3_coder": [
+        ("<tool_call></tool_call>", "one function element"),
+        ("<tool_call><function=></function></tool_call>", "one function element"),
+        ("<tool_call><function=note>x</function></tool_call>", "outside of its parameters"),
+        ("<function=note></function>", "opened or closed alone"),
+        ("<tool_call><function=note></function>", "opened or closed alone"),
+        (
+            "<tool_call><function=note><parameter=>x</parameter></function></tool_call>",
+            "without a name",
+        ),
+        ("<tool_response>7</tool_response>", "the tool would say"),
+    ],
+    "pythonic": [
+        ("[note(]), ()]", "not Python"),
+        ("[note(3)]", "argument without a name"),
+        ("[note(**x)]", "argument without a name"),
+        ("[note(x=y)]", "no literal"),
+        ("[note(x=f())]", "no literal"),
+        ("[note(x={1, 2})]", "no literal"),
+        ("[note(x=1e999)]", "no literal"),
+        ("[f()(x=1)]", "no call of a named function"),
+        ("[3, (4)]", "no call of a named function"),
+        ("[f() for x in (y)]", "no list"),
+    ],
+    "tags": [
+        ("<think>x</think><note>{</note>", "not JSON"),
+        ("<think>x</think><note>[1]</note>", "no JSON object"),
+        ("<think>x</think><note> </note>", "empty note block"),
+        ("<think>x</think><forget>y</forget>", "one call or answer block"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [(name, text, reason) for name, cases in MALFORMED.items() for text, reason in cases],
+)
+def test_a_broken_message_says_what_is_wrong(name, text, reason):
+    action = SYNTAXES[name].parse(text, BOTH)
+    assert isinstance(action, Malformed)
+    assert reason in action.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "note", "arguments": "{\\"text\\": \\"x\\"}"}</tool_call>'),
+        ("hermes", 'I look. <tool_call>\n{"name": "note", "arguments": {"text": "x"}}</tool_call>'),
+        ("llama3", '<|python_tag|>{"name": "note", "parameters": {"text": "x"}}'),
+        ("mistral", '[TOOL_CALLS]note[ARGS]{"text": "x"}'),
+        ("pythonic", "[note(text='x',)]"),
+        (
+            "qwen3_coder",
+            "<tool_call><function=note><parameter=text>x</parameter></function></tool_call>",
+        ),
+    ],
+)
+def test_other_spellings_of_the_published_models_are_read_too(name, text):
+    action = SYNTAXES[name].parse(text, BOTH)
+    assert action == ToolCalls((ToolCall(name="note", arguments={"text": "x"}),))
+
+
+def test_mistrals_thought_may_stand_before_the_calls_and_ids_survive():
+    call = ToolCall(name="note", arguments={"text": "[ARGS]"}, call_id="abcdefghi")
+    mistral = SYNTAXES["mistral"]
+    written = mistral.write(ToolCalls((call,)), BOTH)
+    assert mistral.parse(f"I look. {written}", BOTH) == ToolCalls((call,), "I look.")
+
+
+def test_text_stays_text_where_the_schema_says_so_in_qwen3_coders_dialect():
+    coder = SYNTAXES["qwen3_coder"]
+    action = note("12", data=12)
+    assert coder.parse(coder.write(action, BOTH), BOTH) == action
+
+
+def test_arguments_between_tags_keep_blanks_and_angle_brackets():
+    tags, action = SYNTAXES["tags"], note("a  <b> </note>\n")
+    written = tags.write(action, (NOTE,))
+    assert written.count("<") == 4
+    assert tags.parse(written, (NOTE,)) == action
+
+
+def test_the_tags_refuse_to_spell_a_call_of_what_is_no_tool():
+    with pytest.raises(PolicyError, match=r"a call of forget, which is no tool; there are note"):
+        SYNTAXES["tags"].write(ToolCalls((ToolCall(name="forget"),), ""), (NOTE,))

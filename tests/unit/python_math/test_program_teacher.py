@@ -1,0 +1,73 @@
+"""The teacher of mathematics, in an environment whose runs are scripted."""
+
+import pytest
+
+from espalier.environments import EnvironmentLostError
+from espalier.environments.python_math.teacher import (
+    MAX_LINES_BEFORE_DETOUR,
+    UNKNOWN_NAME,
+    MathQuestion,
+    program_script,
+)
+from espalier.environments.teaching import ScriptTeacher
+from espalier.records import ToolCall
+from espalier.synthesis.rejection import Rejected
+
+from .specimens import TASK, ScriptedRuns, ended, environments_over
+
+QUESTION = MathQuestion(TASK, "times", "x = 12\nx *= 7\nprint(x)")
+
+
+def demonstrated(runs, detour="", **limits):
+    teacher = ScriptTeacher(environments_over(runs, **limits))
+    taken = QUESTION.detour_taken(detour)
+    return teacher.demonstrate(TASK, program_script(QUESTION, detour=bool(taken)), detour=taken)
+
+
+def test_a_demonstration_is_what_was_run_and_verified():
+    runs = ScriptedRuns(ended(b"84\n"))
+    trajectory = demonstrated(runs)
+    assert runs.codes == [QUESTION.program]
+    assert trajectory.answer == "84"
+    assert trajectory.reward["outcome"] == 1.0
+    assert [m.role for m in trajectory.messages] == ["user", "assistant", "tool", "assistant"]
+    called = ToolCall(name="python", arguments={"code": QUESTION.program})
+    assert trajectory.messages[1].tool_calls == (called,)
+    assert trajectory.messages[1].thought == "times"
+    assert trajectory.tool_results[0].content == trajectory.messages[2].content == "84"
+
+
+def test_a_detour_reads_an_error_and_then_the_result():
+    error = ended(b"", b"NameError: name 'xx' is not defined\n", status=1)
+    runs = ScriptedRuns(error, ended(b"84\n"))
+    trajectory = demonstrated(runs, UNKNOWN_NAME)
+    assert runs.codes == ["x = 12\nx *= 7\nprint(xx)", QUESTION.program]
+    assert trajectory.detour == UNKNOWN_NAME
+    assert [result.succeeded for result in trajectory.tool_results] == [False, True]
+
+
+def test_a_long_program_takes_no_detour():
+    lines = ["x = 1"] * MAX_LINES_BEFORE_DETOUR
+    long, short = "\n".join([*lines, "print(x)"]), "\n".join([*lines[1:], "print(x)"])
+    assert MathQuestion(TASK, "p", long).detour_taken(UNKNOWN_NAME) == ""
+    assert MathQuestion(TASK, "p", short).detour_taken(UNKNOWN_NAME) == UNKNOWN_NAME
+
+
+@pytest.mark.parametrize(
+    ("result", "max_turns", "reason"),
+    [
+        (ended(b"85\n"), 4, "wrong_answer"),
+        (ended(b"", b"SyntaxError\n", status=1), 4, "program_failed"),
+        (ended(b"no number\n"), 4, "program_failed"),
+        (ended(b"84\n"), 1, "too_few_turns"),
+        (EnvironmentLostError("gone"), 4, "sandbox_lost"),
+    ],
+)
+def test_what_cannot_be_verified_is_refused_with_its_reason(result, max_turns, reason):
+    assert demonstrated(ScriptedRuns(result), max_turns=max_turns) == Rejected(reason)
+
+
+def test_a_refused_demonstration_gives_its_programs_back():
+    runs = ScriptedRuns(ended(b"no number\n"))
+    demonstrated(runs)
+    assert runs.num_ends == 1

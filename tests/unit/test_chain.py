@@ -1,0 +1,157 @@
+"""The stages are said once: modules, inputs, digests and the compiled pipeline follow the chain."""
+
+import importlib
+import inspect
+
+import pytest
+import yaml
+
+from espalier.chain import CHAIN, STAGES, provenance
+from espalier.config import KubernetesConfig, Profile
+from espalier.orchestration.pipelines import compile_pipeline
+from espalier.records import content_digest, open_artifact, publishing
+
+PARAMETERS = ["profile", "inputs", "output_dir", "tracker"]
+OTHER_VALUES = {
+    "knowledge": {"max_cities": 77},
+    "splits": {"dev_share": 0.11},
+    "search": {"top_k": 2},
+    "synthesis": {"detour_share": 0.2},
+    "agent_texts": {"memories": 9},
+    "teacher": {"mistake_share": 0.1},
+    "validation": {"max_turns": 5},
+    "curation": {"min_words": 2},
+    "environment": {"name": "python_math"},
+    "policy": {"prestage": {"steps": 7}},
+    "episode": {"max_turns": 3},
+    "reward": {"format": 0.2},
+    "hardware": {"micro_batch_tokens": 4096},
+    "rollout": {"max_rows": 8},
+    "continued_pretraining": {"steps": 7},
+    "warm_start": {"optimizer": {"weight_decay": 0.5}},
+    "curriculum": {"explore_share": 0.5},
+    "self_play": {"name": "webrl"},
+    "training": {"steps": 7},
+    "evaluation": {"temperature": 0.5},
+    "registry": {"min_gain": 0.1},
+    "kubernetes": {"queue": "other"},
+    "serving": {"rows": 8},
+}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    out = tmp_path_factory.mktemp("ir") / "pipeline.yaml"
+    compile_pipeline(out, {}, KubernetesConfig(), None)
+    return next(yaml.safe_load_all(out.read_text()))
+
+
+def tasks(compiled):
+    return compiled["root"]["dag"]["tasks"]
+
+
+def step(name):
+    return name.replace("_", "-")
+
+
+@pytest.mark.parametrize("stage", CHAIN, ids=lambda stage: stage.name)
+def test_every_stage_is_a_module_that_can_be_run(stage):
+    module = importlib.import_module(f"espalier.stages.{stage.name}")
+    parameters = list(inspect.signature(module.run).parameters.values())
+    assert [one.name for one in parameters[:4]] == PARAMETERS
+    assert all(one.default is not one.empty for one in parameters[4:]), "the chain passes four"
+
+
+def test_a_stage_reads_only_what_was_published_before_it():
+    published = set()
+    for stage in CHAIN:
+        assert set(stage.inputs) <= published, stage.name
+        assert stage.output not in published, f"{stage.name} publishes what is there already"
+        published.add(stage.output)
+
+
+def test_every_section_of_a_stage_is_one_of_the_profile():
+    tables = Profile().model_dump(mode="json")
+    for stage in CHAIN:
+        for name in stage.sections:
+            section, _, key = name.partition(".")
+            assert section in tables, f"{stage.name}: {name}"
+            assert not key or key in tables[section], f"{stage.name}: {name}"
+
+
+def test_the_pipeline_has_the_steps_of_the_chain_and_no_others(compiled):
+    assert set(tasks(compiled)) == {"resolve-profile", *(step(stage.name) for stage in CHAIN)}
+
+
+@pytest.mark.parametrize("stage", CHAIN, ids=lambda stage: stage.name)
+def test_the_pipeline_feeds_a_stage_what_the_chain_feeds_it(compiled, stage):
+    producers = {other.output: step(other.name) for other in CHAIN}
+    task = tasks(compiled)[step(stage.name)]
+    wired = {
+        name: source["taskOutputArtifact"]
+        for name, source in task["inputs"].get("artifacts", {}).items()
+    }
+    assert wired == {
+        folder: {"outputArtifactKey": folder, "producerTask": producers[folder]}
+        for folder in stage.inputs
+    }
+    outputs = compiled["components"][task["componentRef"]["name"]]["outputDefinitions"]
+    assert set(outputs["artifacts"]) == {stage.output, "usage"}
+
+
+def test_artifacts_have_the_kind_that_the_chain_says(compiled):
+    for stage in CHAIN:
+        component = compiled["components"][f"comp-{step(stage.name)}"]
+        schema = component["outputDefinitions"]["artifacts"][stage.output]["artifactType"]
+        assert schema["schemaTitle"] == f"system.{stage.output_kind.capitalize()}"
+
+
+def test_every_step_gets_the_resolved_profile_and_no_step_is_cached(compiled):
+    for name, task in tasks(compiled).items():
+        assert task["cachingOptions"] == {}, name
+        if name != "resolve-profile":
+            source = task["inputs"]["parameters"]["profile_json"]["taskOutputParameter"]
+            assert source["producerTask"] == "resolve-profile"
+
+
+def test_every_field_of_the_run_form_has_a_default_and_a_description(compiled):
+    fields = compiled["root"]["inputDefinitions"]["parameters"]
+    assert {name: field["defaultValue"] for name, field in fields.items()} == {
+        "profile": "laptop",
+        "seed": 0,
+        "overrides": "",
+    }
+    assert all(len(field["description"]) > 20 for field in fields.values())
+
+
+def test_steps_import_the_library_and_install_nothing(compiled):
+    for executor in compiled["deploymentSpec"]["executors"].values():
+        assert "pip install" not in " ".join(executor["container"]["command"])
+
+
+def test_every_section_has_another_value_in_this_test():
+    plain = {"name", "seed", "threads"}
+    assert OTHER_VALUES.keys() == Profile.model_fields.keys() - plain
+
+
+@pytest.mark.parametrize("section", OTHER_VALUES)
+def test_a_changed_section_changes_the_digests_of_the_stages_that_read_it(section):
+    before, after = Profile(), Profile.model_validate({section: OTHER_VALUES[section]})
+    changed = {stage.name for stage in CHAIN if stage.digest(before) != stage.digest(after)}
+    reading = {stage.name for stage in CHAIN if section in stage.sections}
+    named_after_it = {"register"} if section == "environment" else set()
+    assert changed == reading | named_after_it
+
+
+def test_a_users_file_is_part_of_the_provenance(tmp_path):
+    benchmark = tmp_path / "benchmark.jsonl"
+    benchmark.write_text("{}\n")
+    profile = Profile.model_validate({"curation": {"benchmarks": {"own": str(benchmark)}}})
+    with publishing(tmp_path / "knowledge", provenance("ingest", profile, {})) as draft:
+        (draft.path / "triples.txt").write_text("a b c\n")
+    read = {"knowledge": open_artifact(tmp_path / "knowledge")}
+    origin = provenance("validate", profile, read)
+    assert origin.producer == "validate"
+    assert origin.config_digest == STAGES["validate"].digest(profile)
+    assert set(origin.inputs) == {"knowledge", "curation.benchmarks.own"}
+    assert origin.inputs["knowledge"] == content_digest(read["knowledge"].files)
