@@ -33,10 +33,10 @@ from espalier.environments.python_math.arithmetic import Chain, Change, split_of
 from espalier.environments.python_math.executed import Case, is_proven
 from espalier.sandbox import SandboxRefused
 from espalier.synthesis.self_play import Order
+from tests.factories.python_math import ProcessRuns, ScriptedRuns, ended
+from tests.fakes.endpoint_double import Scripted, completion, running_double
 
-from ..completions.endpoint_double import Scripted, completion, running_double
 from ..synthesis.test_hostile_answers import content_of, mutated
-from .specimens import ProcessRuns, ScriptedRuns, ended
 
 ASKED = ("output", "input", "program")
 CHAIN_LINE = {

@@ -9,7 +9,7 @@ from espalier.records import ArtifactError
 from espalier.reporting import write_report, write_summary
 from espalier.reporting.distributions import length_bins
 from espalier.reporting.samples import spread
-from tests.unit.reporting.sample_run import (
+from tests.factories.sample_run import (
     STAGES,
     make_run,
     publish,

@@ -11,8 +11,8 @@ from espalier.rollout.engines.fused_decoder import FusedDecoder
 from espalier.rollout.engines.hf_decoder import HfDecoder
 from espalier.rollout.engines.pages import PAGE
 from espalier.rollout.engines.rowwise_decoder import RowwiseDecoder
-from tests.unit.rollout import models
-from tests.unit.rollout.models import CASES
+from tests.factories import causal_models as models
+from tests.factories.causal_models import CASES
 
 ROWS, LONGEST = 7, 3 * PAGE
 

@@ -16,8 +16,7 @@ from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import EpisodeContext, play_episode
 from espalier.rollout.tool_runner import ToolRunner
 from espalier.synthesis.plans import search
-from tests.unit.rollout.scripted import ScriptedEngine
-from tests.unit.tiny import (
+from tests.factories.tiny import (
     TAGS,
     TOOLS,
     LookupSearch,
@@ -25,6 +24,7 @@ from tests.unit.tiny import (
     tiny_dialect,
     tiny_tokenizer,
 )
+from tests.fakes.scripted_engine import ScriptedEngine
 
 TASK = Task(
     task_id="t",

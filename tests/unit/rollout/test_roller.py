@@ -12,7 +12,7 @@ from espalier.records import Message, PolicyError, Task, TaskMetadata, Verifier
 from espalier.records.trajectory import FinishReason
 from espalier.rollout.engines.choice import lockstep_engine
 from espalier.rollout.roller import Roller
-from tests.unit.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
+from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
 
 SEARCH = LookupSearch(("Lyon | country: France", "France | currency: Euro"))
 

@@ -34,8 +34,8 @@ from espalier.synthesis.fas.reasoning import Reasoner
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.has import Decider
 from espalier.validation import HiddenNames, text_columns
+from tests.fakes.endpoint_double import completion
 
-from ..completions.endpoint_double import completion
 from . import tags
 
 VALID = {

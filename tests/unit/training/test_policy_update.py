@@ -11,8 +11,8 @@ from espalier.training.rl.agreement import complaint
 from espalier.training.rl.material import learning_material
 from espalier.training.rl.rows import Group, dense_rows
 from espalier.training.scoring import score
-from tests.unit.training.episodes import layout, make_update, step_of
-from tests.unit.training.specimens import PROFILE, TASKS, warm_policy, warm_roller
+from tests.factories.training import PROFILE, TASKS, warm_policy, warm_roller
+from tests.factories.training_episodes import layout, make_update, step_of
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from espalier.training.checkpoint import CheckpointStore, cloned_weights
 from espalier.training.demonstrations import encode_pieces
 from espalier.training.hardware import Hardware
 from espalier.training.supervised import SupervisedLoop, SupervisedPlan
-from tests.unit.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
+from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
 
 FACTS = {"lyon": "france", "france": "euro", "paris": "italy", "italy": "spain", "spain": "paris"}
 SEARCH = LookupSearch(f"{name} | country: {value}" for name, value in FACTS.items())
