@@ -50,6 +50,7 @@ def test_statements_are_changed_in_one_place():
         "def f(a):\n    raise ValueError(1 + a)\n",
         "def f(a):\n    return f'{a + 1}'\n",
         "def f(log, a):\n    log.warning('%s', a + 1)\n",
+        "def f(a):\n    return json.dumps(a, indent=2)\n",
         "if TYPE_CHECKING:\n    a = b + c\n",
         "assert a < b\n",
     ],
