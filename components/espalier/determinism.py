@@ -17,6 +17,9 @@ _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     # transformers draws a bar for every file of a policy that is read or written.
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    # transformers warns that kernels for GPUs are missing, on machines that have no GPU. Weights
+    # that it would fill at random are refused by `load_policy`.
+    "TRANSFORMERS_VERBOSITY": "error",
     "GX_ANALYTICS_ENABLED": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }

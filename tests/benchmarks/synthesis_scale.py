@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.synthesis_scale --questions 1000000 --processes 2
 
-The command of a user, `espalier draw-questions --split all`, writes the questions twice:
+The command of a user, `espalier data draw-questions --split all`, writes the questions twice:
 undisturbed, with its resident memory measured against the rows written, and then killed with
 SIGKILL and started again, as often as asked. Both artifacts must have the same digest, hold no
 question twice and none of another split's entities, and SQL over the triples must agree with an
@@ -54,7 +54,8 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     knowledge = options.knowledge or made_knowledge(options.out / "knowledge")
     command = [
-        sys.executable, "-c", "from espalier.cli import main; main()", "draw-questions",
+        sys.executable, "-c", "from espalier.cli import main; main()", "data",
+        "draw-questions",
         str(knowledge), "--count", str(options.questions), "--processes", str(options.processes),
         "--split", "all",
     ]  # fmt: skip

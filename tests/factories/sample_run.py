@@ -146,8 +146,18 @@ def task(number: int, split: str, source: str = "webshaper") -> Task:
         prompt=(Message(role="user", content=text),),
         environment="search_qa",
         verifier=Verifier(gold=(f"Gold {number}",)),
-        metadata=TaskMetadata(split=split, source=source, difficulty=1 + number % 2, extra={"kind": "chain", "hops": 1 + number % 2, "query": f"capital([{HOSTILE}])", "evidence": ["country:FR"]}),
-    )  # fmt: skip
+        metadata=TaskMetadata(
+            split=split,
+            source=source,
+            difficulty=1 + number % 2,
+            extra={
+                "kind": "chain",
+                "hops": 1 + number % 2,
+                "query": f"capital([{HOSTILE}])",
+                "evidence": ["country:FR"],
+            },
+        ),
+    )
 
 
 def agent_text(number: int, kind: str, style: str) -> AgentText:

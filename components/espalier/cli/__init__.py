@@ -6,10 +6,10 @@ running      run, compile
 registry     promote, rollback, load, versions
 looking      evaluate, report, chat
 serving      serve
-checking     check-queries
-drawing      draw-questions
+checking     data check-queries
+drawing      data draw-questions
 kubeflow     submit, schedule create, list, pause, resume, delete
-step         step
+step         step (hidden: what pods run)
 doctor       doctor
 """
 

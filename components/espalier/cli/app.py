@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import sys
+from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +14,12 @@ from typer.core import TyperGroup
 
 from espalier import __version__
 from espalier.records import EspalierError
+
+_MOVED = {
+    "check-queries": "espalier data check-queries",
+    "draw-questions": "espalier data draw-questions",
+}
+"""Former names of commands, which scripts may still have."""
 
 
 class _Commands(TyperGroup):
@@ -22,6 +30,12 @@ class _Commands(TyperGroup):
         except EspalierError as error:
             typer.echo(f"error: {error}", err=True)
             sys.exit(1)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 (as typer's)
+        """Find the command; one that has moved is refused with its new name."""
+        if args and args[0] in _MOVED:
+            ctx.fail(f"`espalier {args[0]}` is `{_MOVED[args[0]]}` now, with the same arguments.")
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(
@@ -35,9 +49,17 @@ app = typer.Typer(
 )
 
 
+data = typer.Typer(
+    name="data",
+    help="Questions on their own: check formalized ones, draw millions.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(data)
+
 _ORDER = (
     *("run", "evaluate", "report", "chat", "promote", "rollback", "load", "versions", "serve"),
-    *("check-queries", "draw-questions", "compile", "submit", "step", "doctor"),
+    *("compile", "submit", "step", "doctor"),
 )
 
 
@@ -52,6 +74,20 @@ def in_order(commands: typer.Typer) -> typer.Typer:
 def examples(*lines: str) -> str:
     """An epilog for `--help` that keeps its lines."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def resumable(how_to_go_on: str) -> AbstractContextManager[None]:
+    """Within the block, Ctrl-C and SIGTERM end the command in order, within five seconds.
+
+    Args:
+        how_to_go_on: said last, before the command as it was typed.
+    """
+    from espalier.steps.stopping import stopping_on_signals
+
+    command = shlex.join(["espalier", *sys.argv[1:]])
+    return stopping_on_signals(
+        lambda line: typer.echo(line, err=True), f"{how_to_go_on}: {command}"
+    )
 
 
 def print_json(value: object) -> None:

@@ -1,4 +1,4 @@
-"""check-queries."""
+"""data check-queries."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from espalier.cli.app import app, examples, print_json
+from espalier.cli.app import data, examples, print_json
 from espalier.cli.options import JsonOption
 
 
-@app.command(
+@data.command(
     name="check-queries",
     epilog=examples(
-        "espalier check-queries webshaper.jsonl",
-        "espalier check-queries webshaper.jsonl --json | jq .rows_by_kind",
+        "espalier data check-queries webshaper.jsonl",
+        "espalier data check-queries webshaper.jsonl --json | jq .rows_by_kind",
     ),
 )
 def check_queries(

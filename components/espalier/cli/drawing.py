@@ -1,4 +1,4 @@
-"""draw-questions."""
+"""data draw-questions."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from espalier.cli.app import app, examples
+from espalier.cli.app import data, examples, resumable
 from espalier.cli.options import ProfileOption
 
 if TYPE_CHECKING:
     from espalier.synthesis.bulk.workers import Workers
 
 
-@app.command(
+@data.command(
     name="draw-questions",
     epilog=examples(
-        "espalier draw-questions runs/demo/knowledge --count 200000 --out questions",
-        "espalier draw-questions runs/demo/knowledge --split all --processes 4 --out questions",
-        "espalier draw-questions /nfs/knowledge --parts 64 --ray --out /nfs/questions",
+        "espalier data draw-questions runs/demo/knowledge --count 200000 --out questions",
+        "espalier data draw-questions runs/demo/knowledge --split all --processes 4 --out out",
+        "espalier data draw-questions /nfs/knowledge --parts 64 --ray --out /nfs/questions",
     ),
 )
 def draw_questions(  # noqa: PLR0913 (its arguments are its options)
@@ -67,9 +67,10 @@ def draw_questions(  # noqa: PLR0913 (its arguments are its options)
     asked = Asked(knowledge=knowledge, splits=splits, count=count, parts=parts)
     settings = named_profile(profile)
     workers = _on_ray() if ray else local_workers(processes)
-    manifest = draw_questions(
-        settings, asked, out, ConsoleTracker("draw questions"), workers=workers
-    )
+    with resumable("The same command goes on after the last row"):
+        manifest = draw_questions(
+            settings, asked, out, ConsoleTracker("draw questions"), workers=workers
+        )
     typer.echo(f"wrote {sum(manifest.rows.values())} questions to {out}  {manifest.content}")
 
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from espalier.config import Profile
 
 schedule = typer.Typer(
-    name="schedule", help="Runs that Kubeflow starts by the clock.", no_args_is_help=True
+    name="schedule",
+    help="Runs that Kubeflow starts by the clock.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 app.add_typer(schedule)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from espalier.cli.app import app, examples, print_json
+from espalier.cli.app import app, examples, print_json, resumable
 from espalier.cli.options import JsonOption, ProfileOption, SetOption
 
 
@@ -17,6 +17,12 @@ class Runner(enum.StrEnum):
 
     IN_PROCESS = "in-process"
     KFP_LOCAL = "kfp-local"
+
+
+_HOW_TO_GO_ON = {
+    Runner.IN_PROCESS: "The same command goes on from the last checkpoint",
+    Runner.KFP_LOCAL: "The same command starts the pipeline again",
+}
 
 
 @app.command(
@@ -43,16 +49,16 @@ def run(
     The same command resumes a run that was killed, and keeps every artifact that is still current.
     Prints the table of results; --json prints RUN/summary.json.
     """
-    from espalier.orchestration import runs
-    from espalier.orchestration.results import results_text
     from espalier.steps.profiles import named_profile
 
     chosen = named_profile(profile, set_ or ())
     run_dir = out or Path("runs") / chosen.name
-    if runner is Runner.KFP_LOCAL:
-        summary = runs.run_kfp_local(chosen, run_dir)
-    else:
-        summary = runs.run_in_process(chosen, run_dir, say=lambda line: typer.echo(line, err=True))
+    with resumable(_HOW_TO_GO_ON[runner]):
+        from espalier.orchestration import runs
+        from espalier.orchestration.results import results_text
+
+        run_chain = runs.run_kfp_local if runner is Runner.KFP_LOCAL else runs.run_in_process
+        summary = run_chain(chosen, run_dir, lambda line: typer.echo(line, err=True))
     if as_json:
         print_json(summary)
     else:

@@ -15,11 +15,12 @@ ours makes its pod again for it, unlike for 1 and 2."""
 
 
 @app.command(
+    hidden=True,  # pods run it; people rarely do
     epilog=examples(
         "espalier step train --profile smoke --run s3://espalier/runs/r17",
         "espalier step evaluate --profile smoke --run runs/r18 "
         "--input trained_policy=s3://espalier/runs/r17/trained_policy",
-    )
+    ),
 )
 def step(
     *,

@@ -14,6 +14,7 @@ from espalier.orchestration.pipelines import load_pipeline
 from espalier.orchestration.step_log import StepLog
 from espalier.orchestration.timings import Timings
 from espalier.records import EspalierError, open_artifact
+from espalier.steps.stopping import at_once, terminate_children
 from espalier.steps.usage import Usage
 
 LOG_NAME = "kfp.log"
@@ -41,7 +42,8 @@ def run_pipeline(profile: Profile, run_dir: Path) -> None:
         enable_caching=False,
     )
     log = StepLog(run_dir / LOG_NAME, [stage.name for stage in CHAIN])
-    with log, redirect_stdout(log), warnings.catch_warnings():
+    # who stops this process alone leaves the step's behind, and kfp.local waits for that one
+    with log, redirect_stdout(log), warnings.catch_warnings(), at_once(terminate_children):
         warnings.filterwarnings("ignore", message="You may be attemping to run a task")
         try:
             load_pipeline()(profile=profile.model_dump_json(), seed=profile.seed)

@@ -79,9 +79,16 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
     A profile that the image carries stays a name; a file of the user's own travels as JSON.
 
     Raises:
-        ProfileError: the profile, or one of the overrides, is refused.
+        ProfileError: the profile, or one of the overrides, is refused, or its model is at a place
+            that a pod cannot have.
     """
     resolved = named_profile(profile, overrides)
+    model = resolved.policy.model
+    if model is not None and not model.is_absolute():
+        raise ProfileError(
+            f"policy.model = {model}: pods look for it in their image or on a volume; give the "
+            "absolute path there, as /models/NAME. Whether it is there is seen by prepare_policy"
+        )
     if profile in profile_names():
         return {"profile": profile, "seed": resolved.seed, "overrides": "; ".join(overrides)}
     return {"profile": resolved.model_dump_json(), "seed": resolved.seed, "overrides": ""}

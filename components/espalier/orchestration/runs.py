@@ -16,6 +16,7 @@ from espalier.orchestration.run_state import RunState
 from espalier.orchestration.tracking import run_description, stage_listeners, tracked_run
 from espalier.records import json_digest
 from espalier.registry.tracking import ParentRun
+from espalier.steps.given_model import check_given_model
 from espalier.steps.profiles import changed_settings
 from espalier.steps.starting_policy import with_starting_policy
 
@@ -36,7 +37,7 @@ def run_in_process(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
     Args:
         profile: what to run.
         run_dir: where artifacts, summary and report go.
-        say: takes one line for each stage that is kept.
+        say: takes one line for each stage that is kept, and warnings.
 
     Returns:
         The summary, as in RUN/summary.json.
@@ -44,6 +45,7 @@ def run_in_process(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
     Raises:
         EspalierError: whatever the user has to mend; nothing is half-published.
     """
+    check_given_model(profile, say)
     with _opened(profile, run_dir) as run:
         prepare_torch(profile.threads)
         chain_run = ChainRun(
@@ -57,7 +59,7 @@ def run_in_process(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
         return _finished(profile, run_dir, run.parent)
 
 
-def run_kfp_local(profile: Profile, run_dir: Path) -> dict[str, Any]:
+def run_kfp_local(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
     """Run the Kubeflow pipeline with kfp.local, one process a step, into the same folders.
 
     It starts over every time: artifacts of a former run are replaced when the new ones are whole.
@@ -67,6 +69,7 @@ def run_kfp_local(profile: Profile, run_dir: Path) -> dict[str, Any]:
     """
     from espalier.orchestration.kfp_local import run_pipeline
 
+    check_given_model(profile, say)
     with _opened(profile, run_dir) as run:
         run_pipeline(profile, run_dir)
         return _finished(profile, run_dir, run.parent)

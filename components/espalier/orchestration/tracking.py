@@ -15,6 +15,7 @@ from espalier.registry.connection import DATABASE_NAME, tracking_target
 from espalier.registry.tracking import ParentRun, open_parent_run
 from espalier.steps.console import ConsoleTracker
 from espalier.steps.profiles import stage_settings
+from espalier.steps.stopping import before_forced_end
 from espalier.steps.trackers import CompositeTracker
 
 RUN_DIR_TAG = "espalier.run_dir"
@@ -39,7 +40,7 @@ def tracked_run(profile: Profile, run_dir: Path, state: RunState) -> Iterator[Pa
     state.save(run_dir)
     status = "FAILED"
     try:
-        with _environment(parent.environment):
+        with _environment(parent.environment), before_forced_end(parent.mark_killed):
             yield parent
         status = "FINISHED"
     except KeyboardInterrupt:

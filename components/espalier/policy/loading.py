@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -17,6 +18,9 @@ from transformers.utils import logging as transformers_logging
 
 from espalier.records import PolicyError
 
+_NAMED_TENSORS = 5
+"""Of one fault that an error names; a damaged shard may lack hundreds."""
+
 
 class Policy(NamedTuple):
     """A causal LM and its tokenizer."""
@@ -29,16 +33,58 @@ def load_policy(directory: Path) -> Policy:
     """Load a policy directory in float32 on the CPU, without touching the network.
 
     Raises:
-        PolicyError: no such directory, or not a causal language model with a tokenizer.
+        PolicyError: no such directory, not a causal language model with a tokenizer, or weights
+            that are not those of its config: a tensor is missing, has another shape, or has no
+            place in the model.
     """
     tokenizer = load_tokenizer(directory)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            directory, local_files_only=True, dtype=torch.float32
+        # with loading info it returns a pair, which its annotation does not say
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory,
+            local_files_only=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # else transformers raises without naming the tensor
         )
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise PolicyError(f"{directory}: cannot be loaded as a causal LM: {error}") from error
+    model, loading_info = loaded
+    _require_whole_weights(directory, loading_info)
     return Policy(model.eval(), tokenizer)
+
+
+def _require_whole_weights(directory: Path, loading_info: Mapping[str, Any]) -> None:
+    """Refuse weights that differ from what the config describes.
+
+    transformers fills a missing or misshapen tensor with random numbers and drops one that it has
+    no place for: an adapter, the scales of a quantised model, a model saved under another class.
+    Tied weights, and what the model's class lists as ignorable, are in none of its lists.
+
+    Raises:
+        PolicyError: names the tensors of each kind.
+    """
+    misshapen = [
+        f"{name} is {list(found)} instead of {list(expected)}"
+        for name, found, expected in sorted(loading_info["mismatched_keys"])
+    ]
+    faults = {
+        "missing": sorted(loading_info["missing_keys"]),
+        "of another shape": misshapen,
+        "unknown to the model": sorted(loading_info["unexpected_keys"]),
+    }
+    told = "; ".join(f"{kind}: {_named(names)}" for kind, names in faults.items() if names)
+    if told:
+        raise PolicyError(
+            f"{directory}: its tensors are not those of its config.json ({told}). Copy the model "
+            "again if a file was cut short, merge an adapter into its base model first, and save "
+            "with save_pretrained of the class that was trained."
+        )
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - _NAMED_TENSORS
+    return ", ".join(names[:_NAMED_TENSORS]) + (f" and {more} more" if more > 0 else "")
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
@@ -52,8 +98,6 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
             f"{directory}: not a policy directory (no config.json). Expected a Hugging Face model "
             "directory with config, safetensors and tokenizer."
         )
-    # a missing optional CUDA kernel is no news on a CPU
-    transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
         return AutoTokenizer.from_pretrained(directory, local_files_only=True)

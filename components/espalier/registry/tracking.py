@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ PARENT_VARIABLE = "ESPALIER_PARENT_RUN"
 _URI_VARIABLE = "MLFLOW_TRACKING_URI"
 _RUN_VARIABLE = "MLFLOW_RUN_ID"
 _EXPERIMENT_VARIABLE = "MLFLOW_EXPERIMENT_NAME"
+
+_log = logging.getLogger(__name__)
 
 
 class ParentRun:
@@ -53,8 +56,29 @@ class ParentRun:
             yield tracker
 
     def finish(self, status: str = "FINISHED") -> None:
-        """Send what is pending and end the parent run (FINISHED, FAILED or KILLED)."""
+        """Send what is pending and end the parent run (FINISHED, FAILED or KILLED).
+
+        A run that did not finish ends those nested in it as well: the process of a stage may have
+        been lost before it could.
+        """
+        if status != "FINISHED":
+            self._end_nested(status)
         self.tracker.finish(status)
+
+    def mark_killed(self) -> None:
+        """End this run and those nested in it as KILLED, from any thread; sends no figures."""
+        self._end_nested("KILLED")
+        mark_killed(self.tracker)
+
+    def _end_nested(self, status: str) -> None:
+        handle = self._handle
+        query = f"tags.`{PARENT_TAG}` = '{handle.run_id}' and attributes.status = 'RUNNING'"
+        try:
+            with reaching(handle.uri, "end the runs of the stages"):
+                for run in handle.client.search_runs([handle.experiment_id], query):
+                    handle.client.set_terminated(run.info.run_id, status)
+        except RegistryError as error:
+            _log.warning("%s", error)
 
 
 def open_parent_run(
@@ -122,6 +146,18 @@ def stage_tracking(stage: str) -> Iterator[Tracker]:
         return
     with _ending(tracker):
         yield tracker
+
+
+def mark_killed(tracker: Tracker) -> None:
+    """End the tracker's run as KILLED, from any thread; sends no figures."""
+    if not isinstance(tracker, MlflowTracker):
+        return
+    run = tracker.run
+    try:
+        with reaching(run.uri, "end the run"):
+            run.client.set_terminated(run.run_id, "KILLED")
+    except RegistryError as error:
+        _log.warning("%s", error)
 
 
 @contextmanager

@@ -55,6 +55,7 @@ class Endpoint:
         """The application."""
         return Starlette(
             routes=[
+                Route("/health", self.health),
                 Route("/healthz", self.healthz),
                 Route("/readyz", self.readyz),
                 Route("/metrics", self.metrics),
@@ -77,6 +78,21 @@ class Endpoint:
     def leave(self) -> None:
         """Be ready no more, and answer all the same: others are still being told."""
         self._is_leaving = True
+
+    async def health(self, _: Request) -> Response:
+        """For people and load balancers: 200 where a request would be answered now, else 503.
+
+        Its `status` is ok, loading, draining or broken. A kubelet asks /healthz, which stays 200
+        while the policy is loaded, whether to start the container again, and /readyz whether to
+        send requests.
+        """
+        if self._engine is not None and self._engine.failure is not None:
+            return _status("broken", f"the engine broke: {self._engine.failure}", 503)
+        if self._is_leaving:
+            return _status("draining", "told to stop: answering what was begun", 503)
+        if self._policy is None:
+            return _status("loading", self._waits_for, 503)
+        return _status("ok", f"serving {self._policy.source.names[0]}", 200)
 
     async def healthz(self, _: Request) -> Response:
         """Alive; an engine that broke is not mended by waiting."""
@@ -166,6 +182,11 @@ class Endpoint:
         if self._policy is None:
             raise Refusal(503, f"not ready: {self._waits_for}")
         return self._policy
+
+
+def _status(status: str, detail: str, code: int) -> Response:
+    headers = {"retry-after": "1"} if code != 200 else None
+    return JSONResponse({"status": status, "detail": detail}, code, headers)
 
 
 def _listed(policy: ServedPolicy, name: str) -> dict[str, object]:

@@ -45,6 +45,10 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "tool_calls": ([],),
 }
 """Fields that are not supported, with the values at which they ask for nothing."""
+_NO_OTHER_LOGPROBS = (
+    "{} is not supported: this endpoint knows the log-probs of the sampled tokens alone; "
+    "ask with {}"
+)
 _FAULTS = 3
 """Of one request that a message tells."""
 
@@ -141,8 +145,15 @@ class CompletionRequest(_Request):
     """Body of /v1/completions."""
 
     prompt: Annotated[tuple[Prompt, ...], BeforeValidator(_as_prompts)] = Field(strict=False)
-    logprobs: Literal[0] | None = None
+    logprobs: int | None = Field(default=None, ge=0)
     """0 tells the log-probs of the sampled tokens; those of others are not known."""
+
+    @field_validator("logprobs")
+    @classmethod
+    def _only_sampled_tokens(cls, logprobs: int | None) -> int | None:
+        if logprobs:
+            raise ValueError(_NO_OTHER_LOGPROBS.format(logprobs, "logprobs = 0"))
+        return logprobs
 
     @property
     def wants_logprobs(self) -> bool:
@@ -180,7 +191,14 @@ class ChatRequest(_Request):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     """The later name of max_tokens."""
     logprobs: bool = False
-    top_logprobs: Literal[0] = 0
+    top_logprobs: int = Field(default=0, ge=0)
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _only_sampled_tokens(cls, top_logprobs: int) -> int:
+        if top_logprobs:
+            raise ValueError(_NO_OTHER_LOGPROBS.format(top_logprobs, "logprobs = true alone"))
+        return top_logprobs
 
     @field_validator("messages")
     @classmethod
@@ -222,6 +240,12 @@ def _explained(error: ValidationError) -> Refusal:
     for fault in error.errors(include_url=False, include_context=False, include_input=False):
         where = ".".join(str(part) for part in fault["loc"])[:100] or "request"
         unknown = fault["type"] == "extra_forbidden"
-        faults.setdefault(where, "is not supported here; leave it out" if unknown else fault["msg"])
+        told = "is not supported here; leave it out" if unknown else _in_plain_words(fault["msg"])
+        faults.setdefault(where, told)
     told = [f"{where}: {what}" for where, what in list(faults.items())[:_FAULTS]]
     return Refusal(400, "; ".join(told), param=next(iter(faults)))
+
+
+def _in_plain_words(message: str) -> str:
+    """What pydantic says of a value, without how pydantic says it."""
+    return message.removeprefix("Value error, ").replace("Input should be", "must be", 1)

@@ -60,13 +60,17 @@ async def _serve(
     kept: ExitStack,
     say: Callable[[str], None],
 ) -> None:
-    """Answer probes at once, and requests as soon as the policy is there."""
+    """Answer probes at once, and requests as soon as the policy is there.
+
+    That it listens is said when it does: not before a policy is there that may be served.
+    """
     endpoint = Endpoint(profile.serving, new_seed)
     server = DrainingServer(endpoint.app(), profile.serving, endpoint.leave)
-    loading = asyncio.create_task(_load(serving, profile, endpoint, kept, say))
-    loading.add_done_callback(lambda task: _exit_on_failure(task, server))
     host, port = listener.getsockname()[:2]
-    say(f"listening on http://{host}:{port}")
+    loading = asyncio.create_task(_load(serving, profile, endpoint, kept, say))
+    loading.add_done_callback(
+        lambda task: _tell_outcome(task, server, f"http://{host}:{port}", say)
+    )
     await server.serve(sockets=[listener])
     if loading.done():
         loading.result()
@@ -83,6 +87,7 @@ async def _load(
         say("no version to serve yet: ESPALIER_MODEL is not set")
         return
     endpoint.wait_for(f"{serving.model} is being loaded")
+    say(f"loading {serving.model}")
     opened = await asyncio.to_thread(_opened, serving, profile, kept)
     endpoint.serve(opened.policy, opened.engine)
     say(f"serving {serving.model} as {opened.policy.source.names[0]}")
@@ -110,6 +115,10 @@ def _opened(serving: Serving, profile: Profile, kept: ExitStack) -> _Opened:
     return _Opened(policy, engine)
 
 
-def _exit_on_failure(loading: asyncio.Task[None], server: DrainingServer) -> None:
+def _tell_outcome(
+    loading: asyncio.Task[None], server: DrainingServer, address: str, say: Callable[[str], None]
+) -> None:
     if loading.cancelled() or loading.exception() is not None:
         server.should_exit = True
+    else:
+        say(f"listening on {address}")

@@ -1,7 +1,10 @@
 """What a stage says on stderr: bars on a terminal, aligned lines in a log.
 
-train          step  reward  pass_rate  zero_variance_share
-train            12   0.431      0.380                0.625
+A stage that reports figures by optimizer step gets a table with the same columns in every run, at
+most 100 characters wide; all figures are in the stage's history.parquet and in MLflow.
+
+train             step reward  pass zero_var  clip entropy  grad mismatch    loss calls dev_em  left
+train               12  0.431  0.38    0.625 0.019    1.87 2.051   9e-10 -0.0301  1.41      - 12:40
 """
 
 from __future__ import annotations
@@ -9,8 +12,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import (
@@ -27,20 +30,63 @@ from espalier.records import Progress as WorkProgress
 
 LINE_INTERVAL_S = 5.0
 """A log gets at most one line of figures in this time, and always the last one of a bar."""
-_NAME_WIDTH = 17  # the longest stage name
-_MAX_COLUMNS = 14
-"""Of a table; what a stage names first is shown, and all of it is in the history and in MLflow."""
+_NAME_WIDTH = 17  # the longest stage name but continue_pretraining's
+
+
+class Column(NamedTuple):
+    """A column of a stage's table."""
+
+    figure: str
+    """Its name in the history."""
+    title: str
+    width: int
+
+
+_STEP, _LEFT = Column("step", "step", 4), Column("left", "left", 5)
+SUPERVISED_COLUMNS = (
+    _STEP,
+    Column("loss", "loss", 7),
+    Column("learning_rate", "lr", 8),
+    Column("grad_norm", "grad", 6),
+    Column("tokens", "tokens", 6),
+    Column("dev_em", "dev_em", 6),
+    _LEFT,
+)
+TRAIN_COLUMNS = (
+    _STEP,
+    Column("reward", "reward", 6),
+    Column("pass_rate", "pass", 5),
+    Column("zero_variance_share", "zero_var", 8),
+    Column("clipped_share", "clip", 5),
+    Column("entropy", "entropy", 7),
+    Column("grad_norm", "grad", 5),
+    Column("mismatch_kl", "mismatch", 8),
+    Column("loss", "loss", 7),
+    Column("tool_calls", "calls", 5),
+    Column("dev_em", "dev_em", 6),
+    _LEFT,
+)
 
 
 class ConsoleTracker:
     """One stage's listener on the terminal."""
 
-    def __init__(self, stage: str, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        stage: str,
+        console: Console | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._stage = stage
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
-        self._columns: dict[str, int] = {}
+        self._clock = clock
+        self._columns = TRAIN_COLUMNS if stage == "train" else SUPERVISED_COLUMNS
+        self._pace = _Pace(0, clock)
         self._next_line = 0.0
+        self._has_header = False
         self._is_table_open = False
+        self._unsaid_row: tuple[int, Mapping[str, float]] | None = None
 
     def params(self, values: Mapping[str, object]) -> None:
         """Nothing: settings are in RUN/profile.json."""
@@ -49,9 +95,11 @@ class ConsoleTracker:
         """A line of a table where there is a step, a line of names and figures elsewhere."""
         if step is None:
             self._say(_figures(values))
-        elif time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + LINE_INTERVAL_S
-            self._table_line({"step": float(step), **values})
+            return
+        self._unsaid_row = (step, values)
+        if self._clock() >= self._next_line:
+            self._next_line = self._clock() + LINE_INTERVAL_S
+            self._say_row()
 
     def artifact(self, path: Path) -> None:
         """Nothing: the run's folder is named at the end."""
@@ -66,27 +114,33 @@ class ConsoleTracker:
     @contextmanager
     def progress(self, description: str, total: int) -> Iterator[WorkProgress]:
         """A bar on a terminal; elsewhere lines, unless a table of figures shows how far it is."""
+        self._pace = _Pace(total, self._clock)
         if self._console.is_terminal:
             with _bars(self._console) as bars:
                 label = f"{self._stage:<{_NAME_WIDTH}} {description}"
-                yield _Bar(bars, bars.add_task(label, total=total, shown=""))
+                yield _Bar(bars, bars.add_task(label, total=total, shown=""), self._pace)
+            self._say_row()
         else:
             self._is_table_open = False
-            lines = _Lines(self._say_between_tables, description, total)
+            lines = _Lines(self._say_between_tables, description, self._pace, self._clock)
             yield lines
-            self._say(lines.line())
+            self._say_row()
+            self._say(lines.line(with_figures=not self._is_table_open))
 
-    def _table_line(self, values: Mapping[str, float]) -> None:
-        """Columns are added and never removed, so that the header is rarely said again."""
-        self._is_table_open = True
-        values = dict(islice(values.items(), _MAX_COLUMNS))
-        if new := [name for name in values if name not in self._columns]:
-            self._columns |= {name: max(len(name), 7) for name in new}
-            self._say("  ".join(name.rjust(width) for name, width in self._columns.items()))
-        shown = {name: _figure(value) for name, value in values.items()}
-        self._say(
-            "  ".join(shown.get(name, "-").rjust(width) for name, width in self._columns.items())
-        )
+    def _say_row(self) -> None:
+        """The newest row, where it was not said yet."""
+        if self._unsaid_row is None:
+            return
+        step, values = self._unsaid_row
+        self._unsaid_row, self._is_table_open = None, True
+        if not self._has_header:
+            self._has_header = True
+            self._say(" ".join(column.title.rjust(column.width) for column in self._columns))
+        shown = {"step": str(step), "left": self._pace.left()}
+        for column in self._columns:
+            if column.figure in values:
+                shown[column.figure] = _fitted(values[column.figure], column.width)
+        self._say(" ".join(shown.get(c.figure, "-").rjust(c.width) for c in self._columns))
 
     def _say_between_tables(self, line: str) -> None:
         if not self._is_table_open:
@@ -109,36 +163,74 @@ def _bars(console: Console) -> Progress:
     )
 
 
+class _Pace:
+    """How far a piece of work is, and when it will be done."""
+
+    def __init__(self, total: int, clock: Callable[[], float]) -> None:
+        self.total = total
+        self.done = 0
+        self._clock = clock
+        self._first: tuple[float, int] | None = None
+
+    def advance(self, count: int) -> None:
+        """Count; what a resumed run begins with says nothing about its pace."""
+        self.done += count
+        if self._first is None:
+            self._first = (self._clock(), self.done)
+
+    def left(self) -> str:
+        """The time left, as 12:40, 3h05 or 2d04h; "-" where nothing is known yet."""
+        if self._first is None or self.done == self._first[1] or not self.total:
+            return "-"
+        began_s, done_before = self._first
+        seconds_each = (self._clock() - began_s) / (self.done - done_before)
+        minutes, seconds = divmod(round(seconds_each * max(0, self.total - self.done)), 60)
+        hours, minutes_of_hour = divmod(minutes, 60)
+        if minutes < 100:
+            return f"{minutes}:{seconds:02}"
+        days, hours_of_day = divmod(hours, 24)
+        return f"{days}d{hours_of_day:02}h" if days else f"{hours}h{minutes_of_hour:02}"
+
+
 class _Bar:
-    def __init__(self, bars: Progress, task: TaskID) -> None:
-        self._bars, self._task = bars, task
+    def __init__(self, bars: Progress, task: TaskID, pace: _Pace) -> None:
+        self._bars, self._task, self._pace = bars, task, pace
 
     def advance(self, count: int = 1, **shown: float) -> None:
         """Move the bar."""
+        self._pace.advance(count)
         if shown:
             self._bars.update(self._task, shown=_figures(shown))
         self._bars.advance(self._task, count)
 
 
 class _Lines:
-    def __init__(self, say: Callable[[str], None], description: str, total: int) -> None:
-        self._say, self._description, self._total = say, description, total
-        self._done = 0
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        description: str,
+        pace: _Pace,
+        clock: Callable[[], float],
+    ) -> None:
+        self._say, self._description, self._pace, self._clock = say, description, pace, clock
         self._shown: dict[str, float] = {}
-        self._next_line = time.monotonic() + LINE_INTERVAL_S
+        self._next_line = clock() + LINE_INTERVAL_S
 
     def advance(self, count: int = 1, **shown: float) -> None:
         """Count, and say so when it is time."""
-        self._done += count
+        self._pace.advance(count)
         self._shown = shown or self._shown
-        if time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + LINE_INTERVAL_S
-            self._say(self.line())
+        if self._clock() >= self._next_line:
+            self._next_line = self._clock() + LINE_INTERVAL_S
+            self._say(self.line(with_figures=True))
 
-    def line(self) -> str:
+    def line(self, *, with_figures: bool) -> str:
         """How far it is."""
-        counted = f"{self._done:>{len(str(self._total))}}/{self._total}"
-        return f"{self._description:<28} {counted}  {_figures(self._shown)}".rstrip()
+        done, total = self._pace.done, self._pace.total
+        told = [f"{self._description:<28} {done:>{len(str(total))}}/{total}"]
+        if done < total and (left := self._pace.left()) != "-":
+            told.append(f"left {left}")
+        return "  ".join([*told, *([_figures(self._shown)] if with_figures else [])]).rstrip()
 
 
 def _figures(shown: Mapping[str, float]) -> str:
@@ -149,3 +241,9 @@ def _figure(value: float) -> str:
     if isinstance(value, int) or float(value).is_integer():
         return f"{int(value)}" if abs(value) < 1e12 else f"{value:.3g}"
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _fitted(value: float, width: int) -> str:
+    """The figure with as many digits as `width` has room for, and at least one."""
+    texts = (_figure(value), *(f"{value:.{digits}g}" for digits in (3, 2, 1)))
+    return next((text for text in texts if len(text) <= width), f"{value:.0e}")

@@ -9,10 +9,11 @@ from pathlib import Path
 from espalier.chain import STAGES
 from espalier.determinism import prepare_environment, prepare_torch
 from espalier.records import EspalierError
-from espalier.registry.tracking import stage_tracking
+from espalier.registry.tracking import mark_killed, stage_tracking
 from espalier.steps.console import ConsoleTracker
 from espalier.steps.profiles import parsed_profile, stage_settings
 from espalier.steps.starting_policy import with_starting_policy
+from espalier.steps.stopping import before_forced_end, stopping_on_signals
 from espalier.steps.trackers import CompositeTracker
 from espalier.steps.usage import UsageMeter
 
@@ -40,18 +41,23 @@ def run_stage(
     prepare_environment()
     stage = STAGES[name]
     try:
-        profile = parsed_profile(profile_json)
-        prepare_torch(profile.threads)
-        meter = UsageMeter()
-        with stage_tracking(name) as tracked:
-            tracked.params(stage_settings(profile, name))
-            tracker = CompositeTracker(ConsoleTracker(name), tracked)
-            if name == "prepare_policy":
-                profile = with_starting_policy(profile, Path(output).parent)
-            paths = {folder: Path(path) for folder, path in inputs.items()}
-            stage.run(profile, paths, Path(output), tracker)
+        with stopping_on_signals(lambda line: _say(name, line), "The step can be run again."):
+            profile = parsed_profile(profile_json)
+            prepare_torch(profile.threads)
+            meter = UsageMeter()
+            with stage_tracking(name) as tracked, before_forced_end(lambda: mark_killed(tracked)):
+                tracked.params(stage_settings(profile, name))
+                tracker = CompositeTracker(ConsoleTracker(name), tracked)
+                if name == "prepare_policy":
+                    profile = with_starting_policy(profile, Path(output).parent)
+                paths = {folder: Path(path) for folder, path in inputs.items()}
+                stage.run(profile, paths, Path(output), tracker)
     except EspalierError as error:
         sys.exit(f"error: {name}: {error}")
     usage = meter.read()
     log_metric("seconds", round(usage.seconds, 3))
     log_metric("peak_rss_mb", round(usage.peak_rss_mb, 1))
+
+
+def _say(stage: str, line: str) -> None:
+    sys.stderr.write(f"{stage}: {line}\n")

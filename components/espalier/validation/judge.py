@@ -74,9 +74,15 @@ def _great_expectations() -> Any:  # noqa: ANN401 (a module)
         warnings.simplefilter("ignore", DeprecationWarning)
         import great_expectations
 
-    # It tells of every temporary folder; a terminal has room for what the user must know.
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)
+    # It tells of every temporary folder; a terminal has room for what the user must know. Some of
+    # its modules set a level of their own, which hides that of the package.
+    for name in [name for name in logging.root.manager.loggerDict if _is_its_own(name)]:
+        logging.getLogger(name).setLevel(logging.WARNING)
     return great_expectations
+
+
+def _is_its_own(logger: str) -> bool:
+    return logger.split(".")[0] == "great_expectations"
 
 
 def _translated(expectation: Expectation) -> Any:  # noqa: ANN401 (a class of the library, by name)

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -71,6 +72,7 @@ def test_the_champion_is_served_from_the_registry_and_leaves_in_order(
         wait_until(lambda: "taken 0" not in client.get("/metrics").text or answers)
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: client.get("/readyz").status_code == 503)
+        assert client.get("/health").json()["status"] == "draining"
         assert client.post("/v1/completions", json={**asked, "max_tokens": 1}).status_code == 200
         asking.join()
         assert events(answers[0])[-1]["choices"][0]["finish_reason"] == "length"
@@ -87,8 +89,12 @@ def test_a_version_without_a_pass_ends_the_process_with_one_message(
         "MLFLOW_TRACKING_URI": bench.target.uri,
     }
     log = tmp_path / "log"
-    with endpoint(log, **variables) as (process, _):
-        assert process.wait(timeout=120) == 1
+    command = [sys.executable, "-m", "espalier.serving.endpoint", "--port", "0"]
+    done = subprocess.run(
+        command, env={**os.environ, **variables}, stderr=log.open("w"), timeout=120, check=False
+    )
+    assert done.returncode == 1
+    assert "listening" not in log.read_text()
     assert "neither a gate pass nor a forced" in log.read_text()
     assert "Traceback" not in log.read_text()
 
@@ -97,6 +103,8 @@ def test_before_a_version_is_chosen_the_process_lives_and_is_not_ready(tmp_path)
     with endpoint(tmp_path / "log", ESPALIER_MODEL="") as (process, client):
         assert client.get("/healthz").status_code == 200
         assert client.get("/readyz").status_code == 503
+        health = client.get("/health")
+        assert (health.status_code, health.json()["status"]) == (503, "loading")
         refused = client.post("/v1/completions", json={"model": "m", "prompt": "x"})
         assert refused.status_code == 503
         assert process.poll() is None
@@ -117,3 +125,13 @@ def test_what_cannot_be_served_is_one_message_and_exit_code_1(tmp_path, argument
     assert done.returncode == 1
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+    assert "listening" not in done.stderr
+
+
+def test_a_port_in_use_is_one_message(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = espalier("serve", "no/such/policy", "--port", port, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: 127.0.0.1:{port}: cannot be served on (")
+    assert "listening" not in done.stderr

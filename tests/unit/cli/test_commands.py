@@ -27,6 +27,12 @@ FROZEN = {
     "load": {"MODEL@ALIAS", "--out", "--runs"},
     "versions": {"[MODEL]", "--runs", "--json"},
     "serve": {"MODEL", "--host", "--port", "--profile", "--set", "--runs"},
+    "compile": {"--out", "--profile", "--set", "--image"},
+    "submit": {"--profile", "--set", "--name", "--json"},
+    "step": {"STAGE", "--run", "--profile", "--input", "--output", "--workspace"},
+    "doctor": {"--runs", "--json"},
+}
+FROZEN_DATA = {
     "check-queries": {"FILE", "--json"},
     "draw-questions": {
         "KNOWLEDGE",
@@ -38,10 +44,6 @@ FROZEN = {
         "--ray",
         "--profile",
     },
-    "compile": {"--out", "--profile", "--set", "--image"},
-    "submit": {"--profile", "--set", "--name", "--json"},
-    "step": {"STAGE", "--run", "--profile", "--input", "--output", "--workspace"},
-    "doctor": {"--runs", "--json"},
 }
 FROZEN_SCHEDULE = {
     "create": {"NAME", "--cron", "--profile", "--set", "--start", "--end"},
@@ -64,13 +66,35 @@ def test_commands_and_their_options_are_those_that_scripts_rely_on():
     import typer
 
     commands = dict(typer.main.get_command(command_line()).commands)
-    group = commands.pop("schedule").commands
+    for group, frozen in (("schedule", FROZEN_SCHEDULE), ("data", FROZEN_DATA)):
+        of_group = commands.pop(group).commands
+        assert {name: parameters(command) for name, command in of_group.items()} == frozen
     assert {name: parameters(command) for name, command in commands.items()} == FROZEN
     assert list(commands) == list(FROZEN)
-    assert {name: parameters(command) for name, command in group.items()} == FROZEN_SCHEDULE
 
 
-@pytest.mark.parametrize("command", [*FROZEN, *(f"schedule {name}" for name in FROZEN_SCHEDULE)])
+def test_only_what_people_run_is_listed(espalier):
+    listed = espalier("--help").output.partition("Commands:")[2]
+    names = {line.split()[0] for line in listed.splitlines() if line.startswith("  ")}
+    assert FROZEN.keys() - names == {"step"}
+    assert {"data", "schedule"} <= names
+
+
+@pytest.mark.parametrize("name", FROZEN_DATA)
+def test_a_command_that_moved_names_its_new_place(espalier, name):
+    result = espalier(name, "--help")
+    assert result.exit_code == 2
+    assert f"`espalier {name}` is `espalier data {name}` now" in result.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *FROZEN,
+        *(f"schedule {name}" for name in FROZEN_SCHEDULE),
+        *(f"data {name}" for name in FROZEN_DATA),
+    ],
+)
 def test_every_command_shows_an_example(espalier, command):
     result = espalier(*command.split(), "--help")
     assert result.exit_code == 0
@@ -128,7 +152,9 @@ def test_a_faulty_profile_is_one_message_and_exit_code_1(espalier, tmp_path, arg
 
 def test_ray_and_processes_of_this_machine_exclude_each_other(espalier, tmp_path):
     out = tmp_path / "questions"
-    result = espalier("draw-questions", "none", "--ray", "--processes", "2", "--out", str(out))
+    result = espalier(
+        "data", "draw-questions", "none", "--ray", "--processes", "2", "--out", str(out)
+    )
     assert result.exit_code == 2
     assert "--processes is for this machine; --ray draws on a cluster" in result.output
     assert not out.exists()

@@ -1,11 +1,20 @@
 import io
+import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from espalier.records import NullTracker
 from espalier.steps import console as console_module
-from espalier.steps.console import ConsoleTracker
+from espalier.steps.console import (
+    SUPERVISED_COLUMNS,
+    TRAIN_COLUMNS,
+    ConsoleTracker,
+    _fitted,
+    _Pace,
+)
 from espalier.steps.trackers import CompositeTracker
 
 
@@ -14,34 +23,93 @@ def log(monkeypatch):
     """A tracker that writes to a text, without waiting between lines."""
     monkeypatch.setattr(console_module, "LINE_INTERVAL_S", 0.0)
     text = io.StringIO()
-    tracker = ConsoleTracker("train", Console(file=text, width=200))
+    tracker = ConsoleTracker("train", Console(file=text, width=200), clock=Clock())
     return tracker, lambda: [line.rstrip() for line in text.getvalue().splitlines()]
 
 
-def test_figures_of_a_step_stand_under_their_names(log):
+class Clock:
+    """A second passes each time that somebody looks."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        self.now_s += 1.0
+        return self.now_s
+
+
+ROW = {
+    "reward": 0.431,
+    "pass_rate": 0.375,
+    "zero_variance_share": 0.6667,
+    "clipped_share": 0.04103,
+    "entropy": 1.031,
+    "grad_norm": 2.0512,
+    "mismatch_kl": 2.043e-13,
+    "loss": -0.03007,
+    "rollouts": 56,
+    "tool_calls": 1.411,
+    "lost_episodes": 0,
+}
+
+
+def test_a_table_has_the_same_columns_in_every_run(log):
     tracker, lines = log
-    tracker.metrics({"reward": 0.431, "rollouts": 256}, step=12)
-    tracker.metrics({"reward": 0.5, "rollouts": 512}, step=13)
+    tracker.metrics(ROW, step=12)
+    tracker.metrics({**ROW, "dev_em": 0.5, "critic_loss": 3.0}, step=13)
     assert lines() == [
-        "train                step   reward  rollouts",
-        "train                  12    0.431       256",
-        "train                  13      0.5       512",
+        "train             step reward  pass zero_var  clip entropy  grad mismatch    loss calls"
+        " dev_em  left",
+        "train               12  0.431 0.375   0.6667 0.041   1.031 2.051 2.04e-13 -0.0301 1.411"
+        "      -     -",
+        "train               13  0.431 0.375   0.6667 0.041   1.031 2.051 2.04e-13 -0.0301 1.411"
+        "    0.5     -",
     ]
 
 
-def test_a_figure_that_is_not_there_every_step_does_not_repeat_the_header(log):
-    tracker, lines = log
-    tracker.metrics({"loss": 1.0}, step=1)
-    tracker.metrics({"loss": 0.9, "dev_em": 0.5}, step=2)
-    tracker.metrics({"loss": 0.8}, step=3)
-    assert [line.split()[1] for line in lines()] == ["step", "1", "step", "2", "3"]
-    assert lines()[-1].split() == ["train", "3", "0.8", "-"]
+@pytest.mark.parametrize("columns", [TRAIN_COLUMNS, SUPERVISED_COLUMNS])
+def test_a_table_of_at_most_12_narrow_columns_fits_100_characters(columns):
+    assert len(columns) <= 12
+    assert all(len(column.title) <= column.width <= 8 for column in columns)
+    assert len("filter_curriculum") + sum(column.width + 1 for column in columns) <= 100
 
 
-def test_a_table_shows_what_is_named_first(log):
+@given(st.floats(-1e300, 1e300), st.integers(4, 8))
+def test_a_figure_has_the_digits_that_its_column_has_room_for(value, width):
+    shown = _fitted(value, width)
+    assert len(shown) <= max(width, len("-1e-300"))
+    assert float(shown) == pytest.approx(value, rel=0.51, abs=0.6)
+
+
+def test_time_left_is_told_in_a_log(log):
     tracker, lines = log
-    tracker.metrics({f"figure{number}": number for number in range(40)}, step=1)
-    assert lines()[0].split()[1:] == ["step", *(f"figure{number}" for number in range(13))]
+    with tracker.progress("questions", total=100) as progress:
+        for _ in range(3):
+            progress.advance(1)
+        tracker.metrics(ROW, step=4)
+    first, second, _, _, row, _ = lines()
+    assert first.endswith("1/100")
+    assert second.endswith("2/100  left 8:10")
+    assert re.search(r" \d:\d\d$", row)
+
+
+def test_the_last_row_is_said_and_its_figures_once(log, monkeypatch):
+    monkeypatch.setattr(console_module, "LINE_INTERVAL_S", 100.0)
+    tracker, lines = log
+    with tracker.progress("train", total=3) as progress:
+        for step in (1, 2, 3):
+            tracker.metrics({**ROW, "reward": step}, step=step)
+            progress.advance(1, reward=step)
+    _, first, last, end = lines()
+    assert [line.split()[1:3] for line in (first, last)] == [["1", "1"], ["3", "3"]]
+    assert end == "train             train                        3/3"
+
+
+def test_steps_of_an_earlier_attempt_count_for_no_pace():
+    pace = _Pace(200, Clock())
+    pace.advance(100)
+    pace.advance(1)
+    assert pace.left() == "1:39"
 
 
 def test_figures_without_a_step_are_one_line(log):

@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from espalier.policy.loading import load_policy, save_policy
@@ -72,3 +73,43 @@ def test_missing_weights_are_an_error_of_the_policy(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(PolicyError, match=r"no file named model\.safetensors"):
         load_policy(tmp_path)
+
+
+NORM = "model.embedding_norm.weight"
+
+
+def without_norm(tensors):
+    return {name: tensor for name, tensor in tensors.items() if name != NORM}
+
+
+def with_shorter_norm(tensors):
+    return {**tensors, NORM: tensors[NORM][:-1].clone()}
+
+
+def with_adapter(tensors):
+    return {**tensors, "model.layers.0.lora_A.weight": torch.zeros(2, 2)}
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (without_norm, rf"missing: {NORM}\)"),
+        (with_shorter_norm, rf"of another shape: {NORM} is \[31\] instead of \[32\]\)"),
+        (with_adapter, r"unknown to the model: model\.layers\.0\.lora_A\.weight\)"),
+    ],
+)
+def test_weights_that_do_not_fit_the_config_are_named(tmp_path, damage, said):
+    save_policy(tiny_policy(), tmp_path)
+    weights = tmp_path / "model.safetensors"
+    save_file(damage(load_file(weights)), weights, metadata={"format": "pt"})
+    with pytest.raises(PolicyError, match=said):
+        load_policy(tmp_path)
+
+
+def test_tied_output_weights_may_be_absent(tmp_path):
+    policy = tiny_policy()
+    assert policy.model.config.tie_word_embeddings
+    save_policy(policy, tmp_path)
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+    head = load_policy(tmp_path).model.lm_head.weight
+    assert torch.equal(head, policy.model.lm_head.weight)

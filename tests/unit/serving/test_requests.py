@@ -72,6 +72,29 @@ def test_a_field_that_is_wrong_or_not_supported_is_named(changes):
     assert name in str(refused.value)
 
 
+def test_other_tokens_logprobs_are_refused_with_what_to_ask():
+    with pytest.raises(Refusal) as of_chat:
+        chat(logprobs=True, top_logprobs=5)
+    with pytest.raises(Refusal) as of_completion:
+        completion(logprobs=5)
+    known = "this endpoint knows the log-probs of the sampled tokens alone; ask with"
+    assert str(of_chat.value) == (
+        f"top_logprobs: 5 is not supported: {known} logprobs = true alone"
+    )
+    assert str(of_completion.value) == f"logprobs: 5 is not supported: {known} logprobs = 0"
+    assert of_chat.value.body()["error"] == {
+        "message": str(of_chat.value),
+        "type": "invalid_request_error",
+        "param": "top_logprobs",
+        "code": None,
+    }
+
+
+def test_refusals_do_not_speak_pydantic():
+    with pytest.raises(Refusal, match=r"^n: must be greater than or equal to 1; stream: must be"):
+        completion(n=0, stream="yes")
+
+
 def test_fields_that_ask_for_nothing_are_passed_over():
     asked = completion(
         user="me", echo=False, best_of=1, frequency_penalty=0, logit_bias={}, suffix=None, stop=None

@@ -1,3 +1,5 @@
+import logging
+
 import pandas as pd
 import pytest
 
@@ -45,6 +47,12 @@ def with_value(frame, column, value):
 def test_sound_tasks_and_trajectories_meet_every_expectation(task_frame, trajectory_frame):
     assert failures(task_frame, task_suite(CONFIG)) == {}
     assert failures(trajectory_frame, trajectory_suite(CONFIG)) == {}
+
+
+def test_great_expectations_logs_nothing_but_warnings(task_frame, caplog):
+    caplog.set_level(logging.INFO)
+    judge(task_frame, task_suite(CONFIG))
+    assert [record for record in caplog.records if record.levelno < logging.WARNING] == []
 
 
 def test_names_are_unique_and_every_expectation_has_a_reason():

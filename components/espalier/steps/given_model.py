@@ -1,0 +1,172 @@
+"""Look at `policy.model` before a run begins, and not when its fourth stage loads it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from espalier.config import Profile
+from espalier.records import PolicyError
+
+_TRAINED_BYTES = 16
+"""A parameter in training, in float32: itself, its gradient, and two moments of AdamW. Activations,
+the kept best weights and the frozen model of a KL term come on top."""
+_GIB = 2**30
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+class Memory(NamedTuple):
+    """Of the machine, or of the device that trains, in bytes."""
+
+    name: str
+    total: int
+    free: int
+
+
+def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
+    """Refuse a model directory that no stage could use; without `policy.model` do nothing.
+
+    It reads the config, the tokenizer and the headers of the weights, a second in all. Whether each
+    tensor fits the config is seen when the weights are loaded.
+
+    Args:
+        profile: of a run on this machine. One that is submitted names a place in the image.
+        say: takes a warning where training may run out of memory.
+
+    Raises:
+        PolicyError: no such directory, a name on the Hub, no causal language model, a tokenizer
+            without a chat template, missing weights, or more of them than the memory can train.
+    """
+    model = profile.policy.model
+    if model is None:
+        return
+    if not model.is_dir():
+        raise PolicyError(_missing(model))
+    from espalier.policy.loading import load_tokenizer  # it brings torch
+
+    if load_tokenizer(model).chat_template is None:
+        raise PolicyError(
+            f"policy.model = {model}: its tokenizer has no chat template. Set one in "
+            "tokenizer_config.json, or use the instruction-tuned model of the same family."
+        )
+    _require_causal_lm(model)
+    parameters, memory = _parameters(model), _training_memory(profile)
+    if parameters and memory:
+        processes = profile.training.processes if profile.training.sharded else 1
+        if warning := memory_fault(model, parameters, memory, processes=processes):
+            say(f"warning: {warning}")
+
+
+def memory_fault(model: Path, parameters: int, memory: Memory, *, processes: int) -> str | None:
+    """What is said of a model that may not fit; None where it does.
+
+    More than the memory that there is at all is refused: it could only end with the kernel killing
+    the run, after hours and without a word. More than is free now may still fit later.
+
+    Args:
+        model: named in the message.
+        parameters: of the whole model.
+        memory: where it is trained.
+        processes: that share weights and optimizer.
+
+    Raises:
+        PolicyError: it is more than all of the memory.
+    """
+    need = _TRAINED_BYTES * parameters // processes
+    if need <= memory.free:
+        return None
+    told = (
+        f"policy.model = {model}: training its {parameters / 1e9:.2f} billion parameters takes at "
+        f"least {need / _GIB:.1f} GiB (weights, gradients and two moments, in float32), and "
+        f"{memory.name} has {memory.total / _GIB:.1f} GiB, {memory.free / _GIB:.1f} GiB of them "
+        "free. Take a smaller model"
+    )
+    if need > memory.total:
+        raise PolicyError(
+            f"{told}, a machine with more, or split it with training.sharded = true and more "
+            "training.processes."
+        )
+    return f"{told} or free memory, if the run is killed."
+
+
+def _missing(model: Path) -> str:
+    name = str(model)
+    if not model.is_absolute() and _HUB_NAME.fullmatch(name):
+        local = Path("models") / model.name
+        return (
+            f"policy.model = {name}: no such directory. If it is a name on the Hugging Face Hub: "
+            "a run reads local directories only. Download it once, `hf download "
+            f"{name} --local-dir {local}`, and set policy.model = {local}"
+        )
+    return f"policy.model = {name}: no such directory; give a Hugging Face model directory"
+
+
+def _require_causal_lm(model: Path) -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    kind = json.loads((model / "config.json").read_bytes()).get("model_type")  # it parsed before
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise PolicyError(
+            f"policy.model = {model}: config.json says model_type = {kind!r}, which is no causal "
+            "language model of the installed transformers. Take another model, or a newer release."
+        )
+
+
+def _parameters(model: Path) -> int:
+    """Parameters by the headers of the safetensors files; 0 for weights in another format."""
+    from safetensors import SafetensorError, safe_open
+
+    index = model / "model.safetensors.index.json"
+    if index.is_file():
+        shards = set(json.loads(index.read_bytes())["weight_map"].values())
+        if absent := sorted(shard for shard in shards if not (model / shard).is_file()):
+            raise PolicyError(
+                f"policy.model = {model}: {len(absent)} of {len(shards)} weight files are missing "
+                f"({absent[0]} first). Copy or download the directory again."
+            )
+        files = [model / shard for shard in shards]
+    else:
+        files = [path for path in (model / "model.safetensors",) if path.is_file()]
+    count = 0
+    for path in files:
+        try:
+            with safe_open(path, framework="np") as weights:
+                names = weights.keys()
+                count += sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
+        except (OSError, SafetensorError) as error:
+            raise PolicyError(
+                f"policy.model = {model}: {path.name} cannot be read ({error}). Copy or download "
+                "it again."
+            ) from error
+    return count
+
+
+def _training_memory(profile: Profile) -> Memory | None:
+    import torch
+
+    from espalier.training.hardware import Hardware
+
+    device = Hardware.chosen(profile.hardware).device
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return Memory(f"the GPU {torch.cuda.get_device_name(device)}", total, free)
+    return machine_memory()
+
+
+def machine_memory(root: Path = Path("/")) -> Memory | None:
+    """Memory of this machine, or of the container that limits it (cgroup v2); on Linux alone."""
+    meminfo = root / "proc/meminfo"
+    if not meminfo.is_file():
+        return None
+    table = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+    total, free = (1024 * int(table[key].split()[0]) for key in ("MemTotal", "MemAvailable"))
+    limit, used = root / "sys/fs/cgroup/memory.max", root / "sys/fs/cgroup/memory.current"
+    if limit.is_file() and (text := limit.read_text().strip()) != "max":
+        allowed = int(text)
+        free = min(free, max(0, allowed - int(used.read_text())))
+        total = min(total, allowed)
+    return Memory("this machine", total, free)

@@ -1,0 +1,221 @@
+"""Stop within seconds on Ctrl-C (SIGINT) or SIGTERM, whatever the main thread is doing.
+
+At a signal the main thread gets `Stopped` and unwinds, and trackers mark their runs KILLED. Python
+raises only between two instructions of the main thread, though, which may be inside a long call of
+a library, or waiting for a thread that waits for a tool. So a watcher thread ends the process after
+`GRACE_S`. Artifacts are published by one rename: that leaves nothing half-written either.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+GRACE_S = 3.0
+"""For the main thread to unwind."""
+_LAST_CALLS_S = 1.0
+"""For `before_forced_end`, of which a tracking server that is away must not make more."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_END_OF_WATCH = b"\0"
+_FROM_HANDLER = 0x80
+"""Marks what Python's handler wrote, after the byte that its C code writes for the same signal."""
+
+_at_once: list[Callable[[], None]] = []
+_before_forced_end: list[Callable[[], None]] = []
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked this process to end; whatever lets a KeyboardInterrupt pass lets this pass."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+@contextmanager
+def stopping_on_signals(say: Callable[[str], None], how_to_go_on: str) -> Generator[None]:
+    """Within the block, SIGINT and SIGTERM end this process in order, and soon.
+
+    Outside of the main thread, where Python takes no signals, it changes nothing.
+
+    Args:
+        say: takes a line when the signal comes, and one at the end.
+        how_to_go_on: what the last line says.
+
+    The exit code is then 130 or 143, as a shell reports these two signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    watch = _Watch(say, how_to_go_on)
+    before = {number: signal.signal(number, watch.interrupt) for number in _SIGNALS}
+    watch.begin()
+    try:
+        yield
+    except Stopped as stopped:
+        watch.say_last_line()
+        # not by SystemExit: Python would wait for its threads, one of which may be in a tool, and
+        # then collect garbage, which takes 12 s on a busy machine where torch and MLflow are loaded
+        atexit._run_exitfuncs()
+        _end_now(stopped.exit_code)
+    finally:
+        if watch.number is None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            watch.end()
+
+
+@contextmanager
+def at_once(act: Callable[[], None]) -> Iterator[None]:
+    """Within the block, call `act` in another thread as soon as a signal comes."""
+    with _listed(_at_once, act):
+        yield
+
+
+@contextmanager
+def before_forced_end(act: Callable[[], None]) -> Iterator[None]:
+    """Within the block, call `act` in another thread where the main thread does not unwind."""
+    with _listed(_before_forced_end, act):
+        yield
+
+
+@contextmanager
+def _listed(acts: list[Callable[[], None]], act: Callable[[], None]) -> Iterator[None]:
+    acts.append(act)
+    try:
+        yield
+    finally:
+        acts.remove(act)
+
+
+class _Watch:
+    """The thread that sees signals at once, and ends the process where the main thread does not."""
+
+    def __init__(self, say: Callable[[str], None], how_to_go_on: str) -> None:
+        self.number: int | None = None
+        """Of the first signal, once the main thread has got it."""
+        self._say = say
+        self._how_to_go_on = how_to_go_on
+        self._has_said_first_line = threading.Event()
+        self._last_line = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="stopping", daemon=True)
+        self._read_fd, self._write_fd = os.pipe()
+        os.set_blocking(self._write_fd, False)
+        self._former_fd = -1
+
+    def begin(self) -> None:
+        """Watch."""
+        self._former_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=self._leave_to_parent)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Watch no more."""
+        signal.set_wakeup_fd(self._former_fd)
+        os.write(self._write_fd, _END_OF_WATCH)
+        self._thread.join()
+        os.close(self._read_fd)
+        os.close(self._write_fd)
+
+    def interrupt(self, number: int, _frame: FrameType | None) -> None:
+        """Raise in the main thread, once: a second exception would break off the cleaning up."""
+        # a library may have taken the wakeup descriptor for a loop of its own
+        os.write(self._write_fd, bytes([number | _FROM_HANDLER]))
+        if self.number is None:
+            self.number = number
+            raise Stopped(number)
+
+    def say_last_line(self) -> None:
+        """Say how to go on, once."""
+        self._has_said_first_line.wait(_LAST_CALLS_S)
+        if self._last_line.acquire(blocking=False):
+            self._say(f"stopped. {self._how_to_go_on}")
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: end by signals as any process does, and wake no watcher."""
+        if signal.getsignal(signal.SIGTERM) == self.interrupt:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _run(self) -> None:
+        told = os.read(self._read_fd, 1)
+        while told[0] & ~_FROM_HANDLER not in _SIGNALS:
+            if told == _END_OF_WATCH:
+                return
+            told = os.read(self._read_fd, 1)
+        number = told[0] & ~_FROM_HANDLER
+        self._say(f"{signal.Signals(number).name}: stopping within {GRACE_S + _LAST_CALLS_S:.0f} s")
+        self._has_said_first_line.set()
+        for act in list(_at_once):
+            act()
+        self._wait_for_main_thread(told)
+        self._end_process(number)
+
+    def _wait_for_main_thread(self, first: bytes) -> None:
+        """Return after the grace, or when the same signal comes again: somebody is in a hurry."""
+        deadline = time.monotonic() + GRACE_S
+        heard = {first}
+        while (left_s := deadline - time.monotonic()) > 0:
+            if select.select([self._read_fd], [], [], left_s)[0]:
+                told = os.read(self._read_fd, 1)
+                if told in heard:
+                    return
+                heard.add(told)
+
+    def _end_process(self, number: int) -> NoReturn:
+        calls = threading.Thread(target=_call_all, args=(list(_before_forced_end),), daemon=True)
+        calls.start()
+        calls.join(_LAST_CALLS_S)
+        self.say_last_line()
+        _end_now(128 + number)
+
+
+def _end_now(exit_code: int) -> NoReturn:
+    """End this process and all below it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for child in _descendants(os.getpid()):
+        _kill(child, signal.SIGKILL)
+    os._exit(exit_code)
+
+
+def _call_all(acts: list[Callable[[], None]]) -> None:
+    for act in acts:
+        act()
+
+
+def terminate_children() -> None:
+    """Ask every process below this one to end."""
+    for child in _descendants(os.getpid()):
+        _kill(child, signal.SIGTERM)
+
+
+def _descendants(pid: int) -> list[int]:
+    """Processes below `pid`, the nearest first; none where the system does not list them."""
+    found: list[int] = []
+    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(child) for child in listing.read_text().split()]
+        except OSError:
+            continue  # the thread has ended meanwhile
+        for child in children:
+            found += [child, *_descendants(child)]
+    return found
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
