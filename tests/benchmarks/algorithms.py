@@ -137,11 +137,11 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     from espalier.determinism import prepare_environment, prepare_torch
 
     prepare_environment()
+    from espalier.chain import STAGES
     from espalier.config import load_profile
-    from espalier.environments import opened_environments
+    from espalier.environments import family_of
     from espalier.records import NullTracker, read_tasks
     from espalier.rollout.roller import Roller
-    from espalier.stages.train import Inputs
     from espalier.training.checkpoint import CheckpointStore
     from espalier.training.parallel import Processes
     from espalier.training.rl.wiring import wired
@@ -153,12 +153,11 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
         settings.append(f"training.algorithm.preset={arm.preset}")
     profile = load_profile(options.profile, settings)
     prepare_torch(profile.threads)
-    names = ("knowledge", "accepted", "curriculum", "warm_policy")
-    inputs = Inputs(**{name: options.run / name for name in names})
+    inputs = {name: options.run / name for name in STAGES["train"].inputs}
     work = options.out / f"{arm.name}.work"
-    store = CheckpointStore(work, profile.stage_digest("train"))
+    store = CheckpointStore(work, STAGES["train"].digest(profile))
     figures: dict[str, object] = {}
-    with opened_environments(profile, inputs.knowledge) as environments_over:
+    with family_of(profile).environments(inputs["knowledge"]) as environments_over:
         trained = wired(profile, inputs, store, Processes(), environments_over)
         if arm.preset != WARM:
             trained.loop.run(NullTracker())
@@ -167,10 +166,10 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
                 "best_step": trained.loop.best_step,
                 "rollouts": trained.loop.history[-1]["rollouts"],
             }
-        questions = read_tasks(inputs.accepted / "tasks" / "heldout.jsonl")
+        questions = read_tasks(inputs["accepted"] / "tasks" / "heldout.jsonl")
         judge = Roller.local(trained.policy, environments_over("full"), profile)
         answers = judge.roll_out(questions, samples=1, temperature=0.0, seed=0)
-    figures["right"] = [answer.reward["outcome"] > 0 for answer in answers]
+    figures["right"] = [answer.is_right for answer in answers]
     figures["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     keep(_result(options.out, arm), asked(arm, options), [figures], provenance(profile.threads))
 

@@ -83,12 +83,12 @@ def table(seed: int, result: dict[str, Any]) -> str:
     for name in POLICIES:
         figures = found[name]
         low, high = (100 * end for end in figures["ci95"])
-        by_hops = " ".join(
-            f"{hops}:{100 * part['em']:.0f}" for hops, part in sorted(figures["by_hops"].items())
+        by_steps = " ".join(
+            f"{steps}:{100 * part['em']:.0f}" for steps, part in sorted(figures["by_steps"].items())
         )
         lines.append(
             f"{name:<11} {100 * figures['em']:5.1f}  {low:5.1f} to {high:5.1f}  {figures['n']:4d}  "
-            f"{by_hops:<22} {figures['tool_calls']:.2f}"
+            f"{by_steps:<22} {figures['tool_calls']:.2f}"
         )
     low, high = (100 * end for end in found["gain"]["ci95"])
     lines.append(f"gain {100 * found['gain']['em']:+.1f} ({low:+.1f} to {high:+.1f})")

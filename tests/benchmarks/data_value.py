@@ -167,15 +167,16 @@ def _run_arm(arm: Arm, seed: int, options: argparse.Namespace) -> None:
 
 def _run_stage(profile, run_dir: Path, name: str) -> None:
     """Run one stage unless it has published for these settings."""
-    from espalier.chain import CHAIN
+    from espalier.chain import STAGES
     from espalier.records import NullTracker, read_manifest
 
-    link = next(link for link in CHAIN if link.name == name)
-    folder = run_dir / link.folder
-    if folder.is_dir() and read_manifest(folder).config_digest == profile.stage_digest(name):
+    link = STAGES[name]
+    folder = run_dir / link.output
+    if folder.is_dir() and read_manifest(folder).config_digest == link.digest(profile):
         return
     print(name, flush=True)
-    link.run(profile, run_dir, NullTracker())
+    inputs = {name: run_dir / name for name in link.inputs}
+    link.run(profile, inputs, folder, NullTracker())
 
 
 def _start_from(common: Path, data: Path, run_dir: Path, arm: Arm) -> None:

@@ -15,8 +15,7 @@ _TAG = re.compile(r"</?([a-zA-Z_]+)")
 
 def mean_tokens(profile, run_dir: Path) -> dict[str, float]:
     """Mean tokens of a demonstration, of what the warm start draws, and of a text that fits."""
-    from espalier.dialects.dialect import Rendering
-    from espalier.environments import grammar_of
+    from espalier.environments import family_of, policy_dialect
     from espalier.policy.loading import load_policy
     from espalier.records import read_agent_texts, read_tasks
     from espalier.records.trajectory import read_trajectories
@@ -24,19 +23,19 @@ def mean_tokens(profile, run_dir: Path) -> dict[str, float]:
 
     accepted = run_dir / "accepted"
     policy = load_policy(run_dir / "base_policy" / "policy")
-    rendering = Rendering(policy.tokenizer, grammar_of(profile))
+    dialect = policy_dialect(family_of(profile), policy.tokenizer)
     tasks = {task.task_id: task for task in read_tasks(accepted / "tasks" / "train.jsonl")}
     shown = [
-        len(encode_demonstration(t, tasks, rendering).token_ids)
+        len(encode_demonstration(t, tasks, dialect).token_ids)
         for t in read_trajectories(accepted / "trajectories.parquet")
     ]
     limit = profile.episode.max_tokens
     negatives = [
-        len(encode_negative(n, rendering).token_ids)
+        len(encode_negative(n, dialect).token_ids)
         for n in read_agent_texts(accepted / "negatives.jsonl")
     ]
     texts = [
-        len(encode_text(t, rendering).token_ids)
+        len(encode_text(t, dialect).token_ids)
         for t in read_agent_texts(accepted / "agent_texts.jsonl")
     ]
     fitting = [length for length in texts if length <= limit]
@@ -78,12 +77,12 @@ def _read_tokens(run_dir: Path) -> int:
 
 
 def _judged(profile, run_dir: Path, policy_dir: Path, tasks) -> dict[str, object]:
-    from espalier.environments import opened_environments
+    from espalier.environments import family_of
     from espalier.policy.loading import load_policy
     from espalier.rollout.roller import Roller
 
     policy = load_policy(policy_dir / "policy")
-    with opened_environments(profile, run_dir / "knowledge") as environments_over:
+    with family_of(profile).environments(run_dir / "knowledge") as environments_over:
         roller = Roller.local(policy, environments_over("full"), profile)
         played = roller.roll_out(tasks, samples=1, temperature=0.0, seed=0)
         found = {"hits": [int(t.reward["outcome"] > 0) for t in played]}
@@ -123,11 +122,12 @@ def _calls_what_is_not_there(kind: str, trajectory) -> bool:
     """A search where none is offered; elsewhere a tag of no tool, or no action at all."""
     from espalier.synthesis.negatives import NOT_OFFERED
 
-    written = [m.content for m in trajectory.messages if m.role == "assistant"]
+    # a message that could be parsed has its calls apart, one that could not is raw text
+    written = [message for message in trajectory.messages if message.role == "assistant"]
     if kind == NOT_OFFERED:
-        return any("<search>" in text for text in written)
+        return any(message.tool_calls or "<search>" in message.content for message in written)
     known = {"think", "search", "answer"}
-    return any(set(_TAG.findall(text)) - known for text in written)
+    return any(set(_TAG.findall(message.content)) - known for message in written)
 
 
 FIGURES = (

@@ -18,16 +18,12 @@ import argparse
 import asyncio
 import json
 import random
-import re
 from pathlib import Path
 
 from tests.benchmarks.keeping import keep, kept, provenance
 
 TEMPERATURE = 1.0
 RESAMPLES = 2000
-_ACTION = re.compile(
-    r"\s*<think>(?P<thought>[^<>]+)</think>\s*<search>(?P<query>[^<>]+)</search>\s*"
-)
 
 
 def main() -> None:
@@ -67,7 +63,7 @@ def _rows_of(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
 
 
 def _sampled(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
-    from espalier.environments import search_environments
+    from espalier.environments.search_qa import SearchQA, search_environments
     from espalier.knowledge import KnowledgeGraph
     from espalier.knowledge.documents import load_documents
     from espalier.knowledge.search import SearchTool, documents_path
@@ -84,7 +80,8 @@ def _sampled(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
         update={"episode": profile.episode.model_copy(update={"max_turns": 1})}
     )
     policy = load_policy(options.run / options.policy / "policy")
-    roller = Roller.local(policy, search_environments(search, first_only), first_only)
+    environments = search_environments(search, SearchQA(first_only))
+    roller = Roller.local(policy, environments, first_only)
     played = roller.roll_out(tasks, samples=options.plans, temperature=TEMPERATURE, seed=seed)
     schema = Schema(
         KnowledgeGraph.load(knowledge), load_documents(documents_path(knowledge, "train"))
@@ -100,10 +97,12 @@ def _judged(task, trajectory, judge, search) -> dict[str, object]:
     from espalier.synthesis.fas.calls import SEARCH, Plan, PlanTold, judge_request
     from espalier.synthesis.fas.plain import plain
 
-    action = trajectory.messages[len(task.prompt)].content
-    found = _ACTION.fullmatch(action)
+    action = trajectory.messages[len(task.prompt)]
     # a policy may sample any byte: what could not stand in an answer is no plan either
-    thought, query = (plain(found["thought"]), plain(found["query"])) if found else ("", "")
+    thought, query = "", ""
+    if action.tool_calls:
+        thought = plain(action.thought or "")
+        query = plain(str(action.tool_calls[0].arguments["query"]))
     row = {"question": task.task_id, "hops": task.extra["hops"], "planned": bool(thought and query)}
     if not row["planned"]:
         return {**row, "kept": False, "right": False, "reason": "no plan"}
@@ -117,13 +116,11 @@ def _judged(task, trajectory, judge, search) -> dict[str, object]:
 
 def _profile(run: Path):
     """The settings of the run that sampling and searching need."""
-    from espalier.config import Profile
+    from espalier.config import load_profile, read_saved_profile
 
     stored = run / "profile.json"
     if stored.is_file():
-        return Profile.model_validate_json(stored.read_bytes())
-    from espalier.config import load_profile
-
+        return read_saved_profile(stored.read_text(encoding="utf-8"))
     return load_profile(Path("pipelines/profiles/laptop.toml"))
 
 

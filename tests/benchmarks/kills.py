@@ -119,7 +119,7 @@ def strike(
     process = start(profile, run_dir)
     begun = time.perf_counter()
     if blow.stage is None:
-        done_s = sum(seconds[link.name] for link in CHAIN if (run_dir / link.folder).is_dir())
+        done_s = sum(seconds[link.name] for link in CHAIN if (run_dir / link.output).is_dir())
         wait_s = max(0.0, blow.share * usual_s - done_s)
         while process.poll() is None and time.perf_counter() - begun < wait_s:
             time.sleep(_POLL_S)
@@ -152,7 +152,7 @@ def running_stage(run_dir: Path) -> str | None:
 
 def left_behind(run_dir: Path, stage: str | None) -> str:
     """The checkpoint or draft that the kill left of `stage`."""
-    folder = next((link.folder for link in CHAIN if link.name == stage), None)
+    folder = next((link.output for link in CHAIN if link.name == stage), None)
     if folder is None:
         return "nothing"
     work, draft = run_dir / f".{folder}.work", run_dir / f".{folder}.draft"

@@ -49,7 +49,7 @@ RECORDED = {"base_policy": "prepare_policy", "warm_policy": "warm_start", "train
 REQUIRED = ("warm_policy", "trained_policy")
 MEASURED_TIME = re.compile(r"(^|_)(s|ms|seconds|time)$|_per_s$")
 """Names of the columns that may differ between two runs of one commit."""
-MOVED = (("hardware.device", "hardware.device"), ("training.reward", "reward"))
+MOVED = (("training.device", "hardware.device"), ("training.reward", "reward"))
 """Keys and sections of a profile that have another name in some commits. A commit that refuses one
 is asked with the other; add a pair here when a key of loss_compare.toml moves."""
 REFUSED = re.compile(r"^\s*([\w.]+): no such key", re.MULTILINE)

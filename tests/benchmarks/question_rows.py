@@ -37,9 +37,9 @@ def looked_through(questions: Path, knowledge: Path, num_sampled: int) -> Rows:
         with path.open("rb") as lines:
             for line in lines:
                 told = json.loads(line)["metadata"]
-                digest = hashlib.blake2b(told["query"].encode(), digest_size=8).digest()
+                digest = hashlib.blake2b(told["extra"]["query"].encode(), digest_size=8).digest()
                 seen.add(int.from_bytes(digest))
-                read = {split_of[document] for document in told["evidence"]}
+                read = {split_of[document] for document in told["extra"]["evidence"]}
                 strays += told["split"] != split or not read <= {split, "hub"}
                 if number % every == 0:
                     sample.append(Task.model_validate_json(line))

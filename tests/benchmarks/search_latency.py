@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from espalier.config import Profile, SearchConfig
-from espalier.knowledge import KnowledgeGraph, SearchTool, stage
+from espalier.knowledge import KnowledgeGraph, SearchTool
 from espalier.records import NullTracker
+from espalier.stages import ingest
 
 NUM_QUERIES = 5000
 
@@ -23,7 +24,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "knowledge"
         started = time.perf_counter()
-        manifest = stage.run(Profile(), {}, directory, NullTracker())
+        manifest = ingest.run(Profile(), {}, directory, NullTracker())
         ingest_s = time.perf_counter() - started
         queries = _queries(KnowledgeGraph.load(directory))
         for view in ("train", "full"):

@@ -113,11 +113,13 @@ def run(options: argparse.Namespace, bound: int, seed: int) -> Result:
     from espalier.determinism import prepare_environment, prepare_torch
 
     prepare_environment()
+    from espalier.chain import STAGES
     from espalier.config import load_profile
-    from espalier.environments import SearchQAs, search_environments
+    from espalier.environments import Environments
+    from espalier.environments.search_qa import SearchQA, search_environments
     from espalier.knowledge.search import SearchTool
+    from espalier.knowledge.views import View
     from espalier.records import NullTracker
-    from espalier.stages.train import Inputs
     from espalier.training.checkpoint import CheckpointStore
     from espalier.training.parallel import Processes
     from espalier.training.rl.wiring import wired
@@ -135,12 +137,12 @@ def run(options: argparse.Namespace, bound: int, seed: int) -> Result:
         ],
     )
     prepare_torch(profile.threads)
-    names = ("knowledge", "accepted", "curriculum", "warm_policy")
-    inputs = Inputs(**{name: options.run / name for name in names})
+    inputs = {name: options.run / name for name in STAGES["train"].inputs}
+    family = SearchQA(profile)
 
-    def environments_over(view: str) -> SearchQAs:
-        search = SearchTool.open(inputs.knowledge, view, profile.search)
-        return search_environments(SlowSearch(search) if view == "train" else search, profile)
+    def environments_over(view: View) -> Environments:
+        search = SearchTool.open(inputs["knowledge"], view, profile.search)
+        return search_environments(SlowSearch(search) if view == "train" else search, family)
 
     with TemporaryDirectory() as folder:
         store = CheckpointStore(Path(folder), "benchmark")

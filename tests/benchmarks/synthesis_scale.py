@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from espalier.config import KnowledgeConfig, Profile
-from espalier.knowledge import stage as ingest
 from espalier.records import NullTracker, open_artifact, work_dir
+from espalier.stages import ingest
 
 from .keeping import provenance
 from .question_rows import figures_of, looked_through

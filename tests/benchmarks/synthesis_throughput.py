@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 from espalier.config import Profile
 from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge import stage as ingest
 from espalier.knowledge.search import SearchTool
 from espalier.records import NullTracker
 from espalier.records.trajectory import Trajectory
+from espalier.stages import ingest
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.questions import FormalQuestions
 from espalier.synthesis.task_making import Question

@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from espalier.config import Profile
 from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge import stage as ingest
 from espalier.records import NullTracker, Task
+from espalier.stages import ingest
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.questions import FormalQuestions
 from espalier.synthesis.task_making import SPLITS
@@ -48,9 +48,9 @@ def main() -> None:
         counts, exceptions = judged(tasks, knowledge)
     for line in exceptions[:20]:
         print(line)
-    print(f"\n{'source':12s}{'family':14s}{'hops':>5s}{'questions':>11s}{'exceptions':>12s}")
-    for (source, family, hops), counted in sorted(counts.items()):
-        print(f"{source:12s}{family:14s}{hops:5d}{counted['questions']:11d}{counted['wrong']:12d}")
+    print(f"\n{'source':12s}{'kind':14s}{'hops':>5s}{'questions':>11s}{'exceptions':>12s}")
+    for (source, kind, hops), counted in sorted(counts.items()):
+        print(f"{source:12s}{kind:14s}{hops:5d}{counted['questions']:11d}{counted['wrong']:12d}")
     total = Counter[str]()
     for counted in counts.values():
         total.update(counted)
@@ -88,22 +88,22 @@ def made(knowledge: Path, num_questions: int, seed: int) -> list[Task]:
 def judged(
     tasks: list[Task], knowledge: Path
 ) -> tuple[dict[tuple[str, str, int], Counter[str]], list[str]]:
-    """Counts by source, family and hops; a line for every exception."""
+    """Counts by source, kind and hops; a line for every exception."""
     store, names = opened(knowledge)
     counts: dict[tuple[str, str, int], Counter[str]] = {}
     exceptions: list[str] = []
     for task in tasks:
-        told = task.metadata
-        counted = counts.setdefault((told.source, told.family, told.hops), Counter())
+        kind, hops, query = (task.extra[name] for name in ("kind", "hops", "query"))
+        counted = counts.setdefault((task.metadata.source, kind, hops), Counter())
         counted["questions"] += 1
-        node = parsed(told.query)
+        node = parsed(query)
         found = {names[entity_id] for entity_id in answers(node, store)}
         wrong = faults(node, store)
         if found != set(task.verifier.gold):
             wrong.append("other answer set")
         counted.update(set(wrong))
         counted["wrong"] += bool(wrong)
-        exceptions += [f"{fault}: {told.query} -> {sorted(found)[:5]}" for fault in set(wrong)]
+        exceptions += [f"{fault}: {query} -> {sorted(found)[:5]}" for fault in set(wrong)]
     return counts, exceptions
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from espalier.config import Profile, SynthesisConfig
 from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge import stage as ingest
 from espalier.records import NullTracker
+from espalier.stages import ingest
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.grown_questions import GrownQuestions
 from espalier.synthesis.questions import FormalQuestions

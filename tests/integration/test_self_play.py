@@ -6,9 +6,10 @@ import threading
 import pytest
 
 from espalier.config import Profile
-from espalier.environments import opened_environments, poser_of
+from espalier.environments import family_of
 from espalier.environments.python_math.absolute_zero.executing import executed
 from espalier.environments.python_math.python_runs import SeparateRuns
+from espalier.records import FinalAnswer
 from espalier.sandbox.choice import sandbox_pool
 from espalier.synthesis.self_play import Order
 
@@ -29,14 +30,15 @@ pytestmark = pytest.mark.usefixtures("local_sandboxes")
 
 @pytest.fixture(scope="module")
 def posed(tmp_path_factory):
-    poser = poser_of(PROFILE, tmp_path_factory.mktemp("k"), tmp_path_factory.mktemp("a"))
-    return poser.pose(Order(12, (), (), "a"))
+    folders = tmp_path_factory.mktemp("k"), tmp_path_factory.mktemp("a")
+    return family_of(PROFILE).poser(*folders).pose(Order(12, (), (), "a"))
 
 
 def answered(environments, task, text):
     async def played():
         environment = environments(task)
-        await environment.step(f"<answer> \\boxed{{{text}}} </answer>")
+        environment.reset(task)
+        await environment.step(FinalAnswer(f"\\boxed{{{text}}}"))
         return (await environment.score())["outcome"]
 
     return asyncio.run(played())
@@ -47,14 +49,14 @@ def test_gold_answers_of_posed_tasks_are_paid_and_others_are_not(posed, session,
     assert len(posed.tasks) == 12
     environment = PROFILE.environment.model_copy(update={"session": session})
     profile = PROFILE.model_copy(update={"environment": environment})
-    with opened_environments(profile, tmp_path) as over:
+    with family_of(profile).environments(tmp_path) as over:
         for task in posed.tasks:
             assert answered(over("train"), task, task.verifier.gold[0]) == 1.0
             assert answered(over("train"), task, "-12345") == -1.0
 
 
 def test_equal_seeds_pose_equal_tasks_in_other_sandboxes(posed, tmp_path):
-    again = poser_of(PROFILE, tmp_path, tmp_path).pose(Order(12, (), (), "a"))
+    again = family_of(PROFILE).poser(tmp_path, tmp_path).pose(Order(12, (), (), "a"))
     assert again == posed
 
 
@@ -95,5 +97,5 @@ def test_a_file_that_one_run_leaves_is_not_there_in_the_next():
 
 
 def test_a_phase_leaves_no_sandbox_behind(tmp_path):
-    assert len(poser_of(PROFILE, tmp_path, tmp_path).pose(Order(2, (), (), "b")).tasks) == 2
+    assert len(family_of(PROFILE).poser(tmp_path, tmp_path).pose(Order(2, (), (), "b")).tasks) == 2
     assert "espalier-sandboxes" not in {thread.name for thread in threading.enumerate()}

@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from espalier.chain import CHAIN
+from espalier.chain import CHAIN, STAGES
 from espalier.config import load_profile
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_state import RunState
 from espalier.records import NullTracker, read_tasks
-from espalier.steps import training
+from espalier.stages import train
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
 SMOKE = Path(__file__).parents[2] / "pipelines" / "profiles" / "smoke.toml"
@@ -58,9 +58,7 @@ def artifacts(tmp_path_factory):
     )
     names = [link.name for link in CHAIN]
     runner.execute(CHAIN[: names.index("train")])
-    return training.Inputs(
-        **{name: run_dir / name for name in ("knowledge", "accepted", "curriculum", "warm_policy")}
-    )
+    return {name: run_dir / name for name in STAGES["train"].inputs}
 
 
 class Killed(Exception):
@@ -88,7 +86,7 @@ def evolved(artifacts, tmp_path_factory):
     out = tmp_path_factory.mktemp("evolved") / "trained"
     listener = Killing(99)
     profile = profile_with('self_play.name="webrl"', ANY_VALUE, *POSING)
-    manifest = training.run(profile, artifacts, out, listener)
+    manifest = train.run(profile, artifacts, out, listener)
     return profile, out, manifest, listener.notes
 
 
@@ -102,15 +100,15 @@ def test_posed_tasks_are_proven_by_another_evaluator_and_apart_from_heldout(arti
     assert [line.split(":")[0] for line in notes] == ["step 1", "step 2", "step 3"]
     store = Store(
         (row["subject"], row["relation"], row["object"])
-        for row in pq.read_table(artifacts.knowledge / "triples.parquet").to_pylist()
+        for row in pq.read_table(artifacts["knowledge"] / "triples.parquet").to_pylist()
     )
-    entities = pq.read_table(artifacts.knowledge / "entities.parquet").to_pylist()
+    entities = pq.read_table(artifacts["knowledge"] / "entities.parquet").to_pylist()
     names = {row["entity_id"]: row["name"] for row in entities}
     for task in tasks:
         [answer] = answers(parsed(task.extra["query"]), store)
         assert task.verifier.gold == (names[answer],)
         assert faults(parsed(task.extra["query"]), store) == []
-    heldout = read_tasks(artifacts.accepted / "tasks" / "heldout.jsonl")
+    heldout = read_tasks(artifacts["accepted"] / "tasks" / "heldout.jsonl")
     assert not {t.extra["query"] for t in tasks} & {t.extra["query"] for t in heldout}
     own = {row["name"] for row in entities if row["split"] == "heldout"}
     shown = {row["name"] for row in entities if row["split"] in ("train", "hub")}
@@ -120,8 +118,8 @@ def test_posed_tasks_are_proven_by_another_evaluator_and_apart_from_heldout(arti
 def test_a_killed_training_with_self_play_ends_with_the_same_content(artifacts, evolved, tmp_path):
     profile, _, unbroken, _ = evolved
     with pytest.raises(Killed):
-        training.run(profile, artifacts, tmp_path / "trained", Killing(3))
-    resumed = training.run(profile, artifacts, tmp_path / "trained", NullTracker())
+        train.run(profile, artifacts, tmp_path / "trained", Killing(3))
+    resumed = train.run(profile, artifacts, tmp_path / "trained", NullTracker())
     assert resumed.content == unbroken.content
 
 
@@ -139,11 +137,11 @@ def test_a_killed_training_with_self_play_ends_with_the_same_content(artifacts, 
 )  # fmt: skip
 def test_every_way_of_self_play_trains_to_the_end(artifacts, tmp_path, overrides):
     overrides = [*overrides, *POSING]
-    training.run(profile_with(*overrides), artifacts, tmp_path / "trained", NullTracker())
+    train.run(profile_with(*overrides), artifacts, tmp_path / "trained", NullTracker())
     phases = json.loads((tmp_path / "trained" / "posed" / "phases.json").read_text())
     assert len(phases) == 3
 
 
 def test_without_self_play_nothing_is_posed(artifacts, tmp_path):
-    training.run(profile_with(), artifacts, tmp_path / "trained", NullTracker())
+    train.run(profile_with(), artifacts, tmp_path / "trained", NullTracker())
     assert not (tmp_path / "trained" / "posed").exists()

@@ -78,7 +78,7 @@ def family_class(name: str) -> FamilyClass:
     module, _, attribute = where.partition(":")
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"the family {name!r} cannot be loaded from {where} ({error})") from error
     if not (isinstance(found, type) and hasattr(found, "questions") and hasattr(found, "config")):
         raise ValueError(f"{where} is no family: derive it from espalier.environments.SimpleFamily")

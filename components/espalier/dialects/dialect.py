@@ -171,11 +171,8 @@ class Dialect:
         """Ids of what the policy reads, cut out of one rendering of the whole conversation."""
         messages = self._prompt_messages(prompt)
         if self.syntax.inline_results and not self._is_embedded:
-            body = _SENTINEL + "".join(
-                self.syntax.write_result(message.content, self.tools) + _SENTINEL
-                for turn in observed
-                for message in turn
-            )
+            read = ["".join(map(self._inline_result, turn)) for turn in observed]
+            body = _SENTINEL.join(["", *read, ""])
             messages = [*messages, {"role": "assistant", "content": body}]
         else:
             for turn in observed:
@@ -204,7 +201,7 @@ class Dialect:
     def _result_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         """Ids of what the environment answers, up to where the policy writes again."""
         if self.syntax.inline_results:
-            texts = [self.syntax.write_result(message.content, self.tools) for message in messages]
+            texts = map(self._inline_result, messages)
             return tuple(token_id for text in texts for token_id in self._encode(text))
         framed = [
             {"role": "user", "content": "."},
@@ -214,9 +211,12 @@ class Dialect:
         behind = self._rendered(framed, generate=True).rpartition(_SENTINEL)[2]
         return tuple(self._encode(behind)[1:])
 
+    def _inline_result(self, message: Message) -> str:
+        return self.syntax.write_result(_without_sentinel(message.content), self.tools)
+
     def _shown(self, message: Message) -> dict[str, Any]:
         """A message for the chat template; a tool's text cannot spell a control token."""
-        content = message.content
+        content = _without_sentinel(message.content)
         if message.role == "tool":
             if self.syntax.inline_results:
                 content = content.replace("<", "(").replace(">", ")")
@@ -228,7 +228,7 @@ class Dialect:
     @cached_property
     def _controls(self) -> re.Pattern[str]:
         """Every text that the tokenizer reads as a token of its own, longest first."""
-        known = {*self._added_texts, *self.syntax.markers(self.tools), _SENTINEL}
+        known = {*self._added_texts, *self.syntax.markers(self.tools)}
         texts = sorted((text for text in known if text.strip()), key=lambda text: -len(text))
         return re.compile("|".join(map(re.escape, texts)))
 
@@ -274,3 +274,8 @@ class Dialect:
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+
+def _without_sentinel(content: str) -> str:
+    """What is read cannot be cut where a message of the policy would stand."""
+    return content.replace(_SENTINEL, "\ufffd")

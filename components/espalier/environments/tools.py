@@ -3,9 +3,10 @@
     def convert(amount: float, currency: str) -> str:
         '''Convert euros into another currency.'''
 
-A parameter named `task` is handed the episode's task and is not part of the schema. A function may
-be a coroutine function. It returns text, or a `ToolOutput` that also says whether it succeeded;
-anything else is written as JSON.
+`Annotated[float, Field(description="in euros")]` says what a parameter means. One named `task` is
+handed the episode's task and is not part of the schema. A function may be a coroutine function. It
+returns text, or a `ToolOutput` that also says whether it succeeded; anything else is written as
+JSON.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Tool:
         Raises:
             TypeError: a parameter without a type.
         """
-        hints = typing.get_type_hints(function)
+        hints = typing.get_type_hints(function, include_extras=True)
         parameters = dict(inspect.signature(function).parameters)
         self.wants_task = parameters.pop(_TASK, None) is not None
         fields: dict[str, Any] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from espalier.records import group_label, group_of, report_groups
+from espalier.records import group_label, group_of, shown_group
 
 POLICIES = ("untrained", "warm_start", "trained")
 
@@ -13,7 +13,7 @@ POLICIES = ("untrained", "warm_start", "trained")
 def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
     """One row a policy, and one for the gain of training; all rows have the same keys.
 
-    Of the groups of questions the first one is shown; the report has them all.
+    Of the groups of questions that of difficulty is shown; the report has them all.
 
     Args:
         results: what results.json holds.
@@ -43,19 +43,15 @@ def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
 def group_columns(
     figures: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]
 ) -> dict[str, str]:
-    """EM of one policy by one group of questions that `policies` have: title -> percent.
-
-    The group is the first that is numbered, as hops and steps are, for that is the difficulty.
-    """
-    groups = report_groups(policies)
-    numbered = [name for name, values in groups.items() if all(v.isdecimal() for v in values)]
-    if not groups:
+    """EM of one policy by the group of questions that is shown of `policies`: title -> percent."""
+    group = shown_group(policies)
+    if group is None:
         return {}
-    name = next(iter([*numbered, *groups]))
+    name, values = group
     found = group_of(figures, name)
     return {
         f"{group_label(name, value)} %": _percent(found.get(value, {}).get("em"))
-        for value in groups[name]
+        for value in values
     }
 
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from espalier.config import Profile
+from espalier.config import Profile, family_class
 from espalier.orchestration.run_state import RunState
 from espalier.records import Tracker
 from espalier.registry.connection import DATABASE_NAME, tracking_target
@@ -60,10 +60,13 @@ def run_description(
         run_dir: its folder.
         summary: as in RUN/summary.json; None while the run goes on.
     """
-    source = profile.knowledge.path or profile.knowledge.database or profile.knowledge.source
+    played = profile.environment.name
+    if family_class(played).reads_knowledge:
+        source = profile.knowledge.path or profile.knowledge.database or profile.knowledge.source
+        played = f"{played} over `{source}`"
     lines = [
-        f"Profile `{profile.name}`, seed {profile.seed}: {profile.environment.name} over "
-        f"`{source}`, into `{run_dir}`. All settings are in the artifact profile.json."
+        f"Profile `{profile.name}`, seed {profile.seed}: {played}, into `{run_dir}`. All settings "
+        "are in the artifact profile.json."
     ]
     figures = summary["eval"] if summary else {}
     if figures.get("trained") and figures.get("warm_start") and figures.get("gain"):

@@ -32,7 +32,7 @@ from espalier.records.publishing import (
     replace_directory,
     work_dir,
 )
-from espalier.records.report_groups import group_label, group_of, report_groups
+from espalier.records.report_groups import group_label, group_of, report_groups, shown_group
 from espalier.records.task import (
     Split,
     Task,
@@ -94,6 +94,7 @@ __all__ = [
     "read_tasks",
     "replace_directory",
     "report_groups",
+    "shown_group",
     "task_id_of",
     "tree_digest",
     "work_dir",

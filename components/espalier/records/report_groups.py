@@ -5,10 +5,12 @@ A policy's figures hold one table for each group, as `by_hops` = {"1": {...}, "2
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 _PREFIX = "by_"
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 def report_groups(policies: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -27,6 +29,18 @@ def report_groups(policies: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]
     return {name: sorted(values, key=_order) for name, values in found.items() if len(values) > 1}
 
 
+def shown_group(policies: Iterable[Mapping[str, Any]]) -> tuple[str, list[str]] | None:
+    """The one group that a chart or a line has room for: the first with numbers, which is how hard.
+
+    Returns:
+        Its name and values; the first group where none has numbers, None where there is none.
+    """
+    groups = report_groups(policies)
+    numbered = (name for name, values in groups.items() if _NUMBER.fullmatch(values[0]))
+    name = next(numbered, next(iter(groups), None))
+    return None if name is None else (name, groups[name])
+
+
 def group_of(figures: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Value -> figures of one group of a policy; empty where the policy has none."""
     return figures.get(_PREFIX + name) or {}
@@ -34,12 +48,12 @@ def group_of(figures: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def group_label(name: str, value: str) -> str:
     """A value as words: "2 hops", "1 step", "level 3", "intersection"."""
-    if not value.isdecimal():
+    if not _NUMBER.fullmatch(value):
         return value.replace("_", " ")
     if not name.endswith("s"):
         return f"{name.replace('_', ' ')} {value}"
     return f"{value} {(name.removesuffix('s') if value == '1' else name).replace('_', ' ')}"
 
 
-def _order(value: str) -> tuple[int, str]:
-    return (int(value), "") if value.isdecimal() else (0, value)
+def _order(value: str) -> tuple[float, str]:
+    return (float(value), "") if _NUMBER.fullmatch(value) else (0.0, value)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from espalier.reporting import phases
 from espalier.reporting.columns import measured
-from espalier.reporting.comparison import first_group
+from espalier.reporting.comparison import drawn_group
 from espalier.reporting.formats import number
 from espalier.reporting.plots import (
     GRPO_CURVES,
@@ -92,8 +92,8 @@ def pass_rates(run: RunDirectory) -> PassRates | None:
 
 
 def exact_match_chart(results: Mapping[str, Any]) -> Chart | None:
-    """Held-out EM by the first group of questions, one bar per policy."""
-    group = first_group(results)
+    """Held-out EM by the group of questions that shows how hard they are, one bar per policy."""
+    group = drawn_group(results)
     if group is None:
         return None
     told = "; ".join(

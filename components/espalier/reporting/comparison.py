@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from espalier.records import group_label, group_of, report_groups
+from espalier.records import group_label, group_of, report_groups, shown_group
 from espalier.reporting.formats import (
     interval,
     number,
@@ -70,20 +70,22 @@ class GroupScores:
     """Columns `group` (a value in words) and one per policy, EM 0-1, null where not evaluated."""
 
 
-def first_group(results: Mapping[str, Any]) -> GroupScores | None:
+def drawn_group(results: Mapping[str, Any]) -> GroupScores | None:
     """The group of questions that is drawn; None where the questions are not grouped."""
     scores = results.get("eval", {})
-    for name, values in _groups(scores).items():
-        found = {policy: group_of(_of(scores, policy), name) for policy in POLICIES}
-        rows = [
-            {
-                "group": group_label(name, value),
-                **{policy: found[policy].get(value, {}).get("em") for policy in POLICIES},
-            }
-            for value in values
-        ]
-        return GroupScores(words(name), pd.DataFrame(rows))
-    return None
+    group = shown_group(_of(scores, policy) for policy in POLICIES)
+    if group is None:
+        return None
+    name, values = group
+    found = {policy: group_of(_of(scores, policy), name) for policy in POLICIES}
+    rows = [
+        {
+            "group": group_label(name, value),
+            **{policy: found[policy].get(value, {}).get("em") for policy in POLICIES},
+        }
+        for value in values
+    ]
+    return GroupScores(words(name), pd.DataFrame(rows))
 
 
 def _overall(scores: Mapping[str, Figures]) -> tuple[Row, ...]:

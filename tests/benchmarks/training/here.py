@@ -85,9 +85,8 @@ def updates(material: Material) -> Throughput:
                 "minibatches": 1,
                 "tasks_per_step": len(material.attempts) // material.group_size,
                 "group_size": material.group_size,
-                "micro_batch_tokens": MICRO_BATCH_TOKENS,
-                "device": "cpu",
             },
+            "hardware": {"micro_batch_tokens": MICRO_BATCH_TOKENS, "device": "cpu"},
         }
     )
     model = load_policy(Path(material.policy_dir)).model
@@ -126,7 +125,7 @@ def trajectory_of(group: int, attempt: Attempt) -> Trajectory:
         task_id=str(group),
         group_id=str(group),
         messages=(Message(role="user", content="?"),),
-        tool_calls=(),
+        tool_results=(),
         reward={"outcome": attempt.reward},
         answer=None,
         finish_reason=FinishReason.ANSWERED,

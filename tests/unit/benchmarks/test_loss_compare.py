@@ -81,14 +81,14 @@ def test_settings_reach_the_command_line_unchanged():
 
 
 def test_refused_key_is_tried_under_its_other_name():
-    settings = {"seed": "0", "hardware.device": "cpu", "reward.format": "0.1"}
+    settings = {"seed": "0", "training.device": "cpu", "training.reward.format": "0.1"}
 
-    assert respelled(settings, {"hardware.device", "training.reward"}, "v1") == {
+    assert respelled(settings, {"training.device", "training.reward"}, "v1") == {
         "seed": "0",
         "hardware.device": "cpu",
         "reward.format": "0.1",
     }
-    assert respelled({"hardware.device": "cpu"}, {"hardware"}, "v1") == {"hardware.device": "cpu"}
+    assert respelled({"hardware.device": "cpu"}, {"hardware"}, "v1") == {"training.device": "cpu"}
 
 
 def test_refused_key_without_another_name_is_an_error():

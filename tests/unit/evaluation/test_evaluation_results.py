@@ -6,7 +6,7 @@ from espalier.config import EvaluationConfig, Profile
 from espalier.evaluation import results_table
 from espalier.evaluation.judged import Judged, RolloutCost
 from espalier.evaluation.suite import make_suite
-from espalier.records import Manifest
+from espalier.records import Manifest, group_label, shown_group
 from espalier.stages.evaluate import policy_digest, results_of
 from tests.factories.evaluation import a_row, a_task
 
@@ -67,10 +67,17 @@ def test_the_table_names_each_k_that_was_measured(results):
 
 def test_the_table_shows_the_groups_that_the_results_have(results):
     steps = {step: {"em": 0.1 * int(step)} for step in ("1", "2", "10")}
-    figures = results["eval"]["trained"] | {"by_steps": steps}
+    kinds = {"sum": {"em": 0.1}, "product": {"em": 0.2}}
+    figures = results["eval"]["trained"] | {"by_kind": kinds, "by_steps": steps}
     figures = {key: value for key, value in figures.items() if key not in ("by_hops", "by_family")}
     table = results_table(results | {"eval": dict.fromkeys(POLICIES, figures) | {"gain": GAIN}})
     assert list(table[0])[-3:] == ["1 step %", "2 steps %", "10 steps %"]
+
+
+def test_groups_of_fractions_are_in_the_order_of_their_size():
+    figures = {"by_kind": {"a": {}, "b": {}}, "by_difficulty": {"1": {}, "0.5": {}, "0.25": {}}}
+    assert shown_group([figures]) == ("difficulty", ["0.25", "0.5", "1"])
+    assert group_label("difficulty", "0.5") == "difficulty 0.5"
 
 
 def test_equal_weights_have_an_equal_digest_whatever_stands_beside_them():

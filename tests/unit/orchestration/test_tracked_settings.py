@@ -1,5 +1,6 @@
 from pathlib import Path
 
+from espalier.chain import STAGES
 from espalier.config import Profile
 from espalier.orchestration.tracking import run_description
 from espalier.steps.profiles import changed_settings, stage_settings
@@ -28,8 +29,15 @@ def test_a_stage_has_its_own_changes_and_a_digest_of_all_its_settings():
         "seed": 0,
         "environment.name": "search_qa",
         "evaluation.temperature": 0.5,
-        "config_digest": changed.stage_digest("evaluate"),
+        "config_digest": STAGES["evaluate"].digest(changed),
     }
+
+
+def test_a_run_without_knowledge_is_described_without_it():
+    profile = Profile.model_validate({"environment": {"name": "python_math"}})
+    assert run_description(profile, Path("runs/x")).startswith(
+        "Profile `unnamed`, seed 0: python_math, into `runs/x`."
+    )
 
 
 def test_a_finished_run_is_described_by_its_headline_figures():

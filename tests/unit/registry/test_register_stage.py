@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -95,7 +94,7 @@ def test_evaluation_of_another_policy_is_refused(bench):
     with pytest.raises(ArtifactError, match="evaluated the policy"):
         run(
             bench.profile,
-            replace(inputs, trained_policy=bench.root / "other"),
+            inputs | {"trained_policy": bench.root / "other"},
             bench.root / "out",
             NullTracker(),
         )

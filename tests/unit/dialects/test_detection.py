@@ -1,0 +1,62 @@
+"""The dialect of a model directory, by what its chat template teaches."""
+
+import json
+
+import pytest
+
+from espalier.dialects import SYNTAXES, chosen_dialect, detected_dialect
+from espalier.policy.tokenizer import chat_template
+from tests.unit.tiny import TOOLS
+
+MESSAGES = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+FAMILIES = {
+    "hermes": "For each call return a JSON object within <tool_call></tool_call> tags." + MESSAGES,
+    "qwen3_coder": "<tool_call>\n<function=example>\n</function>\n</tool_call>" + MESSAGES,
+    "mistral": "{{ '[AVAILABLE_TOOLS]' }}{{ '[TOOL_CALLS] [' }}" + MESSAGES,
+    "llama3": '{{ \'{"name": "\' + name + \'", "parameters": \' }}' + MESSAGES,
+    "pythonic": "Calls are [func_name1(params_name1=value), func_name2(params)]" + MESSAGES,
+    "tags": MESSAGES,
+}
+"""The signs of the published templates, without their words."""
+
+
+@pytest.mark.parametrize(("name", "template"), FAMILIES.items())
+def test_each_familys_template_is_told_by_its_signs(name, template):
+    assert detected_dialect(template) == name
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", SYNTAXES)
+def test_a_template_of_an_embedded_policy_names_its_own_dialect(name):
+    assert detected_dialect(chat_template(SYNTAXES[name], TOOLS)) == name
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_model_directory_has_its_template_in_one_of_two_files(tmp_path, name):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": FAMILIES[name]}))
+    assert chosen_dialect("auto", tmp_path) == name
+    (tmp_path / "chat_template.jinja").write_text(FAMILIES["mistral"])
+    assert chosen_dialect("auto", tmp_path) == "mistral"
+
+
+def test_of_several_named_templates_any_may_teach_the_dialect(tmp_path):
+    templates = [
+        {"name": "default", "template": MESSAGES},
+        {"name": "tool_use", "template": FAMILIES["hermes"]},
+    ]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+    assert chosen_dialect("auto", tmp_path) == "hermes"
+
+
+@pytest.mark.parametrize("config", [None, "{", "[]", "{}"])
+def test_a_directory_without_a_readable_template_is_left_to_whoever_loads_it(tmp_path, config):
+    if config is not None:
+        (tmp_path / "tokenizer_config.json").write_text(config)
+    assert chosen_dialect("auto", tmp_path) == "tags"
+
+
+def test_the_embedded_policy_is_taught_tags_and_the_profile_has_the_last_word(tmp_path):
+    (tmp_path / "chat_template.jinja").write_text(FAMILIES["hermes"])
+    assert chosen_dialect("auto", None) == "tags"
+    assert chosen_dialect("llama3", tmp_path) == "llama3"
+    assert chosen_dialect("hermes", None) == "hermes"

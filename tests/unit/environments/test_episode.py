@@ -1,0 +1,129 @@
+"""Episodes of any family whose tools are functions, whether they wait or not."""
+
+import asyncio
+import inspect
+from dataclasses import replace
+
+import pytest
+
+from espalier.config import Profile
+from espalier.environments import AsyncToolEnvironment, Tool, ToolEnvironment
+from espalier.records import FinalAnswer, Malformed, ToolCall, ToolCalls
+from espalier.records.trajectory import FinishReason
+from tests.unit.environments.prices import Prices, price
+
+FAMILY = "tests.unit.environments.prices:Prices"
+
+
+async def price_later(item: str) -> int:
+    """Price of an item."""
+    await asyncio.sleep(0)
+    return price(item)
+
+
+price_later.__name__ = "price"
+
+
+def family(max_turns=6):
+    profile = {"environment": {"name": FAMILY}, "episode": {"max_turns": max_turns}}
+    return Prices(Profile.model_validate(profile))
+
+
+@pytest.fixture(params=["at once", "waiting"])
+def episode(request):
+    """An episode of the first training task."""
+
+    def begun(max_turns=6):
+        prices = family(max_turns)
+        tools = prices.built_tools
+        if request.param == "waiting":
+            tools = (Tool(price_later), *tools[1:])
+        environment = prices.environments_of(prices.rules(tools))(prices.tasks("train", 1)[0])
+        expected = AsyncToolEnvironment if request.param == "waiting" else ToolEnvironment
+        assert isinstance(environment, expected)
+        (task,) = prices.tasks("train", 1)
+        opening = environment.reset(task)
+        assert opening.messages == task.prompt
+        assert [tool.name for tool in opening.tools] == ["price", "convert"]
+        return environment
+
+    return begun
+
+
+def done(result):
+    async def waited():
+        return await result
+
+    return asyncio.run(waited()) if inspect.isawaitable(result) else result
+
+
+def calls(*named):
+    return ToolCalls(
+        tuple(
+            ToolCall(name=name, arguments=arguments, call_id=f"c{place}")
+            for place, (name, arguments) in enumerate(named)
+        )
+    )
+
+
+PRICE = ("price", {"item": "thing1"})
+
+
+def test_a_call_is_answered_and_an_answer_scored(episode):
+    environment = episode()
+    step = done(environment.step(calls(PRICE)))
+    assert [(m.role, m.content, m.call_id) for m in step.messages] == [("tool", "1", "c0")]
+    assert not step.done
+    assert done(environment.step(FinalAnswer("2"))).finish_reason is FinishReason.ANSWERED
+    assert environment.answer == "2"
+    assert done(environment.score()) == {"outcome": 1.0, "format": 0.1}
+
+
+def test_a_tool_that_is_not_there_costs_one_observation(episode):
+    environment = episode()
+    step = done(environment.step(calls(("buy", {}))))
+    assert step.messages[0].content == "error: no tool is named buy; there are price, convert"
+    assert not environment.tool_results[0].succeeded
+    assert not step.done
+
+
+def test_several_calls_of_one_message_are_answered_in_order(episode):
+    environment = episode()
+    step = done(environment.step(calls(PRICE, ("convert", {"amount": 3}), ("price", {}))))
+    assert [message.content for message in step.messages] == [
+        "1", "6 crowns", "error: item: Field required",
+    ]  # fmt: skip
+    assert [message.call_id for message in step.messages] == ["c0", "c1", "c2"]
+    assert [result.call.name for result in environment.tool_results] == [
+        "price",
+        "convert",
+        "price",
+    ]
+
+
+def test_the_limit_counts_messages_and_not_calls(episode):
+    environment = episode(max_turns=2)
+    assert not done(environment.step(calls(PRICE, PRICE, PRICE))).done
+    step = done(environment.step(calls(PRICE)))
+    assert step.finish_reason is FinishReason.MAX_TURNS
+    assert step.messages == ()
+    assert len(environment.tool_results) == 4
+    assert done(environment.score()) == {"outcome": 0.0, "format": 0.0}
+
+
+def test_what_cannot_be_parsed_ends_the_episode(episode):
+    environment = episode()
+    step = done(environment.step(Malformed("nonsense", "<tool_call>")))
+    assert step.finish_reason is FinishReason.PARSE_ERROR
+    assert environment.answer is None
+    assert done(environment.score()) == {"outcome": 0.0, "format": 0.0}
+
+
+def test_the_end_is_told_once_however_often_it_comes():
+    told, prices = [], family()
+    rules = replace(prices.rules(prices.built_tools), on_end=lambda: told.append("end"))
+    environment = ToolEnvironment(rules)
+    environment.reset(prices.tasks("train", 1)[0])
+    environment.step(FinalAnswer("2"))
+    environment.cut_off(FinishReason.MAX_TOKENS)
+    assert told == ["end"]

@@ -1,0 +1,79 @@
+"""A profile names its family, and the family reads the section of the profile."""
+
+import pytest
+from pydantic import ValidationError
+
+from espalier.config import Profile
+from espalier.config.environment import family_class, family_names, parsed_environment
+from espalier.environments.python_math import PythonMath
+from espalier.environments.search_qa import SearchQA
+from tests.unit.environments.prices import Prices, PricesConfig
+
+PRICES = "tests.unit.environments.prices:Prices"
+
+
+@pytest.mark.parametrize(
+    ("name", "family"), [("search_qa", SearchQA), ("python_math", PythonMath), (PRICES, Prices)]
+)
+def test_a_family_is_found_by_its_name_or_by_where_it_is(name, family):
+    assert family_class(name) is family
+    assert isinstance(parsed_environment({"name": name}), family.config)
+
+
+def test_the_built_in_families_are_installed():
+    assert {"search_qa", "python_math"} <= set(family_names())
+
+
+def test_a_family_reads_its_own_settings():
+    section = parsed_environment({"name": PRICES, "rate": 3})
+    assert section == PricesConfig(name=PRICES, rate=3)
+    assert parsed_environment(section) is section
+
+
+def test_a_section_without_a_name_is_that_of_question_answering():
+    assert parsed_environment({}).name == "search_qa"
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("python_maths", r"no family of tasks is named 'python_maths'; did you mean python_math\?"),
+        ("chess", r"'chess'; installed are python_math, search_qa; a family of your own"),
+        ("tests.unit.environments.shop:Prices", r"cannot be loaded from .*No module named"),
+        ("tests.unit.environments.prices:Price", r"cannot be loaded from .*no attribute 'Price'"),
+        ("tests.unit.environments.prices:PRICES", r"is no family: derive it from"),
+        ("tests.unit.environments.prices:", r"the family .* cannot be loaded"),
+        (":Prices", r"the family ':Prices' cannot be loaded"),
+    ],
+)
+def test_what_is_no_family_is_refused_with_the_way_out(name, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        parsed_environment({"name": name})
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"rates": 3}, r"environment\.rates: no such key.*did you mean .*rate\?"),
+        ({"rate": "much"}, r"environment\.rate: Input should be a valid integer"),
+    ],
+)
+def test_settings_that_the_family_refuses_are_named(settings, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        parsed_environment({"name": PRICES, **settings})
+
+
+def test_a_section_that_is_no_table_is_refused():
+    with pytest.raises(ValueError, match="environment is a section with a name"):
+        parsed_environment("search_qa")
+
+
+def test_a_whole_profile_carries_the_section_of_its_family_and_comes_back_from_json():
+    profile = Profile.model_validate({"environment": {"name": PRICES, "rate": 5}})
+    assert profile.environment == PricesConfig(name=PRICES, rate=5)
+    assert Profile.model_validate_json(profile.model_dump_json()).environment == profile.environment
+
+
+def test_a_profile_with_an_unknown_family_does_not_parse():
+    with pytest.raises(ValidationError, match="no family of tasks is named 'prices'"):
+        Profile.model_validate({"environment": {"name": "prices"}})

@@ -1,0 +1,171 @@
+"""Typed functions as tools: their schema, and what becomes of arguments that do not fit."""
+
+import asyncio
+import inspect
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from espalier.environments import Tool, ToolError, ToolOutput, make_task
+from espalier.environments.tools import unknown_tool
+from espalier.records import ToolCall
+
+TASK = make_task("any", "?", gold=("1",), split="train", source="test", key="k")
+
+
+def convert(amount: float, currency: Literal["crown", "franc"] = "crown") -> str:
+    """Convert euros
+    into another currency.
+
+    What follows is for whoever reads the code.
+    """
+    return f"{amount * 2:g} {currency}s"
+
+
+def call(tool, **arguments):
+    result = tool.call(ToolCall(name=tool.spec.name, arguments=arguments, call_id="c1"), TASK)
+    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+async def _awaited(result):
+    return await result
+
+
+def test_a_typed_function_is_its_own_schema():
+    spec = Tool(convert).spec
+    assert spec.name == "convert"
+    assert spec.description == "Convert euros into another currency."
+    assert spec.parameters == {
+        "type": "object",
+        "properties": {
+            "amount": {"type": "number"},
+            "currency": {"type": "string", "enum": ["crown", "franc"], "default": "crown"},
+        },
+        "required": ["amount"],
+        "additionalProperties": False,
+    }
+
+
+def test_what_a_parameter_means_is_told_where_it_is_annotated():
+    def weigh(grams: Annotated[int, Field(description="On the scale.", ge=0)]) -> int:
+        """Weigh."""
+        return grams
+
+    tool = Tool(weigh)
+    assert tool.spec.parameters["properties"]["grams"]["description"] == "On the scale."
+    assert not call(tool, grams=-1).succeeded
+
+
+def test_a_function_without_a_description_or_arguments_is_a_tool_too():
+    def now():
+        return "12:00"
+
+    tool = Tool(now)
+    assert tool.spec.description == ""
+    assert call(tool).content == "12:00"
+
+
+def test_defaults_hold_where_an_argument_is_left_out():
+    assert call(Tool(convert), amount=2).content == "4 crowns"
+    assert call(Tool(convert), amount=2, currency="franc").content == "4 francs"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({}, "amount: Field required"),
+        ({"amount": "much"}, "amount: Input should be a valid number"),
+        ({"amount": 2, "currency": "shell"}, "currency: Input should be 'crown' or 'franc'"),
+        ({"amount": 2, "rate": 3}, "rate: Extra inputs are not permitted"),
+        ({"amount": [2]}, "amount: Input should be a valid number"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_something_to_read(arguments, complaint):
+    result = call(Tool(convert), **arguments)
+    assert result.content.startswith(f"error: {complaint}")
+    assert not result.succeeded
+    assert result.call.arguments == arguments
+
+
+def test_the_task_is_handed_over_and_cannot_be_given():
+    def gold(task, digits: int = 1) -> str:
+        """Cheat."""
+        return task.verifier.gold[0] * digits
+
+    tool = Tool(gold)
+    assert tool.spec.parameters["properties"].keys() == {"digits"}
+    assert call(tool, digits=2).content == "11"
+    assert "task: Extra inputs" in call(tool, task="mine").content
+
+
+def test_a_parameter_without_a_type_is_a_mistake_of_whoever_wrote_the_tool():
+    def guess(what):
+        """Guess."""
+
+    with pytest.raises(TypeError, match="tool guess: parameter what has no type"):
+        Tool(guess)
+
+
+def test_what_is_no_text_is_read_as_json():
+    class Row(BaseModel):
+        name: str
+
+    def rows() -> list[Row]:
+        """List."""
+        return [Row(name="lyon")]
+
+    assert call(Tool(rows)).content == '[{"name":"lyon"}]'
+
+
+def test_a_tool_may_say_that_it_did_not_succeed():
+    def find() -> ToolOutput:
+        """Find."""
+        return ToolOutput("nothing", succeeded=False)
+
+    result = call(Tool(find))
+    assert (result.content, result.succeeded, result.call.call_id) == ("nothing", False, "c1")
+
+
+def refuse(number: int) -> str:
+    """Refuse."""
+    raise ToolError(f"not {number}")
+
+
+async def refuse_later(number: int) -> str:
+    """Refuse."""
+    await asyncio.sleep(0)
+    raise ToolError(f"not {number}")
+
+
+@pytest.mark.parametrize("function", [refuse, refuse_later])
+def test_a_refusal_is_read_with_its_reason(function):
+    result = call(Tool(function), number=3)
+    assert (result.content, result.succeeded) == ("error: not 3", False)
+
+
+def test_a_coroutine_function_is_waited_for_and_checked_at_once():
+    async def double(number: int) -> int:
+        """Double."""
+        await asyncio.sleep(0)
+        return 2 * number
+
+    tool = Tool(double)
+    assert tool.is_async
+    assert call(tool, number=21).content == "42"
+    assert not call(tool, number="x").succeeded
+
+
+def test_a_fault_of_the_tool_itself_is_not_hidden():
+    def broken() -> str:
+        """Break."""
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        call(Tool(broken))
+
+
+def test_a_tool_that_is_not_there_is_answered_with_those_that_are():
+    result = unknown_tool(ToolCall(name="buy"), ["price", "convert"])
+    assert result.content == "error: no tool is named buy; there are price, convert"
+    assert not result.succeeded
