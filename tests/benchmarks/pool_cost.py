@@ -27,7 +27,7 @@ from espalier.config import SandboxPodsConfig
 from espalier.sandbox import KubernetesBackend, PoolSettings, SandboxPool
 from espalier.sandbox.pod import SandboxPodSettings
 from tests.benchmarks.keeping import provenance
-from tests.cluster_stand_in import write_kubeconfig
+from tests.fakes.cluster_stand_in import write_kubeconfig
 
 STARTING = 32
 CLAIMS = 200
@@ -137,7 +137,7 @@ async def _claims(pool: SandboxPool, size: int) -> dict[str, float]:
 
 @contextmanager
 def _stand_in():
-    command = [sys.executable, "-m", "tests.cluster_stand_in"]
+    command = [sys.executable, "-m", "tests.fakes.cluster_stand_in"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

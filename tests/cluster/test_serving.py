@@ -13,9 +13,9 @@ from espalier.registry.promotion import promote
 from tests.cluster import objects
 from tests.cluster.places import places
 from tests.cluster.serving import answered, awake, forwarded
+from tests.factories.tiny import tiny_policy
 from tests.unit.k8s.allowed_verbs import PIPELINE
 from tests.unit.registry import conftest as registry
-from tests.unit.tiny import tiny_policy
 
 MODEL = "espalier-search-agent"
 SERVERS_S, ROLL_S = 600, 900

@@ -12,9 +12,9 @@ from espalier.orchestration.step_command import container_command
 from espalier.registry.connection import TrackingTarget, connect
 from espalier.registry.tracking import open_parent_run
 from espalier.steps.profiles import named_profile
+from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
 from tests.integration.commands import espalier, settings
 from tests.integration.test_kfp_local import TINY
-from tests.s3_stand_in import BUCKET, s3_stand_in
 
 RUN = f"s3://{BUCKET}/runs/r17"
 

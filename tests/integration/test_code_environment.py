@@ -16,29 +16,16 @@ from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_state import RunState
 from espalier.records import (
     FinalAnswer,
-    Message,
     NullTracker,
-    Task,
-    TaskMetadata,
     ToolCall,
     ToolCalls,
-    Verifier,
 )
 from espalier.records.trajectory import read_trajectories
 from espalier.sandbox.choice import sandbox_pool
+from tests.factories.python_math import TASK
 
 PROFILES = Path(__file__).parents[2] / "pipelines" / "profiles"
 GSM8K = Path(__file__).resolve().parents[3] / "shared" / "data" / "gsm8k"
-TASK = Task(
-    task_id="t",
-    prompt=(Message(role="user", content="12 times 7 ?"),),
-    environment="python_math",
-    verifier=Verifier(kind="math_equivalence", gold=("84",)),
-    metadata=TaskMetadata(
-        split="train", source="test", difficulty=1, extra={"kind": "story", "hops": 1}
-    ),
-)
-
 
 pytestmark = pytest.mark.usefixtures("local_sandboxes")
 

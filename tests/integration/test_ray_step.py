@@ -11,10 +11,10 @@ import pytest
 
 from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE
 from espalier.steps.profiles import named_profile
-from tests.rayjob_stand_in import rayjob_stand_in, state
-from tests.s3_stand_in import BUCKET, s3_stand_in
+from tests.factories.storage import artifact, s3_place
+from tests.fakes.rayjob_stand_in import rayjob_stand_in, state
+from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
 from tests.unit.cluster.objects.samples import NODES
-from tests.unit.storage.specimens import artifact, s3_place
 
 RUN = f"s3://{BUCKET}/runs/r17"
 OWNER = ("batch/v1", "Job", "r17-train", "6c8f2b1e")

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from espalier.reporting import write_report
-from tests.unit.reporting.sample_run import make_run
+from tests.factories.sample_run import make_run
 
 PHONE_PX, DESKTOP_PX = 390, 1200
 CUT_OFF = """() => [

@@ -12,7 +12,7 @@ import pytest
 from espalier.config import Profile
 from espalier.orchestration.step_runner import StepFailed, StepOrder, run_step
 from espalier.records import open_artifact
-from tests.s3_stand_in import BUCKET, s3_stand_in
+from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
 
 RUN = f"s3://{BUCKET}/runs/r17"
 

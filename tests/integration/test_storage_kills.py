@@ -8,8 +8,8 @@ import time
 import pytest
 
 from espalier.storage import open_place
-from tests.s3_stand_in import BUCKET, s3_stand_in
-from tests.unit.storage.specimens import artifact, files
+from tests.factories.storage import artifact, files
+from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
 
 URI = f"s3://{BUCKET}/runs/r17/trained_policy"
 PARTS = 3

@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from tests.vllm_process import environment
+from tests.fakes.vllm_process import environment
 
 PYTHON = os.environ.get("ESPALIER_VLLM_PYTHON", "")
 ROOT = Path(__file__).parents[2]

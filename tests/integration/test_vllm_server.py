@@ -13,9 +13,9 @@ from espalier.policy.loading import Policy, load_policy, save_policy
 from espalier.rollout.engines.engine import KindChoice, Sampling
 from espalier.rollout.engines.vllm import VllmEngine
 from espalier.rollout.roller import Roller
-from tests.unit.tiny import LookupSearch, lookup_environments, tiny_tokenizer
-from tests.unit.training.specimens import make_task
-from tests.vllm_process import vllm_process
+from tests.factories.tiny import LookupSearch, lookup_environments, tiny_tokenizer
+from tests.factories.training import make_task
+from tests.fakes.vllm_process import vllm_process
 
 PYTHON = os.environ.get("ESPALIER_VLLM_PYTHON", "")
 PROMPT = list(range(20, 90))

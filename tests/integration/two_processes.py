@@ -18,8 +18,9 @@ from espalier.training.rl.shared_rollouts import SplitRoller
 from espalier.training.rl.update import PolicyUpdate
 from espalier.training.sharding import whole_weights
 from espalier.training.team import team
-from tests.unit.tiny import tiny_policy
-from tests.unit.training.episodes import (
+from tests.factories.tiny import tiny_policy
+from tests.factories.training import PROFILE, TASKS, make_task, warm_roller
+from tests.factories.training_episodes import (
     CPU,
     exact_policy,
     layout,
@@ -27,7 +28,6 @@ from tests.unit.training.episodes import (
     profile_of,
     step_of,
 )
-from tests.unit.training.specimens import PROFILE, TASKS, make_task, warm_roller
 
 ALGORITHMS = {
     "plain": {"preset": "default"},

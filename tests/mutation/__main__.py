@@ -28,10 +28,16 @@ from tests.mutation.trials import COMPONENTS, ROOT, Copy, Outcome, test_files
 
 TESTS: dict[str, tuple[str, ...]] = {
     "algorithms": ("tests/unit/algorithms",),
-    "environments": ("tests/unit/environments", "tests/unit/rollout/test_episode.py"),
+    "dialects": ("tests/unit/dialects",),
+    "environments": (
+        "tests/unit/environments",
+        "tests/unit/python_math",
+        "tests/unit/knowledge/test_problems.py",
+        "tests/unit/rollout/test_episode.py",
+    ),
     "training": ("tests/unit/training",),
-    "storage": ("tests/unit/storage", "tests/unit/artifacts"),
-    "registry": ("tests/unit/registry",),
+    "storage": ("tests/unit/storage", "tests/unit/records"),
+    "registry": ("tests/unit/registry", "tests/unit/orchestration/test_promotion.py"),
     "serving": ("tests/unit/serving",),
 }
 """Package of the library -> its unit tests. A new package is one more line."""

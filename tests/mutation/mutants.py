@@ -111,6 +111,8 @@ def _logic(node: ast.AST, *, in_function: bool) -> Iterator[tuple[Node, bool]]:
 def _kept_children(node: ast.AST) -> list[ast.AST]:
     if isinstance(node, ast.Raise | ast.JoinedStr) or _is_speaking(node):
         return []
+    if isinstance(node, ast.keyword) and node.arg == "indent":  # of JSON
+        return []
     dropped: list[ast.AST | None] = []
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         dropped = [node.returns, *node.decorator_list]

@@ -26,7 +26,7 @@ from tests.benchmarks.rollout.measuring import (
 )
 from tests.benchmarks.rollout.script import Work, read_work
 from tests.benchmarks.rollout.tokens import result_tokens, rows_of
-from tests.vllm_process import vllm_process
+from tests.fakes.vllm_process import vllm_process
 
 CONTEXT = 1024
 

@@ -15,7 +15,7 @@ from espalier.serving.draining import DrainingServer, listening
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.served_policy import PolicyStops, ServedPolicy
 from espalier.serving.source import Source
-from tests.unit.tiny import tiny_policy, tiny_tokenizer
+from tests.factories.tiny import tiny_policy, tiny_tokenizer
 
 CONTEXT = 128
 SEED = 11

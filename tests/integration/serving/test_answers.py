@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from espalier.rollout.engines.engine import Sampling
+from tests.factories.tiny import tiny_tokenizer
 from tests.integration.serving.live import CONTEXT, SEED, events, listening_endpoint, lockstep
-from tests.unit.tiny import tiny_tokenizer
 
 PROMPT = list(range(20, 40))
 QUESTION = [{"role": "user", "content": "what is the currency of lyon"}]

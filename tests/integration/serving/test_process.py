@@ -15,10 +15,10 @@ import pytest
 from espalier.policy.loading import save_policy
 from espalier.records import publishing
 from espalier.registry.promotion import promote
+from tests.factories.tiny import tiny_policy
 from tests.integration.commands import espalier
 from tests.integration.serving.live import events, wait_until
 from tests.unit.registry import conftest as registry
-from tests.unit.tiny import tiny_policy
 
 
 @contextmanager

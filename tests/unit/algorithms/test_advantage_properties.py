@@ -30,7 +30,7 @@ from espalier.algorithms.advantages import (
     TurnGae,
     VTrace,
 )
-from tests.unit.algorithms.credit_batches import credit_batches
+from tests.factories.credit_batches import credit_batches
 
 CENTRED = [
     Grpo(),

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from espalier.algorithms.advantages import BiLevelGae, Gae, LengthAdaptiveGae, TurnGae
 from espalier.algorithms.batch import CreditBatch
-from tests.unit.algorithms.credit_batches import credit_batches
+from tests.factories.credit_batches import credit_batches
 
 BATCH = CreditBatch(
     rewards_BT=torch.tensor([[0.0, 1.0, 7.0, 2.0, 7.0]], dtype=torch.float64),

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from espalier.dialects.assistant_mask import Segment, assistant_segments, token_mask
+from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.unit.algorithms.golden import Topic
-from tests.unit.dialects.byte_tokenizer import byte_tokenizer
 
 BESIDE_THE_REPOSITORY = Path(__file__).resolve().parents[4]
 SITE_PACKAGES = "peers/trl/lib/python*/site-packages/trl/chat_templates"

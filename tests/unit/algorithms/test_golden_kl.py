@@ -6,7 +6,7 @@ from espalier.algorithms.entropy import entropy_bonus, token_entropy, token_logp
 from espalier.algorithms.kl import AdaptiveKl, KlPenalty, mismatch_kl, token_kl
 from espalier.algorithms.masking import kept, masked_mean
 from espalier.algorithms.whitening import whiten
-from tests.unit.algorithms.batches import differentiate, loss_batch
+from tests.factories.loss_batches import differentiate, loss_batch
 from tests.unit.algorithms.golden import Topic
 
 VERL_ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}

@@ -12,7 +12,7 @@ from espalier.algorithms.off_policy import (
     correct,
     mismatch_metrics,
 )
-from tests.unit.algorithms.batches import differentiate, loss_batch, totals_of
+from tests.factories.loss_batches import differentiate, loss_batch, totals_of
 from tests.unit.algorithms.golden import Topic, numbers
 
 

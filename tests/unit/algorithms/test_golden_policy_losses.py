@@ -22,7 +22,7 @@ from espalier.algorithms.losses import (
 )
 from espalier.algorithms.masking import masked_mean
 from espalier.algorithms.off_policy import CorrectionBatch, OffPolicySequenceMask
-from tests.unit.algorithms.batches import differentiate, loss_batch, totals_of
+from tests.factories.loss_batches import differentiate, loss_batch, totals_of
 from tests.unit.algorithms.golden import Topic
 
 VERL_MODES = {

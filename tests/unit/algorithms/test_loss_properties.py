@@ -25,7 +25,7 @@ from espalier.algorithms.losses import (
     SequencePpoClip,
     Vespo,
 )
-from tests.unit.algorithms.batches import differentiate, loss_batch, totals_of
+from tests.factories.loss_batches import differentiate, loss_batch, totals_of
 
 RULES = [
     PpoClip(),

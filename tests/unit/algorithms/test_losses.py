@@ -14,7 +14,7 @@ from espalier.algorithms.batch import Totals
 from espalier.algorithms.entropy import token_entropy
 from espalier.algorithms.kl import KlPenalty
 from espalier.algorithms.losses import Cispo, ClipCov, Dpo, KlCov, LossRule, PpoClip, ValueLoss
-from tests.unit.algorithms.batches import differentiate, loss_batch, totals_of
+from tests.factories.loss_batches import differentiate, loss_batch, totals_of
 
 
 def rows(*values):

@@ -11,8 +11,8 @@ from espalier.cluster.kubeflow import KubeflowApi
 from espalier.cluster.schedules import parsed_schedule, schedules
 from espalier.config import KubeflowConfig
 from espalier.records import ClusterError
-from tests.kubeflow_stand_in import TOKEN, kubeflow_stand_in
-from tests.loopback import Handler
+from tests.fakes.kubeflow_stand_in import TOKEN, kubeflow_stand_in
+from tests.fakes.loopback import Handler
 
 pytestmark = pytest.mark.slow  # compiles the pipeline
 

@@ -25,7 +25,7 @@ from espalier.cluster.kubernetes_requests import (
 from espalier.records import ClusterError
 from espalier.sandbox import api_server
 from espalier.serving import deployment
-from tests.loopback import Handler, Server, serving
+from tests.fakes.loopback import Handler, Server, serving
 
 PODS = object_path("v1", "pods", "one")
 TRANSIENT = [429, 500, 502, 503, 504]

@@ -9,7 +9,7 @@ from espalier.cluster import ray_jobs
 from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE
 from espalier.cluster.ray_jobs import SentAway, run_on_ray
 from espalier.records import ClusterError
-from tests.rayjob_stand_in import rayjob_stand_in, state
+from tests.fakes.rayjob_stand_in import rayjob_stand_in, state
 from tests.unit.cluster.objects.samples import NODES
 
 COMMAND = ("espalier", "step", "train")

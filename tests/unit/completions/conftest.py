@@ -1,6 +1,6 @@
 import pytest
 
-from .endpoint_double import running_double
+from tests.fakes.endpoint_double import running_double
 
 
 @pytest.fixture

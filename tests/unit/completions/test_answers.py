@@ -5,8 +5,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from espalier.completions import PlainText, Refusal, parsed_answer
-
-from .endpoint_double import PARIS, Capital, completion
+from tests.fakes.endpoint_double import PARIS, Capital, completion
 
 
 def parsed(content, **fields):

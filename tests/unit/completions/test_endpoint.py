@@ -8,8 +8,7 @@ import pytest
 from espalier.completions import EndpointModel, Refusal, Usage, in_order
 from espalier.completions.wire import Wire
 from espalier.records import EngineError
-
-from .endpoint_double import Capital, Scripted, completion, config, request
+from tests.fakes.endpoint_double import Capital, Scripted, completion, config, request
 
 PARIS = Capital(city="Paris", inhabitants=2)
 SECRET = "sk-very-secret-0123456789"

@@ -10,9 +10,8 @@ from espalier.completions import EndpointModel, Refusal, VllmModel, in_order, op
 from espalier.config import EndpointConfig, Profile, VllmBatchConfig
 from espalier.config.agent_texts import TeacherConfig
 from espalier.records import EngineError
-
-from . import vllm_package
-from .endpoint_double import PARIS, Capital, request
+from tests.fakes import vllm_package
+from tests.fakes.endpoint_double import PARIS, Capital, request
 
 ANSWER = Capital(city="Paris", inhabitants=2)
 

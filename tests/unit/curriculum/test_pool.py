@@ -7,24 +7,12 @@ from hypothesis import strategies as st
 from espalier.config import CurriculumConfig
 from espalier.curriculum.difficulty import keep_learnable
 from espalier.curriculum.pool import TaskPool
-from espalier.records import Message, Task, TaskMetadata, Verifier
+from tests.factories.records import make_task
 
 
 def _task(number):
     # patterns of their own, so that no task learns from another
-    return Task(
-        task_id=f"t{number}",
-        prompt=(Message(role="user", content=f"question {number}"),),
-        environment="search_qa",
-        verifier=Verifier(gold=("x",)),
-        metadata=TaskMetadata(
-            split="train",
-            source="test",
-            pattern=f"s{number}",
-            difficulty=1,
-            extra={"kind": "chain", "hops": 1},
-        ),
-    )
+    return make_task(f"t{number}", pattern=f"s{number}")
 
 
 TASKS = [_task(number) for number in range(20)]

@@ -11,8 +11,8 @@ from espalier.config import AbsoluteZeroConfig, CurriculumConfig, RZeroConfig, W
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play.judging import judged
 from espalier.curriculum.self_play.phases import SelfPlay
-from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.synthesis.self_play import Posed, Trial
+from tests.factories.records import make_trajectory
 
 from .test_pool import IDS, TASKS, _task
 
@@ -21,16 +21,7 @@ RATES = {"easy": 4, "half": 2, "hard": 0}
 
 
 def attempt(task_id, outcome):
-    return Trajectory(
-        task_id=task_id,
-        group_id=task_id,
-        messages=(),
-        tool_results=(),
-        reward={"outcome": outcome},
-        answer=None,
-        finish_reason=FinishReason.ANSWERED,
-        policy_version=0,
-    )
+    return make_trajectory(task_id, outcome=outcome)
 
 
 class ScriptedPoser:

@@ -2,7 +2,7 @@ import pytest
 
 from espalier.dialects.assistant_mask import Segment, assistant_segments, encode_conversation
 from espalier.records import PolicyError
-from tests.unit.dialects.byte_tokenizer import byte_tokenizer
+from tests.factories.byte_tokenizer import byte_tokenizer
 
 MARKED = (
     "{% for m in messages %}[{{ m.role }}]"

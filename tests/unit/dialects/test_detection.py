@@ -6,7 +6,7 @@ import pytest
 
 from espalier.dialects import SYNTAXES, chosen_dialect, detected_dialect
 from espalier.policy.tokenizer import chat_template
-from tests.unit.tiny import TOOLS
+from tests.factories.tiny import TOOLS
 
 MESSAGES = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
 FAMILIES = {

@@ -5,8 +5,8 @@ import pytest
 from espalier.dialects.dialect import Dialect
 from espalier.environments.search_qa import SearchQA
 from espalier.records import Message, PolicyError
-from tests.unit.dialects.byte_tokenizer import byte_tokenizer
-from tests.unit.tiny import TAGS, TOOLS, tiny_dialect
+from tests.factories.byte_tokenizer import byte_tokenizer
+from tests.factories.tiny import TAGS, TOOLS, tiny_dialect
 
 QUESTION = (Message(role="user", content="country of Lyon?"),)
 TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}"

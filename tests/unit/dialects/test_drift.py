@@ -9,8 +9,8 @@ from espalier.dialects.dialect import Dialect, TurnPieces
 from espalier.policy.tokenizer import train_tokenizer
 from espalier.records import FinalAnswer, Malformed, Message, PolicyError, action_of
 from espalier.synthesis.plans import search
-from tests.unit.dialects.byte_tokenizer import byte_tokenizer
-from tests.unit.tiny import TEXTS, TOOLS
+from tests.factories.byte_tokenizer import byte_tokenizer
+from tests.factories.tiny import TEXTS, TOOLS
 
 QUESTION = (Message(role="user", content="What is the currency of the country of Lyon?"),)
 ACTIONS = (

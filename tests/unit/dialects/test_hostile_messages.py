@@ -8,7 +8,7 @@ import pytest
 
 from espalier.dialects import SYNTAXES
 from espalier.records import Malformed, Message, ToolCall, ToolCalls
-from tests.unit.dialects.specimens import BOTH, note
+from tests.factories.messages import BOTH, note
 
 NAMES = list(SYNTAXES)
 TEXTS = 2_000

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from espalier.dialects import SYNTAXES
 from espalier.records import FinalAnswer, Malformed, PolicyError, ToolCall, ToolCalls
-from tests.unit.dialects.specimens import ACTIONS, ANSWERS, BOTH, CALLS, NOTE, THOUGHTS, note
+from tests.factories.messages import ACTIONS, ANSWERS, BOTH, CALLS, NOTE, THOUGHTS, note
 
 NAMES = list(SYNTAXES)
 OTHERS = [name for name in NAMES if name != "tags"]

@@ -8,7 +8,7 @@ from espalier.config import Profile
 from espalier.environments.python_math import PythonMath
 from espalier.records import FinalAnswer, Malformed, ToolCall, ToolCalls
 from espalier.synthesis.plans import search
-from tests.unit.tiny import TAGS, TOOLS
+from tests.factories.tiny import TAGS, TOOLS
 
 PYTHON = PythonMath(Profile.model_validate({"environment": {"name": "python_math"}})).specs
 SEARCH_TEXT = ("a", " ", "\n", "<", *TAGS.markers(TOOLS))

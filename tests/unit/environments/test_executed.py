@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espalier.environments.python_math.executed import Case, case_arguments, is_proven, returning
-from espalier.records import FinalAnswer, Message, Task, TaskMetadata, Verifier
+from espalier.records import FinalAnswer
 from espalier.sandbox import SandboxRefused
+from tests.factories.python_math import ScriptedRuns, ended
+from tests.factories.records import make_task
 
-from .test_python_math import ScriptedRuns, ended, environment
+from .test_python_math import environment
 
 PROGRAM = "def f(x):\n    x += 14\n    x *= 3\n    return x"
 
@@ -31,15 +33,13 @@ class ProcessRuns:
 
 
 def task(asked, cases, gold, **arguments):
-    return Task(
-        task_id="t",
-        prompt=(Message(role="user", content="f?"),),
+    return make_task(
+        question="f?",
+        gold=(gold,),
         environment="python_math",
+        verifier="execution",
         arguments={"asked": asked, "cases": case_arguments(cases), **arguments},
-        verifier=Verifier(kind="execution", gold=(gold,)),
-        metadata=TaskMetadata(
-            split="train", source="test", difficulty=1, extra={"kind": "deduction", "hops": 1}
-        ),
+        kind="deduction",
     )
 
 

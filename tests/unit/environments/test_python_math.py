@@ -13,59 +13,13 @@ from espalier.environments.python_math.interpreter import observed, shortened
 from espalier.records import (
     FinalAnswer,
     Malformed,
-    Message,
     PolicyError,
-    Task,
-    TaskMetadata,
     ToolCall,
     ToolCalls,
-    Verifier,
 )
 from espalier.records.trajectory import FinishReason
-from espalier.sandbox import ExecResult, SandboxRefused
-
-TASK = Task(
-    task_id="t",
-    prompt=(Message(role="user", content="12 times 7 ?"),),
-    environment="python_math",
-    verifier=Verifier(kind="math_equivalence", gold=("84",)),
-    metadata=TaskMetadata(
-        split="train", source="test", difficulty=1, extra={"kind": "story", "hops": 1}
-    ),
-)
-
-
-def ended(stdout=b"", stderr=b"", *, status=0, killed_by=None):
-    return ExecResult(
-        stdout=stdout,
-        stderr=stderr,
-        exit_status=None if killed_by else status,
-        signal=9 if killed_by else None,
-        killed_by=killed_by,
-        truncated=False,
-        duration_s=0.01,
-        cpu_s=0.01,
-        max_rss_bytes=1,
-    )
-
-
-class ScriptedRuns:
-    """Gives the results of a list, in order; an error of the list is raised."""
-
-    def __init__(self, *results):
-        self.codes = []
-        self.num_ends = 0
-        self._results = list(results)
-
-    async def run(self, code):
-        self.codes.append(code)
-        result = self._results.pop(0)
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    def end(self):
-        self.num_ends += 1
+from espalier.sandbox import SandboxRefused
+from tests.factories.python_math import TASK, ScriptedRuns, ended
 
 
 def family(*, max_turns=4, **settings):

@@ -8,7 +8,7 @@ from espalier.evaluation.judged import Judged, RolloutCost
 from espalier.evaluation.suite import make_suite
 from espalier.records import Manifest, group_label, shown_group
 from espalier.stages.evaluate import policy_digest, results_of
-from tests.unit.evaluation.specimens import a_row, a_task
+from tests.factories.evaluation import a_row, a_task
 
 COST = RolloutCost(1, 2, 1.0)
 POLICIES = ("untrained", "warm_start", "trained")

@@ -2,7 +2,7 @@ import pytest
 
 from espalier.config import EvaluationConfig
 from espalier.evaluation import gain, summarize
-from tests.unit.evaluation.specimens import a_row
+from tests.factories.evaluation import a_row
 
 CONFIG = EvaluationConfig(bootstrap_resamples=500)
 

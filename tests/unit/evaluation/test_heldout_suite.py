@@ -2,7 +2,7 @@ import pytest
 
 from espalier.config import EpisodeConfig, EvaluationConfig, Profile, SearchConfig
 from espalier.evaluation import make_suite
-from tests.unit.evaluation.specimens import a_task
+from tests.factories.evaluation import a_task
 
 TASKS = [a_task("a"), a_task("b")]
 

@@ -9,7 +9,7 @@ from espalier.evaluation.kept import choose_kept
 from espalier.evaluation.policies import judge_policy
 from espalier.evaluation.suite import make_suite
 from espalier.records.trajectory import FinishReason
-from tests.unit.evaluation.specimens import ScriptedRoller, a_task, a_trajectory
+from tests.factories.evaluation import ScriptedRoller, a_task, a_trajectory
 
 GREEDY = {"a": "Lyon", "b": "Paris", "c": None}
 SAMPLED = {"a": ["Lyon", "Paris"], "b": ["Lyon", "Lyon"]}

@@ -5,7 +5,7 @@ from espalier.config import Profile
 from espalier.environments.search_qa import SearchQA
 from espalier.evaluation.questions import questions_table, read_questions, score_question
 from espalier.records import ArtifactError
-from tests.unit.evaluation.specimens import a_row, a_task, a_trajectory
+from tests.factories.evaluation import a_row, a_task, a_trajectory
 
 GROUPS = {"kind": "chain", "hops": "1"}
 

@@ -27,8 +27,7 @@ from espalier.knowledge.sources import SourceDocument
 from espalier.knowledge.sources.own import load_own
 from espalier.records import EngineError, KnowledgeError, NullTracker, open_artifact
 from espalier.stages import ingest as stage
-
-from ..completions.endpoint_double import Scripted, completion, running_double
+from tests.fakes.endpoint_double import Scripted, completion, running_double
 
 BORN_IN = RelationConfig(name="born_in", subject_type="person", object_type="city", functional=True)
 WORKED_WITH = RelationConfig(name="worked_with", subject_type="person", object_type="person")

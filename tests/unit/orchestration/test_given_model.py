@@ -7,7 +7,7 @@ from espalier.orchestration.pipelines import form_defaults
 from espalier.policy.loading import save_policy
 from espalier.records import PolicyError, ProfileError
 from espalier.steps.given_model import Memory, check_given_model, machine_memory, memory_fault
-from tests.unit.tiny import tiny_policy
+from tests.factories.tiny import tiny_policy
 
 GIB = 2**30
 

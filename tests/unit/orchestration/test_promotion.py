@@ -6,7 +6,7 @@ from espalier.evaluation import gain
 from espalier.orchestration.promotion import Registry, chosen_model
 from espalier.records import RegistryError
 from espalier.registry.model import CHAMPION
-from tests.unit.evaluation.specimens import a_row
+from tests.factories.evaluation import a_row
 from tests.unit.registry.conftest import QUESTIONS, bench, exact, parent, target
 
 __all__ = ["bench", "parent", "target"]

@@ -38,6 +38,7 @@ def test_an_artifact_lies_where_kfp_looks_for_it():
     assert str(local_path(uri)) == Artifact(uri=uri).path
 
 
+@pytest.mark.slow
 def test_the_command_runs_the_step_that_the_pipeline_carries(tmp_path):
     """A profile that does not parse is the shortest way through a step: it ends in its words."""
     command = [word.replace("/s3/", f"{tmp_path}/") for word in step_command("ingest", "{!", RUN)]

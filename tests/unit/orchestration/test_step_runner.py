@@ -4,8 +4,8 @@ from espalier.config import Profile
 from espalier.orchestration.step_runner import StepOrder, run_step
 from espalier.records import ArtifactError, EspalierError, StorageError
 from espalier.steps.profiles import given_profile, named_profile
-from tests.s3_stand_in import BUCKET, s3_stand_in
-from tests.unit.storage.specimens import artifact
+from tests.factories.storage import artifact
+from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
 
 RUN = f"s3://{BUCKET}/runs/r17"
 

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from espalier.policy.loading import load_policy, save_policy
 from espalier.records import PolicyError
-from tests.unit.tiny import tiny_policy
+from tests.factories.tiny import tiny_policy
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espalier.policy.tokenizer import ASSISTANT, END, PAD, USER, train_tokenizer
-from tests.unit.tiny import TAGS, TEXTS, TOOLS, tiny_tokenizer
+from tests.factories.tiny import TAGS, TEXTS, TOOLS, tiny_tokenizer
 
 
 def _pieces(text):

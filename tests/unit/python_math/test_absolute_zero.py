@@ -33,10 +33,10 @@ from espalier.environments.python_math.arithmetic import Chain, Change, split_of
 from espalier.environments.python_math.executed import Case, is_proven
 from espalier.sandbox import SandboxRefused
 from espalier.synthesis.self_play import Order
+from tests.factories.python_math import ProcessRuns, ScriptedRuns, ended
+from tests.fakes.endpoint_double import Scripted, completion, running_double
 
-from ..completions.endpoint_double import Scripted, completion, running_double
 from ..synthesis.test_hostile_answers import content_of, mutated
-from .specimens import ProcessRuns, ScriptedRuns, ended
 
 ASKED = ("output", "input", "program")
 CHAIN_LINE = {
@@ -130,6 +130,7 @@ def test_what_is_left_out_is_not_told():
                 assert len(hidden) == 3
 
 
+@pytest.mark.slow
 def test_equal_seeds_pose_equal_tasks_and_none_is_posed_twice():
     first = posed(seed="b")
     assert first == posed(seed="b")

@@ -9,7 +9,7 @@ from espalier.records import ArtifactError
 from espalier.reporting import write_report, write_summary
 from espalier.reporting.distributions import length_bins
 from espalier.reporting.samples import spread
-from tests.unit.reporting.sample_run import (
+from tests.factories.sample_run import (
     STAGES,
     make_run,
     publish,
@@ -81,6 +81,7 @@ def test_every_id_of_the_page_is_unique_and_every_reference_resolves(html):
     assert referred <= set(ids)
 
 
+@pytest.mark.slow
 def test_equal_artifacts_give_equal_bytes(run, html):
     assert write_report(run).read_text(encoding="utf-8") == html
 

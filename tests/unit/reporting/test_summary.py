@@ -4,7 +4,7 @@ import pytest
 
 from espalier.records import ArtifactError
 from espalier.reporting import Summary, write_summary
-from tests.unit.reporting.sample_run import make_run, publish, refuse
+from tests.factories.sample_run import make_run, publish, refuse
 
 
 def test_summary_of_a_finished_run_has_the_documented_shape(tmp_path):

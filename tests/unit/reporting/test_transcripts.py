@@ -4,7 +4,7 @@ import pytest
 
 from espalier.reporting.formats import duration, memory, visible
 from espalier.reporting.transcripts import mask_runs, transcribe
-from tests.unit.reporting.sample_run import trajectory
+from tests.factories.sample_run import trajectory
 
 EPISODE = trajectory(1, "Lyon | country: France", "Paris")
 

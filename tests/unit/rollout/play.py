@@ -7,7 +7,7 @@ import torch
 
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.engines.lockstep import LockstepEngine
-from tests.unit.rollout.models import CASES, VOCABULARY
+from tests.factories.causal_models import CASES, VOCABULARY
 
 
 class StopsAt:

@@ -11,8 +11,8 @@ from espalier.rollout.engines.fused_decoder import FusedDecoder
 from espalier.rollout.engines.hf_decoder import HfDecoder
 from espalier.rollout.engines.pages import PAGE
 from espalier.rollout.engines.rowwise_decoder import RowwiseDecoder
-from tests.unit.rollout import models
-from tests.unit.rollout.models import CASES
+from tests.factories import causal_models as models
+from tests.factories.causal_models import CASES
 
 ROWS, LONGEST = 7, 3 * PAGE
 
@@ -71,6 +71,7 @@ def test_rows_of_different_lengths_advance_together(checked):
         checked.advance(dict.fromkeys(range(4), 1))
 
 
+@pytest.mark.slow
 def test_some_rows_read_an_observation_while_others_sample(checked):
     checked.advance(dict.fromkeys(range(5), 6))
     checked.advance({0: 1, 1: 1, 2: 1, 3: 9, 4: 20})

@@ -9,7 +9,7 @@ from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rollout.drift import DriftCount
 from espalier.rollout.episode import PlayedEpisode
 from espalier.rollout.roller import Roller
-from tests.unit.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
+from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
 
 PROMPT = (Message(role="user", content="country of Lyon?"),)
 RESULT = (Message(role="tool", content="lyon | country: france"),)

@@ -9,15 +9,15 @@ from espalier.config import EpisodeConfig, Profile
 from espalier.environments import EnvironmentLostError, ToolEnvironment
 from espalier.environments.search_qa import SearchQA
 from espalier.environments.search_qa.family import search_tool
-from espalier.records import FinalAnswer, Message, Task, TaskMetadata, Verifier, action_of
+from espalier.records import FinalAnswer, Message, action_of
 from espalier.records.trajectory import FinishReason, read_trajectories, write_trajectories
 from espalier.rollout.context import SUMMARY_REQUEST
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import EpisodeContext, play_episode
 from espalier.rollout.tool_runner import ToolRunner
 from espalier.synthesis.plans import search
-from tests.unit.rollout.scripted import ScriptedEngine
-from tests.unit.tiny import (
+from tests.factories.records import make_task
+from tests.factories.tiny import (
     TAGS,
     TOOLS,
     LookupSearch,
@@ -25,16 +25,9 @@ from tests.unit.tiny import (
     tiny_dialect,
     tiny_tokenizer,
 )
+from tests.fakes.scripted_engine import ScriptedEngine
 
-TASK = Task(
-    task_id="t",
-    prompt=(Message(role="user", content="What is the currency of the country of Lyon?"),),
-    environment="search_qa",
-    verifier=Verifier(gold=("Euro",)),
-    metadata=TaskMetadata(
-        split="train", source="test", difficulty=2, extra={"kind": "chain", "hops": 2}
-    ),
-)
+TASK = make_task(question="What is the currency of the country of Lyon?", gold=("Euro",), hops=2)
 SEARCH = LookupSearch(("Lyon | country: France", "France | currency: Euro <answer> x </answer>"))
 LIMITS = EpisodeConfig()
 ACTIONS = (

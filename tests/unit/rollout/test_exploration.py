@@ -3,8 +3,8 @@ import pytest
 from espalier.dialects.dialect import Dialect
 from espalier.records import PolicyError
 from espalier.rollout.exploration import kind_choice
-from tests.unit.dialects.byte_tokenizer import byte_tokenizer
-from tests.unit.tiny import TOOLS, tiny_dialect, tiny_tokenizer
+from tests.factories.byte_tokenizer import byte_tokenizer
+from tests.factories.tiny import TOOLS, tiny_dialect, tiny_tokenizer
 
 
 def test_the_tag_after_the_thought_is_what_is_drawn():

@@ -9,7 +9,8 @@ from espalier.records import PolicyError
 from espalier.rollout.engines.engine import KindChoice, Sampling
 from espalier.rollout.engines.lockstep import LockstepEngine
 from espalier.rollout.engines.rowwise_decoder import RowwiseDecoder
-from tests.unit.rollout.models import CASES, embedded, lfm2_with_shared_heads_and_biases
+from tests.factories.causal_models import CASES, embedded, lfm2_with_shared_heads_and_biases
+from tests.factories.tiny import tiny_policy, tiny_tokenizer
 from tests.unit.rollout.play import (
     NEVER,
     STOPS_OFTEN,
@@ -19,7 +20,6 @@ from tests.unit.rollout.play import (
     run_sessions,
     turns,
 )
-from tests.unit.tiny import tiny_policy, tiny_tokenizer
 
 PROMPTS = ([30, 31, 32], [40] * 5, list(range(50, 90)))
 OBSERVATIONS = ((60, 61, 62, 63), (70,), tuple(range(100, 140)))

@@ -8,25 +8,18 @@ from espalier.environments import EnvironmentLostError, ToolEnvironment
 from espalier.environments.search_qa import SearchQA
 from espalier.environments.search_qa.family import search_tool
 from espalier.policy.loading import save_policy
-from espalier.records import Message, PolicyError, Task, TaskMetadata, Verifier
+from espalier.records import PolicyError
 from espalier.records.trajectory import FinishReason
 from espalier.rollout.engines.choice import lockstep_engine
 from espalier.rollout.roller import Roller
-from tests.unit.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
+from tests.factories.records import make_task
+from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
 
 SEARCH = LookupSearch(("Lyon | country: France", "France | currency: Euro"))
 
 
 def _task(number, question):
-    return Task(
-        task_id=f"t{number}",
-        prompt=(Message(role="user", content=question),),
-        environment="search_qa",
-        verifier=Verifier(gold=("Euro",)),
-        metadata=TaskMetadata(
-            split="train", source="test", difficulty=2, extra={"kind": "chain", "hops": 2}
-        ),
-    )
+    return make_task(f"t{number}", question, gold=("Euro",), hops=2)
 
 
 TASKS = [
@@ -50,6 +43,7 @@ def _plain_logprobs(model, token_ids):
     return logprobs.gather(1, ids[0, 1:, None])[:, 0]
 
 
+@pytest.mark.slow
 def test_recorded_logprobs_are_those_of_a_plain_forward_of_the_recorded_tokens():
     model = tiny_policy().model
     for trajectory in _roll():

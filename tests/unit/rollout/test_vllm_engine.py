@@ -5,7 +5,7 @@ import pytest
 
 from espalier.records import EngineError, PolicyError
 from espalier.rollout.engines.engine import KindChoice, Sampling
-from tests.unit.rollout.vllm_double import KIND_IDS, STOP_ID, THOUGHT_ID, running
+from tests.fakes.vllm_double import KIND_IDS, STOP_ID, THOUGHT_ID, running
 from tests.unit.rollout.vllm_play import engine_of, play, policy_at, sample_once
 
 

@@ -6,7 +6,7 @@ from espalier.config import VllmConfig
 from espalier.records import EngineError
 from espalier.rollout.engines.vllm import VllmEngine
 from espalier.rollout.engines.vllm_client import VllmClient
-from tests.unit.rollout.vllm_double import completion, running
+from tests.fakes.vllm_double import completion, running
 from tests.unit.rollout.vllm_play import StopsAtOneId, engine_of, play, policy_at, sample_once
 
 

@@ -6,7 +6,7 @@ import json
 from espalier.config import VllmConfig
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.engines.vllm import VllmEngine
-from tests.unit.rollout.vllm_double import STOP_ID
+from tests.fakes.vllm_double import STOP_ID
 
 
 class StopsAtOneId:

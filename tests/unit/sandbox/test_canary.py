@@ -6,7 +6,7 @@ import pytest
 
 from espalier.sandbox import SandboxLost
 from espalier.sandbox.canary import PROBE, differences, probe
-from tests.unit.sandbox.scripted import ENDED, ScriptedSandbox
+from tests.fakes.scripted_sandbox import ENDED, ScriptedSandbox
 
 
 def test_what_changed_appeared_or_went_is_named():

@@ -8,7 +8,7 @@ from espalier.records import ClusterError
 from espalier.sandbox.garbage import collect, find_garbage, main
 from espalier.sandbox.lease import DURATION_S, micro_time, renewed, run_lease
 from espalier.sandbox.pod import TTL_LABEL
-from tests.loopback import Handler, Server, serving
+from tests.fakes.loopback import Handler, Server, serving
 
 NOON = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 NAMESPACE = "espalier-sandboxes"

@@ -22,7 +22,7 @@ from espalier.sandbox import (
     SandboxUnavailable,
 )
 from espalier.sandbox.pod import SandboxPodSettings
-from tests.cluster_stand_in import StandIn, serving, write_kubeconfig
+from tests.fakes.cluster_stand_in import StandIn, serving, write_kubeconfig
 
 SETTINGS = SandboxPodSettings(image="python:1", namespace="boxes", pods=SandboxPodsConfig())
 

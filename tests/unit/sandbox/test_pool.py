@@ -14,7 +14,7 @@ from espalier.sandbox import (
     SandboxTimeout,
     SandboxUnavailable,
 )
-from tests.unit.sandbox.scripted import ScriptedBackend
+from tests.fakes.scripted_sandbox import ScriptedBackend
 
 QUICK = PoolSettings(
     size=4,

@@ -1,7 +1,7 @@
 import socket
 
 from sandboxd.__main__ import listening
-from tests.loopback import answers_at_once
+from tests.fakes.loopback import answers_at_once
 
 
 def test_no_answer_waits_until_the_head_before_it_was_acknowledged():

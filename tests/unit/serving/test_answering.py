@@ -17,7 +17,7 @@ from espalier.serving.planning import Plan
 from espalier.serving.requests import CompletionRequest
 from espalier.serving.served_policy import ServedPolicy
 from espalier.serving.source import Source
-from tests.unit.tiny import tiny_tokenizer
+from tests.factories.tiny import tiny_tokenizer
 
 
 class OneToken:

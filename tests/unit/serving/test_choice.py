@@ -2,7 +2,7 @@ import pytest
 
 from espalier.rollout.engines.engine import Completion, Sampling
 from espalier.serving.choice import ChoiceReader, Order
-from tests.unit.tiny import tiny_tokenizer
+from tests.factories.tiny import tiny_tokenizer
 
 SAMPLING = Sampling(temperature=1.0, seed=0)
 WORDS = tiny_tokenizer().encode("country currency answer lookup", add_special_tokens=False)

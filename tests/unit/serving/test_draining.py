@@ -1,5 +1,5 @@
 from espalier.serving.draining import listening
-from tests.loopback import answers_at_once
+from tests.fakes.loopback import answers_at_once
 
 
 def test_no_answer_waits_until_the_head_before_it_was_acknowledged():

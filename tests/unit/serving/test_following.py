@@ -12,8 +12,8 @@ from espalier.serving.decision import Refuse, Wait
 from espalier.serving.following import Follower
 from espalier.serving.health_probe import HealthProbe
 from espalier.serving.heartbeat import Heartbeat
+from tests.fakes.serving_cluster import StandInCluster, connected, running
 from tests.unit.k8s.allowed_verbs import PIPELINE
-from tests.unit.serving.stand_in_cluster import StandInCluster, connected, running
 
 REASON = "the gate's suite was wrong"
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from espalier.serving.growing_text import GrowingText, StopTexts
-from tests.unit.tiny import tiny_tokenizer
+from tests.factories.tiny import tiny_tokenizer
 
 IDS = st.lists(st.integers(0, 399), max_size=40)
 CUTS = st.lists(st.integers(0, 40), max_size=6)

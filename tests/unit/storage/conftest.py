@@ -1,7 +1,7 @@
 import pytest
 
 from espalier.storage import upload
-from tests.s3_stand_in import MIN_PART_BYTES, s3_stand_in
+from tests.fakes.s3_stand_in import MIN_PART_BYTES, s3_stand_in
 from tests.unit.pauses import pauses  # noqa: F401 (pytest finds fixtures by name)
 
 

@@ -13,8 +13,8 @@ from espalier.storage import Patience
 from espalier.storage.minio_internals import begin_upload
 from espalier.storage.requests import S3Requests
 from espalier.storage.upload import upload
-from tests.s3_stand_in import BUCKET, SECRET_KEY
-from tests.unit.storage.specimens import HASTY, artifact, files, s3_place, settings
+from tests.factories.storage import HASTY, artifact, files, s3_place, settings
+from tests.fakes.s3_stand_in import BUCKET, SECRET_KEY
 
 KEY = "runs/r17/knowledge"
 LARGE = (11 << 20) + 7
@@ -104,7 +104,7 @@ def test_a_bucket_that_is_missing_is_named(s3):
 
 
 def test_an_address_that_is_no_s3_server_is_said(s3, monkeypatch):
-    import tests.s3_stand_in as module
+    import tests.fakes.s3_stand_in as module
 
     def no_xml(*_):
         return 404, {"Content-Type": "text/html"}, b"<html>not here</html>"

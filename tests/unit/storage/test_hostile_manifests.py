@@ -10,7 +10,7 @@ from espalier.records import ArtifactError
 from espalier.records.digests import content_digest, integrity_digest
 from espalier.storage import S3Settings
 from espalier.storage.bucket import S3Place
-from tests.s3_stand_in import ACCESS_KEY, BUCKET, REGION, SECRET_KEY
+from tests.fakes.s3_stand_in import ACCESS_KEY, BUCKET, REGION, SECRET_KEY
 
 NOBODY = S3Settings(
     endpoint="http://127.0.0.1:9", region=REGION, access_key=ACCESS_KEY, secret_key=SECRET_KEY

@@ -8,8 +8,8 @@ from minio.error import InvalidResponseError
 
 from espalier.storage import minio_internals
 from espalier.storage.requests import S3Requests
-from tests.s3_stand_in import BUCKET, MIN_PART_BYTES
-from tests.unit.storage.specimens import settings
+from tests.factories.storage import settings
+from tests.fakes.s3_stand_in import BUCKET, MIN_PART_BYTES
 
 VERSION = importlib.metadata.version("minio")
 CALLS = {

@@ -6,8 +6,8 @@ import pytest
 
 from espalier.records import ArtifactError, StorageError, open_artifact
 from espalier.storage import open_place
-from tests.s3_stand_in import BUCKET
-from tests.unit.storage.specimens import artifact, files, minio_uri
+from tests.factories.storage import artifact, files, minio_uri
+from tests.fakes.s3_stand_in import BUCKET
 
 pytestmark = pytest.mark.contract
 

@@ -8,8 +8,8 @@ from espalier.records import DataError, NullTracker, open_artifact, read_agent_t
 from espalier.stages import ingest, validate
 from espalier.stages import synthesize as stage
 from espalier.validation import HiddenNames
+from tests.fakes.endpoint_double import Scripted, completion, running_double
 
-from ..completions.endpoint_double import Scripted, completion, running_double
 from .conftest import PROFILE
 
 pytestmark = pytest.mark.slow

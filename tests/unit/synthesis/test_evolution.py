@@ -99,6 +99,7 @@ def test_one_failed_pattern_leads_to_its_neighbours_alone(poser, tasks):
         assert {inner, outer} & set(re.split(r"\W+", task.metadata.pattern))
 
 
+@pytest.mark.slow
 def test_equal_seeds_pose_equal_tasks_whoever_poses_and_other_seeds_others(
     poser, posed, tasks, knowledge_dir, synthetic_dir
 ):

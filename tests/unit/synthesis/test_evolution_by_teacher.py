@@ -12,8 +12,8 @@ from espalier.synthesis.evolution.proving import Prover
 from espalier.synthesis.evolution.teacher import ProposedQuestion, ProposedQuestions, TeacherPoser
 from espalier.synthesis.self_play import Order
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
+from tests.fakes.endpoint_double import Scripted, completion, running_double
 
-from ..completions.endpoint_double import Scripted, completion, running_double
 from .conftest import PROFILE
 from .test_hostile_answers import content_of, mutated
 

@@ -32,8 +32,8 @@ from espalier.synthesis.webshaper.generator import Generator
 from espalier.synthesis.webshaper.query import constants
 from espalier.synthesis.webshaper.rules import RULES, broken_rule
 from espalier.synthesis.webshaper.steps import Steps
-from tests.unit.completions.endpoint_double import EndpointDouble, Scripted, completion
-from tests.unit.completions.endpoint_double import running_double as running
+from tests.fakes.endpoint_double import EndpointDouble, Scripted, completion
+from tests.fakes.endpoint_double import running_double as running
 
 from .conftest import PROFILE
 
@@ -285,7 +285,7 @@ class ThinkingDouble(EndpointDouble):
 
 
 def test_a_server_grows_what_the_embedded_expander_grows(grown, graph, worlds, steps, monkeypatch):
-    monkeypatch.setattr("tests.unit.completions.endpoint_double.EndpointDouble", ThinkingDouble)
+    monkeypatch.setattr("tests.fakes.endpoint_double.EndpointDouble", ThinkingDouble)
 
     async def session(url):
         async with EndpointModel(EndpointConfig(url=url, model="small")) as model:

@@ -9,7 +9,6 @@ from espalier.knowledge import Document, KnowledgeGraph
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.graph import Entity, Relation, Triple
 from espalier.knowledge.search import documents_path
-from espalier.records import Message, Task, TaskMetadata, Verifier
 from espalier.synthesis.fas.calls import (
     SEARCH,
     Claim,
@@ -31,6 +30,7 @@ from espalier.synthesis.fas.reader import QuestionReader
 from espalier.synthesis.fas.reasoning import Reasoner
 from espalier.synthesis.fas.schema import Schema
 from espalier.synthesis.funnel import Funnel
+from tests.factories.records import make_task
 
 from . import tags
 
@@ -287,18 +287,7 @@ EVIDENCE = ("city:Lyon", "country:France")
 
 
 def a_task(question="Find the capital of the country of Lyon.", gold="Lyon", evidence=None):
-    return Task(
-        task_id="t1",
-        prompt=(Message(role="user", content=question),),
-        environment="search_qa",
-        verifier=Verifier(gold=(gold,)),
-        metadata=TaskMetadata(
-            split="train",
-            source="hand",
-            difficulty=2,
-            extra={"kind": "chain", "hops": 2, "evidence": list(evidence or EVIDENCE)},
-        ),
-    )
+    return make_task("t1", question, gold=(gold,), hops=2, evidence=list(evidence or EVIDENCE))
 
 
 def reasoned(model, documents, task):

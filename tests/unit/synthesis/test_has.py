@@ -3,24 +3,17 @@ import re
 
 import pytest
 
-from espalier.records import FinalAnswer, Message, Task, TaskMetadata, ToolCalls, Verifier
+from espalier.records import FinalAnswer, Message, ToolCalls
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.synthesis.attempts import carried_out, line_values
 from espalier.synthesis.fas.calls import Alternatives, Candidate, Plan
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.has import Decider
+from tests.factories.records import make_task
 
 from . import tags
 
-TASK = Task(
-    task_id="t1",
-    prompt=(Message(role="user", content="Name the capital of the country of Lyon."),),
-    environment="search_qa",
-    verifier=Verifier(gold=("Paris",)),
-    metadata=TaskMetadata(
-        split="train", source="hand", difficulty=2, extra={"kind": "chain", "hops": 2}
-    ),
-)
+TASK = make_task("t1", "Name the capital of the country of Lyon.", gold=("Paris",), hops=2)
 LINES = {"Lyon country": "Lyon | country: France", "France capital": "France | capital: Paris"}
 
 

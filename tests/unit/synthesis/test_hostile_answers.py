@@ -14,11 +14,7 @@ from espalier.knowledge import Document
 from espalier.records import (
     FinalAnswer,
     Message,
-    Task,
-    TaskMetadata,
-    Verifier,
 )
-from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.synthesis import plans
 from espalier.synthesis.fas.calls import (
     Alternatives,
@@ -34,8 +30,9 @@ from espalier.synthesis.fas.reasoning import Reasoner
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.has import Decider
 from espalier.validation import HiddenNames, text_columns
+from tests.factories.records import make_task, make_trajectory
+from tests.fakes.endpoint_double import completion
 
-from ..completions.endpoint_double import completion
 from . import tags
 
 VALID = {
@@ -166,21 +163,14 @@ class Hostile:
                 return answer
 
 
-TASK = Task(
-    task_id="t",
-    prompt=(Message(role="user", content="Find the capital of the country of Lyon."),),
-    environment="search_qa",
-    verifier=Verifier(gold=("France",)),
-    metadata=TaskMetadata(
-        split="train",
-        source="hand",
-        difficulty=2,
-        extra={"kind": "chain", "hops": 2, "evidence": ["city:Lyon"]},
-    ),
+TASK = make_task(
+    question="Find the capital of the country of Lyon.",
+    gold=("France",),
+    hops=2,
+    evidence=["city:Lyon"],
 )
 DOCUMENT = Document("city:Lyon", "Lyon", ("country: France", "built in 1843"), "train")
-TRAJECTORY = Trajectory(
-    task_id="t",
+TRAJECTORY = make_trajectory(
     group_id="teacher/t",
     messages=(
         *TASK.prompt,
@@ -188,11 +178,7 @@ TRAJECTORY = Trajectory(
         Message(role="tool", content="Lyon | country: France"),
         FinalAnswer("France", "answer").message(),
     ),
-    tool_results=(),
-    reward={"outcome": 1.0},
     answer="France",
-    finish_reason=FinishReason.ANSWERED,
-    policy_version=0,
 )
 
 

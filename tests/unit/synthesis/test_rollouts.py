@@ -123,6 +123,7 @@ def test_the_embedded_teacher_is_right_now_and_then_and_never_kept_when_wrong(
     assert kept > 20
 
 
+@pytest.mark.slow
 def test_a_run_may_be_demonstrated_by_rollouts(tmp_path, knowledge_dir):
     tables = PROFILE.model_dump()
     tables["synthesis"] |= {"solver": "teacher", "trajectories": 12, "rollouts": 3}

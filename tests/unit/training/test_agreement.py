@@ -7,7 +7,7 @@ from espalier.training.distribution import ScoreRequest
 from espalier.training.rl.agreement import agreement
 from espalier.training.rl.rows import dense_rows
 from espalier.training.rl.step import Step
-from tests.unit.training.episodes import mixed_groups
+from tests.factories.training_episodes import mixed_groups
 
 
 def _rows():

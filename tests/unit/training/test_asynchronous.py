@@ -17,8 +17,8 @@ from espalier.training.rl.asynchronous import AsynchronousSampler
 from espalier.training.rl.lane import Lane, Order, Plan, PlayedGroup
 from espalier.training.rl.publishing import MemoryPublisher, WorkerPublisher
 from espalier.training.rl.rollout_worker import RolloutWorker
-from tests.unit.tiny import lookup_environments, tiny_policy
-from tests.unit.training.specimens import PROFILE, SEARCH, make_task, make_trajectory
+from tests.factories.tiny import lookup_environments, tiny_policy
+from tests.factories.training import PROFILE, SEARCH, make_task, make_trajectory
 
 TASKS = [make_task(f"name{number}") for number in range(40)]
 

@@ -15,8 +15,7 @@ from espalier.records import (
 )
 from espalier.stages import continue_pretraining as stage
 from espalier.training.demonstrations import encode_negative, encode_text
-
-from ..tiny import tiny_dialect, tiny_policy
+from tests.factories.tiny import tiny_dialect, tiny_policy
 
 OFF = Profile(threads=1, episode={"max_tokens": 96})
 ON = Profile.model_validate(

@@ -5,8 +5,8 @@ from espalier.training.optimization import learning_rate
 from espalier.training.packing import pack
 from espalier.training.rl.critic import Critic
 from espalier.training.rl.rows import dense_rows
-from tests.unit.tiny import tiny_policy
-from tests.unit.training.episodes import make_update, mixed_groups, profile_of, step_of
+from tests.factories.tiny import tiny_policy
+from tests.factories.training_episodes import make_update, mixed_groups, profile_of, step_of
 
 
 def _step(update, profile, groups, number=0):

@@ -9,7 +9,7 @@ from espalier.training import scoring
 from espalier.training.distribution import ScoreRequest, inside_support, token_scores
 from espalier.training.packing import pack
 from espalier.training.rl.rows import dense_rows
-from tests.unit.training.episodes import exact_policy, mixed_groups
+from tests.factories.training_episodes import exact_policy, mixed_groups
 
 LOGITS = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float64))
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from espalier.algorithms.presets import PRESETS
-from tests.unit.training.episodes import (
+from tests.factories.training_episodes import (
     exact_policy,
     gradient_of,
     layout,

@@ -7,7 +7,7 @@ from espalier.config import CurriculumConfig, TrainingConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.records.trajectory import FinishReason
 from espalier.training.rl.sampling import GroupSampler
-from tests.unit.training.specimens import make_task, make_trajectory
+from tests.factories.training import make_task, make_trajectory
 
 TASKS = [make_task(f"name{number}") for number in range(12)]
 MIXED, NEVER, ALWAYS = (0, 1, 0, 1), (0, 0, 0, 0), (1, 1, 1, 1)

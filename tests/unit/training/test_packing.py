@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from espalier.training.packing import TrainingSequence, convolution_reach, pack, plan_rows
 from espalier.training.scoring import score
-from tests.unit.tiny import tiny_policy
+from tests.factories.tiny import tiny_policy
 
 
 def _sequences(count, rng):

@@ -11,8 +11,8 @@ from espalier.training.rl.agreement import complaint
 from espalier.training.rl.material import learning_material
 from espalier.training.rl.rows import Group, dense_rows
 from espalier.training.scoring import score
-from tests.unit.training.episodes import layout, make_update, step_of
-from tests.unit.training.specimens import PROFILE, TASKS, warm_policy, warm_roller
+from tests.factories.training import PROFILE, TASKS, warm_policy, warm_roller
+from tests.factories.training_episodes import layout, make_update, step_of
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +130,7 @@ def test_engine_and_trainer_agree_on_fresh_rollouts(policy, groups):
     assert complaint(figures, step=1, limit=1e-3) is None
 
 
+@pytest.mark.slow
 def test_a_policy_that_did_not_sample_the_trajectories_is_found_out(policy, groups):
     torch.nn.init.normal_(policy.model.get_output_embeddings().weight)
     figures = _learn(policy, groups)

@@ -29,8 +29,8 @@ from espalier.training.rl.posed_tasks import (
 )
 from espalier.training.rl.publishing import MemoryPublisher
 from espalier.training.rl.sampling import GroupSampler
-from tests.unit.tiny import lookup_environments
-from tests.unit.training.specimens import (
+from tests.factories.tiny import lookup_environments
+from tests.factories.training import (
     FACTS,
     PROFILE,
     SEARCH,

@@ -6,7 +6,7 @@ import pytest
 from espalier.config import ReplayConfig
 from espalier.training.rl.replay import ReplayBuffer
 from espalier.training.rl.rows import Group
-from tests.unit.training.episodes import episode
+from tests.factories.training_episodes import episode
 
 
 def _group(number, rewards=(0, 1), version=0):

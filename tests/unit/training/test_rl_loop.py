@@ -24,8 +24,8 @@ from espalier.training.rl.models import layout_for, trainable
 from espalier.training.rl.publishing import MemoryPublisher, WorkerPublisher
 from espalier.training.rl.rollout_worker import RolloutWorker
 from espalier.training.rl.sampling import GroupSampler
-from tests.unit.tiny import lookup_environments
-from tests.unit.training.specimens import (
+from tests.factories.tiny import lookup_environments
+from tests.factories.training import (
     PROFILE,
     SEARCH,
     TASKS,

@@ -7,9 +7,9 @@ from espalier.records.trajectory import Turn
 from espalier.training.packing import TrainingSequence, pack
 from espalier.training.rl.rows import Group, dense_rows
 from espalier.training.scoring import score
-from tests.unit.tiny import tiny_policy
-from tests.unit.training.episodes import episode, mixed_groups
-from tests.unit.training.specimens import make_task, make_trajectory
+from tests.factories.tiny import tiny_policy
+from tests.factories.training import make_task, make_trajectory
+from tests.factories.training_episodes import episode, mixed_groups
 
 
 def _two_turns(reward=1.0, **changes):

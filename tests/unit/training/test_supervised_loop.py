@@ -8,8 +8,8 @@ from espalier.records import NullTracker, TrainingError
 from espalier.training.checkpoint import CheckpointStore, cloned_weights
 from espalier.training.optimization import learning_rate
 from espalier.training.supervised import SupervisedLoop
-from tests.unit.tiny import tiny_policy
-from tests.unit.training.specimens import (
+from tests.factories.tiny import tiny_policy
+from tests.factories.training import (
     TASKS,
     Interrupted,
     InterruptingTracker,

@@ -8,8 +8,8 @@ from espalier.synthesis import plans
 from espalier.training.demonstrations import encode_demonstration
 from espalier.training.dev_score import dev_exact_match
 from espalier.training.history import write_history
-from tests.unit.tiny import tiny_dialect
-from tests.unit.training.specimens import TASKS, make_task, make_trajectory
+from tests.factories.tiny import tiny_dialect
+from tests.factories.training import TASKS, make_task, make_trajectory
 
 
 class ScriptedRoller:

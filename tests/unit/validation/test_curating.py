@@ -8,8 +8,7 @@ from espalier.records import AgentText, Message
 from espalier.validation.curating import curate, write_curation
 from espalier.validation.material import Material
 from espalier.validation.task_columns import SplitTask
-
-from .specimens import FAMILY, a_task, a_trajectory
+from tests.factories.validation import FAMILY, a_task, a_trajectory
 
 QUESTIONS = {
     "t1": "What is the capital of the country where Lyon lies?",

@@ -15,7 +15,7 @@ from espalier.validation import (
     trajectory_columns,
     trajectory_suite,
 )
-from tests.unit.validation.specimens import FAMILY, a_task, a_trajectory
+from tests.factories.validation import FAMILY, a_task, a_trajectory
 
 CONFIG = ValidationConfig(max_question_words=8, max_turns=3)
 

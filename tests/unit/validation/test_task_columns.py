@@ -2,7 +2,7 @@ import pytest
 
 from espalier.records import ArtifactError
 from espalier.validation import EntitySplits, SplitTask, task_columns
-from tests.unit.validation.specimens import FAMILY, a_task, an_entity, knowledge_artifact
+from tests.factories.validation import FAMILY, a_task, an_entity, knowledge_artifact
 
 NO_ENTITIES = EntitySplits({}, frozenset())
 

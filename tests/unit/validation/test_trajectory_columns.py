@@ -3,7 +3,7 @@ import pytest
 from espalier.records import Message, ToolCalls
 from espalier.records.trajectory import Turn
 from espalier.validation import trajectory_columns
-from tests.unit.validation.specimens import a_trajectory, answer, saw, search
+from tests.factories.validation import a_trajectory, answer, saw, search
 
 TWO_SEARCHES = ToolCalls(search("q").tool_calls + search("r").tool_calls, "look").message()
 

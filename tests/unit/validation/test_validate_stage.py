@@ -7,7 +7,7 @@ from espalier.config import Profile, ValidationConfig
 from espalier.records import ArtifactError, DataError, NullTracker, open_artifact, read_tasks
 from espalier.records.trajectory import read_trajectories
 from espalier.stages import validate as stage
-from tests.unit.validation.specimens import (
+from tests.factories.validation import (
     a_task,
     a_trajectory,
     an_entity,

@@ -1,6 +1,6 @@
 """A stand-in for a cluster, on loopback: an API server with pods and leases, plain objects all.
 
-    python -m tests.cluster_stand_in            prints its port, and serves until its input ends
+    python -m tests.fakes.cluster_stand_in      prints its port, and serves until its input ends
 
 Nothing runs in its pods. Under every pod's address the stand-in itself answers, as a sandboxd whose
 programs end at once with nothing said.

@@ -5,17 +5,15 @@ import sys
 
 from espalier.config import Profile
 from espalier.environments.python_math import PythonMath
-from espalier.records import Message, Task, TaskMetadata, Verifier
 from espalier.sandbox import ExecResult
+from tests.factories.records import make_task
 
-TASK = Task(
-    task_id="t",
-    prompt=(Message(role="user", content="12 times 7 ?"),),
+TASK = make_task(
+    question="12 times 7 ?",
+    gold=("84",),
     environment="python_math",
-    verifier=Verifier(kind="math_equivalence", gold=("84",)),
-    metadata=TaskMetadata(
-        split="train", source="test", difficulty=1, extra={"kind": "story", "hops": 1}
-    ),
+    verifier="math_equivalence",
+    kind="story",
 )
 
 

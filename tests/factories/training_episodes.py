@@ -23,8 +23,8 @@ from espalier.training.rl.rows import Group, dense_rows
 from espalier.training.rl.step import Step
 from espalier.training.rl.update import PolicyUpdate
 from espalier.training.scoring import score
-from tests.unit.tiny import tiny_policy
-from tests.unit.training.specimens import make_task, make_trajectory
+from tests.factories.tiny import tiny_policy
+from tests.factories.training import make_task, make_trajectory
 
 CPU = Hardware(torch.device("cpu"), None)
 

@@ -9,41 +9,28 @@ from espalier.records import (
     FinalAnswer,
     Message,
     Provenance,
-    Task,
-    TaskMetadata,
     ToolCall,
-    Verifier,
     publishing,
     write_tasks,
 )
 from espalier.records.trajectory import (
-    FinishReason,
     ToolResult,
-    Trajectory,
     write_trajectories,
 )
 from espalier.synthesis import plans
+from tests.factories.records import make_task, make_trajectory
 
 FAMILY = SearchQA(Profile())
 
 
 def a_task(task_id, split="train", *, question=None, gold=("Lyon",), query=None, entities=()):
-    return Task(
-        task_id=task_id,
-        prompt=(Message(role="user", content=question or f"what is asked by {task_id}"),),
-        environment="search_qa",
-        verifier=Verifier(gold=gold),
-        metadata=TaskMetadata(
-            split=split,
-            source="hand",
-            difficulty=1,
-            extra={
-                "kind": "chain",
-                "hops": 1,
-                "query": f"query({task_id})" if query is None else query,
-                "entities": list(entities),
-            },
-        ),
+    return make_task(
+        task_id,
+        question,
+        gold=gold,
+        split=split,
+        query=f"query({task_id})" if query is None else query,
+        entities=list(entities),
     )
 
 
@@ -64,9 +51,8 @@ def a_trajectory(task_id, *episode, calls=None, reward=1.0, final="Lyon", **fiel
     episode = episode or (search("rhone"), saw("Rhone | city: Lyon"), answer("Lyon"))
     if calls is None:
         calls = (("rhone", "Rhone | city: Lyon"),)
-    return Trajectory(
-        task_id=task_id,
-        group_id=task_id,
+    return make_trajectory(
+        task_id,
         messages=(Message(role="user", content=f"what is asked by {task_id}"), *episode),
         tool_results=tuple(
             ToolResult(
@@ -76,10 +62,8 @@ def a_trajectory(task_id, *episode, calls=None, reward=1.0, final="Lyon", **fiel
             )
             for query, result in calls
         ),
-        reward={"outcome": reward},
+        outcome=reward,
         answer=final,
-        finish_reason=FinishReason.ANSWERED,
-        policy_version=0,
         **fields,
     )
 

@@ -4,7 +4,7 @@ import json
 import re
 from contextlib import contextmanager, suppress
 
-from tests.loopback import Handler, Server, serving
+from tests.fakes.loopback import Handler, Server, serving
 
 PATH = re.compile(r"/apis/ray\.io/v1/namespaces/([\w-]+)/rayjobs(?:/([\w-]+))?(?:\?.*)?")
 

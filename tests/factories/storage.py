@@ -8,7 +8,7 @@ import pytest
 
 from espalier.records import Provenance, publishing
 from espalier.storage import Patience, S3Settings
-from tests.s3_stand_in import ACCESS_KEY, BUCKET, REGION, SECRET_KEY
+from tests.fakes.s3_stand_in import ACCESS_KEY, BUCKET, REGION, SECRET_KEY
 
 QUICK = Patience(first_pause_s=0.01, longest_pause_s=0.05, total_s=1.0, timeout_s=20)
 HASTY = Patience(first_pause_s=0.01, longest_pause_s=0.05, total_s=20, timeout_s=0.3)

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from espalier.completions import Request
 from espalier.config import EndpointConfig
-from tests.loopback import Handler, Server, serving
+from tests.fakes.loopback import Handler, Server, serving
 
 
 class Town(BaseModel, frozen=True, extra="forbid"):

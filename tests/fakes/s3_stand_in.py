@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from tests.loopback import Handler, Server, serving
+from tests.fakes.loopback import Handler, Server, serving
 
 ACCESS_KEY, SECRET_KEY, REGION, BUCKET = "reader", "not-for-any-log", "us-east-1", "espalier"
 MIN_PART_BYTES = 5 << 20

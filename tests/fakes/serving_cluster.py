@@ -15,7 +15,7 @@ from kubernetes.client import Configuration
 from espalier.cluster.kubernetes_api import KubernetesApi
 from espalier.cluster.objects.serving import DEPLOYMENT, FIELD_MANAGER
 from espalier.serving.deployment import PATIENCE, ServingDeployment
-from tests.loopback import Handler, Server, serving
+from tests.fakes.loopback import Handler, Server, serving
 from tests.unit.k8s.allowed_verbs import ALLOWED_VERBS, PIPELINE
 
 TOKEN = "the-controller"

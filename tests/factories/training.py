@@ -6,15 +6,15 @@ from functools import lru_cache
 import torch
 
 from espalier.config import OptimizerConfig, Profile
-from espalier.records import FinalAnswer, Message, NullTracker, Task, TaskMetadata, Verifier
-from espalier.records.trajectory import FinishReason, Trajectory
+from espalier.records import FinalAnswer, NullTracker
 from espalier.rollout.roller import Roller
 from espalier.synthesis import plans
 from espalier.training.checkpoint import CheckpointStore, cloned_weights
 from espalier.training.demonstrations import encode_pieces
 from espalier.training.hardware import Hardware
 from espalier.training.supervised import SupervisedLoop, SupervisedPlan
-from tests.unit.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
+from tests.factories import records
+from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
 
 FACTS = {"lyon": "france", "france": "euro", "paris": "italy", "italy": "spain", "spain": "paris"}
 SEARCH = LookupSearch(f"{name} | country: {value}" for name, value in FACTS.items())
@@ -42,18 +42,11 @@ CPU = Hardware(torch.device("cpu"), None)
 
 
 def make_task(name, number=0):
-    return Task(
-        task_id=f"{name}-{number}",
-        prompt=(Message(role="user", content=f"country of {name}?"),),
-        environment="search_qa",
-        verifier=Verifier(gold=(FACTS.get(name, "x"),)),
-        metadata=TaskMetadata(
-            split="train",
-            source="test",
-            pattern=name,
-            difficulty=1,
-            extra={"kind": "chain", "hops": 1},
-        ),
+    return records.make_task(
+        f"{name}-{number}",
+        f"country of {name}?",
+        gold=(FACTS.get(name, "x"),),
+        pattern=name,
     )
 
 
@@ -62,15 +55,10 @@ TASKS = [make_task(name) for name in FACTS]
 
 def make_trajectory(task, reward, **fields):
     """A trajectory as a scripted roller returns it: only its task and its reward matter."""
-    return Trajectory(
-        task_id=task.task_id,
-        group_id=task.task_id,
+    return records.make_trajectory(
+        task.task_id,
         messages=task.prompt,
-        tool_results=(),
         reward={"outcome": float(reward), "format": 0.0},
-        answer=None,
-        finish_reason=FinishReason.ANSWERED,
-        policy_version=0,
         **fields,
     )
 

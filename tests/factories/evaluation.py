@@ -3,20 +3,13 @@
 from collections.abc import Sequence
 
 from espalier.evaluation.questions import QuestionRow
-from espalier.records import Message, Task, TaskMetadata, ToolCall, Verifier
+from espalier.records import Message, Task, ToolCall
 from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
+from tests.factories.records import make_task, make_trajectory
 
 
 def a_task(task_id, *, gold="Lyon", hops=1, kind="chain"):
-    return Task(
-        task_id=task_id,
-        prompt=(Message(role="user", content=f"what is asked by {task_id}"),),
-        environment="search_qa",
-        verifier=Verifier(gold=(gold,)),
-        metadata=TaskMetadata(
-            split="heldout", source="hand", difficulty=hops, extra={"kind": kind, "hops": hops}
-        ),
-    )
+    return make_task(task_id, gold=(gold,), split="heldout", hops=hops, kind=kind)
 
 
 def a_row(task_id="t", *, hops=1, kind="chain", **fields):
@@ -37,15 +30,13 @@ def a_row(task_id="t", *, hops=1, kind="chain", **fields):
 def a_trajectory(task_id, answer, num_searches=1, *, is_right=False):
     call = ToolCall(name="search", arguments={"query": "q"})
     result = ToolResult(call=call, content="r", succeeded=True)
-    return Trajectory(
-        task_id=task_id,
-        group_id=task_id,
+    return make_trajectory(
+        task_id,
         messages=(Message(role="user", content="q"),),
         tool_results=(result,) * num_searches,
-        reward={"outcome": float(is_right)},
+        outcome=is_right,
         answer=answer,
         finish_reason=FinishReason.MAX_TURNS if answer is None else FinishReason.ANSWERED,
-        policy_version=0,
     )
 
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import kfp_server_api
 import yaml
 
-from tests.loopback import Handler, Server, serving
+from tests.fakes.loopback import Handler, Server, serving
 
 TOKEN = "a-token-of-mine"
 API = "/apis/v2beta1"

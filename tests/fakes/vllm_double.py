@@ -4,7 +4,7 @@ import json
 import time
 from contextlib import contextmanager
 
-from tests.loopback import Handler, Server, serving
+from tests.fakes.loopback import Handler, Server, serving
 
 STOP_ID, THOUGHT_ID, KIND_IDS = 9, 5, (7, 8)
 

@@ -25,7 +25,7 @@ from transformers import (
 from espalier.rollout.engines.fused_decoder import FusedDecoder
 from espalier.rollout.engines.hf_decoder import HfDecoder
 from espalier.rollout.engines.rowwise_decoder import RowwiseDecoder
-from tests.unit.tiny import tiny_policy
+from tests.factories.tiny import tiny_policy
 
 VOCABULARY = 300
 

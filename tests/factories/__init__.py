@@ -1,0 +1,1 @@
+"""Builders of policies, records, batches and artifacts for tests."""

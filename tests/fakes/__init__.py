@@ -1,0 +1,1 @@
+"""Stand-ins for services, clusters and engines, told by a test what to do."""

@@ -1,0 +1,91 @@
+"""Messages framed by a chat template whose turns end with a token of their own (ChatML)."""
+
+import pytest
+
+from espalier.dialects.dialect import Dialect, TurnPieces
+from espalier.records import FinalAnswer, Message, PolicyError
+from tests.factories.byte_tokenizer import byte_tokenizer
+from tests.factories.messages import BOTH, note
+
+TURN = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+CHATML = (
+    "{% for m in messages %}" + TURN + "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+FORGETFUL = CHATML.replace(
+    "m.content", "(m.content if loop.last else m.content.split('</think>')[-1])"
+)
+PROMPT = (Message(role="user", content="What is kept?"),)
+RESULT = (Message(role="tool", content="kept"),)
+
+
+def dialect_over(template, name="hermes"):
+    tokenizer = byte_tokenizer(template)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    return Dialect(tokenizer, BOTH, name=name)
+
+
+@pytest.fixture(scope="module")
+def chatml():
+    return dialect_over(CHATML)
+
+
+def turn(dialect, messages=RESULT):
+    return TurnPieces(messages=messages, read_ids=dialect.result_ids(messages))
+
+
+@pytest.mark.parametrize("action", [note("a"), FinalAnswer("done")], ids=["call", "answer"])
+def test_an_action_ends_with_the_templates_token(chatml, action):
+    ids = chatml.action_ids(action)
+    end = chatml.marker_id("<|im_end|>")
+    assert ids.index(end) == len(ids) - 1
+    assert [chatml.ends_action(ids[: n + 1]) for n in range(len(ids))].index(True) == len(ids) - 1
+    assert chatml.parse(ids) == chatml.parse(ids[:-1])
+    assert chatml.text(ids[:-1]) == chatml.syntax.write(action, BOTH)
+
+
+def test_a_template_whose_turns_end_in_plain_text_is_refused():
+    with pytest.raises(PolicyError, match=r"ends a message of the assistant with '\]'"):
+        dialect_over("{% for m in messages %}[{{ m.content }}]{% endfor %}")
+
+
+def test_a_result_is_read_from_the_end_of_the_turn_to_the_next(chatml):
+    assert chatml.text(chatml.result_ids(RESULT)) == (
+        "\n<|im_start|>tool\nkept<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_a_control_token_that_a_tool_spells_stays_text(chatml):
+    ids = chatml.result_ids((Message(role="tool", content="x <|im_end|> y"),))
+    assert ids.count(chatml.marker_id("<|im_end|>")) == 1
+    assert "x < |im_end|> y" in chatml.text(ids)
+
+
+def test_pieces_that_make_up_the_templates_rendering_have_not_drifted(chatml):
+    assert not chatml.rewrites_history
+    assert chatml.drifted_turns(PROMPT, []) == 0
+    assert chatml.drifted_turns(PROMPT, [turn(chatml)] * 3) == 0
+
+
+def test_each_turn_whose_tokens_differ_has_drifted(chatml):
+    whole = turn(chatml)
+    other = TurnPieces(messages=RESULT, read_ids=(*whole.read_ids[:-1], 7))
+    assert chatml.drifted_turns(PROMPT, [whole, other, whole]) == 1
+    assert chatml.drifted_turns(PROMPT, [other, whole, other]) == 2
+
+
+def test_a_prompt_that_differs_is_the_drift_of_the_first_turn():
+    # without a generation prompt the policy would write behind something else
+    dialect = dialect_over(
+        CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    )
+    assert dialect.drifted_turns(PROMPT, []) == 1
+
+
+def test_a_template_that_drops_thoughts_is_compared_up_to_the_last_question():
+    dialect = dialect_over(FORGETFUL)
+    assert dialect.rewrites_history
+    asked = turn(dialect, (Message(role="user", content="And now?"),))
+    wrong = TurnPieces(messages=RESULT, read_ids=(7,))
+    assert dialect.drifted_turns(PROMPT, [wrong, asked, turn(dialect)]) == 1
+    assert dialect.drifted_turns(PROMPT, [turn(dialect), asked, wrong]) == 0
