@@ -16,12 +16,19 @@ from espalier.records import (
     Provenance,
     Task,
     TaskMetadata,
+    ToolCall,
     Verifier,
     publishing,
     write_agent_texts,
     write_tasks,
 )
-from espalier.records.trajectory import FinishReason, ToolCall, Trajectory, Turn, write_trajectories
+from espalier.records.trajectory import (
+    FinishReason,
+    ToolResult,
+    Trajectory,
+    Turn,
+    write_trajectories,
+)
 
 HOSTILE = '<script>alert("owned")</script><img src=x onerror=alert(1)>\u202egnp.exe'
 
@@ -68,19 +75,17 @@ def trajectory(number: int, observation: str, answer: str) -> Trajectory:
     """A question, one search, one answer: 8 prompt, 9 action, 6 observed, 5 action tokens."""
     mask = (0,) * 8 + (1,) * 9 + (0,) * 6 + (1,) * 5
     correct = number % 3 != 0
-    search = "<think> find the country </think> <search> Lyon country </search>"
+    search = ToolCall(name="search", arguments={"query": "Lyon country"})
     return Trajectory(
         task_id=f"task-{number}",
         group_id=f"trained-{number}",
         messages=(
             Message(role="user", content="What is the capital of the country that Lyon lies in?"),
-            Message(role="assistant", content=search),
+            Message(role="assistant", thought="find the country", tool_calls=(search,)),
             Message(role="tool", content=observation),
-            Message(role="assistant", content=f"<think> done </think> <answer> {answer} </answer>"),
+            Message(role="assistant", thought="done", content=answer),
         ),
-        tool_calls=(
-            ToolCall(name="search", argument="Lyon", result=observation, succeeded=True),
-        ),
+        tool_results=(ToolResult(call=search, content=observation, succeeded=True),),
         reward={"outcome": 1.0 if correct else 0.0, "format": 0.1},
         answer=answer,
         finish_reason=FinishReason.ANSWERED,

@@ -1,62 +1,71 @@
 """Three small stages with the names of real ones, wired as data: what the runner's tests run."""
 
-import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
-from espalier.chain import Link
+from espalier.chain import STAGES, Stage
 from espalier.config import Profile
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_directory import locked_run
 from espalier.orchestration.run_state import RunState
 from espalier.records import NullTracker, Provenance, open_artifact, publishing, work_dir
 
+
+class SmallStage(Stage):
+    """A stage whose work is given when a test begins."""
+
+    __slots__ = ("work",)
+
+    def run(self, profile, inputs, output_dir, tracker):
+        return self.work(profile, inputs, output_dir, tracker)
+
+
+def small_stage(name, output, *inputs):
+    """A stage that reads the sections of the real one of its name."""
+    return SmallStage(
+        name=name,
+        summary=name,
+        inputs=inputs,
+        output=output,
+        output_summary=output,
+        sections=STAGES[name].sections,
+    )
+
+
 CHAIN = (
-    Link(name="ingest", module="small_chain_ingest", folder="knowledge"),
-    Link(
-        name="synthesize",
-        module="small_chain_synthesize",
-        folder="synthetic",
-        inputs={"knowledge": "knowledge"},
-    ),
-    Link(
-        name="validate",
-        module="small_chain_validate",
-        folder="accepted",
-        inputs={"knowledge": "knowledge", "synthetic": "synthetic"},
-    ),
+    small_stage("ingest", "knowledge"),
+    small_stage("synthesize", "synthetic", "knowledge"),
+    small_stage("validate", "accepted", "knowledge", "synthetic"),
 )
 
 
 class Stages:
-    """Registers the modules of CHAIN; counts calls, and fails or waits where it is told to."""
+    """Runs the stages of CHAIN; counts calls, and fails or waits where it is told to."""
 
     def __init__(self):
         self.calls = []
         self.faults = {}
         self.waits_s = {}
-        for link in CHAIN:
-            module = SimpleNamespace(Inputs=lambda **paths: paths, run=self._stage(link))
-            sys.modules[link.module] = module
+        for stage in CHAIN:
+            object.__setattr__(stage, "work", self._work_of(stage))  # stages are frozen
 
-    def _stage(self, link):
+    def _work_of(self, stage):
         def run(profile, inputs, output_dir, tracker):
-            self.calls.append(link.name)
+            self.calls.append(stage.name)
             digests = {name: open_artifact(path).content for name, path in inputs.items()}
             count_checkpoint(output_dir)
-            time.sleep(self.waits_s.get(link.name, 0.0))
-            if link.name in self.faults:
-                raise self.faults[link.name]
+            time.sleep(self.waits_s.get(stage.name, 0.0))
+            if stage.name in self.faults:
+                raise self.faults[stage.name]
             provenance = Provenance(
-                producer=link.name,
-                config_digest=profile.stage_digest(link.name),
+                producer=stage.name,
+                config_digest=stage.digest(profile),
                 seed=profile.seed,
                 inputs=digests,
             )
             with publishing(output_dir, provenance) as draft:
-                (draft.path / "rows.txt").write_text(f"{link.name} {profile.seed} {digests}")
+                (draft.path / "rows.txt").write_text(f"{stage.name} {profile.seed} {digests}")
             return draft.published
 
         return run

@@ -3,8 +3,11 @@ import pytest
 from espalier.config import Profile
 from espalier.orchestration.chatting import Conversation, transcript
 from espalier.orchestration.finished_run import open_finished_run
-from espalier.records import ArtifactError, Message
-from espalier.records.trajectory import FinishReason, Trajectory
+from espalier.records import ArtifactError, Message, ToolCall
+from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
+
+SEARCH = ToolCall(name="search", arguments={"query": "lyon country"})
+FOUND = "Lyon | country: France"
 
 
 class OneSearch:
@@ -19,11 +22,13 @@ class OneSearch:
                 group_id="chat",
                 messages=(
                     *task.prompt,
-                    Message(role="assistant", content="<search> lyon country </search>"),
-                    Message(role="tool", content="Lyon | country: France"),
-                    Message(role="assistant", content="<answer> France </answer>"),
+                    Message(role="assistant", tool_calls=(SEARCH,)),
+                    Message(role="tool", content=FOUND),
+                    Message(role="assistant", content="France"),
                 ),
-                tool_calls=(),
+                tool_results=(
+                    ToolResult(call=SEARCH, content="Lyon | country: France", succeeded=True),
+                ),
                 reward={},
                 answer="France",
                 finish_reason=FinishReason.ANSWERED,
@@ -36,9 +41,9 @@ def test_a_question_shows_its_searches_and_its_answer():
     trajectory = Conversation(OneSearch(), Profile()).ask("which country is Lyon in?")
     assert trajectory.messages[0].content == "which country is Lyon in?"
     assert transcript(trajectory).splitlines() == [
-        "policy    <search> lyon country </search>",
+        "policy    search(query=lyon country)",
         "found     Lyon | country: France",
-        "policy    <answer> France </answer>",
+        "policy    France",
         "answer    France",
     ]
 

@@ -29,7 +29,7 @@ def test_stages_run_in_order_and_publish_into_their_folders(tmp_path, stages):
     manifests = execute(tmp_path)
     assert stages.calls == ["ingest", "synthesize", "validate"]
     for link in CHAIN:
-        assert open_artifact(tmp_path / link.folder) == manifests[link.folder]
+        assert open_artifact(tmp_path / link.output) == manifests[link.output]
 
 
 def test_a_second_run_keeps_everything_and_says_so(tmp_path, stages):

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from espalier.chain import STAGES
-from espalier.cluster.objects.job import OWNER_VARIABLES, POLICY_STAGES, RUN_ID_VARIABLE, stage_job
+from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE, stage_job
 from espalier.config import KubernetesConfig
 from espalier.config.quantities import amount
 from espalier.orchestration.pipelines import compile_pipeline
@@ -15,7 +15,7 @@ from tests.unit.cluster.objects.samples import CLUSTER, LAPTOP_SIZED, NODES
 
 pytestmark = pytest.mark.slow  # compiles the pipeline
 
-GPU_STAGES = sorted(POLICY_STAGES)
+GPU_STAGES = sorted(stage.name for stage in STAGES.values() if stage.uses_policy)
 
 
 def compiled(folder, settings, image=None):

@@ -16,17 +16,17 @@ def _input(command):
     return json.loads(command[command.index("--executor_input") + 1])
 
 
-@pytest.mark.parametrize("link", CHAIN, ids=lambda link: link.name)
-def test_a_step_reads_and_writes_where_the_chain_wires_it(link):
-    filled = _input(step_command(link.name, PROFILE, RUN))
+@pytest.mark.parametrize("stage", CHAIN, ids=lambda stage: stage.name)
+def test_a_step_reads_and_writes_where_the_chain_wires_it(stage):
+    filled = _input(step_command(stage.name, PROFILE, RUN))
     read, written = (
         {name: found["artifacts"][0]["uri"] for name, found in filled[side]["artifacts"].items()}
         for side in ("inputs", "outputs")
     )
-    assert read == {name: f"{RUN}/{folder}" for name, folder in link.inputs.items()}
+    assert read == {folder: f"{RUN}/{folder}" for folder in stage.inputs}
     assert written == {
-        link.folder: f"{RUN}/{link.folder}",
-        "usage": f"{RUN}/steps/{link.name}/usage",
+        stage.output: f"{RUN}/{stage.output}",
+        "usage": f"{RUN}/steps/{stage.name}/usage",
     }
     assert filled["inputs"]["parameterValues"] == {"profile_json": PROFILE}
 

@@ -1,13 +1,14 @@
 import re
+from pathlib import Path
 
 import pytest
 
-from espalier.cluster.objects.job import RAY_DRIVER_VARIABLE
+from espalier.chain import Stage
 from espalier.config import Profile
 from espalier.records import DataError, ProfileError
 from espalier.steps.pipeline_files import pipelines_dir, profile_names
 from espalier.steps.profiles import named_profile, parsed_profile, resolved_profile
-from espalier.steps.running import running
+from espalier.steps.running import run_stage
 from espalier.steps.usage import UsageMeter
 
 
@@ -49,12 +50,19 @@ def test_json_that_is_no_profile_is_refused():
         parsed_profile('{"trainig": {}}')
 
 
-def test_a_step_hands_the_profile_on_and_logs_its_cost(monkeypatch):
+def test_a_step_hands_the_profile_on_and_logs_its_cost(monkeypatch, tmp_path):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    logged = {}
-    with running("ingest", Profile(seed=4).model_dump_json(), logged.__setitem__) as step:
-        assert step.profile == Profile(seed=4)
-        step.tracker.note("listening")
+    logged, given = {}, []
+    monkeypatch.setattr(Stage, "run", lambda _stage, *inputs: given.extend(inputs))
+    text = Profile(seed=4).model_dump_json()
+    run_stage("validate", text, {"knowledge": "k"}, str(tmp_path / "out"), logged.__setitem__)
+    profile, inputs, output, tracker = given
+    assert (profile, inputs, output) == (
+        Profile(seed=4),
+        {"knowledge": Path("k")},
+        tmp_path / "out",
+    )
+    tracker.note("listening")
     assert logged["peak_rss_mb"] > 1
     assert 0 <= logged["seconds"] < 60
 
@@ -62,11 +70,13 @@ def test_a_step_hands_the_profile_on_and_logs_its_cost(monkeypatch):
 def test_a_refusal_ends_the_step_with_its_message_alone(monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     logged = {}
-    with (
-        pytest.raises(SystemExit, match=re.escape("error: validate: row 3 is empty")),
-        running("validate", Profile().model_dump_json(), logged.__setitem__),
-    ):
+
+    def refuse(*_given):
         raise DataError("row 3 is empty")
+
+    monkeypatch.setattr(Stage, "run", refuse)
+    with pytest.raises(SystemExit, match=re.escape("error: validate: row 3 is empty")):
+        run_stage("validate", Profile().model_dump_json(), {}, "out", logged.__setitem__)
     assert logged == {}
 
 
@@ -77,17 +87,3 @@ def test_peak_memory_covers_what_was_freed_again():
     block[::4096] = b"x" * len(block[::4096])
     del block
     assert meter.read().peak_rss_mb >= before + 40
-
-
-def test_training_has_its_companions_on_all_nodes_where_a_ray_job_started_it(monkeypatch):
-    from espalier.steps import training
-    from espalier.training.local_companions import local_companions
-    from espalier.training.ray_nodes import ray_companions
-
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.delenv(RAY_DRIVER_VARIABLE, raising=False)
-    assert training._companions() is local_companions
-    monkeypatch.setenv(RAY_DRIVER_VARIABLE, "1")
-    on_nodes = training._companions()
-    assert on_nodes.func is ray_companions
-    assert on_nodes.keywords["environment"]["HF_HUB_OFFLINE"] == "1"

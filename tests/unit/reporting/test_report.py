@@ -237,9 +237,9 @@ def test_samples_of_every_kind_of_data_are_shown(html):
     text = section(html, "Samples")
 
     for title in (
-        "Questions, drawn: chain, 1 hop (6)",
-        "Questions, drawn: chain, 2 hops (6)",
-        "Questions, grown layer by layer: chain, 2 hops (1)",
+        "Questions, drawn: chain, 1 step (6)",
+        "Questions, drawn: chain, 2 steps (6)",
+        "Questions, grown layer by layer: chain, 2 steps (1)",
         "Plans: the first action, nothing executed (FAS) (9)",
         "Reasoning over knowledge (FAS) (4)",
         "Decisions among options, with their outcome (HAS) (6)",
