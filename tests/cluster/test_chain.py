@@ -20,7 +20,7 @@ def test_every_stage_runs_as_a_job_and_leaves_its_artifact_in_s3(own_cluster, tm
     run, times = run_chain(places(), print)
     assert [stage.stage for stage in times] == [link.name for link in CHAIN]
     for link in CHAIN:
-        place = open_place(f"{run.uri}/{link.folder}", os.environ)
+        place = open_place(f"{run.uri}/{link.output}", os.environ)
         manifest = place.manifest()
         assert manifest is not None, link.name
         assert manifest.producer == link.name
