@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 
 import pytest
 
@@ -295,6 +296,9 @@ def getting_out():
         reached = []
         threading.Thread(target=_accept, args=(server, reached), daemon=True).start()
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        end = time.monotonic() + 5
+        while not reached and time.monotonic() < end:
+            time.sleep(0.01)
         yield ["python", "-c", _GETTING_OUT.replace("PORT", str(port))]
     assert len(reached) == 1
 
