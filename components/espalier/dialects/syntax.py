@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
-from espalier.records import Action, FinalAnswer, JsonObject, Malformed, ToolCall, ToolCalls
+from espalier.records import Action, FinalAnswer, Malformed, ToolCall, ToolCalls
 from espalier.records.tool import ToolSpec
 
 THINK = ("<think>", "</think>")
@@ -245,8 +245,3 @@ def typed_argument(text: str, name: str, tool: ToolSpec | None) -> object:
 def named_tool(name: str, tools: Sequence[ToolSpec]) -> ToolSpec | None:
     """The tool of that name, where there is one."""
     return next((tool for tool in tools if tool.name == name), None)
-
-
-def object_schema(arguments: JsonObject) -> str:
-    """Arguments as one line of JSON."""
-    return compact_json(arguments)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
-from espalier.records.errors import DataError
+from espalier.records.json_lines import read_records, write_records
 from espalier.records.message import Message
 
 TextKind = Literal["planning", "reasoning", "decision", "negative"]
@@ -45,12 +45,7 @@ class AgentText(BaseModel, frozen=True, extra="forbid"):
 
 def write_agent_texts(path: Path, texts: Iterable[AgentText]) -> int:
     """Write `texts` as JSON lines and return how many there were."""
-    count = 0
-    with path.open("w", encoding="utf-8") as stream:
-        for text in texts:
-            stream.write(text.model_dump_json() + "\n")
-            count += 1
-    return count
+    return write_records(path, texts)
 
 
 def read_agent_texts(path: Path) -> list[AgentText]:
@@ -59,15 +54,4 @@ def read_agent_texts(path: Path) -> list[AgentText]:
     Raises:
         DataError: naming the file and the line that is no such text.
     """
-    if not path.exists():
-        return []
-    texts: list[AgentText] = []
-    with path.open(encoding="utf-8") as stream:
-        for number, line in enumerate(stream, start=1):
-            try:
-                texts.append(AgentText.model_validate_json(line))
-            except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(str(part) for part in first["loc"]) or "line"
-                raise DataError(f"{path}, line {number}: {where}: {first['msg']}") from error
-    return texts
+    return read_records(path, AgentText) if path.exists() else []

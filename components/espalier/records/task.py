@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from espalier.records.errors import DataError
+from espalier.records.json_lines import read_records, write_records
 from espalier.records.message import JsonObject, Message
 
 Split = Literal["train", "dev", "heldout"]
@@ -99,12 +100,7 @@ def task_id_of(split: Split, key: str) -> str:
 
 def write_tasks(path: Path, tasks: Iterable[Task]) -> int:
     """Write `tasks` as JSON lines and return how many there were."""
-    count = 0
-    with path.open("w", encoding="utf-8") as stream:
-        for task in tasks:
-            stream.write(task.model_dump_json() + "\n")
-            count += 1
-    return count
+    return write_records(path, tasks)
 
 
 def read_tasks(path: Path) -> list[Task]:
@@ -113,15 +109,7 @@ def read_tasks(path: Path) -> list[Task]:
     Raises:
         DataError: naming the file and the line that is not a task, or an empty file.
     """
-    tasks: list[Task] = []
-    with path.open(encoding="utf-8") as stream:
-        for number, line in enumerate(stream, start=1):
-            try:
-                tasks.append(Task.model_validate_json(line))
-            except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(str(part) for part in first["loc"]) or "line"
-                raise DataError(f"{path}, line {number}: {where}: {first['msg']}") from error
+    tasks = read_records(path, Task)
     if not tasks:
         raise DataError(f"{path}: holds no task")
     return tasks
