@@ -16,8 +16,6 @@ from espalier.config import AbsoluteZeroConfig, Profile
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules
 from espalier.environments.family import Demonstrate, Family, Question
-from espalier.environments.python_math.absolute_zero.poser import ChainDrafts, Drafts, TriplePoser
-from espalier.environments.python_math.absolute_zero.teacher import TeacherDrafts
 from espalier.environments.python_math.config import PythonMathConfig
 from espalier.environments.python_math.executed import is_proven
 from espalier.environments.python_math.interpreter import python_tool
@@ -163,6 +161,13 @@ class PythonMath(Family[PythonMathConfig]):
 
     def poser(self, knowledge: Path, accepted: Path) -> PosesTasks:
         """Absolute Zero's triples of program, input and output."""
+        from espalier.environments.python_math.absolute_zero.poser import (
+            ChainDrafts,
+            Drafts,
+            TriplePoser,
+        )
+        from espalier.environments.python_math.absolute_zero.teacher import TeacherDrafts
+
         config = self.profile.self_play
         if not isinstance(config, AbsoluteZeroConfig):
             return super().poser(knowledge, accepted)

@@ -1,4 +1,4 @@
-"""Question answering over documents: one search tool, exact match. See README.md here."""
+"""Question answering over documents: one search tool, exact match."""
 
 from espalier.environments.search_qa.config import SearchQAConfig
 from espalier.environments.search_qa.family import SearchQA, search_environments, search_tool

@@ -2,6 +2,8 @@
 
 The policy calls `search(query)`, reads what the search tool shows of the best documents, and
 answers. Questions come from formal queries over the triples, or are the user's own.
+
+A profile is read with its family, so what only one stage needs is imported there.
 """
 
 from __future__ import annotations
@@ -17,32 +19,21 @@ from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.family import AgentTexts, Demonstrate, Family
 from espalier.environments.family import Question as AnyQuestion
 from espalier.environments.reading import ReadingMaterial
-from espalier.environments.search_qa.browsing import LogWriter
-from espalier.environments.search_qa.cloze import ClozeWriter
 from espalier.environments.search_qa.config import SearchQAConfig
 from espalier.environments.tools import Tool, ToolOutput
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.entity_splits import EntitySplits
-from espalier.knowledge.ingesting import write_knowledge
 from espalier.knowledge.search import NO_RESULTS, SearchTool, documents_path
 from espalier.records import Draft, Split, Task, Tracker
 from espalier.records.trajectory import Trajectory
 from espalier.rewards import exact_match
-from espalier.synthesis.agent_texts import material_of, write_texts
 from espalier.synthesis.detours import KINDS
-from espalier.synthesis.evolution.poser import GraphPoser, failed_patterns, rewarding_patterns
-from espalier.synthesis.evolution.proving import Prover
-from espalier.synthesis.evolution.teacher import TeacherPoser
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.own_questions import WordTeacher
 from espalier.synthesis.plans import SEARCH
-from espalier.synthesis.questions import make_questions
 from espalier.synthesis.rejection import Rejected
-from espalier.synthesis.rollouts import rollout_teacher
 from espalier.synthesis.self_play import PosesTasks
 from espalier.synthesis.task_making import Question
-from espalier.synthesis.teacher import RouteTeacher
 
 INSTRUCTIONS = (
     "Answer the question. Search as often as you need to. Give only the name as the final answer.\n"
@@ -95,12 +86,16 @@ class SearchQA(Family[SearchQAConfig]):
 
     def ingest(self, draft: Draft, tracker: Tracker) -> None:
         """Triples, documents and an index for each view."""
+        from espalier.knowledge.ingesting import write_knowledge
+
         write_knowledge(self.profile, draft, tracker)
 
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
     ) -> dict[Split, Sequence[AnyQuestion]]:
         """Formal questions, and the user's own."""
+        from espalier.synthesis.questions import make_questions
+
         graph = KnowledgeGraph.load(knowledge)
         found = make_questions(self.profile, knowledge, graph, funnel)
         return cast("dict[Split, Sequence[AnyQuestion]]", found)
@@ -108,6 +103,10 @@ class SearchQA(Family[SearchQAConfig]):
     @contextmanager
     def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
         """Routes through the real search tool, or a model's attempts at the question."""
+        from espalier.synthesis.own_questions import WordTeacher
+        from espalier.synthesis.rollouts import rollout_teacher
+        from espalier.synthesis.teacher import RouteTeacher
+
         profile = self.profile
         search = SearchTool.open(knowledge, "train", profile.search)
         documents = load_documents(documents_path(knowledge, "train"))
@@ -136,6 +135,8 @@ class SearchQA(Family[SearchQAConfig]):
         tracker: Tracker,
     ) -> AgentTexts:
         """FAS, HAS and negatives."""
+        from espalier.synthesis.agent_texts import material_of, write_texts
+
         asked = self.profile.agent_texts
         if not (asked.pretraining_texts or asked.negatives):
             return AgentTexts([], [], {})
@@ -155,6 +156,9 @@ class SearchQA(Family[SearchQAConfig]):
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
         """Walks along relations, or sentences with a gap where there are no relations."""
+        from espalier.environments.search_qa.browsing import LogWriter
+        from espalier.environments.search_qa.cloze import ClozeWriter
+
         del train
         graph = KnowledgeGraph.load(knowledge)
         documents = load_documents(documents_path(knowledge, "train"))
@@ -180,6 +184,14 @@ class SearchQA(Family[SearchQAConfig]):
 
     def poser(self, knowledge: Path, accepted: Path) -> PosesTasks:
         """WebRL's evolution of failed questions, or R-Zero's challenger."""
+        from espalier.synthesis.evolution.poser import (
+            GraphPoser,
+            failed_patterns,
+            rewarding_patterns,
+        )
+        from espalier.synthesis.evolution.proving import Prover
+        from espalier.synthesis.evolution.teacher import TeacherPoser
+
         match self.profile.self_play:
             case WebRLConfig(proposer="teacher"):
                 prover = Prover(self.profile, knowledge, accepted)
