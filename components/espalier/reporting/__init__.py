@@ -1,4 +1,4 @@
-"""What a run leaves for people and for scripts: one self-contained HTML report, one summary.json.
+"""The report (one self-contained HTML page) and the summary.json of a run.
 
     reads     RUN/profile.json and the artifact folders of a finished or partly finished run
     leaves    RUN/report.html (write_report), RUN/summary.json (write_summary)
@@ -6,12 +6,11 @@
               print(write_report(Path('runs/NAME')))"
 
 Modules: `run_directory` finds and checks what a run published; `summary` documents the shape of
-summary.json; `plots` draws figures from tables and `svg` embeds them; `flow`, `comparison`,
-`transcripts` and `provenance` prepare one section of the page each, `dataset`, `rejections`,
-`distributions` and `samples` that of the data; `report` assembles it.
+summary.json; `plots` draws figures from tables and embeds them as SVG; `charts`, `comparison`,
+`dataset` and `transcripts` prepare the sections of the page; `report` assembles them.
 """
 
 from espalier.reporting.report import write_report
-from espalier.reporting.summary import Summary, write_summary
+from espalier.reporting.summary import RunSummary, write_summary
 
-__all__ = ["Summary", "write_report", "write_summary"]
+__all__ = ["RunSummary", "write_report", "write_summary"]

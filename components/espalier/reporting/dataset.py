@@ -1,4 +1,4 @@
-"""What the run was made from: what a model stated, the synthesis funnel, the mix, the split."""
+"""Tables of the data: extraction, synthesis, splits, validation, curation, the funnel of rows."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from espalier.reporting.formats import words
-from espalier.reporting.run_directory import RunDirectory
+from espalier.reporting.formats import number, words
+from espalier.reporting.run_directory import SPLITS, RunDirectory, TrainingRows
 
-SPLITS = ("train", "dev", "heldout")
 _ACCEPTED = "accepted"
 _PATTERNS = ("patterns", "signatures")
-"""What the counts by pattern are called, and were in version 0.1."""
+"""Keys of the counts by pattern: today's, and that of version 0.1."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountTable:
-    """Counts by name, one column each split (or other heading)."""
+    """Counts by name, with one column for each split or other heading."""
 
     title: str
     columns: tuple[str, ...]
@@ -26,8 +25,8 @@ class CountTable:
 
 
 @dataclass(frozen=True, slots=True)
-class SynthesisStory:
-    """How many questions were asked for and reached, what they are, and what was refused."""
+class SynthesisTables:
+    """Questions requested and made, by kind, and those refused, by reason."""
 
     reached: CountTable
     mix: tuple[CountTable, ...]
@@ -39,16 +38,16 @@ class SynthesisStory:
 
 @dataclass(frozen=True, slots=True)
 class SplitRow:
-    """Entities of one kind: train, dev, heldout, hub."""
+    """Number of entities of one kind in train, dev, heldout and hub."""
 
     kind: str
     counts: tuple[int, ...]
     is_exempt: bool
-    """Most of this kind are hubs: allowed as values in every split."""
+    """Most entities of this kind are hubs, which may be values in every split."""
 
 
-def synthesis_story(run: RunDirectory) -> SynthesisStory | None:
-    """The tables behind funnel.json; None where synthesis did not run."""
+def synthesis_tables(run: RunDirectory) -> SynthesisTables | None:
+    """The tables of funnel.json; None if synthesis did not run."""
     facts = run.json("synthesize", "funnel.json")
     if facts is None:
         return None
@@ -56,7 +55,7 @@ def synthesis_story(run: RunDirectory) -> SynthesisStory | None:
     mixes = facts.get("splits", {})
     headings = dict(facts.get("funnel", {}))
     remarks = headings.pop("remarks", [])
-    return SynthesisStory(
+    return SynthesisTables(
         reached=_by_split_first(count_table("Questions and demonstrations", reached)),
         mix=tuple(
             count_table(
@@ -80,14 +79,14 @@ def synthesis_story(run: RunDirectory) -> SynthesisStory | None:
 
 
 def extraction_tables(run: RunDirectory) -> tuple[CountTable, ...]:
-    """The tables behind extraction.json; none where triples are not a model's."""
+    """The tables of extraction.json; none if no model extracted triples."""
     return _funnel_tables(run.json("ingest", "extraction.json") or {})
 
 
 def count_table(title: str, counts: Mapping[str, Mapping[str, int]]) -> CountTable:
-    """Turn column -> name -> count into rows; splits in their order, frequent names first.
+    """Turn column -> name -> count into rows: splits in their order, frequent names first.
 
-    Hops are few and numbered, so they keep their order; `accepted` closes a funnel.
+    Names that are numbers (hops) are sorted as numbers; `accepted` comes last.
     """
     columns = sorted(counts, key=lambda name: (SPLITS.index(name) if name in SPLITS else -1, name))
     totals: Counter[str] = Counter()
@@ -107,7 +106,7 @@ def count_table(title: str, counts: Mapping[str, Mapping[str, int]]) -> CountTab
 
 
 def entity_splits(run: RunDirectory) -> tuple[SplitRow, ...]:
-    """Entities by kind and split, kinds of hubs named as exempt."""
+    """Entities by kind and split; kinds of hubs are marked as exempt."""
     entities = run.table("ingest", "entities.parquet")
     if entities is None or not {"kind", "split"} <= set(entities.columns):
         return ()
@@ -120,18 +119,18 @@ def entity_splits(run: RunDirectory) -> tuple[SplitRow, ...]:
 
 
 def validation_report(run: RunDirectory) -> dict[str, Any]:
-    """validation.json of the accepted data, or of the data that stopped the run."""
+    """validation.json of the accepted data, or of the data whose validation failed."""
     artifact = run.artifacts.get("validate") or run.failed_validation
     return dict(artifact.json("validation.json") or {}) if artifact else {}
 
 
 def _funnel_tables(headings: Mapping[str, Mapping[str, int]]) -> tuple[CountTable, ...]:
-    """Headings are `who.what`: one table for each `what`, one column for each `who`."""
-    by_subject: dict[str, dict[str, Mapping[str, int]]] = {}
+    """Headings are `subject.topic`: one table for each topic, one column for each subject."""
+    by_topic: dict[str, dict[str, Mapping[str, int]]] = {}
     for heading, counts in headings.items():
-        who, _, what = heading.rpartition(".")
-        by_subject.setdefault(what, {})[who or "count"] = counts
-    return tuple(count_table(words(what).capitalize(), c) for what, c in by_subject.items())
+        subject, _, topic = heading.rpartition(".")
+        by_topic.setdefault(topic, {})[subject or "count"] = counts
+    return tuple(count_table(words(topic).capitalize(), c) for topic, c in by_topic.items())
 
 
 def _by_split_first(table: CountTable) -> CountTable:
@@ -141,3 +140,92 @@ def _by_split_first(table: CountTable) -> CountTable:
         table.columns,
         tuple(sorted(table.rows, key=lambda row: order.get(row[0], len(order)))),
     )
+
+
+FUNNEL_STEPS = ("asked for", "synthesized", "accepted", "screened", "in the band")
+"""Profile; synthesis; validation and curation; tried by the curriculum; kept by it."""
+
+_KINDS = {
+    "train": "training questions",
+    "dev": "dev questions",
+    "heldout": "held-out questions",
+    "trajectories": "demonstrations",
+    "planning": "plans (FAS)",
+    "reasoning": "reasoning (FAS)",
+    "decision": "decisions (HAS)",
+    "negative": "negatives",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FunnelRow:
+    """Counts of one kind of data by step; None where a step does not apply."""
+
+    kind: str
+    counts: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CurationTables:
+    """Rows that curation dropped, by reason, and statistics of the rest."""
+
+    reasons: CountTable
+    mix: tuple[CountTable, ...]
+    figures: tuple[tuple[str, str], ...]
+
+
+def rejection_funnel(
+    run: RunDirectory, made: TrainingRows | None, accepted: TrainingRows | None
+) -> tuple[FunnelRow, ...]:
+    """One row for each kind of data that was requested or made."""
+    counts: list[Mapping[str, int | None]] = [_requested_counts(run)]
+    counts += [rows.counts() if rows else {} for rows in (made, accepted)]
+    screened = run.artifacts.get("filter_curriculum")
+    kept = screened.manifest.rows if screened else {}
+    counts += [{"train": kept.get(name)} for name in ("candidates", "kept")]
+    rows = (FunnelRow(title, tuple(c.get(kind) for c in counts)) for kind, title in _KINDS.items())
+    return tuple(row for row in rows if any(row.counts))
+
+
+def curation(run: RunDirectory) -> CurationTables | None:
+    """The tables of curation.json; None if the profile has no curation."""
+    facts = run.json("validate", "curation.json")
+    if not facts:
+        return None
+    subjects = {name: facts.get(name, {}) for name in ("training_questions", "agent_texts")}
+    grouped = [name for name in facts if name.startswith("by_")]
+    mixes = ("kinds_of_text", *grouped, "benchmarks")
+    return CurationTables(
+        reasons=count_table(
+            "Rows", {name: _counts_only(found) for name, found in subjects.items()}
+        ),
+        mix=tuple(
+            count_table(words(name).capitalize(), {"rows": facts[name]})
+            for name in mixes
+            if facts.get(name)
+        ),
+        figures=tuple(
+            (f"{words(name)}: {words(key)}", number(value))
+            for name in ("diversity_of_questions", "diversity_of_texts")
+            for key, value in facts.get(name, {}).items()
+        ),
+    )
+
+
+def _requested_counts(run: RunDirectory) -> Mapping[str, int | None]:
+    facts = run.json("synthesize", "funnel.json") or {}
+    asked = facts.get("asked", {})
+    texts: Mapping[str, Any] = run.profile.get("agent_texts", {})
+    plans = texts.get("memories", 0) * texts.get("questions_per_memory", 0)
+    return {
+        **{name: asked.get(name) for name in (*SPLITS, "trajectories")},
+        "planning": plans or None,
+        "reasoning": texts.get("reasoning_tasks") or None,
+        "decision": texts.get("decisions") or None,
+        "negative": texts.get("negatives") or None,
+    }
+
+
+def _counts_only(found: Mapping[str, object]) -> dict[str, int]:
+    """Drop what is not a count: the dropped rows themselves are in the file too."""
+    return {name: count for name, count in found.items() if isinstance(count, int)}

@@ -1,4 +1,4 @@
-"""How figures read in the report: percent for rates, seconds in words, thousands with commas."""
+"""Number formats of the report: percent for rates, minutes for seconds, commas in thousands."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def memory(mebibytes: float | None) -> str:
 
 
 def number(value: object) -> str:
-    """Whole numbers with commas, others with four digits, nothing for null."""
+    """Integers with commas, floats with four digits, an empty string for null."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):
@@ -73,8 +73,8 @@ def words(name: str) -> str:
 def visible(text: str) -> str:
     r"""Text with every invisible or direction-changing character spelled out as `\u{202e}`.
 
-    A policy may sample anything, and a document may hold anything: what cannot be seen could make
-    a transcript read differently from what the verifier compared.
+    Invisible characters in sampled text or documents could make a transcript read differently from
+    what the verifier compared.
     """
     return "".join(
         character

@@ -1,28 +1,107 @@
-"""Figures as functions of a table. Nothing is smoothed; rates start at 0."""
+"""Figures as functions of a table, and their SVG. Nothing is smoothed; rates start at 0.
+
+A figure is drawn once, in placeholder colours that `embed` replaces by the stylesheet's variables:
+light, dark and print differ without another drawing.
+"""
 
 from __future__ import annotations
 
+import base64
 import enum
+import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup, escape
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
-from espalier.reporting.columns import FloatArray, measured, numbers
-from espalier.reporting.palette import BAND, GRID, INK, MUTED, SERIES, STYLE
+INK = "#010101"
+MUTED = "#010102"
+GRID = "#010103"
+BAND = "#010104"
+SERIES = ("#010111", "#010112", "#010113")
+"""Untrained, warm start, trained; light to dark when printed in grey."""
+
+VARIABLES = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    GRID: "var(--grid)",
+    BAND: "var(--band)",
+    **{color: f"var(--series-{number})" for number, color in enumerate(SERIES, start=1)},
+}
+"""Placeholder colour -> the stylesheet's variable."""
+
+STYLE: dict[Any, Any] = {  # matplotlib types its keys as a closed list
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": MUTED,
+    "axes.titlecolor": INK,
+    "axes.linewidth": 0.7,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "legend.frameon": False,
+    "lines.linewidth": 1.4,
+    "hatch.linewidth": 0.7,
+    "svg.fonttype": "none",
+}
+"""Matplotlib settings of every figure; fonttype none keeps text as text, so it can be searched."""
+
+
+FloatArray = NDArray[np.float64]
+
+
+class Points(NamedTuple):
+    """Measured values `y` at `x`."""
+
+    x: FloatArray
+    y: FloatArray
+
+
+def numbers(table: pd.DataFrame, column: str) -> FloatArray:
+    """A column as floats; null and non-numeric text become NaN."""
+    return np.asarray(pd.to_numeric(table[column], errors="coerce"), dtype=np.float64)
+
+
+def measured(table: pd.DataFrame, x: str, y: str) -> Points:
+    """The rows in which `y` is a finite number."""
+    values = numbers(table, y)
+    finite = np.isfinite(values)
+    return Points(numbers(table, x)[finite], values[finite])
+
 
 POLICIES = ("untrained", "warm_start", "trained")
 _PANEL = (3.6, 2.3)
-"""Inches; a wide figure is as wide as three panels, so that text has one size on the page."""
+"""Inches. A wide figure is three panels wide, so text has the same size in both."""
 
 
 class Width(enum.Enum):
-    """Where a figure stands: across the page, or on a phone."""
+    """Size in inches: across the page, or on a phone."""
 
     WIDE = (10.8, 2.9)
     NARROW = (3.6, 3.0)
@@ -41,7 +120,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """What is counted, and in which unit its lengths are."""
+    """Title of a histogram of lengths, and the unit of the lengths."""
 
     title: str
     unit: str
@@ -64,13 +143,13 @@ GRPO_CURVES = (
 )
 
 
-def plot_curve(history: pd.DataFrame, curve: Curve, borders: Sequence[int] = ()) -> Figure:
-    """One quantity against optimizer step; measured now and then, it is drawn with markers.
+def plot_curve(history: pd.DataFrame, curve: Curve, phase_ends: Sequence[int] = ()) -> Figure:
+    """One quantity against optimizer step, with markers if some steps did not measure it.
 
     Args:
         history: columns `step` and `curve.column`; null where a step did not measure it.
         curve: which column, and how it is labelled.
-        borders: steps after which another phase began, each drawn as an upright line.
+        phase_ends: steps after which another phase began, each drawn as an upright line.
     """
     points = measured(history, "step", curve.column)
     with rc_context(STYLE):
@@ -84,7 +163,7 @@ def plot_curve(history: pd.DataFrame, curve: Curve, borders: Sequence[int] = ())
             marker="o" if is_sparse else "",
             markersize=3.5,
         )
-        for last_step in borders:
+        for last_step in phase_ends:
             axes.axvline(last_step + 0.5, color=MUTED, linewidth=0.8, linestyle="--")
         axes.set_title(curve.title)
         axes.set_xlabel("optimizer step")
@@ -99,7 +178,7 @@ def plot_curve(history: pd.DataFrame, curve: Curve, borders: Sequence[int] = ())
 def plot_pass_rate_histogram(
     bins: pd.DataFrame, band: tuple[float, float] | None, width: Width = Width.WIDE
 ) -> Figure:
-    """How many tasks have which pass rate, kept and left out, with the kept band shaded.
+    """Tasks by pass rate, kept and left out, with the kept band shaded.
 
     Args:
         bins: columns `pass_rate` (centre, 0-1), `kept` and `left_out` (tasks), evenly spaced.
@@ -138,7 +217,7 @@ def plot_pass_rate_histogram(
 
 
 def plot_histogram(bins: pd.DataFrame, shown: Histogram) -> Figure:
-    """How many rows have which length.
+    """Rows by length.
 
     Args:
         bins: columns `length` (the least of a bin), `width` and `rows`, one row a bin.
@@ -218,10 +297,72 @@ def pass_rate_bins(pass_rates: pd.DataFrame) -> pd.DataFrame:
 
 
 def _start_at_zero(axes: Axes, values: FloatArray, top: float | None) -> None:
-    """Zero is always on the axis; a reward below zero keeps its room."""
+    """Set the limits so that 0 is on the axis, and negative values as well."""
     low = min(float(values.min()), 0.0) if len(values) else 0.0
     if top is not None:
         axes.set_ylim(low, top)
     else:
         high = float(values.max()) if len(values) else 0.0
         axes.set_ylim(1.05 * low, 1.08 * high if high > 0 else 1.0)
+
+
+_NO_METADATA = {"Creator": None, "Date": None, "Format": None, "Type": None}
+_MAX_SHOWN_ROWS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The table behind a figure, to read and to download."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    """Cells as text; at most 400 rows, the download has all."""
+    total_rows: int
+    file_name: str
+    data_uri: str
+    """The whole table as CSV."""
+
+
+def embed(figure: Figure, name: str, description: str) -> Markup:
+    """The figure as an inline `<svg>`, equal bytes for equal figures.
+
+    Args:
+        figure: drawn in the placeholder colours.
+        name: unique in the page; every id starts with it.
+        description: the text for a reader who cannot see the figure.
+    """
+    stream = io.StringIO()
+    with rc_context({**STYLE, "svg.hashsalt": name}):
+        FigureCanvasSVG(figure).print_svg(stream, metadata=_NO_METADATA)
+    svg = stream.getvalue()
+    svg = svg[svg.index("<svg") :]
+    # Inside HTML the parser knows both namespaces; without them no address stands in the page.
+    svg = re.sub(r"\s(xmlns(:\w+)?)=\"[^\"]*\"", "", svg)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"\bid=\"", f'id="{name}-', svg)
+    svg = re.sub(r"(href=\"|url\()#", rf"\1#{name}-", svg)
+    for placeholder, variable in VARIABLES.items():
+        svg = svg.replace(placeholder, variable)
+    svg = svg.replace("'DejaVu Sans'", "var(--font)")
+    head = f'<svg role="img" aria-label="{escape(description)}"'
+    svg = re.sub(r"\s(width|height)=\"[\d.]+pt\"", "", svg, count=2)
+    return Markup(svg.replace("<svg", head, 1).strip())  # all ours but the label, escaped
+
+
+def downloadable(table: pd.DataFrame, file_name: str) -> Table:
+    """The table as text cells and as a CSV in a data: URI."""
+    csv = base64.b64encode(table.to_csv(index=False).encode()).decode()
+    rows = table.head(_MAX_SHOWN_ROWS).itertuples(index=False, name=None)
+    return Table(
+        columns=tuple(str(column) for column in table.columns),
+        rows=tuple(tuple(_cell(value) for value in row) for row in rows),
+        total_rows=len(table),
+        file_name=file_name,
+        data_uri=f"data:text/csv;charset=utf-8;base64,{csv}",
+    )
+
+
+def _cell(value: object) -> str:
+    if pd.isna(value):  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues] (a scalar)
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""RUN/report.html: one file that explains a run, without scripts, fonts or anything to load."""
+"""RUN/report.html: one page that explains a run, without scripts, fonts or anything to load."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from espalier.reporting import charts, dataset, formats, phases, provenance, rejections
+from espalier.chain import STAGES
+from espalier.reporting import charts, dataset, formats
+from espalier.reporting.charts import length_chart
 from espalier.reporting.comparison import compare
-from espalier.reporting.distributions import length_chart
-from espalier.reporting.flow import stage_boxes
-from espalier.reporting.material import material_of
-from espalier.reporting.run_directory import RunDirectory, open_run, replace_text
-from espalier.reporting.samples import sample_groups
-from espalier.reporting.summary import Summary, summarize
-from espalier.reporting.transcripts import newest_transcripts
+from espalier.reporting.formats import NOT_RUN, duration, memory, number, words
+from espalier.reporting.run_directory import RunDirectory, open_run, read_rows, replace_text
+from espalier.reporting.summary import RunSummary, summarize
+from espalier.reporting.transcripts import newest_transcripts, sample_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +64,8 @@ def render(run: RunDirectory) -> str:
         pretraining=charts.pretraining_chart(run),
         warm_start=charts.warm_start_chart(run),
         grpo=charts.grpo_chart(run),
-        phase_columns=phases.COLUMNS,
-        phases=phases.phase_story(run),
+        phase_columns=charts.PHASE_COLUMNS,
+        phases=charts.phase_tables(run),
         pass_rates=charts.pass_rates(run),
         transcripts=transcripts,
         transcript_source=source,
@@ -76,12 +75,12 @@ def render(run: RunDirectory) -> str:
 
 
 def _data_page(run: RunDirectory) -> dict[str, Any]:
-    """What a reader should see of the data before believing a figure that it led to."""
-    made, accepted = material_of(run, "synthesize"), material_of(run, "validate")
+    """The rows behind the figures: how many were made and kept, their lengths, samples."""
+    made, accepted = read_rows(run, "synthesize"), read_rows(run, "validate")
     return {
-        "funnel_steps": rejections.STEPS,
-        "funnel": rejections.rejection_funnel(run, made, accepted),
-        "curation": rejections.curation(run),
+        "funnel_steps": dataset.FUNNEL_STEPS,
+        "funnel": dataset.rejection_funnel(run, made, accepted),
+        "curation": dataset.curation(run),
         "lengths": length_chart(accepted or made),
         "sample_groups": sample_groups(accepted or made),
         "sampled_stage": "passed validation" if accepted else "are not yet validated",
@@ -91,17 +90,17 @@ def _data_page(run: RunDirectory) -> dict[str, Any]:
 def _sources(run: RunDirectory) -> dict[str, Any]:
     return {
         "extraction": dataset.extraction_tables(run),
-        "synthesis": dataset.synthesis_story(run),
+        "synthesis": dataset.synthesis_tables(run),
         "splits": dataset.entity_splits(run),
         "validation": dataset.validation_report(run),
-        "registration": provenance.registration_facts(run),
-        "artifacts": provenance.artifact_rows(run),
-        "packages": provenance.package_versions(run),
-        "attribution": provenance.attribution(run),
+        "registration": registration_facts(run),
+        "artifacts": artifact_rows(run),
+        "packages": package_versions(run),
+        "attribution": attribution(run),
     }
 
 
-def _key_figures(summary: Summary) -> tuple[KeyFigure, ...]:
+def _key_figures(summary: RunSummary) -> tuple[KeyFigure, ...]:
     scores = summary.eval
     trained, gain = scores.trained, scores.gain
     stages = summary.stages.values()
@@ -151,3 +150,113 @@ def _scalar(value: object) -> str:
 
 def _style(environment: Environment) -> str:
     return environment.get_template("report.css.jinja").render()
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRow:
+    """A published artifact in the table of digests."""
+
+    folder: str
+    stage: str
+    rows: str
+    content: str
+    integrity: str
+    config_digest: str
+    seed: int
+    created: str
+    inputs: tuple[tuple[str, str], ...]
+
+
+def artifact_rows(run: RunDirectory) -> tuple[ArtifactRow, ...]:
+    """Published artifacts in the order of the chain."""
+    rows = []
+    for stage in STAGES:
+        artifact = run.artifacts.get(stage)
+        if artifact is None:
+            continue
+        manifest = artifact.manifest
+        counts = (f"{number(count)} {words(name)}" for name, count in manifest.rows.items())
+        rows.append(
+            ArtifactRow(
+                folder=artifact.path.name,
+                stage=words(stage),
+                rows=", ".join(counts),
+                content=manifest.content,
+                integrity=manifest.integrity,
+                config_digest=manifest.config_digest,
+                seed=manifest.seed,
+                created=manifest.created,
+                inputs=tuple(manifest.inputs.items()),
+            )
+        )
+    return tuple(rows)
+
+
+def package_versions(run: RunDirectory) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Package -> the versions that the stages recorded, more than one if their images differ."""
+    seen: dict[str, set[str]] = {}
+    for artifact in run.artifacts.values():
+        for package, version in artifact.manifest.packages.items():
+            seen.setdefault(package, set()).add(version)
+    return tuple((package, tuple(sorted(versions))) for package, versions in sorted(seen.items()))
+
+
+def registration_facts(run: RunDirectory) -> dict[str, Any]:
+    """Name, version and alias of the registered model."""
+    artifact = run.artifacts.get("register")
+    if artifact is None:
+        return {}
+    facts = {**(artifact.json("registered.json") or {}), **artifact.measured()}
+    return {key: value for key, value in facts.items() if key not in ("seconds", "peak_rss_mb")}
+
+
+def attribution(run: RunDirectory) -> str:
+    """The source that the knowledge's licence (CC BY) asks to name."""
+    artifact = run.artifacts.get("ingest")
+    return artifact.text("attribution.txt").strip() if artifact else ""
+
+
+_SHOWN_ROWS = 3
+"""Row counts shown per stage; the table of digests lists all."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageBox:
+    """A stage in the flow picture."""
+
+    title: str
+    ran: bool
+    cost: str
+    lines: tuple[str, ...]
+    percent: float
+    """Share of the run's time, 0-100."""
+
+
+def stage_boxes(run: RunDirectory) -> tuple[StageBox, ...]:
+    """Every stage of the chain, those that did not run as well."""
+    seconds = {stage: float(run.measured(stage).get("seconds") or 0.0) for stage in run.artifacts}
+    total = sum(seconds.values()) or 1.0
+    return tuple(_stage_box(run, stage, 100 * seconds.get(stage, 0.0) / total) for stage in STAGES)
+
+
+def _stage_box(run: RunDirectory, stage: str, percent: float) -> StageBox:
+    artifact = run.artifacts.get(stage)
+    if artifact is None:
+        stopped = stage == "validate" and run.failed_validation is not None
+        return StageBox(
+            title=words(stage),
+            ran=False,
+            cost="stopped the run" if stopped else NOT_RUN,
+            lines=(),
+            percent=0.0,
+        )
+    measured = run.measured(stage)
+    cost = (duration(measured.get("seconds")), memory(measured.get("peak_rss_mb")))
+    counts = list(artifact.manifest.rows.items())[:_SHOWN_ROWS]
+    return StageBox(
+        title=words(stage),
+        ran=True,
+        cost=", ".join(part for part in cost if part),
+        lines=tuple(f"{number(count)} {words(name)}" for name, count in counts),
+        percent=round(percent, 1),
+    )

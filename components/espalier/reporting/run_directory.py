@@ -1,9 +1,10 @@
-"""The artifact folders of one run, found by the stage that made them; absent ones are no fault."""
+"""Reads the artifact folders of one run, by the stage that made them; a stage may be missing."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,22 +13,33 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from espalier.records import ArtifactError, Manifest, file_digest, read_manifest
+from espalier.records import (
+    AgentText,
+    ArtifactError,
+    Manifest,
+    Task,
+    file_digest,
+    read_agent_texts,
+    read_manifest,
+    read_tasks,
+)
 from espalier.records.manifest import MANIFEST_NAME
+from espalier.records.trajectory import Trajectory, read_trajectories
 
 _PROFILE_NAME = "profile.json"
 _FAILED_VALIDATION = "validation_failed"
+SPLITS = ("train", "dev", "heldout")
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedArtifact:
-    """One artifact folder; every file is checked against the manifest when it is read."""
+    """An artifact folder; each file is checked against the manifest when it is read."""
 
     path: Path
     manifest: Manifest
 
     def file(self, name: str) -> Path | None:
-        """The checked path of a payload file, or None where the artifact has no such file.
+        """The checked path of a payload file; None if the artifact has no such file.
 
         Raises:
             ArtifactError: the file is gone, or its bytes are not those that were published.
@@ -43,7 +55,7 @@ class PublishedArtifact:
         return path
 
     def json(self, name: str) -> Any:  # noqa: ANN401 (whatever the stage's JSON holds)
-        """The parsed JSON of a payload file, or None where there is no such file."""
+        """The parsed JSON of a payload file; None if there is no such file."""
         path = self.file(name)
         if path is None:
             return None
@@ -53,7 +65,7 @@ class PublishedArtifact:
             raise ArtifactError(f"{path}: does not parse as JSON ({error})") from error
 
     def table(self, name: str) -> pd.DataFrame | None:
-        """A parquet payload file as a table, or None where there is no such file."""
+        """A parquet payload file as a table; None if there is no such file."""
         path = self.file(name)
         if path is None:
             return None
@@ -63,7 +75,7 @@ class PublishedArtifact:
             raise ArtifactError(f"{path}: not a readable parquet file ({error})") from error
 
     def text(self, name: str) -> str:
-        """The text of a payload file, or nothing where there is no such file."""
+        """The text of a payload file; empty if there is no such file."""
         path = self.file(name)
         return path.read_text(encoding="utf-8", errors="replace") if path else ""
 
@@ -75,35 +87,35 @@ class PublishedArtifact:
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """What one run has published so far."""
+    """The profile and the published artifacts of a run."""
 
     path: Path
     profile: dict[str, Any]
     artifacts: dict[str, PublishedArtifact]
-    """Stage name -> its artifact, as the manifest's producer says."""
+    """Stage name (the manifest's producer) -> its artifact."""
     usage: dict[str, dict[str, float]]
-    """Stage name -> seconds and peak memory over all attempts, where the runner measured them."""
+    """Stage name -> seconds and peak memory over all attempts, if the runner measured them."""
     failed_validation: PublishedArtifact | None = None
-    """What a validation that stopped the run has left instead of its artifact."""
+    """What a failed validation left instead of its artifact."""
 
     def json(self, stage: str, name: str) -> Any:  # noqa: ANN401 (whatever the stage's JSON holds)
-        """The parsed JSON of a stage's payload file; None where the stage did not run."""
+        """The parsed JSON of a stage's payload file; None if the stage did not run."""
         artifact = self.artifacts.get(stage)
         return artifact.json(name) if artifact else None
 
     def measured(self, stage: str) -> dict[str, Any]:
-        """What a stage measured of itself, and what the runner measured of all its attempts."""
+        """Figures of a stage's run.json, overridden by the runner's over all attempts."""
         artifact = self.artifacts.get(stage)
         return {**(artifact.measured() if artifact else {}), **self.usage.get(stage, {})}
 
     def table(self, stage: str, name: str) -> pd.DataFrame | None:
-        """A stage's parquet payload file; None where the stage did not run."""
+        """A stage's parquet payload file; None if the stage did not run."""
         artifact = self.artifacts.get(stage)
         return artifact.table(name) if artifact else None
 
 
 def open_run(run_dir: Path) -> RunDirectory:
-    """Find the artifacts below `run_dir`; drafts and work folders (dotted names) do not count.
+    """Find the artifacts below `run_dir`; folders with a dotted name are drafts and do not count.
 
     Raises:
         ArtifactError: no such folder, one that no run has filled, or a manifest or profile that
@@ -130,7 +142,7 @@ def open_run(run_dir: Path) -> RunDirectory:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write `text` beside `path` and rename it there, so that no reader sees half a file.
+    """Write `text` beside `path` and rename it, so that no reader sees half a file.
 
     Raises:
         ArtifactError: the folder cannot be written.
@@ -150,7 +162,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def _json_object(path: Path) -> dict[str, Any]:
-    """The object that a file of the run folder holds; empty where there is no such file."""
+    """The JSON object in `path`; empty if there is no such file."""
     if not path.is_file():
         return {}
     try:
@@ -160,3 +172,50 @@ def _json_object(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ArtifactError(f"{path}: holds no JSON object. Run the same command again.")
     return found
+
+
+_TEXT_FILES = ("agent_texts.jsonl", "negatives.jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRows:
+    """Tasks, agent texts and demonstrations that synthesis made or validation accepted."""
+
+    tasks: dict[str, list[Task]]
+    """Split -> its questions."""
+    texts: list[AgentText]
+    demonstrations: list[Trajectory]
+
+    def counts(self) -> dict[str, int]:
+        """Rows by kind: each split, the demonstrations, each kind of text."""
+        kinds = Counter(text.kind for text in self.texts)
+        splits = {split: len(tasks) for split, tasks in self.tasks.items()}
+        return {**splits, "trajectories": len(self.demonstrations), **kinds}
+
+
+def read_rows(run: RunDirectory, stage: str) -> TrainingRows | None:
+    """The rows of `synthesize` or `validate`; None if the stage did not run.
+
+    Raises:
+        ArtifactError: a file was damaged after publishing.
+        DataError: a line is no task or text.
+    """
+    artifact = run.artifacts.get(stage)
+    if artifact is None:
+        return None
+    demonstrations = artifact.file("trajectories.parquet")
+    return TrainingRows(
+        tasks={split: _tasks(artifact, split) for split in SPLITS},
+        texts=[text for name in _TEXT_FILES for text in _texts(artifact, name)],
+        demonstrations=read_trajectories(demonstrations) if demonstrations else [],
+    )
+
+
+def _tasks(artifact: PublishedArtifact, split: str) -> list[Task]:
+    path = artifact.file(f"tasks/{split}.jsonl")
+    return read_tasks(path) if path else []
+
+
+def _texts(artifact: PublishedArtifact, name: str) -> list[AgentText]:
+    path = artifact.file(name)
+    return read_agent_texts(path) if path else []

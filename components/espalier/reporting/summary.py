@@ -22,7 +22,7 @@ _RATES_BY_K = {"pass_at_k": "pass_at_", "pass_hat_k": "pass_hat_"}
 
 
 class _Figures(BaseModel):
-    """A table of the summary: takes its own keys out of a stage's larger one."""
+    """Part of the summary; keys of the stage's file that it does not name are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -44,7 +44,7 @@ class PolicyFigures(_Figures):
     @model_validator(mode="before")
     @classmethod
     def _gather_k(cls, figures: Any) -> Any:  # noqa: ANN401 (what results.json holds)
-        """Take `pass_at_4` of results.json, null or not there, as `pass_at_k` = {"4": ...}."""
+        """Turn `pass_at_4` of results.json, if measured, into `pass_at_k` = {"4": ...}."""
         if not isinstance(figures, Mapping):
             return figures
         gathered = {name: _by_k(figures, prefix) for name, prefix in _RATES_BY_K.items()}
@@ -52,7 +52,7 @@ class PolicyFigures(_Figures):
 
 
 class Gain(_Figures):
-    """EM of the trained minus that of the warm-started policy, on the same questions."""
+    """EM of the trained minus EM of the warm-started policy, on the same questions."""
 
     em: float
     ci95: Interval
@@ -60,7 +60,7 @@ class Gain(_Figures):
 
 
 class EvaluationFigures(_Figures):
-    """The three policies of a run, and what training added."""
+    """The three policies of a run, and the gain of training."""
 
     untrained: PolicyFigures | None = None
     warm_start: PolicyFigures | None = None
@@ -69,34 +69,34 @@ class EvaluationFigures(_Figures):
 
 
 class StageFigures(_Figures):
-    """What one stage cost."""
+    """Cost of one stage."""
 
     seconds: float | None = None
     peak_rss_mb: float | None = None
 
 
 class Throughput(_Figures):
-    """Tokens a second, of the two stages that spend the time."""
+    """Tokens per second of the two longest stages."""
 
     sft_tokens_per_s: float | None = None
     rollout_tokens_per_s: float | None = None
 
 
 class RegistryEntry(_Figures):
-    """Where the trained policy was registered."""
+    """The registered model version."""
 
     name: str | None = None
     version: int | None = None
     policy_digest: str | None = None
-    """Digest over the policy's files, as the version carries it."""
+    """Digest over the policy's files, as tagged on the version."""
 
 
-class Summary(BaseModel, frozen=True, extra="forbid"):
+class RunSummary(BaseModel, frozen=True, extra="forbid"):
     """The shape of RUN/summary.json."""
 
     eval: EvaluationFigures = EvaluationFigures()
     stages: dict[str, StageFigures] = Field(default_factory=dict)
-    """Stage name -> its cost, in the order in which stages run."""
+    """Stage name -> its cost, in the order of the chain."""
     throughput: Throughput = Throughput()
     registry: RegistryEntry = RegistryEntry()
     digests: dict[str, str] = Field(default_factory=dict)
@@ -104,7 +104,7 @@ class Summary(BaseModel, frozen=True, extra="forbid"):
 
 
 def write_summary(run_dir: Path, registry: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Collect the run's figures, write RUN/summary.json in one rename, and return it.
+    """Write RUN/summary.json in one rename and return its content.
 
     Args:
         run_dir: folder of a finished or partly finished run.
@@ -120,13 +120,13 @@ def write_summary(run_dir: Path, registry: Mapping[str, Any] | None) -> dict[str
     return json.loads(text)
 
 
-def summarize(run: RunDirectory, registry: Mapping[str, Any] | None) -> Summary:
-    """The figures that the run's artifacts hold so far."""
+def summarize(run: RunDirectory, registry: Mapping[str, Any] | None) -> RunSummary:
+    """Collect the figures of the artifacts that were published so far."""
     results = run.json("evaluate", "results.json") or {}
     in_order = sorted(run.artifacts, key=_stage_order)
     measured = {stage: run.measured(stage) for stage in in_order}
     try:
-        return Summary(
+        return RunSummary(
             eval=EvaluationFigures.model_validate(results.get("eval", {})),
             stages={stage: StageFigures.model_validate(measured[stage]) for stage in in_order},
             throughput=Throughput(
@@ -154,7 +154,7 @@ def _by_k(figures: Mapping[str, Any], prefix: str) -> dict[str, float]:
 
 
 def _registered(run: RunDirectory) -> dict[str, Any]:
-    """The registration artifact: name and digest, and out of its run.json what a server gave."""
+    """Name and digest of the registration artifact, and the version of its run.json."""
     artifact = run.artifacts.get("register")
     if artifact is None:
         return {}

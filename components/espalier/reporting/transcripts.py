@@ -1,24 +1,26 @@
-"""Trajectories prepared for reading: who wrote what, what trains, and what it earned."""
+"""Trajectories and samples of the data, split by writer for reading."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeVar
 
-from espalier.records import Message
+from espalier.records import AgentText, Message, Task, TextKind
 from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.reporting.formats import visible, words
-from espalier.reporting.run_directory import RunDirectory
+from espalier.reporting.run_directory import RunDirectory, TrainingRows
 
 SHOWN = 20
 _MAX_CHARACTERS = 6000
-"""Of one message: an episode is a few hundred tokens, so that only a runaway is cut."""
+"""Per message. Episodes have a few hundred tokens: only endless repetition is cut."""
 
 _TAG = re.compile(r"(</?(?:think|search|information|answer)>)")
-_SOURCES = (
+_STAGES = (
     ("evaluate", "held-out questions, answered in evaluation"),
     ("train", "training questions, sampled in the last step"),
     ("validate", "teacher demonstrations that passed validation"),
@@ -28,8 +30,8 @@ _WRITER = {"assistant": "action", "tool": "observation", "user": "prompt", "syst
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A piece of a message: a tag itself, or text inside the tag that is named (or none)."""
+class TaggedText:
+    """A piece of a message: a tag, or text with the name of the tag around it (or "")."""
 
     inside: str
     text: str
@@ -38,23 +40,23 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One message, by who wrote it: `prompt`, `action` (the policy) or `observation`."""
+    """One message; its writer is `prompt`, `action` (the policy) or `observation`."""
 
     writer: str
-    spans: tuple[Span, ...]
+    spans: tuple[TaggedText, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Neighbouring tokens of one writer, for the strip that shows the mask."""
+class MaskRun:
+    """Consecutive tokens of one writer, for the strip that shows the action mask."""
 
     writer: str
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class Transcript:
-    """One trajectory, ready to be shown."""
+class TrajectoryView:
+    """One trajectory as the page shows it."""
 
     title: str
     question: str
@@ -68,15 +70,15 @@ class Transcript:
     detour: str
     tool_calls: int
     passages: tuple[Passage, ...]
-    strip: tuple[Run, ...]
-    """Empty where the trajectory is text alone (a teacher's)."""
+    strip: tuple[MaskRun, ...]
+    """Empty if the trajectory has no tokens (a teacher's)."""
     mask_note: str
 
 
-def newest_transcripts(run: RunDirectory) -> tuple[str, tuple[Transcript, ...]]:
-    """Where the trajectories come from, and the first twenty of the latest stage that left some."""
+def newest_transcripts(run: RunDirectory) -> tuple[str, tuple[TrajectoryView, ...]]:
+    """The latest stage that has trajectories, in words, and its first twenty."""
     gold = _gold_answers(run)
-    for stage, source in _SOURCES:
+    for stage, source in _STAGES:
         artifact = run.artifacts.get(stage)
         path = artifact.file("trajectories.parquet") if artifact else None
         if path is None:
@@ -87,14 +89,14 @@ def newest_transcripts(run: RunDirectory) -> tuple[str, tuple[Transcript, ...]]:
     return "", ()
 
 
-def transcribe(trajectory: Trajectory, gold: str) -> Transcript:
+def transcribe(trajectory: Trajectory, gold: str) -> TrajectoryView:
     """Split a trajectory into passages by writer and spans by tag."""
     prompts = [m.content for m in trajectory.messages if m.role == "user"]
     question = visible(prompts[0]) if prompts else trajectory.task_id
     strip = mask_runs(trajectory)
     acted = sum(trajectory.action_mask)
     total = len(trajectory.token_ids)
-    return Transcript(
+    return TrajectoryView(
         title=clipped(question, 160),
         question=question,
         answer="" if trajectory.answer is None else visible(trajectory.answer),
@@ -114,21 +116,21 @@ def transcribe(trajectory: Trajectory, gold: str) -> Transcript:
     )
 
 
-def mask_runs(trajectory: Trajectory) -> tuple[Run, ...]:
-    """Neighbouring tokens of one writer: prompt up to the first action, then action or observed."""
+def mask_runs(trajectory: Trajectory) -> tuple[MaskRun, ...]:
+    """Group tokens by writer: prompt up to the first action, then action or observation."""
     mask = trajectory.action_mask
     first = mask.index(1) if 1 in mask else len(mask)
     writers = (
         "action" if acted else "prompt" if place < first else "observation"
         for place, acted in enumerate(mask)
     )
-    return tuple(Run(writer, len(list(tokens))) for writer, tokens in groupby(writers))
+    return tuple(MaskRun(writer, len(list(tokens))) for writer, tokens in groupby(writers))
 
 
 def passage_of(message: Message) -> Passage:
-    """A message by who wrote it, every character of it visible."""
+    """A message with its writer, invisible characters spelled out."""
     text = visible(clipped(_as_text(message), _MAX_CHARACTERS))
-    spans: list[Span] = []
+    spans: list[TaggedText] = []
     inside = ""
     for piece in _TAG.split(text):
         is_tag = _TAG.fullmatch(piece) is not None
@@ -136,12 +138,12 @@ def passage_of(message: Message) -> Passage:
         if is_tag:
             inside = "" if piece.startswith("</") else name
         if piece:
-            spans.append(Span(name, piece, is_tag))
+            spans.append(TaggedText(name, piece, is_tag))
     return Passage(_WRITER[message.role], tuple(spans))
 
 
 def _as_text(message: Message) -> str:
-    """A message with its parts between tags, whatever dialect it was written in."""
+    """A message with its parts between tags, in whatever dialect it was written."""
     parts = [] if message.thought is None else [f"<think> {message.thought} </think>"]
     for call in message.tool_calls:
         values = list(call.arguments.values())
@@ -167,3 +169,146 @@ def _gold_answers(run: RunDirectory) -> Mapping[str, str]:
     if questions is None or not {"task_id", "gold"} <= set(questions.columns):
         return {}
     return {str(t): str(g) for t, g in zip(questions["task_id"], questions["gold"], strict=True)}
+
+
+_QUESTIONS_EACH, _TEXTS_EACH, _DEMONSTRATIONS_EACH = 2, 2, 1
+_TITLE_CHARACTERS = 140
+
+_KINDS: dict[TextKind, str] = {
+    "planning": "Plans: the first action, nothing executed (FAS)",
+    "reasoning": "Reasoning over knowledge (FAS)",
+    "decision": "Decisions among options, with their outcome (HAS)",
+    "negative": "Calls that must not be made",
+}
+_ORIGINS = {"webshaper": "drawn", "expansion": "grown layer by layer"}
+"""Task source -> words for it; other sources are a user's own and keep their name."""
+
+ItemT = TypeVar("ItemT")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One row of the data with its metadata."""
+
+    title: str
+    passages: tuple[Passage, ...]
+    facts: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleGroup:
+    """Some rows of one kind."""
+
+    title: str
+    total: int
+    """Rows of this kind in the data."""
+    samples: tuple[Sample, ...]
+
+
+def sample_groups(rows: TrainingRows | None) -> tuple[SampleGroup, ...]:
+    """Training questions by form, texts by kind, demonstrations; only kinds that have rows.
+
+    Samples are evenly spaced over a kind's rows: equal data give equal samples.
+    """
+    if rows is None:
+        return ()
+    return (
+        *_questions(rows.tasks.get("train", [])),
+        *_texts(rows.texts),
+        *_demonstrations(rows.demonstrations),
+    )
+
+
+def spread(items: Sequence[ItemT], count: int) -> list[ItemT]:
+    """At most `count` of the items, evenly from first to last."""
+    if len(items) <= count:
+        return list(items)
+    return [items[place * len(items) // count] for place in range(count)]
+
+
+def _questions(tasks: Sequence[Task]) -> Iterable[SampleGroup]:
+    groups: dict[tuple[str, str, float], list[Task]] = defaultdict(list)
+    for task in tasks:
+        kind, steps = str(task.extra.get("kind", "")), task.metadata.difficulty or 0
+        groups[task.metadata.source, kind, steps].append(task)
+    for (source, kind, steps), found in sorted(groups.items()):
+        origin = _ORIGINS.get(source, source)
+        parts = [words(kind)] if kind else []
+        parts += [f"{steps:g} step{'' if steps == 1 else 's'}"] if steps else []
+        title = f"Questions, {origin}: {', '.join(parts)}" if parts else f"Questions, {origin}"
+        shown = tuple(map(_question, spread(found, _QUESTIONS_EACH)))
+        yield SampleGroup(visible(title), len(found), shown)
+
+
+def _question(task: Task) -> Sample:
+    facts = {
+        "gold": "; ".join(task.verifier.gold),
+        "query": str(task.extra.get("query", "")),
+        "documents": ", ".join(_documents(task)),
+        "task": task.task_id,
+    }
+    return Sample(
+        _title(task.prompt[-1].content), tuple(map(passage_of, task.prompt)), _shown_facts(facts)
+    )
+
+
+def _documents(task: Task) -> list[str]:
+    found = task.extra.get("evidence")
+    return [str(name) for name in found] if isinstance(found, list) else []
+
+
+def _texts(texts: Sequence[AgentText]) -> Iterable[SampleGroup]:
+    groups: dict[TextKind, dict[str, list[AgentText]]] = defaultdict(lambda: defaultdict(list))
+    for text in texts:
+        groups[text.kind][text.style].append(text)
+    for kind, title in _KINDS.items():
+        styles = groups.get(kind, {})
+        shown = [t for style in sorted(styles) for t in spread(styles[style], _TEXTS_EACH)]
+        if shown:
+            total = sum(map(len, styles.values()))
+            yield SampleGroup(title, total, tuple(map(_text, shown)))
+
+
+def _text(text: AgentText) -> Sample:
+    facts = {
+        "style": words(text.style),
+        "task": text.task_id,
+        "documents": ", ".join(text.sources),
+        "text": text.text_id,
+    }
+    passages = tuple(map(passage_of, (*text.prompt, *text.pieces)))
+    return Sample(_title(text.prompt[-1].content), passages, _shown_facts(facts))
+
+
+def _demonstrations(trajectories: Sequence[Trajectory]) -> Iterable[SampleGroup]:
+    by_detour: dict[str, list[Trajectory]] = defaultdict(list)
+    for trajectory in trajectories:
+        by_detour[trajectory.detour].append(trajectory)
+    shown = [
+        trajectory
+        for detour in sorted(by_detour)
+        for trajectory in spread(by_detour[detour], _DEMONSTRATIONS_EACH)
+    ]
+    if shown:
+        title = "Trajectories of the teacher, one for each detour"
+        yield SampleGroup(title, len(trajectories), tuple(map(_demonstration, shown)))
+
+
+def _demonstration(trajectory: Trajectory) -> Sample:
+    prompts = [message.content for message in trajectory.messages if message.role == "user"]
+    facts = {
+        "answer": trajectory.answer or "nothing",
+        "finish": words(trajectory.finish_reason.value),
+        "detour": words(trajectory.detour),
+        "task": trajectory.task_id,
+    }
+    title = _title(prompts[0] if prompts else trajectory.task_id)
+    return Sample(title, tuple(map(passage_of, trajectory.messages)), _shown_facts(facts))
+
+
+def _title(text: str) -> str:
+    return visible(clipped(" ".join(text.split()), _TITLE_CHARACTERS))
+
+
+def _shown_facts(facts: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, visible(clipped(text, 600))) for name, text in facts.items() if text)

@@ -64,7 +64,7 @@ def with_schedules(kubeflow, *names):
         kubeflow.schedules.append(made)
 
 
-def test_a_run_is_started_with_the_profile_as_the_form_would_have_it(kubeflow):
+def test_a_run_is_started_with_the_forms_parameters(kubeflow):
     said = done("submit", "--profile", "smoke", "--set", "training.steps=2", "--set", "seed=7")
     (run,) = kubeflow.runs
     assert said.strip() == run["run_id"]
@@ -104,7 +104,7 @@ def test_namespace_and_account_of_the_profile_are_used(kubeflow):
     assert len(json.loads(done("schedule", "list", "--json", *settings))) == 1
 
 
-def test_a_schedule_runs_one_at_a_time_and_catches_nothing_up(kubeflow):
+def test_a_schedule_runs_one_at_a_time_without_catchup(kubeflow):
     said = done(*NIGHTLY, "--start", "2026-03-02T00:00:00Z", "--end", "2026-04-01T00:00:00+02:00")
     (schedule,) = kubeflow.schedules
     assert said.strip() == schedule["recurring_run_id"]
@@ -118,7 +118,7 @@ def test_a_schedule_runs_one_at_a_time_and_catches_nothing_up(kubeflow):
     assert schedule["runtime_config"]["parameters"]["profile"] == "smoke"
 
 
-def test_schedules_are_listed_paused_resumed_and_deleted_by_name_or_id(kubeflow):
+def test_schedules_are_managed_by_name_or_id(kubeflow):
     with_schedules(kubeflow, "one", "two", "three")  # more than a page
     done("schedule", "pause", "three")
     listed = {one["name"]: one["status"] for one in json.loads(done("schedule", "list", "--json"))}
@@ -224,7 +224,7 @@ def test_a_token_is_in_no_repr(kubeflow):
         ),
     ],
 )
-def test_times_that_make_no_sense_are_refused_before_anything_is_sent(kubeflow, arguments, message):
+def test_invalid_times_are_refused_before_any_request(kubeflow, arguments, message):
     assert message in refused("schedule", "create", "nightly", "--profile", "smoke", *arguments)
     assert kubeflow.requests == []
 

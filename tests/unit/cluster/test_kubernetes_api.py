@@ -134,7 +134,7 @@ def test_an_asynchronous_create_is_sent_once(server, pauses):
     assert len(server.seen) == 1
 
 
-def test_a_server_that_is_away_is_transient_and_shows_no_token(caplog):
+def test_an_unreachable_server_is_transient_and_shows_no_token(caplog):
     away = SimpleNamespace(address="http://127.0.0.1:9")
     with caplog.at_level(logging.DEBUG), pytest.raises(ApiError) as caught:
         blocking(away, Patience(attempts=2, first_pause_s=0.01)).send(read(PODS, "list the pods"))

@@ -36,7 +36,7 @@ def launched(cluster, said=None, **changes):
     return run_on_ray(COMMAND, NODES, environment, lines.append)
 
 
-def test_a_job_is_launched_watched_and_left_to_kuberay_when_it_has_ended(cluster):
+def test_a_finished_ray_job_is_left_to_kuberay(cluster):
     cluster.script = [
         None,
         state("Initializing"),
@@ -80,7 +80,7 @@ def test_a_job_that_failed_is_told_from_one_that_succeeded(cluster, ended):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_launcher_that_is_sent_away_takes_the_job_with_it(cluster, number):
+def test_a_terminated_launcher_deletes_its_ray_job(cluster, number):
     cluster.script = [state("Running", "RUNNING")]
     before = signal.getsignal(number)
     timer = threading.Timer(0.3, os.kill, (os.getpid(), number))
@@ -125,7 +125,7 @@ def test_an_api_server_that_stays_away_is_given_up(cluster, monkeypatch):
         launched(cluster)
 
 
-def test_a_new_pod_of_the_same_job_goes_on_with_the_ray_job_of_the_lost_one(cluster):
+def test_a_new_launcher_pod_continues_the_ray_job(cluster):
     cluster.script = [state("Complete", "SUCCEEDED")]
     launched(cluster)
     assert launched(cluster).has_succeeded
@@ -133,7 +133,7 @@ def test_a_new_pod_of_the_same_job_goes_on_with_the_ray_job_of_the_lost_one(clus
     assert list(cluster.jobs) == [NAME]
 
 
-def test_a_ray_job_of_another_launcher_is_neither_used_nor_deleted(cluster):
+def test_a_ray_job_of_another_launcher_is_untouched(cluster):
     cluster.script = [state("Complete", "SUCCEEDED")]
     launched(cluster, **{OWNER_VARIABLES[3]: "another-uid"})
     with pytest.raises(ClusterError, match="of another owner; delete it"):

@@ -26,7 +26,7 @@ def test_loaded_policy_is_the_registered_one_bit_for_bit(bench, reference):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "files.json"])
-def test_file_changed_in_the_store_is_refused_and_nothing_is_left(bench, name):
+def test_a_file_changed_in_the_store_is_refused(bench, name):
     bench.register(0.6)
     stored(bench, name).write_bytes(b"{}")
     with pytest.raises(RegistryError, match=name):
@@ -64,7 +64,7 @@ def test_champion_moved_by_hand_past_the_gate_does_not_load(bench):
         champion_policy(bench.target.uri, bench.name, bench.root / "loaded")
 
 
-def test_start_from_a_champion_that_is_not_there_says_what_to_do(bench):
+def test_start_from_a_missing_champion_names_the_remedy(bench):
     with pytest.raises(RegistryError, match="has no champion yet"):
         champion_policy(bench.target.uri, bench.name, bench.root / "loaded")
 

@@ -8,7 +8,7 @@ from espalier.records import RegistryError
 from espalier.registry import promote, rollback, versions
 
 
-def test_first_version_is_promoted_where_it_beats_its_own_warm_start(bench):
+def test_first_version_must_beat_its_own_warm_start(bench):
     bench.register(0.6, warm=0.3)
     promotion = promote(bench.model, bench.gate())
     champion = bench.model.version("champion")
@@ -62,7 +62,7 @@ def test_too_few_questions_never_pass(bench):
         promote(bench.model, bench.gate())
 
 
-def test_champion_is_asked_a_suite_that_it_has_no_result_on_once(bench):
+def test_champion_is_evaluated_once_on_an_unknown_suite(bench):
     bench.register(0.9, suite="a" * 64)
     promote(bench.model, bench.gate())
     bench.register(0.6, suite="b" * 64)
@@ -111,7 +111,7 @@ def test_rollback_refuses_a_version_without_pass_or_reason(bench):
     assert bench.model.version("champion").version == "2"
 
 
-def test_alias_moved_by_hand_past_the_gate_is_not_the_measure(bench):
+def test_an_alias_moved_by_hand_is_not_compared_with(bench):
     bench.register(0.6)
     promote(bench.model, bench.gate())
     bench.register(0.1)

@@ -62,7 +62,7 @@ def test_stage_killed_before_publishing_finds_its_version_again(bench):
     assert contents[0] == contents[1]
 
 
-def test_second_policy_of_one_run_leaves_the_first_version_as_it_was(bench):
+def test_a_second_policy_of_one_run_keeps_the_first_version(bench):
     parent = open_parent_run(bench.target, "retrained in place", {})
     for attempt in ("first", "second"):
         with parent.stage("register") as tracker:
@@ -82,7 +82,7 @@ def test_other_listeners_leave_the_server_to_the_environment(bench, monkeypatch)
     assert bench.model.version("challenger").tags["espalier.parent_run"] == parent.run_id
 
 
-def test_no_server_at_all_is_an_error_that_names_the_variable(bench):
+def test_an_unreachable_server_is_an_error_naming_the_variable(bench):
     with pytest.raises(RegistryError, match="MLFLOW_TRACKING_URI"):
         run(bench.profile, bench.inputs(0.6), bench.root / "out", NullTracker())
     assert not (bench.root / "out").exists()

@@ -50,7 +50,7 @@ def test_stage_run_is_nested_and_keeps_params_metrics_and_files(parent, tmp_path
     assert "went well" in run.data.tags["mlflow.note.content"]
 
 
-def test_resumed_stage_goes_on_in_the_run_of_its_first_attempt(parent, monkeypatch):
+def test_a_resumed_stage_continues_its_first_run(parent, monkeypatch):
     with pytest.raises(ZeroDivisionError), parent.stage("resumed") as first:
         raise ZeroDivisionError
     status_before = first.run.client.get_run(first.run.run_id).info.status
@@ -61,7 +61,7 @@ def test_resumed_stage_goes_on_in_the_run_of_its_first_attempt(parent, monkeypat
     assert (status_before, second.run.run_id) == ("FAILED", first.run.run_id)
 
 
-def test_stage_that_runs_again_with_other_settings_gets_a_new_run(parent):
+def test_a_stage_with_other_settings_gets_a_new_run(parent):
     with parent.stage("changed") as first:
         first.params({"steps": 3})
     former = first.run.run_id
@@ -151,7 +151,7 @@ def test_dataset_of_a_run_is_recorded_once(parent):
     assert json.loads(found.dataset.profile) == {"content": "ab" * 32, "train": 12}
 
 
-def test_parent_run_is_opened_again_by_its_id_and_replaced_where_it_is_gone(target, parent):
+def test_parent_run_is_reopened_by_id_or_replaced(target, parent):
     again = open_parent_run(target, "a run", {}, run_id=parent.run_id)
     replaced = open_parent_run(target, "a run", {}, run_id="0" * 32)
     tags = replaced.tracker.run.client.get_run(replaced.run_id).data.tags
@@ -202,7 +202,7 @@ def tracker_handle(parent):
 
 
 @pytest.mark.slow
-def test_half_made_database_of_a_killed_process_is_not_taken_for_the_database(tmp_path):
+def test_an_incomplete_database_of_a_killed_process_is_not_used(tmp_path):
     """MLflow cannot open a database again whose creation was killed between two tables."""
     draft = tmp_path / ".mlflow.db.draft"
     with sqlite3.connect(draft) as half_made:

@@ -5,12 +5,13 @@ import pytest
 
 from espalier.reporting.plots import (
     Curve,
+    downloadable,
+    embed,
     pass_rate_bins,
     plot_curve,
     plot_exact_match,
     plot_pass_rate_histogram,
 )
-from espalier.reporting.svg import downloadable, embed
 
 HISTORY = pd.DataFrame(
     {"step": [1, 2, 3], "pass_rate": [0.2, 0.3, 0.5], "dev_em": [None, 0.4, None]}
@@ -24,7 +25,7 @@ def test_a_rate_is_drawn_from_zero_to_one():
     assert axes.get_xlabel() == "optimizer step"
 
 
-def test_steps_that_did_not_measure_are_left_out_and_the_rest_is_marked():
+def test_a_sparse_curve_skips_unmeasured_steps_and_has_markers():
     (axes,) = plot_curve(HISTORY, Curve("dev_em", "Dev", "0-1", is_rate=True)).axes
 
     (line,) = axes.lines
@@ -95,7 +96,7 @@ def svg():
     return embed(plot_curve(HISTORY, Curve("pass_rate", "Pass rate", "0-1")), "grpo-a", 'a "b" <c>')
 
 
-def test_an_embedded_figure_holds_no_date_no_address_and_no_header(svg):
+def test_an_embedded_figure_has_no_date_address_or_header(svg):
     assert svg.startswith("<svg")
     for unwanted in ("<?xml", "DOCTYPE", "metadata", "://", "Matplotlib"):
         assert unwanted not in svg
@@ -106,7 +107,7 @@ def test_an_embedded_figure_prefixes_every_id_with_its_name(svg):
     assert all(name.startswith("grpo-a-") for name in re.findall(r"url\(#([^)]+)\)", svg))
 
 
-def test_an_embedded_figure_is_drawn_in_the_colours_of_the_page(svg):
+def test_an_embedded_figure_uses_the_colours_of_the_page(svg):
     assert "var(--series-3)" in svg
     assert "#0101" not in svg
 

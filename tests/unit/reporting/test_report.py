@@ -7,8 +7,8 @@ import pytest
 
 from espalier.records import ArtifactError
 from espalier.reporting import write_report, write_summary
-from espalier.reporting.distributions import length_bins
-from espalier.reporting.samples import spread
+from espalier.reporting.charts import length_bins
+from espalier.reporting.transcripts import spread
 from tests.factories.sample_run import (
     STAGES,
     make_run,
@@ -66,12 +66,12 @@ def test_text_that_a_model_wrote_is_escaped(html):
     assert "&lt;script&gt;alert(&#34;owned&#34;)&lt;/script&gt;" in html
 
 
-def test_characters_that_turn_the_reading_direction_are_spelled_out(html):
+def test_characters_that_change_text_direction_are_spelled_out(html):
     assert "\u202e" not in html
     assert r"\u{202e}gnp.exe" in html
 
 
-def test_every_id_of_the_page_is_unique_and_every_reference_resolves(html):
+def test_ids_are_unique_and_every_reference_resolves(html):
     page = Page(html)
     ids = page.values("id")
 
@@ -148,7 +148,7 @@ def test_groups_are_named_as_the_results_name_them(tmp_path):
     assert "hop" not in compared
 
 
-def test_pass_at_k_is_shown_for_each_k_that_was_measured(tmp_path):
+def test_pass_at_k_is_shown_for_each_measured_k(tmp_path):
     figures = {"em": 0.3, "f1": 0.3, "n": 9, "ci95": [0.2, 0.4], "pass_at_2": 0.4}
     results = {"eval": {"trained": figures | {"pass_at_4": None, "pass_hat_2": 0.1}}}
 
@@ -202,7 +202,7 @@ def test_synthesis_tables_show_what_was_asked_for_reached_and_refused(html):
     assert "Kinds with hubs: continent, currency" in text
 
 
-def test_what_a_model_stated_is_shown_by_why_it_was_kept_or_refused(html):
+def test_extracted_statements_are_counted_by_reason(html):
     text = " ".join(re.sub(r"<[^>]+>", " ", html).split())
 
     assert "evidence not in document 93" in text
@@ -216,7 +216,7 @@ def section(html, title):
     return " ".join(re.sub(r"<svg.*?</svg>|<[^>]+>", " ", html[start:end], flags=re.S).split())
 
 
-def test_the_funnel_leads_from_what_was_asked_for_to_what_trains(html):
+def test_the_funnel_counts_rows_from_request_to_training(html):
     text = section(html, "From what was asked for to what trains")
 
     kept = int(re.search(r"training questions 6,000 21 13 600 (\d+) ", text)[1])
@@ -277,7 +277,7 @@ def test_the_step_whose_weights_were_kept_is_named(html):
     assert "Weights kept: step 80" in html
 
 
-def test_a_validation_that_stopped_the_run_is_shown_with_its_fault(tmp_path):
+def test_a_failed_validation_is_shown_with_its_fault(tmp_path):
     run = make_run(tmp_path / "run", last_stage="synthesize")
     publish(run, "validation_failed", "validate", refuse)
 
@@ -309,7 +309,7 @@ def phased_html(tmp_path_factory):
     return write_report(run).read_text("utf-8")
 
 
-def test_each_phase_tells_what_it_trained_and_what_was_posed_at_its_end(phased_html):
+def test_each_phase_shows_its_training_and_its_proposals(phased_html):
     text = section(phased_html, "Phases")
 
     rate = r"\d\d\.\d %"
@@ -318,14 +318,14 @@ def test_each_phase_tells_what_it_trained_and_what_was_posed_at_its_end(phased_h
     assert re.search(rf"3 51 to 100 {rate} {rate} Refused", text)
 
 
-def test_posed_tasks_are_counted_by_why_they_were_refused_and_in_which_phase(phased_html):
+def test_refused_proposals_are_counted_by_reason_and_phase(phased_html):
     text = section(phased_html, "Phases")
 
     reasons = "too easy 0 36 too hard 21 0 asked before 6 2 shorter chain 3 0"
     assert text.endswith(f"Refused because phase 1 phase 2 {reasons}")
 
 
-def test_curves_of_training_in_phases_tell_their_borders(phased_html):
+def test_curves_mark_where_phases_ended(phased_html):
     told = re.findall(r'aria-label="(Reward [^"]*)"', phased_html)
 
     assert [line.endswith("Phases end at steps 20, 50.") for line in told] == [True]

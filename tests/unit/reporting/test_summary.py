@@ -3,7 +3,7 @@ import json
 import pytest
 
 from espalier.records import ArtifactError
-from espalier.reporting import Summary, write_summary
+from espalier.reporting import RunSummary, write_summary
 from tests.factories.sample_run import make_run, publish, refuse
 
 
@@ -51,7 +51,7 @@ def test_digests_are_the_content_digests_by_artifact_folder(tmp_path):
     assert set(digests) == {"knowledge", "synthetic"}
 
 
-def test_summary_of_a_stopped_run_keeps_every_key_with_null_for_what_is_missing(tmp_path):
+def test_summary_of_a_stopped_run_has_null_for_missing_figures(tmp_path):
     summary = write_summary(make_run(tmp_path / "run", last_stage="ingest"), None)
 
     assert summary["eval"] == {"untrained": None, "warm_start": None, "trained": None, "gain": None}
@@ -82,7 +82,7 @@ def test_summary_refuses_an_edited_result_and_names_it(tmp_path):
         write_summary(run, None)
 
 
-def test_summary_of_no_run_is_an_error_that_names_the_folder(tmp_path):
+def test_summary_of_no_run_names_the_folder(tmp_path):
     with pytest.raises(ArtifactError, match="nowhere"):
         write_summary(tmp_path / "nowhere", None)
 
@@ -91,12 +91,12 @@ def test_the_model_reads_back_what_was_written(tmp_path):
     run = make_run(tmp_path / "run")
     written = write_summary(run, None)
 
-    read = Summary.model_validate_json((run / "summary.json").read_bytes())
+    read = RunSummary.model_validate_json((run / "summary.json").read_bytes())
 
     assert read.model_dump(mode="json") == written
 
 
-def test_what_the_runner_measured_over_all_attempts_goes_before_the_stage_itself(tmp_path):
+def test_figures_of_the_runner_override_those_of_the_stage(tmp_path):
     run = make_run(tmp_path / "run", last_stage="ingest")
     (run / "timings.json").write_text('{"ingest": {"seconds": 99.5, "peak_rss_mb": 1500.0}}')
 

@@ -36,13 +36,13 @@ def test_tags_are_set_apart_from_what_they_enclose():
     ]  # fmt: skip
 
 
-def test_a_runaway_message_is_cut_and_says_so():
+def test_a_very_long_message_is_cut_and_says_so():
     long = transcribe(trajectory(1, "x" * 9000, "Paris"), "")
 
     assert long.passages[2].spans[0].text.endswith("[... 3000 more characters]")
 
 
-def test_text_of_an_unclosed_tag_belongs_to_it():
+def test_text_after_an_unclosed_tag_belongs_to_it():
     unclosed = transcribe(trajectory(1, "<search> Lyon", "Paris"), "").passages[2]
 
     assert [(span.inside, span.text) for span in unclosed.spans] == [

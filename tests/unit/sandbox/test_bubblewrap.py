@@ -73,7 +73,7 @@ def test_a_sandbox_of_root_becomes_another_user_before_anything_runs():
     assert "/usr/bin/setpriv" not in _command()
 
 
-def test_the_environment_has_python_sandboxd_and_named_packages_and_not_espalier():
+def test_the_environment_has_named_packages_and_not_espalier():
     mounts = python_mounts(["numpy", "no-such-package"])
     site = {m.target.name for m in mounts if "site-packages" in m.target.parts}
     assert {"sandboxd", "starlette", "uvicorn", "h11", "anyio", "numpy"} <= site

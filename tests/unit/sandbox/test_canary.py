@@ -31,6 +31,6 @@ def test_a_probe_that_fails_is_a_lost_sandbox():
             asyncio.run(probe(sandbox))
 
 
-def test_the_probe_is_python_of_the_oldest_version_that_images_have():
+def test_the_probe_runs_on_the_oldest_python_of_images():
     compile(PROBE, "probe", "exec")
     assert "file_digest" not in PROBE or "hashlib" in PROBE

@@ -76,7 +76,7 @@ def test_any_other_answer_is_a_lost_sandbox(status):
         _ask(lambda _: httpx2.Response(status, content=b"proxy error"))
 
 
-def test_a_broken_connection_is_a_lost_sandbox_and_nothing_is_sent_twice():
+def test_a_broken_connection_loses_the_sandbox_without_resending():
     asked = []
 
     def answer(request):
@@ -101,7 +101,7 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch):
         _ask(answer, "get", "x")
 
 
-def test_a_loss_may_be_told_again_while_who_waits_is_still_ending():
+def test_a_second_loss_report_during_unwinding_is_harmless():
     async def answer(_):
         try:
             await asyncio.sleep(10)
@@ -134,7 +134,7 @@ def test_a_time_limit_takes_the_place_of_the_sandboxes_own():
     assert [(limits["wall_s"], limits["cpu_s"]) for limits in asked] == [(0.05, 60.0), (2, 1)]
 
 
-def test_every_sandbox_has_a_token_of_its_own_that_its_settings_do_not_hold():
+def test_every_sandbox_has_a_token_of_its_own():
     tokens = [Token() for _ in range(3)]
     assert len({token.sha256 for token in tokens}) == 3
     for token in tokens:
@@ -150,7 +150,7 @@ def test_a_file_that_is_too_long_is_not_even_sent():
 
 
 @pytest.mark.parametrize("path", ["\ud800", "x" * 70_000])
-def test_a_path_that_no_request_can_carry_is_refused_and_no_sandbox_counts_as_lost(path):
+def test_an_unsendable_path_is_refused_without_losing_the_sandbox(path):
     for call in (("get", path), ("put", path, b"")):
         with pytest.raises(SandboxRefused, match="a path"):
             _ask(lambda _: httpx2.Response(500), *call)

@@ -29,7 +29,7 @@ def test_a_running_pod_has_an_address():
         ),
     ],
 )
-def test_a_pod_that_does_not_run_yet_says_what_it_waits_for(status, waits_for):
+def test_a_pending_pod_says_what_it_waits_for(status, waits_for):
     assert state_of_pod(_pod(status)) == ClusterState(waits_for=waits_for)
 
 
@@ -61,7 +61,7 @@ def test_a_pod_that_ended_says_why(status, ended):
     assert state_of_pod(_pod(status)) == ClusterState(ended=ended)
 
 
-def test_a_pod_that_is_being_deleted_has_ended_and_is_not_gone_yet():
+def test_a_pod_being_deleted_has_ended_but_still_exists():
     pod = _pod({"phase": "Running", "podIP": "10.0.0.7"}, deletionTimestamp="2026-03-04T12:00:00Z")
     assert state_of_pod(pod) == ClusterState(ended="it was deleted")
 

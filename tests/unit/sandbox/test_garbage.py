@@ -42,7 +42,7 @@ def _pod(age_s, name="s0", phase="Running", ttl="600", **metadata):
     ("age_s", "is_garbage"),
     [(0, False), (DURATION_S, False), (DURATION_S + 59, False), (181, True)],
 )
-def test_a_lease_is_garbage_once_nobody_renewed_it_for_its_time_and_a_minute(age_s, is_garbage):
+def test_a_lease_is_garbage_a_minute_after_it_expired(age_s, is_garbage):
     assert bool(find_garbage([_lease(age_s)], [], NOON).leases) is is_garbage
 
 
@@ -73,7 +73,7 @@ def test_a_lease_that_was_never_renewed_counts_from_its_making():
         (_pod(9999, deletionTimestamp="2026-03-04T11:59:00Z"), False),
     ],
 )
-def test_a_pod_is_garbage_when_it_ended_or_lived_too_long(pod, is_garbage):
+def test_an_ended_or_overdue_pod_is_garbage(pod, is_garbage):
     assert bool(find_garbage([], [pod], NOON).pods) is is_garbage
 
 
@@ -129,7 +129,7 @@ def _as_judged(uid, version):
     return {"propagationPolicy": "Background", "preconditions": judged}
 
 
-def test_garbage_is_deleted_as_it_was_judged_and_the_rest_stays(api):
+def test_garbage_is_deleted_and_the_rest_stays(api):
     leases = [_lease(999), _lease(1, "r18-sandboxes")]
     pods = [_pod(1), _pod(1, "s1", phase="Failed")]
     with api(leases, pods) as (kubeconfig, deleted):
@@ -147,7 +147,7 @@ def test_garbage_is_deleted_as_it_was_judged_and_the_rest_stays(api):
 
 
 @pytest.mark.parametrize("status", [404, 409])
-def test_what_was_deleted_or_changed_meanwhile_does_not_stop_the_round(api, status):
+def test_a_concurrent_deletion_does_not_stop_the_collection(api, status):
     with api([_lease(999)], [_pod(9999)], refusals={"r17-sandboxes": status}) as (
         kubeconfig,
         deleted,

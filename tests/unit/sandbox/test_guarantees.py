@@ -27,7 +27,7 @@ def test_the_table_was_found():
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_every_guarantee_says_what_holds_on_each_backend_and_names_its_test(row):
+def test_every_guarantee_covers_each_backend_and_names_its_test(row):
     what, *backends, test = row
     assert len(backends) == 4
     assert all(backends), f"{what}: a backend without a word"

@@ -56,7 +56,7 @@ def _environment(pod):
     return {entry["name"]: entry["value"] for entry in entries}
 
 
-def test_a_sandbox_is_a_pod_of_the_runs_lease_and_gone_when_closed(monkeypatch):
+def test_a_sandbox_pod_belongs_to_the_lease_until_closed(monkeypatch):
     async def work(backend, cluster):
         sandbox = await backend.create()
         (pod,) = cluster.pods.values()
@@ -71,7 +71,7 @@ def test_a_sandbox_is_a_pod_of_the_runs_lease_and_gone_when_closed(monkeypatch):
     _use(monkeypatch, work)
 
 
-def test_the_pod_is_told_the_digest_of_the_token_and_that_its_user_is_its_own(monkeypatch):
+def test_the_pod_gets_only_the_digest_of_the_token(monkeypatch):
     async def work(backend, cluster):
         sandbox = await backend.create()
         (pod,) = cluster.pods.values()
@@ -134,7 +134,7 @@ def test_a_refused_create_says_whose_it_is_to_mend(monkeypatch, status, message,
     _use(monkeypatch, work, stand_in)
 
 
-def test_a_pod_that_fits_nowhere_is_a_matter_of_quota_and_not_left_behind(monkeypatch):
+def test_an_unschedulable_pod_is_a_quota_error_and_deleted(monkeypatch):
     message = "0/1 nodes are available: 1 Insufficient memory"
     condition = {"type": "PodScheduled", "reason": "Unschedulable", "message": message}
 
@@ -178,7 +178,7 @@ def test_a_pod_that_ends_before_it_serves_says_why(monkeypatch):
         ),
     ],
 )
-def test_who_waits_for_a_lost_pod_is_told_at_once_and_why(monkeypatch, happens, cause):
+def test_waiting_for_a_lost_pod_fails_at_once(monkeypatch, happens, cause):
     async def work(backend, cluster):
         sandbox = await backend.create()
         cluster.hangs = True
@@ -197,7 +197,7 @@ def test_who_waits_for_a_lost_pod_is_told_at_once_and_why(monkeypatch, happens, 
 
 
 @pytest.mark.parametrize("last", [None, {"type": "ERROR", "object": {"code": 410}}])
-def test_a_watch_that_ends_is_taken_up_and_nothing_is_missed(monkeypatch, last):
+def test_an_ended_watch_resumes_without_missing_events(monkeypatch, last):
     async def work(backend, cluster):
         kept = [await backend.create() for _ in range(2)]
         cluster.end_watches(last)
@@ -211,7 +211,7 @@ def test_a_watch_that_ends_is_taken_up_and_nothing_is_missed(monkeypatch, last):
     assert _use(monkeypatch, work) == ""
 
 
-def test_a_watch_that_broke_is_told_to_who_would_wait_and_keeps_no_lease(monkeypatch):
+def test_a_failed_watch_fails_waiters_and_stops_renewal(monkeypatch):
     async def work(backend, cluster):
         sandbox = await backend.create()
         backend._cluster.watch.tell(sandbox.name, lambda state: 1 / (not state.is_gone))
@@ -238,7 +238,7 @@ def test_who_waits_after_the_watch_was_closed_is_not_cancelled(monkeypatch):
     _use(monkeypatch, work)
 
 
-def test_a_pool_of_pods_asks_for_each_once_and_watches_all_at_once(monkeypatch):
+def test_a_pool_creates_each_pod_once_under_one_watch(monkeypatch):
     settings = PoolSettings(size=12, low_water=12, high_water=12, max_starting=6)
 
     async def work(backend, cluster):
@@ -257,7 +257,7 @@ def test_a_pool_of_pods_asks_for_each_once_and_watches_all_at_once(monkeypatch):
     assert closed == filled | {"DELETE": 12}
 
 
-def test_where_agent_sandbox_is_installed_sandboxes_are_claims_on_its_warm_pool(monkeypatch):
+def test_with_agent_sandbox_a_sandbox_is_a_claim(monkeypatch):
     async def work(backend, cluster):
         first, second = await backend.create(), await backend.create()
         claims = list(cluster.pods.values())

@@ -124,7 +124,7 @@ def test_every_borrower_finds_what_was_prepared():
     assert _with_pool(use, ScriptedBackend(), settings, prepare=prepare) == [b"clean"] * 3
 
 
-def test_a_sandbox_that_a_reset_does_not_clean_is_not_lent_again():
+def test_a_sandbox_dirty_after_reset_is_not_lent_again():
     async def use(pool):
         async with pool.claim() as sandbox:
             sandbox.stuck["orphans"] = 3
@@ -154,7 +154,7 @@ def test_a_sandbox_is_replaced_after_so_many_uses():
     assert worn == 2
 
 
-def test_a_lost_sandbox_is_one_borrowers_loss_and_its_command_is_not_repeated():
+def test_a_lost_sandbox_fails_one_borrower_without_a_retry():
     backend = ScriptedBackend()
 
     async def lose(pool):
@@ -207,7 +207,7 @@ def test_creates_are_tried_again_after_pauses_that_grow():
     assert all(p >= e - 0.002 for p, e in zip(pauses, expected, strict=True)), pauses
 
 
-def test_after_a_failure_creates_go_one_by_one_until_one_succeeds():
+def test_after_a_failure_creates_run_one_at_a_time():
     backend = ScriptedBackend([SandboxQuota("full")] * 2, create_s=0.005)
 
     async def use(pool):
@@ -306,7 +306,7 @@ def test_use_and_waits_are_counted():
     assert counted["sandbox/created"] == 2
 
 
-def test_a_sandbox_that_cannot_be_prepared_is_closed_and_another_is_made():
+def test_an_unprepared_sandbox_is_closed_and_replaced():
     backend, failing = ScriptedBackend(), iter([True, False, False, False])
 
     async def prepare(sandbox):

@@ -13,7 +13,7 @@ def _pod(settings=SANDBOXES, run_id=RUN, name="r17-s0"):
     return sandbox_pod(settings, SANDBOXD, name=name, run_id=run_id, owner=LEASE)
 
 
-def test_a_sandbox_holds_no_token_and_no_volume_that_anyone_else_sees():
+def test_a_sandbox_has_no_token_and_no_shared_volume():
     spec = _pod()["spec"]
     assert spec["automountServiceAccountToken"] is False
     assert all(volume.keys() == {"name", "emptyDir"} for volume in spec["volumes"])
@@ -30,13 +30,13 @@ def test_a_sandbox_asks_for_little_and_may_burst():
     }
 
 
-def test_a_sandbox_ends_at_its_time_to_live_whoever_is_gone():
+def test_a_sandbox_ends_at_its_time_to_live():
     manifest = _pod()
     assert manifest["spec"]["activeDeadlineSeconds"] == 14400
     assert manifest["metadata"]["labels"]["espalier.dev/ttl-seconds"] == "14400"
 
 
-def test_what_a_sandbox_writes_is_in_memory_and_counted_unless_the_profile_wants_disk():
+def test_workspaces_are_in_memory_unless_the_profile_wants_disk():
     on_disk = SandboxPodsConfig(scratch="disk")
     for pods, expected in (
         (SANDBOXES.pods, {"medium": "Memory", "sizeLimit": "256Mi"}),

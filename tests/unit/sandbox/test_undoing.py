@@ -24,10 +24,10 @@ def undone(ending):
     return done
 
 
-def test_a_block_that_comes_to_its_end_is_left_as_it_is():
+def test_a_finished_block_is_not_cleaned_up():
     assert undone(None) == []
 
 
 @pytest.mark.parametrize("ending", [ValueError(), asyncio.CancelledError()])
-def test_whatever_ends_a_block_undoes_it_in_order_and_goes_on(ending):
+def test_a_failed_block_is_cleaned_up_and_reraises(ending):
     assert undone(ending) == ["first", "second"]

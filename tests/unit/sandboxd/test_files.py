@@ -62,7 +62,7 @@ def test_nothing_outside_is_written(workspace, path):
     assert sorted(p.name for p in workspace.parent.iterdir()) == ["outside", "workspace"]
 
 
-def test_a_link_is_replaced_and_what_it_points_to_is_not(workspace):
+def test_a_link_is_replaced_and_its_target_untouched(workspace):
     _put(workspace, "file-link", b"new")
     assert _get(workspace, "file-link") == b"new"
     assert (workspace.parent / "outside").read_bytes() == b"secret"

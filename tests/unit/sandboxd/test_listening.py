@@ -9,7 +9,7 @@ def test_no_answer_waits_until_the_head_before_it_was_acknowledged():
         assert answers_at_once(listener)
 
 
-def test_a_socket_that_was_handed_over_is_not_for_the_programs():
+def test_an_inherited_socket_is_not_passed_to_programs():
     with socket.create_server(("127.0.0.1", 0)) as made:
         made.set_inheritable(True)
         handed = listening(f"fd:{made.fileno()}")

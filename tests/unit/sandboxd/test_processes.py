@@ -28,9 +28,7 @@ Threads:\t3
     ("status", "held_kb"),
     [(_LINUX, 20_500), (_GVISOR, 25_000), (_GVISOR.replace("25000", "99000"), 30_000)],
 )
-def test_memory_is_what_is_no_file_as_far_as_the_kernel_tells(
-    monkeypatch, tmp_path, status, held_kb
-):
+def test_memory_counts_pages_that_no_file_backs(monkeypatch, tmp_path, status, held_kb):
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "status").write_text(status, encoding="ascii")
     monkeypatch.setattr(processes, "_PROC", tmp_path)

@@ -49,7 +49,7 @@ def machine(request):
     return request.param
 
 
-def test_what_leads_out_is_refused_and_what_has_a_fallback_is_unknown(machine):
+def test_escapes_are_refused_and_calls_with_fallback_are_unknown(machine):
     table = NUMBERS[machine]
     refused = (*REFUSED, *(X86_ONLY if machine == "x86_64" else ()))
     assert {_verdict(machine, table[name]) for name in refused} == {errno.EPERM}
@@ -88,7 +88,7 @@ def test_protected_processes_get_no_signal(machine, arguments, verdict):
 
 
 @pytest.mark.parametrize("name", ["tkill", "rt_sigqueueinfo", "pidfd_open", "prlimit64"])
-def test_calls_that_name_a_process_may_not_name_a_protected_one(machine, name):
+def test_calls_may_not_name_a_protected_process(machine, name):
     number = NUMBERS[machine][name]
     assert [_verdict(machine, number, (pid, 9)) for pid in (0, 5, 7)] == [
         "allowed",

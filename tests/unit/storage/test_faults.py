@@ -43,7 +43,7 @@ def test_beginning_and_ending_of_an_upload_may_fail_too(s3, tmp_path, method, pa
     assert files(tmp_path / "there") == files(tmp_path / "here")
 
 
-def test_a_server_that_stays_away_is_named_with_what_was_asked_of_it(s3, tmp_path):
+def test_an_unreachable_server_is_named_with_the_operation(s3, tmp_path):
     artifact(tmp_path / "here", {"rows": b"1"})
     s3.fail("PUT", "rows", "error", times=99)
     with pytest.raises(StorageAwayError) as caught:
@@ -114,7 +114,7 @@ def test_an_address_that_is_no_s3_server_is_said(s3, monkeypatch):
         s3_place(s3).manifest()
 
 
-def test_bytes_damaged_in_the_store_are_refused_and_leave_no_artifact(s3, tmp_path):
+def test_damaged_bytes_are_refused_and_leave_no_artifact(s3, tmp_path):
     artifact(tmp_path / "here", {"rows": b"whole"})
     place = s3_place(s3)
     place.publish(tmp_path / "here")
@@ -187,7 +187,7 @@ def test_publishing_what_is_there_already_sends_nothing(s3, tmp_path):
     assert s3.methods() == {"GET": 1}
 
 
-def test_a_killed_publication_goes_on_with_the_files_and_parts_that_are_missing(s3, tmp_path):
+def test_a_killed_publication_resumes_with_the_missing_parts(s3, tmp_path):
     artifact(tmp_path / "here", {"small": b"1", "weights": os.urandom(LARGE)})
     s3.fail("PUT", "partNumber=3", "error", times=99)
     with pytest.raises(StorageAwayError):

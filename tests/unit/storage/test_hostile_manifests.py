@@ -28,7 +28,7 @@ def naming(names):
 
 @settings(max_examples=300)
 @given(st.lists(NAMES, min_size=1, max_size=3))
-def test_files_of_a_manifest_that_is_taken_lie_below_the_folder(tmp_path_factory, names):
+def test_files_of_an_accepted_manifest_lie_below_the_folder(tmp_path_factory, names):
     folder = tmp_path_factory.getbasetemp().resolve() / "there"
     try:
         taken = PLACE._parsed(naming(names))

@@ -40,7 +40,7 @@ def test_stages_named_here_are_stages():
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_only_stages_whose_agent_acts_may_manage_sandboxes_and_hold_a_token(stage):
+def test_only_stages_with_sandboxes_hold_an_api_token(stage):
     manifest = job(stage, LAPTOP_SIZED)
     acts = stage in EPISODE_STAGES
     assert _pod(manifest)["automountServiceAccountToken"] is acts
@@ -59,7 +59,7 @@ def test_only_stages_that_compute_on_a_policy_get_gpus(stage):
     assert ("tolerations" in pod) is (gpus is not None)
 
 
-def test_a_stage_that_hands_over_to_ray_needs_no_gpu_and_no_sandbox():
+def test_a_ray_launcher_needs_no_gpu_and_no_sandbox():
     manifest = job("train", NODES)
     pod = _pod(manifest)
     assert pod["serviceAccountName"] == "espalier-ray-launcher"
@@ -73,7 +73,7 @@ def test_without_a_claim_the_workspace_ends_with_the_pod():
     assert volumes.keys() == {"tmp", "workspace"}
 
 
-def test_a_refusal_ends_the_job_and_a_disruption_costs_no_try():
+def test_a_refusal_fails_the_job_and_a_disruption_is_free():
     ignored, refused = job("train", LAPTOP_SIZED)["spec"]["podFailurePolicy"]["rules"]
     assert ignored["action"] == "Ignore"
     assert ignored["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
@@ -82,7 +82,7 @@ def test_a_refusal_ends_the_job_and_a_disruption_costs_no_try():
 
 
 @pytest.mark.parametrize("settings", [CLUSTER, NODES])
-def test_the_queue_is_asked_for_by_the_job_and_not_by_its_pods(settings):
+def test_the_job_names_the_queue_and_its_pods_do_not(settings):
     manifest = job("train", settings)
     pods = manifest["spec"]["template"]["metadata"]["labels"]
     assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "espalier"
@@ -95,7 +95,7 @@ def test_ray_reads_the_driver_as_it_was_given():
     assert tuple(shlex.split(manifest["spec"]["entrypoint"])) == command
 
 
-def test_every_node_of_a_ray_job_has_a_place_for_each_process_and_the_driver_takes_one():
+def test_ray_nodes_have_slots_for_every_process_and_the_driver():
     on_gpus, on_cpus = (
         training_ray_job(STEP, run_id=RUN, owner=LAUNCHER, settings=settings, environment={})[
             "spec"
@@ -121,7 +121,7 @@ def test_no_process_of_ray_tells_its_makers_about_the_cluster():
         assert {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"} in container["env"]
 
 
-def test_a_ray_job_ends_its_cluster_and_goes_with_its_launcher():
+def test_a_ray_job_is_deleted_with_its_launcher():
     manifest = every_manifest()["ray-job"]
     assert manifest["spec"]["shutdownAfterJobFinishes"] is True
     (owner,) = manifest["metadata"]["ownerReferences"]
