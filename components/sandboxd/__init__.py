@@ -1,11 +1,17 @@
 """sandboxd: the server inside every sandbox, the same under bubblewrap, podman and Kubernetes.
 
-It is process 1 of the sandbox's own process namespace and imports nothing of espalier, so that an
-image needs Python, starlette and uvicorn besides it:
+It is pid 1 of the sandbox's pid namespace and imports nothing of espalier, so that an image needs
+only Python, starlette and uvicorn besides it:
 
     espalier's client --HTTP--> sandboxd (1) --descriptors--> spawner --fork--> runner --fork--> job
 
-A job is what the agent asked for. Its runner limits it, waits for it and kills whatever it left
-behind; the spawner is a warm interpreter that forks runners. All run under one user id, so what
-keeps a job off the others is a seccomp filter and the kernel's protection of process 1.
+A job is the agent's program or code. Its runner limits it, waits for it and kills all processes
+that it left; the spawner is a warm interpreter that forks runners. All have the same user id, so a
+seccomp filter and the kernel's protection of pid 1 keep jobs from the other processes.
+
+    app, workspace, metrics     HTTP requests, files and snapshots, counters
+    runs, run, watchdog         the runs of a sandbox: start, output, end; limits by sampling
+    spawner, runner             below sandboxd: forks runners; limits, supervises and ends one job
+    interpreter                 Python code in a fork of the spawner
+    seccomp, kernel, wire       the filter of jobs; Linux calls and /proc; requests and frames
 """

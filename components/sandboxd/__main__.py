@@ -1,16 +1,16 @@
-"""Serves one sandbox, as its process 1; settings come from the environment alone.
+"""Serves one sandbox, as its pid 1; all settings are environment variables.
 
-SANDBOXD_TOKEN_SHA256   hex digest of the token; nothing here can be turned into the token
-SANDBOXD_LISTEN         "fd:3" for a socket handed over, or "0.0.0.0:8000"
-SANDBOXD_LIMITS         JSON of `Limits`: the ceilings of this sandbox
+SANDBOXD_TOKEN_SHA256   hex digest of the token; the token itself is never in the sandbox
+SANDBOXD_LISTEN         "fd:3" for an inherited socket, or "0.0.0.0:8000"
+SANDBOXD_LIMITS         JSON of `Limits`: the maximum limits of this sandbox
 SANDBOXD_WORKSPACE      default /workspace
-SANDBOXD_PREIMPORT      modules that Python runs need not import, default "numpy"; absent ones
-                        are left out
-SANDBOXD_OWN_USER       "1" if no process outside this sandbox runs as its user: what the kernel
-                        counts of a user is then the sandbox's (seen under a user namespace)
-SANDBOXD_SOCKETS        "local" if runs can open no internet sockets, not even to themselves;
-                        default "internet", for a network namespace that leads nowhere
-SANDBOXD_LIFELINE       "fd:4": when this pipe closes, its maker is gone, and so is the sandbox
+SANDBOXD_PREIMPORT      modules imported before Python runs, default "numpy"; missing ones are
+                        skipped
+SANDBOXD_OWN_USER       "1" if no process outside this sandbox has its user id: then the kernel's
+                        process limit per user is the sandbox's (detected with a user namespace)
+SANDBOXD_SOCKETS        "local" forbids internet sockets to runs, also to loopback; default
+                        "internet", for a network namespace without a way out
+SANDBOXD_LIFELINE       "fd:4": sandboxd ends when this pipe closes, as its creator is gone
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import uvicorn
 
 from sandboxd import kernel
 from sandboxd.app import Server
+from sandboxd.kernel import has_own_users
 from sandboxd.metrics import Metrics
-from sandboxd.processes import has_own_users
 from sandboxd.runs import Runs
 from sandboxd.seccomp import job_filter
 from sandboxd.watchdog import countable, watch
@@ -39,16 +39,16 @@ from sandboxd.workspace import Workspace
 
 _OTHER_FOLDERS = (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"))
 _KEEP_ALIVE_S = 24 * 3600
-"""A connection that the server closes just as a run is sent looks to the client like a lost run."""
+"""Long: a connection closed while a request is sent looks like a lost run to the client."""
 
 
 def main(environment: Mapping[str, str]) -> None:
-    """Serve until told to stop."""
+    """Serve until a signal or the end of the lifeline."""
     if os.getpid() != 1:
-        sys.exit("sandboxd must be process 1 of a sandbox: ending runs kills every process it sees")
+        sys.exit("sandboxd must be pid 1 of a sandbox: ending runs kills every process it sees")
     kernel.settle_project_ids()
     kernel.hide_memory()
-    job_filter(os.uname().machine, ())  # an unknown machine ends here, not in the first job
+    job_filter(os.uname().machine, ())  # an unknown machine fails here, not in the first job
     digest = environment["SANDBOXD_TOKEN_SHA256"]
     if not re.fullmatch(r"[0-9a-f]{64}", digest):
         sys.exit("SANDBOXD_TOKEN_SHA256 must be 64 hex digits")
@@ -102,13 +102,13 @@ def _has_internet_sockets(sockets: str) -> bool:
 
 
 def listening(where: str) -> socket.socket:
-    """Where connections come in: a socket handed over, or an address of its own."""
+    """The listening socket: inherited ("fd:3") or opened on an address."""
     if where.startswith("fd:"):
         return socket.socket(fileno=_descriptor(where))
     host, _, port = where.rpartition(":")
     listener = socket.create_server((host, int(port)))
-    # asyncio sets TCP_NODELAY on what comes in only where the listening socket names its protocol,
-    # as Python's does not. Without, a body waits 40 ms for the acknowledgement of its head
+    # asyncio sets TCP_NODELAY on accepted sockets only if the listening socket has an explicit
+    # protocol, which create_server's lacks. Without it a body waits 40 ms for the ACK of its head
     return socket.socket(
         listener.family, listener.type, socket.IPPROTO_TCP, fileno=listener.detach()
     )

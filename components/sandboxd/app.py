@@ -1,4 +1,4 @@
-"""The HTTP face of a sandbox."""
+"""The HTTP requests of a sandbox."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sandboxd import files
 from sandboxd.metrics import Metrics
-from sandboxd.output import Output
+from sandboxd.run import Output
 from sandboxd.runs import Runs
 from sandboxd.wire import MAX_BODY_BYTES, Limits, RequestError, parse_run
-from sandboxd.workspace import Workspace
+from sandboxd.workspace import Workspace, file_chunks, open_file, put_file
 
 _OPEN = frozenset({"/healthz", "/metrics"})
-"""What needs no token: probes of the cluster and of Prometheus, without anything of an episode."""
+"""Paths without a token: probes of the kubelet and Prometheus, with no data of an episode."""
 
 
 class Server:
-    """The requests that a sandbox answers."""
+    """Handlers of the requests."""
 
     def __init__(self, runs: Runs, workspace: Workspace, limits: Limits, metrics: Metrics) -> None:
         self._runs = runs
@@ -34,7 +33,7 @@ class Server:
         self._metrics = metrics
 
     def app(self, token_sha256: str) -> ASGIApp:
-        """The application, behind the token whose digest this is."""
+        """The application, protected by the token with this digest."""
         routes = [
             Route("/healthz", self.healthz),
             Route("/metrics", self.metrics),
@@ -49,7 +48,7 @@ class Server:
         return _Guard(Starlette(routes=routes, exception_handlers=handlers), token_sha256)
 
     async def healthz(self, _: Request) -> Response:
-        """Alive, and able to take runs."""
+        """The server is up."""
         return JSONResponse({"status": "ok"})
 
     async def metrics(self, _: Request) -> Response:
@@ -57,28 +56,28 @@ class Server:
         return PlainTextResponse(self._metrics.text(runs=len(self._runs.active)))
 
     async def run(self, request: Request) -> Response:
-        """Run a program or Python code, and stream what it says."""
+        """Run a program or Python code and stream its output."""
         wanted = parse_run(await _body(request), self._limits)
         return _RunResponse(await self._runs.open(wanted))
 
     async def put(self, request: Request) -> Response:
         """Write a file of the workspace."""
-        written = await files.put(self._workspace.root, _path(request), request.stream())
+        written = await put_file(self._workspace.root, _path(request), request.stream())
         return JSONResponse({"bytes": written})
 
     async def get(self, request: Request) -> Response:
         """Read a file of the workspace."""
-        file = files.open_file(self._workspace.root, _path(request))
-        return StreamingResponse(files.chunks(file), media_type="application/octet-stream")
+        file = open_file(self._workspace.root, _path(request))
+        return StreamingResponse(file_chunks(file), media_type="application/octet-stream")
 
     async def snapshot(self, _: Request) -> Response:
-        """Keep the workspace as it is; nothing may be running."""
+        """Save the workspace; refused while a run is in progress."""
         if any(run.readers for run in self._runs.active):
             raise RequestError("a run is in flight", status=409)
         return JSONResponse({"snapshot": self._workspace.snapshot()})
 
     async def reset(self, request: Request) -> Response:
-        """End every run, forget the session, and put the workspace back."""
+        """End every run and the session, and restore the workspace."""
         to = request.query_params.get("to")
         async with self._runs.quiet():
             self._workspace.reset(to)
@@ -86,7 +85,7 @@ class Server:
         return JSONResponse({"reset": to})
 
     async def refuse(self, _: Request, error: Exception) -> Response:
-        """Say why, with the status that belongs to it."""
+        """The error message with its HTTP status."""
         known = isinstance(error, RequestError)
         status = error.status if known else getattr(error, "status_code", 400)
         self._metrics.count("sandboxd_refused_total", f'status="{status}"')
@@ -94,7 +93,7 @@ class Server:
 
 
 class _Guard:
-    """Lets nothing through without the token, not even the word whether a path exists."""
+    """Refuses every request without the token, even for paths that do not exist."""
 
     def __init__(self, app: ASGIApp, token_sha256: str) -> None:
         self._app = app
@@ -115,7 +114,7 @@ class _Guard:
 
 
 class _RunResponse(Response):
-    """Frames as they come; a client that goes away, in either direction, ends the run."""
+    """Streams frames; a client that disconnects ends the run."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(media_type="application/x-ndjson")

@@ -1,4 +1,4 @@
-"""Python code in a fork of the warm interpreter: once as a script, or call by call in a session."""
+"""Python code in a fork of the warm interpreter: one script, or the calls of a session."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ import types
 from typing import NoReturn
 
 CALL = struct.Struct(">dI")
-"""Before the code of every call of a session: CPU seconds it may use, and its length in bytes."""
+"""Header of each call of a session: its CPU seconds, and the length of its code in bytes."""
 _SCRIPT = "<script>"
 
 
 class _Console(code.InteractiveInterpreter):
-    """Runs code in one namespace, and remembers whether it failed."""
+    """Runs code in one namespace and records whether it failed."""
 
     def __init__(self) -> None:
         main = types.ModuleType("__main__")
@@ -33,12 +33,12 @@ class _Console(code.InteractiveInterpreter):
         self.failed = False
 
     def showtraceback(self) -> None:
-        """Say on standard error what was raised, without the frames of this file."""
+        """Print the traceback to standard error, without frames of this file."""
         self.failed = True
         super().showtraceback()
 
     def run(self, source: str, name: str, *, echo: bool) -> int:
-        """The exit status that Python would have; with `echo` a last expression is shown."""
+        """Run code and return an exit status; `echo` prints the value of a last expression."""
         self.failed = False
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         try:
@@ -54,7 +54,7 @@ class _Console(code.InteractiveInterpreter):
 
 
 def run_once(source: str) -> NoReturn:
-    """Run a script to its end, with its exit status."""
+    """Run a script and exit with its status."""
     _refresh()
     try:
         status = _Console().run(source, _SCRIPT, echo=False)
@@ -64,7 +64,7 @@ def run_once(source: str) -> NoReturn:
 
 
 def converse(control: int) -> NoReturn:
-    """Run what comes over the channel in one namespace, until it closes or the code exits."""
+    """Run the calls from the channel in one namespace, until it closes or the code exits."""
     _refresh()
     console, calls = _Console(), 0
     try:
@@ -94,7 +94,7 @@ def _compiled(source: str, name: str, *, echo: bool) -> list[types.CodeType]:
 
 
 def _refresh() -> None:
-    """What must differ between forks of one interpreter; `random` sees to itself."""
+    """Reset what forks must not share: argv, buffering, numpy's seed (`random` reseeds itself)."""
     sys.argv = [""]
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)
@@ -117,7 +117,7 @@ def _status(leaving: SystemExit) -> int:
 
 
 def _leave(status: int) -> NoReturn:
-    """End as Python ends, without taking the imported modules apart, which takes longest."""
+    """Exit like Python, but skip the teardown of imported modules, which takes longest."""
     threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue] as multiprocessing does
     atexit._run_exitfuncs()
     sys.stdout.flush()

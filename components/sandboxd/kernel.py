@@ -1,4 +1,4 @@
-"""The few calls of Linux that Python's os module lacks."""
+"""Linux calls that Python's os module lacks, and the sandbox's processes as /proc shows them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import errno
 import fcntl
 import mmap
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -20,13 +23,13 @@ _SECCOMP_MODE_FILTER = 2
 
 _F_ADD_SEALS = 1033
 _ALL_SEALS = 0x1 | 0x2 | 0x4 | 0x8
-"""Seal, shrink, grow, write (include/uapi/linux/fcntl.h)."""
+"""F_SEAL_SEAL, SHRINK, GROW, WRITE (include/uapi/linux/fcntl.h)."""
 _SEAL_TRIES = 8
-"""The kernel waits 0.15 s for whoever looks at a page just then, such as its own reclaim, and gives
-up; it is asked again."""
+"""Sealing fails with EBUSY if a page is in use for over 0.15 s, by memory reclaim for example: try
+again."""
 
 _NO_PROJECT = b"4294967294 4294967294 1"
-"""Maps the last number to itself, and so none that a file system uses."""
+"""Maps only the last project id, which no file system uses."""
 
 
 class _Program(ctypes.Structure):
@@ -41,38 +44,39 @@ def die_with_parent(signal_number: int) -> None:
 
 
 def hide_memory() -> None:
-    """Keep /proc/self/{mem,environ,fd} and ptrace from processes of the same user."""
+    """Deny /proc/self/{mem,environ,fd} and ptrace to processes of the same user."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def show_memory() -> None:
-    """Own /proc/self again: programs open their own /proc/self/fd."""
+    """Undo `hide_memory`: programs open their own /proc/self/fd."""
     _prctl(_PR_SET_DUMPABLE, 1)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose parent ended."""
+    """Become the subreaper: the parent of orphaned descendants."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def settle_project_ids() -> None:
-    """Write the one map of the user namespace that any process in it could, for it is written once.
+    """Write the user namespace's projid_map, the one map that a job could write otherwise.
 
-    Call it before `hide_memory`. Where there is no namespace but the machine's it is settled.
+    It can be written once. Call this before `hide_memory`. Fails silently in the host's namespace,
+    where the map exists.
     """
     with contextlib.suppress(OSError), open("/proc/self/projid_map", "wb", buffering=0) as file:
         file.write(_NO_PROJECT)
 
 
 def filter_calls(program: bytes) -> None:
-    """Install a seccomp filter for good, in this process and all that it starts."""
+    """Install a seccomp filter in this process and all its children, irrevocably."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     held = _Program(len(program) // 8, program)
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(held))
 
 
 def can_map(size: int) -> bool:
-    """Whether this process may have so much memory more, as far as its limits are kept here."""
+    """Whether this process can map `size` more bytes under its present limits."""
     try:
         mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
     except (OSError, OverflowError):
@@ -81,7 +85,7 @@ def can_map(size: int) -> bool:
 
 
 def sealed_file(name: str, content: bytes) -> int:
-    """A file in memory that nobody can change, read from its start."""
+    """A sealed memfd: a file in memory that nobody can change, positioned at its start."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, descriptor)
@@ -109,3 +113,102 @@ def _prctl(option: int, *arguments: int) -> None:
     if _libc.prctl(ctypes.c_int(option), *words) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+_PROC = Path("/proc")
+_STATUS_FIELDS = ("PPid", "Threads", "RssAnon", "RssShmem", "VmData", "VmRSS")
+_AFTER_NAME = "\nState:"
+"""gVisor does not escape names, which programs choose: only what follows the name is trusted."""
+_KIB = 1024
+_ALL_USERS = "4294967295"
+"""The count in uid_map of the host's user namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process.
+
+    Attributes:
+        held_bytes: resident memory without file pages: private, shared by fork, and shmem.
+    """
+
+    pid: int
+    parent: int
+    threads: int
+    held_bytes: int
+
+
+def all_processes() -> dict[int, Process]:
+    """Pid -> process, for all live processes of this pid namespace."""
+    found = (_process(int(name)) for name in os.listdir(_PROC) if name.isdigit())
+    return {process.pid: process for process in found if process is not None}
+
+
+def descendants(of: int, processes: Mapping[int, Process]) -> list[Process]:
+    """Children of a process, their children, and so on."""
+    children: dict[int, list[Process]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process)
+    found, waiting = [], [of]
+    while waiting:
+        below = children.pop(waiting.pop(), [])
+        found += below
+        waiting += [process.pid for process in below]
+    return found
+
+
+def has_own_users() -> bool:
+    """Whether RLIMIT_NPROC counts only this sandbox's processes (own user namespace)."""
+    return _ALL_USERS not in (_PROC / "self/uid_map").read_text(encoding="ascii").split()
+
+
+def own_bytes(field: str) -> int:
+    """A size from this process's status: RLIMIT_DATA counts VmData, RLIMIT_AS counts VmSize."""
+    return _KIB * _number((_status_lines("self") or {}).get(field, "0"))
+
+
+def proportional_bytes(process: Process) -> int:
+    """Proportional resident memory without files: a page of three processes counts a third.
+
+    Slower than `held_bytes`, which is used if a process hides its memory.
+    """
+    try:
+        text = (_PROC / str(process.pid) / "smaps_rollup").read_text(encoding="ascii")
+    except OSError:
+        return process.held_bytes
+    shares = dict(line.split(":", 1) for line in text.splitlines()[1:] if ":" in line)
+    if "Pss_Anon" not in shares:
+        return process.held_bytes
+    return _KIB * sum(int(shares[name].split()[0]) for name in ("Pss_Anon", "Pss_Shmem"))
+
+
+def _process(pid: int) -> Process | None:
+    named = _status_lines(str(pid))
+    if named is None or named["State"].split()[0] in "ZX":
+        return None
+    values = {name: _number(named.get(name, "0")) for name in _STATUS_FIELDS}
+    held = values["RssAnon"] + values["RssShmem"]
+    if "RssAnon" not in named:  # gVisor does not separate anonymous memory from files
+        held = min(values["VmRSS"], values["VmData"])
+    return Process(
+        pid=pid,
+        parent=values["PPid"],
+        threads=values["Threads"],
+        held_bytes=_KIB * held,
+    )
+
+
+def _status_lines(process: str) -> dict[str, str] | None:
+    try:
+        text = (_PROC / process / "status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    _, after_name, text = text.rpartition(_AFTER_NAME)
+    if not after_name:
+        return None
+    lines = f"State:{text}".splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def _number(text: str) -> int:
+    return int(text.split()[0])

@@ -1,4 +1,4 @@
-"""Counters of one sandbox, as Prometheus reads them (text format 0.0.4)."""
+"""Counters of a sandbox in Prometheus' text format 0.0.4."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, math.inf)
 
 
 class Metrics:
-    """What has happened here since the start."""
+    """Counters since the start."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -27,7 +27,7 @@ class Metrics:
         self._seconds_sum = 0.0
 
     def count(self, name: str, labels: str = "", *, by: int = 1) -> None:
-        """Add to a counter; labels are written as Prometheus has them, `a="b",c="d"`."""
+        """Add to a counter; labels in Prometheus' syntax, `a="b",c="d"`."""
         self._counts[name, labels] += by
 
     def count_run(self, request: RunRequest, end: RunEnd, dropped_bytes: int) -> None:
@@ -41,15 +41,15 @@ class Metrics:
             self._seconds[bound] += end.duration_s <= bound
 
     def text(self, *, runs: int) -> str:
-        """All of them, and the number of runs in flight."""
+        """All counters, and the number of runs in progress."""
         lines = [
             "# HELP sandboxd_runs_in_flight Runs and sessions that have not ended.",
             "# TYPE sandboxd_runs_in_flight gauge",
             f"sandboxd_runs_in_flight {runs}",
         ]
-        for name, told in _HELP.items():
+        for name, text in _HELP.items():
             kind = "histogram" if name.endswith("_seconds") else "counter"
-            lines += [f"# HELP {name} {told}", f"# TYPE {name} {kind}"]
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
             lines += [
                 f"{name}{{{labels}}} {value}" if labels else f"{name} {value}"
                 for (counted, labels), value in sorted(self._counts.items())

@@ -1,4 +1,4 @@
-"""One run in flight: its pipes, its runner's report, and why it ended."""
+"""One run or session: its pipes, its output on the way to the client, its end."""
 
 from __future__ import annotations
 
@@ -9,64 +9,162 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from sandboxd import kernel
-from sandboxd.pipes import arriving
-from sandboxd.wire import Killer, Limits, RunEnd
+from sandboxd.interpreter import CALL
+from sandboxd.wire import Killer, Limits, RequestError, RunEnd, RunRequest, output_frame
+
+_CHUNK_BYTES = 64 * 1024
+_CHUNKS_OF_A_FULL_PIPE = 17
+"""A pipe holds at most 1 MiB."""
+
+
+async def arriving(
+    descriptor: int, stop: asyncio.Future[None] | None = None
+) -> AsyncIterator[bytes]:
+    """Yield data until the end of a pipe, or until `stop` and then what it still holds."""
+    while await _readable(descriptor, stop):
+        data = os.read(descriptor, _CHUNK_BYTES)
+        if not data:
+            return
+        yield data
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(_CHUNKS_OF_A_FULL_PIPE):
+            if data := os.read(descriptor, _CHUNK_BYTES):
+                yield data
+
+
+async def _readable(descriptor: int, stop: asyncio.Future[None] | None) -> bool:
+    """Wait for data or the end of a pipe; False if `stop` came first."""
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+
+    def wake(*_: object) -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    loop.add_reader(descriptor, wake)
+    if stop is not None:
+        stop.add_done_callback(wake)
+    try:
+        await woken
+    finally:
+        loop.remove_reader(descriptor)
+        if stop is not None:
+            stop.remove_done_callback(wake)
+    return stop is None or not stop.done()
+
+
+_WAITING_FRAMES = 16
+FLOOD_BYTES = 64 * 2**20
+"""Output beyond the limit that is read and dropped before the program is killed."""
+
+
+class Output:
+    """Output of a run: limited, and no faster than the client reads."""
+
+    def __init__(self, cap_bytes: int, kill: Callable[[Killer], None]) -> None:
+        self._left = cap_bytes
+        self._kill = kill
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(_WAITING_FRAMES)
+        self._abandoned = self._is_over = False
+        self.dropped_bytes = 0
+
+    @property
+    def truncated(self) -> bool:
+        """Whether output was dropped."""
+        return self.dropped_bytes > 0
+
+    async def take(self, stream: str, data: bytes) -> None:
+        """Queue output up to the limit; waits while the client does not read."""
+        kept, dropped = data[: self._left], len(data) - min(len(data), self._left)
+        self._left -= len(kept)
+        self.dropped_bytes += dropped
+        if dropped and self.dropped_bytes > FLOOD_BYTES:
+            self._kill("output")
+        if kept:
+            await self.put(output_frame(stream, kept))
+
+    async def put(self, frame: bytes | None) -> None:
+        """Queue a frame; None marks the end."""
+        self._is_over = frame is None
+        if not self._abandoned:
+            await self._queue.put(frame)
+
+    def abandon(self) -> None:
+        """The client is gone: kill the run, drop queued and further output."""
+        self._abandoned = True
+        if not self._is_over:
+            self._kill("closed")
+        with contextlib.suppress(asyncio.QueueEmpty):
+            while True:
+                self._queue.get_nowait()
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """Yield frames until the end."""
+        while (frame := await self._queue.get()) is not None:
+            yield frame
+
+
+async def pump(descriptor: int, stream: str, output: Output, stop: asyncio.Future[None]) -> None:
+    """Copy a pipe into the output."""
+    async for data in arriving(descriptor, stop):
+        await output.take(stream, data)
+
 
 CANNOT_START = 126
 
 
 class Descriptors:
-    """Both ends of a run's pipes: theirs go to the spawner, ours stay."""
+    """Both ends of a run's pipes: child ends go to the spawner, own ends stay."""
 
     def __init__(self, orders: Mapping[str, Any], stdin: bytes, *, with_control: bool) -> None:
-        self._theirs: list[int] = []
-        self._ours: list[int] = []
+        self._child_ends: list[int] = []
+        self._own_ends: list[int] = []
         self.control: socket.socket | None = None
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
-            self._theirs.append(kernel.sealed_file("orders", json.dumps(orders).encode()))
-            self._theirs.append(
+            self._child_ends.append(kernel.sealed_file("orders", json.dumps(orders).encode()))
+            self._child_ends.append(
                 kernel.sealed_file("stdin", stdin) if stdin else os.open(os.devnull, os.O_RDONLY)
             )
             self.stdout, self.stderr, self.report = self._pipe(), self._pipe(), self._pipe()
             if with_control:
-                self.control, theirs = socket.socketpair()
+                self.control, child_end = socket.socketpair()
                 self.control.settimeout(0)
-                self._theirs.append(theirs.detach())
+                self._child_ends.append(child_end.detach())
             undo.pop_all()
 
     @property
-    def theirs(self) -> tuple[int, ...]:
-        """In the spawner's order."""
-        return tuple(self._theirs)
+    def child_ends(self) -> tuple[int, ...]:
+        """Descriptors for the spawner, in the order of `spawner.ORDER`."""
+        return tuple(self._child_ends)
 
-    def close_theirs(self) -> None:
-        """After they were handed over."""
-        while self._theirs:
-            os.close(self._theirs.pop())
+    def close_child_ends(self) -> None:
+        """Close the child ends, after the spawner got them."""
+        while self._child_ends:
+            os.close(self._child_ends.pop())
 
     def close(self) -> None:
-        """All of them."""
-        self.close_theirs()
-        while self._ours:
-            os.close(self._ours.pop())
+        """Close all descriptors."""
+        self.close_child_ends()
+        while self._own_ends:
+            os.close(self._own_ends.pop())
         if self.control is not None:
             self.control.close()
 
     def _pipe(self) -> int:
-        ours, theirs = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(ours, False)
-        self._ours.append(ours)
-        self._theirs.append(theirs)
-        return ours
+        own_end, child_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(own_end, False)
+        self._own_ends.append(own_end)
+        self._child_ends.append(child_end)
+        return own_end
 
 
 class Run:
-    """One job under its runner; a session is a run that answers many calls."""
+    """One job under its runner; a session is a run with many calls."""
 
     def __init__(self, limits: Limits, descriptors: Descriptors) -> None:
         self.limits = limits
@@ -81,27 +179,27 @@ class Run:
         self._report: Mapping[str, Any] = {}
 
     def kill(self, cause: Killer) -> None:
-        """Have the runner end it; the first cause is the one that is told."""
+        """Tell the runner to end the job; the first cause is reported."""
         self.killed_by = self.killed_by or cause
         if self.runner_pid and not self.ended.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.runner_pid, signal.SIGTERM)
 
     async def follow(self) -> None:
-        """Read the runner's report: after its last line no process of the run is left."""
+        """Read the runner's report; its last line says that no process of the run is left."""
         received = b""
         try:
             async for data in arriving(self.descriptors.report):
                 *lines, received = (received + data).split(b"\n")
                 for line in lines:
-                    self._hear(json.loads(line))
+                    self._on_report(json.loads(line))
                 if self._report or self.refused:
                     break
         finally:
             self.ended.set()
 
     def end(self, *, truncated: bool, exit_status: int | None = None) -> RunEnd:
-        """What to tell the client; `exit_status` is that of one call of a session that lives."""
+        """The end frame's content; `exit_status` is that of a call of a session that continues."""
         status, number = exit_status, None
         if exit_status is None:
             status, number = self._how_it_ended()
@@ -116,19 +214,19 @@ class Run:
         )
 
     def restart_clock(self) -> None:
-        """A call of a session begins."""
+        """Start the clock of a session's call."""
         self._started_s = time.monotonic()
 
-    def _hear(self, said: Mapping[str, Any]) -> None:
-        if "runner" in said:
-            self.runner_pid = said["runner"]
+    def _on_report(self, entry: Mapping[str, Any]) -> None:
+        if "runner" in entry:
+            self.runner_pid = entry["runner"]
             if self.killed_by is not None:
                 self.kill(self.killed_by)
-        elif "refused" in said:
-            self.refused = said["refused"]
+        elif "refused" in entry:
+            self.refused = entry["refused"]
         else:
-            self._report = said
-            self.is_clean = said["clean"]
+            self._report = entry
+            self.is_clean = entry["clean"]
 
     def _how_it_ended(self) -> tuple[int | None, int | None]:
         if self.refused is not None:
@@ -141,3 +239,88 @@ class Run:
         if os.WIFSIGNALED(status):
             return None, os.WTERMSIG(status)
         return os.WEXITSTATUS(status), None
+
+
+_ENDS_WITHIN_S = 1.0
+_REPLY_BYTES = 256
+
+
+class Session:
+    """The Python session: one interpreter that keeps its namespace from call to call."""
+
+    def __init__(self, start: Callable[[], Awaitable[Run]]) -> None:
+        self._start = start
+        self._run: Run | None = None
+        self._is_busy = False
+
+    async def begin(self) -> Run:
+        """Reserve the interpreter for one `call`, starting it if needed.
+
+        Raises:
+            RequestError: another call is in progress.
+        """
+        if self._is_busy:
+            raise RequestError("the session is busy with another call", status=409)
+        self._is_busy = True
+        try:
+            if self._run is None or self._run.ended.is_set():
+                self._run = await self._start()
+        except BaseException:
+            self._is_busy = False
+            raise
+        return self._run
+
+    async def call(self, run: Run, request: RunRequest, output: Output) -> RunEnd:
+        """Run code in the namespace; output since the last call is part of this one's."""
+        run.restart_clock()
+        stop = asyncio.get_running_loop().create_future()
+        pumps = [
+            asyncio.create_task(pump(run.descriptors.stdout, "stdout", output, stop)),
+            asyncio.create_task(pump(run.descriptors.stderr, "stderr", output, stop)),
+        ]
+        try:
+            status = await _exchange(run, request)
+            if status is None:
+                await _wait_for_end(run)
+        finally:
+            stop.set_result(None)
+            await asyncio.gather(*pumps)
+            self._is_busy = False
+        return run.end(truncated=output.truncated, exit_status=status)
+
+
+async def _exchange(run: Run, request: RunRequest) -> int | None:
+    """Send the code and wait for its exit status; None if the interpreter ended."""
+    assert request.code is not None
+    control, loop = run.descriptors.control, asyncio.get_running_loop()
+    assert control is not None
+    source = request.code.encode()
+    try:
+        await loop.sock_sendall(control, CALL.pack(request.limits.cpu_s, len(source)) + source)
+        reply = b""
+        while not reply.endswith(b"\n") and len(reply) < _REPLY_BYTES:
+            data = await loop.sock_recv(control, _REPLY_BYTES)
+            if not data:
+                return None
+            reply += data
+    except ConnectionError:
+        return None
+    return _exit_status(reply)
+
+
+def _exit_status(reply: bytes) -> int | None:
+    """Parse the interpreter's reply; untrusted, as the code can write to the channel."""
+    try:
+        status = json.loads(reply)["exit_status"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return status if status in {0, 1} else None
+
+
+async def _wait_for_end(run: Run) -> None:
+    try:
+        async with asyncio.timeout(_ENDS_WITHIN_S):
+            await run.ended.wait()
+    except TimeoutError:
+        run.kill("sandbox")
+        await run.ended.wait()

@@ -1,31 +1,185 @@
-"""Supervises one run: limits it, waits for it, and leaves nothing of it behind.
+"""Supervises one run: limits it, starts it, waits for it and ends all its processes.
 
-Whatever a job forks stays below its runner, because orphans come to the nearest subreaper, however
-often they forked and whichever session they started. So a runner without children has ended it all.
+Orphans go to the nearest subreaper, which is the runner, however often a job forks and whatever
+sessions it starts. So when the runner has no children left, all processes of the run have ended.
+
+A program is spawned: a fork would copy the runner's memory, which takes a third of the time. What
+restricts it is inherited, so the runner sets limits and filter on itself. Python code is forked.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import math
 import os
+import resource
+import shutil
 import signal
+import sys
 import time
 from collections.abc import Mapping
 from resource import struct_rusage
-from typing import Any
+from typing import Any, NoReturn
 
-from sandboxd import job, kernel
-from sandboxd.processes import descendants, snapshot
+from sandboxd import interpreter, kernel
+from sandboxd.kernel import all_processes, descendants, own_bytes
+from sandboxd.seccomp import job_filter
+
+_NOT_FOUND, _CANNOT_RUN = 127, 126
+"""Exit statuses of shells."""
+_STREAMS = ("stdin", "stdout", "stderr")
+_CONTROL = 3
+FILES_BYTES = 64 * 2**20
+"""Extra for mapped files where a limit counts them: Python maps 17 MiB, with pandas 82."""
+_RUNNER_BYTES = 4 * 2**20
+"""Memory that the runner itself may need, however small the limit."""
+_MOST_DESCRIPTORS = 256
+_ALL_DESCRIPTORS = 2**20
+_DEFAULT_SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that the spawner or Python ignores."""
+
+
+class CannotRunError(Exception):
+    """The program is missing or cannot be run; `status` is a shell's exit status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def start_job(orders: Mapping[str, Any], descriptors: Mapping[str, int]) -> int:
+    """Start a job in its own session and return its pid.
+
+    Args:
+        orders: argv or code, env, limits, workspace, the pids to protect, whether internet sockets
+            are allowed, and whether RLIMIT_NPROC counts only this sandbox's processes.
+        descriptors: of the three streams and of a session's control channel.
+
+    Raises:
+        CannotRunError: the program cannot be run.
+        OSError: the fork failed.
+    """
+    os.chdir(orders["workspace"])
+    os.umask(0o022)
+    if orders["argv"]:
+        _restrict(orders, [*orders["protect"], os.getpid()])
+        return _spawn(orders["argv"], orders["env"], descriptors)
+    first = os.fork()
+    if first == 0:
+        _become_python(orders, descriptors)
+    return first
+
+
+def _spawn(argv: list[str], env: Mapping[str, str], descriptors: Mapping[str, int]) -> int:
+    program = shutil.which(argv[0], path=env.get("PATH", ""))
+    if program is None:
+        is_there = "/" in argv[0] and os.path.exists(argv[0])
+        number = errno.EACCES if is_there else errno.ENOENT
+        raise _cannot_run(argv[0], OSError(number, os.strerror(number)))
+    try:
+        return os.posix_spawn(
+            program,
+            argv,
+            env,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, descriptors[name], place)
+                for place, name in enumerate(_STREAMS)
+            ],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=_DEFAULT_SIGNALS,
+        )
+    except OSError as error:
+        if error.errno in {errno.EAGAIN, errno.ENOMEM}:
+            raise
+        raise _cannot_run(argv[0], error) from error
+
+
+def _cannot_run(program: str, error: OSError) -> CannotRunError:
+    status = _NOT_FOUND if error.errno in {errno.ENOENT, errno.ENOTDIR} else _CANNOT_RUN
+    return CannotRunError(f"sandboxd: cannot run {program!r}: {error.strerror}\n", status)
+
+
+def _become_python(orders: Mapping[str, Any], descriptors: Mapping[str, int]) -> NoReturn:
+    """Turn the fork into the job; never returns to the runner's code."""
+    try:
+        os.setsid()
+        has_control = _take(descriptors)
+        kernel.show_memory()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        _restrict(orders, [*orders["protect"], os.getppid()])
+        os.environ.clear()
+        os.environ.update(orders["env"])
+        sys.path.insert(0, orders["workspace"])
+        if has_control:
+            interpreter.converse(_CONTROL)
+        interpreter.run_once(orders["code"])
+    finally:
+        os._exit(_CANNOT_RUN)
+
+
+def _take(descriptors: Mapping[str, int]) -> bool:
+    """Move the streams to 0, 1, 2 and a control channel to 3; close all other descriptors."""
+    for place, name in enumerate(_STREAMS):
+        os.dup2(descriptors[name], place)
+    has_control = "control" in descriptors
+    if has_control:
+        os.dup2(descriptors["control"], _CONTROL, inheritable=False)
+    os.closerange(_CONTROL + has_control, _ALL_DESCRIPTORS)
+    return has_control
+
+
+def _restrict(orders: Mapping[str, Any], protected: list[int]) -> None:
+    limits = orders["limits"]
+    _limit_memory(limits["memory_bytes"], is_program=bool(orders["argv"]))
+    _limit(resource.RLIMIT_FSIZE, limits["disk_bytes"])
+    _limit(resource.RLIMIT_NOFILE, _MOST_DESCRIPTORS)
+    _limit(resource.RLIMIT_CORE, 0)
+    if not orders["session"]:  # a session limits each of its calls (interpreter._allow_cpu)
+        cpu_s = math.ceil(limits["cpu_s"])
+        _limit(resource.RLIMIT_CPU, cpu_s, hard=cpu_s + 1)
+    if orders["counts_own_processes"]:
+        besides = len(orders["protect"]) + 1
+        _limit(resource.RLIMIT_NPROC, limits["processes"] + besides)
+    kernel.filter_calls(
+        job_filter(os.uname().machine, protected, internet_sockets=orders["internet_sockets"])
+    )
+
+
+def _limit_memory(memory_bytes: int, *, is_program: bool) -> None:
+    """Limit memory: of Python code beyond the interpreter's own, of a program in all.
+
+    gVisor accepts RLIMIT_DATA without enforcing it, which `can_map` detects; its RLIMIT_AS counts
+    mapped files and reserved addresses as well.
+    """
+    held = own_bytes("VmData")
+    data_bytes = max(memory_bytes + (0 if is_program else held), held + _RUNNER_BYTES)
+    _limit(resource.RLIMIT_DATA, data_bytes)
+    if kernel.can_map(data_bytes):
+        held = own_bytes("VmSize")
+        besides = FILES_BYTES if is_program else held
+        _limit(resource.RLIMIT_AS, max(memory_bytes + besides, held + _RUNNER_BYTES))
+
+
+def _limit(what: int, soft: int, *, hard: int | None = None) -> None:
+    most = resource.getrlimit(what)[1]
+    highest = soft if hard is None else hard
+    if most != resource.RLIM_INFINITY:
+        highest = min(highest, most)
+    resource.setrlimit(what, (min(soft, highest), highest))
+
 
 _ROUNDS = 40
-"""Of killing; a fork bomb that starts a session in every process can win some of them."""
+"""Rounds of killing; a fork bomb with a new session per process survives some of them."""
 _ROUND_PAUSE_S = 0.002
 _WAITED_FOR = frozenset({signal.SIGCHLD, signal.SIGTERM})
 
 
 def supervise(orders: Mapping[str, Any], descriptors: dict[str, int]) -> None:
-    """Run a job to its end, or until SIGTERM; report this process first, and the end last."""
+    """Run a job to its end or until SIGTERM; report the own pid first and the job's end last."""
     kernel.adopt_orphans()
     kernel.die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -34,8 +188,8 @@ def supervise(orders: Mapping[str, Any], descriptors: dict[str, int]) -> None:
     report = descriptors.pop("report")
     _say(report, {"runner": os.getpid()})
     try:
-        first = job.start(orders, descriptors)
-    except job.CannotRunError as error:
+        first = start_job(orders, descriptors)
+    except CannotRunError as error:
         os.write(descriptors["stderr"], str(error).encode())
         _say(report, _ending(error.status << 8, None))
         return
@@ -51,7 +205,7 @@ def supervise(orders: Mapping[str, Any], descriptors: dict[str, int]) -> None:
 
 
 def refusal(error: OSError) -> bytes:
-    """The report of a run that could not start, for want of processes or memory."""
+    """The report of a run that could not start for lack of processes or memory."""
     return json.dumps({"refused": f"the sandbox cannot fork: {error.strerror}"}).encode() + b"\n"
 
 
@@ -69,7 +223,7 @@ def _say(report: int, what: Mapping[str, object]) -> None:
 
 
 def _wait(first: int) -> tuple[int, struct_rusage] | None:
-    """Status and use of the job once it ended by itself; none if sandboxd wants it ended."""
+    """Wait for the job's own end: status and resource usage; None on SIGTERM from sandboxd."""
     while True:
         ended = _reap(first)
         if ended is not None:
@@ -79,7 +233,7 @@ def _wait(first: int) -> tuple[int, struct_rusage] | None:
 
 
 def _reap(first: int | None) -> tuple[int, struct_rusage] | None:
-    """Collect children that ended; the job's status if it is among them."""
+    """Reap ended children; returns status and usage of the job if it is among them."""
     found = None
     while True:
         try:
@@ -104,8 +258,8 @@ def _end_descendants(first: int | None) -> tuple[int, struct_rusage] | None:
 
 
 def _kill_all() -> None:
-    """Signal whole groups: the kernel does it at once, so no member can fork away from it."""
-    for process in descendants(os.getpid(), snapshot()):
+    """Kill whole process groups: the kernel does that atomically, so no fork escapes."""
+    for process in descendants(os.getpid(), all_processes()):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(os.getpgid(process.pid), signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""All runs of the sandbox: starting, timing and ending them."""
+"""All runs of the sandbox, and the spawners that start them: starting, timing, ending."""
 
 from __future__ import annotations
 
@@ -6,25 +6,95 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
+import sys
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from sandboxd.kernel import all_processes
 from sandboxd.metrics import Metrics
-from sandboxd.output import Output, pump
-from sandboxd.processes import snapshot
-from sandboxd.run import Descriptors, Run
-from sandboxd.session import Session
-from sandboxd.spawning import Spawner
-from sandboxd.wire import (
-    Killer,
-    Limits,
-    RequestError,
-    RunEnd,
-    RunRequest,
-    end_frame,
-)
+from sandboxd.run import Descriptors, Output, Run, Session, pump
+from sandboxd.spawner import ORDER, READY
+from sandboxd.wire import Killer, Limits, RequestError, RunEnd, RunRequest, end_frame
+
+_SPAWNER_ENVIRONMENT = {
+    "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",  # a thread of the spawner would be lost in its forks
+    "OPENBLAS_NUM_THREADS": "1",
+}
+_CHANNEL = 3
+_RETRY_S = 0.2
+
+
+class Spawner:
+    """Starts a spawner process, sends it runs, and restarts it when it ends."""
+
+    def __init__(self, preimport: Sequence[str]) -> None:
+        self._preimport = preimport
+        self._channel: socket.socket | None = None
+        self._ready = asyncio.Event()
+        self.pid = 0
+
+    def start(self) -> None:
+        """Start the process without waiting for its imports."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-m", "sandboxd.spawner", str(_CHANNEL), *self._preimport],
+                _SPAWNER_ENVIRONMENT,
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, theirs.fileno(), _CHANNEL),
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                ],
+            )
+        ours.settimeout(0)
+        self._channel = ours
+        self._ready.clear()
+        asyncio.get_running_loop().add_reader(ours, self._on_message)
+
+    async def order(self, descriptors: Sequence[int]) -> None:
+        """Send the descriptors of a run, in the order of `ORDER`; they stay open here."""
+        if len(descriptors) > len(ORDER):
+            raise ValueError(f"a run has at most {len(ORDER)} descriptors")
+        await self._ready.wait()
+        assert self._channel is not None
+        socket.send_fds(self._channel, [b"run"], descriptors)
+
+    async def ready(self) -> None:
+        """Wait until its imports are done."""
+        await self._ready.wait()
+
+    def restart(self) -> None:
+        """Replace an ended process; retried while the fork fails."""
+        self.drop()
+        try:
+            self.start()
+        except OSError:
+            asyncio.get_running_loop().call_later(_RETRY_S, self.restart)
+
+    def drop(self) -> None:
+        """Close the channel of an ended or ending process: runs wait until SIGCHLD restarts it."""
+        self._ready.clear()
+        if self._channel is not None:
+            asyncio.get_running_loop().remove_reader(self._channel)
+            self._channel.close()
+            self._channel = None
+
+    def _on_message(self) -> None:
+        assert self._channel is not None
+        try:
+            message = self._channel.recv(len(READY))
+        except ConnectionResetError:
+            message = b""
+        if message == READY:
+            self._ready.set()
+        else:
+            self.drop()
+
 
 _MOST_RUNS = 16
 _START_WITHIN_S = 20.0
@@ -40,14 +110,14 @@ _ENVIRONMENT = {
 
 
 class Runs:
-    """What runs in this sandbox.
+    """Starts, times and ends the runs of the sandbox.
 
     Args:
-        workspace: where runs start.
-        limits: ceilings of every run.
-        preimport: modules that Python runs find imported.
-        metrics: told of every run that ended.
-        counts_processes: whether the kernel counts this sandbox's processes alone, so that it can
+        workspace: working directory of runs.
+        limits: maximum limits of every run.
+        preimport: modules imported before Python runs.
+        metrics: counts ended runs.
+        counts_processes: whether RLIMIT_NPROC counts only this sandbox's processes, so that it can
             limit them.
         internet_sockets: whether runs may open them.
     """
@@ -75,7 +145,7 @@ class Runs:
         self.began = asyncio.Event()
 
     async def start(self) -> None:
-        """Start the spawners, and reap whatever ends: orphans come to process 1."""
+        """Start the spawners, and reap every ended process: pid 1 gets the orphans."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
         for spawner in (self._programs, self._python):
             spawner.start()
@@ -83,10 +153,10 @@ class Runs:
             await spawner.ready()
 
     async def open(self, request: RunRequest) -> Output:
-        """Start a run; its output ends with how it ended, and abandoning it kills the run.
+        """Start a run and return its output, whose last frame is the run's end.
 
         Raises:
-            RequestError: there are too many runs, or the sandbox is being reset or cannot fork.
+            RequestError: there are too many runs, the sandbox is being reset, or it cannot fork.
         """
         if self._is_quiet or len(self.active) >= _MOST_RUNS:
             raise RequestError("the sandbox is busy", status=429)
@@ -95,18 +165,20 @@ class Runs:
         follow = self._session.call if request.session else self._follow
         run.readers += 1
         self.began.set()
-        self._keep(self._tell(run, request, follow(run, request, output), output))
+        self._run_in_background(self._finish(run, request, follow(run, request, output), output))
         return output
 
     def kill(self, run: Run, cause: Killer) -> None:
-        """End a run and all it started; if its runner cannot, end everything."""
+        """End a run and all its processes; if its runner cannot in time, end everything."""
         if not run.ended.is_set():
             run.kill(cause)
-            asyncio.get_running_loop().call_later(_END_WITHIN_S, self._insist, run)
+            asyncio.get_running_loop().call_later(
+                _END_WITHIN_S, self._end_everything_unless_ended, run
+            )
 
     @contextlib.asynccontextmanager
     async def quiet(self) -> AsyncIterator[None]:
-        """A time in which nothing runs: what did is killed, what comes is refused."""
+        """Kill all runs and refuse new ones inside the block."""
         if self._is_quiet:
             raise RequestError("the sandbox is being reset", status=409)
         self._is_quiet = True
@@ -126,17 +198,17 @@ class Runs:
             self._is_quiet = False
 
     def strays(self) -> list[int]:
-        """Processes that are neither sandboxd, nor a spawner, nor the runner of one."""
+        """Processes that are neither sandboxd, nor a spawner, nor a runner."""
         spawners = {self._programs.pid, self._python.pid}
         known = {os.getpid(), *spawners}
         return [
             process.pid
-            for process in snapshot().values()
+            for process in all_processes().values()
             if process.pid not in known and process.parent not in spawners
         ]
 
     def end_everything(self) -> None:
-        """Kill every process but this one; process 1 can, at once, whatever they do meanwhile."""
+        """Kill every other process: kill(-1) of pid 1 is atomic, so none escapes by forking."""
         assert os.getpid() == 1, "only in a process namespace of its own"
         self._metrics.count("sandboxd_swept_total")
         for spawner in (self._programs, self._python):
@@ -162,26 +234,26 @@ class Runs:
             with contextlib.ExitStack() as undo:
                 undo.callback(descriptors.close)
                 async with asyncio.timeout(_START_WITHIN_S):
-                    await spawner.order(descriptors.theirs)
+                    await spawner.order(descriptors.child_ends)
                 undo.pop_all()
         except OSError as error:  # a TimeoutError is one
             raise RequestError(f"the sandbox cannot start a run: {error}", status=503) from error
-        descriptors.close_theirs()
+        descriptors.close_child_ends()
         run = Run(request.limits, descriptors)
         self.active.add(run)
-        self._keep(self._attend(run))
+        self._run_in_background(self._wait_for_end(run))
         return run
 
     async def _start_session(self) -> Run:
         return await self._start(RunRequest(session=True, limits=self._limits))
 
-    async def _attend(self, run: Run) -> None:
+    async def _wait_for_end(self, run: Run) -> None:
         await run.follow()
         if not run.is_clean:
             self.end_everything()
         self._close_if_over(run)
 
-    async def _tell(
+    async def _finish(
         self, run: Run, request: RunRequest, ending: Coroutine[None, None, RunEnd], output: Output
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -201,11 +273,11 @@ class Runs:
             self.active.remove(run)
             run.descriptors.close()
 
-    def _insist(self, run: Run) -> None:
+    def _end_everything_unless_ended(self, run: Run) -> None:
         if not run.ended.is_set():
             self.end_everything()
 
-    def _keep(self, work: Coroutine[None, None, None]) -> None:
+    def _run_in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)  # the event loop itself holds tasks weakly
         task.add_done_callback(self._tasks.discard)

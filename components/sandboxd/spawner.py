@@ -1,9 +1,9 @@
-"""A warm interpreter that forks: what it has imported, its forks need not import again.
+"""A warm interpreter that forks runners, which need not import its modules again.
 
     python -m sandboxd.spawner CHANNEL MODULE...
 
-Every message on the channel carries the descriptors of one run (`ORDER`). The spawner is a process
-of its own, started afresh, so that no fork of it ever holds sandboxd's memory.
+Every message on the channel carries the descriptors of one run (`ORDER`). The spawner is spawned,
+not forked, so that no runner ever holds sandboxd's memory.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from sandboxd import kernel, runner
 
 READY = b"ready"
 _SOONER_THAN_SANDBOXD = 500
-"""To be killed when memory runs out; forks inherit it, and the largest of them goes first."""
+"""Added to oom_score_adj and inherited by forks: under memory pressure jobs die before sandboxd."""
 _MOST_SCORE = 1000
 _ALL_DESCRIPTORS = 2**20
 ORDER = ("orders", "stdin", "stdout", "stderr", "report", "control")
-"""Descriptors of one message; `control` only for a session."""
+"""Descriptors of a message; `control` only for a session."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Import the modules that are here, then fork until the channel closes."""
+    """Import the installed modules, then fork runners until the channel closes."""
     os.setsid()
-    os.closerange(int(arguments[0]) + 1, _ALL_DESCRIPTORS)  # the sandbox's own socket among them
+    os.closerange(int(arguments[0]) + 1, _ALL_DESCRIPTORS)  # such as the listening socket
     _go_before_sandboxd()
     kernel.hide_memory()
     kernel.die_with_parent(signal.SIGKILL)
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _go_before_sandboxd() -> None:
-    """Raise what a pod may have high already: to lower it would take a capability."""
+    """Raise oom_score_adj, which a pod may start with; lowering it would need a capability."""
     with open("/proc/self/oom_score_adj", "r+b", buffering=0) as score:
         raised = min(int(score.read()) + _SOONER_THAN_SANDBOXD, _MOST_SCORE)
         score.write(str(raised).encode())
@@ -77,7 +77,7 @@ def _serve(channel: socket.socket) -> bool:
 
 def _become_runner(descriptors: Sequence[int]) -> NoReturn:
     try:
-        for descriptor in descriptors:  # else the program that is spawned would have them too
+        for descriptor in descriptors:  # else a spawned program would inherit them
             os.set_inheritable(descriptor, False)  # noqa: FBT003 as os has it
         held: dict[str, int] = dict(zip(ORDER, descriptors, strict=False))
         with os.fdopen(held.pop("orders"), "rb") as orders:

@@ -1,8 +1,7 @@
-"""What no limit of the kernel covers here: memory of a run's processes together, and files.
+"""Limits by sampling where the kernel has none: memory of a run's processes together, and files.
 
-Sampled, so that a run can be over its limit for a moment. Under podman and Kubernetes the kernel's
-memory limit of the whole sandbox stands behind it; alone under bubblewrap each process still has
-its own.
+A run can exceed them between two samples. Under podman and Kubernetes the sandbox's cgroup also
+limits memory; under bubblewrap only each process has a limit of the kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from sandboxd.processes import Process, descendants, proportional_bytes, snapshot
+from sandboxd.kernel import Process, all_processes, descendants, proportional_bytes
 from sandboxd.run import Run
 from sandboxd.runs import Runs
 from sandboxd.wire import Killer, Limits
@@ -21,21 +20,21 @@ from sandboxd.wire import Killer, Limits
 _BUSY_S = 0.1
 _IDLE_S = 1.0
 _MOST_FILES = 65_536
-"""In one writable folder: an empty file costs a kilobyte of the machine's own memory."""
+"""Per writable folder: an empty file costs a kilobyte of kernel memory."""
 _FRESH_FILES = 4
-"""At most in a file system that was made for this sandbox; on a disk its pod's folders are more."""
+"""Most files in a fresh file system of this sandbox; a shared disk has more."""
 _MOUNTS = Path("/proc/self/mounts")
 _SPARE_PROCESSES = 8
-"""Above the limit of processes, which the kernel keeps where it can."""
+"""Tolerance above the process limit, which the kernel enforces where it can."""
 
 
 async def watch(runs: Runs, limits: Limits, folders: Iterable[Path]) -> None:
-    """Kill runs that are over their limits, for ever."""
+    """Kill runs that exceed their limits; never returns."""
     folders = tuple(folders)
     while True:
         await _pause(runs)
         if runs.active:
-            for run, cause in offences(runs.active, snapshot(), limits):
+            for run, cause in offences(runs.active, all_processes(), limits):
                 runs.kill(run, cause)
             if any(_count_files(folder) > _MOST_FILES for folder in folders):
                 for run in runs.active:
@@ -43,9 +42,10 @@ async def watch(runs: Runs, limits: Limits, folders: Iterable[Path]) -> None:
 
 
 def countable(folders: Iterable[Path]) -> list[Path]:
-    """Those that are a file system of their own, so that the files in it are this sandbox's.
+    """Folders that are their own file system, so that all files in it are this sandbox's.
 
-    Asked before anything runs: gVisor shows one in memory as it shows a folder of a disk (9p).
+    Call it before any run: gVisor reports a memory-backed folder like one on a disk (9p), and only
+    the number of files tells them apart.
     """
     mounts = _MOUNTS.read_text(encoding="utf-8").splitlines()
     kinds = {point: kind for _, point, kind, *_ in map(str.split, mounts)}
@@ -69,7 +69,7 @@ async def _pause(runs: Runs) -> None:
 def offences(
     runs: Iterable[Run], processes: Mapping[int, Process], limits: Limits
 ) -> list[tuple[Run, Killer]]:
-    """Runs over their own limits; and the largest, where all together are over the sandbox's."""
+    """Runs over their own limits, and the largest run if all together exceed the sandbox's."""
     below = {run: descendants(run.runner_pid, processes) for run in runs if run.runner_pid}
     found: list[tuple[Run, Killer]] = []
     threads = {run: sum(p.threads for p in members) for run, members in below.items()}
@@ -83,7 +83,7 @@ def offences(
 
 
 def _held_bytes(members: Iterable[Process], limit: int) -> int:
-    """Memory of a run; exact only where pages shared by fork could make the difference."""
+    """Memory of a run; shared pages are counted exactly only if the sum exceeds the limit."""
     members = tuple(members)
     held = sum(process.held_bytes for process in members)
     return held if held <= limit else sum(proportional_bytes(process) for process in members)

@@ -1,11 +1,11 @@
-"""What client and server say to each other: limits, requests, frames of a run, errors.
+"""The protocol between client and sandboxd: limits, requests, frames of a run, errors.
 
-A run's response is JSON lines: output as it comes, then one end.
+The response of a run is JSON lines: output frames, then one end frame.
 
     {"stream": "stdout", "data": "aGk="}
     {"end": {"exit_status": 0, "signal": null, "killed_by": null, ...}}
 
-A response without its end means that the sandbox was lost.
+A response without an end frame means that the sandbox was lost.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 MAX_FILE_BYTES = 64 * 2**20
-"""Of one put or get."""
+"""Size of one file."""
 MAX_BODY_BYTES = 96 * 2**20
-"""Of one request: a file's bytes in base64, and the rest."""
+"""Size of a request body: the standard input in base64, and the rest."""
 MAX_ARGUMENT_BYTES = 128 * 1024
-"""Of one argument or variable: the kernel's MAX_ARG_STRLEN."""
+"""Size of one argument or variable: the kernel's MAX_ARG_STRLEN."""
 MAX_ARGUMENTS = 4096
 
 Killer = Literal["wall_time", "memory", "processes", "files", "output", "closed", "sandbox"]
-"""What ended a run: a limit, a client that went away, or the end of the whole sandbox."""
+"""What killed a run: a limit, a client that disconnected, or the end of the sandbox."""
 
 
 class RequestError(ValueError):
-    """A request that is refused, with the HTTP status that says so; nothing ran."""
+    """A refused request with its HTTP status; nothing ran."""
 
     def __init__(self, message: str, *, status: int = 400) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The most that runs may use; of a sandbox they are ceilings, of one run they hold for it.
+    """Limits of a run; those of a sandbox are the maximum for its runs.
 
     Attributes:
         memory_bytes: of all processes of a run together, beyond the interpreter it starts in.
@@ -57,7 +57,7 @@ class Limits:
     wall_s: float = 120.0
 
     def __post_init__(self) -> None:
-        """Refuse what no run could live with."""
+        """Check that every limit is a positive number."""
         for name, value in asdict(self).items():
             whole = _TYPES[name] is int
             if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
@@ -66,7 +66,7 @@ class Limits:
                 raise RequestError(f"limits.{name} must be above 0 and below 2**62, not {value!r}")
 
     def within(self, ceiling: Limits) -> Limits:
-        """These limits, if none is above the sandbox's own.
+        """Check that no limit is above the sandbox's.
 
         Raises:
             RequestError: one is.
@@ -79,10 +79,10 @@ class Limits:
 
     @classmethod
     def parse(cls, given: object) -> Limits:
-        """Read limits from JSON; what is not named keeps its default.
+        """Read limits from JSON; missing ones get their default.
 
         Raises:
-            RequestError: a name is unknown, or a value is none.
+            RequestError: an unknown name, or an invalid value.
         """
         if not isinstance(given, dict):
             raise RequestError("limits must be an object")
@@ -98,7 +98,7 @@ _TYPES: Mapping[str, type] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """One run: a program (`argv`), or Python (`code`), in the session or by itself."""
+    """A run: a program (`argv`) or Python `code`, as a script or in the session."""
 
     argv: tuple[str, ...] = ()
     code: str | None = None
@@ -108,7 +108,7 @@ class RunRequest:
     limits: Limits = field(default_factory=Limits)
 
     def to_json(self) -> bytes:
-        """The request as it is sent."""
+        """The request body."""
         said = asdict(self) | {"stdin": base64.b64encode(self.stdin).decode()}
         return json.dumps(said).encode()
 
@@ -127,10 +127,10 @@ class RunEnd:
 
 
 def parse_run(body: bytes, ceiling: Limits) -> RunRequest:
-    """Read a run from a request's body; limits that it does not name are the sandbox's.
+    """Parse a run from a request body; missing limits are the sandbox's.
 
     Raises:
-        RequestError: it is no run, or asks for more than the sandbox has.
+        RequestError: it is invalid, or a limit is above the sandbox's.
     """
     given = _object(body)
     if unknown := set(given) - {part.name for part in fields(RunRequest)}:
@@ -157,12 +157,12 @@ def parse_run(body: bytes, ceiling: Limits) -> RunRequest:
 
 
 def output_frame(stream: str, data: bytes) -> bytes:
-    """One line that carries output."""
+    """An output frame: one line of JSON."""
     return json.dumps({"stream": stream, "data": base64.b64encode(data).decode()}).encode() + b"\n"
 
 
 def end_frame(end: RunEnd) -> bytes:
-    """The last line of a run."""
+    """The end frame: the last line of a run."""
     return json.dumps({"end": asdict(end)}).encode() + b"\n"
 
 
@@ -207,7 +207,7 @@ def _environment(given: object) -> dict[str, str]:
 def _decoded(given: object) -> bytes:
     try:
         return base64.b64decode(_text(given, "stdin"), validate=True)
-    except ValueError as error:  # binascii.Error is one, and so is a character outside of ASCII
+    except ValueError as error:  # binascii.Error, or a character outside ASCII
         raise RequestError(f"stdin is not base64: {error}") from error
 
 

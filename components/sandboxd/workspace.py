@@ -1,18 +1,26 @@
-"""What an episode can write: snapshots of it, and getting it back to one."""
+"""The writable folders of a sandbox: files for the client, snapshots, reset.
+
+Files are opened name by name, so that no link leads out: a job may replace a folder by a link at
+any moment. Each step opens the next name relative to the folder opened before, with O_NOFOLLOW, and
+continues only if that is a folder; a whole path is never resolved. Not with O_DIRECTORY: gVisor
+then follows links despite O_NOFOLLOW.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import secrets
 import stat
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from sandboxd import kernel
-from sandboxd.wire import RequestError
+from sandboxd.wire import MAX_FILE_BYTES, RequestError
 
 MAX_SNAPSHOT_BYTES = 128 * 2**20
 _MOST_SNAPSHOTS = 8
@@ -21,8 +29,8 @@ _MOST_SNAPSHOTS = 8
 class Workspace:
     """The workspace, and the other folders that a reset empties.
 
-    Snapshots are files in sandboxd's memory without a name, so that no job can change them. Going
-    back to one forgets those taken after it.
+    Snapshots are sealed memfds of sandboxd, so that no job can change them. Restoring one deletes
+    those taken after it.
     """
 
     def __init__(self, root: Path, others: Sequence[Path]) -> None:
@@ -31,10 +39,10 @@ class Workspace:
         self._snapshots: dict[str, int] = {}
 
     def snapshot(self) -> str:
-        """Keep the workspace as it is now; what it is kept under.
+        """Save the workspace and return the snapshot's name.
 
         Raises:
-            RequestError: it is too large, or there are too many.
+            RequestError: the workspace is too large, or there are too many snapshots.
         """
         if len(self._snapshots) >= _MOST_SNAPSHOTS:
             raise RequestError(f"there are {_MOST_SNAPSHOTS} snapshots already", status=409)
@@ -55,7 +63,7 @@ class Workspace:
         return name
 
     def reset(self, to: str | None) -> None:
-        """Empty every folder, then put back a snapshot, or nothing.
+        """Empty every folder, then restore a snapshot, if any.
 
         Raises:
             RequestError: there is no such snapshot.
@@ -76,12 +84,12 @@ class Workspace:
             os.fdopen(os.dup(packed), "rb") as file,
             tarfile.open(fileobj=file, mode="r:") as archive,
         ):
-            archive.extraction_filter = lambda member, _: member  # packed here, with its links
+            archive.extraction_filter = lambda member, _: member  # our own archive, links included
             archive.extractall(self.root)
 
 
 def _below(root: Path) -> Iterator[Path]:
-    """Folders, files and links, parents first; without recursion, however deep."""
+    """Yield folders, files and links, parents first; iterative, as folders may be nested deep."""
     waiting = [root]
     while waiting:
         with os.scandir(waiting.pop()) as entries:
@@ -94,9 +102,9 @@ def _below(root: Path) -> Iterator[Path]:
 
 
 def _empty(folder: Path) -> None:
-    """Remove all that is in a folder, and what was changed of the folder itself.
+    """Empty a folder, and undo changes of its mode and attributes.
 
-    Folders are first moved to the top one by one: a job can nest them deeper than a path is long.
+    Subfolders are first moved to the top, because a job can nest them deeper than PATH_MAX.
     """
     with contextlib.suppress(PermissionError):  # /tmp may be another user's
         folder.chmod(stat.S_IMODE(folder.stat().st_mode) | stat.S_IRWXU)
@@ -112,7 +120,7 @@ def _empty(folder: Path) -> None:
 
 
 def _clear(folder: Path, top: Path) -> list[Path]:
-    """Remove files of a folder; its folders, moved to the top under new names."""
+    """Remove the files of a folder and move its subfolders to the top; returns their new paths."""
     moved = []
     with os.scandir(folder) as entries:
         for entry in list(entries):
@@ -123,3 +131,130 @@ def _clear(folder: Path, top: Path) -> list[Path]:
             else:
                 os.unlink(entry.path)
     return moved
+
+
+_CHUNK_BYTES = 256 * 1024
+_HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Opens the name itself: a link instead of its target, a pipe without blocking."""
+_STATUS = {
+    errno.ENOENT: 404,
+    errno.EEXIST: 409,
+    errno.EISDIR: 409,
+    errno.ENOTDIR: 409,
+    errno.ENOTEMPTY: 409,
+    errno.ENOSPC: 507,
+    errno.EDQUOT: 507,
+}
+
+
+def names_of(path: str) -> list[str]:
+    """Split a path relative to the workspace into names.
+
+    Raises:
+        RequestError: it is empty, absolute, or has ".." or NUL.
+    """
+    if "\0" in path or path.startswith("/"):
+        raise RequestError(f"a path is relative to the workspace and without NUL, not {path!r}")
+    names = [name for name in path.split("/") if name not in {"", "."}]
+    if not names or ".." in names:
+        raise RequestError(f"a path names a file inside the workspace, without '..', not {path!r}")
+    return names
+
+
+async def put_file(workspace: Path, path: str, content: AsyncIterable[bytes]) -> int:
+    """Write a file atomically, creating parent folders; returns its size in bytes.
+
+    Raises:
+        RequestError: the path leaves the workspace, is blocked, or no space is left.
+    """
+    *folders, name = names_of(path)
+    partial = f".put-{secrets.token_hex(8)}"
+    written = 0
+    with _refusing(path), _folder(workspace, folders, make=True) as folder:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(partial, flags, 0o644, dir_fd=folder)
+        try:
+            async for data in content:
+                written += len(data)
+                if written > MAX_FILE_BYTES:
+                    raise RequestError(f"a file has at most {MAX_FILE_BYTES} bytes", status=413)
+                _write_all(file, data)
+            os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(partial, dir_fd=folder)
+            raise
+        finally:
+            os.close(file)
+    return written
+
+
+def open_file(workspace: Path, path: str) -> BinaryIO:
+    """Open a regular file of the workspace for reading.
+
+    Raises:
+        RequestError: the path leaves the workspace, or the file is missing, not regular or too
+            large.
+    """
+    *folders, name = names_of(path)
+    with _refusing(path), _folder(workspace, folders, make=False) as folder:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        descriptor = os.open(name, flags, dir_fd=folder)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise RequestError(f"{path!r} is no plain file", status=409)
+    if status.st_size > MAX_FILE_BYTES:
+        os.close(descriptor)
+        raise RequestError(f"{path!r} has more than {MAX_FILE_BYTES} bytes", status=413)
+    return os.fdopen(descriptor, "rb", buffering=0)
+
+
+async def file_chunks(file: BinaryIO) -> AsyncIterator[bytes]:
+    """Yield a file's content, at most the limit if it grows meanwhile; closes it."""
+    left = MAX_FILE_BYTES
+    with file:
+        while left and (data := file.read(min(_CHUNK_BYTES, left))):
+            left -= len(data)
+            yield data
+
+
+@contextlib.contextmanager
+def _folder(workspace: Path, names: list[str], *, make: bool) -> Iterator[int]:
+    held = os.open(workspace, _HELD)
+    try:
+        for name in names:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o755, dir_fd=held)
+            below = os.open(name, _HELD, dir_fd=held)
+            os.close(held)
+            held = below
+            _check_folder(held)
+        yield held
+    finally:
+        os.close(held)
+
+
+def _check_folder(held: int) -> None:
+    mode = os.fstat(held).st_mode
+    if not stat.S_ISDIR(mode):
+        number = errno.ELOOP if stat.S_ISLNK(mode) else errno.ENOTDIR
+        raise OSError(number, os.strerror(number))
+
+
+@contextlib.contextmanager
+def _refusing(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise RequestError(f"{path!r} leads over a symbolic link", status=409) from error
+        status = _STATUS.get(error.errno or 0, 400)
+        raise RequestError(f"{path!r}: {error.strerror}", status=status) from error
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from espalier.records import Provenance, publishing
-from espalier.storage import Patience, S3Settings
+from espalier.storage import S3Retries, S3Settings
 from tests.fakes.s3_stand_in import ACCESS_KEY, BUCKET, REGION, SECRET_KEY
 
-QUICK = Patience(first_pause_s=0.01, longest_pause_s=0.05, total_s=1.0, timeout_s=20)
-HASTY = Patience(first_pause_s=0.01, longest_pause_s=0.05, total_s=20, timeout_s=0.3)
+QUICK = S3Retries(first_pause_s=0.01, longest_pause_s=0.05, total_s=1.0, timeout_s=20)
+HASTY = S3Retries(first_pause_s=0.01, longest_pause_s=0.05, total_s=20, timeout_s=0.3)
 """Gives up waiting for a slow answer soon, and asks again for long."""
 MINIO = "ESPALIER_TEST_S3"
 """s3://bucket/prefix of a real server, whose address and keys are in the AWS_ variables."""
@@ -39,10 +39,10 @@ def files(folder: Path):
     }
 
 
-def settings(stand_in, patience=QUICK, **changes):
+def settings(stand_in, retries=QUICK, **changes):
     given = {
         "endpoint": stand_in.endpoint, "region": REGION,
-        "access_key": ACCESS_KEY, "secret_key": SECRET_KEY, "patience": patience,
+        "access_key": ACCESS_KEY, "secret_key": SECRET_KEY, "retries": retries,
     }  # fmt: skip
     return S3Settings(**given | changes)
 

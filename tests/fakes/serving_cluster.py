@@ -14,7 +14,7 @@ from kubernetes.client import Configuration
 
 from espalier.cluster.kubernetes_api import KubernetesApi
 from espalier.cluster.objects.serving import DEPLOYMENT, FIELD_MANAGER
-from espalier.serving.deployment import PATIENCE, ServingDeployment
+from espalier.serving.deployment import RETRIES, ServingDeployment
 from tests.fakes.loopback import Handler, Server, serving
 from tests.unit.k8s.allowed_verbs import ALLOWED_VERBS, PIPELINE
 
@@ -172,7 +172,7 @@ def connected(url, token=TOKEN):
     """The controller's side of it."""
     settings = Configuration(host=url)
     settings.api_key = {"authorization": f"Bearer {token}"}
-    return ServingDeployment(KubernetesApi(settings, PATIENCE), PIPELINE)
+    return ServingDeployment(KubernetesApi(settings, RETRIES), PIPELINE)
 
 
 class _Handler(Handler):

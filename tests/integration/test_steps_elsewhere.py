@@ -94,13 +94,13 @@ def test_storage_that_is_away_has_an_exit_code_of_its_own(s3, profile, tmp_path,
 
     assert module.TRY_AGAIN not in (1, 2)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
-    # two minutes of patience are too long for a test: a child of this process has less
+    # two minutes of retries are too long for a test: a child of this process has less
     script = (
         "from dataclasses import replace\n"
         "from espalier.storage import settings\n"
         "found = settings.s3_settings\n"
-        "short = settings.Patience(first_pause_s=0.01, total_s=0.05)\n"
-        "settings.s3_settings = lambda given: replace(found(given), patience=short)\n"
+        "short = settings.S3Retries(first_pause_s=0.01, total_s=0.05)\n"
+        "settings.s3_settings = lambda given: replace(found(given), retries=short)\n"
         "from espalier.cli import main; main()"
     )
     done = subprocess.run(

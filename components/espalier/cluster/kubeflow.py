@@ -1,13 +1,12 @@
-"""Kubeflow Pipelines (v2beta1): the connection, and a compiled pipeline as a run.
+"""Kubeflow Pipelines (v2beta1): the connection, and starting a run of a compiled pipeline.
 
     with KubeflowApi(profile.kubernetes.kubeflow, os.environ) as api:
         run_id = start_run(api, "r17", compile_to)
 
-Requests are those of kfp_server_api, which Kubeflow generates from its own protocol. Answers are
-read as JSON and not through its models: to those a web page is an empty listing. Time-outs, the
-repetition of reads and one message for each fault are added here. kfp's own client has no
-time-outs, looks for tokens in a browser and at metadata servers, and prints. No live server has
-been met.
+Requests are those of kfp_server_api, the generated client. Answers are parsed as JSON, because its
+models read a web page as an empty listing. Time-outs, retries of reads and error messages are added
+here. kfp's own client has no time-outs, looks for tokens in a browser and at metadata servers, and
+prints. Never run against a live server: the tests use a stand-in.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ from espalier.records import ClusterError, file_digest
 ENDPOINT_VARIABLE = "KF_PIPELINES_ENDPOINT"
 TOKEN_VARIABLE = "KF_PIPELINES_TOKEN"
 TOKEN_FILE_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"
-"""This and the endpoint's are kfp's own names."""
+"""The names of endpoint and token file are kfp's own."""
 
 Compile = Callable[[Path], Mapping[str, str | int]]
-"""Writes a compiled pipeline to a path, and returns the parameters of its run."""
+"""Writes the compiled pipeline to a path and returns the parameters of the run."""
 
 _FIRST_PAUSE_S = 0.5
 _PAGE_SIZE = 100
 _EXCERPT = 300
-"""Characters of a server's own message that an error repeats."""
+"""Characters of the server's message that an error repeats."""
 _DIGEST_CHARS = 12
 
 
 class KubeflowApi:
-    """One command's connection to a server; close it, or use it as a context.
+    """Connection to a server, to be used as a context manager.
 
     Attributes:
         endpoint: address of the server.
@@ -57,7 +56,7 @@ class KubeflowApi:
         """Read endpoint and token.
 
         Raises:
-            ClusterError: no endpoint, or a token file that cannot be read.
+            ClusterError: there is no endpoint, or the token file cannot be read.
         """
         endpoint = config.endpoint or environment.get(ENDPOINT_VARIABLE)
         if not endpoint:
@@ -85,7 +84,7 @@ class KubeflowApi:
     def read(
         self, purpose: str, request: Callable[..., Any], *arguments: str, **query: object
     ) -> dict[str, Any] | None:
-        """Read one object, repeated while the server is away or fails; None where there is none.
+        """Read one object; retried while the server is unreachable or fails. None if there is none.
 
         Args:
             purpose: for messages, such as "list schedules".
@@ -94,7 +93,7 @@ class KubeflowApi:
             query: of the method; None leaves a parameter out.
 
         Raises:
-            ClusterError: refused, or still failing after `config.attempts`.
+            ClusterError: refused, or failed `config.attempts` times.
         """
         repeating = tenacity.Retrying(
             retry=tenacity.retry_if_exception(_is_transient),
@@ -119,17 +118,17 @@ class KubeflowApi:
     def listed(
         self, purpose: str, key: str, request: Callable[..., Any], *arguments: str, **query: object
     ) -> Iterator[dict[str, Any]]:
-        """Every object of a listing, over all its pages.
+        """All objects of a listing, page by page.
 
         Args:
             purpose: for messages.
-            key: that a page holds the objects under.
+            key: under which a page has the objects.
             request: see `read`.
             arguments: of the method.
             query: of the method.
 
         Raises:
-            ClusterError: see `read`; or there is no such listing.
+            ClusterError: see `read`; or the listing does not exist.
         """
         token: str | None = None
         while True:
@@ -151,10 +150,10 @@ class KubeflowApi:
     def write(
         self, purpose: str, request: Callable[..., Any], *arguments: object, **query: object
     ) -> dict[str, Any]:
-        """Create, change or delete something; sent once. The arguments are those of `read`.
+        """Create, change or delete something, without retries. The arguments are those of `read`.
 
         Raises:
-            ClusterError: refused, or no answer: then it may have been done all the same.
+            ClusterError: refused, or not answered: then it may have been done nevertheless.
         """
         try:
             content = self._content(request, *arguments, **query)
@@ -223,7 +222,7 @@ def start_run(api: KubeflowApi, name: str, compile_to: Compile) -> str:
     Args:
         api: of the server.
         name: of the run.
-        compile_to: makes the pipeline.
+        compile_to: writes the compiled pipeline.
 
     Raises:
         ProfileError: the profile, or one of its overrides, is refused.
@@ -234,11 +233,11 @@ def start_run(api: KubeflowApi, name: str, compile_to: Compile) -> str:
 
 
 def run_fields(api: KubeflowApi, compile_to: Compile) -> dict[str, Any]:
-    """What V2beta1Run and V2beta1RecurringRun have in common, except their name.
+    """Fields that V2beta1Run and V2beta1RecurringRun share, except the name.
 
-    The version of the pipeline is named after the digest of what was compiled: equal pipelines are
-    uploaded once, and a command that was broken off before the start finds its version again.
-    Pipeline and experiment are made where they are missing.
+    A pipeline version is named by the digest of the compiled file: equal pipelines are uploaded
+    once, and a repeated command finds the version of its first attempt. A missing pipeline or
+    experiment is created.
 
     Raises:
         ProfileError: the profile, or one of its overrides, is refused.
@@ -308,7 +307,7 @@ def _settings(
     endpoint: str, config: KubeflowConfig, environment: Mapping[str, str]
 ) -> kfp_server_api.Configuration:
     settings: Any = kfp_server_api.Configuration(host=endpoint)  # its attributes are typed as None
-    # no repetition and no redirect; an error of TLS comes out as any other only through a Retry
+    # no retry and no redirect; without a Retry object urllib3 raises TLS errors unwrapped
     settings.retries = urllib3.Retry(total=0, raise_on_redirect=False)
     settings.ssl_ca_cert = environment.get("SSL_CERT_FILE")
     address = urlsplit(endpoint)
@@ -317,7 +316,7 @@ def _settings(
     if token := _token(config, environment):
         settings.api_key = {"authorization": token}
         settings.api_key_prefix = {"authorization": "Bearer"}
-        # asked before every request: the kubelet writes a new token into the file every hour
+        # read before every request: the kubelet writes a new token into the file every hour
         settings.refresh_api_key_hook = lambda anew: anew.api_key.update(
             authorization=_token(config, environment)
         )
@@ -344,7 +343,7 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def _fault(error: Exception) -> str:
-    """What went wrong, with the message of Google's RPC status or the beginning of the text."""
+    """The error, with the server's message or the beginning of its text."""
     if isinstance(error, ApiException):
         try:
             body = json.loads(error.body or "")

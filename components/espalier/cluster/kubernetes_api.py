@@ -1,12 +1,11 @@
-"""The Kubernetes API: configuration, requests, repetition and errors, blocking or asynchronous.
+"""Client of the Kubernetes API: requests, retries and errors, blocking or asynchronous.
 
-    api = KubernetesApi(cluster_configuration(kubeconfig), Patience(attempts=4))
+    api = KubernetesApi(cluster_configuration(kubeconfig), ApiRetries(attempts=4))
     pods = api.send(read(object_path("v1", "pods", namespace), labelSelector="app=one"))["items"]
 
-Objects are dictionaries in the API's own spelling. The kubernetes package reads kubeconfig files
-with their plugins, and a service account's token, renewed as it expires. Requests go through httpx2
-and not through that package: it has no asynchronous client, and a pool of thousands of sandboxes
-needs no thread for any of them.
+Objects are dictionaries with the API's own keys. The kubernetes package reads kubeconfig files with
+their plugins and renews tokens of service accounts. Requests use httpx2, because that package has
+no asynchronous client: each of a pool's thousands of sandboxes would need a thread.
 """
 
 from __future__ import annotations
@@ -16,17 +15,90 @@ import json
 import logging
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 import tenacity
 
-from espalier.cluster.kubernetes_requests import Request, create, owner_uid, read
 from espalier.cluster.objects.names import K8sObject
 from espalier.records import ClusterError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiRequest:
+    """A request, made by the functions below and sent by either client.
+
+    Attributes:
+        purpose: for messages, after "could not": "read the Deployment espalier-serving".
+    """
+
+    method: str
+    path: str
+    purpose: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: K8sObject | None = None
+    content_type: str = "application/json"
+
+
+def object_path(api_version: str, plural: str, namespace: str, name: str = "") -> str:
+    """Path of an object, or of its kind if no name is given.
+
+    object_path("ray.io/v1", "rayjobs", "one", "r17") is /apis/ray.io/v1/namespaces/one/rayjobs/r17.
+    """
+    root = "/api/v1" if api_version == "v1" else f"/apis/{api_version}"
+    return f"{root}/namespaces/{namespace}/{plural}" + (f"/{name}" if name else "")
+
+
+def read(path: str, purpose: str = "", **query: str) -> ApiRequest:
+    """Read an object, or a list that `labelSelector` in `query` restricts."""
+    return ApiRequest(method="GET", path=path, purpose=purpose or f"read {path}", query=query)
+
+
+def create(folder: str, manifest: K8sObject, purpose: str = "") -> ApiRequest:
+    """Create an object; `folder` is the path of its kind."""
+    purpose = purpose or f"create {manifest['metadata']['name']} in {folder}"
+    return ApiRequest(method="POST", path=folder, purpose=purpose, body=manifest)
+
+
+def delete(path: str, purpose: str = "", **preconditions: str) -> ApiRequest:
+    """Delete an object and everything that it owns.
+
+    Args:
+        path: of the object.
+        purpose: for messages.
+        preconditions: `uid` or `resourceVersion` that the object must have; else 409.
+    """
+    options: K8sObject = {"propagationPolicy": "Background"}
+    if preconditions:
+        options["preconditions"] = preconditions
+    return ApiRequest(method="DELETE", path=path, purpose=purpose or f"delete {path}", body=options)
+
+
+def merge(path: str, fields: K8sObject, purpose: str = "", **query: str) -> ApiRequest:
+    """Merge-patch fields; a `resourceVersion` among them must still be the object's."""
+    return ApiRequest(
+        method="PATCH", path=path, purpose=purpose or f"change {path}", query=query, body=fields,
+        content_type="application/merge-patch+json",
+    )  # fmt: skip
+
+
+def apply(path: str, fields: K8sObject, *, manager: str, purpose: str = "") -> ApiRequest:
+    """Set and own fields by server-side apply, forced over other field managers."""
+    return ApiRequest(
+        method="PATCH", path=path, purpose=purpose or f"apply {path}", body=fields,
+        query={"fieldManager": manager, "force": "true"},
+        content_type="application/apply-patch+yaml",
+    )  # fmt: skip
+
+
+def owner_uid(manifest: K8sObject) -> str:
+    """UID of the first owner; "" if there is none."""
+    references = manifest["metadata"].get("ownerReferences") or [{}]
+    return str(references[0].get("uid", ""))
+
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
@@ -34,36 +106,35 @@ if TYPE_CHECKING:
 NOT_FOUND, CONFLICT, TOO_MANY_REQUESTS = 404, 409, 429
 _CONNECTIONS = 32
 _EXCERPT = 300
-"""Characters of an answer without a Status object that an error repeats."""
+"""Characters of an answer without a Status object that are quoted in an error."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long a request is repeated while the API server is away or answers with a fault.
+class ApiRetries:
+    """Retries while the API server is unreachable or fails; the pause doubles each time.
 
-    The pause doubles with every attempt. The last attempt is number `attempts`, or the last that
-    starts within `total_s` of the first.
+    They end after `attempts`, or when the next attempt would start over `total_s` after the first.
     """
 
     attempts: int | None = 1
-    """None: as many as `total_s` allows."""
+    """None: unlimited within `total_s`."""
     total_s: float = float("inf")
     first_pause_s: float = 0.25
     longest_pause_s: float = 15.0
     timeout_s: float = 30.0
-    """Of one attempt."""
+    """Time limit of one attempt."""
     also: frozenset[int] = frozenset()
-    """Statuses that are repeated besides those of `ApiError.is_transient`."""
+    """Statuses to retry besides those of `ApiError.is_transient`."""
 
 
 class ApiError(ClusterError):
     """The API server refused a request, or did not answer it.
 
     Attributes:
-        status: of HTTP; 0 where no answer came.
-        is_transient: whether the server may answer the same request later.
+        status: HTTP status; 0 if there was no answer.
+        is_transient: whether the same request may succeed later.
     """
 
     def __init__(self, message: str, *, status: int = 0) -> None:
@@ -75,18 +146,18 @@ class ApiError(ClusterError):
 class KubernetesApi:
     """Blocking requests to one cluster."""
 
-    def __init__(self, settings: Configuration, patience: Patience) -> None:
+    def __init__(self, settings: Configuration, retries: ApiRetries) -> None:
         self._settings = settings
-        self._patience = patience
+        self._patience = retries
         self._http = httpx2.Client(
             base_url=settings.host,
-            timeout=patience.timeout_s,
+            timeout=retries.timeout_s,
             verify=_verification(settings),
             trust_env=False,
         )
 
-    def send(self, request: Request) -> K8sObject:
-        """Send a request, repeated as `patience` says.
+    def send(self, request: ApiRequest) -> K8sObject:
+        """Send a request, retried as `retries` says.
 
         Raises:
             ApiError: refused, or not answered.
@@ -94,7 +165,7 @@ class KubernetesApi:
         return tenacity.Retrying(**_repeating(self._patience))(self._send_once, request)
 
     def find(self, path: str, purpose: str = "") -> K8sObject | None:
-        """The object at a path; None where there is none.
+        """The object at a path; None if there is none.
 
         Raises:
             ApiError: refused, or not answered.
@@ -107,17 +178,17 @@ class KubernetesApi:
             return None
 
     def create_or_adopt(self, folder: str, manifest: K8sObject, kind: str) -> K8sObject:
-        """Create an object, or take the present one where it has the same owner.
+        """Create an object, or return the existing one of the same owner.
 
-        Repeating a create is safe then: what the lost answer was about is adopted.
+        So a create may be retried: if only the answer was lost, the created object is adopted.
 
         Args:
-            folder: path of its kind.
+            folder: path of the kind.
             manifest: with an entry in `metadata.ownerReferences`.
             kind: for messages.
 
         Raises:
-            ClusterError: another owner has one of that name; refused; not answered.
+            ClusterError: an object of this name has another owner; refused; not answered.
         """
         name = manifest["metadata"]["name"]
         try:
@@ -134,8 +205,8 @@ class KubernetesApi:
             )
         return present
 
-    def discard(self, request: Request) -> bool:
-        """Send a `delete`; False where the object is gone, or not what its preconditions say.
+    def discard(self, request: ApiRequest) -> bool:
+        """Send a `delete`; False if the object is gone or its preconditions do not hold.
 
         Raises:
             ApiError: refused, or not answered.
@@ -148,28 +219,28 @@ class KubernetesApi:
             return False
         return True
 
-    def _send_once(self, request: Request) -> K8sObject:
+    def _send_once(self, request: ApiRequest) -> K8sObject:
         try:
-            response = self._http.request(**_spelt(request, self._settings))
+            response = self._http.request(**_http_arguments(request, self._settings))
         except httpx2.TransportError as error:
             raise _no_answer(request, error) from error
         return _answer(request, response)
 
 
 class AsyncKubernetesApi:
-    """Requests to one cluster from an event loop.
+    """Asynchronous requests to one cluster.
 
     Attributes:
         sent: how many requests were sent, by method; a watch is a GET.
     """
 
-    def __init__(self, settings: Configuration, patience: Patience) -> None:
+    def __init__(self, settings: Configuration, retries: ApiRetries) -> None:
         self.sent: Counter[str] = Counter()
         self._settings = settings
-        self._patience = patience
+        self._patience = retries
         self._http = httpx2.AsyncClient(
             base_url=settings.host,
-            timeout=None,  # an attempt has one as a whole; a watch has none
+            timeout=None,  # `_send_once` limits an attempt; a watch has no limit
             transport=httpx2.AsyncHTTPTransport(
                 verify=_verification(settings),
                 trust_env=False,
@@ -177,8 +248,8 @@ class AsyncKubernetesApi:
             ),
         )
 
-    async def send(self, request: Request) -> K8sObject:
-        """Send a request, repeated as `patience` says; a create is sent once.
+    async def send(self, request: ApiRequest) -> K8sObject:
+        """Send a request, retried as `retries` says, except a create.
 
         Raises:
             ApiError: refused, or not answered.
@@ -187,17 +258,17 @@ class AsyncKubernetesApi:
             return await self._send_once(request)
         return await tenacity.AsyncRetrying(**_repeating(self._patience))(self._send_once, request)
 
-    async def watch(self, request: Request) -> AsyncIterator[K8sObject]:
-        """Events of a list (`read`) as they come, until the server ends the watch.
+    async def watch(self, request: ApiRequest) -> AsyncIterator[K8sObject]:
+        """Watch a list (`read`): yield its events until the server ends the watch.
 
         Raises:
             ApiError: refused, or broken off.
         """
         self.sent["GET"] += 1
-        spelt = _spelt(request, self._settings)
-        spelt["params"] |= {"watch": "true"}
+        arguments = _http_arguments(request, self._settings)
+        arguments["params"] |= {"watch": "true"}
         try:
-            async with self._http.stream(**spelt) as response:
+            async with self._http.stream(**arguments) as response:
                 if not response.is_success:
                     await response.aread()
                     _answer(request, response)
@@ -210,25 +281,25 @@ class AsyncKubernetesApi:
         """Close the connections."""
         await self._http.aclose()
 
-    async def _send_once(self, request: Request) -> K8sObject:
+    async def _send_once(self, request: ApiRequest) -> K8sObject:
         self.sent[request.method] += 1
         try:
             async with asyncio.timeout(self._patience.timeout_s):
-                response = await self._http.request(**_spelt(request, self._settings))
+                response = await self._http.request(**_http_arguments(request, self._settings))
         except (httpx2.TransportError, TimeoutError) as error:
             raise _no_answer(request, error) from error
         return _answer(request, response)
 
 
 def cluster_configuration(kubeconfig: str | Path | None) -> Configuration:
-    """How to reach a cluster, and with which credentials.
+    """Address and credentials of a cluster.
 
     Args:
-        kubeconfig: a file, or several separated by colons; None or "" is the cluster that this pod
-            runs in.
+        kubeconfig: one or several files, separated by colons; None or "" means the cluster of this
+            pod.
 
     Raises:
-        ClusterError: there is no such cluster.
+        ClusterError: there is no such configuration.
     """
     from kubernetes import client, config
 
@@ -246,10 +317,10 @@ def cluster_configuration(kubeconfig: str | Path | None) -> Configuration:
     return settings
 
 
-def _spelt(request: Request, settings: Configuration) -> dict[str, Any]:
+def _http_arguments(request: ApiRequest, settings: Configuration) -> dict[str, Any]:
     """Arguments of httpx2's `request` and `stream`."""
     headers = {"Accept": "application/json"}
-    if "authorization" in settings.api_key:  # read on every request: it is renewed when it is old
+    if "authorization" in settings.api_key:  # read on every request: the token is renewed
         headers["Authorization"] = str(settings.get_api_key_with_prefix("authorization"))
     content = None
     if request.body is not None:
@@ -278,20 +349,20 @@ def _verification(settings: Configuration) -> ssl.SSLContext | bool:
     return trusted
 
 
-def _repeating(patience: Patience) -> dict[str, Any]:
-    """What both kinds of `tenacity.Retrying` are made with."""
+def _repeating(retries: ApiRetries) -> dict[str, Any]:
+    """Arguments of `tenacity.Retrying` and `AsyncRetrying`."""
 
     def is_repeated(error: BaseException) -> bool:
-        return isinstance(error, ApiError) and (error.is_transient or error.status in patience.also)
+        return isinstance(error, ApiError) and (error.is_transient or error.status in retries.also)
 
-    stop = tenacity.stop_before_delay(patience.total_s)
-    if patience.attempts is not None:
-        stop = tenacity.stop_any(stop, tenacity.stop_after_attempt(patience.attempts))
+    stop = tenacity.stop_before_delay(retries.total_s)
+    if retries.attempts is not None:
+        stop = tenacity.stop_any(stop, tenacity.stop_after_attempt(retries.attempts))
     return {
         "retry": tenacity.retry_if_exception(is_repeated),
         "stop": stop,
         "wait": tenacity.wait_exponential(
-            multiplier=patience.first_pause_s, max=patience.longest_pause_s
+            multiplier=retries.first_pause_s, max=retries.longest_pause_s
         ),
         "before_sleep": _log_pause,
         "retry_error_callback": _give_up,
@@ -315,16 +386,16 @@ def _give_up(state: tenacity.RetryCallState) -> None:
     ) from error
 
 
-def _no_answer(request: Request, error: Exception) -> ApiError:
+def _no_answer(request: ApiRequest, error: Exception) -> ApiError:
     said = f"{type(error).__name__} {error}".strip()
     return ApiError(f"could not {request.purpose}: the API server does not answer ({said})")
 
 
-def _answer(request: Request, response: httpx2.Response) -> K8sObject:
-    """The object in an answer.
+def _answer(request: ApiRequest, response: httpx2.Response) -> K8sObject:
+    """Parse the object in an answer.
 
     Raises:
-        ApiError: it is a refusal, or no object.
+        ApiError: the answer is an error, or no object.
     """
     try:
         body = response.json()

@@ -1,36 +1,71 @@
-"""RayJobs: made once, read while the API server restarts, deleted; a step as the driver of one.
+"""RayJobs: create, watch (also while the API server restarts), delete; a step that launches one.
 
-That step needs no GPU. The driver is the same `espalier step` command, on the first node with GPUs:
-it fetches, trains and publishes; the step watches, and deletes the job when it is itself ended. A
-job that has ended is left to KubeRay, which shuts its cluster down after `kubernetes.ray.ttl_s`.
+That step needs no GPU. The RayJob's driver is the same `espalier step` command on a node with GPUs:
+it fetches, trains and publishes, while the step watches it and deletes the job when terminated. A
+finished job is left to KubeRay, which shuts its cluster down after `kubernetes.ray.ttl_s`.
 """
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import NamedTuple, NoReturn
 
-from espalier.cluster.ending import ignore_signals, on_signals
-from espalier.cluster.kubernetes_api import KubernetesApi, Patience, cluster_configuration
-from espalier.cluster.kubernetes_requests import delete, object_path, owner_uid
-from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE
+from espalier.cluster.kubernetes_api import (
+    ApiRetries,
+    KubernetesApi,
+    cluster_configuration,
+    delete,
+    object_path,
+    owner_uid,
+)
+from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE, training_ray_job
 from espalier.cluster.objects.names import K8sObject, Owner
-from espalier.cluster.objects.ray_job import training_ray_job
 from espalier.config import KubernetesConfig
 from espalier.determinism import RAY_DRIVER_VARIABLE
 from espalier.records import ClusterError
 
-PATIENCE = Patience(attempts=None, total_s=600.0, first_pause_s=0.5, longest_pause_s=15.0)
-"""An upgrade of the API server takes minutes, and training goes on meanwhile."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def on_signals(act: Callable[[int], None]) -> Generator[None]:
+    """Call `act` with the number of a SIGTERM or SIGINT, in the main thread.
+
+    PID 1 of a container receives only signals that it handles: without a handler the kubelet would
+    wait for the grace period and then kill the pod.
+    """
+
+    def called(number: int, _frame: FrameType | None) -> None:
+        act(number)
+
+    before = {number: signal.signal(number, called) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def ignore_signals() -> None:
+    """Ignore further signals during clean-up, until `on_signals` restores the handlers."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+RETRIES = ApiRetries(attempts=None, total_s=600.0, first_pause_s=0.5, longest_pause_s=15.0)
+"""An upgrade of the API server takes minutes, in which training continues."""
 _POLL_S = 5.0
-_HANDED_ON = ("ESPALIER_PARENT_RUN", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME")
-"""What a pod is told apart from the endpoints: which tracked run it belongs to."""
+_PASSED_ON = ("ESPALIER_PARENT_RUN", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME")
+"""Variables that the Ray pods get besides the endpoints: the tracked run they belong to."""
 _ENDED = frozenset({"Complete", "Failed", "ValidationFailed"})
 
 
 class RayJobStatus(NamedTuple):
-    """What KubeRay says of a RayJob (status of ray.io/v1)."""
+    """Status of a RayJob (ray.io/v1)."""
 
     deployment: str
     """jobDeploymentStatus: Initializing, Running, Suspended, Retrying, Complete, Failed, ..."""
@@ -40,46 +75,46 @@ class RayJobStatus(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether KubeRay has nothing left to do but shut down."""
+        """Whether it finished, failed or was invalid."""
         return self.deployment in _ENDED
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether the driver ended well."""
+        """Whether the driver succeeded."""
         return self.deployment == "Complete" and self.job == "SUCCEEDED"
 
     def line(self) -> str:
-        """For a log."""
-        said = f": {self.message}" if self.message else ""
-        return f"{self.deployment or 'New'} {self.job}".rstrip() + said
+        """One line for a log."""
+        logged = f": {self.message}" if self.message else ""
+        return f"{self.deployment or 'New'} {self.job}".rstrip() + logged
 
 
 class RayJobs:
     """The RayJobs of one namespace."""
 
     def __init__(self, namespace: str, environment: Mapping[str, str]) -> None:
-        """Connect to the cluster of KUBECONFIG, or to the one that this pod runs in.
+        """Connect to the cluster of KUBECONFIG, or to that of this pod.
 
         Raises:
             ClusterError: there is neither.
         """
         self._namespace = namespace
         self._folder = object_path("ray.io/v1", "rayjobs", namespace)
-        self._api = KubernetesApi(cluster_configuration(environment.get("KUBECONFIG")), PATIENCE)
+        self._api = KubernetesApi(cluster_configuration(environment.get("KUBECONFIG")), RETRIES)
 
     def create(self, manifest: K8sObject) -> None:
-        """Make the RayJob, or go on with the one that an earlier pod of the same owner made.
+        """Create the RayJob, or continue with the one of an earlier pod of the same owner.
 
         Raises:
-            ClusterError: another owner has one of that name; refused; the server is away.
+            ClusterError: a job of this name has another owner; refused; the server is unreachable.
         """
         self._api.create_or_adopt(self._folder, manifest, "RayJob")
 
     def status(self, name: str) -> RayJobStatus:
-        """How it is doing.
+        """Read the status.
 
         Raises:
-            ClusterError: somebody has deleted it; refused; the server is away.
+            ClusterError: it was deleted; refused; the server is unreachable.
         """
         found = self._find(name)
         if found is None:
@@ -92,10 +127,10 @@ class RayJobs:
         )
 
     def delete(self, manifest: K8sObject) -> None:
-        """Delete it with everything that it owns; one that is gone, or another owner's, is none.
+        """Delete it with everything that it owns, unless it is gone or has another owner.
 
         Raises:
-            ClusterError: refused; the server is away.
+            ClusterError: refused; the server is unreachable.
         """
         name = manifest["metadata"]["name"]
         present = self._find(name)
@@ -108,8 +143,8 @@ class RayJobs:
         return self._api.find(f"{self._folder}/{name}", f"read RayJob {name}")
 
 
-class SentAway(Exception):
-    """A signal asks this process to end."""
+class StepTerminated(Exception):
+    """This process received SIGTERM or SIGINT."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"signal {number}")
@@ -120,48 +155,48 @@ def run_on_ray(
     command: Sequence[str],
     settings: KubernetesConfig,
     environment: Mapping[str, str],
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> RayJobStatus:
-    """Run `command` as the driver of a RayJob, and return how it ended.
+    """Run `command` as the driver of a RayJob and return its final status.
 
     Args:
         command: the driver.
         settings: `kubernetes` of the profile.
         environment: of this process: run id and owner (`objects.job`), tracked run, KUBECONFIG.
-        say: takes a line whenever the job's state changes.
+        log: takes a line whenever the job's state changes.
 
     Raises:
-        ClusterError: the variables are not set, the API server refuses or is away for long, or
-            somebody has deleted the job. The job is deleted then.
-        SentAway: a signal came; the job is deleted.
+        ClusterError: a variable is not set, the API server refuses or is unreachable for long, or
+            the job was deleted by others. The job is deleted then.
+        StepTerminated: a signal came; the job is deleted.
     """
-    handed_on = {name: environment[name] for name in _HANDED_ON if name in environment}
+    passed_on = {name: environment[name] for name in _PASSED_ON if name in environment}
     manifest = training_ray_job(
         command,
         run_id=_variable(environment, RUN_ID_VARIABLE),
         owner=Owner(*(_variable(environment, name) for name in OWNER_VARIABLES)),
         settings=settings,
-        environment={**handed_on, RAY_DRIVER_VARIABLE: "1"},
+        environment={**passed_on, RAY_DRIVER_VARIABLE: "1"},
     )
     jobs = RayJobs(settings.pipeline_namespace, environment)
     name = manifest["metadata"]["name"]
-    with on_signals(_sent_away):
+    with on_signals(_terminated):
         try:
             jobs.create(manifest)
-            return _watched(jobs, name, say)
-        except (ClusterError, SentAway) as reason:
-            say(f"deletes RayJob {name}: {reason}")
+            return _watched(jobs, name, log)
+        except (ClusterError, StepTerminated) as reason:
+            log(f"deletes RayJob {name}: {reason}")
             jobs.delete(manifest)
             raise
 
 
-def _watched(jobs: RayJobs, name: str, say: Callable[[str], None]) -> RayJobStatus:
-    said = ""
+def _watched(jobs: RayJobs, name: str, log: Callable[[str], None]) -> RayJobStatus:
+    logged = ""
     while True:
         status = jobs.status(name)
-        if status.line() != said:
-            said = status.line()
-            say(f"RayJob {name}: {said}")
+        if status.line() != logged:
+            logged = status.line()
+            log(f"RayJob {name}: {logged}")
         if status.has_ended:
             return status
         time.sleep(_POLL_S)
@@ -177,6 +212,6 @@ def _variable(environment: Mapping[str, str], name: str) -> str:
     return value
 
 
-def _sent_away(number: int) -> NoReturn:
+def _terminated(number: int) -> NoReturn:
     ignore_signals()
-    raise SentAway(number)
+    raise StepTerminated(number)

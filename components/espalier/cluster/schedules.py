@@ -1,20 +1,89 @@
-"""Runs that Kubeflow starts by the clock: made, listed, paused, resumed, deleted.
+"""Recurring runs of Kubeflow: create, list, pause, resume, delete; their cron expressions.
 
-One at a time, and none for the time that a schedule was paused or Kubeflow was away: a retraining
-run that starts late has the same data as one that starts in time.
+One run at a time, and no catch-up for times when a schedule was paused or Kubeflow was down: a late
+retraining run would read the same data as the next one.
 """
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import kfp_server_api
 from pydantic import BaseModel, Field, ValidationError
 
-from espalier.cluster.cron import checked_cron
 from espalier.cluster.kubeflow import Compile, KubeflowApi, run_fields
 from espalier.records import ClusterError
+
+
+class _Field(NamedTuple):
+    name: str
+    first: int
+    last: int
+    words: tuple[str, ...] = ()
+    """Names of the values, starting with `first`."""
+
+
+_FIELDS = (
+    _Field("second", 0, 59),
+    _Field("minute", 0, 59),
+    _Field("hour", 0, 23),
+    _Field("day of the month", 1, 31),
+    _Field(
+        "month", 1, 12,
+        ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"),
+    ),
+    _Field("day of the week", 0, 6, ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")),
+)  # fmt: skip
+_ITEM = re.compile(r"(\*|\?|(\w+)(?:-(\w+))?)(?:/(\d+))?")
+
+
+def checked_cron(text: str) -> str:
+    """Check a cron expression of Kubeflow, six fields with seconds first; normalise its spaces.
+
+    Raises:
+        ClusterError: there are not six fields, or a value is invalid.
+    """
+    fields = text.split()
+    if len(fields) == len(_FIELDS) - 1:
+        raise ClusterError(
+            f"--cron {text!r}: Kubeflow's cron has six fields, seconds first; write "
+            f"'0 {' '.join(fields)}'"
+        )
+    if len(fields) != len(_FIELDS):
+        raise ClusterError(
+            f"--cron {text!r}: {len(fields)} fields and not six (second, minute, hour, day of the "
+            "month, month, day of the week), such as '0 0 3 * * 1' for Mondays at three"
+        )
+    for field, given in zip(_FIELDS, fields, strict=True):
+        for item in given.split(","):
+            if not _is_readable(item, field):
+                raise ClusterError(
+                    f"--cron {text!r}: {item!r} is no {field.name} "
+                    f"({field.first}-{field.last}, *, a-b, */n)"
+                )
+    return " ".join(fields)
+
+
+def _is_readable(item: str, field: _Field) -> bool:
+    match = _ITEM.fullmatch(item)
+    if match is None:
+        return False
+    first, last, stride = match[2], match[3], match[4]
+    if stride is not None and not 0 < int(stride) <= field.last:
+        return False
+    if first is None:
+        return True
+    low = _value(first, field)
+    high = low if last is None else _value(last, field)
+    return low is not None and high is not None and field.first <= low <= high <= field.last
+
+
+def _value(text: str, field: _Field) -> int | None:
+    if text.upper() in field.words:
+        return field.first + field.words.index(text.upper())
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 3 else None
 
 
 class _Cron(BaseModel):
@@ -30,7 +99,7 @@ class _Runtime(BaseModel):
 
 
 class _RecurringRun(BaseModel):
-    """V2beta1RecurringRun, as far as it is read here."""
+    """The fields of V2beta1RecurringRun that are read here."""
 
     recurring_run_id: str = Field(min_length=1)
     display_name: str = ""
@@ -40,7 +109,7 @@ class _RecurringRun(BaseModel):
 
 
 class When(NamedTuple):
-    """When runs start."""
+    """Times at which runs start."""
 
     cron: str
     start: str | None = None
@@ -48,10 +117,10 @@ class When(NamedTuple):
     end: str | None = None
 
     def trigger(self) -> kfp_server_api.V2beta1Trigger:
-        """The start as Kubeflow reads it.
+        """Kubeflow's trigger for these times.
 
         Raises:
-            ClusterError: a cron expression or time that cannot be read, or an end before the start.
+            ClusterError: the cron expression or a time is invalid, or the end is before the start.
         """
         start, end = _time("--start", self.start), _time("--end", self.end)
         cron = checked_cron(self.cron)
@@ -62,7 +131,7 @@ class When(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A schedule as it is listed."""
+    """A recurring run of Kubeflow."""
 
     id: str
     name: str
@@ -73,17 +142,17 @@ class Schedule(NamedTuple):
 
 
 def create(api: KubeflowApi, name: str, when: When, compile_to: Compile) -> str:
-    """Make a schedule and return its id.
+    """Create a schedule and return its id.
 
     Args:
         api: of the server.
-        name: that it is paused, resumed and deleted by; not taken yet.
-        when: its runs start.
-        compile_to: makes the pipeline.
+        name: not used by another schedule.
+        when: times of its runs.
+        compile_to: writes the compiled pipeline.
 
     Raises:
         ProfileError: the profile, or one of its overrides, is refused.
-        ClusterError: the name is taken, the times make no sense, the server is away or refuses.
+        ClusterError: the name is taken, a time is invalid, the server is unreachable or refuses.
     """
     trigger = when.trigger()
     if any(found.name == name for found in schedules(api)):
@@ -108,7 +177,7 @@ def schedules(api: KubeflowApi) -> list[Schedule]:
     """Every schedule of the namespace, in the server's order.
 
     Raises:
-        ClusterError: the server is away, or refuses.
+        ClusterError: the server is unreachable or refuses.
     """
     listing = api.recurring_runs.recurring_run_service_list_recurring_runs
     listed = api.listed("list schedules", "recurringRuns", listing, namespace=api.config.namespace)
@@ -116,7 +185,7 @@ def schedules(api: KubeflowApi) -> list[Schedule]:
 
 
 def parsed_schedule(found: object) -> Schedule:
-    """One entry of the server's listing.
+    """Parse an entry of the server's listing.
 
     Raises:
         ClusterError: it is no V2beta1RecurringRun.
@@ -141,7 +210,7 @@ def parsed_schedule(found: object) -> Schedule:
 
 
 def pause(api: KubeflowApi, which: str) -> Schedule:
-    """Start no more runs until `resume`; one that runs goes on.
+    """Start no more runs until `resume`; a running one continues.
 
     Raises:
         ClusterError: no such schedule, the server is away or refuses.
@@ -177,7 +246,7 @@ def delete(api: KubeflowApi, which: str) -> Schedule:
 
 
 def _found(api: KubeflowApi, which: str) -> Schedule:
-    """The schedule with that id, or else that name."""
+    """The schedule with this id, else with this name."""
     known = schedules(api)
     found = [one for one in known if one.id == which] or [one for one in known if one.name == which]
     if not found:

@@ -22,8 +22,8 @@ from espalier.evaluation.suite import VIEW
 from espalier.orchestration.finished_run import FinishedRun, open_finished_run
 from espalier.orchestration.results import aligned
 from espalier.records import RegistryError, open_artifact, read_tasks
-from espalier.registry.gate import Compare, JudgeChampion
-from espalier.registry.results import read_result
+from espalier.registry.promotion import Compare, EvaluateChampion
+from espalier.registry.registration import read_result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +52,7 @@ def evaluate_policy(run_dir: Path, policy_dir: Path) -> JudgedPolicy:
     return JudgedPolicy(figures, _table(policy_dir, found))
 
 
-def judge_of(run: FinishedRun) -> JudgeChampion:
+def judge_of(run: FinishedRun) -> EvaluateChampion:
     """What asks a champion the questions of `run`'s suite."""
 
     def judge(policy_dir: Path, suite_dir: Path) -> pd.DataFrame:

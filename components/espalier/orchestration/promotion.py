@@ -14,17 +14,16 @@ from espalier.orchestration.judging import judge_of, paired_interval
 from espalier.orchestration.tracking import RUN_DIR_TAG
 from espalier.records import RegistryError
 from espalier.registry.connection import DATABASE_NAME, connect, reaching, shown, tracking_target
-from espalier.registry.gate import PromotionGate
-from espalier.registry.loading import load_version
 from espalier.registry.model import (
     CHALLENGER,
     GATE_REASON,
     PARENT_RUN,
     ModelVersion,
     RegisteredModel,
+    load_version,
     model_names,
 )
-from espalier.registry.promotion import Promotion, promote, rollback
+from espalier.registry.promotion import Promotion, PromotionGate, promote, rollback
 from espalier.registry.registration import PROFILE_NAME
 from espalier.steps.profiles import parsed_profile
 

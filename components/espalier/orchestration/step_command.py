@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from espalier.cluster.objects.volumes import S3_MOUNT
+from espalier.cluster.objects.pods import S3_MOUNT
 
 _S3_SCHEME = "s3://"
 _EXECUTOR_INPUT = "{{$}}"

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from espalier.chain import STAGES, Stage
-from espalier.cluster.ending import on_signals
 from espalier.cluster.objects.job import launches_ray
-from espalier.cluster.objects.volumes import S3_MOUNT
-from espalier.cluster.ray_jobs import SentAway, run_on_ray
+from espalier.cluster.objects.pods import S3_MOUNT
+from espalier.cluster.ray_jobs import StepTerminated, on_signals, run_on_ray
 from espalier.config import Profile
 from espalier.determinism import RAY_DRIVER_VARIABLE
 from espalier.orchestration.step_command import container_command, local_path, step_command
@@ -154,7 +153,7 @@ def _run_on_ray(order: StepOrder, say: Callable[[str], None]) -> None:
     """
     try:
         status = run_on_ray(order.command(), order.profile.kubernetes, os.environ, say)
-    except SentAway as reason:
+    except StepTerminated as reason:
         raise StepFailed(order.stage, 128 + reason.number) from reason
     if not status.has_succeeded:
         raise StepFailed(order.stage, _DRIVER_FAILED)

@@ -5,10 +5,14 @@ espalier load espalier-search-agent@champion --out DIR
 """
 
 from espalier.registry.connection import TrackingTarget, tracking_target
-from espalier.registry.gate import Comparison, PromotionGate
-from espalier.registry.loading import champion_policy, load_version
-from espalier.registry.model import ModelVersion, RegisteredModel, versions
-from espalier.registry.promotion import Promotion, promote, rollback
+from espalier.registry.model import (
+    ModelVersion,
+    RegisteredModel,
+    champion_policy,
+    load_version,
+    versions,
+)
+from espalier.registry.promotion import GateComparison, Promotion, PromotionGate, promote, rollback
 from espalier.registry.tracker import MlflowTracker
 from espalier.registry.tracking import (
     ParentRun,
@@ -18,7 +22,7 @@ from espalier.registry.tracking import (
 )
 
 __all__ = [
-    "Comparison",
+    "GateComparison",
     "MlflowTracker",
     "ModelVersion",
     "ParentRun",

@@ -1,40 +1,41 @@
-"""The door to MLflow: quiet settings, a quick look whether anyone answers, one error for all.
+"""Connection to MLflow: client settings, a quick probe of the server, the sqlite database, errors.
 
-MLflow takes three seconds to import and reads its settings while it is imported, so it is imported
-here, inside functions, after the settings have been made.
+MLflow takes three seconds to import and reads its environment variables during the import, so it
+is imported inside functions, after they were set.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import sqlite3
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from espalier.records import RegistryError
-from espalier.registry.database import SQLITE, database_path, ensure_database
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 DATABASE_NAME = "mlflow.db"
-"""Of the sqlite database beside the runs, where no server is named."""
+"""Name of the sqlite database beside the runs, used if no server is configured."""
 
 _PROBE_TIMEOUT_S = 5.0
 _SETTINGS = {
-    # A server that is briefly away is waited for about ten seconds, not for MLflow's four minutes.
+    # Wait about ten seconds for an unreachable server, not MLflow's four minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
-    # Through the server: its artifact store may have a name inside the cluster alone.
+    # Transfer files through the server: its artifact store may be reachable in the cluster only.
     "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
     "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
-    # Traces are few and written where they arise: a stage killed later has them.
+    # Synchronous, because traces are few: a stage killed later keeps those it wrote.
     "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "false",
     "MLFLOW_LOGGING_LEVEL": "ERROR",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -44,26 +45,26 @@ _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "GIT_PYTHON_REFRESH": "quiet",
 }
-"""Environment of MLflow's client; each only where the user has not set it."""
+"""Environment variables of MLflow's client; what the user has set stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackingTarget:
-    """Where runs and model versions go."""
+    """Server or database, and experiment, of runs and model versions."""
 
     uri: str
     experiment: str
 
     @property
     def artifact_location(self) -> str | None:
-        """A folder beside a sqlite database; None where the server decides."""
+        """A folder beside a sqlite database; None if the server chooses."""
         if not self.uri.startswith(SQLITE):
             return None
         return str(database_path(self.uri).resolve().parent / "mlartifacts")
 
     @property
     def missing_database(self) -> Path | None:
-        """The sqlite database, where there is none yet."""
+        """The sqlite database if it does not exist yet, else None."""
         if not self.uri.startswith(SQLITE):
             return None
         path = database_path(self.uri)
@@ -71,18 +72,18 @@ class TrackingTarget:
 
 
 def tracking_target(default_database: Path, experiment: str) -> TrackingTarget:
-    """`MLFLOW_TRACKING_URI` where it is set, else the sqlite database `default_database`."""
+    """`MLFLOW_TRACKING_URI` if set, else the sqlite database `default_database`."""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{default_database.resolve()}"
     return TrackingTarget(uri, experiment)
 
 
 def connect(uri: str) -> MlflowClient:
-    """A client of the tracking server or database at `uri`, after a look whether it answers.
+    """A client of the tracking server or database at `uri`, after checking that it answers.
 
-    A sqlite database is created where there is none.
+    A missing sqlite database is created.
 
     Raises:
-        RegistryError: nobody answers within a few seconds, or the database cannot be written.
+        RegistryError: the server does not answer in 5 s, or the database cannot be written.
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -94,7 +95,7 @@ def connect(uri: str) -> MlflowClient:
         import mlflow
         from mlflow import MlflowClient
 
-        # Traces, unlike everything else, go where the process-wide setting points.
+        # Traces ignore the client's URI and use the process-wide one.
         mlflow.set_tracking_uri(uri)
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         client.search_experiments(max_results=1)
@@ -103,7 +104,7 @@ def connect(uri: str) -> MlflowClient:
 
 @contextmanager
 def reaching(uri: str, purpose: str) -> Iterator[None]:
-    """Turn what MLflow raises into one error that names the server and what was being done.
+    """Turn exceptions of MLflow into a RegistryError that names the server and `purpose`.
 
     Raises:
         RegistryError: MLflow refused, or could not be reached or written.
@@ -116,7 +117,7 @@ def reaching(uri: str, purpose: str) -> Iterator[None]:
     except SQLAlchemyError as error:
         raise RegistryError(
             f"MLflow at {shown(uri)}: could not {purpose}: {type(error).__name__}: {error}. If the "
-            "database was left half-made, move it away and run the command again."
+            "database is incomplete, move it away and run the command again."
         ) from error
     except MlflowException as error:
         raise RegistryError(
@@ -130,7 +131,7 @@ def reaching(uri: str, purpose: str) -> Iterator[None]:
 
 
 def experiment_id(client: MlflowClient, target: TrackingTarget) -> str:
-    """The experiment named in the target, created where there is none."""
+    """Id of the target's experiment, which is created if missing."""
     from mlflow.exceptions import MlflowException
 
     with reaching(target.uri, f"open the experiment {target.experiment}"):
@@ -151,7 +152,7 @@ def experiment_id(client: MlflowClient, target: TrackingTarget) -> str:
 
 
 def shown(uri: str) -> str:
-    """The URI without user and password, fit for a message."""
+    """The URI without user and password, for messages."""
     parts = urllib.parse.urlsplit(uri)
     if "@" not in parts.netloc:
         return uri
@@ -163,9 +164,64 @@ def _check_server(uri: str) -> None:
         with urllib.request.urlopen(uri, timeout=_PROBE_TIMEOUT_S):
             return
     except urllib.error.HTTPError as answer:
-        answer.close()  # any status is an answer; what it allows is seen at the first request
+        answer.close()  # any status means that it is up; permissions show at the first request
     except (OSError, ValueError) as error:
         raise RegistryError(
             f"MLflow at {shown(uri)} does not answer ({error}). Start the server, mend "
             "MLFLOW_TRACKING_URI, or unset it to track in a local sqlite database."
         ) from error
+
+
+SQLITE = "sqlite:///"
+_LOCK_TIMEOUT_S = 10.0
+
+
+def database_path(uri: str) -> Path:
+    """The file behind a sqlite URI."""
+    return Path(uri.removeprefix(SQLITE).partition("?")[0])
+
+
+def ensure_database(path: Path) -> None:
+    """Check that the database can be written; create it if missing.
+
+    MLflow retries a database that it cannot open for most of an hour, and cannot open one whose
+    creation was killed: so it is created under another name and renamed.
+
+    Raises:
+        RegistryError: the folder cannot be written, or the file is not a sqlite database.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not _is_made(path):
+            with path.with_name(f".{path.name}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not _is_made(path):  # another process may have been first
+                    _create(path)
+        _probe(path)
+    except (OSError, sqlite3.Error) as error:
+        raise RegistryError(
+            f"{path}: cannot be used as MLflow's database ({error}). Choose a folder that can be "
+            "written, move the file away if it is damaged, or set MLFLOW_TRACKING_URI."
+        ) from error
+
+
+def _is_made(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def _create(path: Path) -> None:
+    draft = path.with_name(f".{path.name}.draft")
+    for leftover in path.parent.glob(f"{draft.name}*"):  # of a killed creation, with its journal
+        leftover.unlink()
+    _probe(draft)
+    from mlflow import MlflowClient
+
+    MlflowClient(tracking_uri=f"{SQLITE}{draft.resolve()}").search_experiments(max_results=1)
+    draft.replace(path)
+
+
+def _probe(path: Path) -> None:
+    with closing(sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        database.execute("SELECT count(*) FROM sqlite_master")
+        database.rollback()

@@ -1,21 +1,24 @@
-"""A registered model and its versions: tags, aliases and files, behind one small surface."""
+"""A registered model, its versions (tags, aliases, files), and downloading one, checked."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from espalier.records import RegistryError
+from espalier.records import RegistryError, file_digest, json_digest
 from espalier.registry.connection import connect, reaching, shown
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
-"""Aliases: last registered, in use, and what `rollback` returns to."""
+"""Aliases: the version registered last, the one in use, the one that `rollback` returns to."""
 
 POLICY_DIGEST = "espalier.policy_digest"
 SUITE_DIGEST = "espalier.suite_digest"
@@ -28,12 +31,12 @@ PENDING, PASSED, FORCED, REFUSED = "pending", "passed", "forced", "refused"
 
 _MAX_VERSIONS = 10_000
 _MAX_MODELS = 1000
-"""The most that MLflow returns at once."""
+"""MLflow's page limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelVersion:
-    """One version of a registered model, as it stood when it was read."""
+    """Snapshot of one version of a registered model."""
 
     model: str
     version: str
@@ -50,7 +53,7 @@ class ModelVersion:
 
     @property
     def may_lead(self) -> bool:
-        """Whether a gate pass, or a forced promotion's reason, is recorded."""
+        """Whether it may be champion: it has a gate pass, or a forced promotion's reason."""
         return self.gate == PASSED or (
             self.gate == FORCED and bool(self.tags.get(GATE_REASON, "").strip())
         )
@@ -62,22 +65,22 @@ class ModelVersion:
 
     @property
     def folder(self) -> str:
-        """Folder of this version among its run's artifacts."""
+        """Folder of this version in its run's artifacts."""
         return version_folder(self.policy_digest)
 
     @property
     def label(self) -> str:
-        """The version as a user writes it."""
+        """`MODEL/version`, as a user writes it."""
         return f"{self.model}/{self.version}"
 
 
 def version_folder(policy_digest: str) -> str:
-    """Named after the content: a second policy from the same run never touches the first one."""
+    """Folder named by content, so that two policies of one run never share files."""
     return f"models/{policy_digest[:16]}"
 
 
 class RegisteredModel:
-    """The versions under one model name."""
+    """All versions of one model name."""
 
     def __init__(self, client: MlflowClient, uri: str, name: str) -> None:
         self.client = client
@@ -86,11 +89,11 @@ class RegisteredModel:
 
     @classmethod
     def open(cls, uri: str, name: str) -> Self:
-        """Connect to the registry at `uri`; the model itself need not exist yet."""
+        """Connect to the registry at `uri`; the model need not exist yet."""
         return cls(connect(uri), uri, name)
 
     def versions(self) -> list[ModelVersion]:
-        """Every version, newest first; none where the model does not exist."""
+        """Every version, newest first; none if the model does not exist."""
         aliases = self._aliases()
         with reaching(self.uri, f"list the versions of {self.name}"):
             found = self.client.search_model_versions(
@@ -113,7 +116,7 @@ class RegisteredModel:
         """Every version, newest first.
 
         Raises:
-            RegistryError: none was registered; the message names the models there are.
+            RegistryError: there is none; the message lists the registered models.
         """
         if found := self.versions():
             return found
@@ -127,7 +130,7 @@ class RegisteredModel:
         """The version that an alias or a number names.
 
         Raises:
-            RegistryError: there is none; the message lists what there is.
+            RegistryError: there is none; the message lists the versions.
         """
         if found := self.find(reference):
             return found
@@ -163,14 +166,14 @@ class RegisteredModel:
                 self.client.delete_registered_model_alias(self.name, alias)
 
     def has_file(self, version: ModelVersion, path: str) -> bool:
-        """Whether `path` lies in the version's folder."""
+        """Whether the version has a file at `path`."""
         parent = f"{version.folder}/{path}".rpartition("/")[0]
         with reaching(self.uri, f"list the files of {version.label}"):
             entries = self.client.list_artifacts(version.run_id, parent)
         return any(entry.path == f"{version.folder}/{path}" for entry in entries)
 
     def fetch(self, version: ModelVersion, path: str, destination: Path) -> Path:
-        """Download a file or folder of the version below `destination`; returns where it is."""
+        """Download a file or folder of the version below `destination` and return its path."""
         with reaching(self.uri, f"download {path} of {version.label}"):
             return Path(
                 self.client.download_artifacts(
@@ -215,3 +218,128 @@ def versions(tracking_uri: str, model_name: str) -> list[ModelVersion]:
 
 def _utc(timestamp_ms: int) -> str:
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+POLICY_FOLDER = "policy"
+FILES_NAME = "files.json"
+"""File with path -> SHA-256 of every policy file; its digest is the version's policy digest."""
+
+
+def load_version(tracking_uri: str, reference: str, destination: Path) -> Path:
+    """Download the policy of `MODEL@alias` or `MODEL/version` to `destination`.
+
+    Every file is checked against the digests recorded at registration.
+
+    Raises:
+        RegistryError: there is no such version, the champion passed no gate, the destination is not
+            empty, or the files are not those registered; `destination` is untouched then.
+    """
+    name, alias, version = parsed_reference(reference)
+    model = RegisteredModel.open(tracking_uri, name)
+    found = model.version(alias or version)
+    if alias == CHAMPION and not found.may_lead:
+        raise RegistryError(
+            f"{name}@{CHAMPION} points at version {found.version}, which carries neither a gate "
+            f"pass nor a forced promotion's reason (gate: {found.gate}). Promote it: "
+            f"espalier promote {name} --version {found.version}, or roll back."
+        )
+    return fetch_policy(model, found, destination)
+
+
+def champion_policy(tracking_uri: str, model_name: str, destination: Path) -> Path:
+    """Download the champion's policy for a run that starts from it.
+
+    Raises:
+        RegistryError: the model has no champion; also what `load_version` raises.
+    """
+    model = RegisteredModel.open(tracking_uri, model_name)
+    if model.find(CHAMPION) is None:
+        raise RegistryError(
+            f"policy.start = 'champion', but {model_name} has no champion yet. Run once with "
+            "policy.start = 'base' and promote its version, or name another model with "
+            "--set registry.model_name=NAME."
+        )
+    return load_version(tracking_uri, f"{model_name}@{CHAMPION}", destination)
+
+
+def fetch_policy(model: RegisteredModel, version: ModelVersion, destination: Path) -> Path:
+    """Download a version's policy, check it, then move it to `destination`."""
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise RegistryError(f"{destination} is there already and not empty; choose another place.")
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{destination.name}.", dir=destination.parent) as scratch:
+            files = _recorded_files(model, version, Path(scratch))
+            policy = model.fetch(version, POLICY_FOLDER, Path(scratch))
+            _check_files(version, policy, files)
+            if destination.exists():
+                destination.rmdir()
+            shutil.move(policy, destination)
+    except OSError as error:
+        raise RegistryError(
+            f"{destination}: {version.label} could not be written there ({error}). "
+            "Free space, or choose another place."
+        ) from error
+    return destination
+
+
+def _recorded_files(model: RegisteredModel, version: ModelVersion, scratch: Path) -> dict[str, str]:
+    if not version.policy_digest or not model.has_file(version, FILES_NAME):
+        raise RegistryError(
+            f"{version.label} carries no file digests, so it was not registered by espalier and "
+            "cannot be checked. Register the policy through the pipeline."
+        )
+    path = model.fetch(version, FILES_NAME, scratch)
+    try:
+        files: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        files = {}  # differs from every recorded digest, so it is refused below
+    if json_digest(files) != version.policy_digest:
+        raise RegistryError(
+            f"{version.label}: {FILES_NAME} is not the one that was registered. {_MEND}"
+        )
+    return files
+
+
+def _check_files(version: ModelVersion, policy: Path, files: dict[str, str]) -> None:
+    paths = (path for path in policy.rglob("*") if path.is_file())
+    present = {path.relative_to(policy).as_posix(): path for path in paths}
+    for name, digest in files.items():
+        if name not in present:
+            raise RegistryError(f"{version.label}: {name} is missing. {_MEND}")
+        if file_digest(present[name]) != digest:
+            raise RegistryError(
+                f"{version.label}: {name} has other bytes than were registered. {_MEND}"
+            )
+    if extra := sorted(present.keys() - files.keys()):
+        raise RegistryError(f"{version.label}: {extra[0]} was added later. {_MEND}")
+
+
+_MEND = (
+    "The artifact store was changed or damaged: restore it, or register the policy again by "
+    "running the register stage anew."
+)
+
+
+class Reference(NamedTuple):
+    """A parsed `MODEL@alias` or `MODEL/version`; the other of the two fields is empty."""
+
+    model: str
+    alias: str
+    version: str
+
+
+def parsed_reference(reference: str) -> Reference:
+    """Parse `MODEL@alias` or `MODEL/version`, with or without a `models:/` prefix.
+
+    Raises:
+        RegistryError: it is neither.
+    """
+    text = reference.removeprefix("models:/")
+    name, separator, alias = text.rpartition("@")
+    if separator and name and alias:
+        return Reference(name, alias, "")
+    name, separator, version = text.rpartition("/")
+    if separator and name and version.isdigit():
+        return Reference(name, "", version)
+    raise RegistryError(f"{reference}: write it as MODEL@champion, MODEL@challenger or MODEL/3.")

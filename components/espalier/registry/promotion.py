@@ -1,13 +1,18 @@
-"""Moving `@champion`: by the gate, by force with a reason, and back again."""
+"""The promotion gate, and moving `@champion`: by the gate, forced with a reason, or rolled back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+import pandas as pd
+
+from espalier.config import RegistryConfig
 from espalier.records import RegistryError
-from espalier.registry.gate import Comparison, PromotionGate
 from espalier.registry.model import (
     CHALLENGER,
     CHAMPION,
@@ -20,20 +25,143 @@ from espalier.registry.model import (
     PREVIOUS,
     PREVIOUS_CHAMPION,
     REFUSED,
+    SUITE_DIGEST,
     ModelVersion,
     RegisteredModel,
+    fetch_policy,
 )
-from espalier.registry.source import operator
+from espalier.registry.registration import (
+    TRAINED,
+    WARM_START,
+    EvaluationResult,
+    fetch_result,
+    require_same_questions,
+    result_folder,
+    store_result,
+    write_answers,
+)
+from espalier.registry.tracking import operator
+
+Answers = Mapping[str, bool]
+"""task_id -> whether the answer is right."""
+Compare = Callable[[Answers, Answers], tuple[float, float, float]]
+"""(challenger's answers in the order of the suite, baseline's answers to the same questions) ->
+mean difference and both ends of its interval."""
+EvaluateChampion = Callable[[Path, Path], pd.DataFrame]
+"""(policy directory, folder with the suite's results.json, questions.parquet and suite.json) ->
+one row per question, with at least task_id and em."""
+
+
+class GateComparison(NamedTuple):
+    """EM (0-1) of a challenger and of its baseline on the same questions."""
+
+    baseline: str
+    suite_digest: str
+    questions: int
+    challenger_em: float
+    baseline_em: float
+    gain: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """One line with every figure, in percent."""
+        return (
+            f"EM {self.challenger_em:.1%} against {self.baseline_em:.1%} of {self.baseline} on "
+            f"{self.questions} questions (suite {self.suite_digest[:12]}), difference "
+            f"{100 * self.gain:+.1f} points [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionGate:
+    """Decides whether a challenger becomes champion."""
+
+    config: RegistryConfig
+    compare: Compare
+    evaluate_champion: EvaluateChampion
+
+    def judge(
+        self, model: RegisteredModel, challenger: ModelVersion, champion: ModelVersion | None
+    ) -> GateComparison:
+        """Compare with the champion on the challenger's suite; without one, with its warm start.
+
+        A champion without a result on this suite is evaluated now, and the result is stored with
+        its version.
+        """
+        with TemporaryDirectory() as scratch:
+            result = _own_result(model, challenger, Path(scratch))
+            if champion is None:
+                name, baseline = "its own warm start", result.exact(WARM_START)
+            else:
+                name = f"champion {champion.label}"
+                baseline = self._champion_answers(model, champion, result, Path(scratch))
+            answers = result.exact(TRAINED)
+            require_same_questions(answers, baseline)
+        gain, low, high = self.compare(answers, baseline)
+        return GateComparison(
+            baseline=name,
+            suite_digest=result.suite_digest,
+            questions=len(answers),
+            challenger_em=_share_right(answers),
+            baseline_em=_share_right(baseline),
+            gain=float(gain),
+            low=float(low),
+            high=float(high),
+        )
+
+    def objection(self, comparison: GateComparison, *, first: bool) -> str | None:
+        """The reason why the comparison does not pass, or None."""
+        if comparison.questions < self.config.min_questions:
+            return f"at least {self.config.min_questions} questions (registry.min_questions) needed"
+        least = 0.0 if first else self.config.min_gain
+        if not comparison.low > least:
+            name = "0" if first else f"registry.min_gain = {least:g}"
+            return f"the interval's lower end must lie above {name}"
+        return None
+
+    def _champion_answers(
+        self, model: RegisteredModel, champion: ModelVersion, own: EvaluationResult, scratch: Path
+    ) -> dict[str, bool]:
+        stored = fetch_result(model, champion, own.suite_digest, scratch / "champion")
+        if stored is not None:
+            return stored.exact(TRAINED)
+        policy = fetch_policy(model, champion, scratch / "policy")
+        answers = self.evaluate_champion(policy, own.directory)
+        judged = write_answers(scratch / "judged", own, answers)
+        require_same_questions(
+            own.exact(TRAINED), judged.exact(TRAINED)
+        )  # before storing: an incomplete result must not be kept
+        store_result(model, champion, judged)
+        return judged.exact(TRAINED)
+
+
+def _share_right(answers: Answers) -> float:
+    return sum(answers.values()) / len(answers)
+
+
+def _own_result(
+    model: RegisteredModel, challenger: ModelVersion, scratch: Path
+) -> EvaluationResult:
+    digest = challenger.tags.get(SUITE_DIGEST, "")
+    result = fetch_result(model, challenger, digest, scratch / "challenger") if digest else None
+    if result is None:
+        raise RegistryError(
+            f"{challenger.label} was registered without an evaluation "
+            f"({result_folder(digest)} is not there). Register it through the pipeline, or promote "
+            "it with --force REASON."
+        )
+    return result
 
 
 class Promotion(NamedTuple):
-    """What a promotion or a rollback did."""
+    """Outcome of a promotion or a rollback."""
 
     model: str
     version: str
     previous: str | None
     gate: str
-    comparison: Comparison | None
+    comparison: GateComparison | None
 
 
 def promote(
@@ -43,17 +171,17 @@ def promote(
     version: str | None = None,
     force_reason: str | None = None,
 ) -> Promotion:
-    """Make a version (default: the challenger) champion, if it passes the gate or is forced.
+    """Make a version (default: the challenger) champion if it passes the gate or is forced.
 
     Raises:
-        RegistryError: the gate refuses (with the figures), there is no such version, or it leads
-            already. No alias has moved then.
+        RegistryError: the gate refuses (the message has the figures), there is no such version, or
+            it is the champion already. No alias was moved then.
     """
     challenger = model.version(version or CHALLENGER)
     holder = model.find(CHAMPION)
     if holder and holder.version == challenger.version and holder.may_lead:
         raise RegistryError(f"{challenger.label} is the champion already.")
-    champion = _leading(model, holder, challenger)
+    champion = _current_champion(model, holder, challenger)
     if force_reason is not None:
         comparison, record = None, _forced(force_reason)
     else:
@@ -62,17 +190,17 @@ def promote(
         if objection:
             _refuse(model, challenger, comparison, objection)
         record = {GATE: PASSED, GATE_REASON: str(comparison), **_figures(comparison)}
-    _hand_over(model, challenger, champion, record)
+    _move_champion(model, challenger, champion, record)
     previous = champion.version if champion else None
     return Promotion(model.name, challenger.version, previous, record[GATE], comparison)
 
 
 def rollback(model: RegisteredModel) -> Promotion:
-    """Move `champion` back to the version that led before.
+    """Move `champion` back to the previous champion.
 
     Raises:
-        RegistryError: there is no champion, nothing led before it, or what led before carries
-            neither a gate pass nor a forced promotion's reason.
+        RegistryError: there is no champion, no previous one, or the previous one carries neither a
+            gate pass nor a forced promotion's reason.
     """
     holder = model.find(CHAMPION)
     if holder is None:
@@ -80,8 +208,8 @@ def rollback(model: RegisteredModel) -> Promotion:
     if holder.may_lead:
         number = holder.tags.get(PREVIOUS_CHAMPION)
         target = model.find(number) if number else None
-    else:  # the alias was moved by hand, past the gate: the last real champion comes back
-        target = _leading(model, holder, holder)
+    else:  # the alias was moved by hand, past the gate: return to the last promoted version
+        target = _current_champion(model, holder, holder)
     if target is None:
         raise RegistryError(
             f"{holder.label} has no previous champion to return to. Promote another version with "
@@ -89,8 +217,8 @@ def rollback(model: RegisteredModel) -> Promotion:
         )
     if not target.may_lead:
         raise RegistryError(
-            f"{target.label} led before {holder.label}, but carries neither a gate pass nor a "
-            f"forced promotion's reason (gate: {target.gate}). Promote it: --version "
+            f"{target.label} was champion before {holder.label}, but carries neither a gate pass "
+            f"nor a forced promotion's reason (gate: {target.gate}). Promote it: --version "
             f"{target.version}, with --force REASON if need be."
         )
     before = target.tags.get(PREVIOUS_CHAMPION)
@@ -100,13 +228,10 @@ def rollback(model: RegisteredModel) -> Promotion:
     return Promotion(model.name, target.version, holder.version, target.gate, None)
 
 
-def _leading(
+def _current_champion(
     model: RegisteredModel, holder: ModelVersion | None, other_than: ModelVersion
 ) -> ModelVersion | None:
-    """The alias's version, if it leads in right; else the one that last did.
-
-    An alias can be moved by hand past the gate: what it points at then is nobody's measure.
-    """
+    """The last promoted champion: the alias's version, unless it was moved there by hand."""
     if holder and holder.may_lead and holder.version != other_than.version:
         return holder
     led = [
@@ -119,13 +244,13 @@ def _leading(
     return max(led, key=lambda version: version.tags[CHAMPION_SINCE], default=None)
 
 
-def _hand_over(
+def _move_champion(
     model: RegisteredModel,
     challenger: ModelVersion,
     champion: ModelVersion | None,
     record: Mapping[str, str],
 ) -> None:
-    """The record first, the aliases last: a champion without a recorded pass never exists."""
+    """Write the record before moving the alias: no champion ever lacks a recorded pass."""
     before = {PREVIOUS_CHAMPION: champion.version} if champion else {}
     model.tag(challenger, {**record, **before})
     if champion:
@@ -135,9 +260,9 @@ def _hand_over(
 
 
 def _refuse(
-    model: RegisteredModel, challenger: ModelVersion, comparison: Comparison, objection: str
+    model: RegisteredModel, challenger: ModelVersion, comparison: GateComparison, objection: str
 ) -> None:
-    if challenger.gate in (PENDING, REFUSED):  # a pass of former days stays, for rollback
+    if challenger.gate in (PENDING, REFUSED):  # an earlier pass stays, so that rollback can use it
         record = {GATE: REFUSED, GATE_REASON: f"{objection}: {comparison}"}
         model.tag(challenger, {**record, **_figures(comparison)})
     raise RegistryError(
@@ -157,7 +282,7 @@ def _forced(reason: str) -> dict[str, str]:
     }
 
 
-def _figures(comparison: Comparison) -> dict[str, str]:
+def _figures(comparison: GateComparison) -> dict[str, str]:
     return {f"espalier.gate.{key}": f"{value}" for key, value in comparison._asdict().items()}
 
 

@@ -1,4 +1,4 @@
-"""From a policy directory and its evaluation to a model version: upload first, create after."""
+"""Registers a policy with its evaluation as a model version, and reads stored evaluations."""
 
 from __future__ import annotations
 
@@ -8,31 +8,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pandas as pd
+
+from espalier.records import RegistryError
 from espalier.registry.connection import reaching
-from espalier.registry.loading import FILES_NAME, POLICY_FOLDER
 from espalier.registry.model import (
+    FILES_NAME,
     GATE,
     PARENT_RUN,
     PENDING,
     POLICY_DIGEST,
+    POLICY_FOLDER,
     SUITE_DIGEST,
     ModelVersion,
     RegisteredModel,
     version_folder,
-)
-from espalier.registry.results import (
-    RESULT_FILES,
-    TRAINED,
-    WARM_START,
-    EvaluationResult,
-    result_folder,
 )
 from espalier.registry.tracker import RunHandle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a version is, apart from when and where it was registered."""
+    """Digests that identify a version."""
 
     model_name: str
     policy_digest: str
@@ -43,12 +40,12 @@ class Identity:
 
 
 PROFILE_NAME = "profile.json"
-"""The settings of the run that made the version, its promotion's among them."""
+"""File with the settings of the run that made the version; promotion reads its gate from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """What a version is made of."""
+    """Files and figures of a version."""
 
     policy: Path
     files: Mapping[str, str]
@@ -59,7 +56,7 @@ class Payload:
 
 
 def find_or_register(target: RunHandle, identity: Identity, payload: Payload) -> ModelVersion:
-    """The version of this policy on this suite in this pipeline run; registered if there is none.
+    """The version of this policy, suite and pipeline run; registered if there is none.
 
     Raises:
         RegistryError: MLflow cannot be reached, or refuses.
@@ -79,10 +76,9 @@ def find_or_register(target: RunHandle, identity: Identity, payload: Payload) ->
 def _register(
     model: RegisteredModel, target: RunHandle, identity: Identity, payload: Payload
 ) -> ModelVersion:
-    """Upload, then create: a version whose files are not all there never exists.
+    """Upload the files, then create the version, so that no version lacks files.
 
-    The version and its files belong to the pipeline's run, so that MLflow shows the one on the
-    other's page; where the stage runs alone, to the stage's own.
+    Both belong to the pipeline's run (the stage's own, if it runs alone): MLflow links them there.
     """
     run_id = _parent(target)
     folder = version_folder(identity.policy_digest)
@@ -102,7 +98,7 @@ def _register(
 
 
 def _upload(target: RunHandle, folder: str, identity: Identity, payload: Payload) -> None:
-    """The policy as it is (safetensors once), its file digests, and the evaluation."""
+    """Upload the policy, its file digests, the profile and the evaluation."""
     run_id = _parent(target)
     target.client.log_artifacts(run_id, str(payload.policy), f"{folder}/{POLICY_FOLDER}")
     with TemporaryDirectory() as scratch:
@@ -161,3 +157,132 @@ def _ensure_model(target: RunHandle, name: str) -> None:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
+
+
+RESULT_FILES = ("results.json", "questions.parquet", "suite.json")
+"""Files of an evaluation that are stored with the version; suite.json may be missing."""
+
+TRAINED, WARM_START = "trained", "warm_start"
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """One evaluation, question by question."""
+
+    directory: Path
+    figures: Mapping[str, object]
+    """results.json."""
+    questions: pd.DataFrame
+    """Columns task_id, policy, em and others."""
+
+    @property
+    def suite_digest(self) -> str:
+        """Digest of the questions; only results of equal digests are comparable."""
+        return str(_at(self.figures, "suite", "digest"))
+
+    def figure(self, *path: str) -> object:
+        """A figure of `eval`, such as `figure("trained", "em")`; None if missing."""
+        return _at(self.figures, "eval", *path)
+
+    def exact(self, policy: str) -> dict[str, bool]:
+        """Whether each question's answer is exact, by task_id, in the order of the suite.
+
+        Raises:
+            RegistryError: the policy has no answers, or two for one question.
+        """
+        rows = self.questions[self.questions["policy"] == policy]
+        answers = {
+            str(task): bool(em) for task, em in zip(rows["task_id"], rows["em"], strict=True)
+        }
+        if not answers or len(answers) < len(rows):
+            fault = "several answers to one question" if answers else "no answers"
+            raise RegistryError(
+                f"the result on suite {self.suite_digest[:12]} has {fault} of the policy {policy}. "
+                "Run the evaluation again."
+            )
+        return answers
+
+
+def require_same_questions(challenger: Mapping[str, bool], baseline: Mapping[str, bool]) -> None:
+    """Check that two policies of one suite answered the same questions.
+
+    Raises:
+        RegistryError: a question has an answer of only one of them.
+    """
+    if differing := challenger.keys() ^ baseline.keys():
+        raise RegistryError(
+            f"two results on the same suite differ in {len(differing)} questions, so one of them "
+            "is not complete. Run the evaluation again."
+        )
+
+
+def read_result(directory: Path) -> EvaluationResult:
+    """Read results.json and questions.parquet.
+
+    Raises:
+        RegistryError: one of them is missing or does not parse.
+    """
+    try:
+        figures = json.loads((directory / "results.json").read_text(encoding="utf-8"))
+        questions = pd.read_parquet(directory / "questions.parquet")
+        result = EvaluationResult(directory, figures, questions)
+        missing = {"task_id", "policy", "em"} - set(questions.columns)
+    except (OSError, ValueError) as error:  # ArrowInvalid and JSONDecodeError are ValueErrors
+        raise RegistryError(
+            f"{directory}: not a readable evaluation ({error}). Run the evaluation again."
+        ) from error
+    if missing or not _at(figures, "suite", "digest"):
+        lacks = f"questions.parquet lacks {sorted(missing)}" if missing else "no suite.digest"
+        raise RegistryError(f"{directory}: {lacks}. Run the evaluation again.")
+    return result
+
+
+def result_folder(suite_digest: str) -> str:
+    """Folder of a suite's result, relative to the version's."""
+    return f"evaluation/{suite_digest[:16]}"
+
+
+def fetch_result(
+    model: RegisteredModel, version: ModelVersion, suite_digest: str, destination: Path
+) -> EvaluationResult | None:
+    """Download the version's result on a suite into `destination`; None if it has none."""
+    folder = result_folder(suite_digest)
+    if not model.has_file(version, f"{folder}/results.json"):
+        return None
+    destination.mkdir(parents=True)
+    result = read_result(model.fetch(version, folder, destination))
+    if result.suite_digest != suite_digest:
+        raise RegistryError(
+            f"{version.label}: its stored result is on suite {result.suite_digest[:12]}, not on "
+            f"{suite_digest[:12]} under which it is filed. Run the evaluation again."
+        )
+    return result
+
+
+def write_answers(
+    directory: Path, suite: EvaluationResult, answers: pd.DataFrame
+) -> EvaluationResult:
+    """Write answers (columns task_id, em, ...) as a result on the suite of another result."""
+    directory.mkdir(parents=True)
+    questions = answers.assign(policy=TRAINED)
+    questions.to_parquet(directory / "questions.parquet", index=False)
+    exact = [bool(em) for em in questions["em"]]
+    em = sum(exact) / max(1, len(exact))
+    figures = {"suite": suite.figures["suite"], "eval": {TRAINED: {"em": em, "n": len(exact)}}}
+    (directory / "results.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
+    return read_result(directory)
+
+
+def store_result(model: RegisteredModel, version: ModelVersion, result: EvaluationResult) -> None:
+    """Store a result with a version; results.json comes last and marks it as complete."""
+    for name in reversed(RESULT_FILES):
+        if (result.directory / name).is_file():
+            model.store(version, result.directory / name, result_folder(result.suite_digest))
+
+
+def _at(table: object, *path: str) -> object:
+    for key in path:
+        if not isinstance(table, Mapping):
+            return None
+        table = table.get(key)
+    return table

@@ -1,4 +1,12 @@
-"""A stage's listener that writes to one MLflow run; figures are sent in batches."""
+"""Tracker that writes parameters, figures, files and trajectories of a stage to one MLflow run.
+
+A trajectory becomes a trace, with a child span for each turn and tool call:
+
+    AGENT task_id                 the first messages -> the last one; assessment `reward`
+    CHAT_MODEL policy             the messages so far -> the policy's message
+    TOOL search                   the policy's message -> the tool's observation
+    CHAT_MODEL policy             ...
+"""
 
 from __future__ import annotations
 
@@ -9,15 +17,135 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from espalier.records import NullTracker, Progress, RegistryError
 from espalier.registry.connection import reaching
-from espalier.registry.episode_traces import MAX_TRACES, count_traces, log_traces
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric
+    from mlflow.entities import Metric, Span
+
+MAX_TRACES = 20
+"""Traces per run; the stage's artifact has all trajectories."""
+
+_OK_REASON = "answered"
+_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id")
+"""Keys of a chat message that are copied into a span."""
+
+
+def count_traces(run: RunHandle) -> int:
+    """Number of traces of the run, at most `MAX_TRACES`."""
+    found = run.client.search_traces(
+        locations=[run.experiment_id],
+        run_id=run.run_id,
+        max_results=MAX_TRACES,
+        include_spans=False,
+    )
+    return len(found)
+
+
+def log_traces(run: RunHandle, episodes: Sequence[Mapping[str, object]]) -> None:
+    """Write each episode (see `espalier.records.Tracker.episodes`) as one trace."""
+    import mlflow
+
+    mlflow.set_tracking_uri(run.uri)
+    for episode in episodes:
+        _log_reward(_log_trace(run, episode), episode.get("reward"))
+
+
+def _log_trace(run: RunHandle, episode: Mapping[str, object]) -> str:
+    messages = _messages(episode.get("messages"))
+    finish_reason = str(episode.get("finish_reason", ""))
+    task_id = str(episode.get("task_id", "episode"))
+    root = run.client.start_trace(
+        task_id,
+        span_type="AGENT",
+        inputs={"messages": messages[:1]},
+        attributes={"finish_reason": finish_reason},
+        tags={"espalier.task_id": task_id},
+        experiment_id=run.experiment_id,
+        run_id=run.run_id,
+    )
+    tools = episode.get("tools")
+    _log_spans(run, root, messages, iter(tools if isinstance(tools, Sequence) else ()))
+    run.client.end_trace(
+        root.trace_id,
+        outputs={"messages": messages[-1:]},
+        attributes={"messages": messages},
+        status="OK" if finish_reason == _OK_REASON else "ERROR",
+    )
+    return root.trace_id
+
+
+def _log_spans(
+    run: RunHandle, root: Span, messages: Sequence[Mapping[str, Any]], tools: Iterator[str]
+) -> None:
+    """One span per policy message and per tool observation."""
+    for place, message in enumerate(messages):
+        if message["role"] == "assistant":
+            name, span_type = "policy", "CHAT_MODEL"
+            inputs: dict[str, Any] = {"messages": messages[:place]}
+            outputs: dict[str, Any] = {"choices": [{"message": message}]}
+        elif message["role"] == "tool":
+            name, span_type = str(message.get("name") or next(tools, "tool")), "TOOL"
+            before = messages[place - 1] if place else {}
+            inputs = {"action": before.get("tool_calls") or before.get("content", "")}
+            outputs = {"observation": message["content"]}
+        else:
+            continue
+        span = run.client.start_span(
+            name,
+            trace_id=root.trace_id,
+            parent_id=root.span_id,
+            span_type=span_type,
+            inputs=inputs,
+            # tells MLflow's page how to show the messages
+            attributes={"mlflow.message.format": "openai"} if span_type == "CHAT_MODEL" else None,
+        )
+        run.client.end_span(root.trace_id, span.span_id, outputs=outputs)
+
+
+def _log_reward(trace_id: str, reward: object) -> None:
+    """Record the reward, a number or named terms that sum to it, as an assessment."""
+    import mlflow
+    from mlflow.entities import AssessmentSource
+
+    terms = reward if isinstance(reward, Mapping) else {}
+    value = sum(terms.values()) if terms else reward
+    if isinstance(value, int | float):
+        mlflow.log_feedback(
+            trace_id=trace_id,
+            name="reward",
+            value=float(value),
+            source=AssessmentSource(source_type="CODE", source_id="espalier"),
+            metadata={str(name): str(term) for name, term in terms.items()} or None,
+        )
+
+
+def _messages(value: object) -> list[dict[str, Any]]:
+    """Chat messages (dicts or `Message` objects) as plain dicts."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return []
+    return [_message(item) for item in value]
+
+
+def _message(item: object) -> dict[str, Any]:
+    if not isinstance(item, Mapping):
+        item = {field: getattr(item, field, None) for field in _FIELDS}
+    present = {field: item[field] for field in _FIELDS if item.get(field)}
+    calls = [_call(dict(call)) for call in item.get("tool_calls") or ()]
+    return {"role": "", "content": "", **present, **({"tool_calls": calls} if calls else {})}
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool call in the shape of OpenAI's chat API, which MLflow's UI displays."""
+    if "function" in call:
+        return dict(call)
+    arguments = json.dumps(call.get("arguments", {}))
+    function = {"name": call.get("name", ""), "arguments": arguments}
+    return {"id": call.get("call_id", ""), "type": "function", "function": function}
+
 
 STAGE_TAG = "espalier.stage"
 PARENT_TAG = "mlflow.parentRunId"
@@ -25,12 +153,12 @@ SUPERSEDED_TAG = "espalier.superseded_by"
 _NOTE_TAG = "mlflow.note.content"
 
 _BATCH = 200
-"""Figures that are sent at once; MLflow takes at most 1000."""
+"""Figures per request; MLflow accepts at most 1000."""
 _FLUSH_SECONDS = 5.0
 """A batch into sqlite takes 5-20 ms: at this interval well under 1 % of a training run."""
 _RETRY_SECONDS = 30.0
 _RETRY_PER_SECOND = 10.0
-"""A server that takes long to fail is asked seldom: training must not wait for it."""
+"""Wait ten times as long as a failed request took: training must not wait for a slow server."""
 _MAX_PARAMS = 100
 _MAX_VALUE_CHARS = 6000
 _MAX_NOTE_CHARS = 4000
@@ -40,7 +168,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHandle:
-    """One run, and the client that reaches it."""
+    """An MLflow run with the client to write to it."""
 
     client: MlflowClient
     uri: str
@@ -51,23 +179,23 @@ class RunHandle:
 
 @dataclass(frozen=True, slots=True)
 class DatasetUse:
-    """Data that a run read."""
+    """A dataset that a run read."""
 
     name: str
     digest: str
-    """Content digest, SHA-256; MLflow takes the first half as its own."""
+    """Content digest, SHA-256, hexadecimal; MLflow stores the first half."""
     source: str
-    """Where it was read from: a folder, or another dataset's name."""
+    """A folder, or another dataset's name."""
     rows: Mapping[str, int]
     context: str
-    """What it was used for: knowledge, training or evaluation."""
+    """Its use: knowledge, training or evaluation."""
 
 
 _MAX_DATASET_DIGEST = 32
 
 
 def log_datasets(run: RunHandle, datasets: Sequence[DatasetUse]) -> None:
-    """Record data as inputs of the run and of its parent, each once."""
+    """Record datasets as inputs of the run and of its parent run."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     inputs = [
@@ -91,7 +219,8 @@ def log_datasets(run: RunHandle, datasets: Sequence[DatasetUse]) -> None:
 class MlflowTracker:
     """Writes parameters, figures, files and some trajectories to one run.
 
-    Figures wait for a server that is briefly away, until `finish`; everything else says so at once.
+    While the server is unreachable, figures are kept and sent later, at the latest by `finish`;
+    every other call raises at once.
     """
 
     def __init__(self, run: RunHandle, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -104,11 +233,11 @@ class MlflowTracker:
         self._traces: int | None = None
 
     def params(self, values: Mapping[str, object]) -> None:
-        """Record settings; nested ones are joined by dots.
+        """Record settings; keys of nested ones are joined by dots.
 
-        MLflow's parameters cannot change. A stage that runs again with other settings gets a new
-        run, and the former one is tagged with the id of its successor; a parent run keeps its
-        first settings as parameters and the later ones as tags `espalier.param.NAME`.
+        Parameters in MLflow are immutable. A stage that runs again with other settings gets a new
+        run, and the former run a tag with its id; a parent run keeps its first settings as
+        parameters and gets later ones as tags `espalier.param.NAME`.
         """
         params = {key: str(value)[:_MAX_VALUE_CHARS] for key, value in _flat(values)}
         with reaching(self.run.uri, "record parameters"):
@@ -122,7 +251,7 @@ class MlflowTracker:
             self._log_params([(key, params[key]) for key in params.keys() - known.keys()])
 
     def metrics(self, values: Mapping[str, float], *, step: int | None = None) -> None:
-        """Record figures; they are sent every few seconds."""
+        """Record figures, sent every few seconds."""
         from mlflow.entities import Metric
 
         now_ms = time.time_ns() // 1_000_000
@@ -141,7 +270,7 @@ class MlflowTracker:
                 self.run.client.log_artifact(self.run.run_id, str(path))
 
     def episodes(self, episodes: Sequence[Mapping[str, object]]) -> None:
-        """Record trajectories as traces, at most twenty a run over all its attempts."""
+        """Record trajectories as traces, at most twenty per run over all its attempts."""
         if self._traces is not None and self._traces >= MAX_TRACES:
             return
         with reaching(self.run.uri, "record trajectories as traces"):
@@ -152,26 +281,26 @@ class MlflowTracker:
         self._traces += len(chosen)
 
     def describe(self, text: str) -> None:
-        """Set the run's description, in Markdown; it shows at once, and notes come below it."""
+        """Set the run's description, in Markdown, at once; notes are appended when the run ends."""
         self._description = text
         with reaching(self.run.uri, "describe the run"):
             self.run.client.set_tag(self.run.run_id, _NOTE_TAG, text)
 
     def note(self, line: str) -> None:
-        """Add a line to the run's description; it is written when the run ends."""
+        """Add a line to the run's description, written when the run ends."""
         self._notes.append(line)
 
     @contextmanager
     def progress(self, description: str, total: int) -> Iterator[Progress]:
-        """Nothing: the terminal is another listener's."""
+        """Do nothing: another tracker writes to the terminal."""
         with NullTracker().progress(description, total) as progress:
             yield progress
 
     def flush(self) -> None:
-        """Send every pending figure now.
+        """Send all pending figures.
 
         Raises:
-            RegistryError: the server is away; the figures stay pending.
+            RegistryError: the server is unreachable; the figures stay pending.
         """
         with reaching(self.run.uri, f"record {len(self._pending)} figures"):
             while self._pending:
@@ -179,11 +308,11 @@ class MlflowTracker:
                 del self._pending[:_BATCH]
 
     def finish(self, status: str = "FINISHED") -> None:
-        """Send what is pending and end the run.
+        """Send pending figures and end the run.
 
         Raises:
-            RegistryError: the server is away, unless the stage has failed anyway: then its own
-                error is the one to show, and this one is logged.
+            RegistryError: the server is unreachable. If the stage has failed itself, this is only
+                logged, so that the stage's own error is the one shown.
         """
         try:
             self.flush()

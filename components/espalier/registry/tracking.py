@@ -1,16 +1,20 @@
-"""Runs in MLflow: one parent a pipeline run, one nested run a stage, found again on resuming."""
+"""MLflow runs: one parent per pipeline run and one nested run per stage, reopened on resuming."""
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import espalier
 from espalier.records import NullTracker, RegistryError, Tracker
 from espalier.registry.connection import TrackingTarget, connect, experiment_id, reaching, shown
-from espalier.registry.source import source_tags
 from espalier.registry.tracker import (
     PARENT_TAG,
     STAGE_TAG,
@@ -32,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class ParentRun:
-    """One pipeline run in MLflow: `tracker` writes to it, `stage` opens the runs nested in it."""
+    """The MLflow run of a pipeline run: `tracker` writes to it, `stage` opens nested runs."""
 
     def __init__(self, handle: RunHandle) -> None:
         self._handle = handle
@@ -40,33 +44,33 @@ class ParentRun:
 
     @property
     def run_id(self) -> str:
-        """MLflow's id of the parent run; kept by the caller, and given back on resuming."""
+        """MLflow's id of the parent run, which the caller stores for resuming."""
         return self._handle.run_id
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a step in another process needs to find this run (`tracker_from_environment`)."""
+        """Environment from which `tracker_from_environment` finds this run in another process."""
         return {_URI_VARIABLE: self._handle.uri, PARENT_VARIABLE: self.run_id}
 
     @contextmanager
     def stage(self, stage: str) -> Iterator[MlflowTracker]:
-        """The stage's tracker; its run ends as finished, failed or killed with the block."""
+        """The stage's tracker; the end of the block ends its run as finished, failed or killed."""
         tracker = MlflowTracker(_stage_handle(self._handle, stage))
         with _ending(tracker):
             yield tracker
 
     def finish(self, status: str = "FINISHED") -> None:
-        """Send what is pending and end the parent run (FINISHED, FAILED or KILLED).
+        """Send pending figures and end the parent run as FINISHED, FAILED or KILLED.
 
-        A run that did not finish ends those nested in it as well: the process of a stage may have
-        been lost before it could.
+        Unless it finished, running nested runs end with the same status: the process of a stage
+        may have died before it could end its own.
         """
         if status != "FINISHED":
             self._end_nested(status)
         self.tracker.finish(status)
 
     def mark_killed(self) -> None:
-        """End this run and those nested in it as KILLED, from any thread; sends no figures."""
+        """End this run and its nested runs as KILLED, from any thread; sends no figures."""
         self._end_nested("KILLED")
         mark_killed(self.tracker)
 
@@ -84,18 +88,18 @@ class ParentRun:
 def open_parent_run(
     target: TrackingTarget, name: str, tags: Mapping[str, str], run_id: str | None = None
 ) -> ParentRun:
-    """Create the parent run of a pipeline run, or open it again.
+    """Create the parent run of a pipeline run, or reopen it.
 
     Args:
         target: from `tracking_target`.
         name: shown in the UI.
         tags: set on the run.
-        run_id: the run of an earlier attempt. A run that its server no longer knows is replaced by
-            a new one, tagged with the id that it continues. Without it, the run that
-            `MLFLOW_RUN_ID` names is the parent (Kubeflow Pipelines may have made one).
+        run_id: the run of an earlier attempt; if the server no longer has it, a new run is created
+            with this id in a tag. None takes the run of `MLFLOW_RUN_ID`, which Kubeflow Pipelines
+            may have set, or else creates one.
 
     Raises:
-        RegistryError: the server is away, or `MLFLOW_RUN_ID` names a run that it does not know.
+        RegistryError: the server is unreachable, or does not have the run of `MLFLOW_RUN_ID`.
     """
     client = connect(target.uri)
     injected = os.environ.get(_RUN_VARIABLE)
@@ -111,13 +115,13 @@ def open_parent_run(
 
 
 def tracker_from_environment(stage: str) -> MlflowTracker | NullTracker:
-    """The tracker of a stage that runs in a process of its own.
+    """The tracker of a stage that runs in its own process.
 
     Reads MLFLOW_TRACKING_URI, and the parent from ESPALIER_PARENT_RUN or else MLFLOW_RUN_ID.
-    Without a URI it listens to nothing; without a parent the stage's run stands alone.
+    Without a URI it records nothing; without a parent the stage's run has no parent.
 
     Raises:
-        RegistryError: the server is away, or does not know the parent.
+        RegistryError: the server is unreachable, or does not have the parent run.
     """
     uri = os.environ.get(_URI_VARIABLE)
     if not uri:
@@ -139,7 +143,7 @@ def tracker_from_environment(stage: str) -> MlflowTracker | NullTracker:
 
 @contextmanager
 def stage_tracking(stage: str) -> Iterator[Tracker]:
-    """`tracker_from_environment`, ended with the block: finished, failed or killed."""
+    """`tracker_from_environment`, whose run ends with the block as finished, failed or killed."""
     tracker = tracker_from_environment(stage)
     if isinstance(tracker, NullTracker):
         yield tracker
@@ -149,7 +153,7 @@ def stage_tracking(stage: str) -> Iterator[Tracker]:
 
 
 def mark_killed(tracker: Tracker) -> None:
-    """End the tracker's run as KILLED, from any thread; sends no figures."""
+    """End the tracker's run as KILLED; callable from any thread, sends no figures."""
     if not isinstance(tracker, MlflowTracker):
         return
     run = tracker.run
@@ -176,7 +180,7 @@ def _ending(tracker: MlflowTracker) -> Iterator[None]:
 def _opened(
     client: MlflowClient, target: TrackingTarget, run: Run | None, name: str, tags: dict[str, str]
 ) -> RunHandle:
-    """A handle on `run` set running again, or on a new run in the target's experiment."""
+    """Handle of `run`, set to RUNNING, or of a new run in the target's experiment."""
     if run is None:
         experiment = experiment_id(client, target)
         with reaching(target.uri, f"open a run for {name}"):
@@ -190,7 +194,7 @@ def _opened(
 
 
 def _stage_handle(parent: RunHandle, stage: str) -> RunHandle:
-    """The stage's run below its parent: the one of an earlier attempt, or a new one."""
+    """The stage's nested run: that of an earlier attempt, or a new one."""
     query = f"tags.`{STAGE_TAG}` = '{stage}' and tags.`{PARENT_TAG}` = '{parent.run_id}'"
     with reaching(parent.uri, f"open the run of stage {stage}"):
         found = parent.client.search_runs(
@@ -229,3 +233,54 @@ def _find_run(client: MlflowClient, uri: str, run_id: str | None) -> Run | None:
                 return None
             raise
     return run if run.info.lifecycle_stage == "active" else None
+
+
+_GIT_TIMEOUT_S = 5.0
+
+
+@cache
+def source_tags() -> dict[str, str]:
+    """MLflow's tags for the source of a run: user, version, and the commit if known."""
+    package = Path(espalier.__file__).parent
+    tags = {
+        "mlflow.user": operator(),
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.name": "espalier",
+        "espalier.version": espalier.__version__,
+    }
+    if commit := commit_of(package):
+        tags["mlflow.source.git.commit"] = commit
+        tags["mlflow.source.git.dirty"] = str(bool(_git(package, "status", "--porcelain", ".")))
+    return tags
+
+
+def commit_of(package: Path) -> str | None:
+    """The commit of the checkout that tracks `package`; None if it is installed."""
+    # an installed package may lie inside the checkout of another project, whose commit would be
+    # wrong: so git has to track the package's own files
+    if _git(package, "ls-files", "__init__.py") != "__init__.py":
+        return None
+    return _git(package, "rev-parse", "HEAD")
+
+
+def operator() -> str:
+    """The user's name, or "unknown"."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's numeric user has no name
+        return "unknown"
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """The stripped output of git; None if git is missing, fails or takes over 5 s."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_TIMEOUT_S,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

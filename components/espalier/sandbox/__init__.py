@@ -1,6 +1,14 @@
 """Sandboxes: where an agent's programs run, behind one protocol and several backends."""
 
-from espalier.sandbox.errors import (
+from espalier.sandbox.kubernetes import KubernetesBackend
+from espalier.sandbox.local import LocalBackend
+from espalier.sandbox.podman import PodmanBackend
+from espalier.sandbox.pool import PoolSettings, SandboxPool
+from espalier.sandbox.protocol import (
+    Backend,
+    ExecResult,
+    Limits,
+    Sandbox,
     SandboxError,
     SandboxLost,
     SandboxQuota,
@@ -8,12 +16,6 @@ from espalier.sandbox.errors import (
     SandboxTimeout,
     SandboxUnavailable,
 )
-from espalier.sandbox.kubernetes import KubernetesBackend
-from espalier.sandbox.local import LocalBackend
-from espalier.sandbox.podman import PodmanBackend
-from espalier.sandbox.pool import SandboxPool
-from espalier.sandbox.pool_settings import PoolSettings
-from espalier.sandbox.protocol import Backend, ExecResult, Limits, Sandbox
 
 __all__ = [
     "Backend",

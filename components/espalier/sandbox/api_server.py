@@ -1,64 +1,64 @@
-"""The API server as a sandbox backend asks it: its faults are sandbox errors, by whose they are."""
+"""The API server for the Kubernetes backend: requests, states of sandboxes, one watch for all."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from espalier.cluster.kubernetes_api import (
     CONFLICT,
     NOT_FOUND,
     TOO_MANY_REQUESTS,
     ApiError,
+    ApiRequest,
+    ApiRetries,
     AsyncKubernetesApi,
-    Patience,
     cluster_configuration,
+    read,
 )
-from espalier.cluster.kubernetes_requests import Request
 from espalier.cluster.objects.names import K8sObject
 from espalier.records import ClusterError
-from espalier.sandbox.errors import (
-    SandboxError,
-    SandboxQuota,
-    SandboxTimeout,
-    SandboxUnavailable,
-)
+from espalier.sandbox.protocol import SandboxError, SandboxQuota, SandboxTimeout, SandboxUnavailable
 
-PATIENCE = Patience(attempts=6, first_pause_s=0.25, also=frozenset({CONFLICT}))
-"""8 s in all: an API server takes seconds to restart. The pool repeats creates, under new names."""
+RETRIES = ApiRetries(attempts=6, first_pause_s=0.25, also=frozenset({CONFLICT}))
+"""8 s in all, as an API server restarts in seconds. The pool retries creates under new names."""
 _FORBIDDEN = 403
 
 
 class NotFoundError(SandboxError):
-    """There is no such object, or no such kind."""
+    """The object or its kind does not exist."""
 
 
 class ApiServer:
-    """Requests to the cluster of a kubeconfig; None is the cluster that this pod runs in."""
+    """Requests to the cluster of a kubeconfig (None: that of this pod), with sandbox errors."""
 
     def __init__(self, kubeconfig: Path | None) -> None:
         try:
-            self._api = AsyncKubernetesApi(cluster_configuration(kubeconfig), PATIENCE)
+            self._api = AsyncKubernetesApi(cluster_configuration(kubeconfig), RETRIES)
         except ClusterError as error:
             raise SandboxUnavailable(f"no cluster to make sandboxes in: {error}") from error
         self.requests = self._api.sent
 
-    async def send(self, request: Request) -> K8sObject:
-        """The object that is answered.
+    async def send(self, request: ApiRequest) -> K8sObject:
+        """Send a request and return the object of the answer.
 
         Raises:
-            NotFoundError: there is none.
-            SandboxQuota: the quota is used up, or the server asks for patience.
-            SandboxTimeout: the server cannot be reached, or fails.
-            SandboxUnavailable: the request is forbidden, or nothing that the server takes.
+            NotFoundError: there is no such object.
+            SandboxQuota: a conflict, too many requests, or the quota is used up.
+            SandboxTimeout: the server is unreachable or fails.
+            SandboxUnavailable: the request is forbidden or invalid.
         """
         try:
             return await self._api.send(request)
         except ApiError as error:
             raise _sandbox_error(error) from error
 
-    async def watch(self, request: Request) -> AsyncIterator[K8sObject]:
-        """Events as they come, until the server ends the watch.
+    async def watch(self, request: ApiRequest) -> AsyncIterator[K8sObject]:
+        """Yield events until the server ends the watch.
 
         Raises:
             SandboxError: as `send`.
@@ -83,3 +83,222 @@ def _sandbox_error(error: ApiError) -> SandboxError:
     if error.status == _FORBIDDEN and "exceeded quota" in message:
         return SandboxQuota(message)
     return SandboxTimeout(message) if error.is_transient else SandboxUnavailable(message)
+
+
+class ClusterState(NamedTuple):
+    """State of a sandbox's pod or claim.
+
+    Attributes:
+        address: of the pod, once its container runs.
+        ended: reason for its end; "" if it has not ended.
+        waits_for: reason why it does not run yet, if known.
+        is_unschedulable: no node has room for it now.
+        is_gone: the object is deleted; an ended one may still exist.
+    """
+
+    address: str | None = None
+    ended: str = ""
+    waits_for: str = ""
+    is_unschedulable: bool = False
+    is_gone: bool = False
+
+
+GONE = ClusterState(ended="it was deleted", is_gone=True)
+
+
+def state_of_pod(pod: K8sObject) -> ClusterState:
+    """State of a pod; one that is being deleted has ended."""
+    status: dict[str, Any] = pod.get("status", {})
+    phase = status.get("phase", "Pending")
+    if phase in {"Failed", "Succeeded"}:
+        return ClusterState(ended=_end_reason(status))
+    if "deletionTimestamp" in pod["metadata"]:
+        return ClusterState(ended=_disruption(status) or GONE.ended)
+    if phase == "Running" and status.get("podIP"):
+        return ClusterState(address=status["podIP"])
+    scheduled = _condition(status, "PodScheduled")
+    waits_for = scheduled.get("message", "") or "; ".join(_waiting(status)) or phase
+    return ClusterState(
+        waits_for=waits_for, is_unschedulable=scheduled.get("reason") == "Unschedulable"
+    )
+
+
+def state_of_claim(claim: K8sObject) -> ClusterState:
+    """State of a SandboxClaim of agent-sandbox: its conditions and its sandbox."""
+    status: dict[str, Any] = claim.get("status", {})
+    if "deletionTimestamp" in claim["metadata"]:
+        return ClusterState(ended=GONE.ended)
+    finished, ready = _condition(status, "Finished"), _condition(status, "Ready")
+    if finished.get("status") == "True":
+        return ClusterState(ended=_reason(finished))
+    addresses = status.get("sandbox", {}).get("podIPs") or [None]
+    if ready.get("status") == "True" and addresses[0]:
+        return ClusterState(address=addresses[0])
+    return ClusterState(waits_for=_reason(ready) or "its claim")
+
+
+def _end_reason(status: dict[str, Any]) -> str:
+    """The pod's reason (Evicted, DeadlineExceeded), else how its container ended."""
+    said = _reason(status) or _disruption(status)
+    for container in status.get("containerStatuses", []):
+        ended = container.get("state", {}).get("terminated")
+        if ended and not said:
+            said = f"{_reason(ended)} (exit status {ended.get('exitCode')})"
+    return said or status["phase"]
+
+
+def _disruption(status: dict[str, Any]) -> str:
+    """Why the cluster removes a pod: preempted, drained, its node lost or under pressure."""
+    return _reason(_condition(status, "DisruptionTarget"))
+
+
+def _waiting(status: dict[str, Any]) -> Iterable[str]:
+    for container in status.get("containerStatuses", []):
+        if waiting := container.get("state", {}).get("waiting"):
+            yield _reason(waiting)
+
+
+def _condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    return next((c for c in status.get("conditions", []) if c["type"] == kind), {})
+
+
+def _reason(said: dict[str, Any]) -> str:
+    return ": ".join(filter(None, (said.get("reason", ""), said.get("message", ""))))
+
+
+_PAUSE_S = 0.5
+"""Pause after a failed watch: the API server may be restarting."""
+
+
+class ClusterWatch:
+    """The last state of each sandbox of a run, updated by one task however many there are.
+
+    Args:
+        server: lists the objects once, and again after a broken watch; else watches changes.
+        path: of the objects.
+        selector: labels of this run's objects.
+        state_of: reads an object's state.
+    """
+
+    def __init__(
+        self,
+        server: ApiServer,
+        path: str,
+        selector: str,
+        state_of: Callable[[K8sObject], ClusterState],
+    ) -> None:
+        self._server = server
+        self._path = path
+        self._selector = selector
+        self._state_of = state_of
+        self._states: dict[str, ClusterState] = {}
+        self._listeners: defaultdict[str, list[Callable[[ClusterState], None]]] = defaultdict(list)
+        self._version = ""
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """List once, then watch in a task.
+
+        Raises:
+            SandboxError: not allowed, or the server is unreachable.
+        """
+        await self._list()
+        self._task = asyncio.create_task(self._keep_watching())
+
+    async def close(self) -> None:
+        """Stop watching."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def subscribe(self, name: str, listener: Callable[[ClusterState], None]) -> Callable[[], None]:
+        """Call `listener` with the state of a sandbox, now and on every change.
+
+        Returns:
+            A function that unsubscribes.
+        """
+        self._listeners[name].append(listener)
+        if name in self._states:
+            listener(self._states[name])
+        return lambda: self._unsubscribe(name, listener)
+
+    async def until(
+        self, name: str, holds: Callable[[ClusterState], bool], within_s: float
+    ) -> ClusterState:
+        """Wait for the first state for which `holds` is true.
+
+        Raises:
+            SandboxTimeout: there was none in time; the message has the last state.
+        """
+        reached: asyncio.Future[ClusterState] = asyncio.get_running_loop().create_future()
+
+        def look(state: ClusterState) -> None:
+            if holds(state) and not reached.done():
+                reached.set_result(state)
+
+        if self._task is not None and self._task.done() and not self._task.cancelled():
+            self._task.result()  # the task failed by a bug: raise it here instead of timing out
+        stop = self.subscribe(name, look)
+        try:
+            async with asyncio.timeout(within_s):
+                return await reached
+        except TimeoutError as error:
+            last = self._states.get(
+                name, ClusterState(waits_for="its first state from the API server")
+            )
+            reason = last.ended or last.waits_for or "it runs"
+            raise SandboxTimeout(f"{name}: not within {within_s:g} s; {reason}") from error
+        finally:
+            stop()
+
+    async def _keep_watching(self) -> None:
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch_once()
+            except SandboxTimeout:
+                await asyncio.sleep(_PAUSE_S)
+            except SandboxError:  # such as 410 Gone: list again to learn of missed changes
+                self._version = ""
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _watch_once(self) -> None:
+        changes = read(
+            self._path,
+            labelSelector=self._selector, resourceVersion=self._version, timeoutSeconds="300",
+        )  # fmt: skip
+        async for event in self._server.watch(changes):
+            if event["type"] == "ERROR":
+                self._version = ""
+                return
+            found = event["object"]
+            self._version = found["metadata"]["resourceVersion"]
+            state = GONE if event["type"] == "DELETED" else self._state_of(found)
+            self._set_state(found["metadata"]["name"], state)
+
+    async def _list(self) -> None:
+        answer = await self._server.send(read(self._path, labelSelector=self._selector))
+        found = {item["metadata"]["name"]: self._state_of(item) for item in answer["items"]}
+        for name in self._states.keys() - found.keys():
+            self._set_state(name, GONE)
+        for name, state in found.items():
+            self._set_state(name, state)
+        self._version = answer["metadata"]["resourceVersion"]
+
+    def _set_state(self, name: str, state: ClusterState) -> None:
+        self._states[name] = state
+        for listener in tuple(self._listeners.get(name, ())):
+            listener(state)
+        if state.is_gone and name not in self._listeners:
+            del self._states[name]
+
+    def _unsubscribe(self, name: str, listener: Callable[[ClusterState], None]) -> None:
+        listeners = self._listeners.get(name, [])
+        if listener in listeners:
+            listeners.remove(listener)
+        if not listeners:
+            self._listeners.pop(name, None)
+            if self._states.get(name, GONE).is_gone:
+                self._states.pop(name, None)

@@ -1,37 +1,101 @@
-"""The command line of a local sandbox: what bubblewrap is told to build; nothing is run here."""
+"""The command line of a local sandbox and the Python that is mounted into it; runs nothing.
+
+A sandbox sees the interpreter and named packages of this machine as a virtual environment in
+/opt/sandbox, where images have theirs. Nothing else of espalier's environment is visible.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import importlib.metadata
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+import sandboxd
 from espalier.sandbox.protocol import Limits
-from espalier.sandbox.runtime import ENVIRONMENT, Mount, interpreter
+
+ENVIRONMENT = PurePosixPath("/opt/sandbox")
+_SERVER_NEEDS = ("starlette", "uvicorn")
+_ALREADY_THERE = Path("/usr")
+_REQUIREMENT_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A read-only bind mount of a file or folder of this machine."""
+
+    source: Path
+    target: PurePosixPath
+
+
+def interpreter() -> Path:
+    """The base interpreter of this virtual environment."""
+    return Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}")
+
+
+def environment_settings() -> str:
+    """Content of the pyvenv.cfg in /opt/sandbox."""
+    return f"home = {interpreter().parent}\ninclude-system-site-packages = false\n"
+
+
+def python_mounts(packages: Iterable[str]) -> list[Mount]:
+    """Mounts of the interpreter, of sandboxd and of installed packages, with dependencies."""
+    prefix = Path(sys.base_prefix).resolve()
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    site = ENVIRONMENT / "lib" / version / "site-packages"
+    found = {path.name: path for path in _top_level([*_SERVER_NEEDS, *packages])}
+    found["sandboxd"] = Path(sandboxd.__file__).parent
+    mounts = [Mount(path, site / name) for name, path in sorted(found.items())]
+    if not prefix.is_relative_to(_ALREADY_THERE):
+        mounts.append(Mount(prefix, PurePosixPath(prefix)))
+    return mounts
+
+
+def _top_level(packages: Iterable[str]) -> Iterator[Path]:
+    """Top-level files and folders of the packages and of their requirements."""
+    waiting, seen = list(packages), set[str]()
+    while waiting:
+        name = waiting.pop().lower().replace("_", "-")
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        required = [line for line in distribution.requires or () if "extra ==" not in line]
+        waiting += [match[0] for line in required if (match := _REQUIREMENT_NAME.match(line))]
+        tops = {file.parts[0] for file in distribution.files or ()}
+        for top in tops - {"..", "__pycache__"}:
+            if not top.endswith(".dist-info"):
+                yield Path(str(distribution.locate_file(top)))
+
 
 USER_ID = 1000
-"""Of all processes in the sandbox."""
+"""User id of all processes in the sandbox."""
 WORKSPACE = "/workspace"
 _SHARED_MEMORY_BYTES = 16 * 2**20
 _MERGED_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_OF_ETC = ("/etc/alternatives", "/etc/ld.so.cache")
-_TO_BECOME_USER = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
+_ETC_PATHS = ("/etc/alternatives", "/etc/ld.so.cache")
+_SETPRIV_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
 _BECOME_USER = (
     *("/usr/bin/setpriv", "--reuid", str(USER_ID), "--regid", str(USER_ID), "--clear-groups"),
     *("--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"),
     *("--pdeathsig", "KILL", "--"),
 )
-"""Becoming another user makes the kernel forget --die-with-parent, so it is said again."""
+"""Changing the user clears --die-with-parent in the kernel, so setpriv sets it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handed:
-    """Descriptors that bubblewrap gets.
+class PassedDescriptors:
+    """File descriptors passed to bubblewrap.
 
     Attributes:
-        listener: the socket that sandboxd accepts on; no path of the sandbox leads to it.
-        information: where bubblewrap writes the number of the sandbox's first process.
-        user_map: what it waits for while its user map is written; None maps the caller alone.
+        listener: the socket that sandboxd accepts on; no path in the sandbox leads to it.
+        information: bubblewrap writes the pid of the sandbox's first process to it.
+        user_map: bubblewrap waits for it while the user map is written; None maps only the caller.
     """
 
     listener: int
@@ -40,20 +104,23 @@ class Handed:
 
 
 def command(
-    limits: Limits, mounts: Iterable[Mount], settings: Mapping[str, str], handed: Handed
+    limits: Limits,
+    mounts: Iterable[Mount],
+    settings: Mapping[str, str],
+    descriptors: PassedDescriptors,
 ) -> list[str]:
-    """The whole command.
+    """The bubblewrap command.
 
-    Only /usr, the interpreter, and what programs look up in /etc can be read; only the workspace,
-    /tmp and /dev/shm can be written, each a tmpfs of limited size.
+    Readable are /usr, the interpreter, and a few files of /etc; writable are the workspace, /tmp
+    and /dev/shm, each a tmpfs of limited size.
     """
     return [
         "bwrap",
-        *_namespaces(handed),
+        *_namespaces(descriptors),
         *("--ro-bind", "/usr", "/usr"),
         *_merged_folders(),
         *("--perms", "0755", "--dir", "/etc"),
-        *(word for path in _OF_ETC for word in ("--ro-bind-try", path, path)),
+        *(word for path in _ETC_PATHS for word in ("--ro-bind-try", path, path)),
         *("--proc", "/proc", "--dev", "/dev"),
         *_read_only(mounts),
         *_python_links(),
@@ -63,30 +130,30 @@ def command(
         *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKSPACE, "--clearenv"),
         *(word for name, value in settings.items() for word in ("--setenv", name, value)),
         "--",
-        *(_BECOME_USER if handed.user_map is not None else ()),
+        *(_BECOME_USER if descriptors.user_map is not None else ()),
         *(f"{ENVIRONMENT}/bin/python", "-I", "-m", "sandboxd"),
     ]
 
 
-def _namespaces(handed: Handed) -> list[str]:
+def _namespaces(descriptors: PassedDescriptors) -> list[str]:
     return [
         *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
         *("--unshare-cgroup-try", "--hostname", "sandbox"),
         *("--as-pid-1", "--die-with-parent", "--new-session"),
-        *("--info-fd", str(handed.information)),
-        *_users(handed.user_map),
+        *("--info-fd", str(descriptors.information)),
+        *_users(descriptors.user_map),
     ]
 
 
 def _users(user_map: int | None) -> tuple[str, ...]:
     if user_map is None:
         return ("--uid", str(USER_ID), "--gid", str(USER_ID))
-    kept = [w for name in _TO_BECOME_USER for w in ("--cap-add", name)]
-    return ("--userns-block-fd", str(user_map), "--cap-drop", "ALL", *kept)
+    capabilities = [w for name in _SETPRIV_CAPABILITIES for w in ("--cap-add", name)]
+    return ("--userns-block-fd", str(user_map), "--cap-drop", "ALL", *capabilities)
 
 
 def _merged_folders() -> list[str]:
-    """/bin and the like as this machine has them: links into /usr, or folders of their own."""
+    """/bin, /lib and the like as on this machine: links into /usr, or folders."""
     words: list[str] = []
     for name in _MERGED_FOLDERS:
         path = Path("/", name)
@@ -98,7 +165,7 @@ def _merged_folders() -> list[str]:
 
 
 def _read_only(mounts: Iterable[Mount]) -> list[str]:
-    """Bind mounts; folders on the way are made first, else only their owner could pass them."""
+    """Bind mounts; parent folders are made first, with mode 0755, so that every user can enter."""
     words: list[str] = []
     made: set[PurePosixPath] = set()
     for mount in mounts:

@@ -1,31 +1,97 @@
-"""The pool of sandboxes that a profile asks for."""
+"""The pool of sandboxes that a profile asks for, on its own event loop.
+
+Each rollout runs on a new event loop, but sandboxes are too expensive to start as often: they live
+on the loop of one thread, and borrowers on other loops wait for its results.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, Self, TypeVar
 
 from espalier.config import KubernetesConfig, SandboxConfig
 from espalier.sandbox.kubernetes import KubernetesBackend
 from espalier.sandbox.local import LocalBackend
 from espalier.sandbox.pod import SandboxPodSettings
 from espalier.sandbox.podman import PodmanBackend
-from espalier.sandbox.pool_settings import PoolSettings
-from espalier.sandbox.pool_thread import PoolThread
+from espalier.sandbox.pool import PoolSettings, SandboxPool
 from espalier.sandbox.protocol import Backend, Limits
+
+T = TypeVar("T")
+
+
+class PoolThread:
+    """A pool on the event loop of its own thread, opened and closed by `with`.
+
+    Args:
+        backend: creates the sandboxes.
+        settings: of the pool.
+    """
+
+    def __init__(self, backend: Backend, settings: PoolSettings) -> None:
+        self.pool = SandboxPool(backend, settings)
+        self._backend = backend
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="espalier-sandboxes", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        """Start, and wait for the first sandbox so that a missing backend fails at once.
+
+        Raises:
+            SandboxError: no sandbox can be created.
+        """
+        self._thread.start()
+        try:
+            self.post(self._open()).result()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close every sandbox, lent ones as well."""
+        self.post(self._close()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` on the pool's loop and return its result; cancelling this cancels it there."""
+        return await asyncio.wrap_future(self.post(work))
+
+    def post(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Schedule `work` on the pool's loop without waiting."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _open(self) -> None:
+        await self.pool.__aenter__()
+        async with self.pool.claim():
+            pass
+
+    async def _close(self) -> None:
+        await self.pool.__aexit__(None, None, None)
+        await self._backend.close()
+
 
 _MIB = 2**20
 _DISK_BYTES = 32 * _MIB
 _OUTPUT_BYTES = 64 * 1024
-"""A policy reads a few hundred characters of it."""
+"""A policy reads only a few hundred characters."""
 _WALL_S = 60.0
-"""The ceiling; what runs names a shorter time itself."""
+"""Maximum; a run sets its own, shorter limit."""
 _CLAIM_WITHIN_S = 1800.0
-"""Hundreds of episodes share a few sandboxes, so waiting is no fault of the sandboxes; how long an
-episode may wait is said by rollout.tool_timeout_s."""
+"""Long, because hundreds of episodes share a few sandboxes; rollout.tool_timeout_s limits how long
+an episode waits."""
 
 
 def sandbox_pool(config: SandboxConfig, cluster: KubernetesConfig) -> PoolThread:
-    """A pool for short programs, not opened yet."""
+    """A pool for short programs, not opened."""
     settings = PoolSettings(
         size=config.size,
         low_water=min(1, config.size),

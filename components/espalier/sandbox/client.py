@@ -1,4 +1,4 @@
-"""Speaks to the sandboxd of one sandbox: requests become results, or errors by whose they are."""
+"""Client of the sandboxd in one sandbox: requests, and their results or errors."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ import base64
 import hashlib
 import json
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
 import httpx2
 
-from espalier.sandbox.errors import SandboxError, SandboxLost, SandboxRefused, SandboxTimeout
-from espalier.sandbox.protocol import ExecResult, Limits
+from espalier.sandbox.protocol import (
+    ExecResult,
+    Limits,
+    SandboxError,
+    SandboxLost,
+    SandboxRefused,
+    SandboxTimeout,
+)
 from sandboxd.wire import MAX_FILE_BYTES, RunEnd, RunRequest
 
-_OWN_TIME_S = 15.0
-"""What sandboxd may take beyond a program's own time, until the sandbox counts as lost."""
+_SERVER_TIME_S = 15.0
+"""Time for sandboxd beyond a program's own; after it the sandbox counts as lost."""
 _TRANSFER_S = 60.0
 _CONNECTIONS = 32
 _LONGEST_PATH_BYTES = 16 * 1024
@@ -27,24 +33,24 @@ _REFUSALS = frozenset({400, 404, 405, 409, 413, 429, 507})
 
 
 class Token:
-    """The secret of one sandbox, of which the sandbox itself holds only the digest."""
+    """The secret of a sandbox; the sandbox itself knows only its digest."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_urlsafe(32)
 
     @property
     def sha256(self) -> str:
-        """What the sandbox is given."""
+        """Digest for the sandbox."""
         return hashlib.sha256(self._secret.encode()).hexdigest()
 
     @property
     def header(self) -> dict[str, str]:
-        """What a request carries."""
+        """Header of a request."""
         return {"Authorization": f"Bearer {self._secret}"}
 
 
 def server_settings(token: Token, limits: Limits, preimport: Sequence[str]) -> dict[str, str]:
-    """Environment of the sandbox's sandboxd, except where it listens."""
+    """Environment variables of sandboxd, except its listening address."""
     return {
         "SANDBOXD_TOKEN_SHA256": token.sha256,
         "SANDBOXD_LIMITS": json.dumps(asdict(limits)),
@@ -53,7 +59,7 @@ def server_settings(token: Token, limits: Limits, preimport: Sequence[str]) -> d
 
 
 class SandboxClient:
-    """The protocol's requests; a backend adds how the sandbox starts and ends.
+    """The `Sandbox` protocol over HTTP; backends add starting and closing.
 
     Args:
         address: "unix:/path" or "http://host:port".
@@ -68,7 +74,7 @@ class SandboxClient:
         self._http = httpx2.AsyncClient(
             base_url="http://sandbox" if is_local else address,
             headers=token.header,
-            timeout=None,  # every request has its own, as a whole
+            timeout=None,  # `_within` limits each request as a whole
             transport=httpx2.AsyncHTTPTransport(
                 uds=path or None,
                 verify=False,
@@ -97,15 +103,15 @@ class SandboxClient:
         limits: Limits | None = None,
     ) -> ExecResult:
         """See `Sandbox.exec`."""
-        asked = self._asked(limits, timeout_s)
+        run_limits = self._run_limits(limits, timeout_s)
         return await self._run(
-            RunRequest(argv=tuple(argv), stdin=stdin, env=dict(env or {}), limits=asked)
+            RunRequest(argv=tuple(argv), stdin=stdin, env=dict(env or {}), limits=run_limits)
         )
 
     async def python(self, code: str, *, timeout_s: float | None = None) -> ExecResult:
         """See `Sandbox.python`."""
-        asked = self._asked(None, timeout_s)
-        return await self._run(RunRequest(code=code, session=True, limits=asked))
+        run_limits = self._run_limits(None, timeout_s)
+        return await self._run(RunRequest(code=code, session=True, limits=run_limits))
 
     async def run_python(
         self,
@@ -116,8 +122,8 @@ class SandboxClient:
         limits: Limits | None = None,
     ) -> ExecResult:
         """See `Sandbox.run_python`."""
-        asked = self._asked(limits, timeout_s)
-        return await self._run(RunRequest(code=code, stdin=stdin, limits=asked))
+        run_limits = self._run_limits(limits, timeout_s)
+        return await self._run(RunRequest(code=code, stdin=stdin, limits=run_limits))
 
     async def put(self, path: str, content: bytes) -> None:
         """See `Sandbox.put`."""
@@ -139,37 +145,37 @@ class SandboxClient:
         await self._ask("POST", "/reset", {} if snapshot is None else {"to": snapshot})
 
     async def wait_until_ready(self, within_s: float) -> None:
-        """Wait for the first answer.
+        """Wait until sandboxd answers.
 
         Raises:
-            SandboxTimeout: none came in time.
-            SandboxLost: nobody listens.
+            SandboxTimeout: no answer in time.
+            SandboxLost: nothing listens.
         """
-        async with self._speaking("to start", within_s, SandboxTimeout):
+        async with self._within("to start", within_s, SandboxTimeout):
             await _checked(await self._http.get("/healthz"), self._name)
 
-    def lose(self, cause: str) -> None:
-        """It is gone, says who made it: what waits for its answer ends now, with the first cause.
+    def mark_lost(self, cause: str) -> None:
+        """Fail all requests in progress with SandboxLost; the first cause is reported.
 
-        A cluster says it several times: of a pod that is to end, and of one that has ended.
+        A cluster reports it several times: when a pod is about to end and when it has ended.
         """
         self.lost_because = self.lost_because or cause
         for timeout in self._waiting:
-            if not timeout.expired():  # else it is ending its wait already, and takes no other time
+            if not timeout.expired():  # an expired timeout cannot be rescheduled
                 timeout.reschedule(0.0)
 
-    async def hang_up(self) -> None:
-        """Close the connections."""
+    async def close_connections(self) -> None:
+        """Close the HTTP connections."""
         await self._http.aclose()
 
-    def _asked(self, limits: Limits | None, timeout_s: float | None) -> Limits:
+    def _run_limits(self, limits: Limits | None, timeout_s: float | None) -> Limits:
         chosen = limits or self._limits
         return chosen if timeout_s is None else replace(chosen, wall_s=timeout_s)
 
     async def _run(self, request: RunRequest) -> ExecResult:
-        within_s = request.limits.wall_s + _OWN_TIME_S
+        within_s = request.limits.wall_s + _SERVER_TIME_S
         async with (
-            self._speaking("to end a run", within_s, SandboxLost),
+            self._within("to end a run", within_s, SandboxLost),
             self._http.stream("POST", "/run", content=request.to_json()) as response,
         ):
             await _checked(response, self._name)
@@ -178,19 +184,19 @@ class SandboxClient:
                 if (end := _read_frame(line, streams)) is not None:
                     said = {name: bytes(data) for name, data in streams.items()}
                     return ExecResult(**said, **asdict(end))
-        raise SandboxLost(f"{self._name}: it ended before the run did")
+        raise SandboxLost(f"{self._name}: the sandbox ended before the run did")
 
     async def _ask(
         self, method: str, path: str, query: Mapping[str, Any], content: bytes | None = None
     ) -> bytes:
-        async with self._speaking(f"{method} {path}", _TRANSFER_S, SandboxTimeout):
+        async with self._within(f"{method} {path}", _TRANSFER_S, SandboxTimeout):
             response = await self._http.request(method, path, params=query, content=content)
             await _checked(response, self._name)
             return response.content
 
     @asynccontextmanager
-    async def _speaking(
-        self, what: str, within_s: float, late: type[SandboxError]
+    async def _within(
+        self, what: str, within_s: float, error_type: type[SandboxError]
     ) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(within_s if not self.lost_because else 0.0) as timeout:
@@ -202,17 +208,17 @@ class SandboxClient:
         except TimeoutError as error:
             if self.lost_because:
                 raise SandboxLost(f"{self._name}: {self.lost_because}") from error
-            raise late(f"{self._name}: no answer {what} within {within_s:g} s") from error
+            raise error_type(f"{self._name}: no answer {what} within {within_s:g} s") from error
         except (httpx2.TransportError, ValueError) as error:
             cause = self.lost_because or repr(error)
             raise SandboxLost(f"{self._name}: {what}: {cause}") from error
 
 
 def _sendable(path: str) -> str:
-    """The path, where a request can carry it; a policy may have written any string.
+    """Check that a request can carry the path, which may be any string of a policy.
 
     Raises:
-        SandboxRefused: it cannot.
+        SandboxRefused: it is not valid Unicode, or too long.
     """
     try:
         size = len(path.encode())
@@ -224,10 +230,10 @@ def _sendable(path: str) -> str:
 
 
 def _read_frame(line: str, streams: dict[str, bytearray]) -> RunEnd | None:
-    """Take one line of a run's answer.
+    """Read one line of a run's response.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a frame.
     """
     try:
         frame = json.loads(line)
@@ -235,7 +241,7 @@ def _read_frame(line: str, streams: dict[str, bytearray]) -> RunEnd | None:
             return RunEnd(**frame["end"])
         streams[frame["stream"]] += base64.b64decode(frame["data"])
     except (TypeError, KeyError) as error:
-        raise ValueError(f"no frame of a run: {line[:80]!r}") from error
+        raise ValueError(f"not a frame of a run: {line[:80]!r}") from error
     return None
 
 
@@ -246,3 +252,13 @@ async def _checked(response: httpx2.Response, name: str) -> None:
     if response.status_code in _REFUSALS:
         raise SandboxRefused(message, status=response.status_code)
     raise SandboxLost(f"{message} (HTTP {response.status_code})")
+
+
+@asynccontextmanager
+async def cleanup_on_failure(*undo: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:
+    """Call the clean-up functions in order if the block fails or is cancelled, then re-raise."""
+    async with AsyncExitStack() as stack:
+        for step in reversed(undo):
+            stack.push_async_callback(step)
+        yield
+        stack.pop_all()

@@ -1,4 +1,4 @@
-"""Collects sandboxes that nobody looks after any more; the CronJob of `k8s/` runs it.
+"""Deletes expired leases and overdue sandbox pods; run by a CronJob of `k8s/`.
 
 by hand         python -m espalier.sandbox.garbage --namespace NAME --kubeconfig FILE
 """
@@ -12,30 +12,36 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from espalier.cluster.kubernetes_api import KubernetesApi, Patience, cluster_configuration
-from espalier.cluster.kubernetes_requests import delete, object_path, read
+from espalier.cluster.kubernetes_api import (
+    ApiRetries,
+    KubernetesApi,
+    cluster_configuration,
+    delete,
+    object_path,
+    read,
+)
 from espalier.cluster.objects.names import K8sObject
 from espalier.records import ClusterError
 from espalier.sandbox.pod import TTL_LABEL
 
 SELECTOR = "app.kubernetes.io/name=espalier-sandbox"
 _GRACE = timedelta(seconds=60)
-"""Clocks of this pod, the trainer and the API server differ; a renewal may be on its way."""
+"""For differences between clocks, and renewals under way."""
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """What may go: a lease takes everything with it that it owns."""
+    """Objects to delete; deleting a lease deletes everything that it owns."""
 
     leases: Sequence[K8sObject]
     pods: Sequence[K8sObject]
 
 
 def find_garbage(leases: Iterable[K8sObject], pods: Iterable[K8sObject], now: datetime) -> Garbage:
-    """Leases that nobody renews, and pods that ended or are past their time to live.
+    """Find expired leases, and pods that ended or exceeded their time to live.
 
-    A pod whose lease is gone needs no help: Kubernetes collects it.
+    Kubernetes itself deletes pods whose lease is gone.
     """
     return Garbage(
         leases=[lease for lease in leases if _has_run_out(lease, now)],
@@ -49,12 +55,12 @@ def collect(namespace: str, now: datetime, *, kubeconfig: Path | None = None) ->
     Args:
         namespace: of the sandboxes.
         now: in UTC.
-        kubeconfig: of the cluster; None is the cluster that this pod runs in.
+        kubeconfig: of the cluster; None means the cluster of this pod.
 
     Raises:
-        ClusterError: the API server is away, or refuses.
+        ClusterError: the API server is unreachable or refuses.
     """
-    api = KubernetesApi(cluster_configuration(kubeconfig), Patience())
+    api = KubernetesApi(cluster_configuration(kubeconfig), ApiRetries())
     leases = object_path("coordination.k8s.io/v1", "leases", namespace)
     pods = object_path("v1", "pods", namespace)
     garbage = find_garbage(_listed(api, leases), _listed(api, pods), now)
@@ -69,7 +75,7 @@ def _listed(api: KubernetesApi, folder: str) -> list[K8sObject]:
 
 
 def _delete(api: KubernetesApi, folder: str, found: K8sObject) -> None:
-    """Delete what was judged, and not what it has become since: a renewed lease stays."""
+    """Delete the object only if it is unchanged: a lease renewed meanwhile stays."""
     metadata = found["metadata"]
     api.discard(
         delete(
@@ -101,7 +107,7 @@ def _has_ended(pod: K8sObject, now: datetime) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Collect once and say what went."""
+    """Collect once and print what was deleted."""
     parser = argparse.ArgumentParser(prog="espalier.sandbox.garbage", description=__doc__)
     parser.add_argument("--namespace", required=True)
     parser.add_argument("--kubeconfig", type=Path, help="outside the cluster: its configuration")

@@ -1,6 +1,7 @@
-"""Sandboxes as pods of a cluster, each with sandboxd in it; where it has them, agent-sandbox's.
+"""Sandboxes as pods of a cluster, one pod each, with sandboxd in it.
 
-The pods can be reached from inside the cluster alone (`k8s/` lets the pipeline's own in).
+If the cluster has agent-sandbox, a sandbox is a claim, for which its controller hands out a warm
+pod. The network policies of `k8s/` let only pods of the pipeline reach sandboxes.
 """
 
 from __future__ import annotations
@@ -11,28 +12,169 @@ import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import tenacity
 
-from espalier.cluster.objects.names import run_object_name
+from espalier.cluster.kubernetes_api import create, delete, object_path, read
+from espalier.cluster.objects.names import RUN_LABEL, K8sObject, run_object_name
 from espalier.config.quantities import amount
-from espalier.sandbox.client import SandboxClient, Token
-from espalier.sandbox.cluster import Cluster
-from espalier.sandbox.cluster_state import ClusterState
-from espalier.sandbox.errors import (
+from espalier.sandbox.api_server import (
+    ApiServer,
+    ClusterState,
+    ClusterWatch,
+    NotFoundError,
+    state_of_claim,
+    state_of_pod,
+)
+from espalier.sandbox.client import SandboxClient, Token, cleanup_on_failure, server_settings
+from espalier.sandbox.lease import HeldLease, run_lease
+from espalier.sandbox.pod import (
+    AGENT_SANDBOX_API,
+    SANDBOXD_PORT,
+    SandboxPodSettings,
+    sandbox_claim,
+    sandbox_pod,
+    sandbox_template,
+    sandbox_warm_pool,
+)
+from espalier.sandbox.protocol import (
+    Limits,
     SandboxError,
     SandboxLost,
     SandboxQuota,
     SandboxTimeout,
 )
-from espalier.sandbox.pod import SANDBOXD_PORT, SandboxPodSettings
-from espalier.sandbox.protocol import Limits
-from espalier.sandbox.undoing import undone_on_failure
 
-_BESIDES_BYTES = 256 * 2**20
-"""Memory of sandboxd, its warm interpreters and shared memory, within the container's limit."""
+_OWN_USER = {"SANDBOXD_OWN_USER": "1"}
+"""Tells sandboxd that no other sandbox runs as its user (see `own_user`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A run's connection to the cluster, shared by its sandboxes.
+
+    Attributes:
+        folder: path of the pods, or of the claims of agent-sandbox.
+        shared_token: of all sandboxes of agent-sandbox's template; None if each has its own.
+    """
+
+    backend: KubernetesBackend
+    server: ApiServer
+    lease: HeldLease
+    watch: ClusterWatch
+    folder: str
+    shared_token: Token | None
+
+    @classmethod
+    async def open(cls, backend: KubernetesBackend) -> Self:
+        """Connect, take the lease, start the watch.
+
+        Raises:
+            SandboxError: the cluster is unreachable or refuses.
+        """
+        server = ApiServer(backend.kubeconfig)
+        namespace = backend.settings.namespace
+        lease = HeldLease(server, lambda now: _lease(backend, now))
+        async with cleanup_on_failure(lease.release, server.close):
+            await lease.take()
+            token = Token() if await _has_agent_sandbox(server) else None
+            if token is not None:
+                await _fill_warm_pool(backend, server, lease, token)
+            kind = "pods" if token is None else "sandboxclaims"
+            version = "v1" if token is None else AGENT_SANDBOX_API
+            folder = object_path(version, kind, namespace)
+            state_of = state_of_pod if token is None else state_of_claim
+            watch = ClusterWatch(server, folder, f"{RUN_LABEL}={backend.run_id}", state_of)
+            await watch.start()
+        return cls(backend, server, lease, watch, folder, token)
+
+    async def request(self, name: str) -> Token:
+        """Create the pod or claim of a sandbox and return the token for its server.
+
+        Raises:
+            SandboxError: as `ApiServer.send`.
+        """
+        backend, owner = self.backend, self.lease.owner
+        if self.shared_token is not None:
+            token = self.shared_token
+            manifest = sandbox_claim(
+                backend.settings, name=name, run_id=backend.run_id, owner=owner
+            )
+        else:
+            token = Token()
+            environment = _environment(backend, token) | _OWN_USER
+            manifest = sandbox_pod(
+                backend.settings, environment, name=name, run_id=backend.run_id, owner=owner
+            )
+        await self.server.send(create(self.folder, manifest))
+        return token
+
+    async def delete(self, name: str) -> bool:
+        """Delete the pod or claim; False if there is none."""
+        try:
+            await self.server.send(delete(f"{self.folder}/{name}"))
+        except NotFoundError:
+            return False
+        return True
+
+    async def gone(self, name: str, within_s: float) -> None:
+        """Wait until it is gone.
+
+        Raises:
+            SandboxTimeout: it still exists after `within_s`.
+        """
+        await self.watch.until(name, lambda state: state.is_gone, within_s)
+
+    async def close(self) -> None:
+        """Delete the lease and with it all sandboxes of the run that are left."""
+        async with contextlib.AsyncExitStack() as ending:  # all three run, even if one fails
+            ending.push_async_callback(self.server.close)
+            ending.push_async_callback(self.lease.release)
+            await self.watch.close()
+
+
+def _lease(backend: KubernetesBackend, now: datetime) -> K8sObject:
+    return run_lease(
+        backend.run_id,
+        namespace=backend.settings.namespace,
+        holder=backend.holder,
+        now=now,
+        labels=backend.settings.labels,
+    )
+
+
+def _environment(backend: KubernetesBackend, token: Token) -> dict[str, str]:
+    return server_settings(token, backend.limits, backend.preimport)
+
+
+async def _has_agent_sandbox(server: ApiServer) -> bool:
+    try:
+        await server.send(read(f"/apis/{AGENT_SANDBOX_API}"))
+    except NotFoundError:
+        return False
+    return True
+
+
+async def _fill_warm_pool(
+    backend: KubernetesBackend, server: ApiServer, lease: HeldLease, token: Token
+) -> None:
+    """Create agent-sandbox's template and warm pool, both owned by the lease."""
+    environment, owner = _environment(backend, token), lease.owner
+    template = sandbox_template(backend.settings, environment, run_id=backend.run_id, owner=owner)
+    pool = sandbox_warm_pool(
+        backend.settings, run_id=backend.run_id, owner=owner, replicas=backend.warm_pods
+    )
+    for kind, manifest in (("sandboxtemplates", template), ("sandboxwarmpools", pool)):
+        folder = object_path(AGENT_SANDBOX_API, kind, backend.settings.namespace)
+        await server.send(create(folder, manifest))
+
+
+_SERVER_BYTES = 256 * 2**20
+"""Memory for sandboxd, its warm interpreters and shared memory."""
 _ANSWER_S = 2.0
 _ASK_AGAIN_S = 0.03
 _END_WITHIN_S = 60.0
@@ -40,17 +182,17 @@ _END_WITHIN_S = 60.0
 
 @dataclass(kw_only=True, eq=False)
 class KubernetesBackend:
-    """Makes sandboxes on a cluster.
+    """Creates sandboxes on a cluster.
 
     Attributes:
         settings: image, namespace, resources and RuntimeClass of the pods.
-        run_id: the run that they belong to; its lease owns them, and one backend holds it.
-        limits: of every sandbox; they fit into the resources.
-        preimport: modules that a Python run finds imported.
-        kubeconfig: of the cluster; None is the one that this process runs in.
-        holder: of the lease, for people to read.
-        warm_pods: that agent-sandbox keeps ready, where the cluster has it.
-        start_timeout_s: until a sandbox must answer.
+        run_id: names the lease that owns the sandboxes; one backend per run holds it.
+        limits: of every sandbox; they must fit into the resources.
+        preimport: modules imported before any Python run.
+        kubeconfig: of the cluster; None means the cluster of this pod.
+        holder: name of the lease's holder, for people to read.
+        warm_pods: pods that agent-sandbox keeps ready, if the cluster has it.
+        start_timeout_s: time in which a sandbox must answer.
     """
 
     settings: SandboxPodSettings
@@ -66,7 +208,7 @@ class KubernetesBackend:
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse limits that the pods have no room for."""
+        """Check that the limits fit into the pods' resources."""
         resources, limits = self.settings.pods.resources, self.limits
         if limits.disk_bytes > amount(resources.disk_limit):
             raise ValueError(
@@ -74,7 +216,7 @@ class KubernetesBackend:
                 f"kubernetes.sandboxes.resources.disk_limit={resources.disk_limit}"
             )
         folders = 2 * amount(resources.disk_limit) if self.settings.pods.scratch == "memory" else 0
-        needed = limits.memory_bytes + folders + _BESIDES_BYTES
+        needed = limits.memory_bytes + folders + _SERVER_BYTES
         if needed > amount(resources.memory_limit):
             raise ValueError(
                 f"limits.memory_bytes={limits.memory_bytes}, the folders in memory and sandboxd "
@@ -86,16 +228,16 @@ class KubernetesBackend:
         """See `Backend.create`."""
         cluster = await self._open()
         name = run_object_name(self.run_id, f"s-{secrets.token_hex(5)}")
-        async with undone_on_failure(partial(_deleted, cluster, name)):
+        async with cleanup_on_failure(partial(_delete_quietly, cluster, name)):
             token = await cluster.request(name)
-            state = await self._reached(cluster, name)
+            state = await self._wait_until_running(cluster, name)
             sandbox = KubernetesSandbox(name, self.limits, token, state, cluster)
-            async with undone_on_failure(sandbox.give_up):
+            async with cleanup_on_failure(sandbox.abandon):
                 await sandbox.wait_for_server(self.start_timeout_s)
         return sandbox
 
     async def close(self) -> None:
-        """Give up the lease, and every sandbox with it."""
+        """Release the lease, and with it delete every sandbox."""
         if self._cluster is not None:
             cluster, self._cluster = self._cluster, None
             await cluster.close()
@@ -106,7 +248,7 @@ class KubernetesBackend:
                 self._cluster = await Cluster.open(self)
             return self._cluster
 
-    async def _reached(self, cluster: Cluster, name: str) -> ClusterState:
+    async def _wait_until_running(self, cluster: Cluster, name: str) -> ClusterState:
         last = ClusterState()
 
         def is_decided(state: ClusterState) -> bool:
@@ -125,14 +267,14 @@ class KubernetesBackend:
         return state
 
 
-async def _deleted(cluster: Cluster, name: str) -> None:
-    """The error that led here says more than one of deleting; and the lease has what is left."""
+async def _delete_quietly(cluster: Cluster, name: str) -> None:
+    """Delete without errors: the original error matters more, and the lease owns what is left."""
     with contextlib.suppress(SandboxError):
         await cluster.delete(name)
 
 
 class KubernetesSandbox(SandboxClient):
-    """One pod; when the cluster takes it away, whoever waits for it is told at once, and why."""
+    """A sandbox in a pod; calls in progress fail at once when the cluster removes the pod."""
 
     def __init__(
         self, name: str, limits: Limits, token: Token, state: ClusterState, cluster: Cluster
@@ -140,14 +282,14 @@ class KubernetesSandbox(SandboxClient):
         host = f"[{state.address}]" if ":" in str(state.address) else state.address
         super().__init__(name, limits, token, f"http://{host}:{SANDBOXD_PORT}")
         self._cluster = cluster
-        self._stop_hearing = cluster.watch.tell(name, self._hear)
+        self._unsubscribe = cluster.watch.subscribe(name, self._on_state)
 
     async def wait_for_server(self, within_s: float) -> None:
-        """Ask until sandboxd answers: a container runs a moment before it listens.
+        """Retry until sandboxd answers: a container is Running shortly before it listens.
 
         Raises:
-            SandboxTimeout: it never did.
-            SandboxLost: the pod ended first.
+            SandboxTimeout: it did not answer in time.
+            SandboxLost: the pod ended.
         """
 
         def may_answer_later(error: BaseException) -> bool:
@@ -162,23 +304,23 @@ class KubernetesSandbox(SandboxClient):
         await asking(self.wait_until_ready, _ANSWER_S)
 
     async def close(self) -> None:
-        """See `Sandbox.close`; the pod is gone when this returns.
+        """See `Sandbox.close`; the pod is deleted when this returns.
 
         Raises:
-            SandboxTimeout: its node did not end it in time; the lease and its own time will.
+            SandboxTimeout: the node did not end it in time; the lease or its deadline will.
         """
-        await self.hang_up()
+        await self.close_connections()
         try:
             if await self._cluster.delete(self.name):
                 await self._cluster.gone(self.name, _END_WITHIN_S)
         finally:
-            self._stop_hearing()
+            self._unsubscribe()
 
-    async def give_up(self) -> None:
-        """Leave a pod that never served; its end is not waited for."""
-        await self.hang_up()
-        self._stop_hearing()
+    async def abandon(self) -> None:
+        """Close the connections to a pod that never served, without waiting for its end."""
+        await self.close_connections()
+        self._unsubscribe()
 
-    def _hear(self, state: ClusterState) -> None:
+    def _on_state(self, state: ClusterState) -> None:
         if state.ended:
-            self.lose(state.ended)
+            self.mark_lost(state.ended)

@@ -2,33 +2,184 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
+import os
+import secrets
 import shutil
+import signal
+import socket
+import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from espalier.sandbox.bubblewrap import USER_ID, WORKSPACE, Handed, command
-from espalier.sandbox.bubblewrap_process import BubblewrapProcess
-from espalier.sandbox.client import SandboxClient, Token, server_settings
-from espalier.sandbox.errors import SandboxLost, SandboxUnavailable
-from espalier.sandbox.protocol import Limits
-from espalier.sandbox.runtime import ENVIRONMENT, Mount, environment_settings, python_mounts
-from espalier.sandbox.undoing import undone_on_failure
+from espalier.sandbox.bubblewrap import (
+    ENVIRONMENT,
+    USER_ID,
+    WORKSPACE,
+    Mount,
+    PassedDescriptors,
+    command,
+    environment_settings,
+    python_mounts,
+)
+from espalier.sandbox.client import SandboxClient, Token, cleanup_on_failure, server_settings
+from espalier.sandbox.protocol import Limits, SandboxLost, SandboxTimeout, SandboxUnavailable
 
-_NEEDS = "local sandboxes need Linux with bubblewrap and user namespaces, and run nothing without"
-_WRITTEN = {
+_FIRST_FREE_USER = 0x70000000
+_FREE_USERS = 0x10000
+"""User ids far above any account; a sandbox started by root runs as a random one of them."""
+_EVERYONE = ["0", "0", "4294967295"]
+_BACKLOG = 64
+_END_WITHIN_S = 10.0
+_FOLLOWS_WITHIN_S = 3.0
+_OUTPUT_CHARACTERS = 800
+
+
+class BubblewrapProcess:
+    """The first process of a sandbox, and bubblewrap, which waits for it outside.
+
+    The socket is bound here and passed as a descriptor: it stops listening when the sandbox ends,
+    and nothing inside can bind it again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.socket_path = folder / "socket"
+        self._stderr_path = folder / "stderr"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._first: int | None = None
+
+    async def start(self, command: Callable[[PassedDescriptors], list[str]]) -> int:
+        """Start the sandbox and return the host pid of its first process.
+
+        Call it in a thread that outlives the sandbox: --die-with-parent is bound to the thread.
+
+        Raises:
+            SandboxLost: bubblewrap could not create the sandbox; `output` says why.
+        """
+        told, tell = os.pipe()
+        released, release = os.pipe()
+        is_root = _is_root_of_the_machine()
+        try:
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(self.socket_path))
+                listener.listen(_BACKLOG)
+                descriptors = PassedDescriptors(
+                    listener=listener.fileno(),
+                    information=tell,
+                    user_map=released if is_root else None,
+                )
+                self._process = self._spawn(command(descriptors), descriptors)
+            os.close(tell)
+            first_pid = self._open_pidfd(await asyncio.to_thread(_read_all, told))
+            if is_root:
+                _map_users(first_pid)
+                os.write(release, b"\n")
+        finally:
+            for descriptor in (told, released, release):
+                os.close(descriptor)
+        return first_pid
+
+    def _spawn(self, command: list[str], descriptors: PassedDescriptors) -> subprocess.Popen[bytes]:
+        passed = (descriptors.listener, descriptors.information, descriptors.user_map)
+        with self._stderr_path.open("wb") as stderr:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=stderr,
+                pass_fds=[descriptor for descriptor in passed if descriptor is not None],
+            )
+
+    def _open_pidfd(self, information: bytes) -> int:
+        """Open a pidfd of the first process, which stays valid if its pid is reused."""
+        try:
+            first_pid = json.loads(information)["child-pid"]
+            self._first = os.pidfd_open(first_pid)
+        except (ValueError, ProcessLookupError) as error:
+            raise SandboxLost("bubblewrap made no sandbox") from error
+        return first_pid
+
+    def output(self) -> str:
+        """The end of what bubblewrap and sandboxd wrote, such as the cause of a failed start."""
+        text = self._stderr_path.read_text(encoding="utf-8", errors="replace")
+        return text.strip()[-_OUTPUT_CHARACTERS:]
+
+    async def end(self) -> None:
+        """Kill the first process and with it its pid namespace; return when none is left.
+
+        Raises:
+            SandboxTimeout: they did not end in time.
+        """
+        try:
+            async with asyncio.timeout(_END_WITHIN_S):
+                await self._end()
+        except TimeoutError as error:
+            raise SandboxTimeout(f"{self.socket_path}: did not end when killed") from error
+
+    async def _end(self) -> None:
+        if self._first is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._first, signal.SIGKILL)
+            gone = asyncio.Event()
+            asyncio.get_running_loop().add_reader(self._first, gone.set)
+            await gone.wait()
+            asyncio.get_running_loop().remove_reader(self._first)
+            os.close(self._first)
+            self._first = None
+            if self._process is not None:
+                await _wait_for_exit(self._process)
+        if self._process is not None:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
+            self._process = None
+
+
+async def _wait_for_exit(bubblewrap: subprocess.Popen[bytes]) -> None:
+    """Let bubblewrap reap the first process: killed earlier it would leave a zombie."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        await asyncio.to_thread(bubblewrap.wait, _FOLLOWS_WITHIN_S)
+
+
+def _is_root_of_the_machine() -> bool:
+    """Whether this user is root outside any user namespace: such a process has no limits."""
+    everyone = Path("/proc/self/uid_map").read_text(encoding="ascii").split() == _EVERYONE
+    return os.geteuid() == 0 and everyone
+
+
+def _read_all(descriptor: int) -> bytes:
+    received = b""
+    while data := os.read(descriptor, 4096):
+        received += data
+    return received
+
+
+def _map_users(first_pid: int) -> None:
+    """Map root for building the mounts, and an unused user id for running programs."""
+    user = _FIRST_FREE_USER + secrets.randbelow(_FREE_USERS)
+    for kind in ("uid_map", "gid_map"):
+        lines = f"0 0 1\n{USER_ID} {user} 1\n"
+        Path(f"/proc/{first_pid}/{kind}").write_text(lines, encoding="ascii")
+
+
+_REQUIREMENT = (
+    "local sandboxes need Linux with bubblewrap and user namespaces, and run nothing without"
+)
+_GENERATED_FILES = {
     "/etc/passwd": f"agent:x:{USER_ID}:{USER_ID}::{WORKSPACE}:/bin/sh\n",
     "/etc/group": f"agent:x:{USER_ID}:\n",
     "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     str(ENVIRONMENT / "pyvenv.cfg"): environment_settings(),
 }
-"""Files of a sandbox that this machine has otherwise, or not at all."""
+"""Path in the sandbox -> content of a file that differs from this machine's."""
 
 
 class LocalSandbox(SandboxClient):
-    """One of them."""
+    """A bubblewrap sandbox."""
 
     def __init__(
         self, limits: Limits, token: Token, process: BubblewrapProcess, folder: Path
@@ -39,20 +190,20 @@ class LocalSandbox(SandboxClient):
 
     async def close(self) -> None:
         """See `Sandbox.close`."""
-        await self.hang_up()
+        await self.close_connections()
         await self._process.end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalBackend:
-    """Makes sandboxes with bubblewrap.
+    """Creates sandboxes with bubblewrap.
 
     Attributes:
         limits: of every sandbox.
-        packages: of espalier's own Python environment, for programs in the sandbox to import.
-        preimport: modules that a Python run finds imported; each costs every sandbox its memory.
-        start_timeout_s: until it must answer.
+        packages: of espalier's Python environment that programs in the sandbox may import.
+        preimport: modules imported before any Python run; each costs memory in every sandbox.
+        start_timeout_s: time in which a sandbox must answer.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -62,42 +213,46 @@ class LocalBackend:
     name: str = field(default="local", init=False, repr=False)
 
     async def create(self) -> LocalSandbox:
-        """See `Backend.create`; refuses where it could not isolate, and says what is missing."""
+        """See `Backend.create`; refuses to run without isolation and says what is missing."""
         refuse_unsafe()
         folder = Path(tempfile.mkdtemp(prefix="espalier-sandbox-"))
         process, token = BubblewrapProcess(folder), Token()
         sandbox = LocalSandbox(self.limits, token, process, folder)
-        async with undone_on_failure(sandbox.close):
+        async with cleanup_on_failure(sandbox.close):
             try:
-                await process.start(lambda handed: self._command(folder, token, handed))
+                await process.start(lambda descriptors: self._command(folder, token, descriptors))
                 await sandbox.wait_until_ready(self.start_timeout_s)
             except (SandboxLost, OSError) as error:
-                said = process.said() or str(error)
-                raise SandboxUnavailable(f"{_NEEDS}: {said}") from error
+                output = process.output() or str(error)
+                raise SandboxUnavailable(f"{_REQUIREMENT}: {output}") from error
         return sandbox
 
     async def close(self) -> None:
-        """See `Backend.close`; they share nothing."""
+        """See `Backend.close`; local sandboxes share nothing."""
 
-    def _command(self, folder: Path, token: Token, handed: Handed) -> list[str]:
+    def _command(self, folder: Path, token: Token, descriptors: PassedDescriptors) -> list[str]:
         written = []
-        for number, (target, content) in enumerate(_WRITTEN.items()):
+        for number, (target, content) in enumerate(_GENERATED_FILES.items()):
             source = folder / f"file-{number}"
             source.write_text(content, encoding="utf-8")
             written.append(Mount(source, PurePosixPath(target)))
         settings = server_settings(token, self.limits, self.preimport) | {
-            "SANDBOXD_LISTEN": f"fd:{handed.listener}"
+            "SANDBOXD_LISTEN": f"fd:{descriptors.listener}"
         }
-        return command(self.limits, [*python_mounts(self.packages), *written], settings, handed)
+        return command(
+            self.limits, [*python_mounts(self.packages), *written], settings, descriptors
+        )
 
 
 def refuse_unsafe() -> None:
-    """Say at once what is missing, where that can be seen without trying.
+    """Check the requirements that can be seen without starting a sandbox.
 
     Raises:
-        SandboxUnavailable: this is no Linux, or bubblewrap is not installed.
+        SandboxUnavailable: this is not Linux, or bubblewrap is not installed.
     """
     if not sys.platform.startswith("linux"):
-        raise SandboxUnavailable(f"{_NEEDS}: this is {sys.platform}")
+        raise SandboxUnavailable(f"{_REQUIREMENT}: this is {sys.platform}")
     if shutil.which("bwrap") is None:
-        raise SandboxUnavailable(f"{_NEEDS}: no bwrap on PATH (Debian: apt install bubblewrap)")
+        raise SandboxUnavailable(
+            f"{_REQUIREMENT}: no bwrap on PATH (Debian: apt install bubblewrap)"
+        )

@@ -1,4 +1,10 @@
-"""The pod that one sandbox is: it can do nothing but answer whoever made it."""
+"""The pod of one sandbox, and the objects of agent-sandbox for clusters that have its controller.
+
+A sandbox pod has no rights, no token and no way out; it only answers the pod that created it.
+
+Fields of agent-sandbox are those of extensions.agents.x-k8s.io/v1beta1 (docs/api.md of
+kubernetes-sigs/agent-sandbox): for a claim the controller hands out a warm pod and starts another.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +12,50 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from espalier.cluster.objects.names import K8sObject, Owner, checked_run_id, object_labels
+from espalier.cluster.objects.names import (
+    K8sObject,
+    Owner,
+    checked_run_id,
+    object_labels,
+    run_object_name,
+)
 from espalier.cluster.objects.pods import (
     SANDBOX_PRIORITY,
+    SCRATCH_MOUNT,
+    USER,
+    Volumes,
     environment_entries,
     resource_requirements,
     restricted_container,
     restricted_pod,
 )
-from espalier.cluster.objects.volumes import SCRATCH_MOUNT, Volumes
 from espalier.config import SandboxPodsConfig
 
 CONTAINER = "sandbox"
 SANDBOX_ACCOUNT = "espalier-sandbox"
-"""Has no rights, and its token is not mounted."""
+"""An account without rights, whose token is not mounted."""
 SANDBOXD_PORT = 8080
-"""The one port that the network policies let the pipeline reach."""
+"""The only port that the network policies open, for pods of the pipeline."""
 HEALTH_PATH = "/healthz"
 TTL_LABEL = "espalier.dev/ttl-seconds"
-"""Seconds that the pod may live, counted from its creation by the API server's clock."""
+"""Label with the pod's time to live in seconds, from its creation by the API server's clock."""
 WORKSPACE = "/workspace"
 _TERMINATION_LOG = "/root/termination-log"
-"""The kubelet mounts a file of the node there that anybody may write. A sandbox is never root, and
-the images' /root lets nobody else in; in /dev, the default, it would hold what no limit counts."""
+"""The kubelet mounts a world-writable file of the node there. In /root, which only root may enter,
+no sandbox can write to it; in /dev, the default, it would be storage that no limit counts."""
 
 _COMMAND = ("/opt/sandbox/bin/python", "-I", "-m", "sandboxd")
-"""What every image of sandbox-images/ has; it has to be process 1."""
+"""The same in every image of sandbox-images/; has to be pid 1."""
 _FIRST_USER = 0x40000000
-"""Of the users that sandboxes run as: far above any account of a node."""
+"""First user id of sandboxes, far above any account of a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxPodSettings:
-    """What all sandboxes of a pool have in common."""
+    """Settings shared by all sandboxes of a pool."""
 
     image: str
-    """By digest, or by a tag that is never moved."""
+    """With a digest, or a tag that never moves."""
     namespace: str
     pods: SandboxPodsConfig
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -55,16 +69,16 @@ def sandbox_pod(
     run_id: str,
     owner: Owner,
 ) -> K8sObject:
-    """A pod with sandboxd in it, which goes with its owner, at its TTL, or under memory pressure.
+    """A pod with sandboxd, deleted with its owner or at its TTL, evicted under memory pressure.
 
     Args:
         settings: of the pool.
-        environment: of sandboxd. Whoever may read pods reads it, the agent's code perhaps too: the
-            digest of a token goes here, and no secret.
-        name: of the pod; its pool makes it.
+        environment: of sandboxd. Readable for everyone who may read pods, perhaps for the agent's
+            code as well: the digest of a token may stand here, a secret may not.
+        name: of the pod.
         run_id: of the run that samples.
-        owner: the run's lease (`run_lease`), in the same namespace: an owner elsewhere would count
-            as gone, and the pod would be collected at once.
+        owner: the run's lease (`run_lease`), in the same namespace: Kubernetes takes an owner in
+            another one for deleted and would delete the pod at once.
 
     Raises:
         ManifestError: `run_id` cannot be a label.
@@ -83,16 +97,16 @@ def sandbox_pod(
 
 
 def own_user(name: str) -> int:
-    """The numeric user of the sandbox of that name.
+    """A user id derived from the sandbox's name.
 
-    Without a kernel of their own (RuntimeClass runc), sandboxes of one user share that user's count
-    of processes: one that forks to its limit would keep its neighbours from forking at all.
+    With runc, which shares the node's kernel, sandboxes of one user would share its process limit:
+    one that forks up to the limit would keep its neighbours from forking.
     """
     return _FIRST_USER + zlib.crc32(name.encode()) % _FIRST_USER
 
 
 def sandbox_labels(settings: SandboxPodSettings, run_id: str) -> dict[str, str]:
-    """Labels of a sandbox, by which the network policies and the collector know it."""
+    """Labels by which the network policies and the collector select sandboxes."""
     labels = object_labels("espalier-sandbox", "sandbox", checked_run_id(run_id), settings.labels)
     return labels | {TTL_LABEL: str(settings.pods.ttl_s)}
 
@@ -100,7 +114,7 @@ def sandbox_labels(settings: SandboxPodSettings, run_id: str) -> dict[str, str]:
 def sandbox_pod_spec(
     settings: SandboxPodSettings, environment: Mapping[str, str], *, user: int
 ) -> K8sObject:
-    """Everything of the pod that does not depend on its run."""
+    """The pod's spec, which does not depend on the run."""
     volumes = _volumes(settings.pods)
     spec: K8sObject = {
         "runtimeClassName": settings.pods.runtime_class,
@@ -111,7 +125,7 @@ def sandbox_pod_spec(
         "priorityClassName": SANDBOX_PRIORITY,
         "activeDeadlineSeconds": settings.pods.ttl_s,
         "terminationGracePeriodSeconds": 1,
-        # no name leads anywhere, and asking for one fails at once instead of after five seconds
+        # no DNS: a lookup fails at once instead of after five seconds
         "dnsPolicy": "None",
         "dnsConfig": {"nameservers": ["127.0.0.1"]},
         "securityContext": restricted_pod(user),
@@ -127,7 +141,7 @@ def _container(
     settings: SandboxPodSettings, environment: Mapping[str, str], mounts: list[K8sObject]
 ) -> K8sObject:
     health = {"path": HEALTH_PATH, "port": CONTAINER}
-    of_pods = {
+    pod_variables = {
         "SANDBOXD_LISTEN": f"0.0.0.0:{SANDBOXD_PORT}",
         "SANDBOXD_SOCKETS": "internet" if settings.pods.internet_sockets else "local",
     }
@@ -137,11 +151,11 @@ def _container(
         "imagePullPolicy": "IfNotPresent",
         "command": list(_COMMAND),
         "workingDir": WORKSPACE,
-        "env": environment_entries({**environment, **of_pods}),
+        "env": environment_entries({**environment, **pod_variables}),
         "ports": [{"name": CONTAINER, "containerPort": SANDBOXD_PORT, "protocol": "TCP"}],
         "resources": resource_requirements(settings.pods.resources),
         "securityContext": restricted_container(),
-        # asked every second until it is up once, and seldom after that: a node holds a hundred
+        # every second until it is up, then seldom: a node holds a hundred sandboxes
         "startupProbe": {"httpGet": health, "periodSeconds": 1, "failureThreshold": 60},
         "readinessProbe": {"httpGet": health, "periodSeconds": 20, "timeoutSeconds": 5},
         "volumeMounts": mounts,
@@ -150,7 +164,7 @@ def _container(
 
 
 def _volumes(pods: SandboxPodsConfig) -> Volumes:
-    """The only places that can be written."""
+    """The only writable folders."""
     volumes = Volumes()
     for name, path in (("tmp", SCRATCH_MOUNT), ("workspace", WORKSPACE)):
         if pods.scratch == "memory":
@@ -158,3 +172,75 @@ def _volumes(pods: SandboxPodsConfig) -> Volumes:
         else:
             volumes.scratch(name, path, size=pods.resources.disk_limit)
     return volumes
+
+
+AGENT_SANDBOX_API = "extensions.agents.x-k8s.io/v1beta1"
+POOL_PART = "sandboxes"
+
+
+def sandbox_template(
+    settings: SandboxPodSettings, environment: Mapping[str, str], *, run_id: str, owner: Owner
+) -> K8sObject:
+    """The template of the pool's pods, which all have the same user and token digest.
+
+    The network policies of `k8s/` apply: the controller's default policy ("Managed") would allow
+    egress to the internet.
+    """
+    metadata = {"labels": sandbox_labels(settings, run_id)}
+    pod = sandbox_pod_spec(settings, environment, user=USER)
+    return {
+        **_agent_sandbox_object("SandboxTemplate", settings, run_id, owner),
+        "spec": {
+            "podTemplate": {"metadata": metadata, "spec": pod},
+            "networkPolicyManagement": "Unmanaged",
+            "envVarsInjectionPolicy": "Disallowed",
+            "volumeClaimTemplatesPolicy": "Disallowed",
+            "service": False,
+        },
+    }
+
+
+def sandbox_warm_pool(
+    settings: SandboxPodSettings, *, run_id: str, owner: Owner, replicas: int
+) -> K8sObject:
+    """A pool of `replicas` running sandboxes, to be claimed."""
+    return {
+        **_agent_sandbox_object("SandboxWarmPool", settings, run_id, owner),
+        "spec": {
+            "replicas": replicas,
+            "sandboxTemplateRef": {"name": run_object_name(run_id, POOL_PART)},
+            # pods of an older template must not be handed out
+            "updateStrategy": {"type": "Recreate"},
+        },
+    }
+
+
+def sandbox_claim(
+    settings: SandboxPodSettings, *, name: str, run_id: str, owner: Owner
+) -> K8sObject:
+    """A claim for one sandbox; deleting it ends the sandbox.
+
+    It sets no environment, because the controller would then start a cold pod.
+    """
+    claim = _agent_sandbox_object("SandboxClaim", settings, run_id, owner)
+    claim["metadata"]["name"] = name
+    claim["spec"] = {
+        "warmPoolRef": {"name": run_object_name(run_id, POOL_PART)},
+        "ttlSecondsAfterCreated": settings.pods.ttl_s,
+    }
+    return claim
+
+
+def _agent_sandbox_object(
+    kind: str, settings: SandboxPodSettings, run_id: str, owner: Owner
+) -> K8sObject:
+    return {
+        "apiVersion": AGENT_SANDBOX_API,
+        "kind": kind,
+        "metadata": {
+            "name": run_object_name(run_id, POOL_PART),
+            "namespace": settings.namespace,
+            "labels": object_labels("espalier-sandbox", "sandbox-pool", run_id, settings.labels),
+            "ownerReferences": [owner.reference()],
+        },
+    }

@@ -1,4 +1,4 @@
-"""Sandboxes in containers of an image, with podman as root or as a user; no daemon, no network."""
+"""Sandboxes in podman containers, as root or rootless; no daemon, no network."""
 
 from __future__ import annotations
 
@@ -14,37 +14,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from espalier.sandbox.client import SandboxClient, Token, server_settings
-from espalier.sandbox.errors import SandboxLost, SandboxUnavailable
-from espalier.sandbox.protocol import Limits
-from espalier.sandbox.runtime import ENVIRONMENT
-from espalier.sandbox.undoing import undone_on_failure
+from espalier.sandbox.bubblewrap import ENVIRONMENT
+from espalier.sandbox.client import SandboxClient, Token, cleanup_on_failure, server_settings
+from espalier.sandbox.protocol import Limits, SandboxLost, SandboxUnavailable
 
 _USER = 1000
 _USERS = 2000
 _FIRST_USER_OF_ROOT = 0x70000000
-"""Of this machine, far above any account; a user's podman maps into its own range instead."""
-_BESIDES_BYTES = 256 * 2**20
+"""First host user id if root runs podman, far above any account; else subuids are used."""
+_SERVER_BYTES = 256 * 2**20
 """Memory of sandboxd and its warm interpreters."""
-_BESIDES_PROCESSES = 32
+_SERVER_PROCESSES = 32
 _SHARED_MEMORY = "16m"
 _DESCRIPTORS = 4096
 _LISTENER, _LIFELINE = 3, 4
 _FREE_DESCRIPTOR = 10
 _BACKLOG = 64
-_SAID_CHARACTERS = 800
+_OUTPUT_CHARACTERS = 800
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodmanBackend:
-    """Makes sandboxes with podman.
+    """Creates sandboxes with podman.
 
     Attributes:
-        image: one that has sandboxd in /opt/sandbox; it must be there, nothing is pulled.
+        image: a local image with sandboxd in /opt/sandbox; never pulled.
         limits: of every sandbox.
-        preimport: modules that a Python run finds imported.
-        runtime: "crun", "runc", or a path; None is podman's own choice.
-        start_timeout_s: until it must answer.
+        preimport: modules imported before any Python run.
+        runtime: "crun", "runc", or a path; None means podman's default.
+        start_timeout_s: time in which a sandbox must answer.
     """
 
     image: str
@@ -65,23 +63,23 @@ class PodmanBackend:
             "SANDBOXD_LISTEN": f"fd:{_LISTENER}",
             "SANDBOXD_LIFELINE": f"fd:{_LIFELINE}",
         }
-        async with undone_on_failure(sandbox.close):
+        async with cleanup_on_failure(sandbox.close):
             try:
                 await sandbox.start(self.command(name, settings))
                 await sandbox.wait_until_ready(self.start_timeout_s)
             except SandboxLost as error:
-                said = await _output("podman", "logs", name)
-                raise SandboxUnavailable(f"{name} ended at once: {said}") from error
+                output = await _output("podman", "logs", name)
+                raise SandboxUnavailable(f"{name} ended at once: {output}") from error
         return sandbox
 
     async def close(self) -> None:
-        """See `Backend.close`; they share nothing."""
+        """See `Backend.close`; podman sandboxes share nothing."""
 
     def command(self, name: str, settings: Mapping[str, str]) -> list[str]:
-        """The whole command: read-only image, no network, no capability, own users and limits."""
+        """The podman command: read-only image, no network, no capabilities, own users, limits."""
         limits = self.limits
-        memory_bytes = limits.memory_bytes + 2 * limits.disk_bytes + _BESIDES_BYTES
-        processes = limits.processes + _BESIDES_PROCESSES
+        memory_bytes = limits.memory_bytes + 2 * limits.disk_bytes + _SERVER_BYTES
+        processes = limits.processes + _SERVER_PROCESSES
         tmpfs = f"size={limits.disk_bytes},mode=1777,exec,nosuid,nodev,notmpcopyup"
         users = f"0:{_FIRST_USER_OF_ROOT if os.geteuid() == 0 else 1}:{_USERS}"
         return [
@@ -102,7 +100,7 @@ class PodmanBackend:
 
 
 class PodmanSandbox(SandboxClient):
-    """One of them; it ends by itself when this process is gone, for it then loses its lifeline."""
+    """A podman sandbox; it ends when this process dies, because its lifeline pipe then closes."""
 
     def __init__(self, name: str, limits: Limits, token: Token, folder: Path) -> None:
         self._socket_path = folder / "socket"
@@ -111,31 +109,31 @@ class PodmanSandbox(SandboxClient):
         self._lifeline: int | None = None
 
     async def start(self, command: Sequence[str]) -> None:
-        """Start the container with the socket that sandboxd accepts on.
+        """Start the container and pass it the listening socket of sandboxd.
 
         Raises:
-            SandboxUnavailable: podman could not, and says why.
+            SandboxUnavailable: podman failed; the message has its output.
         """
-        theirs, self._lifeline = os.pipe()
+        read_end, self._lifeline = os.pipe()
         try:
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(str(self._socket_path))
                 listener.listen(_BACKLOG)
-                # conmon leaves a file named oom where it was started, when memory runs out
+                # conmon writes a file named oom into its working directory when memory runs out
                 status = await _run_with(
                     ("env", f"--chdir={self._folder}", *command),
-                    (listener.fileno(), theirs),
-                    self._folder / "said",
+                    (listener.fileno(), read_end),
+                    self._folder / "output",
                 )
         finally:
-            os.close(theirs)
+            os.close(read_end)
         if status != 0:
-            said = (self._folder / "said").read_text(encoding="utf-8", errors="replace")
-            raise SandboxUnavailable(f"{self.name}: podman: {said.strip()[-_SAID_CHARACTERS:]}")
+            output = (self._folder / "output").read_text(encoding="utf-8", errors="replace")
+            raise SandboxUnavailable(f"{self.name}: podman: {output.strip()[-_OUTPUT_CHARACTERS:]}")
 
     async def close(self) -> None:
         """See `Sandbox.close`."""
-        await self.hang_up()
+        await self.close_connections()
         if self._lifeline is not None:
             os.close(self._lifeline)
             self._lifeline = None
@@ -143,13 +141,13 @@ class PodmanSandbox(SandboxClient):
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-async def _run_with(command: Sequence[str], descriptors: Sequence[int], said: Path) -> int:
-    """Run a command with descriptors from 3 on, which is where podman takes them from."""
+async def _run_with(command: Sequence[str], descriptors: Sequence[int], output: Path) -> int:
+    """Run a command with `descriptors` as 3, 4, ..., where podman's --preserve-fds expects them."""
     with contextlib.ExitStack() as held:
         high = [fcntl.fcntl(d, fcntl.F_DUPFD_CLOEXEC, _FREE_DESCRIPTOR) for d in descriptors]
         for descriptor in high:
             held.callback(os.close, descriptor)
-        output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        output = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         held.callback(os.close, output)
         pid = os.posix_spawnp(
             command[0],
@@ -170,5 +168,5 @@ async def _output(*command: str) -> str:
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    said, _ = await process.communicate()
-    return said.decode(errors="replace").strip()[-_SAID_CHARACTERS:]
+    output, _ = await process.communicate()
+    return output.decode(errors="replace").strip()[-_OUTPUT_CHARACTERS:]

@@ -1,11 +1,11 @@
-"""A warm supply of sandboxes, one borrower at a time.
+"""A pool of warm sandboxes, one borrower at a time.
 
-    claim    a ready sandbox, or the next that becomes ready
+    claim    a ready sandbox, or the next one that becomes ready
     release  reset and probe; then ready again, or closed: worn, polluted, lost
-    refill   below the low-water mark new ones are started, up to the high one
+    refill   with fewer than `low_water` ready, start new ones up to `high_water`
 
-Creates are tried again, after a pause that grows. What a borrower ran never is: a lost sandbox is
-its episode's loss.
+Creates are retried after a growing pause. A borrower's command never is: a lost sandbox ends its
+episode.
 """
 
 from __future__ import annotations
@@ -13,24 +13,116 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
-from espalier.sandbox.errors import (
+from pydantic import BaseModel, Field, model_validator
+
+from espalier.sandbox.protocol import (
+    Backend,
+    Sandbox,
     SandboxError,
     SandboxLost,
     SandboxQuota,
     SandboxTimeout,
     SandboxUnavailable,
 )
-from espalier.sandbox.pool_metrics import PoolMetrics
-from espalier.sandbox.pool_settings import PoolSettings
-from espalier.sandbox.protocol import Backend, Sandbox
-from espalier.sandbox.starting import Starter
-from espalier.sandbox.warm import Preparation, WarmSandbox, make_warm
+from espalier.sandbox.starting import Preparation, Starter, WarmSandbox, make_warm
+
+
+class PoolSettings(BaseModel, frozen=True, extra="forbid"):
+    """How many sandboxes a pool keeps, and how long it uses each.
+
+    Attributes:
+        size: most sandboxes at once, lent ones included.
+        low_water: with fewer than this many ready, new ones are started...
+        high_water: ...until this many are ready; more than that are closed.
+        max_uses: borrowers after which a sandbox is replaced.
+        max_starting: parallel creates, and parallel closes at the end; a cluster's API server
+            handles each of them.
+        claim_timeout_s: how long a borrower waits.
+        backoff_s: pause after a failed create, doubled with every further failure...
+        longest_backoff_s: ...up to this.
+    """
+
+    size: int = Field(default=16, ge=1)
+    low_water: int = Field(default=2, ge=0)
+    high_water: int = Field(default=8, ge=1)
+    max_uses: int = Field(default=64, ge=1)
+    max_starting: int = Field(default=4, ge=1)
+    claim_timeout_s: float = Field(default=120.0, gt=0)
+    backoff_s: float = Field(default=0.5, gt=0)
+    longest_backoff_s: float = Field(default=30.0, gt=0)
+
+    @model_validator(mode="after")
+    def _marks_are_in_order(self) -> Self:
+        if not self.low_water <= self.high_water <= self.size:
+            raise ValueError(
+                f"low_water={self.low_water}, high_water={self.high_water} and size={self.size} "
+                "must be in ascending order"
+            )
+        return self
+
+
+@dataclass(slots=True)
+class PoolMetrics:
+    """Counters of a pool since it was opened.
+
+    Attributes:
+        claim_s: how long each served claim waited.
+        lent_s: total seconds of ended loans.
+        failures: of creates, loans and resets, by cause; `claim_timeout` counts borrowers that
+            got none.
+        retired: sandboxes closed without a failure: worn, surplus.
+        created: sandboxes that became ready.
+    """
+
+    claim_s: list[float] = field(default_factory=list)
+    lent_s: float = 0.0
+    failures: Counter[str] = field(default_factory=Counter)
+    retired: Counter[str] = field(default_factory=Counter)
+    created: int = 0
+    _closed_s: float = 0.0
+    _alive_since_s: list[float] = field(default_factory=list)
+
+    def count_created(self, at_s: float) -> None:
+        """A sandbox became ready at this time of the monotonic clock."""
+        self.created += 1
+        self._alive_since_s.append(at_s)
+
+    def count_closed(self, created_s: float) -> None:
+        """The sandbox that became ready at `created_s` was closed."""
+        self._alive_since_s.remove(created_s)
+        self._closed_s += time.monotonic() - created_s
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the sandboxes' lifetime in which they were lent, 0-1."""
+        now_s = time.monotonic()
+        existed_s = self._closed_s + sum(now_s - since_s for since_s in self._alive_since_s)
+        return self.lent_s / existed_s if existed_s else 0.0
+
+    def claim_quantile_s(self, share: float) -> float:
+        """Quantile of the claims' waiting time; 0 before the first claim."""
+        waits = sorted(self.claim_s)
+        return waits[min(int(share * len(waits)), len(waits) - 1)] if waits else 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """Flat figures for a tracker."""
+        return {
+            "sandbox/claims": len(self.claim_s),
+            "sandbox/claim_p50_s": self.claim_quantile_s(0.5),
+            "sandbox/claim_p99_s": self.claim_quantile_s(0.99),
+            "sandbox/utilisation": self.utilisation,
+            "sandbox/created": self.created,
+            **{f"sandbox/failures/{cause}": n for cause, n in sorted(self.failures.items())},
+            **{f"sandbox/retired/{cause}": n for cause, n in sorted(self.retired.items())},
+        }
+
 
 _CAUSES: dict[type[SandboxError], str] = {
     SandboxLost: "lost",
@@ -44,10 +136,10 @@ class SandboxPool:
     """Lends sandboxes of one backend; opened by `async with`, on the event loop that uses it.
 
     Args:
-        backend: makes them.
-        settings: how many, how long.
-        prepare: what every borrower shall find in the workspace.
-        jitter: from 0 to 1, of the pause after a failed create.
+        backend: creates the sandboxes.
+        settings: of the pool.
+        prepare: fills the workspace that every borrower finds.
+        jitter: random number from 0 to 1 for the pause after a failed create.
     """
 
     def __init__(
@@ -61,7 +153,7 @@ class SandboxPool:
         self.metrics = PoolMetrics()
         self._settings = settings
         make = partial(make_warm, backend, prepare)
-        self._starter = Starter(make, settings, jitter=jitter, on_end=self._started)
+        self._starter = Starter(make, settings, jitter=jitter, on_end=self._on_create_ended)
         self._ready: deque[WarmSandbox] = deque()
         self._waiting: deque[asyncio.Future[WarmSandbox]] = deque()
         self._existing: set[WarmSandbox] = set()
@@ -71,13 +163,13 @@ class SandboxPool:
         self._is_open = False
 
     async def __aenter__(self) -> Self:
-        """Start the first sandboxes; claims need not wait until they are ready."""
+        """Start the first sandboxes, without waiting until they are ready."""
         self._is_open = True
         self._refill()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close all sandboxes, lent ones too."""
+        """Close all sandboxes, lent ones as well."""
         self._is_open = False
         for waiter in self._waiting:
             waiter.cancel()
@@ -95,22 +187,22 @@ class SandboxPool:
 
     @property
     def num_ready(self) -> int:
-        """Sandboxes that a claim would get at once."""
+        """Sandboxes ready to be claimed."""
         return len(self._ready)
 
     @property
     def num_existing(self) -> int:
-        """Sandboxes that are ready, lent, being cleaned or closed, or being started."""
+        """Sandboxes that are ready, lent, being reset, closed or started."""
         return len(self._existing) + self._starter.in_flight
 
     @asynccontextmanager
     async def claim(self) -> AsyncIterator[Sandbox]:
-        """Borrow a sandbox; what was done in it is gone when it is given back.
+        """Borrow a sandbox; it is reset afterwards.
 
         Raises:
             SandboxTimeout: none became free in time; the message has the last failed create.
-            SandboxUnavailable: none will ever be.
-            SandboxLost: from the borrower's own calls, if this one was lost.
+            SandboxUnavailable: the backend cannot create any.
+            SandboxLost: from the borrower's own calls, if the sandbox was lost.
         """
         asked_s = time.monotonic()
         warm = await self._take()
@@ -126,7 +218,7 @@ class SandboxPool:
             raise
         finally:
             self.metrics.lent_s += time.monotonic() - lent_s
-            self._keep(after(warm))
+            self._run_in_background(after(warm))
 
     async def _take(self) -> WarmSandbox:
         if self._ready:
@@ -142,19 +234,19 @@ class SandboxPool:
         except TimeoutError as error:
             self._give_back(waiter)
             self.metrics.failures["claim_timeout"] += 1
-            raise SandboxTimeout(self._why_none()) from error
+            raise SandboxTimeout(self._timeout_message()) from error
         except asyncio.CancelledError:
             self._give_back(waiter)
             raise
 
     def _give_back(self, waiter: asyncio.Future[WarmSandbox]) -> None:
-        """Nobody waits here any more; a sandbox may have come at that very moment."""
+        """Withdraw a waiter; offer the sandbox to others if it got one at the same moment."""
         if waiter in self._waiting:
             self._waiting.remove(waiter)
         elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self._offer(waiter.result())
 
-    def _why_none(self) -> str:
+    def _timeout_message(self) -> str:
         settings = self._settings
         return (
             f"no sandbox became free within {settings.claim_timeout_s:g} s: "
@@ -163,7 +255,7 @@ class SandboxPool:
         )
 
     def _offer(self, warm: WarmSandbox) -> None:
-        """Give a clean sandbox to who has waited longest, or keep it ready, or close it."""
+        """Give a clean sandbox to the longest waiter, or keep it ready, or close it."""
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -173,7 +265,7 @@ class SandboxPool:
             self._ready.append(warm)
         else:
             self.metrics.retired["surplus"] += 1
-            self._keep(self._close(warm))
+            self._run_in_background(self._close(warm))
 
     async def _clean(self, warm: WarmSandbox) -> None:
         if warm.uses >= self._settings.max_uses:
@@ -206,23 +298,23 @@ class SandboxPool:
         self._refill()
 
     def _refill(self) -> None:
-        """Start what is missing: for those who wait, and between the water marks."""
+        """Start the missing sandboxes: for waiters, and up to the high-water mark."""
         settings = self._settings
-        coming = len(self._ready) + self._num_cleaning + self._starter.in_flight
-        coming -= len(self._waiting)
-        if coming < settings.low_water:
+        supply = len(self._ready) + self._num_cleaning + self._starter.in_flight
+        supply -= len(self._waiting)
+        if supply < settings.low_water:
             self._is_refilling = True
-        elif coming >= settings.high_water:
+        elif supply >= settings.high_water:
             self._is_refilling = False
         aim = settings.high_water if self._is_refilling else 0
-        missing = min(aim - coming, settings.size - self.num_existing)
+        missing = min(aim - supply, settings.size - self.num_existing)
         if self._is_open and missing > 0:
             self._starter.start(missing)
-        if self._starter.is_hopeless and not self._existing:
-            self._disappoint()
+        if self._starter.is_unavailable and not self._existing:
+            self._fail_waiters()
 
-    def _started(self, ended: WarmSandbox | SandboxError | None) -> None:
-        """A create ended, or a pause."""
+    def _on_create_ended(self, ended: WarmSandbox | SandboxError | None) -> None:
+        """Handle the end of a create, or of a pause (None)."""
         if isinstance(ended, WarmSandbox):
             self._existing.add(ended)
             self.metrics.count_created(ended.created_s)
@@ -231,7 +323,7 @@ class SandboxPool:
             self._count_failure(ended)
         self._refill()
 
-    def _disappoint(self) -> None:
+    def _fail_waiters(self) -> None:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -240,7 +332,7 @@ class SandboxPool:
     def _count_failure(self, error: SandboxError) -> None:
         self.metrics.failures[_CAUSES.get(type(error), "refused")] += 1
 
-    def _keep(self, work: Coroutine[None, None, None]) -> None:
+    def _run_in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)  # the event loop itself holds tasks weakly
         task.add_done_callback(self._tasks.discard)

@@ -1,4 +1,15 @@
-"""The sandbox protocol: one behaviour, whichever backend stands behind it."""
+"""The sandbox protocol, the same behaviour on every backend, and its errors.
+
+SandboxError                  names the sandbox, the fault and the remedy
++-- SandboxRefused            invalid request; nothing ran
++-- SandboxTimeout            starting, resetting or moving a file took too long: close the sandbox
++-- SandboxLost               the sandbox is gone, the result unknown: the episode has no result
++-- SandboxUnavailable        this machine or cluster cannot create sandboxes; do not retry
++-- SandboxQuota              no sandbox can be created now; retry later
+
+A program that fails, is killed by a limit or takes too long is not an error: its `ExecResult` says
+so, and the policy reads it.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +17,59 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from espalier.records import EspalierError
 from sandboxd.wire import Killer, Limits
 
-__all__ = ["Backend", "ExecResult", "Killer", "Limits", "Sandbox"]
+
+class SandboxError(EspalierError):
+    """Base class of sandbox errors."""
+
+
+class SandboxRefused(SandboxError):
+    """The request is invalid; nothing ran.
+
+    Attributes:
+        status: HTTP status: 404 no such file, 409 conflict or busy, 413 too large, 507 no space
+            left, else 400.
+    """
+
+    def __init__(self, message: str, *, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class SandboxTimeout(SandboxError):
+    """The sandbox itself, not a program in it, did not answer in time."""
+
+
+class SandboxLost(SandboxError):
+    """The sandbox ended or is unreachable; a command may have run, so never retry it."""
+
+
+class SandboxUnavailable(SandboxError):
+    """This machine or cluster cannot create sandboxes."""
+
+
+class SandboxQuota(SandboxError):
+    """The quota of sandboxes is used up; retry later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
-    r"""How a program ended, and what it said.
+    r"""How a program ended, and its output.
 
-    A program that was killed by its time limit, after saying "a":
+    A program that printed "a" and was killed by its time limit:
 
         stdout  b"a\n"      exit_status  None     signal     9
         stderr  b""        killed_by    "wall_time"        truncated  False
 
     Attributes:
-        exit_status: None if a signal ended it; 127 no such program, 126 it could not be started.
+        exit_status: None if a signal ended it; 127: no such program; 126: it cannot be started.
         signal: the signal that ended it, else None.
-        killed_by: which limit had it killed, None if none did.
-        truncated: more was said than the output limit keeps.
-        duration_s: seconds inside the sandbox, from its start to the end of all that it started.
-        cpu_s: of the program and of what it waited for.
+        killed_by: the limit that killed it, else None.
+        truncated: the output exceeded its limit and was cut.
+        duration_s: seconds inside the sandbox, until all processes that it started have ended.
+        cpu_s: of the program and of children that it waited for.
     """
 
     stdout: bytes
@@ -41,35 +84,35 @@ class ExecResult:
 
     @property
     def timed_out(self) -> bool:
-        """Whether it was killed because its time was up."""
+        """Whether the time limit killed it."""
         return self.killed_by == "wall_time"
 
     @property
     def succeeded(self) -> bool:
-        """Whether it ended by itself with status 0."""
+        """Whether it exited with status 0."""
         return self.exit_status == 0 and self.killed_by is None
 
     @property
     def text(self) -> str:
-        """Standard output, then standard error; bytes that are no UTF-8 are replaced."""
+        """Standard output, then standard error; invalid UTF-8 is replaced."""
         return (self.stdout + self.stderr).decode(errors="replace")
 
 
 class Sandbox(Protocol):
-    """A place of its own for one borrower's programs and files; nothing in it reaches outside.
+    """An isolated workspace for the programs and files of one borrower.
 
-    Every method may raise SandboxLost. What a run starts ends with the run, daemons included; only
+    Every method may raise SandboxLost. All processes of a run, daemons included, end with it; only
     files and the Python session stay, until the next reset.
     """
 
     @property
     def name(self) -> str:
-        """For messages and metrics."""
+        """Name for messages and metrics."""
         ...
 
     @property
     def limits(self) -> Limits:
-        """Ceilings, and what holds for a run that names no limits of its own."""
+        """Maximum limits, and the default of a run."""
         ...
 
     async def exec(
@@ -85,23 +128,23 @@ class Sandbox(Protocol):
 
         Args:
             argv: the program, looked up in PATH, and its arguments.
-            stdin: what it reads; then its input ends.
-            env: added to PATH, HOME and LANG, which is all it has otherwise.
-            timeout_s: in place of `limits.wall_s`.
-            limits: for this run, none above the sandbox's own (`dataclasses.replace` them).
+            stdin: its whole standard input.
+            env: variables besides PATH, HOME and LANG.
+            timeout_s: replaces `limits.wall_s`.
+            limits: for this run, none above the sandbox's (use `dataclasses.replace`).
 
         Raises:
-            SandboxRefused: an argument cannot be one, or a limit is above the sandbox's.
+            SandboxRefused: an invalid argument, or a limit above the sandbox's.
         """
         ...
 
     async def python(self, code: str, *, timeout_s: float | None = None) -> ExecResult:
-        """Run code in the session, which keeps its names; a last expression is shown.
+        """Run code in the Python session, which keeps its names; prints a last expression.
 
-        A call that exits, crashes or is killed ends the session, and the next one starts a new one.
+        If the call exits, crashes or is killed, the next call starts a new session.
 
         Raises:
-            SandboxRefused: another call is under way.
+            SandboxRefused: another call is running.
         """
         ...
 
@@ -113,64 +156,65 @@ class Sandbox(Protocol):
         timeout_s: float | None = None,
         limits: Limits | None = None,
     ) -> ExecResult:
-        """Run a script in an interpreter of its own, warm: it pays neither start nor imports."""
+        """Run a script in its own interpreter, forked warm: no start-up time, no imports."""
         ...
 
     async def put(self, path: str, content: bytes) -> None:
-        """Write a file, whole or not at all; folders on the way are made.
+        """Write a file atomically; missing parent folders are created.
 
         Raises:
-            SandboxRefused: `path` leads out of the workspace or over a link, or there is no room.
+            SandboxRefused: `path` leaves the workspace or follows a link, or no space is left.
         """
         ...
 
     async def get(self, path: str) -> bytes:
-        """Read a plain file of the workspace.
+        """Read a regular file of the workspace.
 
         Raises:
-            SandboxRefused: `path` leads out or over a link, or is no plain file, or is too long.
+            SandboxRefused: `path` leaves the workspace or follows a link, or the file is not
+                regular or too large.
         """
         ...
 
     async def snapshot(self) -> str:
-        """Keep the workspace's files as they are; the name that `reset` takes.
+        """Save the files of the workspace; returns a name for `reset`.
 
         Raises:
-            SandboxRefused: a run is in flight, or they are too large to keep.
+            SandboxRefused: a run is in progress, or the files are too large.
         """
         ...
 
     async def reset(self, snapshot: str | None = None) -> None:
-        """End all runs and the session, empty every writable folder, put back a snapshot.
+        """End all runs and the session, empty every writable folder, restore a snapshot.
 
-        Going back to a snapshot forgets those taken after it; None is before all of them.
+        Snapshots taken after the restored one are deleted; None restores the empty workspace.
         """
         ...
 
     async def close(self) -> None:
-        """End it with all that is in it; nothing is left when this returns."""
+        """End the sandbox and all its processes; nothing is left when this returns."""
         ...
 
 
 class Backend(Protocol):
-    """Makes sandboxes of one kind."""
+    """Creates sandboxes of one kind."""
 
     @property
     def name(self) -> str:
-        """As in the table of guarantees."""
+        """Name in the README's table of guarantees."""
         ...
 
     async def create(self) -> Sandbox:
-        """A new sandbox, ready to run; its workspace is empty.
+        """Create a sandbox that is ready to run, with an empty workspace.
 
         Raises:
-            SandboxUnavailable: none can be had here.
-            SandboxQuota: none can be had now.
-            SandboxTimeout: it did not become ready.
+            SandboxUnavailable: none can be created here.
+            SandboxQuota: none can be created now.
+            SandboxTimeout: it did not become ready in time.
             SandboxLost: it ended before it was ready.
         """
         ...
 
     async def close(self) -> None:
-        """Give back what its sandboxes share, once they are closed; then it can make none."""
+        """Release what the sandboxes share, after they were closed; it cannot create any more."""
         ...

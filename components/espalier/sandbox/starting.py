@@ -1,23 +1,153 @@
-"""Starting sandboxes for a pool: few at once, and after a failure not at once again."""
+"""Creating sandboxes for a pool, preparing them, and checking that a reset leaves nothing behind.
+
+A probe lists what a program finds in a fresh sandbox and again after every reset. A difference was
+left by a borrower and would silently bias the rewards of the next one.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from espalier.sandbox.errors import SandboxError, SandboxUnavailable
-from espalier.sandbox.pool_settings import PoolSettings
-from espalier.sandbox.warm import WarmSandbox
+from espalier.sandbox.client import cleanup_on_failure
+from espalier.sandbox.protocol import (
+    Backend,
+    Sandbox,
+    SandboxError,
+    SandboxLost,
+    SandboxUnavailable,
+)
+
+if TYPE_CHECKING:
+    from espalier.sandbox.pool import PoolSettings
+
+PROBE = """
+import hashlib, json, os, resource, stat, sys
+
+def files(folder):
+    digest, number = hashlib.sha256(), 0
+    for path, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(folders + names):
+            whole = os.path.join(path, name)
+            found = os.lstat(whole)
+            told = [whole, found.st_mode, found.st_uid]
+            if stat.S_ISLNK(found.st_mode):
+                told.append(os.readlink(whole))
+            elif stat.S_ISREG(found.st_mode):
+                told += [found.st_size, int(found.st_mtime)]
+                with open(whole, "rb") as file:
+                    told.append(hashlib.file_digest(file, "sha256").hexdigest())
+            digest.update(repr(told).encode())
+            number += 1
+    own = os.stat(folder)
+    return [number, digest.hexdigest(), own.st_mode, os.listxattr(folder)]
+
+def orphans():
+    number = 0
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                number += file.read().rpartition(b")")[2].split()[1] == b"1"
+        except OSError:
+            continue
+    return number
+
+def digest(path):
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+MEMORY = (resource.RLIMIT_DATA, resource.RLIMIT_AS)  # beyond what the interpreter has now
+found = {
+    "variables": sorted(os.environ.items()),
+    "modules": len(sys.modules),
+    "orphans": orphans(),
+    "mounts": digest("/proc/self/mounts"),
+    "limits": [resource.getrlimit(n) for n in range(16) if n not in MEMORY],
+    "folder": os.getcwd(),
+}
+for folder in ("/workspace", "/tmp", "/var/tmp", "/dev/shm"):
+    if os.path.isdir(folder):
+        found[folder] = files(folder)
+print(json.dumps(found))
+"""
+
+
+async def probe(sandbox: Sandbox) -> Mapping[str, object]:
+    """Collect what a program finds in a sandbox.
+
+    Raises:
+        SandboxLost: the probe itself failed.
+    """
+    result = await sandbox.run_python(PROBE)
+    if not result.succeeded:
+        raise SandboxLost(f"{sandbox.name}: its probe ended with {result}")
+    try:
+        return json.loads(result.stdout)
+    except ValueError as error:
+        raise SandboxLost(f"{sandbox.name}: its probe said {result.stdout!r}") from error
+
+
+def differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+    """Names of the entries that differ: signs of pollution."""
+    return sorted(
+        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+    )
+
+
+Preparation = Callable[[Sandbox], Awaitable[None]]
+"""Prepares a new sandbox for its borrowers."""
+
+
+@dataclass(eq=False, slots=True)
+class WarmSandbox:
+    """A sandbox, and the probe's result that every reset must restore."""
+
+    sandbox: Sandbox
+    snapshot: str | None
+    found: Mapping[str, object]
+    uses: int = 0
+    created_s: float = field(default_factory=time.monotonic)
+
+    async def clean(self) -> list[str]:
+        """Reset the sandbox and return the remaining signs of pollution.
+
+        Raises:
+            SandboxError: the reset or the probe failed.
+        """
+        await self.sandbox.reset(self.snapshot)
+        return differences(self.found, await probe(self.sandbox))
+
+
+async def make_warm(backend: Backend, prepare: Preparation | None) -> WarmSandbox:
+    """Create, prepare and probe a sandbox.
+
+    Raises:
+        SandboxError: one of the steps failed.
+    """
+    sandbox = await backend.create()
+    async with cleanup_on_failure(sandbox.close):
+        snapshot = None
+        if prepare is not None:
+            await prepare(sandbox)
+            snapshot = await sandbox.snapshot()
+        await sandbox.reset(snapshot)
+        return WarmSandbox(sandbox, snapshot, await probe(sandbox))
 
 
 class Starter:
-    """Creates in flight, and the pause that failures impose.
+    """Creates sandboxes in parallel, and pauses after a failure.
 
     Args:
-        make: one sandbox.
-        settings: how many at once, and how long the pause.
-        jitter: from 0 to 1, of a pause: the pools of a cluster must not come back in step.
-        on_end: called with each sandbox, or with why there is none.
+        make: creates one sandbox.
+        settings: number of parallel creates, length of the pause.
+        jitter: random number from 0 to 1 for a pause, so that pools of a cluster do not retry in
+            step.
+        on_end: called with each sandbox, with the error, or with None when a pause ends.
     """
 
     def __init__(
@@ -39,17 +169,17 @@ class Starter:
 
     @property
     def in_flight(self) -> int:
-        """Creates that have not ended."""
+        """Number of creates in progress."""
         return len(self._tasks)
 
     @property
-    def is_hopeless(self) -> bool:
-        """Whether this backend can give none, now or later."""
+    def is_unavailable(self) -> bool:
+        """Whether the backend cannot create any sandbox, now or later."""
         return isinstance(self.failure, SandboxUnavailable)
 
     def start(self, number: int) -> None:
-        """Start so many more, as far as may be started now."""
-        if self._pause is not None or self.is_hopeless:
+        """Start up to `number` creates, as many as are allowed now."""
+        if self._pause is not None or self.is_unavailable:
             return
         most = 1 if self._failures_in_row else self._settings.max_starting
         for _ in range(min(number, most - self.in_flight)):
@@ -57,7 +187,7 @@ class Starter:
             self._tasks.add(task)
 
     async def close(self) -> None:
-        """Start none any more, and wait for those in flight: half a pod is still a pod."""
+        """Start no more, and wait for creates in progress: an aborted one could leave a pod."""
         if self._pause is not None:
             self._pause.cancel()
         while self._tasks:
@@ -72,21 +202,21 @@ class Starter:
         except SandboxError as error:
             ended = self.failure = error
             self._failures_in_row += 1
-            self._wait()
+            self._begin_pause()
         else:
             self.failure, self._failures_in_row = None, 0
         finally:
             self._tasks.remove(current)
         self._on_end(ended)
 
-    def _wait(self) -> None:
-        """Pause, each time twice as long, somewhere in the upper half of that."""
+    def _begin_pause(self) -> None:
+        """Begin a pause, doubled with each failure, by jitter 50 to 100 % of that."""
         if self._pause is not None:
             return
         longest = self._settings.backoff_s * 2.0 ** (self._failures_in_row - 1)
         pause_s = min(longest, self._settings.longest_backoff_s) * (1 + self._jitter()) / 2
-        self._pause = asyncio.get_running_loop().call_later(pause_s, self._go_on)
+        self._pause = asyncio.get_running_loop().call_later(pause_s, self._end_pause)
 
-    def _go_on(self) -> None:
+    def _end_pause(self) -> None:
         self._pause = None
         self._on_end(None)

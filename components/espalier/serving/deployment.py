@@ -11,12 +11,10 @@ from pathlib import Path
 from espalier.cluster.kubernetes_api import (
     CONFLICT,
     ApiError,
+    ApiRetries,
     KubernetesApi,
-    Patience,
-    cluster_configuration,
-)
-from espalier.cluster.kubernetes_requests import (
     apply,
+    cluster_configuration,
     create,
     merge,
     object_path,
@@ -28,7 +26,7 @@ from espalier.records import ClusterError, ServingError
 from espalier.serving.pod_faults import pod_faults
 from espalier.serving.rollout_state import Memory, RolloutState
 
-PATIENCE = Patience(attempts=1, timeout_s=10.0)
+RETRIES = ApiRetries(attempts=1, timeout_s=10.0)
 """The controller repeats whole steps."""
 _MAX_NOTE = 1000
 """Characters of an event's message; the API server refuses more than 1,024."""
@@ -54,7 +52,7 @@ class ServingDeployment:
             ServingError: there is no configuration that could be used.
         """
         with _serving_errors():
-            return cls(KubernetesApi(cluster_configuration(kubeconfig), PATIENCE), namespace)
+            return cls(KubernetesApi(cluster_configuration(kubeconfig), RETRIES), namespace)
 
     def read(self) -> K8sObject:
         """The object as it is.

@@ -16,8 +16,7 @@ from tempfile import TemporaryDirectory
 from espalier.cluster.objects.serving import version_reference
 from espalier.records import ServingError
 from espalier.registry.connection import DATABASE_NAME, tracking_target
-from espalier.registry.loading import fetch_policy, parsed_reference
-from espalier.registry.model import ModelVersion, RegisteredModel
+from espalier.registry.model import ModelVersion, RegisteredModel, fetch_policy, parsed_reference
 
 _PREFIX = "models:/"
 

@@ -28,10 +28,15 @@ from espalier.records import (
     json_digest,
     publishing,
 )
-from espalier.registry.loading import POLICY_FOLDER
-from espalier.registry.model import CHALLENGER, ModelVersion, RegisteredModel
-from espalier.registry.registration import Identity, Payload, find_or_register
-from espalier.registry.results import TRAINED, EvaluationResult, read_result
+from espalier.registry.model import CHALLENGER, POLICY_FOLDER, ModelVersion, RegisteredModel
+from espalier.registry.registration import (
+    TRAINED,
+    EvaluationResult,
+    Identity,
+    Payload,
+    find_or_register,
+    read_result,
+)
 from espalier.registry.tracker import DatasetUse, MlflowTracker, RunHandle, log_datasets
 from espalier.registry.tracking import tracker_from_environment
 

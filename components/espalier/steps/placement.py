@@ -26,8 +26,7 @@ from espalier.cluster.objects.job import (
     stage_resources,
 )
 from espalier.cluster.objects.names import STAGE_LABEL
-from espalier.cluster.objects.pods import ENDPOINT_KEYS, S3_KEYS, USER
-from espalier.cluster.objects.volumes import CACHE_MOUNT
+from espalier.cluster.objects.pods import CACHE_MOUNT, ENDPOINT_KEYS, S3_KEYS, USER
 from espalier.config import KubernetesConfig, Toleration
 from espalier.config.quantities import amount
 from espalier.steps.components import stage_component

@@ -29,7 +29,7 @@ def with_starting_policy(profile: Profile, folder: Path) -> Profile:
         return profile
     destination = (folder / CHAMPION_FOLDER).resolve()
     if not destination.exists():
-        from espalier.registry.loading import champion_policy
+        from espalier.registry.model import champion_policy
 
         tracking_uri = os.environ.get("MLFLOW_TRACKING_URI")
         if not tracking_uri:

@@ -1,19 +1,16 @@
 """Artifacts in a folder or in S3, behind one URI: `/data/runs/r17` or `s3://bucket/runs/r17`.
 
-    place            what one artifact's place offers, and which kind of place a URI names
-    local            a folder of this machine
-    bucket           the objects below a prefix of an S3 bucket
-    upload           one file into one object, in parts, going on where a killed attempt stood
-    download         one object into one file, likewise
-    requests         the client: time-outs, repetition, what a refusal means
-    minio_internals  the requests of minio-py that have no public name
-    settings         endpoint and credentials, from the environment or a file
-    writing          what a disk refuses, in words
+    place            the protocol, the place that a URI names, a local folder
+    bucket           an artifact in S3: the objects below a prefix
+    transfer         upload and download of one file, resumed after a kill
+    requests         the S3 client: time-outs, retries, errors
+    minio_internals  private requests of minio-py, in this module only
+    settings         S3 endpoint and credentials, from the environment or a file
 
-What is published is whole: payload first, manifest last. What is fetched is checked against it.
+Publishing writes the payload first and the manifest last; fetching checks every file against it.
 """
 
 from espalier.storage.place import Place, joined, open_place
-from espalier.storage.settings import Patience, S3Settings
+from espalier.storage.settings import S3Retries, S3Settings
 
-__all__ = ["Patience", "Place", "S3Settings", "joined", "open_place"]
+__all__ = ["Place", "S3Retries", "S3Settings", "joined", "open_place"]

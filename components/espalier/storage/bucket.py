@@ -19,16 +19,15 @@ from espalier.records import (
     replace_directory,
 )
 from espalier.records.digests import integrity_digest
-from espalier.storage.download import PARTIAL_SUFFIX, download
 from espalier.storage.minio_internals import put_object
+from espalier.storage.place import writing
 from espalier.storage.requests import TRANSFERS, S3Requests
 from espalier.storage.settings import S3Settings
-from espalier.storage.upload import upload
-from espalier.storage.writing import writing
+from espalier.storage.transfer import PARTIAL_SUFFIX, download, upload
 
 
 class S3Place:
-    """The objects below s3://bucket/prefix/."""
+    """An artifact below s3://bucket/prefix/."""
 
     def __init__(self, settings: S3Settings, bucket: str, prefix: str) -> None:
         self._requests = S3Requests(settings)
@@ -36,21 +35,21 @@ class S3Place:
         self.uri = f"s3://{bucket}/{prefix}"
 
     def manifest(self) -> Manifest | None:
-        """The manifest of what is published here, or None where nothing is whole.
+        """The manifest of the published artifact; None if nothing is published.
 
         Raises:
-            ArtifactError: it is not a manifest.
-            StorageError: the server refuses, or is away.
+            ArtifactError: the manifest does not parse.
+            StorageError: the server refuses or is unreachable.
         """
         content = self._read(MANIFEST_NAME)
         return None if content is None else self._parsed(content)
 
     def fetch(self, destination: Path) -> Manifest:
-        """Copy the artifact to the folder `destination`; the same call goes on after a kill.
+        """Copy the artifact to the folder `destination`; after a kill the same call resumes.
 
         Raises:
-            ArtifactError: nothing is published here, or a file has other bytes.
-            StorageError: the server refuses, is away, or `destination` cannot be written.
+            ArtifactError: nothing is published here, or a file differs from its digest.
+            StorageError: the server refuses or is unreachable, or `destination` cannot be written.
         """
         content = self._read(MANIFEST_NAME)
         if content is None:
@@ -66,13 +65,13 @@ class S3Place:
         return manifest
 
     def publish(self, directory: Path) -> Manifest:
-        """Copy a published artifact of this machine here, in the place of what was here before.
+        """Copy a published local artifact here, replacing the present one.
 
-        While files change there is no manifest, so no reader takes a mixture for an artifact.
+        There is no manifest while files change, so that no reader sees a mixture of two artifacts.
 
         Raises:
-            ArtifactError: `directory` is no whole artifact.
-            StorageError: the server refuses, or is away; the same call goes on where this stood.
+            ArtifactError: `directory` is not a complete artifact.
+            StorageError: the server refuses or is unreachable; the same call resumes.
         """
         manifest = open_artifact(directory)
         content = self._read(MANIFEST_NAME)
@@ -95,7 +94,7 @@ class S3Place:
         """Write one small object below the prefix.
 
         Raises:
-            StorageError: the server refuses, or is away.
+            StorageError: the server refuses or is unreachable.
         """
         key = self._key(name)
         self._requests.send(
@@ -104,7 +103,7 @@ class S3Place:
         )
 
     def _fetch_files(self, manifest: Manifest, content: bytes, destination: Path) -> None:
-        """Fill a draft beside `destination`, which is kept over kills, and rename it at the end."""
+        """Fill a draft beside `destination`, kept if the process is killed, and rename it."""
         draft = destination.with_name(f".{destination.name}.fetch")
         draft.mkdir(parents=True, exist_ok=True)
         _drop_others(draft, {*manifest.files, *(n + PARTIAL_SUFFIX for n in manifest.files)})
@@ -129,10 +128,10 @@ class S3Place:
         return self._requests.send_or_none(f"read s3://{self._bucket}/{key}", received)
 
     def _parsed(self, content: bytes) -> Manifest:
-        """A manifest whose files lie below it: it comes from elsewhere, and decides where to write.
+        """Parse a manifest and check that its files lie below it: they decide where `fetch` writes.
 
         Raises:
-            ArtifactError: it is none, was edited, or names a file outside of the artifact.
+            ArtifactError: it does not parse, was edited, or names a file outside the artifact.
         """
         where = f"{self.uri}/{MANIFEST_NAME}"
         try:
@@ -171,7 +170,7 @@ class S3Place:
 
 
 def _drop_others(folder: Path, names: set[str]) -> None:
-    """Remove what fetching another version left; a file may stand where a folder goes."""
+    """Remove files that an earlier fetch of another version left in the draft."""
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.is_dir():
             if not any(path.iterdir()):
@@ -181,7 +180,7 @@ def _drop_others(folder: Path, names: set[str]) -> None:
 
 
 def _at_once(transfers: Iterable[Callable[[], None]]) -> None:
-    """Run the transfers, some at a time; the first that fails ends those that have not begun."""
+    """Run the transfers, four at a time; the first failure cancels those not yet started."""
     pool = ThreadPoolExecutor(max_workers=TRANSFERS, thread_name_prefix="s3")
     try:
         for running in [pool.submit(transfer) for transfer in transfers]:

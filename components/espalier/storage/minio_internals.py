@@ -1,8 +1,8 @@
-"""The requests of minio-py that have no public name; nothing else of the library calls them.
+"""Private requests of minio-py, called from this module only.
 
-minio-py uploads in parts but resumes nothing, and its public `put_object` sends no header of the
-caller's, such as Content-MD5. Every function here is one request, so that what failed is repeated
-alone. tests/unit/storage/test_minio_internals.py says which of them a new version has changed.
+minio-py cannot resume a multipart upload, and its public `put_object` sends no Content-MD5. Each
+function here is one request, so that only what failed is retried. The contract test
+tests/unit/storage/test_minio_internals.py shows what a new version of minio-py has changed.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 
 class PartsPage(NamedTuple):
-    """Some of the parts of an upload."""
+    """One page of an upload's parts."""
 
     etags: dict[int, str]
-    """By number, counted from 1."""
+    """Part number, from 1 -> ETag."""
     next_marker: str | None
-    """For the next page; None on the last one."""
+    """Marker of the next page; None on the last one."""
 
 
 def put_object(client: Minio, bucket: str, key: str, content: bytes) -> None:
-    """Write an object in one request; the server compares the MD5 sum."""
+    """Write an object in one request; the server checks its MD5."""
     client._put_object(bucket, key, content, _md5_header(content))
 
 
 def list_uploads(client: Minio, bucket: str, key: str) -> list[str]:
-    """Ids of the uploads of one object that were begun and not ended, the oldest first."""
+    """Ids of the incomplete uploads of one object, the oldest first."""
     listed = client._list_multipart_uploads(bucket, prefix=key)
     begun = [found for found in listed.uploads if found.object_name == key]
     begun.sort(key=lambda found: str(found.initiated_time))
@@ -48,7 +48,7 @@ def begin_upload(client: Minio, bucket: str, key: str) -> str:
 def list_parts(
     client: Minio, bucket: str, key: str, upload_id: str, marker: str | None
 ) -> PartsPage:
-    """The parts that are there, from `marker` on."""
+    """The parts that the server has, from `marker` on."""
     listed = client._list_parts(bucket, key, upload_id, part_number_marker=marker)
     etags = {part.part_number: part.etag for part in listed.parts}
     return PartsPage(etags, listed.next_part_number_marker if listed.is_truncated else None)
@@ -57,24 +57,24 @@ def list_parts(
 def upload_part(
     client: Minio, bucket: str, key: str, upload_id: str, number: int, content: bytes
 ) -> str:
-    """Write one part and return its ETag; the server compares the MD5 sum."""
+    """Write one part and return its ETag; the server checks its MD5."""
     return client._upload_part(bucket, key, content, _md5_header(content), upload_id, number)
 
 
 def complete_upload(
     client: Minio, bucket: str, key: str, upload_id: str, parts: Sequence[Part]
 ) -> None:
-    """Make the object of its parts."""
+    """Complete an upload: the parts become the object."""
     client._complete_multipart_upload(bucket, key, upload_id, list(parts))
 
 
 def abort_upload(client: Minio, bucket: str, key: str, upload_id: str) -> None:
-    """Forget an upload with its parts."""
+    """Delete an incomplete upload and its parts."""
     client._abort_multipart_upload(bucket, key, upload_id)
 
 
 def response_status(error: InvalidResponseError) -> int:
-    """Status of HTTP of an answer that is not S3's."""
+    """HTTP status of an answer that is not S3's."""
     return error._code
 
 

@@ -1,7 +1,6 @@
-"""The door to S3: one client, time-outs, repetition while the server is away, errors in words.
+"""The S3 client: time-outs, retries while the server is unreachable, errors with a remedy.
 
-Whatever is logged or raised here names server, bucket and key, and never a header: that is where
-the signature is.
+Logs and errors name server, bucket and key but no header, because headers carry the signature.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 TRANSFERS = 4
-"""Files on their way at once: one connection to S3 carries a tenth of what a node can."""
+"""Parallel transfers; one connection to S3 gives about a tenth of a node's bandwidth."""
 _CONNECT_TIMEOUT_S = 10.0
 _TRANSIENT = frozenset(
     {
@@ -36,7 +35,7 @@ _TRANSIENT = frozenset(
         "ServiceUnavailable", "SlowDown", "XAmzContentSHA256Mismatch", "XMinioServerNotInitialized",
     }
 )  # fmt: skip
-"""Codes of refusals that the same request may not meet again; a body damaged on its way is one."""
+"""Error codes worth a retry, those of a body damaged in transit among them."""
 _CREDENTIALS = frozenset(
     {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
 )
@@ -46,10 +45,10 @@ _log = logging.getLogger(__name__)
 
 
 class S3Requests:
-    """Sends requests to one server, and repeats what failed for a reason that passes."""
+    """Sends requests to one server and retries transient failures."""
 
     def __init__(self, settings: S3Settings) -> None:
-        patience = settings.patience
+        retries = settings.retries
         self._settings = settings
         self.client = Minio(
             settings.host,
@@ -57,33 +56,33 @@ class S3Requests:
             secret_key=settings.secret_key,
             session_token=settings.session_token,
             secure=settings.is_encrypted,
-            region=settings.region,  # known, so no bucket is asked for it first
+            region=settings.region,  # else minio requests the bucket's region first
             http_client=urllib3.PoolManager(
-                timeout=urllib3.Timeout(connect=_CONNECT_TIMEOUT_S, read=patience.timeout_s),
+                timeout=urllib3.Timeout(connect=_CONNECT_TIMEOUT_S, read=retries.timeout_s),
                 maxsize=TRANSFERS,
-                retries=False,  # `send` repeats: it also repeats what breaks off inside a body
+                retries=False,  # `send` retries, also when a connection breaks inside a body
                 ca_certs=settings.ca_bundle or os.environ.get("SSL_CERT_FILE"),
             ),
         )
 
     def send(self, what: str, request: Callable[[], Answer]) -> Answer:
-        """The answer to `request`, repeated while the server is away.
+        """The result of `request`, retried while the server is unreachable.
 
         Args:
             what: for messages, such as "read s3://bucket/key".
-            request: may be called several times.
+            request: called once per attempt.
 
         Raises:
-            StorageAwayError: no usable answer for `patience.total_s`.
+            StorageAwayError: no valid answer for `retries.total_s`.
             StorageError: the server refuses.
         """
-        patience = self._settings.patience
+        retries = self._settings.retries
         repeating = tenacity.Retrying(
             retry=tenacity.retry_if_exception(_is_transient),
             wait=tenacity.wait_exponential(
-                multiplier=patience.first_pause_s, max=patience.longest_pause_s
+                multiplier=retries.first_pause_s, max=retries.longest_pause_s
             ),
-            stop=_LongAfterTheFirstFault(patience.total_s),
+            stop=_LongAfterTheFirstFault(retries.total_s),
             before_sleep=partial(self._log_pause, what),
             reraise=True,
         )
@@ -94,12 +93,12 @@ class S3Requests:
                 raise self._refusal(what, error) from error
             raise StorageAwayError(
                 f"{self._settings.endpoint}: could not {what} for "
-                f"{patience.total_s:g} s, last because of {_named(error)}. Look after the "
+                f"{retries.total_s:g} s, last because of {_named(error)}. Look after the "
                 "S3 server, or correct AWS_ENDPOINT_URL_S3; then run the same command again"
             ) from error
 
     def send_or_none(self, what: str, request: Callable[[], Answer]) -> Answer | None:
-        """The answer to `request`; None where its object, or upload, is not there."""
+        """`send`, but None if the object or the upload does not exist."""
 
         def asked() -> Answer | None:
             try:
@@ -142,10 +141,10 @@ class S3Requests:
 
 
 class _LongAfterTheFirstFault:
-    """Stop where the next attempt would start later than `total_s` after the first fault.
+    """Stop if the next attempt would start over `total_s` after the first failure.
 
-    tenacity's own count from the start of the first attempt, and a large body may have travelled
-    for longer than that before its connection breaks.
+    tenacity's own stop rules count from the start of the first attempt, but a large body may take
+    longer than `total_s` before its connection breaks.
     """
 
     def __init__(self, total_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Where S3 is and who asks: what the environment and the credentials file say."""
+"""S3 endpoint and credentials, from the environment or a credentials file."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _DEFAULT_REGION = "us-east-1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long a server that is away, or answers with a fault of its own, is asked again."""
+class S3Retries:
+    """Pauses and limits of retries while a server is unreachable or fails (5xx)."""
 
     first_pause_s: float = 0.5
     longest_pause_s: float = 8.0
     total_s: float = 120.0
-    """A restart of an S3 server takes seconds to a minute; training may wait for that."""
+    """An S3 server restarts in seconds to a minute; training waits for it."""
     timeout_s: float = 60.0
-    """Silence on an open connection for this long is a fault."""
+    """Time without data after which an open connection counts as failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
-    """An S3 server and credentials for it; neither key is ever shown."""
+    """An S3 server with credentials, which `repr` never shows."""
 
     endpoint: str
     region: str
@@ -36,28 +36,28 @@ class S3Settings:
     secret_key: str = field(repr=False)
     session_token: str | None = field(default=None, repr=False)
     ca_bundle: str | None = None
-    patience: Patience = Patience()
+    retries: S3Retries = S3Retries()
 
     @property
     def host(self) -> str:
-        """Host, and port where there is one."""
+        """Host, with the port if there is one."""
         return urlsplit(self.endpoint).netloc
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the connection is."""
+        """Whether the endpoint is https."""
         return urlsplit(self.endpoint).scheme == "https"
 
 
 def s3_settings(environment: Mapping[str, str]) -> S3Settings:
-    """The settings under the names that every S3 client reads.
+    """Settings from the environment variables that every S3 client reads.
 
     AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL (else Amazon's own), AWS_REGION or AWS_DEFAULT_REGION,
     AWS_CA_BUNDLE; keys from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or
     from the profile AWS_PROFILE of the file AWS_SHARED_CREDENTIALS_FILE (~/.aws/credentials).
 
     Raises:
-        StorageError: an endpoint that is no address, or no credentials.
+        StorageError: the endpoint is no address, or there are no credentials.
     """
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     region = region or _DEFAULT_REGION
@@ -105,7 +105,7 @@ def _keys_of_file(environment: Mapping[str, str]) -> tuple[str, str, str | None]
     try:
         found = file.read(path, encoding="utf-8")
     except (configparser.Error, UnicodeDecodeError, OSError) as error:
-        # its text would repeat the line that does not parse, which may hold a key
+        # the parser's message repeats the offending line, which may hold a key
         raise StorageError(
             f"{path}: cannot be read as a credentials file ({type(error).__name__})"
         ) from None

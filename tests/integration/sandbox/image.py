@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 import sandboxd
-from espalier.sandbox.runtime import ENVIRONMENT, python_mounts
+from espalier.sandbox.bubblewrap import ENVIRONMENT, python_mounts
 
 REPOSITORY = "localhost/espalier-sandbox-test"
 PACKAGES = ("bash", "coreutils", "dash", "procps", "python3.11-minimal", "libpython3.11-stdlib")

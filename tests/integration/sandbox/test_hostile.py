@@ -14,8 +14,7 @@ import time
 
 import pytest
 
-from sandboxd.seccomp import REFUSED, UNKNOWN
-from sandboxd.syscalls import NUMBERS
+from sandboxd.seccomp import NUMBERS, REFUSED, UNKNOWN
 from tests.integration.sandbox.backends import ON_THIS_MACHINE, is_on_gvisor
 
 pytestmark = pytest.mark.contract

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from espalier.sandbox import SandboxRefused
-from sandboxd.job import FILES_BYTES
+from sandboxd.runner import FILES_BYTES
 from tests.integration.sandbox.backends import LIMITS, is_on_gvisor
 from tests.integration.sandbox.host import processes, something_running
 

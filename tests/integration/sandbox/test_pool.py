@@ -3,7 +3,7 @@
 import pytest
 
 from espalier.sandbox import PoolSettings, SandboxLost, SandboxPool
-from espalier.sandbox.canary import differences, probe
+from espalier.sandbox.starting import differences, probe
 from tests.integration.sandbox.host import something_running
 
 pytestmark = pytest.mark.contract

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.cluster.cron import checked_cron
+from espalier.cluster.schedules import checked_cron
 from espalier.records import ClusterError
 
 

@@ -9,13 +9,11 @@ from kubernetes.client import Configuration
 from espalier.cluster import ray_jobs
 from espalier.cluster.kubernetes_api import (
     ApiError,
+    ApiRetries,
     AsyncKubernetesApi,
     KubernetesApi,
-    Patience,
-    cluster_configuration,
-)
-from espalier.cluster.kubernetes_requests import (
     apply,
+    cluster_configuration,
     create,
     delete,
     merge,
@@ -57,15 +55,15 @@ def settings(server, token="a-token"):
     return found
 
 
-def blocking(server, patience=None):
-    return KubernetesApi(settings(server), patience or Patience())
+def blocking(server, retries=None):
+    return KubernetesApi(settings(server), retries or ApiRetries())
 
 
-def asked(server, request, patience=None):
+def asked(server, request, retries=None):
     """One request of the asynchronous client."""
 
     async def main():
-        api = AsyncKubernetesApi(settings(server), patience or Patience())
+        api = AsyncKubernetesApi(settings(server), retries or ApiRetries())
         try:
             return await api.send(request)
         finally:
@@ -88,7 +86,7 @@ def test_paths_of_core_and_grouped_kinds_are_spelt(parts, path):
 def test_ray_jobs_wait_ten_minutes_with_growing_pauses(server, pauses):
     server.script = [(503, {})] * 99
     with pytest.raises(ApiError, match=r"given up after \d+ attempts in 5\d\d s"):
-        blocking(server, ray_jobs.PATIENCE).send(read(PODS))
+        blocking(server, ray_jobs.RETRIES).send(read(PODS))
     assert pauses[:6] == [0.5, 1, 2, 4, 8, 15]
     assert set(pauses[6:]) == {15}
     assert 585 < sum(pauses) <= 600
@@ -97,47 +95,47 @@ def test_ray_jobs_wait_ten_minutes_with_growing_pauses(server, pauses):
 def test_sandboxes_ask_six_times_within_eight_seconds(server, pauses):
     server.script = [(503, {})] * 99
     with pytest.raises(ApiError, match="given up after 6 attempts"):
-        asked(server, read(PODS), api_server.PATIENCE)
+        asked(server, read(PODS), api_server.RETRIES)
     assert pauses == [0.25, 0.5, 1, 2, 4]
 
 
 def test_the_serving_controller_asks_once(server, pauses):
     server.script = [(503, {})] * 99
     with pytest.raises(ApiError, match=r"HTTP 503 Service Unavailable$"):
-        blocking(server, deployment.PATIENCE).send(read(PODS))
+        blocking(server, deployment.RETRIES).send(read(PODS))
     assert (pauses, len(server.seen)) == ([], 1)
 
 
 @pytest.mark.parametrize("status", TRANSIENT + LASTING)
 def test_only_faults_that_pass_are_repeated(server, pauses, status):
     server.script = [(status, {"message": "no"})]
-    patience = Patience(attempts=2)
+    retries = ApiRetries(attempts=2)
     if status in TRANSIENT:
-        assert blocking(server, patience).send(read(PODS)) == {"kind": "X"}
+        assert blocking(server, retries).send(read(PODS)) == {"kind": "X"}
     else:
         with pytest.raises(ApiError, match=f"HTTP {status} .*: no$") as caught:
-            blocking(server, patience).send(read(PODS))
+            blocking(server, retries).send(read(PODS))
         assert caught.value.status == status
     assert len(pauses) == (status in TRANSIENT)
 
 
 def test_sandboxes_repeat_conflicts_as_well(server, pauses):
     server.script = [(409, {})]
-    asked(server, merge(f"{PODS}/p", {}), api_server.PATIENCE)
+    asked(server, merge(f"{PODS}/p", {}), api_server.RETRIES)
     assert len(server.seen) == 2
 
 
 def test_an_asynchronous_create_is_sent_once(server, pauses):
     server.script = [(503, {})]
     with pytest.raises(ApiError, match="503"):
-        asked(server, create(PODS, {"metadata": {"name": "p"}}), api_server.PATIENCE)
+        asked(server, create(PODS, {"metadata": {"name": "p"}}), api_server.RETRIES)
     assert len(server.seen) == 1
 
 
 def test_an_unreachable_server_is_transient_and_shows_no_token(caplog):
     away = SimpleNamespace(address="http://127.0.0.1:9")
     with caplog.at_level(logging.DEBUG), pytest.raises(ApiError) as caught:
-        blocking(away, Patience(attempts=2, first_pause_s=0.01)).send(read(PODS, "list the pods"))
+        blocking(away, ApiRetries(attempts=2, first_pause_s=0.01)).send(read(PODS, "list the pods"))
     assert "could not list the pods: the API server does not answer" in str(caught.value)
     assert caught.value.is_transient
     assert "next attempt in 0.01 s" in caplog.text
@@ -152,7 +150,7 @@ def test_a_web_page_is_no_answer(server):
 
 def test_every_request_reads_the_credentials_anew(server):
     found = settings(server)
-    api = KubernetesApi(found, Patience())
+    api = KubernetesApi(found, ApiRetries())
     for token in ("old", "new"):
         found.api_key["authorization"] = f"Bearer {token}"
         api.send(read(PODS))
@@ -231,6 +229,6 @@ def test_without_a_cluster_the_ways_to_name_one_are_said(kubeconfig, monkeypatch
 
 def test_patience_within_a_time_makes_any_number_of_attempts(server, pauses):
     server.script = [(503, {})] * 20
-    patience = replace(ray_jobs.PATIENCE, longest_pause_s=0.5)
-    assert blocking(server, patience).send(read(PODS)) == {"kind": "X"}
+    retries = replace(ray_jobs.RETRIES, longest_pause_s=0.5)
+    assert blocking(server, retries).send(read(PODS)) == {"kind": "X"}
     assert len(pauses) == 20

@@ -7,7 +7,7 @@ import pytest
 
 from espalier.cluster import ray_jobs
 from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE
-from espalier.cluster.ray_jobs import SentAway, run_on_ray
+from espalier.cluster.ray_jobs import StepTerminated, run_on_ray
 from espalier.records import ClusterError
 from tests.fakes.rayjob_stand_in import rayjob_stand_in, state
 from tests.unit.cluster.objects.samples import NODES
@@ -20,19 +20,19 @@ NAME = "r17-train-ray"
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
     monkeypatch.setattr(ray_jobs, "_POLL_S", 0.02)
-    monkeypatch.setattr(ray_jobs, "PATIENCE", replace(ray_jobs.PATIENCE, first_pause_s=0.01))
+    monkeypatch.setattr(ray_jobs, "RETRIES", replace(ray_jobs.RETRIES, first_pause_s=0.01))
     with rayjob_stand_in(tmp_path) as stand_in:
         yield stand_in
 
 
-def launched(cluster, said=None, **changes):
+def launched(cluster, logged=None, **changes):
     environment = {
         "KUBECONFIG": str(cluster.kubeconfig),
         RUN_ID_VARIABLE: "r17",
         **dict(zip(OWNER_VARIABLES, OWNER, strict=True)),
         **changes,
     }
-    lines = [] if said is None else said
+    lines = [] if logged is None else logged
     return run_on_ray(COMMAND, NODES, environment, lines.append)
 
 
@@ -44,10 +44,10 @@ def test_a_finished_ray_job_is_left_to_kuberay(cluster):
         state("Running", "RUNNING"),
         state("Complete", "SUCCEEDED"),
     ]
-    said = []
-    status = launched(cluster, said, MLFLOW_RUN_ID="0f1e", AWS_SECRET_ACCESS_KEY="hush")
+    logged = []
+    status = launched(cluster, logged, MLFLOW_RUN_ID="0f1e", AWS_SECRET_ACCESS_KEY="hush")
     assert status.has_succeeded
-    assert said == [
+    assert logged == [
         f"RayJob {NAME}: {line}"
         for line in ("New", "Initializing", "Running RUNNING", "Complete SUCCEEDED")
     ]
@@ -85,7 +85,7 @@ def test_a_terminated_launcher_deletes_its_ray_job(cluster, number):
     before = signal.getsignal(number)
     timer = threading.Timer(0.3, os.kill, (os.getpid(), number))
     timer.start()
-    with pytest.raises(SentAway) as caught:
+    with pytest.raises(StepTerminated) as caught:
         launched(cluster)
     timer.join()
     assert caught.value.number == number
@@ -104,7 +104,7 @@ def test_cleaning_up_survives_an_api_server_that_restarts(cluster):
 
     timer = threading.Timer(0.3, send_away)
     timer.start()
-    with pytest.raises(SentAway):
+    with pytest.raises(StepTerminated):
         launched(cluster)
     timer.join()
     assert [name for name, _ in cluster.deleted] == [NAME]
@@ -119,7 +119,7 @@ def test_training_goes_on_while_the_api_server_is_away(cluster, fault):
 
 
 def test_an_api_server_that_stays_away_is_given_up(cluster, monkeypatch):
-    monkeypatch.setattr(ray_jobs, "PATIENCE", replace(ray_jobs.PATIENCE, total_s=0.1))
+    monkeypatch.setattr(ray_jobs, "RETRIES", replace(ray_jobs.RETRIES, total_s=0.1))
     cluster.faults = [503] * 99
     with pytest.raises(ClusterError, match=r"HTTP 503 .*; given up after [2-9] attempts"):
         launched(cluster)

@@ -3,7 +3,7 @@
 import pytest
 
 from espalier.cluster.objects import pods, serving
-from espalier.cluster.objects.volumes import S3_MOUNT
+from espalier.cluster.objects.pods import S3_MOUNT
 from espalier.config import KubernetesConfig
 from espalier.sandbox import pod as sandbox
 from tests.unit.k8s.network_model import selects

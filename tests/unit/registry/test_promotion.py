@@ -53,7 +53,7 @@ def test_gain_below_the_profiles_least_is_refused(bench):
     gate = bench.gate()
     demanding = gate.config.model_copy(update={"min_gain": 0.2})
     with pytest.raises(RegistryError, match=r"registry\.min_gain = 0\.2"):
-        promote(bench.model, type(gate)(demanding, gate.compare, gate.judge_champion))
+        promote(bench.model, type(gate)(demanding, gate.compare, gate.evaluate_champion))
 
 
 def test_too_few_questions_never_pass(bench):

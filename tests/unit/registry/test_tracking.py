@@ -14,8 +14,8 @@ import espalier
 from espalier.records import NullTracker, RegistryError
 from espalier.registry import open_parent_run, stage_tracking, tracker_from_environment
 from espalier.registry.connection import TrackingTarget, connect, shown, tracking_target
-from espalier.registry.source import commit_of
 from espalier.registry.tracker import DatasetUse, MlflowTracker, log_datasets
+from espalier.registry.tracking import commit_of
 
 EPISODE = {
     "task_id": "t1",

@@ -46,7 +46,7 @@ def test_a_reward_below_zero_stays_on_the_axis():
 def test_a_phase_ends_between_two_steps():
     curve = Curve("pass_rate", "Pass rate", "0-1")
 
-    (axes,) = plot_curve(HISTORY, curve, borders=[1, 2]).axes
+    (axes,) = plot_curve(HISTORY, curve, phase_ends=[1, 2]).axes
 
     _, *uprights = axes.lines
     assert [tuple(line.get_xdata()) for line in uprights] == [(1.5, 1.5), (2.5, 2.5)]

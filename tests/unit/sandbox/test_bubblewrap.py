@@ -6,16 +6,21 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from espalier.sandbox import Limits
-from espalier.sandbox.bubblewrap import Handed, command
-from espalier.sandbox.runtime import ENVIRONMENT, Mount, python_mounts
+from espalier.sandbox.bubblewrap import (
+    ENVIRONMENT,
+    Mount,
+    PassedDescriptors,
+    command,
+    python_mounts,
+)
 
 LIMITS = Limits(disk_bytes=12345)
 MOUNT = Mount(Path("/srv/python"), PurePosixPath("/home/someone/python"))
 
 
 def _command(user_map=None, settings=None):
-    handed = Handed(listener=5, information=6, user_map=user_map)
-    return command(LIMITS, [MOUNT], settings or {"A": "b"}, handed)
+    descriptors = PassedDescriptors(listener=5, information=6, user_map=user_map)
+    return command(LIMITS, [MOUNT], settings or {"A": "b"}, descriptors)
 
 
 def _pairs(words):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from espalier.sandbox import SandboxLost
-from espalier.sandbox.canary import PROBE, differences, probe
+from espalier.sandbox.starting import PROBE, differences, probe
 from tests.fakes.scripted_sandbox import ENDED, ScriptedSandbox
 
 

@@ -89,7 +89,7 @@ def test_a_broken_connection_loses_the_sandbox_without_resending():
 
 
 def test_a_server_that_never_answers_is_given_up(monkeypatch):
-    monkeypatch.setattr("espalier.sandbox.client._OWN_TIME_S", 0.05)
+    monkeypatch.setattr("espalier.sandbox.client._SERVER_TIME_S", 0.05)
     monkeypatch.setattr("espalier.sandbox.client._TRANSFER_S", 0.05)
 
     async def answer(_):
@@ -112,9 +112,9 @@ def test_a_second_loss_report_during_unwinding_is_harmless():
         client = _client(answer)
         running = asyncio.create_task(client.exec(["true"], timeout_s=5))
         await asyncio.sleep(0.02)
-        client.lose("it is to end")
+        client.mark_lost("it is to end")
         await asyncio.sleep(0.02)
-        client.lose("it has ended")
+        client.mark_lost("it has ended")
         with pytest.raises(SandboxLost, match="it is to end"):
             await running
 

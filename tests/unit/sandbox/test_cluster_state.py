@@ -2,7 +2,7 @@
 
 import pytest
 
-from espalier.sandbox.cluster_state import ClusterState, state_of_claim, state_of_pod
+from espalier.sandbox.api_server import ClusterState, state_of_claim, state_of_pod
 
 
 def _pod(status, **metadata):

@@ -214,7 +214,7 @@ def test_an_ended_watch_resumes_without_missing_events(monkeypatch, last):
 def test_a_failed_watch_fails_waiters_and_stops_renewal(monkeypatch):
     async def work(backend, cluster):
         sandbox = await backend.create()
-        backend._cluster.watch.tell(sandbox.name, lambda state: 1 / (not state.is_gone))
+        backend._cluster.watch.subscribe(sandbox.name, lambda state: 1 / (not state.is_gone))
         cluster.remove(sandbox.name)
         while not sandbox.lost_because:
             await asyncio.sleep(0.01)

@@ -4,8 +4,13 @@ import pytest
 
 from espalier.config import SandboxPodsConfig
 from espalier.records import ManifestError
-from espalier.sandbox.agent_sandbox import sandbox_claim, sandbox_template, sandbox_warm_pool
-from espalier.sandbox.pod import SandboxPodSettings, sandbox_pod
+from espalier.sandbox.pod import (
+    SandboxPodSettings,
+    sandbox_claim,
+    sandbox_pod,
+    sandbox_template,
+    sandbox_warm_pool,
+)
 from tests.unit.cluster.objects.samples import LEASE, RUN, SANDBOXD, SANDBOXES
 
 

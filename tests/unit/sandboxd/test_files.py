@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandboxd import files
+from sandboxd import workspace as files
 from sandboxd.wire import MAX_FILE_BYTES, RequestError
 
 
@@ -30,11 +30,11 @@ async def _chunks(*parts):
 
 
 async def _read(workspace, path):
-    return b"".join([data async for data in files.chunks(files.open_file(workspace, path))])
+    return b"".join([data async for data in files.file_chunks(files.open_file(workspace, path))])
 
 
 def _put(workspace, path, *parts):
-    return asyncio.run(files.put(workspace, path, _chunks(*parts)))
+    return asyncio.run(files.put_file(workspace, path, _chunks(*parts)))
 
 
 def _get(workspace, path):
@@ -75,7 +75,7 @@ def test_a_file_that_could_not_be_written_whole_leaves_nothing(workspace):
 
     before = sorted(os.listdir(workspace))
     with pytest.raises(RequestError):
-        asyncio.run(files.put(workspace, "x", breaks()))
+        asyncio.run(files.put_file(workspace, "x", breaks()))
     with pytest.raises(RequestError, match="at most"):
         _put(workspace, "x", *[bytes(2**20)] * (MAX_FILE_BYTES // 2**20), b"1")
     assert sorted(os.listdir(workspace)) == before

@@ -5,7 +5,7 @@ import base64
 import json
 import os
 
-from sandboxd.output import FLOOD_BYTES, Output, pump
+from sandboxd.run import FLOOD_BYTES, Output, pump
 
 
 def _told(frames):

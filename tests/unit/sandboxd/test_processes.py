@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandboxd import processes
+from sandboxd import kernel
 
 _LINUX = """Name:\tpython
 State:\tS (sleeping)
@@ -31,8 +31,8 @@ Threads:\t3
 def test_memory_counts_pages_that_no_file_backs(monkeypatch, tmp_path, status, held_kb):
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "status").write_text(status, encoding="ascii")
-    monkeypatch.setattr(processes, "_PROC", tmp_path)
-    (found,) = processes.snapshot().values()
+    monkeypatch.setattr(kernel, "_PROC", tmp_path)
+    (found,) = kernel.all_processes().values()
     assert (found.pid, found.parent, found.threads) == (7, 1, 3)
     assert found.held_bytes == 1024 * held_kb
 
@@ -44,12 +44,12 @@ def test_a_name_says_nothing_of_its_process(monkeypatch, tmp_path, name):
     (tmp_path / "7").mkdir()
     text = _GVISOR.replace("python", name)
     (tmp_path / "7" / "status").write_text(text, encoding="ascii")
-    monkeypatch.setattr(processes, "_PROC", tmp_path)
-    assert [process.held_bytes for process in processes.snapshot().values()] == [1024 * 25_000]
+    monkeypatch.setattr(kernel, "_PROC", tmp_path)
+    assert [process.held_bytes for process in kernel.all_processes().values()] == [1024 * 25_000]
 
 
 def test_sizes_of_this_process_are_told():
-    assert 0 < processes.own_bytes("VmData") < processes.own_bytes("VmSize")
+    assert 0 < kernel.own_bytes("VmData") < kernel.own_bytes("VmSize")
 
 
 def test_what_has_ended_is_no_process(monkeypatch, tmp_path):
@@ -57,5 +57,5 @@ def test_what_has_ended_is_no_process(monkeypatch, tmp_path):
         (tmp_path / pid).mkdir()
         text = _LINUX.replace("S (sleeping)", state)
         (tmp_path / pid / "status").write_text(text, encoding="ascii")
-    monkeypatch.setattr(processes, "_PROC", tmp_path)
-    assert processes.snapshot() == {}
+    monkeypatch.setattr(kernel, "_PROC", tmp_path)
+    assert kernel.all_processes() == {}

@@ -5,8 +5,7 @@ import struct
 
 import pytest
 
-from sandboxd.seccomp import REFUSED, UNKNOWN, X86_ONLY, job_filter
-from sandboxd.syscalls import AUDIT_ARCHITECTURES, NUMBERS
+from sandboxd.seccomp import AUDIT_ARCHITECTURES, NUMBERS, REFUSED, UNKNOWN, X86_ONLY, job_filter
 
 PROTECTED = (1, 7, 90)
 ALLOWED = 0x7FFF0000

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd import watchdog
-from sandboxd.processes import Process
+from sandboxd.kernel import Process
 from sandboxd.watchdog import offences
 from sandboxd.wire import Limits
 
@@ -72,7 +72,7 @@ class _Runs:
 
 def test_a_run_is_looked_at_as_soon_as_it_begins(monkeypatch):
     family = _processes((RUNNER + 1, RUNNER, 1, 200))
-    monkeypatch.setattr(watchdog, "snapshot", lambda: family)
+    monkeypatch.setattr(watchdog, "all_processes", lambda: family)
     run = _Run(RUNNER)
 
     async def begin():

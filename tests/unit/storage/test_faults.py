@@ -9,10 +9,10 @@ import tenacity
 import urllib3
 
 from espalier.records import ArtifactError, StorageAwayError, StorageError
-from espalier.storage import Patience
+from espalier.storage import S3Retries
 from espalier.storage.minio_internals import begin_upload
 from espalier.storage.requests import S3Requests
-from espalier.storage.upload import upload
+from espalier.storage.transfer import upload
 from tests.factories.storage import HASTY, artifact, files, s3_place, settings
 from tests.fakes.s3_stand_in import BUCKET, SECRET_KEY
 
@@ -25,7 +25,7 @@ LARGE = (11 << 20) + 7
 def test_a_fault_that_passes_is_survived(s3, tmp_path, method, kind):
     artifact(tmp_path / "here")
     s3.fail(method, "", kind, times=3)
-    place = s3_place(s3, patience=HASTY)
+    place = s3_place(s3, retries=HASTY)
     place.publish(tmp_path / "here")
     s3.fail(method, "", kind, times=3)
     place.fetch(tmp_path / "there")
@@ -54,7 +54,7 @@ def test_an_unreachable_server_is_named_with_the_operation(s3, tmp_path):
 
 
 def test_a_server_that_is_away_is_asked_for_two_minutes(s3, pauses):
-    place = s3_place(s3, patience=Patience())
+    place = s3_place(s3, retries=S3Retries())
     s3.fail("GET", "", "error", times=99)
     with pytest.raises(StorageAwayError, match="for 120 s"):
         place.manifest()
@@ -64,11 +64,11 @@ def test_a_server_that_is_away_is_asked_for_two_minutes(s3, pauses):
 
 
 def test_patience_begins_with_the_first_fault(s3, pauses):
-    requests = S3Requests(settings(s3, patience=Patience(first_pause_s=60.0, longest_pause_s=60.0)))
+    requests = S3Requests(settings(s3, retries=S3Retries(first_pause_s=60.0, longest_pause_s=60.0)))
     faults = [urllib3.exceptions.ProtocolError("broken"), None]
 
     def slow_transfer():
-        tenacity.time.sleep(500)  # longer than the whole patience
+        tenacity.time.sleep(500)  # longer than the whole retries
         if fault := faults.pop(0):
             raise fault
         return "whole"

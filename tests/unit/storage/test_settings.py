@@ -2,7 +2,7 @@ import pytest
 
 from espalier.records import StorageError
 from espalier.storage.settings import s3_settings
-from espalier.storage.upload import PART_BYTES, part_size
+from espalier.storage.transfer import PART_BYTES, part_size
 
 KEYS = {"AWS_ACCESS_KEY_ID": "mine", "AWS_SECRET_ACCESS_KEY": "hush"}
 

@@ -1,4 +1,4 @@
-"""Names, labels and owners: what ties the objects of a run together."""
+"""Names, labels and owner references of a run's objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 from espalier.records import ManifestError
 
 K8sObject: TypeAlias = dict[str, Any]
-"""An object as the API server reads it, keys in its own spelling."""
+"""A Kubernetes object as JSON."""
 
 NAME_LABEL = "app.kubernetes.io/name"
 RUN_LABEL = "espalier.dev/run"
@@ -21,7 +21,7 @@ _RUN_ID = re.compile(r"[a-z0-9]([-a-z0-9]{0,34}[a-z0-9])?")
 
 
 class Owner(NamedTuple):
-    """An object whose deletion takes others with it; it lives in their namespace."""
+    """An owner: its deletion deletes the objects that it owns, in the same namespace."""
 
     api_version: str
     kind: str
@@ -31,7 +31,7 @@ class Owner(NamedTuple):
     def reference(self) -> K8sObject:
         """The entry of `metadata.ownerReferences`.
 
-        It does not block the owner's deletion: that would need rights on the owner's finalizers.
+        blockOwnerDeletion would need rights on the owner's finalizers.
         """
         return {
             "apiVersion": self.api_version,
@@ -44,11 +44,11 @@ class Owner(NamedTuple):
 
 
 def object_labels(name: str, component: str, run_id: str, own: Mapping[str, str]) -> dict[str, str]:
-    """Recommended labels of Kubernetes, the run's, and the profile's own.
+    """Labels recommended by Kubernetes, the run's label, and those of the profile.
 
     Args:
-        name: the program, such as espalier-step.
-        component: its part in the whole, such as step or sandbox.
+        name: program, such as espalier-step.
+        component: role, such as step or sandbox.
         run_id: from `checked_run_id`.
         own: `kubernetes.labels` of the profile.
     """
@@ -64,17 +64,17 @@ def object_labels(name: str, component: str, run_id: str, own: Mapping[str, str]
 
 
 def may_reach(*destinations: str) -> dict[str, str]:
-    """Labels that the network policies of `k8s/` let out: s3, mlflow, sandboxes, rollout, ..."""
+    """Labels by which the network policies of `k8s/` allow egress to s3, mlflow, sandboxes, ..."""
     return {f"espalier.dev/may-reach-{destination}": "true" for destination in destinations}
 
 
 def checked_run_id(run_id: str) -> str:
-    """`run_id`, where it can be part of a name.
+    """Check that `run_id` can be part of an object's name.
 
-    36 characters hold a UUID and leave room for the rest: KubeRay takes names up to 47.
+    At most 36 characters: a UUID fits, and KubeRay allows names of up to 47.
 
     Raises:
-        ManifestError: it cannot.
+        ManifestError: it cannot be.
     """
     if not _RUN_ID.fullmatch(run_id):
         raise ManifestError(
@@ -85,5 +85,5 @@ def checked_run_id(run_id: str) -> str:
 
 
 def run_object_name(run_id: str, part: str) -> str:
-    """Name of the object that is `part` of a run: r17-warm-start; at most 63 characters."""
+    """Name of a part of a run, such as r17-warm-start; at most 63 characters."""
     return f"{checked_run_id(run_id)}-{part.replace('_', '-')}"

@@ -6,14 +6,58 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from espalier.cluster.objects.names import K8sObject
-from espalier.cluster.objects.volumes import CACHE_MOUNT, SCRATCH_MOUNT, Volumes, run_volumes
 from espalier.config import KubernetesConfig, PodResources, Toleration
 
+S3_MOUNT = "/s3"
+"""KFP's executor maps s3://bucket/key to /s3/bucket/key."""
+CACHE_MOUNT = "/cache"
+SCRATCH_MOUNT = "/tmp"
+
+
+class Volumes:
+    """Volumes and their mounts."""
+
+    def __init__(self) -> None:
+        self.volumes: list[K8sObject] = []
+        self.mounts: list[K8sObject] = []
+
+    def scratch(self, name: str, path: str, *, size: str) -> Volumes:
+        """An empty folder on the node's disk, deleted with the pod."""
+        return self._add({"name": name, "emptyDir": {"sizeLimit": size}}, path)
+
+    def memory(self, name: str, path: str, *, size: str) -> Volumes:
+        """An empty folder in memory, counted in the container's limit."""
+        return self._add({"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": size}}, path)
+
+    def claim(self, name: str, path: str, *, claim: str) -> Volumes:
+        """A persistent volume claim."""
+        return self._add({"name": name, "persistentVolumeClaim": {"claimName": claim}}, path)
+
+    def _add(self, volume: K8sObject, path: str) -> Volumes:
+        self.volumes.append(volume)
+        self.mounts.append({"name": volume["name"], "mountPath": path})
+        return self
+
+
+def run_volumes(settings: KubernetesConfig, resources: PodResources, *, gpus: int) -> Volumes:
+    """/tmp, artifacts, cache, and with GPUs a /dev/shm large enough for NCCL."""
+    volumes = Volumes().scratch("tmp", SCRATCH_MOUNT, size=resources.disk_limit)
+    if settings.workspace_claim is None:
+        volumes.scratch("workspace", S3_MOUNT, size=resources.disk_limit)
+    else:
+        volumes.claim("workspace", S3_MOUNT, claim=settings.workspace_claim)
+    if settings.cache_claim is not None:
+        volumes.claim("cache", CACHE_MOUNT, claim=settings.cache_claim)
+    if gpus:
+        volumes.memory("shm", "/dev/shm", size=settings.gpus.shared_memory)
+    return volumes
+
+
 USER = 65532
-"""Numeric, so that the kubelet can see that it is not root; the images' own `USER`."""
+"""`USER` of the images; numeric, so that the kubelet can verify that it is not root."""
 
 STEP_ACCOUNT = "espalier-step"
-"""May do nothing at the API server, and gets no token for it."""
+"""No rights at the API server and no token."""
 TRAINER_ACCOUNT = "espalier-trainer"
 """May manage pods in the sandbox namespace."""
 LAUNCHER_ACCOUNT = "espalier-ray-launcher"
@@ -21,23 +65,23 @@ LAUNCHER_ACCOUNT = "espalier-ray-launcher"
 
 PIPELINE_PRIORITY = "espalier-pipeline"
 SANDBOX_PRIORITY = "espalier-sandbox"
-"""Below everything else: sandboxes are the first to go, and are made again."""
+"""Lowest priority: sandboxes are preempted first, and are created again."""
 
 S3_KEYS = {"AWS_ACCESS_KEY_ID": "access_key", "AWS_SECRET_ACCESS_KEY": "secret_key"}
-"""Environment variable -> key in the secret `kubernetes.s3_secret`."""
+"""Environment variable -> key of the secret `kubernetes.s3_secret`."""
 ENDPOINT_KEYS = ("AWS_ENDPOINT_URL_S3", "AWS_REGION", "MLFLOW_TRACKING_URI")
-"""Keys of the ConfigMap `kubernetes.endpoints`, and the variables that they become."""
+"""Keys of the ConfigMap `kubernetes.endpoints`, set as environment variables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContainer:
-    """The one container of a run's pod."""
+    """The only container of a pod."""
 
     name: str
     image: str
     resources: PodResources
     command: Sequence[str] = ()
-    """Empty leaves it to whoever creates the pod (KubeRay starts Ray itself)."""
+    """Empty for KubeRay's pods, whose command KubeRay sets."""
     environment: Mapping[str, str] = field(default_factory=dict)
     gpus: int = 0
 
@@ -54,14 +98,14 @@ def run_pod(container: RunContainer, settings: KubernetesConfig, *, account: str
 
 
 def bare_pod(container: RunContainer, settings: KubernetesConfig, *, account: str) -> K8sObject:
-    """The spec of a pod that has no business with artifacts: no credentials, no volume but /tmp."""
+    """The spec of a pod without artifacts: no credentials, no volume but /tmp."""
     volumes = Volumes().scratch("tmp", SCRATCH_MOUNT, size=container.resources.disk_limit)
     entry = _container_entry(container, settings, volumes)
     return _pod_spec(container, entry, volumes, settings, account)
 
 
 def restricted_pod(user: int = USER) -> K8sObject:
-    """Security context of a pod under the restricted Pod Security Standard; `user` owns files."""
+    """Pod security context for the restricted Pod Security Standard; `user` owns the volumes."""
     return {
         "runAsNonRoot": True,
         "runAsUser": user,
@@ -73,7 +117,7 @@ def restricted_pod(user: int = USER) -> K8sObject:
 
 
 def restricted_container() -> K8sObject:
-    """Security context of a container: no capability, no way to gain one, no writable root."""
+    """Container security context: no capabilities, no escalation, read-only root."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -87,9 +131,8 @@ def resource_requirements(
     """Requests and limits of a container.
 
     Args:
-        resources: may burst from request to limit. Disk has no request: scratch space is taken as
-            it comes, and the limit ends who takes too much.
-        devices: whole ones, by resource name; requested and limited alike, as Kubernetes demands.
+        resources: requests and limits. Disk has only a limit, over which the pod is evicted.
+        devices: resource name -> count; Kubernetes demands equal request and limit.
     """
     return {
         "requests": {
@@ -107,7 +150,7 @@ def resource_requirements(
 
 
 def toleration_entry(toleration: Toleration) -> K8sObject:
-    """An entry of a pod's `tolerations`, without what is empty."""
+    """An entry of `tolerations` without empty fields."""
     entry = {
         "key": toleration.key,
         "operator": toleration.operator,
@@ -118,7 +161,7 @@ def toleration_entry(toleration: Toleration) -> K8sObject:
 
 
 def environment_entries(variables: Mapping[str, str]) -> list[K8sObject]:
-    """Entries of `env`, in the order of their names: equal environments make equal manifests."""
+    """Entries of `env`, sorted by name so that equal environments give equal manifests."""
     return [{"name": name, "value": variables[name]} for name in sorted(variables)]
 
 
@@ -129,7 +172,7 @@ def _pod_spec(
     settings: KubernetesConfig,
     account: str,
 ) -> K8sObject:
-    """Never restarted in place: its owner makes another, which tells one try from the next."""
+    """Never restarted in place: the owner creates a new pod, so each attempt has its own."""
     spec: K8sObject = {
         "serviceAccountName": account,
         "automountServiceAccountToken": account != STEP_ACCOUNT,
@@ -168,7 +211,7 @@ def _container_entry(
 
 
 def _s3_credentials(secret: str) -> list[K8sObject]:
-    """Under the names that every S3 client reads."""
+    """Environment variables that every S3 client reads, from the secret."""
     return [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, key in S3_KEYS.items()

@@ -1,4 +1,4 @@
-"""The version that the serving Deployment is to serve."""
+"""The model version in the serving Deployment."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ FIELD_MANAGER = "espalier-serving-controller"
 
 
 def version_reference(model_name: str, version: str) -> str:
-    """How a version is named wherever it is served: models:/NAME/3."""
+    """The reference models:/NAME/VERSION."""
     return f"models:/{model_name}/{version}"
 
 
 def served_version(
     model_name: str, version: str, *, policy_digest: str, namespace: str
 ) -> K8sObject:
-    """What the controller owns of the Deployment in `k8s/`: the version, and nothing else.
+    """The fields of the Deployment in `k8s/` that the controller owns: the version alone.
 
-    Applied on the server (field manager `espalier-serving-controller`), it replaces the version
-    that was applied before and leaves every other field to whoever installed the Deployment. The
-    changed pod template is what makes Kubernetes roll; applying the former version rolls back.
+    Server-side apply (field manager `espalier-serving-controller`) replaces the previous version
+    and leaves all other fields. The changed pod template starts a rollout; applying the former
+    version rolls back.
 
     Args:
         model_name: registered model in MLflow.
         version: of that model; the pod loads `models:/NAME/VERSION`.
-        policy_digest: of the version when it was approved; the pod loads no other files.
+        policy_digest: of the version when it was approved; the pod refuses other files.
         namespace: of the pipeline.
     """
     annotations = {MODEL_VERSION_ANNOTATION: version, DIGEST_ANNOTATION: policy_digest}

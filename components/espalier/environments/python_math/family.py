@@ -30,8 +30,7 @@ from espalier.environments.tools import Tool
 from espalier.records import Draft, Split, Task, Tracker
 from espalier.records.trajectory import ToolResult, Trajectory
 from espalier.rewards import final_answer, is_right, retool_reward
-from espalier.sandbox.choice import sandbox_pool
-from espalier.sandbox.pool_thread import PoolThread
+from espalier.sandbox.choice import PoolThread, sandbox_pool
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.rejection import Rejected
 from espalier.synthesis.self_play import PosesTasks

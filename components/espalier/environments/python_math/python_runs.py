@@ -15,7 +15,7 @@ from espalier.sandbox import (
     SandboxRefused,
     SandboxUnavailable,
 )
-from espalier.sandbox.pool_thread import PoolThread
+from espalier.sandbox.choice import PoolThread
 
 
 class PythonRuns(Protocol):

@@ -2,14 +2,18 @@
 
 from datetime import UTC, datetime
 
-from espalier.cluster.objects.job import stage_job
+from espalier.cluster.objects.job import stage_job, training_ray_job
 from espalier.cluster.objects.names import Owner
-from espalier.cluster.objects.ray_job import training_ray_job
 from espalier.cluster.objects.serving import served_version
 from espalier.config import KubernetesConfig, SandboxPodsConfig
-from espalier.sandbox.agent_sandbox import sandbox_claim, sandbox_template, sandbox_warm_pool
 from espalier.sandbox.lease import lease_owner, run_lease
-from espalier.sandbox.pod import SandboxPodSettings, sandbox_pod
+from espalier.sandbox.pod import (
+    SandboxPodSettings,
+    sandbox_claim,
+    sandbox_pod,
+    sandbox_template,
+    sandbox_warm_pool,
+)
 
 RUN = "r17"
 STEP = ("sh", "-ec", "exec python -m kfp.dsl.executor_main", "--executor_input", "{}")

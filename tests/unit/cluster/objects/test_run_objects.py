@@ -4,9 +4,8 @@ import shlex
 import pytest
 
 from espalier.chain import STAGES
-from espalier.cluster.objects.job import stage_job
+from espalier.cluster.objects.job import stage_job, training_ray_job
 from espalier.cluster.objects.names import run_object_name
-from espalier.cluster.objects.ray_job import training_ray_job
 from espalier.config import GpuConfig, KubernetesConfig
 from espalier.records import ManifestError
 from tests.unit.cluster.objects.samples import (

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from espalier.sandbox.undoing import undone_on_failure
+from espalier.sandbox.client import cleanup_on_failure
 
 
 def undone(ending):
@@ -12,7 +12,7 @@ def undone(ending):
         done.append(name)
 
     async def block():
-        async with undone_on_failure(lambda: step("first"), lambda: step("second")):
+        async with cleanup_on_failure(lambda: step("first"), lambda: step("second")):
             if ending is not None:
                 raise ending
 

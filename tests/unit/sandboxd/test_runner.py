@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from sandboxd import job, kernel
+from sandboxd import kernel, runner
 
 GIB = 2**30
 RESTRICTED = """
 import json, os, resource, sys
-from sandboxd import job, kernel
-from sandboxd.processes import own_bytes
+from sandboxd import kernel, runner
+from sandboxd.kernel import own_bytes
 
 is_program, keeps_data = json.loads(sys.argv[1])
 if not keeps_data:  # a kernel that takes RLIMIT_DATA and does not keep it
@@ -35,7 +35,7 @@ orders = {
     "limits": {"memory_bytes": 2**30, "disk_bytes": 2**20, "cpu_s": 2.5, "processes": 8},
 }
 print(json.dumps(held), flush=True)
-os.waitpid(job.start(orders, {"stdin": 0, "stdout": 1, "stderr": 2}), 0)
+os.waitpid(runner.start_job(orders, {"stdin": 0, "stdout": 1, "stderr": 2}), 0)
 """
 
 
@@ -79,7 +79,7 @@ def test_python_code_has_its_memory_beyond_the_interpreters(tmp_path):
 @pytest.mark.parametrize("is_program", [True, False], ids=["program", "python"])
 def test_addresses_are_limited_where_the_kernel_does_not_limit_data(tmp_path, is_program):
     held, limits = limits_of_a_job(tmp_path, is_program=is_program, keeps_data=False)
-    besides = job.FILES_BYTES if is_program else held["VmSize"]
+    besides = runner.FILES_BYTES if is_program else held["VmSize"]
     assert limits["RLIMIT_AS"] == about(GIB + besides)
 
 
