@@ -109,8 +109,8 @@ class RunRequest:
 
     def to_json(self) -> bytes:
         """The request body."""
-        said = asdict(self) | {"stdin": base64.b64encode(self.stdin).decode()}
-        return json.dumps(said).encode()
+        content = asdict(self) | {"stdin": base64.b64encode(self.stdin).decode()}
+        return json.dumps(content).encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

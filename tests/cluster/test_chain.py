@@ -16,7 +16,7 @@ WEIGHTS = "model.safetensors"
 
 
 @pytest.mark.slow
-def test_every_stage_runs_as_a_job_and_leaves_its_artifact_in_s3(own_cluster, tmp_path):
+def test_every_stage_runs_as_a_job_writing_to_s3(own_cluster, tmp_path):
     run, times = run_chain(places(), print)
     assert [stage.stage for stage in times] == [link.name for link in CHAIN]
     for link in CHAIN:

@@ -43,7 +43,7 @@ def test_a_pod_finds_a_service_by_its_name(core, run_pod):
     assert said.strip() == service.spec.cluster_ip
 
 
-def test_a_name_that_nobody_has_is_not_found(run_pod):
+def test_an_unknown_name_is_not_found(run_pod):
     said, succeeded = run_pod("python3", "-c", RESOLVE, f"nobody.{PIPELINE}.svc")
     assert not succeeded
     assert "gaierror" in said
@@ -61,7 +61,7 @@ def test_the_pipelines_image_has_espalier_in_it(run_pod):
 
 
 @pytest.mark.parametrize("path", ["pods", "healthz", "metrics", "logs/"])
-def test_the_kubelet_answers_nobody_who_does_not_say_who_it_is(own_cluster, path):
+def test_the_kubelet_refuses_anonymous_requests(own_cluster, path):
     trusted = ssl.create_default_context(cafile=str(own_cluster / "keys" / "ca.crt"))
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"https://{NODE_ADDRESS}:10250/{path}", context=trusted, timeout=10)

@@ -40,7 +40,7 @@ def _table(account, namespace):
 
 @every_account
 @pytest.mark.parametrize("where", [PIPELINE, SANDBOXES, "kube-system", "default"])
-def test_an_account_has_the_rules_of_the_table_and_no_others(as_account, namespace, account, where):
+def test_an_account_has_exactly_the_tables_rules(as_account, namespace, account, where):
     api = client.AuthorizationV1Api(as_account(account, namespace))
     asked = {"spec": {"namespace": where}}
     rules = api.create_self_subject_rules_review(asked).status.resource_rules
@@ -135,7 +135,7 @@ def test_no_account_makes_itself_administrator(as_account, namespace, account):
     assert refused.value.status == 403
 
 
-def test_nobody_is_nobody(administrator):
+def test_an_unprivileged_user_has_no_rights(administrator):
     """A call without credentials, where a user's cluster may let some paths be read."""
     settings = client.Configuration()
     settings.host = administrator.configuration.host

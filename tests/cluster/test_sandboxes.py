@@ -74,7 +74,7 @@ def test_a_sandbox_holds_no_credential_of_the_cluster(backend):
     assert "KUBERNETES" not in said.text
 
 
-def test_sandboxes_go_with_the_lease_of_their_run(backend, core):
+def test_sandboxes_are_deleted_with_the_lease(backend, core):
     """The trainer that dies deletes nothing: the cluster's own collector does, by owner."""
 
     async def leave_one_behind():

@@ -69,9 +69,7 @@ def force(bench, number):
 
 
 @pytest.mark.slow
-def test_promotion_rolls_the_deployment_and_a_version_that_does_not_start_rolls_it_back(
-    bench, deployment
-):
+def test_promotion_rolls_out_and_a_failing_version_rolls_back(bench, deployment):
     first = bench.register(0.6)
     force(bench, first)
     wait_for(lambda found: note(found, "last-good") == first, deployment)

@@ -183,7 +183,7 @@ def plot_pass_rate_histogram(
     Args:
         bins: columns `pass_rate` (centre, 0-1), `kept` and `left_out` (tasks), evenly spaced.
         band: pass rates inside it are kept; None where the profile names none.
-        width: where it stands.
+        width: page or phone.
     """
     centres = numbers(bins, "pass_rate")
     bar = 0.6 * (centres[1] - centres[0]) if len(centres) > 1 else 0.1
@@ -228,7 +228,7 @@ def plot_histogram(bins: pd.DataFrame, shown: Histogram) -> Figure:
     with rc_context(STYLE):
         figure = Figure(figsize=_PANEL, layout="constrained")
         axes = figure.add_subplot()
-        # a bar is centred on the lengths that it counts: the bin of 4 and 5 stands on 4.5
+        # a bar is centred on the lengths it counts: the bin of 4 and 5 at 4.5
         centres = numbers(bins, "length") + (widths - 1) / 2
         axes.bar(centres, rows, 0.86 * widths, color=SERIES[2])
         axes.set_title(shown.title)
@@ -246,7 +246,7 @@ def plot_exact_match(scores: pd.DataFrame, width: Width = Width.WIDE) -> Figure:
 
     Args:
         scores: columns `group` (str) and one per policy of `POLICIES` (EM 0-1, null where absent).
-        width: where it stands.
+        width: page or phone.
     """
     shown = [p for p in POLICIES if p in scores and np.isfinite(numbers(scores, p)).any()]
     bar = 0.8 / max(len(shown), 1)
@@ -336,7 +336,7 @@ def embed(figure: Figure, name: str, description: str) -> Markup:
         FigureCanvasSVG(figure).print_svg(stream, metadata=_NO_METADATA)
     svg = stream.getvalue()
     svg = svg[svg.index("<svg") :]
-    # Inside HTML the parser knows both namespaces; without them no address stands in the page.
+    # Inside HTML the parser knows both namespaces; so the page contains no URL.
     svg = re.sub(r"\s(xmlns(:\w+)?)=\"[^\"]*\"", "", svg)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"\bid=\"", f'id="{name}-', svg)

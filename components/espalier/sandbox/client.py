@@ -182,8 +182,8 @@ class SandboxClient:
             streams = {"stdout": bytearray(), "stderr": bytearray()}
             async for line in response.aiter_lines():
                 if (end := _read_frame(line, streams)) is not None:
-                    said = {name: bytes(data) for name, data in streams.items()}
-                    return ExecResult(**said, **asdict(end))
+                    output = {name: bytes(data) for name, data in streams.items()}
+                    return ExecResult(**output, **asdict(end))
         raise SandboxLost(f"{self._name}: the sandbox ended before the run did")
 
     async def _ask(

@@ -61,8 +61,8 @@ class BubblewrapProcess:
         Raises:
             SandboxLost: bubblewrap could not create the sandbox; `output` says why.
         """
-        told, tell = os.pipe()
-        released, release = os.pipe()
+        info_read, info_write = os.pipe()
+        map_read, map_write = os.pipe()
         is_root = _is_root_of_the_machine()
         try:
             with socket.socket(socket.AF_UNIX) as listener:
@@ -70,17 +70,17 @@ class BubblewrapProcess:
                 listener.listen(_BACKLOG)
                 descriptors = PassedDescriptors(
                     listener=listener.fileno(),
-                    information=tell,
-                    user_map=released if is_root else None,
+                    information=info_write,
+                    user_map=map_read if is_root else None,
                 )
                 self._process = self._spawn(command(descriptors), descriptors)
-            os.close(tell)
-            first_pid = self._open_pidfd(await asyncio.to_thread(_read_all, told))
+            os.close(info_write)
+            first_pid = self._open_pidfd(await asyncio.to_thread(_read_all, info_read))
             if is_root:
                 _map_users(first_pid)
-                os.write(release, b"\n")
+                os.write(map_write, b"\n")
         finally:
-            for descriptor in (told, released, release):
+            for descriptor in (info_read, map_read, map_write):
                 os.close(descriptor)
         return first_pid
 

@@ -89,7 +89,7 @@ async def probe(sandbox: Sandbox) -> Mapping[str, object]:
     try:
         return json.loads(result.stdout)
     except ValueError as error:
-        raise SandboxLost(f"{sandbox.name}: its probe said {result.stdout!r}") from error
+        raise SandboxLost(f"{sandbox.name}: its probe printed {result.stdout!r}") from error
 
 
 def differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:

@@ -43,7 +43,7 @@ def test_a_program_starts_in_the_empty_workspace(run, sandbox):
     assert result.stdout == b"/workspace\n"
 
 
-def test_output_and_errors_come_apart_and_as_bytes(run, sandbox):
+def test_stdout_and_stderr_are_separate_bytes(run, sandbox):
     result = run(sandbox.exec(["sh", "-c", r"printf '\377\000a'; printf oops >&2; exit 3"]))
     assert (result.stdout, result.stderr, result.exit_status) == (b"\xff\x00a", b"oops", 3)
     assert not result.succeeded
@@ -55,7 +55,7 @@ def test_a_missing_program_exits_127_and_an_unrunnable_126(run, sandbox):
     assert run(sandbox.exec(["./notes.txt"])).exit_status == 126
 
 
-def test_the_signal_that_ended_a_program_is_told(run, sandbox):
+def test_the_signal_that_ended_a_program_is_reported(run, sandbox):
     result = run(sandbox.exec(["sh", "-c", "kill -SEGV $$"]))
     assert (result.exit_status, result.signal, result.killed_by) == (None, 11, None)
 

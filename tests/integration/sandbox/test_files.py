@@ -92,14 +92,14 @@ done 2>/dev/null
 
 
 @pytest.mark.parametrize("make", ["mkfifo it", "mkdir it", "ln -s /dev/zero it"])
-def test_what_is_no_plain_file_is_refused_at_once(run, sandbox, make):
+def test_a_special_file_is_refused_at_once(run, sandbox, make):
     assert run(sandbox.exec(["sh", "-c", make])).succeeded
     with pytest.raises(SandboxRefused) as refusal:
         run(sandbox.get("it"))
     assert refusal.value.status == 409
 
 
-def test_a_file_that_is_not_there_is_refused_as_missing(run, sandbox):
+def test_a_missing_file_is_status_404(run, sandbox):
     with pytest.raises(SandboxRefused) as refusal:
         run(sandbox.get("nowhere/to/be/found"))
     assert refusal.value.status == 404

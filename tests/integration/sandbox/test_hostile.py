@@ -388,7 +388,7 @@ def test_many_empty_files_end_the_run(run, own_sandbox, make):
     _works(run, own_sandbox)
 
 
-def test_what_is_said_after_the_end_is_not_waited_for(run, sandbox):
+def test_output_after_the_end_is_not_waited_for(run, sandbox):
     """A pipe handed to the session stays open when its run has ended."""
     run(
         sandbox.python("""

@@ -127,7 +127,7 @@ def test_whatever_the_method_and_address_there_is_an_answer(run, sandbox, method
         [("Authorization", "Bearer a"), ("Authorization", "Bearer b")],
     ],
 )
-def test_without_the_token_only_health_and_metrics_are_told(run, sandbox, header):
+def test_without_the_token_only_health_and_metrics_answer(run, sandbox, header):
     async def ask():
         inside = sandbox._http._transport
         requests = [
@@ -146,7 +146,7 @@ def test_without_the_token_only_health_and_metrics_are_told(run, sandbox, header
     assert run(ask()) == [401] * 7 + [200] * 2
 
 
-def test_output_is_told_while_the_program_runs(run, sandbox):
+def test_output_is_streamed_while_the_program_runs(run, sandbox):
     async def first_line():
         loop = asyncio.get_running_loop()
         asked = json.dumps({"argv": ["sh", "-c", "echo early; sleep 8"]})
@@ -160,7 +160,7 @@ def test_output_is_told_while_the_program_runs(run, sandbox):
     assert after_s < 4
 
 
-def test_metrics_are_told_as_prometheus_reads_them(run, sandbox):
+def test_metrics_have_prometheus_format(run, sandbox):
     run(sandbox.exec(["false"]))
     text = run(sandbox._http.get("/metrics")).text
     for line in text.splitlines():

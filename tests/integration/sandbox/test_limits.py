@@ -14,7 +14,7 @@ from tests.integration.sandbox.host import processes, something_running
 pytestmark = pytest.mark.contract
 
 
-def test_output_beyond_the_cap_is_dropped_and_said_to_be(run, sandbox):
+def test_output_beyond_the_limit_is_dropped_and_marked(run, sandbox):
     result = run(sandbox.exec(["sh", "-c", "head -c 1000000 /dev/zero; echo end >&2"]))
     assert len(result.stdout) + len(result.stderr) == LIMITS.output_bytes
     assert (result.truncated, result.exit_status, result.killed_by) == (True, 0, None)
@@ -64,7 +64,7 @@ time.sleep(20)
     assert result.duration_s < 10
 
 
-def test_programs_go_before_the_server_where_memory_runs_out(run, sandbox):
+def test_programs_are_killed_before_the_server_without_memory(run, sandbox):
     look = "print(*(open(f'/proc/{p}/oom_score_adj').read().strip() for p in ('1', 'self')))"
     for ask in (sandbox.exec(["python", "-c", look]), sandbox.run_python(look)):
         server, program = map(int, run(ask).stdout.split())

@@ -31,7 +31,7 @@ if os.fork() == 0:
 """
 
 
-def test_a_borrower_finds_nothing_of_the_one_before(run, backend):
+def test_a_borrower_finds_nothing_of_earlier_ones(run, backend):
     async def use():
         async with SandboxPool(backend, _ONE) as pool:
             names = set()
@@ -66,7 +66,7 @@ def test_the_probe_sees_leftovers_that_a_reset_removes(run, sandbox):
     assert clean == []
 
 
-def test_what_was_prepared_is_there_for_everybody(run, backend):
+def test_every_borrower_has_the_prepared_files(run, backend):
     async def prepare(sandbox):
         await sandbox.put("repository/code.py", b"answer = 42\n")
         await sandbox.exec(

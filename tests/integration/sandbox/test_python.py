@@ -88,7 +88,7 @@ def test_a_session_cannot_confuse_the_server_over_its_own_channel(run, sandbox):
     assert run(sandbox.python("6")).stdout == b"6\n"
 
 
-def test_a_script_is_python_as_usual(run, sandbox):
+def test_a_script_behaves_like_python(run, sandbox):
     run(sandbox.put("helping.py", b"word = 'imported'"))
     code = """
 import atexit, helping, sys, threading

@@ -62,7 +62,7 @@ def test_a_reset_ends_the_session_and_all_runs(run, sandbox):
     assert run(sandbox.python("x")).exit_status == 1
 
 
-def test_going_back_forgets_later_snapshots(run, sandbox):
+def test_restoring_deletes_later_snapshots(run, sandbox):
     names = []
     for content in (b"first", b"second"):
         run(sandbox.put("x", content))
@@ -86,14 +86,14 @@ def test_a_snapshot_is_refused_while_something_runs(run, sandbox):
     run(snapshot_meanwhile())
 
 
-def test_a_snapshot_of_too_much_is_refused(run, sandbox):
+def test_too_large_a_workspace_is_not_saved(run, sandbox):
     run(sandbox.exec(["truncate", "-s", "70000000", "one", "two"]))
     with pytest.raises(SandboxRefused) as refusal:
         run(sandbox.snapshot())
     assert refusal.value.status == 413
 
 
-def test_a_reset_gets_through_whatever_a_tree_can_be(run, sandbox):
+def test_a_reset_removes_any_tree(run, sandbox):
     code = """
 import os
 for _ in range(3000):

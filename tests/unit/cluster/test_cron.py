@@ -19,7 +19,7 @@ from espalier.records import ClusterError
         "59 59 23 31 12 6",
     ],
 )
-def test_what_kubeflow_reads_is_taken(text):
+def test_a_valid_cron_expression_is_accepted(text):
     assert checked_cron(f"  {text.replace(' ', '   ')} ") == text
 
 
@@ -32,12 +32,12 @@ def test_what_kubeflow_reads_is_taken(text):
         "0 0 0 * * * 2026",
     ],
 )  # fmt: skip
-def test_what_kubeflow_does_not_read_is_refused(text):
+def test_an_invalid_cron_expression_is_refused(text):
     with pytest.raises(ClusterError, match="--cron"):
         checked_cron(text)
 
 
-def test_five_fields_are_answered_with_the_six_that_were_meant():
+def test_five_cron_fields_are_answered_with_six():
     with pytest.raises(ClusterError, match=r"write '0 0 3 \* \* 1'"):
         checked_cron("0 3 * * 1")
 

@@ -149,7 +149,7 @@ def test_reading_survives_a_server_that_fails_for_a_while(kubeflow, kind):
 
 
 @pytest.mark.parametrize("kind", [500, "drop"])
-def test_creating_is_never_repeated(kubeflow, kind):
+def test_creating_is_never_retried(kubeflow, kind):
     kubeflow.faults.append(("POST", "/runs", kind))
     message = refused("submit", "--profile", "smoke")
     assert kubeflow.endpoint in message
@@ -157,7 +157,7 @@ def test_creating_is_never_repeated(kubeflow, kind):
     assert kubeflow.sent("POST").count("/runs") == 1
 
 
-def test_a_server_that_stays_away_is_named(kubeflow, pauses):
+def test_an_unreachable_server_is_named(kubeflow, pauses):
     kubeflow.faults += [("GET", "", 503)] * 9
     message = refused("schedule", "list")
     assert "in 4 attempts" in message
@@ -173,14 +173,14 @@ def test_a_slow_creation_says_that_it_may_have_been_done(kubeflow):
     assert "may have been done" in message
 
 
-def test_a_bad_token_is_said_and_not_shown(kubeflow, monkeypatch):
+def test_an_invalid_token_is_reported_but_not_shown(kubeflow, monkeypatch):
     monkeypatch.setenv(kubeflow_module.TOKEN_VARIABLE, "another-secret")
     message = refused("schedule", "list")
     assert "refuses the token (HTTP 401: unauthenticated)" in message
     assert "another-secret" not in message
 
 
-def test_a_token_may_lie_in_a_file(kubeflow, monkeypatch, tmp_path):
+def test_a_token_may_be_in_a_file(kubeflow, monkeypatch, tmp_path):
     monkeypatch.delenv(kubeflow_module.TOKEN_VARIABLE)
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     done("schedule", "list", "--set", f"kubernetes.kubeflow.token_file={tmp_path}/token")
@@ -193,12 +193,12 @@ def test_a_token_may_lie_in_a_file(kubeflow, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "message"), [(302, "login page"), ("html", "not JSON"), (400, "HTTP 400")]
 )
-def test_what_is_no_answer_of_the_api_is_said(kubeflow, kind, message):
+def test_an_answer_of_another_server_is_an_error(kubeflow, kind, message):
     kubeflow.faults.append(("GET", "recurringruns", kind))
     assert message in refused("schedule", "list")
 
 
-def test_without_an_endpoint_nothing_is_asked(kubeflow, monkeypatch):
+def test_without_an_endpoint_nothing_is_requested(kubeflow, monkeypatch):
     monkeypatch.delenv(kubeflow_module.ENDPOINT_VARIABLE)
     assert "kubernetes.kubeflow.endpoint" in refused("submit", "--profile", "smoke")
     assert kubeflow.requests == []
@@ -247,13 +247,13 @@ def test_a_renewed_token_is_read_before_the_next_request(kubeflow, tmp_path):
         assert schedules(api) == []
 
 
-def test_a_server_without_tls_is_said_behind_https(kubeflow):
+def test_https_to_a_server_without_tls_is_an_error(kubeflow):
     config = KubeflowConfig(endpoint=kubeflow.endpoint.replace("http:", "https:"), attempts=2)
     with KubeflowApi(config, {}) as api, pytest.raises(ClusterError, match="SSLError"):
         schedules(api)
 
 
-def test_a_refusal_in_another_encoding_is_said(kubeflow, monkeypatch):
+def test_a_refusal_in_another_encoding_is_reported(kubeflow, monkeypatch):
     monkeypatch.setattr(kubeflow.server, "RequestHandlerClass", _Latin1)
     with connected(kubeflow) as api, pytest.raises(ClusterError, match="no text"):
         schedules(api)

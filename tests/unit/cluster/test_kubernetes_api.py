@@ -79,7 +79,7 @@ def asked(server, request, retries=None):
         (("apps/v1", "deployments", "a", "b"), "/apis/apps/v1/namespaces/a/deployments/b"),
     ],
 )
-def test_paths_of_core_and_grouped_kinds_are_spelt(parts, path):
+def test_paths_of_core_and_grouped_kinds(parts, path):
     assert object_path(*parts) == path
 
 
@@ -92,7 +92,7 @@ def test_ray_jobs_wait_ten_minutes_with_growing_pauses(server, pauses):
     assert 585 < sum(pauses) <= 600
 
 
-def test_sandboxes_ask_six_times_within_eight_seconds(server, pauses):
+def test_sandbox_requests_are_tried_six_times_in_eight_seconds(server, pauses):
     server.script = [(503, {})] * 99
     with pytest.raises(ApiError, match="given up after 6 attempts"):
         asked(server, read(PODS), api_server.RETRIES)
@@ -107,7 +107,7 @@ def test_the_serving_controller_asks_once(server, pauses):
 
 
 @pytest.mark.parametrize("status", TRANSIENT + LASTING)
-def test_only_faults_that_pass_are_repeated(server, pauses, status):
+def test_only_transient_failures_are_retried(server, pauses, status):
     server.script = [(status, {"message": "no"})]
     retries = ApiRetries(attempts=2)
     if status in TRANSIENT:
@@ -119,7 +119,7 @@ def test_only_faults_that_pass_are_repeated(server, pauses, status):
     assert len(pauses) == (status in TRANSIENT)
 
 
-def test_sandboxes_repeat_conflicts_as_well(server, pauses):
+def test_sandbox_requests_retry_conflicts_as_well(server, pauses):
     server.script = [(409, {})]
     asked(server, merge(f"{PODS}/p", {}), api_server.RETRIES)
     assert len(server.seen) == 2
@@ -142,7 +142,7 @@ def test_an_unreachable_server_is_transient_and_shows_no_token(caplog):
     assert "a-token" not in caplog.text + str(caught.value)
 
 
-def test_a_web_page_is_no_answer(server):
+def test_a_web_page_is_refused_as_an_answer(server):
     server.script = [(200, b"<html>log in</html>")]
     with pytest.raises(ApiError, match="no object: is this the address of an API server"):
         blocking(server).send(read(PODS))
@@ -181,9 +181,7 @@ def test_every_request_reads_the_credentials_anew(server):
         ),
     ],
 )
-def test_requests_are_spelt_as_the_api_reads_them(
-    server, request_, method, query, content_type, body
-):
+def test_requests_have_the_apis_form(server, request_, method, query, content_type, body):
     blocking(server).send(request_)
     sent = server.seen[0]
     path, _, asked_for = sent[1].partition("?")
@@ -209,25 +207,25 @@ def test_an_object_of_another_owner_is_refused(server, present):
 
 
 @pytest.mark.parametrize(("status", "was_there"), [(200, True), (404, False), (409, False)])
-def test_discarding_tells_whether_the_object_was_there(server, status, was_there):
+def test_a_delete_returns_whether_the_object_existed(server, status, was_there):
     server.script = [(status, {})]
     assert blocking(server).discard(delete(f"{PODS}/p", uid="1")) is was_there
 
 
-def test_a_refusal_to_discard_is_not_passed_over(server):
+def test_a_refused_delete_is_an_error(server):
     server.script = [(403, {})]
     with pytest.raises(ApiError, match="403"):
         blocking(server).discard(delete(f"{PODS}/p"))
 
 
 @pytest.mark.parametrize("kubeconfig", [None, "", "no/such/file"])
-def test_without_a_cluster_the_ways_to_name_one_are_said(kubeconfig, monkeypatch):
+def test_without_a_cluster_the_error_names_kubeconfig(kubeconfig, monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ClusterError, match="set KUBECONFIG"):
         cluster_configuration(kubeconfig)
 
 
-def test_patience_within_a_time_makes_any_number_of_attempts(server, pauses):
+def test_total_time_allows_any_number_of_attempts(server, pauses):
     server.script = [(503, {})] * 20
     retries = replace(ray_jobs.RETRIES, longest_pause_s=0.5)
     assert blocking(server, retries).send(read(PODS)) == {"kind": "X"}

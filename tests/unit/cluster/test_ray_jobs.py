@@ -118,7 +118,7 @@ def test_training_goes_on_while_the_api_server_is_away(cluster, fault):
     assert cluster.deleted == []
 
 
-def test_an_api_server_that_stays_away_is_given_up(cluster, monkeypatch):
+def test_an_unreachable_api_server_is_given_up(cluster, monkeypatch):
     monkeypatch.setattr(ray_jobs, "RETRIES", replace(ray_jobs.RETRIES, total_s=0.1))
     cluster.faults = [503] * 99
     with pytest.raises(ClusterError, match=r"HTTP 503 .*; given up after [2-9] attempts"):
@@ -141,7 +141,7 @@ def test_a_ray_job_of_another_launcher_is_untouched(cluster):
     assert list(cluster.jobs) == [NAME]
 
 
-def test_a_ray_job_that_somebody_deletes_is_said(cluster):
+def test_a_ray_job_deleted_by_others_is_an_error(cluster):
     cluster.script = [state("Running", "RUNNING")]
     timer = threading.Timer(0.3, cluster.jobs.clear)
     timer.start()
@@ -150,7 +150,7 @@ def test_a_ray_job_that_somebody_deletes_is_said(cluster):
     timer.join()
 
 
-def test_a_refusal_is_said_in_the_servers_words_at_once(cluster):
+def test_a_refusal_has_the_servers_message(cluster):
     cluster.faults = [403]
     with pytest.raises(ClusterError, match=r"HTTP 403 .*asked for by the test") as caught:
         launched(cluster)
@@ -158,19 +158,19 @@ def test_a_refusal_is_said_in_the_servers_words_at_once(cluster):
 
 
 @pytest.mark.parametrize("missing", [RUN_ID_VARIABLE, *OWNER_VARIABLES])
-def test_a_step_that_is_no_job_of_ours_launches_nothing(cluster, missing):
+def test_a_step_outside_a_job_launches_nothing(cluster, missing):
     with pytest.raises(ClusterError, match=f"{missing} is not set"):
         launched(cluster, **{missing: ""})
     assert cluster.requests == []
 
 
-def test_without_a_cluster_it_says_where_to_name_one(cluster, monkeypatch):
+def test_without_a_cluster_the_remedy_is_named(cluster, monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ClusterError, match="set KUBECONFIG"):
         launched(cluster, KUBECONFIG="")
 
 
-def test_the_job_that_launches_tells_its_pod_what_it_needs():
+def test_a_launcher_job_passes_run_and_owner():
     from tests.unit.cluster.objects.samples import LAPTOP_SIZED, job
 
     variables = {RUN_ID_VARIABLE, *OWNER_VARIABLES}

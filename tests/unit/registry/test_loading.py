@@ -48,7 +48,7 @@ def test_missing_file_is_refused(bench):
         load_version(bench.target.uri, f"{bench.name}@challenger", bench.root / "loaded")
 
 
-def test_what_stands_at_the_destination_is_not_overwritten(bench):
+def test_a_nonempty_destination_is_not_overwritten(bench):
     bench.register(0.6)
     (bench.root / "mine").mkdir()
     (bench.root / "mine" / "work.txt").write_text("mine")

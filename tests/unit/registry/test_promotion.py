@@ -25,7 +25,7 @@ def test_first_version_no_better_than_its_warm_start_is_refused(bench):
     assert bench.model.version("challenger").gate == "refused"
 
 
-def test_worse_challenger_is_refused_with_figures_and_nothing_moves(bench):
+def test_a_worse_challenger_is_refused_with_figures(bench):
     bench.register(0.6)
     promote(bench.model, bench.gate())
     bench.register(0.5)
@@ -35,7 +35,7 @@ def test_worse_challenger_is_refused_with_figures_and_nothing_moves(bench):
     assert bench.model.find("previous") is None
 
 
-def test_better_challenger_takes_over_and_remembers_whom_it_followed(bench):
+def test_a_better_challenger_is_promoted_and_records_its_predecessor(bench):
     bench.register(0.6)
     promote(bench.model, bench.gate())
     bench.register(0.8)
@@ -46,7 +46,7 @@ def test_better_challenger_takes_over_and_remembers_whom_it_followed(bench):
     assert bench.model.version("previous").version == "1"
 
 
-def test_gain_below_the_profiles_least_is_refused(bench):
+def test_a_gain_below_min_gain_is_refused(bench):
     bench.register(0.6)
     promote(bench.model, bench.gate())
     bench.register(0.7)
@@ -128,7 +128,7 @@ def test_champion_is_not_promoted_twice(bench):
         promote(bench.model, bench.gate())
 
 
-def test_unknown_version_is_answered_with_those_that_are_there(bench):
+def test_an_unknown_version_lists_the_known_ones(bench):
     bench.register(0.6)
     with pytest.raises(RegistryError, match=r"There are 1 \(challenger\)\."):
         promote(bench.model, bench.gate(), version="7")

@@ -73,7 +73,7 @@ def test_a_second_policy_of_one_run_keeps_the_first_version(bench):
     assert weights.read_bytes() == b"weights 1" * 100
 
 
-def test_other_listeners_leave_the_server_to_the_environment(bench, monkeypatch):
+def test_other_trackers_take_the_server_from_the_environment(bench, monkeypatch):
     parent = open_parent_run(bench.target, "by environment", {})
     for name, value in parent.environment.items():
         monkeypatch.setenv(name, value)

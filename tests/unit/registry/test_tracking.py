@@ -177,7 +177,7 @@ def test_tracking_uri_of_the_environment_comes_before_the_default(monkeypatch, t
     assert (target.uri, target.artifact_location) == ("http://tracking:5000", None)
 
 
-def test_server_that_is_away_is_a_clear_error_within_seconds(monkeypatch):
+def test_an_unreachable_server_is_an_error_within_seconds(monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://name:secret@127.0.0.1:9")
     started = time.monotonic()
     with pytest.raises(RegistryError, match=r"127\.0\.0\.1:9 does not answer") as refusal:

@@ -225,7 +225,7 @@ def test_the_funnel_counts_rows_from_request_to_training(html):
     assert text.endswith("negatives 7 7 7")
 
 
-def test_curation_says_what_was_left_out_and_why(html):
+def test_curation_counts_dropped_rows_by_reason(html):
     text = section(html, "Curation")
 
     assert "before 27 20" in text

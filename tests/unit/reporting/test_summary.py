@@ -59,7 +59,7 @@ def test_summary_of_a_stopped_run_has_null_for_missing_figures(tmp_path):
     assert summary["registry"] == {"name": None, "version": None, "policy_digest": None}
 
 
-def test_a_given_registry_entry_goes_before_the_recorded_one(tmp_path):
+def test_a_given_registry_entry_overrides_the_recorded_one(tmp_path):
     run = make_run(tmp_path / "run")
 
     summary = write_summary(run, {"name": "mine", "version": "12", "alias": "challenger"})

@@ -36,7 +36,7 @@ def test_every_sandbox_has_its_own_namespaces(kind):
     assert f"--unshare-{kind}" in _command()
 
 
-def test_it_ends_with_its_maker_and_has_no_terminal():
+def test_it_ends_with_its_parent_and_has_no_terminal():
     words = _command()
     assert {"--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"} <= set(words)
 
@@ -61,7 +61,7 @@ def test_of_this_machine_only_named_things_are_seen():
     assert {source for source, _ in bound} - merged == named
 
 
-def test_folders_on_the_way_to_a_mount_can_be_passed():
+def test_parent_folders_of_mounts_are_accessible():
     words = _command()
     assert words.index("/home") < words.index("/home/someone") < words.index("/srv/python")
     at = words.index("/home/someone")

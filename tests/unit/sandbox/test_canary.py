@@ -9,7 +9,7 @@ from espalier.sandbox.starting import PROBE, differences, probe
 from tests.fakes.scripted_sandbox import ENDED, ScriptedSandbox
 
 
-def test_what_changed_appeared_or_went_is_named():
+def test_changed_new_and_missing_entries_are_named():
     before = {"a": 1, "b": [1, "x"], "c": None}
     assert differences(before, before) == []
     assert differences(before, {"a": 2, "b": [1, "x"], "d": 0}) == ["a", "d"]

@@ -121,7 +121,7 @@ def test_a_second_loss_report_during_unwinding_is_harmless():
     asyncio.run(told_twice())
 
 
-def test_a_time_limit_takes_the_place_of_the_sandboxes_own():
+def test_a_time_limit_replaces_the_sandboxs_own():
     asked = []
 
     def answer(request):
@@ -144,7 +144,7 @@ def test_every_sandbox_has_a_token_of_its_own():
         assert secret not in repr(token)
 
 
-def test_a_file_that_is_too_long_is_not_even_sent():
+def test_too_large_a_file_is_not_sent():
     with pytest.raises(SandboxRefused, match="at most"):
         _ask(lambda _: httpx2.Response(500), "put", "x", bytes(65 * 2**20))
 

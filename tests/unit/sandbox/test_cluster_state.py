@@ -87,5 +87,5 @@ def test_a_pod_being_deleted_has_ended_but_still_exists():
         ),
     ],
 )
-def test_a_claim_says_as_much_as_a_pod(status, state):
+def test_a_claim_has_the_same_states_as_a_pod(status, state):
     assert state_of_claim(_pod(status)) == state

@@ -52,7 +52,7 @@ def test_renewing_keeps_a_lease():
     assert find_garbage([lease], [], NOON).leases == []
 
 
-def test_a_lease_that_was_never_renewed_counts_from_its_making():
+def test_a_never_renewed_lease_expires_from_its_creation():
     lease = _lease(0)
     del lease["spec"]["renewTime"]
     lease["metadata"]["creationTimestamp"] = "2026-03-04T11:00:00Z"
@@ -77,7 +77,7 @@ def test_an_ended_or_overdue_pod_is_garbage(pod, is_garbage):
     assert bool(find_garbage([], [pod], NOON).pods) is is_garbage
 
 
-def test_lease_times_are_spelt_as_the_api_server_spells_them():
+def test_lease_times_have_the_api_servers_format():
     assert micro_time(NOON + timedelta(microseconds=5)) == "2026-03-04T12:00:00.000005Z"
 
 
@@ -156,13 +156,13 @@ def test_a_concurrent_deletion_does_not_stop_the_collection(api, status):
     assert [path.rpartition("/")[2] for path, _ in deleted] == ["s0"]
 
 
-def test_a_refusal_is_not_passed_over(api):
+def test_a_refusal_is_an_error(api):
     refusing = api([_lease(999)], [], refusals={"r17-sandboxes": 403})
     with refusing as (kubeconfig, _), pytest.raises(ClusterError, match="HTTP 403"):
         collect(NAMESPACE, NOON, kubeconfig=kubeconfig)
 
 
-def test_a_round_says_what_went(api, capsys):
+def test_a_collection_prints_what_it_deleted(api, capsys):
     with api([], [_pod(1, "s9", phase="Failed")]) as (kubeconfig, _):
         main(["--namespace", NAMESPACE, "--kubeconfig", str(kubeconfig)])
     assert capsys.readouterr().out == f"deleted pod {NAMESPACE}/s9\n"

@@ -85,7 +85,7 @@ def test_the_pod_gets_only_the_digest_of_the_token(monkeypatch):
     _use(monkeypatch, work)
 
 
-def test_giving_up_the_lease_takes_every_sandbox_along(monkeypatch):
+def test_releasing_the_lease_deletes_every_sandbox(monkeypatch):
     stand_in = StandIn()
 
     async def work(backend, _):
@@ -122,7 +122,7 @@ def test_a_lease_that_a_killed_trainer_left_is_taken_over(monkeypatch):
         (422, "spec.containers: Required value", SandboxUnavailable),
     ],
 )
-def test_a_refused_create_says_whose_it_is_to_mend(monkeypatch, status, message, error):
+def test_a_refused_create_names_the_cause(monkeypatch, status, message, error):
     stand_in = StandIn()
     stand_in.refusals.append((status, message))
 
@@ -227,7 +227,7 @@ def test_a_failed_watch_fails_waiters_and_stops_renewal(monkeypatch):
     _use(monkeypatch, work)
 
 
-def test_who_waits_after_the_watch_was_closed_is_not_cancelled(monkeypatch):
+def test_waiting_on_a_closed_watch_is_not_cancelled(monkeypatch):
     async def work(backend, _):
         sandbox = await backend.create()
         watch = backend._cluster.watch
@@ -276,7 +276,7 @@ def test_with_agent_sandbox_a_sandbox_is_a_claim(monkeypatch):
     assert "SANDBOXD_OWN_USER" not in told, "pods of one template share a user"
 
 
-def test_without_a_cluster_nothing_runs_and_the_reason_is_told(tmp_path):
+def test_without_a_cluster_no_sandbox_starts(tmp_path):
     backend = KubernetesBackend(settings=SETTINGS, run_id="r1", kubeconfig=tmp_path / "none")
     with pytest.raises(SandboxUnavailable, match="no cluster to make sandboxes in"):
         asyncio.run(backend.create())

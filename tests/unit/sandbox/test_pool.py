@@ -93,7 +93,7 @@ def test_never_more_exist_than_the_pool_may_have():
     assert max(max(pair) for pair in _with_pool(use, backend)) <= QUICK.size
 
 
-def test_what_a_borrower_left_is_gone_for_the_next():
+def test_a_borrowers_files_are_gone_for_the_next():
     backend = ScriptedBackend()
     settings = QUICK.model_copy(update={"size": 1, "high_water": 1})
 
@@ -138,7 +138,7 @@ def test_a_sandbox_dirty_after_reset_is_not_lent_again():
     assert metrics.failures["polluted_orphans"] == 1
 
 
-def test_a_sandbox_is_replaced_after_so_many_uses():
+def test_a_sandbox_is_replaced_after_max_uses():
     backend = ScriptedBackend()
     settings = QUICK.model_copy(update={"size": 1, "high_water": 1})
 
@@ -192,7 +192,7 @@ def test_a_borrowers_own_error_gives_a_clean_sandbox_back():
     assert len(backend.made) <= 3
 
 
-def test_creates_are_tried_again_after_pauses_that_grow():
+def test_creates_are_retried_after_growing_pauses():
     quota = [SandboxQuota("all pods are taken")] * 5
     backend = ScriptedBackend(quota)
     settings = QUICK.model_copy(update={"max_starting": 1})
@@ -228,7 +228,7 @@ def test_creates_in_flight_are_bounded():
     assert backend.most_creating == 3
 
 
-def test_who_gets_none_in_time_is_told_why():
+def test_a_claim_timeout_says_why():
     backend = ScriptedBackend([SandboxQuota("pods: 50 of 50 used")] * 100)
     settings = QUICK.model_copy(update={"claim_timeout_s": 0.1})
 
@@ -241,7 +241,7 @@ def test_who_gets_none_in_time_is_told_why():
     assert _with_pool(use, backend, settings) == 1
 
 
-def test_a_backend_that_can_give_none_is_not_asked_again():
+def test_an_unavailable_backend_is_not_retried():
     backend = ScriptedBackend([SandboxUnavailable("no bwrap")] * 100)
 
     async def use(pool):
@@ -322,6 +322,6 @@ def test_an_unprepared_sandbox_is_closed_and_replaced():
     assert backend.made[0].is_closed
 
 
-def test_marks_in_a_wrong_order_are_refused():
+def test_water_marks_out_of_order_are_refused():
     with pytest.raises(ValidationError, match="low_water=5, high_water=3"):
         PoolSettings(size=4, low_water=5, high_water=3)

@@ -73,7 +73,7 @@ def test_sandboxes_do_not_share_a_count_of_processes():
     assert max(users) < 1 << 31
 
 
-def test_a_sandbox_goes_with_the_lease_of_its_run():
+def test_deleting_the_lease_deletes_the_sandbox():
     (owner,) = _pod()["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("Lease", LEASE.uid)
 

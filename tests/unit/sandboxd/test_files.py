@@ -41,7 +41,7 @@ def _get(workspace, path):
     return asyncio.run(_read(workspace, path))
 
 
-def test_a_file_comes_back_as_it_went(workspace):
+def test_a_file_is_read_back_unchanged(workspace):
     assert _put(workspace, "a/b/c", b"one", b"", b"two") == 6
     assert _get(workspace, "a//b/./c") == b"onetwo"
 

@@ -48,11 +48,11 @@ def test_a_name_says_nothing_of_its_process(monkeypatch, tmp_path, name):
     assert [process.held_bytes for process in kernel.all_processes().values()] == [1024 * 25_000]
 
 
-def test_sizes_of_this_process_are_told():
+def test_sizes_of_this_process_are_read():
     assert 0 < kernel.own_bytes("VmData") < kernel.own_bytes("VmSize")
 
 
-def test_what_has_ended_is_no_process(monkeypatch, tmp_path):
+def test_ended_processes_are_not_listed(monkeypatch, tmp_path):
     for pid, state in (("7", "Z (zombie)"), ("8", "X (dead)")):
         (tmp_path / pid).mkdir()
         text = _LINUX.replace("S (sleeping)", state)

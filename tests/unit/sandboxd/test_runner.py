@@ -84,5 +84,5 @@ def test_addresses_are_limited_where_the_kernel_does_not_limit_data(tmp_path, is
 
 
 @pytest.mark.parametrize(("size", "can"), [(2**20, True), (2**50, False), (2**70, False)])
-def test_what_can_be_mapped_is_found_by_mapping_it(size, can):
+def test_mappable_memory_is_found_by_mapping(size, can):
     assert kernel.can_map(size) is can

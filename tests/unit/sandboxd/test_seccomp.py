@@ -61,7 +61,7 @@ def test_every_call_that_the_filter_does_not_name_is_allowed(machine):
     assert verdicts == {"allowed"}
 
 
-def test_foreign_system_call_tables_are_shut(machine):
+def test_foreign_system_call_tables_are_refused(machine):
     for architecture in (0x40000003, 0xC000003E, 0xC00000B7, 0x40000028):
         if architecture != AUDIT_ARCHITECTURES[machine]:
             assert _verdict(machine, 0, architecture=architecture) == "killed"
@@ -97,7 +97,7 @@ def test_calls_may_not_name_a_protected_process(machine, name):
 
 
 @pytest.mark.parametrize("name", ["tgkill", "rt_tgsigqueueinfo"])
-def test_neither_group_nor_thread_may_be_protected(machine, name):
+def test_threads_and_groups_of_protected_processes_are_refused(machine, name):
     number = NUMBERS[machine][name]
     assert _verdict(machine, number, (5, 5)) == "allowed"
     assert _verdict(machine, number, (7, 5)) == errno.EPERM
@@ -114,7 +114,7 @@ def test_forks_and_threads_are_allowed_and_new_namespaces_are_not(machine):
 
 
 @pytest.mark.parametrize(("internet_sockets", "families"), [(True, {1, 2, 10}), (False, {1})])
-def test_no_other_families_of_sockets_are_had(machine, internet_sockets, families):
+def test_other_socket_families_are_refused(machine, internet_sockets, families):
     verdicts = {
         family: _verdict(
             machine, NUMBERS[machine]["socket"], (family,), internet_sockets=internet_sockets

@@ -44,7 +44,7 @@ def test_a_run_has_its_own_limit():
     assert offences([small, large], family, LIMITS) == [(small, "memory")]
 
 
-def test_of_runs_that_are_too_much_together_the_largest_goes():
+def test_the_largest_run_is_killed_over_a_common_limit():
     small, large = _Run(RUNNER), _Run(OTHER)
     family = _processes((RUNNER + 1, RUNNER, 1, 50), (OTHER + 1, OTHER, 1, 70))
     assert offences([small, large], family, LIMITS) == [(large, "memory")]
@@ -56,7 +56,7 @@ def test_threads_count_as_processes():
     assert offences([run], family, LIMITS) == [(run, "processes")]
 
 
-def test_a_run_that_has_not_started_is_no_offence():
+def test_a_run_without_runner_is_not_over_its_limit():
     assert offences([_Run(0)], _processes((5, 0, 99, 999)), LIMITS) == []
 
 
@@ -70,7 +70,7 @@ class _Runs:
         self.killed.append((run, cause))
 
 
-def test_a_run_is_looked_at_as_soon_as_it_begins(monkeypatch):
+def test_a_new_run_is_sampled_at_once(monkeypatch):
     family = _processes((RUNNER + 1, RUNNER, 1, 200))
     monkeypatch.setattr(watchdog, "all_processes", lambda: family)
     run = _Run(RUNNER)

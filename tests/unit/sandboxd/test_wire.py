@@ -61,7 +61,7 @@ def test_limits_that_are_not_named_are_the_sandboxes_own():
         ({"argv": ["a"], "timeout": 1}, "has no"),
     ],
 )
-def test_what_is_no_run_is_refused_and_told_why(said, why):
+def test_an_invalid_run_is_refused_with_the_reason(said, why):
     with pytest.raises(RequestError, match=why) as refusal:
         _parse(**said)
     assert refusal.value.status == 400
@@ -70,7 +70,7 @@ def test_what_is_no_run_is_refused_and_told_why(said, why):
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"a":' + b"9" * 5000]
 )
-def test_what_is_no_json_object_is_refused(body):
+def test_a_body_without_json_object_is_refused(body):
     with pytest.raises(RequestError):
         parse_run(body, CEILING)
 

@@ -22,7 +22,7 @@ LARGE = (11 << 20) + 7
 
 @pytest.mark.parametrize("kind", ["error", "slow", "drop", "half", "lost"])
 @pytest.mark.parametrize("method", ["GET", "PUT", "HEAD"])
-def test_a_fault_that_passes_is_survived(s3, tmp_path, method, kind):
+def test_a_transient_failure_is_retried(s3, tmp_path, method, kind):
     artifact(tmp_path / "here")
     s3.fail(method, "", kind, times=3)
     place = s3_place(s3, retries=HASTY)
@@ -34,7 +34,7 @@ def test_a_fault_that_passes_is_survived(s3, tmp_path, method, kind):
 
 @pytest.mark.parametrize(("method", "pattern"), [("POST", "uploads"), ("POST", "uploadId")])
 @pytest.mark.parametrize("kind", ["error", "drop", "lost"])
-def test_beginning_and_ending_of_an_upload_may_fail_too(s3, tmp_path, method, pattern, kind):
+def test_starting_and_completing_an_upload_are_retried(s3, tmp_path, method, pattern, kind):
     artifact(tmp_path / "here", {"weights": os.urandom(LARGE)})
     s3.fail(method, pattern, kind, times=2)
     place = s3_place(s3)
@@ -53,7 +53,7 @@ def test_an_unreachable_server_is_named_with_the_operation(s3, tmp_path):
     assert "InternalError" in str(caught.value)
 
 
-def test_a_server_that_is_away_is_asked_for_two_minutes(s3, pauses):
+def test_an_unreachable_server_is_retried_for_two_minutes(s3, pauses):
     place = s3_place(s3, retries=S3Retries())
     s3.fail("GET", "", "error", times=99)
     with pytest.raises(StorageAwayError, match="for 120 s"):
@@ -63,7 +63,7 @@ def test_a_server_that_is_away_is_asked_for_two_minutes(s3, pauses):
     assert 112 < sum(pauses) <= 120
 
 
-def test_patience_begins_with_the_first_fault(s3, pauses):
+def test_the_retry_time_starts_at_the_first_failure(s3, pauses):
     requests = S3Requests(settings(s3, retries=S3Retries(first_pause_s=60.0, longest_pause_s=60.0)))
     faults = [urllib3.exceptions.ProtocolError("broken"), None]
 
@@ -76,7 +76,7 @@ def test_patience_begins_with_the_first_fault(s3, pauses):
     assert requests.send("read a large object", slow_transfer) == "whole"
 
 
-def test_nobody_listening_is_a_server_that_is_away(s3, tmp_path):
+def test_a_refused_connection_is_an_unreachable_server(s3, tmp_path):
     place = s3_place(s3, endpoint="http://127.0.0.1:9")
     with pytest.raises(StorageAwayError, match=r"127\.0\.0\.1:9"):
         place.manifest()
@@ -89,7 +89,7 @@ def test_nobody_listening_is_a_server_that_is_away(s3, tmp_path):
         ({"secret_key": "wrong"}, "does not accept the credentials"),
     ],
 )
-def test_refused_credentials_are_said_at_once_and_not_shown(s3, changes, message):
+def test_refused_credentials_are_reported_but_not_shown(s3, changes, message):
     with pytest.raises(StorageError, match=message) as caught:
         s3_place(s3, **changes).manifest()
     assert not isinstance(caught.value, StorageAwayError)
@@ -103,7 +103,7 @@ def test_a_bucket_that_is_missing_is_named(s3):
         s3_place(s3).manifest()
 
 
-def test_an_address_that_is_no_s3_server_is_said(s3, monkeypatch):
+def test_an_address_without_s3_server_is_an_error(s3, monkeypatch):
     import tests.fakes.s3_stand_in as module
 
     def no_xml(*_):
@@ -139,7 +139,7 @@ def test_a_manifest_cannot_name_files_outside_of_its_artifact(s3, tmp_path, name
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"files": 3}', b"\xff"])
-def test_what_is_no_manifest_is_said(s3, content):
+def test_an_invalid_manifest_is_an_error(s3, content):
     s3.objects[f"{KEY}/manifest.json"] = (content, "0")
     with pytest.raises(ArtifactError, match="not a manifest"):
         s3_place(s3).manifest()
@@ -203,7 +203,7 @@ def test_a_killed_publication_resumes_with_the_missing_parts(s3, tmp_path):
     assert files(tmp_path / "there") == files(tmp_path / "here")
 
 
-def test_parts_of_another_content_are_not_taken_for_this_one(s3, tmp_path):
+def test_parts_of_another_content_are_not_reused(s3, tmp_path):
     requests = S3Requests(settings(s3))
     first, second = os.urandom(LARGE), os.urandom(LARGE)
     (tmp_path / "w").write_bytes(first)
@@ -226,7 +226,7 @@ def test_left_over_uploads_of_the_same_object_are_forgotten(s3, tmp_path):
     assert [key for key, _ in s3.buckets[BUCKET].uploads.values()] == ["w-other"]
 
 
-def test_a_download_that_breaks_off_goes_on_in_the_middle(s3, tmp_path):
+def test_an_interrupted_download_resumes_in_the_middle(s3, tmp_path):
     artifact(tmp_path / "here", {"weights": os.urandom(3 << 20)})
     place = s3_place(s3)
     place.publish(tmp_path / "here")
@@ -237,7 +237,7 @@ def test_a_download_that_breaks_off_goes_on_in_the_middle(s3, tmp_path):
     assert files(tmp_path / "there") == files(tmp_path / "here")
 
 
-def test_a_killed_fetch_goes_on_where_it_stood(s3, tmp_path):
+def test_a_killed_fetch_resumes(s3, tmp_path):
     content = os.urandom(3 << 20)
     artifact(tmp_path / "here", {"rows": b"1", "weights": content})
     place = s3_place(s3)

@@ -41,6 +41,6 @@ def test_files_of_an_accepted_manifest_lie_below_the_folder(tmp_path_factory, na
 
 @settings(max_examples=300)
 @given(st.binary(max_size=60) | st.text(st.sampled_from('{}[]",:files0.'), max_size=60))
-def test_anything_else_is_refused_in_words(content):
+def test_invalid_values_are_refused_with_a_message(content):
     with pytest.raises(ArtifactError, match=f"s3://{BUCKET}/knowledge/manifest.json"):
         PLACE._parsed(content.encode() if isinstance(content, str) else content)

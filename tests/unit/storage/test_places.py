@@ -71,7 +71,7 @@ def test_a_place_without_an_artifact_says_so(place, tmp_path):
     assert not (tmp_path / "there").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_said(place, tmp_path):
+def test_an_unwritable_folder_is_an_error(place, tmp_path):
     artifact(tmp_path / "here")
     place.publish(tmp_path / "here")
     (tmp_path / "file").write_text("")
@@ -96,6 +96,6 @@ def test_a_note_is_no_artifact(place):
         ("s3://bucket/a/../b", "empty part"),
     ],
 )
-def test_a_uri_that_names_no_place_is_refused(uri, message):
+def test_an_invalid_uri_is_refused(uri, message):
     with pytest.raises(StorageError, match=message):
         open_place(uri, {})

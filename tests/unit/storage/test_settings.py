@@ -7,7 +7,7 @@ from espalier.storage.transfer import PART_BYTES, part_size
 KEYS = {"AWS_ACCESS_KEY_ID": "mine", "AWS_SECRET_ACCESS_KEY": "hush"}
 
 
-def test_the_environment_says_where_and_who():
+def test_the_environment_names_server_and_user():
     found = s3_settings({**KEYS, "AWS_ENDPOINT_URL_S3": "http://minio:9000/", "AWS_REGION": "eu"})
     assert (found.endpoint, found.host, found.region) == ("http://minio:9000", "minio:9000", "eu")
     assert (found.access_key, found.secret_key, found.is_encrypted) == ("mine", "hush", False)
@@ -19,7 +19,7 @@ def test_without_an_endpoint_it_is_amazons_own():
     )
 
 
-def test_keys_may_lie_in_a_file(tmp_path):
+def test_keys_may_be_in_a_file(tmp_path):
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws" / "credentials").write_text(
         "[default]\naws_access_key_id = a\naws_secret_access_key = 50%off\n"
@@ -33,7 +33,7 @@ def test_keys_may_lie_in_a_file(tmp_path):
         s3_settings({"HOME": str(tmp_path), "AWS_PROFILE": "third"})
 
 
-def test_no_credentials_are_said_with_both_ways_to_give_them(tmp_path):
+def test_missing_credentials_name_both_remedies(tmp_path):
     with pytest.raises(StorageError, match=r"AWS_ACCESS_KEY_ID.*credentials"):
         s3_settings({"HOME": str(tmp_path)})
 

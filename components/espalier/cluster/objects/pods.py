@@ -1,4 +1,4 @@
-"""What every pod of a run has in common: no rights, no writable root, limits, where it may run."""
+"""Pod specs of a run: no privileges, read-only root, limits, volumes, placement."""
 
 from __future__ import annotations
 

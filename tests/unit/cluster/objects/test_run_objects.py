@@ -88,7 +88,7 @@ def test_the_job_names_the_queue_and_its_pods_do_not(settings):
     assert "kueue.x-k8s.io/queue-name" not in pods
 
 
-def test_ray_reads_the_driver_as_it_was_given():
+def test_the_entrypoint_quotes_the_driver_command():
     command = ("sh", "-ec", 'printf "%s" "$0"', "it's $HOME\n", "--executor_input", '{"a": "b"}')
     manifest = training_ray_job(command, run_id=RUN, owner=LAUNCHER, settings=NODES, environment={})
     assert tuple(shlex.split(manifest["spec"]["entrypoint"])) == command
