@@ -73,7 +73,7 @@ class Server:
     async def snapshot(self, _: Request) -> Response:
         """Save the workspace; refused while a run is in progress."""
         if any(run.readers for run in self._runs.active):
-            raise RequestError("a run is in flight", status=409)
+            raise RequestError("a run is in progress", status=409)
         return JSONResponse({"snapshot": self._workspace.snapshot()})
 
     async def reset(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Counters of a sandbox in Prometheus' text format 0.0.4."""
+"""Counters in Prometheus' text format 0.0.4, by hand so that images need no library for it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The seccomp filter of every job, as a classic BPF program, and system call numbers by machine.
 
-By hand, because an image of a sandbox has no libseccomp. It refuses what leads out of a sandbox
+By hand, so that images need no library for it. The filter refuses what leads out of a sandbox
 (namespaces, mounts, kernel modules, tracing, eBPF, sockets other than internet and local ones,
 foreign system call tables), what outlives a run or escapes its memory limit (System V and POSIX
 queues, memfds), and signals, limits and priorities for sandboxd's own processes, which have the

@@ -200,7 +200,7 @@ def _environment(given: object) -> dict[str, str]:
         raise RequestError(f"env must be an object of at most {MAX_ARGUMENTS} strings")
     for name in given:
         if not name or "=" in name:
-            raise RequestError(f"env has a name that no variable can have: {name!r}")
+            raise RequestError(f"env has a name that is not a variable name: {name!r}")
     return {_argument(k, "a name in env"): _argument(v, f"env[{k!r}]") for k, v in given.items()}
 
 

@@ -203,7 +203,7 @@ def open_file(workspace: Path, path: str) -> BinaryIO:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise RequestError(f"{path!r} is no plain file", status=409)
+        raise RequestError(f"{path!r} is not a regular file", status=409)
     if status.st_size > MAX_FILE_BYTES:
         os.close(descriptor)
         raise RequestError(f"{path!r} has more than {MAX_FILE_BYTES} bytes", status=413)
@@ -249,7 +249,7 @@ def _refusing(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise RequestError(f"{path!r} leads over a symbolic link", status=409) from error
+            raise RequestError(f"{path!r} follows a symbolic link", status=409) from error
         status = _STATUS.get(error.errno or 0, 400)
         raise RequestError(f"{path!r}: {error.strerror}", status=status) from error
 

@@ -61,7 +61,7 @@ class KubeflowApi:
         endpoint = config.endpoint or environment.get(ENDPOINT_VARIABLE)
         if not endpoint:
             raise ClusterError(
-                "no Kubeflow to talk to: set kubernetes.kubeflow.endpoint in the profile, or "
+                "no Kubeflow endpoint: set kubernetes.kubeflow.endpoint in the profile, or "
                 f"{ENDPOINT_VARIABLE}; for a cluster at hand first run "
                 "`kubectl -n kubeflow port-forward svc/ml-pipeline 8888`"
             )
@@ -107,7 +107,7 @@ class KubeflowApi:
             if _is_transient(error):
                 raise ClusterError(
                     f"{self.endpoint}: could not {purpose} in {self.config.attempts} attempts of "
-                    f"{self.config.timeout_s:g} s each, last {_fault(error)}. Look after the "
+                    f"{self.config.timeout_s:g} s each, last {_fault(error)}. Check the "
                     "server, or correct kubernetes.kubeflow.endpoint"
                 ) from error
             if isinstance(error, ApiException) and error.status == 404:
@@ -139,8 +139,8 @@ class KubeflowApi:
             found = page.get(key) or []
             if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
                 raise ClusterError(
-                    f"{self.endpoint}: could not {purpose}: {key} is no list of objects; is this "
-                    "the API of Kubeflow Pipelines?"
+                    f"{self.endpoint}: could not {purpose}: {key} is not a list of objects; is "
+                    "this the API of Kubeflow Pipelines?"
                 )
             yield from found
             token = page.get("next_page_token")
@@ -162,8 +162,8 @@ class KubeflowApi:
         except urllib3.exceptions.HTTPError as error:
             raise ClusterError(
                 f"{self.endpoint}: could not {purpose}: no answer within "
-                f"{self.config.timeout_s:g} s ({_fault(error)}). It may have been done all the "
-                "same: look (`espalier schedule list`, Kubeflow's pages) before you send it again"
+                f"{self.config.timeout_s:g} s ({_fault(error)}). It may have been done: "
+                "check (`espalier schedule list`, Kubeflow's pages) before you send it again"
             ) from error
         return self._object(purpose, content)
 
@@ -178,7 +178,7 @@ class KubeflowApi:
             )
         except UnicodeDecodeError as error:  # the client decodes the text of a refusal
             raise ClusterError(
-                f"{self.endpoint}: a refusal that is no text; is this the API of Kubeflow "
+                f"{self.endpoint}: an error that is not text; is this the API of Kubeflow "
                 "Pipelines?"
             ) from error
         return response.data
@@ -193,7 +193,7 @@ class KubeflowApi:
             ) from error
         if not isinstance(found, dict):
             raise ClusterError(
-                f"{self.endpoint}: could not {purpose}: the answer is no JSON object"
+                f"{self.endpoint}: could not {purpose}: the answer is not a JSON object"
             )
         return found
 

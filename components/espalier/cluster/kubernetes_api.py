@@ -312,13 +312,12 @@ def cluster_configuration(kubeconfig: str | Path | None) -> Configuration:
             config.load_incluster_config(client_configuration=settings)
     except config.ConfigException as error:
         raise ClusterError(
-            f"no cluster to talk to: {error}. Run in a pod, set KUBECONFIG, or name a kubeconfig"
+            f"no cluster configured: {error}. Run in a pod, set KUBECONFIG, or name a kubeconfig"
         ) from error
     return settings
 
 
 def _http_arguments(request: ApiRequest, settings: Configuration) -> dict[str, Any]:
-    """Arguments of httpx2's `request` and `stream`."""
     headers = {"Accept": "application/json"}
     if "authorization" in settings.api_key:  # read on every request: the token is renewed
         headers["Authorization"] = str(settings.get_api_key_with_prefix("authorization"))
@@ -350,7 +349,6 @@ def _verification(settings: Configuration) -> ssl.SSLContext | bool:
 
 
 def _repeating(retries: ApiRetries) -> dict[str, Any]:
-    """Arguments of `tenacity.Retrying` and `AsyncRetrying`."""
 
     def is_repeated(error: BaseException) -> bool:
         return isinstance(error, ApiError) and (error.is_transient or error.status in retries.also)

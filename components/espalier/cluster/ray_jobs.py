@@ -118,7 +118,7 @@ class RayJobs:
         """
         found = self._find(name)
         if found is None:
-            raise ClusterError(f"RayJob {self._namespace}/{name} is gone: somebody has deleted it")
+            raise ClusterError(f"RayJob {self._namespace}/{name} was deleted")
         status = found.get("status") or {}
         return RayJobStatus(
             deployment=str(status.get("jobDeploymentStatus") or ""),

@@ -246,7 +246,6 @@ def delete(api: KubeflowApi, which: str) -> Schedule:
 
 
 def _found(api: KubeflowApi, which: str) -> Schedule:
-    """The schedule with this id, else with this name."""
     known = schedules(api)
     found = [one for one in known if one.id == which] or [one for one in known if one.name == which]
     if not found:

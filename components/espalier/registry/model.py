@@ -265,7 +265,7 @@ def champion_policy(tracking_uri: str, model_name: str, destination: Path) -> Pa
 def fetch_policy(model: RegisteredModel, version: ModelVersion, destination: Path) -> Path:
     """Download a version's policy, check it, then move it to `destination`."""
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        raise RegistryError(f"{destination} is there already and not empty; choose another place.")
+        raise RegistryError(f"{destination} exists and is not empty; choose another folder.")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{destination.name}.", dir=destination.parent) as scratch:
@@ -278,7 +278,7 @@ def fetch_policy(model: RegisteredModel, version: ModelVersion, destination: Pat
     except OSError as error:
         raise RegistryError(
             f"{destination}: {version.label} could not be written there ({error}). "
-            "Free space, or choose another place."
+            "Free space, or choose another folder."
         ) from error
     return destination
 

@@ -231,7 +231,7 @@ def rollback(model: RegisteredModel) -> Promotion:
 def _current_champion(
     model: RegisteredModel, holder: ModelVersion | None, other_than: ModelVersion
 ) -> ModelVersion | None:
-    """The last promoted champion: the alias's version, unless it was moved there by hand."""
+    """The champion to compare with: the alias's version, or the last one that was promoted."""
     if holder and holder.may_lead and holder.version != other_than.version:
         return holder
     led = [

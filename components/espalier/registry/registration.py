@@ -98,7 +98,6 @@ def _register(
 
 
 def _upload(target: RunHandle, folder: str, identity: Identity, payload: Payload) -> None:
-    """Upload the policy, its file digests, the profile and the evaluation."""
     run_id = _parent(target)
     target.client.log_artifacts(run_id, str(payload.policy), f"{folder}/{POLICY_FOLDER}")
     with TemporaryDirectory() as scratch:

@@ -81,7 +81,6 @@ def _log_trace(run: RunHandle, episode: Mapping[str, object]) -> str:
 def _log_spans(
     run: RunHandle, root: Span, messages: Sequence[Mapping[str, Any]], tools: Iterator[str]
 ) -> None:
-    """One span per policy message and per tool observation."""
     for place, message in enumerate(messages):
         if message["role"] == "assistant":
             name, span_type = "policy", "CHAT_MODEL"

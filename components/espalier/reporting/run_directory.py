@@ -156,7 +156,7 @@ def replace_text(path: Path, text: str) -> None:
         draft.replace(path)
     except OSError as error:
         raise ArtifactError(
-            f"{path}: could not be written ({error}). Free space or mend the folder's rights, "
+            f"{path}: could not be written ({error}). Free space or fix the folder's permissions, "
             "and run the same command again."
         ) from error
 
@@ -170,7 +170,7 @@ def _json_object(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ArtifactError(f"{path}: does not parse as JSON ({error})") from error
     if not isinstance(found, dict):
-        raise ArtifactError(f"{path}: holds no JSON object. Run the same command again.")
+        raise ArtifactError(f"{path}: is not a JSON object. Run the same command again.")
     return found
 
 

@@ -40,7 +40,7 @@ class ApiServer:
         try:
             self._api = AsyncKubernetesApi(cluster_configuration(kubeconfig), RETRIES)
         except ClusterError as error:
-            raise SandboxUnavailable(f"no cluster to make sandboxes in: {error}") from error
+            raise SandboxUnavailable(f"no cluster for sandboxes: {error}") from error
         self.requests = self._api.sent
 
     async def send(self, request: ApiRequest) -> K8sObject:

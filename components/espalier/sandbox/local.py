@@ -101,7 +101,7 @@ class BubblewrapProcess:
             first_pid = json.loads(information)["child-pid"]
             self._first = os.pidfd_open(first_pid)
         except (ValueError, ProcessLookupError) as error:
-            raise SandboxLost("bubblewrap made no sandbox") from error
+            raise SandboxLost("bubblewrap created no sandbox") from error
         return first_pid
 
     def output(self) -> str:

@@ -61,7 +61,7 @@ def open_place(uri: str, environment: Mapping[str, str]) -> Place:
         return LocalPlace(Path(uri))
     if not uri.startswith(S3_SCHEME):
         raise StorageError(
-            f"{uri}: {scheme[1]}:// is not read here; give s3://BUCKET/KEY or a path"
+            f"{uri}: {scheme[1]}:// is not supported; give s3://BUCKET/KEY or a path"
         )
     bucket, _, prefix = uri.removeprefix(S3_SCHEME).partition("/")
     prefix = prefix.strip("/")
@@ -154,6 +154,6 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(
-            f"{path}: cannot be written ({error.strerror}). Free space, mend the rights of the "
+            f"{path}: cannot be written ({error.strerror}). Free space, fix the permissions of the "
             "folder, or choose another"
         ) from error

@@ -93,7 +93,7 @@ class S3Requests:
                 raise self._refusal(what, error) from error
             raise StorageAwayError(
                 f"{self._settings.endpoint}: could not {what} for "
-                f"{retries.total_s:g} s, last because of {_named(error)}. Look after the "
+                f"{retries.total_s:g} s, last because of {_named(error)}. Check the "
                 "S3 server, or correct AWS_ENDPOINT_URL_S3; then run the same command again"
             ) from error
 

@@ -80,7 +80,7 @@ def test_restoring_deletes_later_snapshots(run, sandbox):
 def test_a_snapshot_is_refused_while_something_runs(run, sandbox):
     async def snapshot_meanwhile():
         async with something_running(sandbox):
-            with pytest.raises(SandboxRefused, match="in flight"):
+            with pytest.raises(SandboxRefused, match="in progress"):
                 await sandbox.snapshot()
 
     run(snapshot_meanwhile())

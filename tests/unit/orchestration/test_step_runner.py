@@ -51,7 +51,7 @@ def test_an_order_that_makes_no_sense_is_refused(tmp_path, changes, message):
 
 
 def test_a_scheme_that_is_not_known_is_refused(tmp_path):
-    with pytest.raises(StorageError, match="gs:// is not read here"):
+    with pytest.raises(StorageError, match="gs:// is not supported"):
         run_step(ordered(tmp_path, output="gs://bucket/key"), silent)
 
 

@@ -278,7 +278,7 @@ def test_with_agent_sandbox_a_sandbox_is_a_claim(monkeypatch):
 
 def test_without_a_cluster_no_sandbox_starts(tmp_path):
     backend = KubernetesBackend(settings=SETTINGS, run_id="r1", kubeconfig=tmp_path / "none")
-    with pytest.raises(SandboxUnavailable, match="no cluster to make sandboxes in"):
+    with pytest.raises(SandboxUnavailable, match="no cluster for sandboxes"):
         asyncio.run(backend.create())
 
 
