@@ -141,13 +141,13 @@ class PodmanSandbox(SandboxClient):
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-async def _run_with(command: Sequence[str], descriptors: Sequence[int], output: Path) -> int:
+async def _run_with(command: Sequence[str], descriptors: Sequence[int], log: Path) -> int:
     """Run a command with `descriptors` as 3, 4, ..., where podman's --preserve-fds expects them."""
     with contextlib.ExitStack() as held:
         high = [fcntl.fcntl(d, fcntl.F_DUPFD_CLOEXEC, _FREE_DESCRIPTOR) for d in descriptors]
         for descriptor in high:
             held.callback(os.close, descriptor)
-        output = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         held.callback(os.close, output)
         pid = os.posix_spawnp(
             command[0],
