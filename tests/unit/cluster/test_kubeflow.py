@@ -255,7 +255,7 @@ def test_https_to_a_server_without_tls_is_an_error(kubeflow):
 
 def test_a_refusal_in_another_encoding_is_reported(kubeflow, monkeypatch):
     monkeypatch.setattr(kubeflow.server, "RequestHandlerClass", _Latin1)
-    with connected(kubeflow) as api, pytest.raises(ClusterError, match="no text"):
+    with connected(kubeflow) as api, pytest.raises(ClusterError, match="not text"):
         schedules(api)
 
 
