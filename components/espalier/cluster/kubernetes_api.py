@@ -148,7 +148,7 @@ class KubernetesApi:
 
     def __init__(self, settings: Configuration, retries: ApiRetries) -> None:
         self._settings = settings
-        self._patience = retries
+        self._retries = retries
         self._http = httpx2.Client(
             base_url=settings.host,
             timeout=retries.timeout_s,
@@ -162,7 +162,7 @@ class KubernetesApi:
         Raises:
             ApiError: refused, or not answered.
         """
-        return tenacity.Retrying(**_repeating(self._patience))(self._send_once, request)
+        return tenacity.Retrying(**_repeating(self._retries))(self._send_once, request)
 
     def find(self, path: str, purpose: str = "") -> K8sObject | None:
         """The object at a path; None if there is none.
@@ -237,7 +237,7 @@ class AsyncKubernetesApi:
     def __init__(self, settings: Configuration, retries: ApiRetries) -> None:
         self.sent: Counter[str] = Counter()
         self._settings = settings
-        self._patience = retries
+        self._retries = retries
         self._http = httpx2.AsyncClient(
             base_url=settings.host,
             timeout=None,  # `_send_once` limits an attempt; a watch has no limit
@@ -256,7 +256,7 @@ class AsyncKubernetesApi:
         """
         if request.method == "POST":
             return await self._send_once(request)
-        return await tenacity.AsyncRetrying(**_repeating(self._patience))(self._send_once, request)
+        return await tenacity.AsyncRetrying(**_repeating(self._retries))(self._send_once, request)
 
     async def watch(self, request: ApiRequest) -> AsyncIterator[K8sObject]:
         """Watch a list (`read`): yield its events until the server ends the watch.
@@ -284,7 +284,7 @@ class AsyncKubernetesApi:
     async def _send_once(self, request: ApiRequest) -> K8sObject:
         self.sent[request.method] += 1
         try:
-            async with asyncio.timeout(self._patience.timeout_s):
+            async with asyncio.timeout(self._retries.timeout_s):
                 response = await self._http.request(**_http_arguments(request, self._settings))
         except (httpx2.TransportError, TimeoutError) as error:
             raise _no_answer(request, error) from error

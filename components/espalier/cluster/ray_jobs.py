@@ -85,8 +85,8 @@ class RayJobStatus(NamedTuple):
 
     def line(self) -> str:
         """One line for a log."""
-        logged = f": {self.message}" if self.message else ""
-        return f"{self.deployment or 'New'} {self.job}".rstrip() + logged
+        detail = f": {self.message}" if self.message else ""
+        return f"{self.deployment or 'New'} {self.job}".rstrip() + detail
 
 
 class RayJobs:
