@@ -49,7 +49,7 @@ def test_limits_that_are_not_named_are_the_sandboxes_own():
         ({"argv": ["a"], "stdin": "~"}, "base64"),
         ({"argv": ["a"], "stdin": "\x80"}, "base64"),
         ({"argv": ["a"], "env": []}, "object"),
-        ({"argv": ["a"], "env": {"A=B": ""}}, "no variable"),
+        ({"argv": ["a"], "env": {"A=B": ""}}, "not a variable name"),
         ({"argv": ["a"], "env": {"A": 1}}, "must be a string"),
         ({"argv": ["a"], "limits": []}, "object"),
         ({"argv": ["a"], "limits": {"memory": 1}}, "has no"),

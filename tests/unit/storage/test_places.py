@@ -87,8 +87,8 @@ def test_a_note_is_no_artifact(place):
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("gs://bucket/key", "gs:// is not read here"),
-        ("minio://bucket/key", "minio:// is not read here"),
+        ("gs://bucket/key", "gs:// is not supported"),
+        ("minio://bucket/key", "minio:// is not supported"),
         ("s3://bucket", "BUCKET/KEY"),
         ("s3:///key", "BUCKET/KEY"),
         ("s3://Bucket/key", "BUCKET/KEY"),
