@@ -47,7 +47,7 @@ def main(environment: Mapping[str, str]) -> None:
     if os.getpid() != 1:
         sys.exit("sandboxd must be pid 1 of a sandbox: ending runs kills every process it sees")
     kernel.settle_project_ids()
-    kernel.hide_memory()
+    kernel.hide_memory()  # second: afterwards /proc/self belongs to root and cannot be written
     job_filter(os.uname().machine, ())  # an unknown machine fails here, not in the first job
     digest = environment["SANDBOXD_TOKEN_SHA256"]
     if not re.fullmatch(r"[0-9a-f]{64}", digest):

@@ -183,7 +183,7 @@ def supervise(orders: Mapping[str, Any], descriptors: dict[str, int]) -> None:
     kernel.adopt_orphans()
     kernel.die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)  # before the fork: `_wait` must miss none
     os.setsid()
     report = descriptors.pop("report")
     _say(report, {"runner": os.getpid()})

@@ -164,7 +164,7 @@ def create(api: KubeflowApi, name: str, when: When, compile_to: Compile) -> str:
         display_name=name,
         trigger=trigger,
         mode="ENABLE",
-        max_concurrency="1",
+        max_concurrency="1",  # a string in v2beta1 (int64 in JSON)
         no_catchup=True,
         namespace=api.config.namespace,
         **run_fields(api, compile_to),

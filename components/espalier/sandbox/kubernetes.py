@@ -80,7 +80,7 @@ class Cluster:
         namespace = backend.settings.namespace
         lease = HeldLease(server, lambda now: _lease(backend, now))
         async with cleanup_on_failure(lease.release, server.close):
-            await lease.take()
+            await lease.take()  # first: it owns everything that is created below
             token = Token() if await _has_agent_sandbox(server) else None
             if token is not None:
                 await _fill_warm_pool(backend, server, lease, token)

@@ -74,9 +74,9 @@ class BubblewrapProcess:
                     user_map=map_read if is_root else None,
                 )
                 self._process = self._spawn(command(descriptors), descriptors)
-            os.close(info_write)
+            os.close(info_write)  # ours, or `_read_all` would never see the end of the pipe
             first_pid = self._open_pidfd(await asyncio.to_thread(_read_all, info_read))
-            if is_root:
+            if is_root:  # bubblewrap waits for the maps until a byte comes over `map_write`
                 _map_users(first_pid)
                 os.write(map_write, b"\n")
         finally:

@@ -144,6 +144,7 @@ class PodmanSandbox(SandboxClient):
 async def _run_with(command: Sequence[str], descriptors: Sequence[int], log: Path) -> int:
     """Run a command with `descriptors` as 3, 4, ..., where podman's --preserve-fds expects them."""
     with contextlib.ExitStack() as held:
+        # moved above the target numbers first: DUP2 onto 3 must not close a descriptor still needed
         high = [fcntl.fcntl(d, fcntl.F_DUPFD_CLOEXEC, _FREE_DESCRIPTOR) for d in descriptors]
         for descriptor in high:
             held.callback(os.close, descriptor)

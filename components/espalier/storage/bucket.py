@@ -83,6 +83,7 @@ class S3Place:
             partial(upload, self._requests, directory / name, self._bucket, self._key(name))
             for name in manifest.files
         )
+        # old files go only after the new ones are there, and the manifest is written last
         kept = {self._key(name) for name in manifest.files}
         for key in self._listed():
             if key not in kept:
