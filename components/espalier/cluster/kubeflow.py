@@ -33,7 +33,7 @@ TOKEN_VARIABLE = "KF_PIPELINES_TOKEN"
 TOKEN_FILE_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"
 """This and the endpoint's are kfp's own names."""
 
-Compile = Callable[[Path], Mapping[str, str | int]]
+Compile = Callable[[Path], Mapping[str, str | int | float]]
 """Writes a compiled pipeline to a path, and returns the parameters of its run."""
 
 _FIRST_PAUSE_S = 0.5

@@ -39,7 +39,15 @@ from espalier.config.learning import (
     RewardConfig,
     WarmStartConfig,
 )
-from espalier.config.profile import Profile, load_profile, read_saved_profile
+from espalier.config.profile import (
+    Profile,
+    load_profile,
+    override_tables,
+    parse_profile,
+    parsed_override,
+    read_saved_profile,
+    read_toml_profile,
+)
 from espalier.config.sandbox import (
     KubernetesSandboxConfig,
     LocalSandboxConfig,
@@ -119,5 +127,9 @@ __all__ = [
     "family_class",
     "family_names",
     "load_profile",
+    "override_tables",
+    "parse_profile",
+    "parsed_override",
     "read_saved_profile",
+    "read_toml_profile",
 ]

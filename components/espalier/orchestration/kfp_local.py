@@ -14,6 +14,7 @@ from espalier.orchestration.pipelines import load_pipeline
 from espalier.orchestration.step_log import StepLog
 from espalier.orchestration.timings import Timings
 from espalier.records import EspalierError, open_artifact
+from espalier.steps.profiles import form_values
 from espalier.steps.stopping import at_once, terminate_children
 from espalier.steps.usage import Usage
 
@@ -46,7 +47,8 @@ def run_pipeline(profile: Profile, run_dir: Path) -> None:
     with log, redirect_stdout(log), warnings.catch_warnings(), at_once(terminate_children):
         warnings.filterwarnings("ignore", message="You may be attemping to run a task")
         try:
-            load_pipeline()(profile=profile.model_dump_json(), seed=profile.seed)
+            fields = {**form_values(profile), "overrides": ""}
+            load_pipeline()(profile=profile.model_dump_json(), seed=profile.seed, **fields)
         except RuntimeError as error:
             reason = log.error or f"kfp.local: {error}"
             raise EspalierError(f"{reason}\nThe whole log is {run_dir / LOG_NAME}") from error
