@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from espalier import __version__
+from espalier.extras import missing_extra
 from espalier.records import EspalierError
 
 _MOVED = {
@@ -29,6 +30,12 @@ class _Commands(TyperGroup):
             return super().main(*args, **kwargs)
         except EspalierError as error:
             typer.echo(f"error: {error}", err=True)
+            sys.exit(1)
+        except ModuleNotFoundError as error:
+            missing = missing_extra(error)
+            if missing is None:
+                raise  # no extra brings it: a fault of ours
+            typer.echo(f"error: {missing}", err=True)
             sys.exit(1)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 (as typer's)

@@ -75,13 +75,13 @@ def draw_questions(  # noqa: PLR0913 (its arguments are its options)
 
 
 def _on_ray() -> Workers:
+    from espalier.extras import install_command
     from espalier.records import EngineError
 
     try:
         from espalier.synthesis.bulk.ray_workers import ray_workers
     except ModuleNotFoundError as error:
         raise EngineError(
-            f"--ray needs the package {error.name}: pip install 'espalier[ray]', here and on the "
-            "nodes"
+            f"--ray needs the package {error.name}: {install_command('ray')}, here and on the nodes"
         ) from error
     return ray_workers

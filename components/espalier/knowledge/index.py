@@ -8,15 +8,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-import bm25s
 import numpy as np
 from numpy.typing import NDArray
 
 from espalier.knowledge.documents import Document
 from espalier.knowledge.folding import EMPTY_WORDS, words
 from espalier.records import ArtifactError
+
+if TYPE_CHECKING:
+    import bm25s
 
 # bm25s asks for its debug messages itself, which then pass every handler of an application
 logging.getLogger("bm25s").setLevel(logging.WARNING)
@@ -62,6 +64,8 @@ class TextIndex:
         token_ids = [
             [vocabulary.setdefault(word, len(vocabulary)) for word in words(text)] for text in texts
         ]
+        import bm25s  # of the extra `train`: whoever reads a profile needs no index
+
         bm25 = bm25s.BM25(backend="numpy", csc_backend="numpy")
         bm25.index((token_ids, vocabulary), create_empty_token=False, show_progress=False)
         return cls(bm25, documents)
@@ -77,6 +81,8 @@ class TextIndex:
         Raises:
             ArtifactError: a file is missing, truncated, or of another set of documents.
         """
+        import bm25s
+
         for name in (*_ARRAY_FILES, *_JSON_FILES):
             _check_readable(directory / name)
         bm25 = bm25s.BM25.load(directory, show_progress=False, backend="numpy")

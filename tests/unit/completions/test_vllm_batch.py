@@ -119,7 +119,9 @@ def test_what_the_cache_holds_needs_no_vllm(package, monkeypatch, tmp_path):
     again, model = asked(settings_of(cache=tmp_path), request(), request("Spain"))
     assert first == again
     assert model.ledger.of("capital").from_cache == 2
-    with pytest.raises(EngineError, match=r"needs the package vllm.*install espalier\[vllm\]"):
+    with pytest.raises(
+        EngineError, match=r"needs the package vllm.*install .espalier-agents\[vllm\]"
+    ):
         asked(settings_of(cache=tmp_path), request("Italy"))
     with pytest.raises(EngineError, match=r"holds no answer.*replay_only"):
         asked(settings_of(cache=tmp_path, replay_only=True), request("Italy"))
