@@ -18,14 +18,9 @@ from pydantic import (
     model_validator,
 )
 
-from espalier.config.agent_texts import (
-    AgentTextsConfig,
-    ContinuedPretrainingConfig,
-    TeacherConfig,
-)
-from espalier.config.cluster import KubernetesConfig
-from espalier.config.curation import CurationConfig
+from espalier.config.cluster import KubernetesConfig, require_places
 from espalier.config.data import (
+    CurationConfig,
     SearchConfig,
     Section,
     SplitsConfig,
@@ -38,8 +33,7 @@ from espalier.config.environment import (
     parsed_environment,
 )
 from espalier.config.faults import MOVED, explained
-from espalier.config.hardware import HardwareConfig
-from espalier.config.inference import RolloutConfig
+from espalier.config.inference import RolloutConfig, ServingConfig
 from espalier.config.knowledge import KnowledgeConfig
 from espalier.config.learning import (
     CurriculumConfig,
@@ -50,10 +44,13 @@ from espalier.config.learning import (
     RewardConfig,
     WarmStartConfig,
 )
-from espalier.config.placement import require_places
 from espalier.config.self_play import NoSelfPlayConfig, SelfPlayConfig, require_means
-from espalier.config.serving import ServingConfig
-from espalier.config.training import TrainingConfig
+from espalier.config.teacher import (
+    AgentTextsConfig,
+    ContinuedPretrainingConfig,
+    TeacherConfig,
+)
+from espalier.config.training import HardwareConfig, TrainingConfig
 from espalier.records.digests import json_digest
 from espalier.records.errors import ProfileError
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import tenacity
 
 from espalier.cluster.objects.names import run_object_name
-from espalier.config.quantities import amount
+from espalier.config.cluster import amount
 from espalier.sandbox.client import SandboxClient, Token
 from espalier.sandbox.cluster import Cluster
 from espalier.sandbox.cluster_state import ClusterState

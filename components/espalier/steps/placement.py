@@ -29,7 +29,7 @@ from espalier.cluster.objects.names import STAGE_LABEL
 from espalier.cluster.objects.pods import ENDPOINT_KEYS, S3_KEYS, USER
 from espalier.cluster.objects.volumes import CACHE_MOUNT
 from espalier.config import KubernetesConfig, Toleration
-from espalier.config.quantities import amount
+from espalier.config.cluster import amount
 from espalier.steps.components import stage_component
 from espalier.steps.train_on_ray import train_on_ray
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from espalier.chain import STAGES
 from espalier.completions import EndpointModel, Refusal, VllmModel, in_order, opened_model
 from espalier.config import EndpointConfig, Profile, VllmBatchConfig
-from espalier.config.agent_texts import TeacherConfig
+from espalier.config.teacher import TeacherConfig
 from espalier.records import EngineError
 from tests.fakes import vllm_package
 from tests.fakes.endpoint_double import PARIS, Capital, request
