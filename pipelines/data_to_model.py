@@ -11,8 +11,8 @@ from typing import Optional
 from kfp import dsl
 
 from espalier.chain import CHAIN
+from espalier.steps.components import resolve_profile
 from espalier.steps.placement import place_pod, step_component
-from espalier.steps.resolve_profile import resolve_profile
 
 
 def _step(task: dsl.PipelineTask) -> dsl.PipelineTask:

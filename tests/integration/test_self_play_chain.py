@@ -10,7 +10,7 @@ import pytest
 from espalier.chain import CHAIN, STAGES
 from espalier.config import load_profile
 from espalier.orchestration.in_process import ChainRun
-from espalier.orchestration.run_state import RunState
+from espalier.orchestration.run_directory import RunState
 from espalier.records import NullTracker, read_tasks
 from espalier.stages import train
 from tests.benchmarks.brute_force import Store, answers, faults, parsed

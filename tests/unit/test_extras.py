@@ -52,7 +52,7 @@ def test_a_missing_package_is_answered_with_its_extra(asked):
 
 def test_a_command_without_its_extra_says_one_line(asked, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setattr("espalier.orchestration.judging.evaluate_policy", _imports_torch)
+    monkeypatch.setattr("espalier.orchestration.finished_run.evaluate_policy", _imports_torch)
     done = CliRunner().invoke(command_line(), ["evaluate", str(tmp_path), "--run", str(tmp_path)])
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr == (

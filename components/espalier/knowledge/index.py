@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -20,9 +21,6 @@ from espalier.records import ArtifactError
 if TYPE_CHECKING:
     import bm25s
 
-# bm25s asks for its debug messages itself, which then pass every handler of an application
-logging.getLogger("bm25s").setLevel(logging.WARNING)
-
 _TITLE_REPEATS = 3
 """Makes an entity's own document outrank those that mention it."""
 
@@ -31,6 +29,15 @@ _TITLE_BONUS = 2.0
 
 _ARRAY_FILES = ("data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy")
 _JSON_FILES = ("vocab.index.json", "params.index.json")
+
+
+def _imported_bm25s() -> ModuleType:
+    """bm25s, which comes with the extra `train`: whoever reads a profile needs no index."""
+    import bm25s
+
+    # on import it asks for its debug messages, which then pass every handler of an application
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
+    return bm25s
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +71,7 @@ class TextIndex:
         token_ids = [
             [vocabulary.setdefault(word, len(vocabulary)) for word in words(text)] for text in texts
         ]
-        import bm25s  # of the extra `train`: whoever reads a profile needs no index
-
-        bm25 = bm25s.BM25(backend="numpy", csc_backend="numpy")
+        bm25 = _imported_bm25s().BM25(backend="numpy", csc_backend="numpy")
         bm25.index((token_ids, vocabulary), create_empty_token=False, show_progress=False)
         return cls(bm25, documents)
 
@@ -81,11 +86,9 @@ class TextIndex:
         Raises:
             ArtifactError: a file is missing, truncated, or of another set of documents.
         """
-        import bm25s
-
         for name in (*_ARRAY_FILES, *_JSON_FILES):
             _check_readable(directory / name)
-        bm25 = bm25s.BM25.load(directory, show_progress=False, backend="numpy")
+        bm25 = _imported_bm25s().BM25.load(directory, show_progress=False, backend="numpy")
         if bm25.scores["num_docs"] != len(documents):
             raise ArtifactError(
                 f"{directory / 'params.index.json'}: the index is of {bm25.scores['num_docs']} "

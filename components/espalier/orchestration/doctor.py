@@ -100,8 +100,7 @@ def _torch() -> Iterator[Finding]:
 
 
 def _profiles() -> Iterator[Finding]:
-    from espalier.steps.pipeline_files import profile_names
-    from espalier.steps.profiles import named_profile
+    from espalier.steps.profiles import named_profile, profile_names
 
     try:
         names = profile_names()

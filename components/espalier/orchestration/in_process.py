@@ -16,8 +16,7 @@ from pathlib import Path
 
 from espalier.chain import CHAIN, Stage
 from espalier.config import Profile
-from espalier.orchestration.run_state import RunState
-from espalier.orchestration.timings import Timings
+from espalier.orchestration.run_directory import RunState, Timings
 from espalier.records import (
     ArtifactError,
     Manifest,
@@ -62,10 +61,10 @@ class ChainRun:
         published: dict[str, Manifest] = {}
         for stage in chain:
             inputs = {folder: published[folder].content for folder in stage.inputs}
-            inputs |= stage.external_inputs(self.profile)
-            manifest = self._kept(stage, inputs)
+            external = stage.external_inputs(self.profile)
+            manifest = self._kept(stage, inputs | external)
             if manifest is None:
-                manifest = self._run_stage(stage, inputs, timings)
+                manifest = self._run_stage(stage, inputs, external, timings)
             published[stage.output] = manifest
         return published
 
@@ -88,12 +87,25 @@ class ChainRun:
             manifest.inputs.get(name) == content for name, content in inputs.items()
         )
 
-    def _run_stage(self, stage: Stage, inputs: Mapping[str, str], timings: Timings) -> Manifest:
+    def _run_stage(
+        self,
+        stage: Stage,
+        folders: Mapping[str, str],
+        external: Mapping[str, str],
+        timings: Timings,
+    ) -> Manifest:
+        inputs = {**folders, **external}
         self._begin_attempt(stage, inputs, timings)
         try:
             with self.stage_tracker(stage.name) as tracker, timings.measuring(stage.name):
                 paths = {folder: self.run_dir / folder for folder in stage.inputs}
-                manifest = stage.run(self.profile, paths, self.run_dir / stage.output, tracker)
+                manifest = stage.run(
+                    self.profile,
+                    paths,
+                    self.run_dir / stage.output,
+                    tracker,
+                    external_digests=external,
+                )
         except OSError as error:
             remedy = _STORAGE_FAULTS.get(error.errno or 0)
             if remedy is None:

@@ -20,8 +20,13 @@ from espalier.config import (
     read_toml_profile,
 )
 from espalier.records import ArtifactError, ProfileError
-from espalier.steps.pipeline_files import pipelines_dir, profile_names
-from espalier.steps.profiles import form_values, named_profile, profile_path
+from espalier.steps.profiles import (
+    form_values,
+    named_profile,
+    pipelines_dir,
+    profile_names,
+    profile_path,
+)
 
 if TYPE_CHECKING:
     from kfp.dsl.base_component import BaseComponent

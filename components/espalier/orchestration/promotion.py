@@ -9,9 +9,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from espalier.config import Profile, RegistryConfig
-from espalier.orchestration.finished_run import FinishedRun, open_finished_run
-from espalier.orchestration.judging import judge_of, paired_interval
-from espalier.orchestration.tracking import RUN_DIR_TAG
+from espalier.orchestration.finished_run import (
+    FinishedRun,
+    judge_of,
+    open_finished_run,
+    paired_interval,
+)
+from espalier.orchestration.runs import RUN_DIR_TAG
 from espalier.records import RegistryError
 from espalier.registry.connection import DATABASE_NAME, connect, reaching, shown, tracking_target
 from espalier.registry.gate import PromotionGate

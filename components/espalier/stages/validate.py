@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from espalier.records import (
     write_tasks,
 )
 from espalier.records.trajectory import write_trajectories
+from espalier.usage import used_since
 from espalier.validation.curating import curate, write_curation
 from espalier.validation.judge import judge
 from espalier.validation.material import TEXT_FILES, Material, read_material
@@ -79,7 +79,8 @@ def run(
         if curated:
             write_curation(draft.path, curated, knowledge, family)
         write_report(draft.path, report)
-        _write_measurements(draft.path, time.perf_counter() - started)
+        measured = json.dumps(used_since(started))
+        (draft.path / "run.json").write_text(measured + "\n", encoding="utf-8")
     shutil.rmtree(failed_dir, ignore_errors=True)
     _tell(tracker, material, accepted, output_dir)
     return draft.published
@@ -156,12 +157,6 @@ def _write(draft: Draft, accepted: Material, synthetic_dir: Path) -> None:
     funnel = synthetic_dir / "funnel.json"
     if funnel.is_file():
         shutil.copyfile(funnel, draft.path / funnel.name)
-
-
-def _write_measurements(directory: Path, seconds: float) -> None:
-    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    measured = {"seconds": round(seconds, 3), "peak_rss_mb": round(peak_kb / 1024, 1)}
-    (directory / "run.json").write_text(json.dumps(measured) + "\n", encoding="utf-8")
 
 
 def _tell(tracker: Tracker, material: Material, accepted: Material, output_dir: Path) -> None:

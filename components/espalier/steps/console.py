@@ -1,4 +1,4 @@
-"""What a stage says on stderr: bars on a terminal, aligned lines in a log.
+"""A stage's tracker on stderr (bars on a terminal, lines in a log), and several trackers as one.
 
 A stage that reports figures by optimizer step gets a table with the same columns in every run, at
 most 100 characters wide; all figures are in the stage's history.parquet and in MLflow.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from rich.progress import (
 )
 
 from espalier.records import Progress as WorkProgress
+from espalier.records import Tracker
 
 LINE_INTERVAL_S = 5.0
 """A log gets at most one line of figures in this time, and always the last one of a bar."""
@@ -247,3 +248,55 @@ def _fitted(value: float, width: int) -> str:
     """The figure with as many digits as `width` has room for, and at least one."""
     texts = (_figure(value), *(f"{value:.{digits}g}" for digits in (3, 2, 1)))
     return next((text for text in texts if len(text) <= width), f"{value:.0e}")
+
+
+class CompositeTracker:
+    """Tells every listener everything, in order."""
+
+    def __init__(self, *listeners: Tracker) -> None:
+        self._listeners = listeners
+
+    def params(self, values: Mapping[str, object]) -> None:
+        """Record settings of the stage."""
+        for listener in self._listeners:
+            listener.params(values)
+
+    def metrics(self, values: Mapping[str, float], *, step: int | None = None) -> None:
+        """Record figures."""
+        for listener in self._listeners:
+            listener.metrics(values, step=step)
+
+    def artifact(self, path: Path) -> None:
+        """Record a small file."""
+        for listener in self._listeners:
+            listener.artifact(path)
+
+    def episodes(self, episodes: Sequence[Mapping[str, object]]) -> None:
+        """Record some trajectories."""
+        for listener in self._listeners:
+            listener.episodes(episodes)
+
+    def note(self, line: str) -> None:
+        """Say one line."""
+        for listener in self._listeners:
+            listener.note(line)
+
+    @contextmanager
+    def progress(self, description: str, total: int) -> Iterator[WorkProgress]:
+        """One count that moves every listener's bar."""
+        with ExitStack() as stack:
+            parts = [
+                stack.enter_context(listener.progress(description, total))
+                for listener in self._listeners
+            ]
+            yield _CompositeProgress(parts)
+
+
+class _CompositeProgress:
+    def __init__(self, parts: Sequence[WorkProgress]) -> None:
+        self._parts = parts
+
+    def advance(self, count: int = 1, **shown: float) -> None:
+        """Move every bar."""
+        for part in self._parts:
+            part.advance(count, **shown)

@@ -30,8 +30,7 @@ from espalier.cluster.objects.pods import ENDPOINT_KEYS, S3_KEYS, USER
 from espalier.cluster.objects.volumes import CACHE_MOUNT
 from espalier.config import KubernetesConfig, Toleration
 from espalier.config.cluster import amount
-from espalier.steps.components import stage_component
-from espalier.steps.train_on_ray import train_on_ray
+from espalier.steps.components import stage_component, train_on_ray
 
 _settings: ContextVar[KubernetesConfig | None] = ContextVar("kubernetes", default=None)
 _SHARED_MEMORY = "/dev/shm"

@@ -1,15 +1,17 @@
-"""A profile from what a person names it by: a name, a path, or its whole JSON."""
+"""A profile from a name, a path, its whole JSON, or the form of a Kubeflow run."""
 
 from __future__ import annotations
 
 import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+import espalier
 from espalier.chain import STAGES
 from espalier.config import (
     Profile,
@@ -19,7 +21,34 @@ from espalier.config import (
     read_toml_profile,
 )
 from espalier.records import ProfileError
-from espalier.steps.pipeline_files import pipelines_dir, profile_names
+
+
+def pipelines_dir() -> Path:
+    """The folder that holds `data_to_model.py` and `profiles/`.
+
+    A checkout (the package lies in `components/espalier` beside `pipelines/`) uses its own folder,
+    so that an edited profile counts at once; an installed wheel carries a copy.
+
+    Raises:
+        ProfileError: neither is there; the installation is broken.
+    """
+    package = Path(str(resources.files(espalier)))
+    checkout = package.parent.parent / "pipelines"
+    if package.parent.name == "components" and checkout.is_dir():
+        return checkout
+    packaged = package / "_pipelines"
+    if packaged.is_dir():
+        return packaged
+    raise ProfileError(
+        f"no pipelines beside {package}: neither {checkout} nor {packaged} is there. "
+        "Install espalier again"
+    )
+
+
+def profile_names() -> list[str]:
+    """Names of the profiles that come with espalier."""
+    return sorted(path.stem for path in (pipelines_dir() / "profiles").glob("*.toml"))
+
 
 FORM_KEYS = {
     "knowledge_path": "knowledge.path",

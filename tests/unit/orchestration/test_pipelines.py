@@ -4,8 +4,7 @@ import yaml
 from espalier.config import KubernetesConfig, Profile
 from espalier.orchestration.pipelines import compile_pipeline, form_defaults
 from espalier.records import ProfileError
-from espalier.steps.pipeline_files import profile_names
-from espalier.steps.profiles import FORM_KEYS, named_profile, resolved_profile
+from espalier.steps.profiles import FORM_KEYS, named_profile, profile_names, resolved_profile
 
 
 def test_a_profile_of_the_image_stays_a_name_in_the_form():

@@ -6,16 +6,17 @@ import pytest
 from espalier.chain import Stage
 from espalier.config import Profile
 from espalier.records import DataError, ProfileError
-from espalier.steps.pipeline_files import pipelines_dir, profile_names
 from espalier.steps.profiles import (
     FORM_KEYS,
     form_values,
     named_profile,
     parsed_profile,
+    pipelines_dir,
+    profile_names,
     resolved_profile,
 )
 from espalier.steps.running import run_stage
-from espalier.steps.usage import UsageMeter
+from espalier.usage import UsageMeter
 
 
 def test_every_profile_that_comes_with_the_library_parses():

@@ -1,4 +1,4 @@
-"""data draw-questions."""
+"""data check-queries, data draw-questions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,37 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from espalier.cli.app import data, examples, resumable
-from espalier.cli.options import ProfileOption
+from espalier.cli.app import JsonOption, ProfileOption, data, examples, print_json, resumable
 
 if TYPE_CHECKING:
     from espalier.synthesis.bulk.workers import Workers
+
+
+@data.command(
+    name="check-queries",
+    epilog=examples(
+        "espalier data check-queries webshaper.jsonl",
+        "espalier data check-queries webshaper.jsonl --json | jq .rows_by_kind",
+    ),
+)
+def check_queries(
+    *,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help='JSON lines, each with a "formalization": [[X, relation, S], ...].'
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Count the faults of formalized questions (WebShaper's entries), each kind apart."""
+    from espalier.synthesis.webshaper.formalism import files
+
+    checked = files.check_file(file)
+    if as_json:
+        print_json(files.figures(checked))
+    else:
+        typer.echo(files.table(checked))
 
 
 @data.command(
