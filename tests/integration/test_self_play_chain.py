@@ -30,6 +30,10 @@ SMALLER = (
     "curriculum.candidates=4",
     "curriculum.screening_rollouts=0",
     "training.dev_questions=4",
+    "training.steps=4",
+    "training.tasks_per_step=4",
+    "training.group_size=4",
+    "training.evaluate_every=2",
 )
 """The policy learns next to nothing, and so fails: what self-play needs."""
 POSING = ("curriculum.refresh_every=1", "self_play.posed_tasks=6", "self_play.rollouts_per_task=2")

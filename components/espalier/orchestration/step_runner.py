@@ -38,7 +38,7 @@ _FIGURES = "usage"
 
 
 def container_command(stage: str, profile_json: str, run_uri: str) -> tuple[str, ...]:
-    """Command and arguments of a container that fetches, runs and publishes: see `step_runner`.
+    """Command and arguments of a container that fetches, runs and publishes: see `run_step`.
 
     Args:
         stage: name of the stage.
