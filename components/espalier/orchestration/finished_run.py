@@ -26,11 +26,12 @@ from espalier.records import ArtifactError, Message, RegistryError, open_artifac
 from espalier.records.trajectory import Trajectory
 from espalier.registry.gate import Compare, JudgeChampion
 from espalier.registry.results import read_result
-from espalier.rollout.roller import RollsOut
 from espalier.steps.profiles import parsed_profile
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from espalier.rollout.roller import RollsOut
 
 
 @dataclass(frozen=True, slots=True)
