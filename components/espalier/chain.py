@@ -212,12 +212,12 @@ def opened(inputs: Mapping[str, Path]) -> dict[str, Manifest]:
 
 def provenance(stage: str, profile: Profile, manifests: Mapping[str, Manifest]) -> Provenance:
     """What the manifest of a stage's output says it was made from."""
-    link, external = STAGES[stage], _external_digests.get()
+    described, external = STAGES[stage], _external_digests.get()
     if external is None:
-        external = link.external_inputs(profile)
+        external = described.external_inputs(profile)
     return Provenance(
         producer=stage,
-        config_digest=link.digest(profile),
+        config_digest=described.digest(profile),
         seed=profile.seed,
         inputs={name: manifest.content for name, manifest in manifests.items()} | {**external},
     )

@@ -39,8 +39,8 @@ def amount(quantity: str) -> Decimal:
     return Decimal(match[1]) * _FACTORS[match[2]]
 
 
-def _spelt(value: object) -> object:
-    """TOML writes whole cores as a number; a bool, which is one as well, is none."""
+def _number_as_text(value: object) -> object:
+    """Whole cores are numbers in TOML; turn them into text, but not a bool."""
     return str(value) if type(value) is int else value
 
 
@@ -67,7 +67,7 @@ def _pinned_image(text: str) -> str:
     return text
 
 
-Quantity = Annotated[str, BeforeValidator(_spelt), AfterValidator(_quantity)]
+Quantity = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_quantity)]
 DnsLabel = Annotated[str, AfterValidator(_dns_label)]
 PinnedImage = Annotated[str, AfterValidator(_pinned_image)]
 """An image by digest, or by a tag that is never moved."""
@@ -84,12 +84,12 @@ class KubeflowConfig(Section):
     namespace: DnsLabel | None = None
     """In multi-user mode the profile's namespace; None where Kubeflow has one user."""
     service_account: DnsLabel | None = None
-    """Of the pods of a run; espalier-trainer where its steps use sandboxes."""
+    """Account of a run's pods; espalier-trainer if its steps use sandboxes."""
     pipeline: DnsLabel = "espalier-data-to-model"
     experiment: str = Field(default="espalier", min_length=1)
     timeout_s: float = Field(default=30.0, gt=0)
     attempts: int = Field(default=4, ge=1)
-    """Of a request that changes nothing, while the server is away or fails."""
+    """Attempts at a request that changes nothing, while the server is away or fails."""
 
 
 _RESERVED = re.compile(r"(app\.kubernetes\.io|espalier\.dev|kueue\.x-k8s\.io|ray\.io)/")
@@ -115,7 +115,7 @@ class PodResources(Section):
     cpu_limit: Quantity
     memory_limit: Quantity
     disk_limit: Quantity
-    """Of its writable volumes and its log together; beyond it the pod is evicted."""
+    """Limit of its writable volumes and its log together; beyond it the pod is evicted."""
 
     @model_validator(mode="after")
     def _requests_are_within_limits(self) -> Self:

@@ -27,7 +27,7 @@ _PURPOSES = {
     "ray": "clusters of Ray",
     "vllm": "a model in the process of a stage",
 }
-"""Of the extras that `espalier run` does without."""
+"""What each extra is for that `espalier run` does not need."""
 _TOOLS = {
     ("chromium", "chromium-browser", "google-chrome"): "looking at reports in the tests",
     ("bwrap",): "local sandboxes",
@@ -38,7 +38,7 @@ _TOOLS = {
 
 
 class Finding(NamedTuple):
-    """One thing looked at."""
+    """The result of one check."""
 
     name: str
     state: Literal["ok", "absent", "broken"]
@@ -48,7 +48,7 @@ class Finding(NamedTuple):
 
 
 def examine(runs_dir: Path) -> list[Finding]:
-    """Look at everything; nothing is changed and nothing is started.
+    """Run every check; nothing is changed and nothing is started.
 
     Args:
         runs_dir: where runs will be written.
@@ -169,7 +169,7 @@ def _tools() -> Iterator[Finding]:
 
 
 def _existing(path: Path) -> Path:
-    """`path`, or the nearest folder above it that is there."""
+    """`path`, or its nearest parent that exists."""
     path = path.resolve()
     return path if path.exists() else _existing(path.parent)
 

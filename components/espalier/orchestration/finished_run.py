@@ -86,7 +86,7 @@ def evaluate_policy(run_dir: Path, policy_dir: Path) -> JudgedPolicy:
 
 
 def judge_of(run: FinishedRun) -> JudgeChampion:
-    """What asks a champion the questions of `run`'s suite."""
+    """A function that judges a champion on the suite of `run`."""
 
     def judge(policy_dir: Path, suite_dir: Path) -> pd.DataFrame:
         import pandas as pd
@@ -103,7 +103,7 @@ def judge_of(run: FinishedRun) -> JudgeChampion:
 
 
 def paired_interval(profile: Profile) -> Compare:
-    """The comparison that the evaluation of `profile` reports, for the promotion gate."""
+    """The paired comparison of the evaluation stage, for the promotion gate."""
 
     def compare(
         challenger: Mapping[str, bool], baseline: Mapping[str, bool]
@@ -143,7 +143,7 @@ def _table(policy_dir: Path, figures: dict[str, Any]) -> str:
 
 
 class Conversation:
-    """Asks a policy questions that have no gold answer; every question stands alone."""
+    """Asks a policy questions without gold answers, each in an episode of its own."""
 
     def __init__(self, roller: RollsOut, profile: Profile) -> None:
         self._roller = roller
@@ -175,7 +175,7 @@ class Conversation:
             yield cls(Roller.open(policy_dir, environments_over("full"), run.profile), run.profile)
 
     def ask(self, question: str) -> Trajectory:
-        """What the policy did to answer, greedily."""
+        """Roll out one episode for the question, decoded greedily."""
         task = self._family.chat_task(question)
         (trajectory,) = self._roller.roll_out([task], samples=1, temperature=0.0, seed=self._seed)
         return trajectory

@@ -40,13 +40,13 @@ _STORAGE_FAULTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainRun:
-    """One pass over a chain, into a folder that the caller holds the lock of."""
+    """One pass over a chain, into a folder that the caller has locked."""
 
     profile: Profile
     run_dir: Path
     state: RunState
     stage_tracker: StageTracker
-    """Opens the listeners of a stage that runs."""
+    """Opens the tracker of a stage that runs."""
     say: Callable[[str], None]
     """Takes one line for each stage that is kept."""
 
@@ -122,7 +122,7 @@ class ChainRun:
         return manifest
 
     def _begin_attempt(self, stage: Stage, inputs: Mapping[str, str], timings: Timings) -> None:
-        """Forget checkpoints and times of an attempt that was to read something else."""
+        """Delete checkpoints and times of an attempt with other inputs or settings."""
         attempt = json_digest({"config": stage.digest(self.profile), "inputs": dict(inputs)})
         if self.state.attempts.get(stage.name) != attempt:
             shutil.rmtree(work_dir(self.run_dir / stage.output), ignore_errors=True)

@@ -24,7 +24,7 @@ _ERROR = "error: "
 
 
 class StepLog(io.TextIOBase):
-    """A stream for what kfp.local prints; it also remembers what the last failing step said."""
+    """A stream for the output of kfp.local that keeps the message of a failing step."""
 
     def __init__(self, path: Path, stages: Collection[str]) -> None:
         self._file = path.open("w", encoding="utf-8")
@@ -39,7 +39,7 @@ class StepLog(io.TextIOBase):
         return "\n".join(self._error_lines)
 
     def write(self, text: str) -> int:
-        """Keep the text, and pass on the whole lines in it that a stage said."""
+        """Write the text to the file, and whole lines of stages to stderr as well."""
         self._file.write(text)
         *lines, self._partial_line = (self._partial_line + text).split("\n")
         for line in lines:

@@ -29,7 +29,7 @@ _LOCK_NAME = ".lock"
 
 @contextmanager
 def locked_run(run_dir: Path) -> Iterator[None]:
-    """Make `run_dir` where it is missing and keep every other run out of it inside the block.
+    """Create `run_dir` if it is missing, and lock it against other runs within the block.
 
     The lock is the kernel's and dies with the process, so a killed run leaves none behind.
 
@@ -115,7 +115,7 @@ class RunState(BaseModel, extra="forbid"):
             ) from error
 
     def follow_profile(self, digest: str) -> None:
-        """Leave the tracked run behind where the profile changed: its parameters are fixed."""
+        """Start a new tracked run if the profile changed: MLflow's parameters are fixed."""
         if self.profile_digest != digest:
             self.profile_digest, self.tracking_run_id = digest, None
 
@@ -137,7 +137,7 @@ class Timings:
         self._usage_by_stage = _read(self._path)
 
     def forget(self, stage: str) -> None:
-        """Drop what earlier attempts cost: the stage starts from nothing."""
+        """Drop the figures of earlier attempts: the stage starts anew."""
         self._usage_by_stage.pop(stage, None)
 
     def record(self, stage: str, usage: Usage) -> None:

@@ -61,7 +61,7 @@ def tracked_run(profile: Profile, run_dir: Path, state: RunState) -> Iterator[Pa
 def run_description(
     profile: Profile, run_dir: Path, summary: Mapping[str, Any] | None = None
 ) -> str:
-    """What a run does, and once it has finished what came out, in Markdown.
+    """Describe a run, and once it has finished its results, in Markdown.
 
     Args:
         profile: what is run.
@@ -92,10 +92,10 @@ def run_description(
     return "\n\n".join(lines)
 
 
-def stage_listeners(
+def stage_trackers(
     parent: ParentRun, profile: Profile
 ) -> Callable[[str], AbstractContextManager[Tracker]]:
-    """What opens a stage's listeners: the terminal, and a run nested in `parent`."""
+    """A function that opens a stage's trackers: the terminal, and a run nested in `parent`."""
 
     @contextmanager
     def listeners(stage: str) -> Iterator[Tracker]:
@@ -125,7 +125,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A run folder that this process holds, and its parent run in MLflow."""
+    """A run folder that this process has locked, and its parent run in MLflow."""
 
     state: RunState
     parent: ParentRun
@@ -152,7 +152,7 @@ def run_in_process(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
             profile=with_starting_policy(profile, run_dir),
             run_dir=run_dir,
             state=run.state,
-            stage_tracker=stage_listeners(run.parent, profile),
+            stage_tracker=stage_trackers(run.parent, profile),
             say=say,
         )
         chain_run.execute()

@@ -34,7 +34,7 @@ _S3_SCHEME = "s3://"
 _EXECUTOR_INPUT = "{{$}}"
 """What Kubeflow replaces by the executor input, as JSON."""
 _FIGURES = "usage"
-"""The output that is a step's figures and no artifact of the run."""
+"""The output that holds a step's figures; it is not an artifact of the run."""
 
 
 def container_command(stage: str, profile_json: str, run_uri: str) -> tuple[str, ...]:
@@ -119,13 +119,13 @@ def _artifact(name: str, definition: Mapping[str, Any], uri: str) -> dict[str, A
 
 
 _NOTES = "executor_output.json"
-"""What KFP's executor writes down about a step: its figures, and the URIs of its outputs."""
+"""The file in which KFP's executor records a step's figures and the URIs of its outputs."""
 _DRIVER_FAILED = 3
-"""No refusal: a node may have died. The Job that launches tries again, and training goes on."""
+"""A retryable exit code: a node may have died, so the launching Job tries again."""
 
 
 class StepFailed(EspalierError):
-    """The step's process ended with another exit code than 0; it has said why itself."""
+    """The step's process ended with another exit code than 0, and printed the reason itself."""
 
     def __init__(self, stage: str, exit_code: int) -> None:
         super().__init__(f"{stage}: ended with exit code {exit_code}, see its lines above")
@@ -185,7 +185,7 @@ class StepOrder:
 
 
 def run_step(order: StepOrder, say: Callable[[str], None]) -> Manifest:
-    """Run one step, unless what it would make is there already.
+    """Run one step, unless its output is published and current.
 
     Args:
         order: which, and where.

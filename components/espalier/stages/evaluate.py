@@ -68,7 +68,7 @@ def run(
         results = results_of(profile, suite, digests, judged)
         _write(draft, results, suite, judged)
         _write_measurements(draft.path, judged, started)
-    _tell(tracker, results, judged["trained"].kept, output_dir)
+    _report_figures(tracker, results, judged["trained"].kept, output_dir)
     return draft.published
 
 
@@ -157,7 +157,7 @@ def _write_measurements(directory: Path, judged: Mapping[str, Judged], started: 
     (directory / "run.json").write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
 
 
-def _tell(
+def _report_figures(
     tracker: Tracker, results: Mapping[str, Any], kept: Sequence[Trajectory], output_dir: Path
 ) -> None:
     tracker.params({"suite_digest": results["suite"]["digest"]})

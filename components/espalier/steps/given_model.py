@@ -21,7 +21,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 class Memory(NamedTuple):
-    """Of the machine, or of the device that trains, in bytes."""
+    """Memory of the machine, or of the device that trains, in bytes."""
 
     name: str
     total: int
@@ -63,7 +63,7 @@ def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
 
 
 def memory_fault(model: Path, parameters: int, memory: Memory, *, processes: int) -> str | None:
-    """What is said of a model that may not fit; None where it does.
+    """The warning for a model that may not fit into memory; None if it fits.
 
     More than the memory that there is at all is refused: it could only end with the kernel killing
     the run, after hours and without a word. More than is free now may still fit later.
@@ -177,7 +177,7 @@ CHAMPION_FOLDER = "champion"
 
 
 def with_starting_policy(profile: Profile, folder: Path) -> Profile:
-    """The same profile, with the champion's directory in the place of `start = "champion"`.
+    """Replace `start = "champion"` by the champion's directory as `policy.model`.
 
     The champion is fetched once: a resumed run goes on with the one that it began with, even if
     another has been promoted since.

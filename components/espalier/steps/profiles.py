@@ -155,7 +155,7 @@ def given_profile(profile: str) -> Profile:
 
 
 def parsed_profile(profile_json: str) -> Profile:
-    """The profile that `profile_json` spells, as `resolve_profile` handed it on.
+    """Parse the JSON of a whole profile, as `resolve_profile` returns it.
 
     Raises:
         ProfileError: JSON that is not a profile of this version.
@@ -169,11 +169,11 @@ def parsed_profile(profile_json: str) -> Profile:
 
 
 _ALWAYS_SHOWN = ("name", "seed", "environment.name", "knowledge.source")
-"""Settings that runs are told apart by, also where they are the default."""
+"""Settings that a tracking server always shows, even at their defaults."""
 
 
 def changed_settings(profile: Profile) -> dict[str, object]:
-    """What `profile` sets otherwise than the default, by dotted key, as parameters of a run.
+    """The settings that differ from the defaults, by dotted key, as parameters of a run.
 
     All its settings are in profile.json; of some 270 a tracking server shows these, so that two
     runs can be compared by eye.
