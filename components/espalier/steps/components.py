@@ -5,6 +5,8 @@ their functions are written from one template; the source is registered with `li
 `inspect.getsource` finds it.
 """
 
+# without `from __future__ import annotations`: kfp reads annotations as types
+
 import linecache
 from functools import lru_cache
 from typing import Any, Optional
@@ -71,6 +73,8 @@ def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of
     return resolved.model_dump_json()
 
 
+# Inputs and output travel by their URIs: the driver on Ray's nodes fetches and publishes by itself.
+# The pipeline's root therefore has to be in S3 (s3://...), where those nodes reach it.
 @dsl.container_component
 def train_on_ray(
     profile_json: str,
@@ -135,8 +139,7 @@ def stage_component(name: str) -> Any:  # noqa: ANN401 (kfp's component is untyp
     filename = f"<espalier step {name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {"dsl": dsl}
-    # the source is the template above, filled in from the chain; kfp wants its annotations as
-    # types, which the `annotations` of this module would turn into text
+    # the source is the template above, filled in from the chain
     exec(compile(source, filename, "exec", dont_inherit=True), namespace)
     return dsl.component(namespace[name], base_image=IMAGE, install_kfp_package=False)
 
