@@ -8,7 +8,7 @@ DEMO_RUN ?= runs/demo
 # Where it is set, every process compiles anew what it imports, which takes as long as the import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-fast test-cluster loss-compare check format wheel pins clean
+.PHONY: help install demo test test-fast test-cluster loss-compare check format dist pins clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -51,8 +51,8 @@ format: install      ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-wheel: install       ## build dist/espalier-*.whl
-	$(BIN)/uv build --quiet --wheel
+dist: install        ## build the wheel and the source distribution into dist/
+	$(BIN)/uv build --quiet
 
 pins: install        ## renew constraints.txt from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate \

@@ -1,7 +1,7 @@
 """Writes what each layer of an image installs; run by components/Dockerfile, without espalier.
 
     torch.txt         torch and what it needs, every one pinned: gigabytes that seldom change
-    libraries.txt     what espalier depends on by itself
+    libraries.txt     what espalier and the extras of the image depend on by themselves
     constraints.txt   the pins of those, without tools of development
 
 A layer is built anew when the file that it copies has changed: another linter, or another version

@@ -6,11 +6,13 @@ The stages, and which artifact feeds which, are those of `espalier.chain`:
            -> filter_curriculum -> train -> evaluate -> register
 """
 
+from typing import Optional
+
 from kfp import dsl
 
 from espalier.chain import CHAIN
+from espalier.steps.components import resolve_profile
 from espalier.steps.placement import place_pod, step_component
-from espalier.steps.resolve_profile import resolve_profile
 
 
 def _step(task: dsl.PipelineTask) -> dsl.PipelineTask:
@@ -25,15 +27,54 @@ def _step(task: dsl.PipelineTask) -> dsl.PipelineTask:
 
 
 @dsl.pipeline(name="data-to-model", display_name="espalier: data to model")
-def data_to_model(profile: str = "laptop", seed: int = 0, overrides: str = "") -> None:
+def data_to_model(  # noqa: PLR0913 (a pipeline's arguments are the fields of its form)
+    profile: str = "laptop",
+    seed: int = 0,
+    knowledge_path: Optional[str] = None,  # noqa: UP045 (kfp reads no `str | None`)
+    base_model: Optional[str] = None,  # noqa: UP045
+    demonstrations: Optional[int] = None,  # noqa: UP045
+    heldout_questions: Optional[int] = None,  # noqa: UP045
+    algorithm: Optional[str] = None,  # noqa: UP045
+    training_steps: Optional[int] = None,  # noqa: UP045
+    tasks_per_step: Optional[int] = None,  # noqa: UP045
+    group_size: Optional[int] = None,  # noqa: UP045
+    learning_rate: Optional[float] = None,  # noqa: UP045
+    overrides: Optional[str] = None,  # noqa: UP045
+) -> None:
     """One run turns a knowledge source and a base policy into an evaluated, registered agent.
 
+    A field that is left empty takes the value of the profile.
+
     Args:
-        profile: Name of a run profile in the image (laptop, smoke), or the JSON of a whole one.
+        profile: Run profile of the image (arithmetic, arithmetic-smoke, laptop or smoke), or the JSON of a whole one.
         seed: Seed of every stage, instead of the profile's; equal seeds make equal artifacts.
-        overrides: section.key=value; section.key=value ..., e.g. training.steps=200
-    """
-    config = _step(resolve_profile(profile=profile, seed=seed, overrides=overrides)).output
+        knowledge_path: Folder or dump of documents (knowledge.path), for a profile with knowledge of its own.
+        base_model: Hugging Face model directory in the image or on a volume (policy.model).
+        demonstrations: Teacher trajectories that the warm start imitates (synthesis.trajectories).
+        heldout_questions: Questions that the policies are judged on (synthesis.heldout_tasks).
+        algorithm: Preset of the learning rules, such as grpo, dapo or gspo (training.algorithm.preset).
+        training_steps: Optimizer steps of reinforcement learning (training.steps).
+        tasks_per_step: Tasks that a step samples (training.tasks_per_step).
+        group_size: Trajectories of a task in a step (training.group_size).
+        learning_rate: Peak learning rate of reinforcement learning (training.optimizer.learning_rate).
+        overrides: Any other keys, as section.key=value; section.key=value
+    """  # noqa: E501 (kfp reads the description of an argument from one line)
+    config = _step(
+        resolve_profile(
+            profile=profile,
+            seed=seed,
+            knowledge_path=knowledge_path,
+            base_model=base_model,
+            demonstrations=demonstrations,
+            heldout_questions=heldout_questions,
+            algorithm=algorithm,
+            training_steps=training_steps,
+            tasks_per_step=tasks_per_step,
+            group_size=group_size,
+            learning_rate=learning_rate,
+            overrides=overrides,
+        )
+    ).output
     artifacts = {}
     for stage in CHAIN:
         inputs = {folder: artifacts[folder] for folder in stage.inputs}

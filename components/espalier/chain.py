@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,8 @@ from espalier.records import Manifest, Provenance, Tracker, open_artifact, tree_
 _HARDWARE = ("hardware",)
 _PLAYING = ("environment", "episode", "rollout", "search", "reward")
 """Sections that say how an episode is played and paid."""
+_external_digests: ContextVar[Mapping[str, str] | None] = ContextVar("digests", default=None)
+"""Of the stage that runs: knowledge may be many gigabytes, which are read once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +43,29 @@ class Stage:
     """The policy or its teacher acts: gets sandboxes, and may reach the inference server."""
 
     def run(
-        self, profile: Profile, inputs: Mapping[str, Path], output_dir: Path, tracker: Tracker
+        self,
+        profile: Profile,
+        inputs: Mapping[str, Path],
+        output_dir: Path,
+        tracker: Tracker,
+        *,
+        external_digests: Mapping[str, str] | None = None,
     ) -> Manifest:
-        """Run the stage here; its module is imported now, so that listing stages costs nothing."""
+        """Run the stage here; its module is imported now, so that listing stages costs nothing.
+
+        Args:
+            profile: what to run.
+            inputs: artifact folder -> its path.
+            output_dir: of the artifact that is published.
+            tracker: hears of settings and figures.
+            external_digests: of `external_inputs`, where the caller has read those files already.
+        """
         module: Any = importlib.import_module(f"espalier.stages.{self.name}")
-        return module.run(profile, inputs, output_dir, tracker)
+        token = _external_digests.set(external_digests)
+        try:
+            return module.run(profile, inputs, output_dir, tracker)
+        finally:
+            _external_digests.reset(token)
 
     def digest(self, profile: Profile) -> str:
         """Digest of what the stage reads of `profile`: seed, threads and its sections."""
@@ -191,11 +212,12 @@ def opened(inputs: Mapping[str, Path]) -> dict[str, Manifest]:
 
 def provenance(stage: str, profile: Profile, manifests: Mapping[str, Manifest]) -> Provenance:
     """What the manifest of a stage's output says it was made from."""
-    link = STAGES[stage]
+    described, external = STAGES[stage], _external_digests.get()
+    if external is None:
+        external = described.external_inputs(profile)
     return Provenance(
         producer=stage,
-        config_digest=link.digest(profile),
+        config_digest=described.digest(profile),
         seed=profile.seed,
-        inputs={name: manifest.content for name, manifest in manifests.items()}
-        | link.external_inputs(profile),
+        inputs={name: manifest.content for name, manifest in manifests.items()} | {**external},
     )

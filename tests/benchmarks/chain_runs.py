@@ -16,7 +16,7 @@ def run_chain(profile: Profile, run_dir: Path, last_stage: str) -> None:
     # imported once the caller has set how torch is to start
     from espalier.chain import CHAIN
     from espalier.orchestration.in_process import ChainRun
-    from espalier.orchestration.run_state import RunState
+    from espalier.orchestration.run_directory import RunState
     from espalier.records import NullTracker
 
     @contextmanager

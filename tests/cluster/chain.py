@@ -14,7 +14,7 @@ import yaml
 
 from espalier.chain import CHAIN
 from espalier.cluster.objects.job import stage_job
-from espalier.orchestration.step_command import container_command
+from espalier.orchestration.step_runner import container_command
 from espalier.steps.profiles import named_profile
 from tests.cluster import objects, sandbox_images
 from tests.cluster.images import PIPELINE as IMAGE

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from espalier.chain import CHAIN
-from espalier.orchestration.step_command import container_command
+from espalier.orchestration.step_runner import container_command
 from espalier.registry.connection import TrackingTarget, connect
 from espalier.registry.tracking import open_parent_run
 from espalier.steps.profiles import named_profile

@@ -13,7 +13,7 @@ from espalier.config import Profile, load_profile
 from espalier.environments import EnvironmentLostError
 from espalier.environments.python_math import PythonMath
 from espalier.orchestration.in_process import ChainRun
-from espalier.orchestration.run_state import RunState
+from espalier.orchestration.run_directory import RunState
 from espalier.records import (
     FinalAnswer,
     NullTracker,

@@ -1,8 +1,11 @@
 import json
+import subprocess
+import sys
 
 import pytest
 
 from espalier.chain import CHAIN
+from espalier.config import Profile
 from espalier.records import open_artifact
 from tests.integration.commands import espalier, settings
 
@@ -82,6 +85,42 @@ def test_its_policy_can_be_judged_talked_to_promoted_and_loaded(folder, kfp_loca
     assert files
     for name in files:
         assert (folder / "champion" / name).read_bytes() == (trained / name).read_bytes()
+
+
+FILLED_FORM = """
+import sys
+
+from kfp import local
+
+from espalier.config import Profile
+from espalier.orchestration.pipelines import load_pipeline
+from espalier.steps.profiles import form_values
+
+if __name__ == "__main__":
+    local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root="root")
+    profile = '{"knowledge": {"source": "folder", "path": "docs", "questions": "questions.jsonl"}}'
+    fields = {**form_values(Profile()), "overrides": "", "base_model": ""}
+    fields |= {"knowledge_path": "absent", "training_steps": 6, "learning_rate": 2e-4}
+    load_pipeline()(profile=profile, seed=4, **fields)
+"""
+
+
+def test_fields_of_the_form_reach_the_stages(tmp_path):
+    """Text fields that are empty change nothing; the run ends where the folder is absent."""
+    (tmp_path / "questions.jsonl").write_text('{"question": "q", "answer": "a"}\n')
+    (tmp_path / "form.py").write_text(FILLED_FORM)
+    done = subprocess.run(
+        [sys.executable, "form.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "error: ingest: absent: " in done.stdout + done.stderr
+    (noted,) = (tmp_path / "root").glob("*/resolve-profile/executor_output.json")
+    resolved = json.loads(json.loads(noted.read_text())["parameterValues"]["Output"])
+    expected = Profile(
+        seed=4,
+        knowledge={"source": "folder", "path": "absent", "questions": "questions.jsonl"},
+        training={"steps": 6, "optimizer": {"learning_rate": 2e-4}},
+    )
+    assert resolved == expected.model_dump(mode="json")
 
 
 def test_a_failing_step_speaks_for_itself(tmp_path):

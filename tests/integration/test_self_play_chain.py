@@ -10,7 +10,7 @@ import pytest
 from espalier.chain import CHAIN, STAGES
 from espalier.config import load_profile
 from espalier.orchestration.in_process import ChainRun
-from espalier.orchestration.run_state import RunState
+from espalier.orchestration.run_directory import RunState
 from espalier.records import NullTracker, read_tasks
 from espalier.stages import train
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
@@ -30,6 +30,10 @@ SMALLER = (
     "curriculum.candidates=4",
     "curriculum.screening_rollouts=0",
     "training.dev_questions=4",
+    "training.steps=4",
+    "training.tasks_per_step=4",
+    "training.group_size=4",
+    "training.evaluate_every=2",
 )
 """The policy learns next to nothing, and so fails: what self-play needs."""
 POSING = ("curriculum.refresh_every=1", "self_play.posed_tasks=6", "self_play.rollouts_per_task=2")

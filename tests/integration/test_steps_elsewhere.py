@@ -90,7 +90,7 @@ def command(*arguments, cwd):
 
 
 def test_storage_that_is_away_has_an_exit_code_of_its_own(s3, profile, tmp_path, monkeypatch):
-    from espalier.cli import step as module
+    from espalier.cli import runs as module
 
     assert module.TRY_AGAIN not in (1, 2)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")

@@ -9,7 +9,7 @@ import yaml
 from espalier.chain import CHAIN, STAGES, provenance
 from espalier.config import KubernetesConfig, Profile
 from espalier.orchestration.pipelines import compile_pipeline
-from espalier.records import content_digest, open_artifact, publishing
+from espalier.records import NullTracker, content_digest, open_artifact, publishing
 
 PARAMETERS = ["profile", "inputs", "output_dir", "tracker"]
 OTHER_VALUES = {
@@ -114,13 +114,14 @@ def test_every_step_gets_the_resolved_profile_and_no_step_is_cached(compiled):
             assert source["producerTask"] == "resolve-profile"
 
 
-def test_every_field_of_the_run_form_has_a_default_and_a_description(compiled):
+def test_every_field_of_the_run_form_is_optional_and_described(compiled):
     fields = compiled["root"]["inputDefinitions"]["parameters"]
-    assert {name: field["defaultValue"] for name, field in fields.items()} == {
+    defaults = {name: field.get("defaultValue") for name, field in fields.items()}
+    assert {name: value for name, value in defaults.items() if value is not None} == {
         "profile": "laptop",
         "seed": 0,
-        "overrides": "",
     }
+    assert all(field["isOptional"] for field in fields.values())
     assert all(len(field["description"]) > 20 for field in fields.values())
 
 
@@ -155,3 +156,19 @@ def test_a_users_file_is_part_of_the_provenance(tmp_path):
     assert origin.config_digest == STAGES["validate"].digest(profile)
     assert set(origin.inputs) == {"knowledge", "curation.benchmarks.own"}
     assert origin.inputs["knowledge"] == content_digest(read["knowledge"].files)
+
+
+def test_the_runner_hands_on_the_digests_that_it_has(tmp_path, monkeypatch):
+    """A stage reads the user's files once for their digest, however large they are."""
+    source = tmp_path / "benchmark.jsonl"
+    source.write_text("{}\n")
+    profile = Profile.model_validate({"curation": {"benchmarks": {"own": str(source)}}})
+    recorded = []
+    monkeypatch.setattr(
+        "espalier.stages.validate.run",
+        lambda profile, *_: recorded.append(provenance("validate", profile, {}).inputs),
+    )
+    stage = STAGES["validate"]
+    for given in ({"curation.benchmarks.own": "sha256:known"}, None):
+        stage.run(profile, {}, tmp_path / "out", NullTracker(), external_digests=given)
+    assert recorded == [{"curation.benchmarks.own": "sha256:known"}, stage.external_inputs(profile)]

@@ -1,16 +1,10 @@
 """The command line: arguments in, results on stdout, everything else on stderr.
 
-app          the commands' frame: errors become one message and exit code 1
-options      arguments that several commands share
-running      run, compile
-registry     promote, rollback, load, versions
-looking      evaluate, report, chat
-serving      serve
-checking     data check-queries
-drawing      data draw-questions
-kubeflow     submit, schedule create, list, pause, resume, delete
-step         step (hidden: what pods run)
-doctor       doctor
+app         the commands' frame (listing, errors, exit codes), and shared arguments
+runs        run, evaluate, report, chat; step (hidden: what pods run); doctor
+models      promote, rollback, load, versions, serve
+kubeflow    compile, submit, schedule create, list, pause, resume, delete
+data        data check-queries, data draw-questions
 """
 
 from __future__ import annotations
@@ -24,21 +18,11 @@ if TYPE_CHECKING:
 
 
 def command_line() -> typer.Typer:
-    """Every command, in order."""
-    from espalier.cli import (  # noqa: F401 (they add commands)
-        checking,
-        doctor,
-        drawing,
-        kubeflow,
-        looking,
-        registry,
-        running,
-        serving,
-        step,
-    )
-    from espalier.cli.app import app, in_order
+    """Every command."""
+    from espalier.cli import data, kubeflow, models, runs  # noqa: F401 (they add commands)
+    from espalier.cli.app import app
 
-    return in_order(app)
+    return app
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The frame of the commands: order of the listing, errors, examples."""
+"""The frame of the commands: listing, errors, examples, and the arguments that they share."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import logging
 import shlex
 import sys
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from espalier import __version__
+from espalier.extras import missing_extra
 from espalier.records import EspalierError
 
 _MOVED = {
@@ -20,15 +22,44 @@ _MOVED = {
     "draw-questions": "espalier data draw-questions",
 }
 """Former names of commands, which scripts may still have."""
+_HELP_WIDTH = 64
+
+
+PANELS = {
+    "Runs": ("run", "evaluate", "report", "chat"),
+    "Models": ("promote", "rollback", "load", "versions", "serve"),
+    "Kubeflow": ("compile", "submit", "schedule"),
+    "Data": ("data",),
+    "This machine": ("doctor",),
+}
+"""What `espalier --help` lists, in the order in which a run's life needs it."""
 
 
 class _Commands(TyperGroup):
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 (as typer's)
+        """List the commands by what they are for."""
+        width = max(len(name) for names in PANELS.values() for name in names)
+        for title, names in PANELS.items():
+            # padded alike, so that the descriptions of all sections stand in one column
+            rows = [
+                (name.ljust(width), self.commands[name].get_short_help_str(_HELP_WIDTH))
+                for name in names
+            ]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
     def main(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (as typer declares it)
         """Run a command; what the user has to mend is one message, not a traceback."""
         try:
             return super().main(*args, **kwargs)
         except EspalierError as error:
             typer.echo(f"error: {error}", err=True)
+            sys.exit(1)
+        except ModuleNotFoundError as error:
+            missing = missing_extra(error)
+            if missing is None:
+                raise  # no extra brings it: a fault of ours
+            typer.echo(f"error: {missing}", err=True)
             sys.exit(1)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 (as typer's)
@@ -56,19 +87,6 @@ data = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data)
-
-_ORDER = (
-    *("run", "evaluate", "report", "chat", "promote", "rollback", "load", "versions", "serve"),
-    *("compile", "submit", "step", "doctor"),
-)
-
-
-def in_order(commands: typer.Typer) -> typer.Typer:
-    """The same commands, listed in the order in which a run's life needs them."""
-    commands.registered_commands.sort(
-        key=lambda info: _ORDER.index(info.name or getattr(info.callback, "__name__", ""))
-    )
-    return commands
 
 
 def examples(*lines: str) -> str:
@@ -111,3 +129,38 @@ def _frame(
     logging.basicConfig(
         level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
     )
+
+
+ProfileOption = Annotated[
+    str, typer.Option("--profile", help="Name under pipelines/profiles, or path of a .toml file.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="SECTION.KEY=VALUE", help="Change one value of the profile; repeatable."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Folder that `espalier run --out` filled.")
+]
+RunOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--run",
+        metavar="RUN",
+        help="Folder of the run that made the version; found through MLflow where it is not given.",
+    ),
+]
+ModelArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL]", help="Registered model; default: that of the run or profile."
+    ),
+]
+RunsOption = Annotated[
+    Path,
+    typer.Option(
+        "--runs", help="Where runs and their mlflow.db are; not used with MLFLOW_TRACKING_URI."
+    ),
+]

@@ -1,4 +1,4 @@
-"""submit; schedule create, list, pause, resume, delete."""
+"""compile; submit; schedule create, list, pause, resume, delete."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from espalier.cli.app import app, examples, print_json
-from espalier.cli.options import JsonOption, ProfileOption, SetOption
+from espalier.cli.app import JsonOption, ProfileOption, SetOption, app, examples, print_json
 
 if TYPE_CHECKING:
     from espalier.cluster.kubeflow import KubeflowApi
@@ -27,6 +27,37 @@ schedule = typer.Typer(
 app.add_typer(schedule)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule, or its id.")]
+
+
+@app.command(
+    name="compile",
+    epilog=examples(
+        "espalier compile --out pipeline.yaml",
+        "espalier compile --image registry.example/espalier:1 --profile smoke --out smoke.yaml",
+    ),
+)
+def compile_(
+    *,
+    out: Annotated[Path, typer.Option("--out", help="The .yaml file to write.")] = Path(
+        "pipeline.yaml"
+    ),
+    profile: ProfileOption = "laptop",
+    set_: SetOption = None,
+    image: Annotated[
+        str | None, typer.Option("--image", help="Container image of every step.")
+    ] = None,
+) -> None:
+    """Write the pipeline as Kubeflow takes it.
+
+    --profile and --set become what the run form starts with. The section [kubernetes] of the
+    profile is compiled in: images, resources, GPUs, nodes, volumes, secrets and labels of the pods.
+    """
+    from espalier.orchestration.pipelines import compile_pipeline, form_defaults
+    from espalier.steps.profiles import named_profile
+
+    settings = named_profile(profile, set_ or ()).kubernetes
+    compile_pipeline(out, form_defaults(profile, set_ or ()), settings, image)
+    typer.echo(f"wrote {out}")
 
 
 @app.command(

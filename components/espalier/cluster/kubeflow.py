@@ -32,7 +32,7 @@ TOKEN_VARIABLE = "KF_PIPELINES_TOKEN"
 TOKEN_FILE_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"
 """The names of endpoint and token file are kfp's own."""
 
-Compile = Callable[[Path], Mapping[str, str | int]]
+Compile = Callable[[Path], Mapping[str, str | int | float]]
 """Writes the compiled pipeline to a path and returns the parameters of the run."""
 
 _FIRST_PAUSE_S = 0.5

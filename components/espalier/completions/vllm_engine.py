@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from espalier.config import VllmBatchConfig
+from espalier.extras import install_command
 from espalier.records import EngineError
 
 _KEPT_MESSAGE = 300
@@ -40,8 +41,9 @@ class VllmEngine:
             import vllm.sampling_params  # pyright: ignore[reportMissingImports]
         except ModuleNotFoundError as error:
             raise EngineError(
-                f"vLLM in this process needs the package {error.name}: install espalier[vllm] into "
-                'an environment of its own, or ask a server (kind = "endpoint")'
+                f"vLLM in this process needs the package {error.name}: "
+                f"{install_command('vllm')} in an environment of its own, or ask a server "
+                '(kind = "endpoint")'
             ) from error
         self._vllm: Any = vllm
         self._config = config

@@ -1,33 +1,40 @@
 """The profile of a run: one TOML file, every choice in it."""
 
-from espalier.config.agent_texts import (
-    AgentTextsConfig,
-    ContinuedPretrainingConfig,
-    TeacherConfig,
-)
 from espalier.config.cluster import (
     GpuConfig,
     ImagesConfig,
+    KubeflowConfig,
     KubernetesConfig,
     PodResources,
     RayConfig,
     SandboxPodsConfig,
     Toleration,
 )
-from espalier.config.curation import CurationConfig
 from espalier.config.data import (
+    CurationConfig,
     ExpansionConfig,
     SearchConfig,
     SplitsConfig,
     SynthesisConfig,
     ValidationConfig,
 )
-from espalier.config.endpoint import EndpointConfig, VllmBatchConfig
-from espalier.config.environment import EnvironmentConfig, family_class, family_names
-from espalier.config.hardware import HardwareConfig
-from espalier.config.inference import ExplorationConfig, RolloutConfig, VllmConfig
+from espalier.config.environment import (
+    EnvironmentConfig,
+    KubernetesSandboxConfig,
+    LocalSandboxConfig,
+    PodmanSandboxConfig,
+    SandboxConfig,
+    family_class,
+    family_names,
+)
+from espalier.config.inference import (
+    ControllerConfig,
+    ExplorationConfig,
+    RolloutConfig,
+    ServingConfig,
+    VllmConfig,
+)
 from espalier.config.knowledge import ExtractionConfig, KnowledgeConfig, RelationConfig
-from espalier.config.kubeflow import KubeflowConfig
 from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,
@@ -39,12 +46,14 @@ from espalier.config.learning import (
     RewardConfig,
     WarmStartConfig,
 )
-from espalier.config.profile import Profile, load_profile, read_saved_profile
-from espalier.config.sandbox import (
-    KubernetesSandboxConfig,
-    LocalSandboxConfig,
-    PodmanSandboxConfig,
-    SandboxConfig,
+from espalier.config.profile import (
+    Profile,
+    load_profile,
+    override_tables,
+    parse_profile,
+    parsed_override,
+    read_saved_profile,
+    read_toml_profile,
 )
 from espalier.config.self_play import (
     AbsoluteZeroConfig,
@@ -54,9 +63,16 @@ from espalier.config.self_play import (
     SelfPlayConfig,
     WebRLConfig,
 )
-from espalier.config.serving import ControllerConfig, ServingConfig
+from espalier.config.teacher import (
+    AgentTextsConfig,
+    ContinuedPretrainingConfig,
+    EndpointConfig,
+    TeacherConfig,
+    VllmBatchConfig,
+)
 from espalier.config.training import (
     AsynchronousConfig,
+    HardwareConfig,
     ReplayConfig,
     TemperatureSchedule,
     TrainingConfig,
@@ -119,5 +135,9 @@ __all__ = [
     "family_class",
     "family_names",
     "load_profile",
+    "override_tables",
+    "parse_profile",
+    "parsed_override",
     "read_saved_profile",
+    "read_toml_profile",
 ]

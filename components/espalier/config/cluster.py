@@ -1,4 +1,4 @@
-"""Profile section `kubernetes`: where a run's pods live and what they get.
+"""Profile section `kubernetes`: pods, Ray, sandboxes and Kubeflow, in Kubernetes' spelling.
 
 It is in no stage's digest: where a stage runs is not what it computes.
 """
@@ -6,14 +6,91 @@ It is in no stage's digest: where a stage runs is not what it computes.
 from __future__ import annotations
 
 import re
-from typing import Literal, Self
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from espalier import __version__
 from espalier.config.data import Section
-from espalier.config.kubeflow import KubeflowConfig
-from espalier.config.quantities import DnsLabel, PinnedImage, Quantity, amount
+from espalier.config.training import HardwareConfig, TrainingConfig
+
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|k|Ki|M|Mi|G|Gi|T|Ti|)")
+_FACTORS = {
+    "m": Decimal("0.001"), "": Decimal(1),
+    "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9), "T": Decimal(10**12),
+    "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30), "Ti": Decimal(2**40),
+}  # fmt: skip
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
+_TAG = re.compile(r"[^@\s]+:([\w][\w.-]{0,127})")
+
+
+def amount(quantity: str) -> Decimal:
+    """How much `quantity` is: cores for "500m", bytes for "2Gi".
+
+    Raises:
+        ValueError: not an amount that Kubernetes reads.
+    """
+    match = _QUANTITY.fullmatch(quantity)
+    if match is None:
+        raise ValueError(f"{quantity!r} is no amount; write it as 500m or 2 (cores), 512Mi or 8Gi")
+    return Decimal(match[1]) * _FACTORS[match[2]]
+
+
+def _number_as_text(value: object) -> object:
+    """Whole cores are numbers in TOML; turn them into text, but not a bool."""
+    return str(value) if type(value) is int else value
+
+
+def _quantity(text: str) -> str:
+    amount(text)
+    return text
+
+
+def _dns_label(text: str) -> str:
+    if not _DNS_LABEL.fullmatch(text):
+        raise ValueError(
+            f"{text!r} is no name in Kubernetes: lower-case letters, digits and dashes, at most 63"
+        )
+    return text
+
+
+def _pinned_image(text: str) -> str:
+    tag = _TAG.fullmatch(text)
+    if not _DIGEST.fullmatch(text) and (tag is None or tag[1] == "latest"):
+        raise ValueError(
+            f"{text!r} may be another image tomorrow; name it by digest (IMAGE@sha256:...), or by "
+            "a tag other than latest"
+        )
+    return text
+
+
+Quantity = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_quantity)]
+DnsLabel = Annotated[str, AfterValidator(_dns_label)]
+PinnedImage = Annotated[str, AfterValidator(_pinned_image)]
+"""An image by digest, or by a tag that is never moved."""
+
+
+class KubeflowConfig(Section):
+    """A server of Kubeflow Pipelines, and under which names it keeps what is submitted."""
+
+    endpoint: str | None = Field(default=None, pattern=r"https?://[^@\s]+")
+    """Such as http://localhost:8888, or https://HOST/pipeline; without it KF_PIPELINES_ENDPOINT."""
+    token_file: Path | None = None
+    """Bearer token; read anew by every command. Without it KF_PIPELINES_TOKEN, or the file
+    KF_PIPELINES_SA_TOKEN_PATH, or none."""
+    namespace: DnsLabel | None = None
+    """In multi-user mode the profile's namespace; None where Kubeflow has one user."""
+    service_account: DnsLabel | None = None
+    """Account of a run's pods; espalier-trainer if its steps use sandboxes."""
+    pipeline: DnsLabel = "espalier-data-to-model"
+    experiment: str = Field(default="espalier", min_length=1)
+    timeout_s: float = Field(default=30.0, gt=0)
+    attempts: int = Field(default=4, ge=1)
+    """Attempts at a request that changes nothing, while the server is away or fails."""
+
 
 _RESERVED = re.compile(r"(app\.kubernetes\.io|espalier\.dev|kueue\.x-k8s\.io|ray\.io)/")
 _LABEL_KEY = re.compile(
@@ -38,7 +115,7 @@ class PodResources(Section):
     cpu_limit: Quantity
     memory_limit: Quantity
     disk_limit: Quantity
-    """Of its writable volumes and its log together; beyond it the pod is evicted."""
+    """Limit of its writable volumes and its log together; beyond it the pod is evicted."""
 
     @model_validator(mode="after")
     def _requests_are_within_limits(self) -> Self:
@@ -245,3 +322,45 @@ class KubernetesConfig(Section):
                 "nodes can write (ReadWriteMany) as kubernetes.workspace_claim"
             )
         return self
+
+
+def require_places(
+    training: TrainingConfig, hardware: HardwareConfig, kubernetes: KubernetesConfig
+) -> None:
+    """Check processes against what a pod has, or the nodes of a RayJob have together.
+
+    Raises:
+        ValueError: too many of them, nodes that would idle, or a device that nodes have not.
+    """
+    if training.processes > 1 and ":" in hardware.device:
+        raise ValueError(
+            f'hardware.device = "{hardware.device}" is one device, and training.processes='
+            f"{training.processes} have one each; name its kind alone"
+        )
+    processes, gpus, nodes = training.processes, kubernetes.gpus.count, kubernetes.ray.workers
+    if not nodes:
+        if 0 < gpus < processes:
+            raise ValueError(
+                f"training.processes={processes} share kubernetes.gpus.count={gpus} in a pod; set "
+                "training.processes to that number, ask for more GPUs, or for more nodes "
+                "(kubernetes.ray.workers)"
+            )
+        return
+    on_node = kubernetes.processes_on_ray_node
+    places = f"kubernetes.ray.workers={nodes} nodes have room for {nodes * on_node}, " + (
+        f"one on each of kubernetes.gpus.count={gpus} GPUs" if gpus else "one each without GPUs"
+    )
+    if processes > nodes * on_node:
+        raise ValueError(
+            f"training.processes={processes} are too many: {places}; lower it, or add nodes"
+        )
+    if processes <= (nodes - 1) * on_node:
+        raise ValueError(
+            f"training.processes={processes} leave a node without work: {places}; set it to that, "
+            "or take nodes away"
+        )
+    if hardware.device != "auto" and hardware.device.startswith("cpu") == bool(gpus):
+        raise ValueError(
+            f'hardware.device = "{hardware.device}" is not what nodes with kubernetes.gpus.count='
+            f'{gpus} compute on; leave it "auto"'
+        )

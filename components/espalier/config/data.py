@@ -1,7 +1,8 @@
-"""Profile sections of the data side: search, splits, synthesis, validation."""
+"""Profile sections of the data side: search, splits, synthesis, validation, curation."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -98,3 +99,35 @@ class ValidationConfig(Section):
     max_action_share: float = Field(default=0.95, ge=0, le=1)
     max_dropped_share: float = Field(default=0.05, ge=0, le=1)
     """Rows that fail a row-wise, non-critical expectation are dropped, up to this share."""
+
+
+class CurationConfig(Section):
+    """Filters over training questions and agent texts; dev and held-out tasks stay as they are."""
+
+    enabled: bool = False
+    near_duplicate: float = Field(default=0.8, gt=0, le=1)
+    """A row whose words overlap an earlier one's by so much (Jaccard of 3-word runs) is dropped."""
+    benchmarks: dict[str, Path] = Field(default_factory=dict[str, Path])
+    """Name -> .txt (a text a line) or .jsonl (every string of a row is a text) that must not be
+    trained on."""
+    contamination_words: int = Field(default=13, ge=4)
+    """So many words in a row that a benchmark has too are contamination (GPT-3 used 13)."""
+    min_words: int = Field(default=3, ge=1)
+    max_words: int = Field(default=2000, ge=1)
+    max_repeated_share: float = Field(default=0.5, gt=0, le=1)
+    """Largest share of a row's 3-word runs that one run may make up, in rows of 20 runs or more."""
+    weights: dict[str, float] = Field(default_factory=dict[str, float])
+    """Kind of agent text -> its weight in the mix; kinds that are not named are all kept."""
+
+    @model_validator(mode="after")
+    def _bounds_leave_something(self) -> Self:
+        if self.min_words > self.max_words:
+            raise ValueError(
+                f"curation.min_words={self.min_words} exceeds max_words={self.max_words}"
+            )
+        known = {"planning", "reasoning", "decision"}
+        if unknown := sorted(self.weights.keys() - known):
+            raise ValueError(f"curation.weights: no kind {unknown[0]!r}; there are {sorted(known)}")
+        if any(not 0 < weight < float("inf") for weight in self.weights.values()):
+            raise ValueError("curation.weights must be positive; leave a kind out by asking for 0")
+        return self

@@ -1,4 +1,4 @@
-"""Profile section `environment`: which family of tasks is played, with that family's settings.
+"""Profile section `environment`: the family of tasks, its settings, and where programs run.
 
 A family is named by what it is registered under (`search_qa`, `python_math`, or an entry point of
 the group `espalier.environments`), or by where it is, as `my_package.prices:Prices`.
@@ -11,9 +11,9 @@ import importlib
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, cast
 
-from pydantic import ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from espalier.config.data import Section
 from espalier.config.faults import fault_lines
@@ -107,3 +107,53 @@ def parsed_environment(content: object) -> EnvironmentConfig:
 @lru_cache(maxsize=1)
 def _entry_points() -> tuple[metadata.EntryPoint, ...]:
     return tuple(metadata.entry_points(group=ENTRY_POINTS))
+
+
+class _SandboxConfig(Section):
+    size: int = Field(default=4, ge=1)
+    """Sandboxes at one time."""
+    max_uses: int = Field(default=256, ge=1)
+    """A sandbox is replaced after so many borrowers."""
+    memory_mb: int = Field(default=256, ge=32)
+    """Memory limit per program, MiB."""
+
+
+class LocalSandboxConfig(_SandboxConfig):
+    """Isolated with bubblewrap on this machine: no root, no image."""
+
+    backend: Literal["local"] = "local"
+    packages: tuple[str, ...] = ("numpy", "sympy")
+    """Python packages of this machine that programs may import."""
+
+
+class PodmanSandboxConfig(_SandboxConfig):
+    """Podman containers on this machine."""
+
+    backend: Literal["podman"] = "podman"
+    image: str = Field(min_length=1)
+    """Of sandbox-images/, by digest or by a tag that is never moved."""
+
+
+class KubernetesSandboxConfig(_SandboxConfig):
+    """Pods of the cluster that [kubernetes] describes."""
+
+    backend: Literal["kubernetes"] = "kubernetes"
+    image: str = Field(min_length=1)
+    """One that the cluster can pull, by digest or by a tag that is never moved."""
+    kubeconfig: Path | None = None
+    """Of the cluster; unset is the one that the stage itself runs in."""
+
+
+def _local_unless_named(content: object) -> object:
+    if not isinstance(content, dict):
+        return content
+    return {"backend": "local", **cast("dict[str, object]", content)}
+
+
+SandboxConfig = Annotated[
+    Annotated[
+        LocalSandboxConfig | PodmanSandboxConfig | KubernetesSandboxConfig,
+        Field(discriminator="backend"),
+    ],
+    BeforeValidator(_local_unless_named),
+]

@@ -9,7 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from espalier.config.data import Section
-from espalier.config.endpoint import EndpointConfig, VllmBatchConfig
+from espalier.config.teacher import EndpointConfig, VllmBatchConfig
 
 _WORDS = r"^[^\W\d_]\w*( \w+)*$"
 

@@ -18,14 +18,9 @@ from pydantic import (
     model_validator,
 )
 
-from espalier.config.agent_texts import (
-    AgentTextsConfig,
-    ContinuedPretrainingConfig,
-    TeacherConfig,
-)
-from espalier.config.cluster import KubernetesConfig
-from espalier.config.curation import CurationConfig
+from espalier.config.cluster import KubernetesConfig, require_places
 from espalier.config.data import (
+    CurationConfig,
     SearchConfig,
     Section,
     SplitsConfig,
@@ -38,8 +33,7 @@ from espalier.config.environment import (
     parsed_environment,
 )
 from espalier.config.faults import MOVED, explained
-from espalier.config.hardware import HardwareConfig
-from espalier.config.inference import RolloutConfig
+from espalier.config.inference import RolloutConfig, ServingConfig
 from espalier.config.knowledge import KnowledgeConfig
 from espalier.config.learning import (
     CurriculumConfig,
@@ -50,10 +44,13 @@ from espalier.config.learning import (
     RewardConfig,
     WarmStartConfig,
 )
-from espalier.config.placement import require_places
 from espalier.config.self_play import NoSelfPlayConfig, SelfPlayConfig, require_means
-from espalier.config.serving import ServingConfig
-from espalier.config.training import TrainingConfig
+from espalier.config.teacher import (
+    AgentTextsConfig,
+    ContinuedPretrainingConfig,
+    TeacherConfig,
+)
+from espalier.config.training import HardwareConfig, TrainingConfig
 from espalier.records.digests import json_digest
 from espalier.records.errors import ProfileError
 
@@ -192,20 +189,74 @@ def load_profile(path: Path, overrides: Sequence[str] = ()) -> Profile:
         ProfileError: a file that is missing or not TOML, an unknown key (with the nearest valid
             name), a value out of range, or sections that contradict each other.
     """
+    tables = read_toml_profile(path)
+    return parse_profile(tables, [parsed_override(override) for override in overrides], path)
+
+
+def read_toml_profile(path: Path) -> dict[str, Any]:
+    """The tables of a TOML profile as they are written, before any check.
+
+    Raises:
+        ProfileError: a file that is missing or not TOML.
+    """
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ProfileError(f"{path}: no such profile") from error
     except OSError as error:
         raise ProfileError(f"{path}: cannot be read as a profile ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ProfileError(f"{path}: not TOML: {error}") from error
-    for override in overrides:
-        _apply_override(tables, override)
+
+
+def parse_profile(
+    tables: dict[str, Any], overrides: Sequence[tuple[str, object]], source: Path
+) -> Profile:
+    """Change some keys of `tables`, in place and in order, and check the whole.
+
+    Args:
+        tables: sections of a profile.
+        overrides: dotted key and value each.
+        source: named in messages.
+
+    Raises:
+        ProfileError: an unknown key (with the nearest valid name), a value out of range, or
+            sections that contradict each other.
+    """
+    override_tables(tables, overrides)
     try:
         return Profile.model_validate_json(json.dumps(tables, default=str))
     except ValidationError as error:
-        raise ProfileError(explained(path, error, Profile)) from error
+        raise ProfileError(explained(source, error, Profile)) from error
+
+
+def override_tables(tables: dict[str, Any], overrides: Sequence[tuple[str, object]]) -> None:
+    """Set dotted keys in place, one after the other; missing sections are made.
+
+    Raises:
+        ProfileError: a key below one that is a value.
+    """
+    for key, value in overrides:
+        *parents, leaf = key.split(".")
+        table = tables
+        for parent in parents:
+            child = table.setdefault(parent, {})
+            if not isinstance(child, dict):
+                raise ProfileError(f"--set {key}: {parent} is a value, not a section")
+            table = cast("dict[str, Any]", child)
+        table[leaf] = value
+
+
+def parsed_override(text: str) -> tuple[str, object]:
+    """Key and value of `section.key=value`; the value is TOML's, or a bare string.
+
+    Raises:
+        ProfileError: it is not written like that.
+    """
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise ProfileError(f"--set {text}: write it as section.key=value")
+    return key.strip(), _parsed_value(value.strip())
 
 
 def read_saved_profile(text: str) -> Profile:
@@ -236,20 +287,6 @@ def _move_former_keys(tables: dict[str, Any]) -> None:
         unused = {"local": ("image", "kubeconfig"), "podman": ("packages", "kubeconfig")}
         for key in unused.get(sandbox.get("backend", "local"), ("packages",)):
             sandbox.pop(key, None)
-
-
-def _apply_override(tables: dict[str, object], override: str) -> None:
-    key, separator, text = override.partition("=")
-    if not separator or not key.strip():
-        raise ProfileError(f"--set {override}: write it as section.key=value")
-    *parents, leaf = key.strip().split(".")
-    table = tables
-    for parent in parents:
-        child = table.setdefault(parent, {})
-        if not isinstance(child, dict):
-            raise ProfileError(f"--set {override}: {parent} is a value, not a section")
-        table = cast("dict[str, object]", child)
-    table[leaf] = _parsed_value(text.strip())
 
 
 def _parsed_value(text: str) -> object:

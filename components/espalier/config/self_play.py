@@ -6,9 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from espalier.config.agent_texts import TeacherConfig
 from espalier.config.data import Section
 from espalier.config.environment import EnvironmentConfig, family_class
+from espalier.config.teacher import TeacherConfig
 from espalier.config.training import TrainingConfig
 
 

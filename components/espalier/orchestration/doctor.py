@@ -15,12 +15,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from espalier.extras import DISTRIBUTION, install_command, requirements
 from espalier.records import EspalierError, RegistryError
 
 KFP_VARIABLE = "KF_PIPELINES_ENDPOINT"
 _MIN_FREE_GB, _MIN_MEMORY_GB = 2.0, 4.0
 """A laptop run with its tracking database stays below these (MLflow keeps a copy of the policy)."""
 _TIMEOUT_S = 5.0
+_PURPOSES = {
+    "cluster": "the services of k8s/",
+    "ray": "clusters of Ray",
+    "vllm": "a model in the process of a stage",
+}
+"""What each extra is for that `espalier run` does not need."""
 _TOOLS = {
     ("chromium", "chromium-browser", "google-chrome"): "looking at reports in the tests",
     ("bwrap",): "local sandboxes",
@@ -31,7 +38,7 @@ _TOOLS = {
 
 
 class Finding(NamedTuple):
-    """One thing looked at."""
+    """The result of one check."""
 
     name: str
     state: Literal["ok", "absent", "broken"]
@@ -41,7 +48,7 @@ class Finding(NamedTuple):
 
 
 def examine(runs_dir: Path) -> list[Finding]:
-    """Look at everything; nothing is changed and nothing is started.
+    """Run every check; nothing is changed and nothing is started.
 
     Args:
         runs_dir: where runs will be written.
@@ -64,19 +71,22 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    for requirement in metadata.requires("espalier") or []:
-        name = re.split(r"[^A-Za-z0-9_.-]", requirement, maxsplit=1)[0]
-        extra = re.search(r"""extra == ['"](\w+)['"]""", requirement)
-        if extra and extra.group(1) == "dev":
-            continue
+    asked = requirements()
+    if not asked:
+        yield Finding(DISTRIBUTION, "broken", "not installed", "pip install it, or make install")
+    for requirement in asked:
+        name, extra = requirement
         try:
             yield Finding(name, "ok", metadata.version(name))
         except metadata.PackageNotFoundError:
-            if extra:
-                remedy = f"only for clusters: pip install 'espalier[{extra.group(1)}]'"
-                yield Finding(name, "absent", "not installed", remedy)
-            else:
+            if extra is None:
                 yield Finding(name, "broken", "not installed", f"pip install {name}")
+            elif extra == "train":
+                remedy = f"to run stages: {install_command(extra)}"
+                yield Finding(name, "broken", "not installed", remedy)
+            else:
+                remedy = f"only for {_PURPOSES[extra]}: {install_command(extra)}"
+                yield Finding(name, "absent", "not installed", remedy)
 
 
 def _torch() -> Iterator[Finding]:
@@ -90,8 +100,7 @@ def _torch() -> Iterator[Finding]:
 
 
 def _profiles() -> Iterator[Finding]:
-    from espalier.steps.pipeline_files import profile_names
-    from espalier.steps.profiles import named_profile
+    from espalier.steps.profiles import named_profile, profile_names
 
     try:
         names = profile_names()
@@ -160,7 +169,7 @@ def _tools() -> Iterator[Finding]:
 
 
 def _existing(path: Path) -> Path:
-    """`path`, or the nearest folder above it that is there."""
+    """`path`, or its nearest parent that exists."""
     path = path.resolve()
     return path if path.exists() else _existing(path.parent)
 

@@ -1,14 +1,37 @@
-"""A run folder as commands read it afterwards: its profile and its artifacts."""
+"""A finished run as commands use it: its profile, judging a policy on its suite, chat."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from espalier.config import Profile
+from espalier.determinism import prepare_torch
+from espalier.environments import family_of
+from espalier.evaluation import (
+    QuestionRow,
+    Suite,
+    compare_answers,
+    make_suite,
+    summarize,
+)
+from espalier.evaluation.results_table import group_columns
+from espalier.evaluation.suite import VIEW
+from espalier.orchestration.results import aligned
 from espalier.orchestration.run_directory import PROFILE_NAME
-from espalier.records import ArtifactError
+from espalier.records import ArtifactError, Message, RegistryError, open_artifact, read_tasks
+from espalier.records.trajectory import Trajectory
+from espalier.registry.promotion import Compare, EvaluateChampion
+from espalier.registry.registration import read_result
 from espalier.steps.profiles import parsed_profile
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from espalier.rollout.roller import RollsOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +60,144 @@ def open_finished_run(run_dir: Path) -> FinishedRun:
             "`espalier run --out` filled"
         )
     return FinishedRun(run_dir, parsed_profile(path.read_text(encoding="utf-8")))
+
+
+class JudgedPolicy(NamedTuple):
+    """A policy's figures on a suite."""
+
+    figures: dict[str, Any]
+    """`suite` (digest, n) and what results.json holds for one policy."""
+    table: str
+
+
+def evaluate_policy(run_dir: Path, policy_dir: Path) -> JudgedPolicy:
+    """Judge a model directory on the held-out suite of `run_dir`.
+
+    Raises:
+        ArtifactError: the run has not published knowledge and tasks, or they were damaged.
+        PolicyError: not a policy directory.
+    """
+    run = open_finished_run(run_dir)
+    suite = _suite_of(run)
+    rows = _rows(run, policy_dir)
+    found = summarize(rows, run.profile.evaluation, run.profile.seed)
+    figures = {"suite": {"digest": suite.digest, "n": len(suite.tasks)}, **found}
+    return JudgedPolicy(figures, _table(policy_dir, found))
+
+
+def judge_of(run: FinishedRun) -> EvaluateChampion:
+    """A function that judges a champion on the suite of `run`."""
+
+    def judge(policy_dir: Path, suite_dir: Path) -> pd.DataFrame:
+        import pandas as pd
+
+        asked, here = read_result(suite_dir).suite_digest, _suite_of(run).digest
+        if asked != here:
+            raise RegistryError(
+                f"{run.path}: its suite is {here[:12]}, but the version was judged on "
+                f"{asked[:12]}. Name the run that made the version with --run RUN"
+            )
+        return pd.DataFrame([asdict(row) for row in _rows(run, policy_dir)])
+
+    return judge
+
+
+def paired_interval(profile: Profile) -> Compare:
+    """The paired comparison of the evaluation stage, for the promotion gate."""
+
+    def compare(
+        challenger: Mapping[str, bool], baseline: Mapping[str, bool]
+    ) -> tuple[float, float, float]:
+        return compare_answers(challenger, baseline, profile.evaluation, profile.seed)
+
+    return compare
+
+
+def _suite_of(run: FinishedRun) -> Suite:
+    knowledge = open_artifact(run.folder("knowledge"))
+    open_artifact(run.folder("accepted"))
+    heldout = read_tasks(run.folder("accepted") / "tasks" / "heldout.jsonl")
+    return make_suite(run.profile, heldout, knowledge.content)
+
+
+def _rows(run: FinishedRun, policy_dir: Path) -> list[QuestionRow]:
+    from espalier.evaluation import policies
+
+    prepare_torch(run.profile.threads)
+    tasks = read_tasks(run.folder("accepted") / "tasks" / "heldout.jsonl")
+    with family_of(run.profile).environments(run.folder("knowledge")) as environments_over:
+        return policies.evaluate_policy(policy_dir, tasks, environments_over(VIEW), run.profile)
+
+
+def _table(policy_dir: Path, figures: dict[str, Any]) -> str:
+    ends = " to ".join(f"{100 * end:.1f}" for end in figures["ci95"])
+    row = {
+        "policy": str(policy_dir),
+        "n": str(figures["n"]),
+        "EM %": f"{100 * figures['em']:.1f}",
+        "interval": ends,
+        "F1 %": f"{100 * figures['f1']:.1f}",
+        "tool calls": f"{figures['tool_calls']:.2f}",
+    }
+    return aligned([row | group_columns(figures, [figures])])
+
+
+class Conversation:
+    """Asks a policy questions without gold answers, each in an episode of its own."""
+
+    def __init__(self, roller: RollsOut, profile: Profile) -> None:
+        self._roller = roller
+        self._family = family_of(profile)
+        self._seed = profile.seed
+
+    @classmethod
+    @contextmanager
+    def opened(cls, run_dir: Path, policy_dir: Path | None = None) -> Generator[Self]:
+        """A conversation with the trained policy of `run_dir`, or with another policy.
+
+        Args:
+            run_dir: the run whose knowledge is searched and whose episode limits hold.
+            policy_dir: any Hugging Face directory; None means the run's trained policy.
+
+        Raises:
+            ArtifactError: the run has not come that far, or was damaged.
+            PolicyError: not a policy directory.
+        """
+        from espalier.rollout.roller import Roller
+
+        run = open_finished_run(run_dir)
+        prepare_torch(run.profile.threads)
+        open_artifact(run.folder("knowledge"))
+        if policy_dir is None:
+            open_artifact(run.folder("trained_policy"))
+            policy_dir = run.folder("trained_policy") / "policy"
+        with family_of(run.profile).environments(run.folder("knowledge")) as environments_over:
+            yield cls(Roller.open(policy_dir, environments_over("full"), run.profile), run.profile)
+
+    def ask(self, question: str) -> Trajectory:
+        """Roll out one episode for the question, decoded greedily."""
+        task = self._family.chat_task(question)
+        (trajectory,) = self._roller.roll_out([task], samples=1, temperature=0.0, seed=self._seed)
+        return trajectory
+
+
+def transcript(trajectory: Trajectory) -> str:
+    """The episode, one line a message, and its answer last."""
+    speakers = {"user": "question", "assistant": "policy", "tool": "found", "system": "system"}
+    lines = [
+        f"{speakers[message.role]:<9} {shown(message)}"
+        for message in trajectory.messages
+        if message.role != "user"
+    ]
+    answer = trajectory.answer or f"none ({trajectory.finish_reason.value})"
+    return "\n".join([*lines, f"{'answer':<9} {answer}"])
+
+
+def shown(message: Message) -> str:
+    """A message in one line: its thought, its calls, its text."""
+    calls = [
+        f"{call.name}({', '.join(f'{name}={value}' for name, value in call.arguments.items())})"
+        for call in message.tool_calls
+    ]
+    thought = [f"({message.thought})"] if message.thought else []
+    return " ".join((*thought, *calls, *filter(None, [message.content])))

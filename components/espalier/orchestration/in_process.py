@@ -16,8 +16,7 @@ from pathlib import Path
 
 from espalier.chain import CHAIN, Stage
 from espalier.config import Profile
-from espalier.orchestration.run_state import RunState
-from espalier.orchestration.timings import Timings
+from espalier.orchestration.run_directory import RunState, Timings
 from espalier.records import (
     ArtifactError,
     Manifest,
@@ -41,13 +40,13 @@ _STORAGE_FAULTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainRun:
-    """One pass over a chain, into a folder that the caller holds the lock of."""
+    """One pass over a chain, into a folder that the caller has locked."""
 
     profile: Profile
     run_dir: Path
     state: RunState
     stage_tracker: StageTracker
-    """Opens the listeners of a stage that runs."""
+    """Opens the tracker of a stage that runs."""
     say: Callable[[str], None]
     """Takes one line for each stage that is kept."""
 
@@ -62,10 +61,10 @@ class ChainRun:
         published: dict[str, Manifest] = {}
         for stage in chain:
             inputs = {folder: published[folder].content for folder in stage.inputs}
-            inputs |= stage.external_inputs(self.profile)
-            manifest = self._kept(stage, inputs)
+            external = stage.external_inputs(self.profile)
+            manifest = self._kept(stage, inputs | external)
             if manifest is None:
-                manifest = self._run_stage(stage, inputs, timings)
+                manifest = self._run_stage(stage, inputs, external, timings)
             published[stage.output] = manifest
         return published
 
@@ -88,12 +87,25 @@ class ChainRun:
             manifest.inputs.get(name) == content for name, content in inputs.items()
         )
 
-    def _run_stage(self, stage: Stage, inputs: Mapping[str, str], timings: Timings) -> Manifest:
+    def _run_stage(
+        self,
+        stage: Stage,
+        folders: Mapping[str, str],
+        external: Mapping[str, str],
+        timings: Timings,
+    ) -> Manifest:
+        inputs = {**folders, **external}
         self._begin_attempt(stage, inputs, timings)
         try:
             with self.stage_tracker(stage.name) as tracker, timings.measuring(stage.name):
                 paths = {folder: self.run_dir / folder for folder in stage.inputs}
-                manifest = stage.run(self.profile, paths, self.run_dir / stage.output, tracker)
+                manifest = stage.run(
+                    self.profile,
+                    paths,
+                    self.run_dir / stage.output,
+                    tracker,
+                    external_digests=external,
+                )
         except OSError as error:
             remedy = _STORAGE_FAULTS.get(error.errno or 0)
             if remedy is None:
@@ -110,7 +122,7 @@ class ChainRun:
         return manifest
 
     def _begin_attempt(self, stage: Stage, inputs: Mapping[str, str], timings: Timings) -> None:
-        """Forget checkpoints and times of an attempt that was to read something else."""
+        """Delete checkpoints and times of an attempt with other inputs or settings."""
         attempt = json_digest({"config": stage.digest(self.profile), "inputs": dict(inputs)})
         if self.state.attempts.get(stage.name) != attempt:
             shutil.rmtree(work_dir(self.run_dir / stage.output), ignore_errors=True)

@@ -1,21 +1,71 @@
-"""The Kubeflow pipeline on this machine: kfp.local runs each step in a process of its own."""
+"""The Kubeflow pipeline on this machine: kfp.local runs each step in a process, with one log."""
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import sys
 import warnings
+from collections.abc import Collection
 from contextlib import redirect_stdout
 from pathlib import Path
 
 from espalier.chain import CHAIN, Stage
 from espalier.config import Profile
 from espalier.orchestration.pipelines import load_pipeline
-from espalier.orchestration.step_log import StepLog
-from espalier.orchestration.timings import Timings
+from espalier.orchestration.run_directory import Timings
 from espalier.records import EspalierError, open_artifact
+from espalier.steps.profiles import form_values
 from espalier.steps.stopping import at_once, terminate_children
-from espalier.steps.usage import Usage
+from espalier.usage import Usage
+
+_ERROR = "error: "
+
+
+class StepLog(io.TextIOBase):
+    """A stream for the output of kfp.local that keeps the message of a failing step."""
+
+    def __init__(self, path: Path, stages: Collection[str]) -> None:
+        self._file = path.open("w", encoding="utf-8")
+        self._stages = frozenset(stages)
+        self._partial_line = ""
+        self._error_lines: list[str] = []
+        self._is_in_error = False
+
+    @property
+    def error(self) -> str:
+        """The message of the step that failed, or nothing."""
+        return "\n".join(self._error_lines)
+
+    def write(self, text: str) -> int:
+        """Write the text to the file, and whole lines of stages to stderr as well."""
+        self._file.write(text)
+        *lines, self._partial_line = (self._partial_line + text).split("\n")
+        for line in lines:
+            self._read(line.strip())
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the file."""
+        if not self._file.closed:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+    def _read(self, line: str) -> None:
+        if line.startswith(_ERROR):
+            self._is_in_error, self._error_lines = True, [line.removeprefix(_ERROR)]
+        elif not line:
+            self._is_in_error = False
+        elif self._is_in_error:
+            self._error_lines.append(line)
+        elif line.partition(" ")[0] in self._stages:
+            sys.stderr.write(line + "\n")
+
 
 LOG_NAME = "kfp.log"
 KFP_FOLDER = ".kfp"
@@ -46,7 +96,8 @@ def run_pipeline(profile: Profile, run_dir: Path) -> None:
     with log, redirect_stdout(log), warnings.catch_warnings(), at_once(terminate_children):
         warnings.filterwarnings("ignore", message="You may be attemping to run a task")
         try:
-            load_pipeline()(profile=profile.model_dump_json(), seed=profile.seed)
+            fields = {**form_values(profile), "overrides": ""}
+            load_pipeline()(profile=profile.model_dump_json(), seed=profile.seed, **fields)
         except RuntimeError as error:
             reason = log.error or f"kfp.local: {error}"
             raise EspalierError(f"{reason}\nThe whole log is {run_dir / LOG_NAME}") from error

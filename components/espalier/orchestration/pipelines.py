@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
 from pydantic import ValidationError
 
-from espalier.config import ImagesConfig, KubernetesConfig
+from espalier.config import (
+    ImagesConfig,
+    KubernetesConfig,
+    override_tables,
+    parsed_override,
+    read_toml_profile,
+)
 from espalier.records import ArtifactError, ProfileError
-from espalier.steps.pipeline_files import pipelines_dir, profile_names
-from espalier.steps.profiles import named_profile
+from espalier.steps.profiles import (
+    form_values,
+    named_profile,
+    pipelines_dir,
+    profile_names,
+    profile_path,
+)
 
 if TYPE_CHECKING:
     from kfp.dsl.base_component import BaseComponent
 
 PIPELINE = "data_to_model"
+_SEED_LIMIT = 1 << 53
+"""From here on a double cannot tell whole numbers apart."""
 
 
 def load_pipeline(name: str = PIPELINE) -> BaseComponent:
@@ -60,10 +76,22 @@ def compile_pipeline(
         with placing(settings):
             pipeline = load_pipeline()
         Compiler().compile(pipeline, str(out), pipeline_parameters=dict(defaults))
+        out.write_text(_with_whole_numbers(out.read_text(encoding="utf-8")), encoding="utf-8")
     except OSError as error:
         raise ArtifactError(
             f"{out}: cannot be written ({error.strerror}). Choose another --out"
         ) from error
+
+
+def _with_whole_numbers(compiled: str) -> str:
+    """Defaults of integer parameters as integers: kfp keeps every number as a double, as 0.0."""
+    comments = "".join(line for line in compiled.splitlines(keepends=True) if line.startswith("#"))
+    documents = list(yaml.safe_load_all(compiled))
+    for parameter in documents[0]["root"]["inputDefinitions"]["parameters"].values():
+        if parameter["parameterType"] == "NUMBER_INTEGER" and "defaultValue" in parameter:
+            parameter["defaultValue"] = int(parameter["defaultValue"])
+    comments = re.sub(r"(: int \[Default: -?\d+)\.0\]", r"\1]", comments)
+    return comments + yaml.safe_dump_all(documents, sort_keys=True)
 
 
 def _images(image: str) -> ImagesConfig:
@@ -76,11 +104,12 @@ def _images(image: str) -> ImagesConfig:
 def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int]:
     """What the run form starts with, for a profile as the command line names it.
 
-    A profile that the image carries stays a name; a file of the user's own travels as JSON.
+    A profile that the image carries stays a name; a file of the user's own travels as JSON, as it
+    is written and with `overrides`.
 
     Raises:
-        ProfileError: the profile, or one of the overrides, is refused, or its model is at a place
-            that a pod cannot have.
+        ProfileError: the profile, or one of the overrides, is refused, its model is at a place
+            that a pod cannot have, or its seed is a number that Kubeflow would round.
     """
     resolved = named_profile(profile, overrides)
     model = resolved.policy.model
@@ -89,12 +118,23 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
             f"policy.model = {model}: pods look for it in their image or on a volume; give the "
             "absolute path there, as /models/NAME. Whether it is there is seen by prepare_policy"
         )
+    if resolved.seed >= _SEED_LIMIT:
+        raise ProfileError(
+            f"seed = {resolved.seed}: Kubeflow keeps parameters as doubles and would round it; "
+            f"take one below {_SEED_LIMIT}"
+        )
     if profile in profile_names():
-        return {"profile": profile, "seed": resolved.seed, "overrides": "; ".join(overrides)}
-    return {"profile": resolved.model_dump_json(), "seed": resolved.seed, "overrides": ""}
+        named = {"profile": profile, "seed": resolved.seed}
+        return {**named, "overrides": "; ".join(overrides)} if overrides else named
+    tables = read_toml_profile(profile_path(profile))
+    override_tables(tables, [parsed_override(text) for text in overrides])
+    text = json.dumps(tables, default=str, ensure_ascii=False)
+    return {"profile": text, "seed": resolved.seed}
 
 
-def compile_profile(profile: str, overrides: Sequence[str], out: Path) -> dict[str, str | int]:
+def compile_profile(
+    profile: str, overrides: Sequence[str], out: Path
+) -> dict[str, str | int | float]:
     """Compile the pipeline as a profile wants it, and return the parameters of its run.
 
     Args:
@@ -106,6 +146,6 @@ def compile_profile(profile: str, overrides: Sequence[str], out: Path) -> dict[s
         ArtifactError: `out` cannot be written.
         ProfileError: the profile, or one of the overrides, is refused.
     """
-    parameters = form_defaults(profile, overrides)
-    compile_pipeline(out, parameters, named_profile(profile, overrides).kubernetes, None)
-    return parameters
+    defaults, resolved = form_defaults(profile, overrides), named_profile(profile, overrides)
+    compile_pipeline(out, defaults, resolved.kubernetes, None)
+    return {"overrides": "", **defaults, **form_values(resolved)}

@@ -1,4 +1,4 @@
-"""Promotion wired: which registry, which run stands behind a version, and what judges it."""
+"""Promotion on a registry: find it, the run that made a version, and what judges it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from espalier.config import Profile, RegistryConfig
-from espalier.orchestration.finished_run import FinishedRun, open_finished_run
-from espalier.orchestration.judging import judge_of, paired_interval
-from espalier.orchestration.tracking import RUN_DIR_TAG
+from espalier.orchestration.finished_run import (
+    FinishedRun,
+    judge_of,
+    open_finished_run,
+    paired_interval,
+)
+from espalier.orchestration.runs import RUN_DIR_TAG
 from espalier.records import RegistryError
 from espalier.registry.connection import DATABASE_NAME, connect, reaching, shown, tracking_target
 from espalier.registry.model import (
@@ -60,7 +64,7 @@ class Registry:
         return load_version(self.uri, reference, destination)
 
     def rollback(self) -> Promotion:
-        """Return to the version that led before."""
+        """Move @champion back to the previous version."""
         return rollback(self.model)
 
     def promote(self, version: str | None) -> Promotion:
@@ -113,7 +117,7 @@ def open_registry(run_dir: Path | None, model_name: str | None, runs_dir: Path) 
 
 
 def chosen_model(names: Sequence[str], where: str) -> str:
-    """The model that is meant where none is named: the default of profiles, or the only one.
+    """The model to use if none is named: the default of profiles, or the only one.
 
     Raises:
         RegistryError: there are several, none of them the default.

@@ -1,4 +1,4 @@
-"""What a finished run prints: the before/after table, and where everything is."""
+"""The output of a finished run: the table of results, and the paths of its files."""
 
 from __future__ import annotations
 

@@ -1,14 +1,27 @@
-"""The folder of one run: made once, written by one process at a time, never left half-written."""
+"""The folder of one run: its lock, its state (run.json) and its times (timings.json).
+
+Every file is written by one rename, and by one process at a time. timings.json holds seconds and
+peak memory by stage, added up over the attempts of the run:
+
+    {"train": {"seconds": 302.4, "peak_rss_mb": 911.0}, ...}
+"""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
+from pydantic import BaseModel, Field, ValidationError
+
 from espalier.records import ArtifactError
+from espalier.usage import Usage, UsageMeter
 
 PROFILE_NAME = "profile.json"
 _LOCK_NAME = ".lock"
@@ -16,7 +29,7 @@ _LOCK_NAME = ".lock"
 
 @contextmanager
 def locked_run(run_dir: Path) -> Iterator[None]:
-    """Make `run_dir` where it is missing and keep every other run out of it inside the block.
+    """Create `run_dir` if it is missing, and lock it against other runs within the block.
 
     The lock is the kernel's and dies with the process, so a killed run leaves none behind.
 
@@ -66,3 +79,105 @@ def write_atomically(path: Path, text: str) -> None:
             f"{path}: could not be written ({error.strerror}). Free space or mend the folder's "
             "rights, and run the same command again"
         ) from error
+
+
+STATE_NAME = "run.json"
+
+
+class RunState(BaseModel, extra="forbid"):
+    """State of one run folder; `save` it after every change."""
+
+    started: str
+    """UTC, ISO 8601, of the first attempt."""
+    profile_digest: str | None = None
+    tracking_run_id: str | None = None
+    """Parent run on the tracking server, which a resumed run goes on with."""
+    attempts: dict[str, str] = Field(default_factory=dict)
+    """Stage -> digest of what its last attempt was to read. Checkpoints in the stage's work folder
+    belong to that attempt and to no other."""
+
+    @classmethod
+    def load(cls, run_dir: Path) -> RunState:
+        """The state of `run_dir`, or a fresh one.
+
+        Raises:
+            ArtifactError: a state file that does not parse.
+        """
+        path = run_dir / STATE_NAME
+        if not path.exists():
+            return cls(started=datetime.now(UTC).isoformat(timespec="seconds"))
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise ArtifactError(
+                f"{path}: not the state of a run ({error.errors()[0]['msg']}). Delete the file and "
+                "run the same command again: published artifacts are kept"
+            ) from error
+
+    def follow_profile(self, digest: str) -> None:
+        """Start a new tracked run if the profile changed: MLflow's parameters are fixed."""
+        if self.profile_digest != digest:
+            self.profile_digest, self.tracking_run_id = digest, None
+
+    def save(self, run_dir: Path) -> None:
+        """Write the state in one rename."""
+        write_atomically(run_dir / STATE_NAME, self.model_dump_json(indent=2) + "\n")
+
+
+TIMINGS_NAME = "timings.json"
+BEAT_S = 2.0
+"""How often a running stage's figures are written: a SIGKILL loses at most this much of them."""
+
+
+class Timings:
+    """The table of one run folder; a file that does not parse counts as empty."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / TIMINGS_NAME
+        self._usage_by_stage = _read(self._path)
+
+    def forget(self, stage: str) -> None:
+        """Drop the figures of earlier attempts: the stage starts anew."""
+        self._usage_by_stage.pop(stage, None)
+
+    def record(self, stage: str, usage: Usage) -> None:
+        """Set a stage's figures and write the table."""
+        self._usage_by_stage[stage] = usage
+        table = {name: asdict(figures) for name, figures in self._usage_by_stage.items()}
+        write_atomically(self._path, json.dumps(table, indent=2) + "\n")
+
+    @contextmanager
+    def measuring(self, stage: str) -> Iterator[None]:
+        """Measure the block, on top of what earlier attempts at `stage` cost."""
+        meter, before = UsageMeter(), self._usage_by_stage.get(stage, Usage(0.0, 0.0))
+        ended = threading.Event()
+        beat = threading.Thread(target=self._beat, args=(stage, meter, before, ended), daemon=True)
+        beat.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            beat.join()
+            self.record(stage, _added(before, meter.read()))
+
+    def _beat(self, stage: str, meter: UsageMeter, before: Usage, ended: threading.Event) -> None:
+        while not ended.wait(BEAT_S):
+            try:
+                self.record(stage, _added(before, meter.read()))
+            except ArtifactError:
+                return  # a full disk is the stage's to report, in its own words
+
+
+def _added(before: Usage, now: Usage) -> Usage:
+    return Usage(
+        seconds=round(before.seconds + now.seconds, 3),
+        peak_rss_mb=round(max(before.peak_rss_mb, now.peak_rss_mb), 1),
+    )
+
+
+def _read(path: Path) -> dict[str, Usage]:
+    try:
+        table = json.loads(path.read_bytes())
+        return {stage: Usage(**figures) for stage, figures in table.items()}
+    except (FileNotFoundError, ValueError, TypeError, AttributeError):
+        return {}

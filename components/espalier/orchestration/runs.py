@@ -1,31 +1,131 @@
-"""One run from profile to report, on either local runner."""
+"""One run from profile to report, on either local runner, tracked in MLflow."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from espalier.config import Profile
+from espalier.config import Profile, family_class
 from espalier.determinism import prepare_torch
 from espalier.orchestration.in_process import ChainRun
-from espalier.orchestration.run_directory import PROFILE_NAME, locked_run, write_atomically
-from espalier.orchestration.run_state import RunState
-from espalier.orchestration.tracking import run_description, stage_listeners, tracked_run
-from espalier.records import json_digest
-from espalier.registry.tracking import ParentRun
-from espalier.steps.given_model import check_given_model
-from espalier.steps.profiles import changed_settings
-from espalier.steps.starting_policy import with_starting_policy
+from espalier.orchestration.run_directory import (
+    PROFILE_NAME,
+    RunState,
+    locked_run,
+    write_atomically,
+)
+from espalier.records import Tracker, json_digest
+from espalier.registry.connection import DATABASE_NAME, tracking_target
+from espalier.registry.tracking import ParentRun, open_parent_run
+from espalier.steps.console import CompositeTracker, ConsoleTracker
+from espalier.steps.given_model import check_given_model, with_starting_policy
+from espalier.steps.profiles import changed_settings, stage_settings
+from espalier.steps.stopping import before_forced_end
+
+RUN_DIR_TAG = "espalier.run_dir"
+
+
+@contextmanager
+def tracked_run(profile: Profile, run_dir: Path, state: RunState) -> Iterator[ParentRun]:
+    """Open the run's parent in MLflow, or the one of an earlier attempt, and end it with the block.
+
+    Inside, the environment names tracking server and parent, for stages in other processes and for
+    the registry. Without MLFLOW_TRACKING_URI the server is a sqlite database beside `run_dir`.
+
+    Raises:
+        RegistryError: the server is away; nothing has run yet.
+    """
+    database = run_dir.resolve().parent / DATABASE_NAME
+    target = tracking_target(database, profile.registry.experiment)
+    tags = {"espalier.profile": profile.name, RUN_DIR_TAG: str(run_dir.resolve())}
+    parent = open_parent_run(target, run_dir.name, tags, state.tracking_run_id)
+    parent.tracker.describe(run_description(profile, run_dir))
+    state.tracking_run_id = parent.run_id
+    state.save(run_dir)
+    status = "FAILED"
+    try:
+        with _environment(parent.environment), before_forced_end(parent.mark_killed):
+            yield parent
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        parent.finish(status)
+
+
+def run_description(
+    profile: Profile, run_dir: Path, summary: Mapping[str, Any] | None = None
+) -> str:
+    """Describe a run, and once it has finished its results, in Markdown.
+
+    Args:
+        profile: what is run.
+        run_dir: its folder.
+        summary: as in RUN/summary.json; None while the run goes on.
+    """
+    played = profile.environment.name
+    if family_class(played).reads_knowledge:
+        source = profile.knowledge.path or profile.knowledge.database or profile.knowledge.source
+        played = f"{played} over `{source}`"
+    lines = [
+        f"Profile `{profile.name}`, seed {profile.seed}: {played}, into `{run_dir}`. All settings "
+        "are in the artifact profile.json."
+    ]
+    figures = summary["eval"] if summary else {}
+    if figures.get("trained") and figures.get("warm_start") and figures.get("gain"):
+        before, after, gain = (figures[name] for name in ("warm_start", "trained", "gain"))
+        low, high = gain["ci95"]
+        lines.append(
+            f"**Held-out EM {100 * before['em']:.1f} -> {100 * after['em']:.1f} %**, gain "
+            f"{100 * gain['em']:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}] on "
+            f"{after['n']:,} questions."
+        )
+    registered = summary["registry"] if summary else {}
+    if registered.get("name"):
+        name, version = registered["name"], registered["version"]
+        lines.append(f"Registered as [{name}/{version}](#/models/{name}/versions/{version}).")
+    return "\n\n".join(lines)
+
+
+def stage_trackers(
+    parent: ParentRun, profile: Profile
+) -> Callable[[str], AbstractContextManager[Tracker]]:
+    """A function that opens a stage's trackers: the terminal, and a run nested in `parent`."""
+
+    @contextmanager
+    def listeners(stage: str) -> Iterator[Tracker]:
+        with parent.stage(stage) as tracked:
+            tracked.params(stage_settings(profile, stage))
+            yield CompositeTracker(ConsoleTracker(stage), tracked)
+
+    return listeners
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A run folder that this process holds, and its parent run in MLflow."""
+    """A run folder that this process has locked, and its parent run in MLflow."""
 
     state: RunState
     parent: ParentRun
@@ -52,7 +152,7 @@ def run_in_process(profile: Profile, run_dir: Path, say: Say) -> dict[str, Any]:
             profile=with_starting_policy(profile, run_dir),
             run_dir=run_dir,
             state=run.state,
-            stage_tracker=stage_listeners(run.parent, profile),
+            stage_tracker=stage_trackers(run.parent, profile),
             say=say,
         )
         chain_run.execute()

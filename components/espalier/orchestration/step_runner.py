@@ -3,17 +3,22 @@
 This is what a pod runs that is a plain Job. The step itself is a process of its own, on the code
 that the compiled pipeline carries. A step whose output is there already and current does nothing:
 a pod that was lost after publishing is made again at no cost.
+
+`step_command` is the component's container command with its input filled in: what Kubeflow's
+launcher would run. It finds input artifacts where KFP looks for them (s3://bucket/key at
+/s3/bucket/key); who runs it fetches and publishes them, as Kubeflow's launcher and `run_step` do.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NoReturn
+from pathlib import Path, PurePosixPath
+from typing import Any, NoReturn
 
 from espalier.chain import STAGES, Stage
 from espalier.cluster.objects.job import launches_ray
@@ -21,18 +26,105 @@ from espalier.cluster.objects.pods import S3_MOUNT
 from espalier.cluster.ray_jobs import StepTerminated, on_signals, run_on_ray
 from espalier.config import Profile
 from espalier.determinism import RAY_DRIVER_VARIABLE
-from espalier.orchestration.step_command import container_command, local_path, step_command
 from espalier.records import EspalierError, Manifest
 from espalier.storage import Place, joined, open_place
 
+_S3_SCHEME = "s3://"
+_EXECUTOR_INPUT = "{{$}}"
+"""What Kubeflow replaces by the executor input, as JSON."""
+_FIGURES = "usage"
+"""The output that holds a step's figures; it is not an artifact of the run."""
+
+
+def container_command(stage: str, profile_json: str, run_uri: str) -> tuple[str, ...]:
+    """Command and arguments of a container that fetches, runs and publishes: see `run_step`.
+
+    Args:
+        stage: name of the stage.
+        profile_json: the resolved profile.
+        run_uri: of the run, see `step_command`; the pod's environment says where S3 is.
+    """
+    return ("espalier", "step", stage, "--profile", profile_json, "--run", run_uri)
+
+
+def step_command(stage: str, profile_json: str, run_uri: str) -> tuple[str, ...]:
+    """Command and arguments of `stage`'s container under Kubeflow.
+
+    Args:
+        stage: name of the stage, which is its component's as well.
+        profile_json: the resolved profile.
+        run_uri: s3://bucket/prefix of the run, or its folder; every artifact is a folder below it,
+            named after the output that makes it, and what KFP notes about a step lies in
+            steps/<stage>.
+    """
+    compiled = _compiled(stage)
+    (executor,) = compiled["deploymentSpec"]["executors"].values()
+    (component,) = compiled["components"].values()
+    filled = json.dumps(_executor_input(component, stage, profile_json, run_uri))
+    words = [*executor["container"]["command"], *executor["container"]["args"]]
+    return tuple(filled if word == _EXECUTOR_INPUT else word for word in words)
+
+
+def local_path(uri: str) -> PurePosixPath:
+    """Where a step finds the artifact at `uri`."""
+    if not uri.startswith(_S3_SCHEME):
+        return PurePosixPath(uri)
+    return PurePosixPath(S3_MOUNT) / uri.removeprefix(_S3_SCHEME)
+
+
+def _compiled(stage: str) -> dict[str, Any]:
+    """The component of `stage` as a pipeline of its own, in KFP's intermediate representation."""
+    from google.protobuf.json_format import MessageToDict
+
+    from espalier.steps.components import stage_component
+
+    return MessageToDict(stage_component(stage).pipeline_spec)
+
+
+def _executor_input(
+    component: Mapping[str, Any], stage: str, profile_json: str, run_uri: str
+) -> dict[str, Any]:
+    """KFP's ExecutorInput (pipeline_spec.proto) as JSON."""
+    inputs = component["inputDefinitions"].get("artifacts", {})
+    outputs = component["outputDefinitions"]["artifacts"]
+    notes = f"{run_uri}/steps/{stage}"
+    return {
+        "inputs": {
+            "parameterValues": {"profile_json": profile_json},
+            "artifacts": {
+                name: _artifact(name, inputs[name], f"{run_uri}/{name}") for name in sorted(inputs)
+            },
+        },
+        "outputs": {
+            "artifacts": {
+                name: _artifact(
+                    name, outputs[name], f"{notes if name == _FIGURES else run_uri}/{name}"
+                )
+                for name in sorted(outputs)
+            },
+            "outputFile": str(local_path(f"{notes}/executor_output.json")),
+        },
+    }
+
+
+def _artifact(name: str, definition: Mapping[str, Any], uri: str) -> dict[str, Any]:
+    artifact = {
+        "name": name,
+        "type": definition["artifactType"],
+        "uri": uri,
+        "metadata": {},
+    }
+    return {"artifacts": [artifact]}
+
+
 _NOTES = "executor_output.json"
-"""What KFP's executor writes down about a step: its figures, and the URIs of its outputs."""
+"""The file in which KFP's executor records a step's figures and the URIs of its outputs."""
 _DRIVER_FAILED = 3
-"""No refusal: a node may have died. The Job that launches tries again, and training goes on."""
+"""A retryable exit code: a node may have died, so the launching Job tries again."""
 
 
 class StepFailed(EspalierError):
-    """The step's process ended with another exit code than 0; it has said why itself."""
+    """The step's process ended with another exit code than 0, and printed the reason itself."""
 
     def __init__(self, stage: str, exit_code: int) -> None:
         super().__init__(f"{stage}: ended with exit code {exit_code}, see its lines above")
@@ -92,7 +184,7 @@ class StepOrder:
 
 
 def run_step(order: StepOrder, say: Callable[[str], None]) -> Manifest:
-    """Run one step, unless what it would make is there already.
+    """Run one step, unless its output is published and current.
 
     Args:
         order: which, and where.

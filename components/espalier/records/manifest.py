@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
 
+from espalier import __version__
 from espalier.records.digests import (
     content_digest,
     file_digest,
@@ -18,7 +19,7 @@ from espalier.records.errors import ArtifactError
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"
-_RECORDED_PACKAGES = ("espalier", "torch", "transformers", "tokenizers", "bm25s", "pyarrow")
+_RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "bm25s", "pyarrow")
 
 
 class Manifest(BaseModel, frozen=True, extra="forbid"):
@@ -90,7 +91,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def _package_versions() -> dict[str, str]:
-    versions: dict[str, str] = {}
+    versions = {"espalier": __version__}
     for name in _RECORDED_PACKAGES:
         try:
             versions[name] = metadata.version(name)

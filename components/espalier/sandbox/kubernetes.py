@@ -21,7 +21,7 @@ import tenacity
 
 from espalier.cluster.kubernetes_api import create, delete, object_path, read
 from espalier.cluster.objects.names import RUN_LABEL, K8sObject, run_object_name
-from espalier.config.quantities import amount
+from espalier.config.cluster import amount
 from espalier.sandbox.api_server import (
     ApiServer,
     ClusterState,

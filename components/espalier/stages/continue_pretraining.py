@@ -53,7 +53,7 @@ def run(
     origin = provenance("continue_pretraining", profile, manifests)
     if not profile.continued_pretraining.enabled:
         with publishing(output_dir, origin) as draft:
-            _hand_on(inputs["base_policy"], manifests["base_policy"], draft)
+            _copy_base_policy(inputs["base_policy"], manifests["base_policy"], draft)
         return draft.published
     policy = load_policy(inputs["base_policy"] / "policy")
     sequences = _sequences(profile, inputs, policy, tracker)
@@ -68,7 +68,7 @@ def run(
     return draft.published
 
 
-def _hand_on(base_dir: Path, base: Manifest, draft: Draft) -> None:
+def _copy_base_policy(base_dir: Path, base: Manifest, draft: Draft) -> None:
     """Copy the base policy's files, but what was measured: equal content, equal digest."""
     for name in base.files:
         if name != _MEASURED:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -34,6 +33,7 @@ from espalier.records import (
 )
 from espalier.records.trajectory import Trajectory, write_trajectories
 from espalier.rollout.roller import Roller
+from espalier.usage import used_since
 
 BASELINE = "warm_start"
 """What training is measured against: the gain is trained minus this."""
@@ -67,8 +67,8 @@ def run(
         judged = _judge_all(profile, inputs, suite, digests, finished, tracker)
         results = results_of(profile, suite, digests, judged)
         _write(draft, results, suite, judged)
-        _write_measurements(draft.path, judged, time.perf_counter() - started)
-    _tell(tracker, results, judged["trained"].kept, output_dir)
+        _write_measurements(draft.path, judged, started)
+    _report_figures(tracker, results, judged["trained"].kept, output_dir)
     return draft.published
 
 
@@ -144,22 +144,20 @@ def _write(
     draft.rows["trajectories"] = write_trajectories(path, judged["trained"].kept)
 
 
-def _write_measurements(directory: Path, judged: Mapping[str, Judged], seconds: float) -> None:
-    """Rollouts before a kill count in the throughput; `seconds` are those of the last attempt."""
+def _write_measurements(directory: Path, judged: Mapping[str, Judged], started: float) -> None:
+    """Rollouts before a kill count in the throughput; the cost is that of the last attempt."""
     costs = [one.cost for one in judged.values()]
     rollout_s = sum(cost.seconds for cost in costs)
     total_tokens = sum(cost.total_tokens for cost in costs)
-    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     measured = {
-        "seconds": round(seconds, 3),
-        "peak_rss_mb": round(peak_kb / 1024, 1),
+        **used_since(started),
         "rollout_tokens_per_s": round(total_tokens / rollout_s, 1) if rollout_s else None,
         "policies": {name: asdict(one.cost) for name, one in judged.items()},
     }
     (directory / "run.json").write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
 
 
-def _tell(
+def _report_figures(
     tracker: Tracker, results: Mapping[str, Any], kept: Sequence[Trajectory], output_dir: Path
 ) -> None:
     tracker.params({"suite_digest": results["suite"]["digest"]})

@@ -9,7 +9,6 @@ MLFLOW_TRACKING_URI=sqlite:////data/mlflow.db espalier run --profile laptop --ou
 from __future__ import annotations
 
 import json
-import resource
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -39,6 +38,7 @@ from espalier.registry.registration import (
 )
 from espalier.registry.tracker import DatasetUse, MlflowTracker, RunHandle, log_datasets
 from espalier.registry.tracking import tracker_from_environment
+from espalier.usage import used_since
 
 STAGE = "register"
 
@@ -55,7 +55,7 @@ def run(
         ArtifactError: an input that is broken, or an evaluation of another policy.
         RegistryError: no MLflow is configured, or it cannot be reached.
     """
-    started = time.monotonic()
+    started = time.perf_counter()
     manifests = opened(inputs)
     payload = _payload(profile, inputs, manifests)
     identity = Identity(
@@ -155,8 +155,7 @@ def _measured(version: ModelVersion, target: RunHandle, started: float) -> dict[
         "run_id": target.run_id,
         "parent_run_id": target.parent_run_id,
         "registered": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": round(time.monotonic() - started, 3),
-        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        **used_since(started),
     }
 
 

@@ -8,7 +8,6 @@ where the profile asks for them agent_texts.jsonl and negatives.jsonl.
 from __future__ import annotations
 
 import json
-import resource
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from espalier.records.trajectory import Trajectory, write_trajectories
 from espalier.synthesis.demonstrations import Demonstrations, DetourSchedule
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.summary import summarize
+from espalier.usage import used_since
 
 
 def run(
@@ -42,7 +42,7 @@ def run(
         ArtifactError: the knowledge artifact is broken.
         DataError: the source yields no question for a split, or the teacher cannot answer any.
     """
-    started = time.monotonic()
+    started = time.perf_counter()
     origin = provenance("synthesize", profile, opened(inputs))
     family, knowledge, funnel = family_of(profile), inputs["knowledge"], Funnel()
     questions = family.questions(knowledge, funnel, tracker)
@@ -70,7 +70,7 @@ def run(
                 path = draft.path / f"{name}.jsonl"
                 draft.rows[name] = write_agent_texts(path, written)
         _write_json(draft, "funnel.json", summary)
-        _write_json(draft, "run.json", _measured(started) | {"teacher": texts.teacher})
+        _write_json(draft, "run.json", used_since(started) | {"teacher": texts.teacher})
     for remark in funnel.remarks:
         tracker.note(remark)
     tracker.metrics({name: float(count) for name, count in draft.rows.items()})
@@ -106,14 +106,6 @@ def _demonstrated(
             "whose solutions have calculator notes, <<48/2=24>>."
         )
     return trajectories
-
-
-def _measured(started: float) -> dict[str, object]:
-    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {
-        "seconds": round(time.monotonic() - started, 3),
-        "peak_rss_mb": round(peak_kib / 1024, 1),
-    }
 
 
 def _write_json(draft: Draft, name: str, content: object) -> None:

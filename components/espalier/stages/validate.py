@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from espalier.records import (
     write_tasks,
 )
 from espalier.records.trajectory import write_trajectories
+from espalier.usage import used_since
 from espalier.validation.curating import curate, write_curation
 from espalier.validation.judge import judge
 from espalier.validation.material import TEXT_FILES, Material, read_material
@@ -67,7 +67,7 @@ def run(
     accepted = curated.material if curated else accepted
     limit = profile.validation.max_dropped_share
     faults = [fault for verdict in verdicts for fault in verdict.faults(limit)]
-    faults += _emptied(material, accepted)
+    faults += _empty_files(material, accepted)
     report = describe(verdicts, faults, accepted.counts(), entities.hub_kinds)
     failed_dir = output_dir.with_name(FAILED_NAME)
     if faults:
@@ -79,9 +79,10 @@ def run(
         if curated:
             write_curation(draft.path, curated, knowledge, family)
         write_report(draft.path, report)
-        _write_measurements(draft.path, time.perf_counter() - started)
+        measured = json.dumps(used_since(started))
+        (draft.path / "run.json").write_text(measured + "\n", encoding="utf-8")
     shutil.rmtree(failed_dir, ignore_errors=True)
-    _tell(tracker, material, accepted, output_dir)
+    _report_figures(tracker, material, accepted, output_dir)
     return draft.published
 
 
@@ -125,7 +126,7 @@ def _accepted(
     return Material(kept_tasks, kept_trajectories, kept_texts)
 
 
-def _emptied(material: Material, accepted: Material) -> list[str]:
+def _empty_files(material: Material, accepted: Material) -> list[str]:
     before, after = material.counts(), accepted.counts()
     return [
         f"{name}: not one of {before[name]} rows is left" for name in before if not after.get(name)
@@ -158,13 +159,9 @@ def _write(draft: Draft, accepted: Material, synthetic_dir: Path) -> None:
         shutil.copyfile(funnel, draft.path / funnel.name)
 
 
-def _write_measurements(directory: Path, seconds: float) -> None:
-    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    measured = {"seconds": round(seconds, 3), "peak_rss_mb": round(peak_kb / 1024, 1)}
-    (directory / "run.json").write_text(json.dumps(measured) + "\n", encoding="utf-8")
-
-
-def _tell(tracker: Tracker, material: Material, accepted: Material, output_dir: Path) -> None:
+def _report_figures(
+    tracker: Tracker, material: Material, accepted: Material, output_dir: Path
+) -> None:
     before, after = material.counts(), accepted.counts()
     tracker.metrics({f"accepted_{name}": float(count) for name, count in after.items()})
     tracker.artifact(output_dir / "validation.html")

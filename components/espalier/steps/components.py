@@ -1,20 +1,114 @@
-"""The Kubeflow component of each stage, made from `espalier.chain`.
+"""The Kubeflow components: `resolve_profile`, each stage of `espalier.chain`, and training on Ray.
 
 KFP copies the source of a component's function into the pipeline. All stages have the same body, so
 their functions are written from one template; the source is registered with `linecache`, where
 `inspect.getsource` finds it.
 """
 
-from __future__ import annotations
+# without `from __future__ import annotations`: kfp reads annotations as types
 
 import linecache
 from functools import lru_cache
-from typing import Any
+from typing import Any, Optional
 
 from kfp import dsl
 
 from espalier.chain import STAGES, Stage
-from espalier.steps.image import IMAGE
+from espalier.config import ImagesConfig
+
+IMAGE = ImagesConfig().cpu
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of its form)
+    profile: str,
+    seed: int,
+    knowledge_path: Optional[str] = None,  # noqa: UP045 (kfp reads no `str | None`)
+    base_model: Optional[str] = None,  # noqa: UP045
+    demonstrations: Optional[int] = None,  # noqa: UP045
+    heldout_questions: Optional[int] = None,  # noqa: UP045
+    algorithm: Optional[str] = None,  # noqa: UP045
+    training_steps: Optional[int] = None,  # noqa: UP045
+    tasks_per_step: Optional[int] = None,  # noqa: UP045
+    group_size: Optional[int] = None,  # noqa: UP045
+    learning_rate: Optional[float] = None,  # noqa: UP045
+    overrides: Optional[str] = None,  # noqa: UP045
+) -> str:
+    """Read the profile, apply the form's changes, and return the whole of it as JSON.
+
+    Args:
+        profile: name of a profile in the image, or the JSON of a whole profile.
+        seed: replaces the profile's own.
+        knowledge_path: replaces knowledge.path.
+        base_model: replaces policy.model.
+        demonstrations: replaces synthesis.trajectories.
+        heldout_questions: replaces synthesis.heldout_tasks.
+        algorithm: replaces training.algorithm.preset.
+        training_steps: replaces training.steps.
+        tasks_per_step: replaces training.tasks_per_step.
+        group_size: replaces training.group_size.
+        learning_rate: replaces training.optimizer.learning_rate.
+        overrides: section.key=value, several separated by semicolons.
+    """
+    import sys
+
+    from espalier.records import EspalierError
+    from espalier.steps.profiles import resolved_profile
+
+    form = {
+        "knowledge_path": knowledge_path,
+        "base_model": base_model,
+        "demonstrations": demonstrations,
+        "heldout_questions": heldout_questions,
+        "algorithm": algorithm,
+        "training_steps": training_steps,
+        "tasks_per_step": tasks_per_step,
+        "group_size": group_size,
+        "learning_rate": learning_rate,
+    }
+    try:
+        resolved = resolved_profile(profile, seed=seed, overrides=overrides, form=form)
+    except EspalierError as error:
+        sys.exit(f"error: resolve_profile: {error}")
+    return resolved.model_dump_json()
+
+
+# Inputs and output travel by their URIs: the driver on Ray's nodes fetches and publishes by itself.
+# The pipeline's root therefore has to be in S3 (s3://...), where those nodes reach it.
+@dsl.container_component
+def train_on_ray(
+    profile_json: str,
+    knowledge: dsl.Input[dsl.Dataset],
+    accepted: dsl.Input[dsl.Dataset],
+    curriculum: dsl.Input[dsl.Dataset],
+    warm_policy: dsl.Input[dsl.Model],
+    trained_policy: dsl.Output[dsl.Model],
+) -> dsl.ContainerSpec:
+    """Train the policy by reinforcement learning, on nodes that Ray joins.
+
+    Args:
+        profile_json: the resolved profile.
+        knowledge: triples, documents and indexes, from `ingest`.
+        accepted: tasks and trajectories that passed, from `validate`.
+        curriculum: learnable tasks, from `filter_curriculum`.
+        warm_policy: model directory, from `warm_start`.
+        trained_policy: model directory.
+    """
+    return dsl.ContainerSpec(
+        image=IMAGE,
+        command=["espalier", "step", "train"],
+        args=[
+            "--profile", profile_json,
+            # what the step notes about itself must not lie inside of the artifact
+            "--run", dsl.ConcatPlaceholder([trained_policy.uri, "-run"]),
+            "--input", dsl.ConcatPlaceholder(["knowledge=", knowledge.uri]),
+            "--input", dsl.ConcatPlaceholder(["accepted=", accepted.uri]),
+            "--input", dsl.ConcatPlaceholder(["curriculum=", curriculum.uri]),
+            "--input", dsl.ConcatPlaceholder(["warm_policy=", warm_policy.uri]),
+            "--output", trained_policy.uri,
+        ],
+    )  # fmt: skip
+
 
 _KINDS = {"dataset": "Dataset", "model": "Model", "artifact": "Artifact"}
 _TEMPLATE = '''\
@@ -45,8 +139,7 @@ def stage_component(name: str) -> Any:  # noqa: ANN401 (kfp's component is untyp
     filename = f"<espalier step {name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {"dsl": dsl}
-    # the source is the template above, filled in from the chain; kfp wants its annotations as
-    # types, which the `annotations` of this module would turn into text
+    # the source is the template above, filled in from the chain
     exec(compile(source, filename, "exec", dont_inherit=True), namespace)
     return dsl.component(namespace[name], base_image=IMAGE, install_kfp_package=False)
 

@@ -1,4 +1,4 @@
-"""What a stage says on stderr: bars on a terminal, aligned lines in a log.
+"""A stage's tracker on stderr (bars on a terminal, lines in a log), and several trackers as one.
 
 A stage that reports figures by optimizer step gets a table with the same columns in every run, at
 most 100 characters wide; all figures are in the stage's history.parquet and in MLflow.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from rich.progress import (
 )
 
 from espalier.records import Progress as WorkProgress
+from espalier.records import Tracker
 
 LINE_INTERVAL_S = 5.0
 """A log gets at most one line of figures in this time, and always the last one of a bar."""
@@ -69,7 +70,7 @@ TRAIN_COLUMNS = (
 
 
 class ConsoleTracker:
-    """One stage's listener on the terminal."""
+    """Prints one stage's figures on the terminal."""
 
     def __init__(
         self,
@@ -89,10 +90,10 @@ class ConsoleTracker:
         self._unsaid_row: tuple[int, Mapping[str, float]] | None = None
 
     def params(self, values: Mapping[str, object]) -> None:
-        """Nothing: settings are in RUN/profile.json."""
+        """Print nothing: settings are in RUN/profile.json."""
 
     def metrics(self, values: Mapping[str, float], *, step: int | None = None) -> None:
-        """A line of a table where there is a step, a line of names and figures elsewhere."""
+        """Print a table row if there is a step, else a line of names and figures."""
         if step is None:
             self._say(_figures(values))
             return
@@ -102,18 +103,18 @@ class ConsoleTracker:
             self._say_row()
 
     def artifact(self, path: Path) -> None:
-        """Nothing: the run's folder is named at the end."""
+        """Print nothing: the run's folder is named at the end."""
 
     def episodes(self, episodes: Sequence[Mapping[str, object]]) -> None:
-        """Nothing: the report shows them."""
+        """Print nothing: the report shows them."""
 
     def note(self, line: str) -> None:
-        """Say the line."""
+        """Print the line."""
         self._say(line)
 
     @contextmanager
     def progress(self, description: str, total: int) -> Iterator[WorkProgress]:
-        """A bar on a terminal; elsewhere lines, unless a table of figures shows how far it is."""
+        """Show a bar on a terminal, else lines, unless a table of figures shows the progress."""
         self._pace = _Pace(total, self._clock)
         if self._console.is_terminal:
             with _bars(self._console) as bars:
@@ -128,7 +129,7 @@ class ConsoleTracker:
             self._say(lines.line(with_figures=not self._is_table_open))
 
     def _say_row(self) -> None:
-        """The newest row, where it was not said yet."""
+        """Print the newest row unless it is printed already."""
         if self._unsaid_row is None:
             return
         step, values = self._unsaid_row
@@ -164,7 +165,7 @@ def _bars(console: Console) -> Progress:
 
 
 class _Pace:
-    """How far a piece of work is, and when it will be done."""
+    """Work done so far, and an estimate of the time left."""
 
     def __init__(self, total: int, clock: Callable[[], float]) -> None:
         self.total = total
@@ -173,7 +174,7 @@ class _Pace:
         self._first: tuple[float, int] | None = None
 
     def advance(self, count: int) -> None:
-        """Count; what a resumed run begins with says nothing about its pace."""
+        """Count; the first call only sets the start, as a resumed run begins with many at once."""
         self.done += count
         if self._first is None:
             self._first = (self._clock(), self.done)
@@ -217,7 +218,7 @@ class _Lines:
         self._next_line = clock() + LINE_INTERVAL_S
 
     def advance(self, count: int = 1, **shown: float) -> None:
-        """Count, and say so when it is time."""
+        """Count, and print a line when LINE_INTERVAL_S is over."""
         self._pace.advance(count)
         self._shown = shown or self._shown
         if self._clock() >= self._next_line:
@@ -225,7 +226,7 @@ class _Lines:
             self._say(self.line(with_figures=True))
 
     def line(self, *, with_figures: bool) -> str:
-        """How far it is."""
+        """The progress as one line."""
         done, total = self._pace.done, self._pace.total
         told = [f"{self._description:<28} {done:>{len(str(total))}}/{total}"]
         if done < total and (left := self._pace.left()) != "-":
@@ -247,3 +248,55 @@ def _fitted(value: float, width: int) -> str:
     """The figure with as many digits as `width` has room for, and at least one."""
     texts = (_figure(value), *(f"{value:.{digits}g}" for digits in (3, 2, 1)))
     return next((text for text in texts if len(text) <= width), f"{value:.0e}")
+
+
+class CompositeTracker:
+    """Forwards every call to several trackers, in order."""
+
+    def __init__(self, *trackers: Tracker) -> None:
+        self._trackers = trackers
+
+    def params(self, values: Mapping[str, object]) -> None:
+        """Record settings of the stage."""
+        for tracker in self._trackers:
+            tracker.params(values)
+
+    def metrics(self, values: Mapping[str, float], *, step: int | None = None) -> None:
+        """Record figures."""
+        for tracker in self._trackers:
+            tracker.metrics(values, step=step)
+
+    def artifact(self, path: Path) -> None:
+        """Record a small file."""
+        for tracker in self._trackers:
+            tracker.artifact(path)
+
+    def episodes(self, episodes: Sequence[Mapping[str, object]]) -> None:
+        """Record some trajectories."""
+        for tracker in self._trackers:
+            tracker.episodes(episodes)
+
+    def note(self, line: str) -> None:
+        """Forward one line."""
+        for tracker in self._trackers:
+            tracker.note(line)
+
+    @contextmanager
+    def progress(self, description: str, total: int) -> Iterator[WorkProgress]:
+        """A progress that advances that of every tracker."""
+        with ExitStack() as stack:
+            parts = [
+                stack.enter_context(tracker.progress(description, total))
+                for tracker in self._trackers
+            ]
+            yield _CompositeProgress(parts)
+
+
+class _CompositeProgress:
+    def __init__(self, parts: Sequence[WorkProgress]) -> None:
+        self._parts = parts
+
+    def advance(self, count: int = 1, **shown: float) -> None:
+        """Advance every progress."""
+        for part in self._parts:
+            part.advance(count, **shown)

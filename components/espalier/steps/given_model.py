@@ -1,16 +1,17 @@
-"""Look at `policy.model` before a run begins, and not when its fourth stage loads it."""
+"""The model that a run starts from: check `policy.model`, or fetch the registered champion."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from espalier.config import Profile
-from espalier.records import PolicyError
+from espalier.records import PolicyError, RegistryError
 
 _TRAINED_BYTES = 16
 """A parameter in training, in float32: itself, its gradient, and two moments of AdamW. Activations,
@@ -20,7 +21,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 class Memory(NamedTuple):
-    """Of the machine, or of the device that trains, in bytes."""
+    """Memory of the machine, or of the device that trains, in bytes."""
 
     name: str
     total: int
@@ -62,7 +63,7 @@ def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
 
 
 def memory_fault(model: Path, parameters: int, memory: Memory, *, processes: int) -> str | None:
-    """What is said of a model that may not fit; None where it does.
+    """The warning for a model that may not fit into memory; None if it fits.
 
     More than the memory that there is at all is refused: it could only end with the kernel killing
     the run, after hours and without a word. More than is free now may still fit later.
@@ -170,3 +171,36 @@ def machine_memory(root: Path = Path("/")) -> Memory | None:
         free = min(free, max(0, allowed - int(used.read_text())))
         total = min(total, allowed)
     return Memory("this machine", total, free)
+
+
+CHAMPION_FOLDER = "champion"
+
+
+def with_starting_policy(profile: Profile, folder: Path) -> Profile:
+    """Replace `start = "champion"` by the champion's directory as `policy.model`.
+
+    The champion is fetched once: a resumed run goes on with the one that it began with, even if
+    another has been promoted since.
+
+    Args:
+        profile: what to run.
+        folder: where the champion's files go, in a folder of their own.
+
+    Raises:
+        RegistryError: the model has no champion, its files are not those registered, or no
+            tracking server is known.
+    """
+    if profile.policy.start != "champion":
+        return profile
+    destination = (folder / CHAMPION_FOLDER).resolve()
+    if not destination.exists():
+        from espalier.registry.model import champion_policy
+
+        tracking_uri = os.environ.get("MLFLOW_TRACKING_URI")
+        if not tracking_uri:
+            raise RegistryError(
+                'policy.start = "champion" needs the registry: set MLFLOW_TRACKING_URI'
+            )
+        champion_policy(tracking_uri, profile.registry.model_name, destination)
+    policy = profile.policy.model_copy(update={"start": "base", "model": destination})
+    return profile.model_copy(update={"policy": policy})

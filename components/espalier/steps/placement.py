@@ -28,9 +28,8 @@ from espalier.cluster.objects.job import (
 from espalier.cluster.objects.names import STAGE_LABEL
 from espalier.cluster.objects.pods import CACHE_MOUNT, ENDPOINT_KEYS, S3_KEYS, USER
 from espalier.config import KubernetesConfig, Toleration
-from espalier.config.quantities import amount
-from espalier.steps.components import stage_component
-from espalier.steps.train_on_ray import train_on_ray
+from espalier.config.cluster import amount
+from espalier.steps.components import stage_component, train_on_ray
 
 _settings: ContextVar[KubernetesConfig | None] = ContextVar("kubernetes", default=None)
 _SHARED_MEMORY = "/dev/shm"
@@ -41,7 +40,7 @@ _RUN_LABEL = "pipeline/runid"
 
 @contextmanager
 def placing(settings: KubernetesConfig) -> Generator[None]:
-    """Pipelines that are defined inside the block are for a cluster, as the profile says."""
+    """Within the block, pipelines are defined with these settings for their pods."""
     token = _settings.set(settings)
     try:
         yield
@@ -59,7 +58,7 @@ def step_component(stage: Stage) -> Callable[..., dsl.PipelineTask]:
 
 
 def place_pod(task: dsl.PipelineTask) -> None:
-    """Give the step's pod what `placing` says; outside of it, as for kfp.local, nothing.
+    """Apply the settings of `placing` to the step's pod; outside of it do nothing.
 
     A step is known by its component's name, which is its stage's.
     """
@@ -95,7 +94,7 @@ def _place(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> No
 
 
 def _name_owner(task: dsl.PipelineTask) -> None:
-    """Tell the launcher its run, and its own pod as the owner of the RayJob."""
+    """Set the run id, and the launcher's pod as owner of the RayJob, as variables."""
     api_version, kind, name, uid = OWNER_VARIABLES
     task.set_env_variable(api_version, "v1").set_env_variable(kind, "Pod")
     kubernetes.use_field_path_as_env(task, name, "metadata.name")
@@ -144,5 +143,5 @@ def _mount(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> No
 
 
 def _whole_bytes(quantity: str) -> str:
-    """Kubeflow's compiler takes no 1.5Gi."""
+    """The quantity in bytes: Kubeflow's compiler does not read 1.5Gi."""
     return str(int(amount(quantity)))

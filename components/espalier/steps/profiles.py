@@ -1,18 +1,67 @@
-"""A profile from what a person names it by: a name, a path, or its whole JSON."""
+"""A profile from a name, a path, its whole JSON, or the form of a Kubeflow run."""
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+import espalier
 from espalier.chain import STAGES
-from espalier.config import Profile, load_profile
+from espalier.config import (
+    Profile,
+    load_profile,
+    parse_profile,
+    parsed_override,
+    read_toml_profile,
+)
 from espalier.records import ProfileError
-from espalier.steps.pipeline_files import pipelines_dir, profile_names
+
+
+def pipelines_dir() -> Path:
+    """The folder that holds `data_to_model.py` and `profiles/`.
+
+    A checkout (the package lies in `components/espalier` beside `pipelines/`) uses its own folder,
+    so that an edited profile counts at once; an installed wheel carries a copy.
+
+    Raises:
+        ProfileError: neither is there; the installation is broken.
+    """
+    package = Path(str(resources.files(espalier)))
+    checkout = package.parent.parent / "pipelines"
+    if package.parent.name == "components" and checkout.is_dir():
+        return checkout
+    packaged = package / "_pipelines"
+    if packaged.is_dir():
+        return packaged
+    raise ProfileError(
+        f"no pipelines beside {package}: neither {checkout} nor {packaged} is there. "
+        "Install espalier again"
+    )
+
+
+def profile_names() -> list[str]:
+    """Names of the profiles that come with espalier."""
+    return sorted(path.stem for path in (pipelines_dir() / "profiles").glob("*.toml"))
+
+
+FORM_KEYS = {
+    "knowledge_path": "knowledge.path",
+    "base_model": "policy.model",
+    "demonstrations": "synthesis.trajectories",
+    "heldout_questions": "synthesis.heldout_tasks",
+    "algorithm": "training.algorithm.preset",
+    "training_steps": "training.steps",
+    "tasks_per_step": "training.tasks_per_step",
+    "group_size": "training.group_size",
+    "learning_rate": "training.optimizer.learning_rate",
+}
+"""Keys of the profile that have a field of their own in Kubeflow's form, by that field's name."""
 
 
 def named_profile(name: str, overrides: Sequence[str] = ()) -> Profile:
@@ -25,36 +74,73 @@ def named_profile(name: str, overrides: Sequence[str] = ()) -> Profile:
     Raises:
         ProfileError: no such profile (with the nearest name), or one that does not parse.
     """
+    return load_profile(profile_path(name), overrides)
+
+
+def profile_path(name: str) -> Path:
+    """The TOML file that `named_profile` reads.
+
+    Raises:
+        ProfileError: a name that no profile has.
+    """
     if "/" in name or name.endswith(".toml"):
-        return load_profile(Path(name), overrides)
+        return Path(name)
     known = profile_names()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)};"
         raise ProfileError(f"{name}: no such profile; {hint} a path ends in .toml")
-    return load_profile(pipelines_dir() / "profiles" / f"{name}.toml", overrides)
+    return pipelines_dir() / "profiles" / f"{name}.toml"
 
 
-def resolved_profile(profile: str, *, seed: int, overrides: str) -> Profile:
-    """The profile of a Kubeflow run, from the three fields of its form.
+def resolved_profile(
+    profile: str, *, seed: int, overrides: str | None, form: Mapping[str, object] | None = None
+) -> Profile:
+    """The profile of a Kubeflow run, from the fields of its form.
 
     Args:
         profile: name of a profile in the image, or the JSON of a whole profile.
         seed: replaces the profile's own.
         overrides: `section.key=value`, several separated by semicolons or line ends.
+        form: values of `FORM_KEYS`, which go before `overrides`; None and an empty text leave the
+            profile as it is.
 
     Raises:
-        ProfileError: no such profile, one that does not parse, or overrides of a whole profile.
+        ProfileError: no such profile, one that does not parse, or a value that it does not take.
     """
-    pairs = [pair.strip() for pair in overrides.replace("\n", ";").split(";") if pair.strip()]
-    if not profile.lstrip().startswith("{"):
-        return named_profile(profile.strip(), [*pairs, f"seed={seed}"])
-    if pairs:
-        raise ProfileError(
-            "overrides go with the name of a profile; this run was given a whole profile as JSON: "
-            "change the values there"
-        )
-    return parsed_profile(profile).model_copy(update={"seed": seed})
+    if profile.lstrip().startswith("{"):
+        source, tables = Path("profile JSON"), _json_tables(profile)
+    else:
+        source = profile_path(profile.strip())
+        tables = read_toml_profile(source)
+    texts = [text.strip() for text in (overrides or "").replace("\n", ";").split(";")]
+    changes = [parsed_override(text) for text in texts if text]
+    given = {name: value for name, value in (form or {}).items() if value not in (None, "")}
+    changes += [(FORM_KEYS[name], value) for name, value in given.items()]
+    return parse_profile(tables, [*changes, ("seed", seed)], source)
+
+
+def form_values(profile: Profile) -> dict[str, str | int | float]:
+    """What `profile` says for each of `FORM_KEYS`; an empty text where it says nothing.
+
+    kfp.local, and Kubeflow's servers of some versions, fail where a field without a default is left
+    out of a run, so runs that espalier starts fill in all of them.
+    """
+    values: dict[str, str | int | float] = {}
+    for name, key in FORM_KEYS.items():
+        value: object = profile
+        for part in key.split("."):
+            value = getattr(value, part)
+        values[name] = value if isinstance(value, int | float) else str(value or "")
+    return values
+
+
+def _json_tables(text: str) -> dict[str, Any]:
+    try:
+        tables = json.loads(text)
+    except ValueError as error:
+        raise ProfileError(f"profile JSON: {error}") from error
+    return tables  # it began with a brace, so it is a table
 
 
 def given_profile(profile: str) -> Profile:
@@ -69,7 +155,7 @@ def given_profile(profile: str) -> Profile:
 
 
 def parsed_profile(profile_json: str) -> Profile:
-    """The profile that `profile_json` spells, as `resolve_profile` handed it on.
+    """Parse the JSON of a whole profile, as `resolve_profile` returns it.
 
     Raises:
         ProfileError: JSON that is not a profile of this version.
@@ -83,11 +169,11 @@ def parsed_profile(profile_json: str) -> Profile:
 
 
 _ALWAYS_SHOWN = ("name", "seed", "environment.name", "knowledge.source")
-"""Settings that runs are told apart by, also where they are the default."""
+"""Settings that a tracking server always shows, even at their defaults."""
 
 
 def changed_settings(profile: Profile) -> dict[str, object]:
-    """What `profile` sets otherwise than the default, by dotted key, as parameters of a run.
+    """The settings that differ from the defaults, by dotted key, as parameters of a run.
 
     All its settings are in profile.json; of some 270 a tracking server shows these, so that two
     runs can be compared by eye.

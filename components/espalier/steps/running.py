@@ -10,12 +10,11 @@ from espalier.chain import STAGES
 from espalier.determinism import prepare_environment, prepare_torch
 from espalier.records import EspalierError
 from espalier.registry.tracking import mark_killed, stage_tracking
-from espalier.steps.console import ConsoleTracker
+from espalier.steps.console import CompositeTracker, ConsoleTracker
+from espalier.steps.given_model import with_starting_policy
 from espalier.steps.profiles import parsed_profile, stage_settings
-from espalier.steps.starting_policy import with_starting_policy
 from espalier.steps.stopping import before_forced_end, stopping_on_signals
-from espalier.steps.trackers import CompositeTracker
-from espalier.steps.usage import UsageMeter
+from espalier.usage import UsageMeter
 
 
 def run_stage(

@@ -24,7 +24,7 @@ from typing import NoReturn
 GRACE_S = 3.0
 """For the main thread to unwind."""
 _LAST_CALLS_S = 1.0
-"""For `before_forced_end`, of which a tracking server that is away must not make more."""
+"""Time for `before_forced_end`, even if a tracking server does not answer."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _END_OF_WATCH = b"\0"
 _FROM_HANDLER = 0x80
@@ -103,7 +103,7 @@ class _Watch:
 
     def __init__(self, say: Callable[[str], None], how_to_go_on: str) -> None:
         self.number: int | None = None
-        """Of the first signal, once the main thread has got it."""
+        """Number of the first signal that the main thread received."""
         self._say = say
         self._how_to_go_on = how_to_go_on
         self._has_said_first_line = threading.Event()
@@ -114,13 +114,13 @@ class _Watch:
         self._former_fd = -1
 
     def begin(self) -> None:
-        """Watch."""
+        """Start the watcher thread."""
         self._former_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=self._leave_to_parent)
         self._thread.start()
 
     def end(self) -> None:
-        """Watch no more."""
+        """Stop the watcher thread."""
         signal.set_wakeup_fd(self._former_fd)
         os.write(self._write_fd, _END_OF_WATCH)
         self._thread.join()
@@ -128,7 +128,7 @@ class _Watch:
         os.close(self._write_fd)
 
     def interrupt(self, number: int, _frame: FrameType | None) -> None:
-        """Raise in the main thread, once: a second exception would break off the cleaning up."""
+        """Raise in the main thread, once: a second exception would interrupt the cleanup."""
         # a library may have taken the wakeup descriptor for a loop of its own
         os.write(self._write_fd, bytes([number | _FROM_HANDLER]))
         if self.number is None:
@@ -136,13 +136,13 @@ class _Watch:
             raise Stopped(number)
 
     def say_last_line(self) -> None:
-        """Say how to go on, once."""
+        """Print how to resume, once."""
         self._has_said_first_line.wait(_LAST_CALLS_S)
         if self._last_line.acquire(blocking=False):
             self._say(f"stopped. {self._how_to_go_on}")
 
     def _leave_to_parent(self) -> None:
-        """In a forked child: end by signals as any process does, and wake no watcher."""
+        """In a forked child, restore the default signal handlers."""
         if signal.getsignal(signal.SIGTERM) == self.interrupt:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -163,7 +163,7 @@ class _Watch:
         self._end_process(number)
 
     def _wait_for_main_thread(self, first: bytes) -> None:
-        """Return after the grace, or when the same signal comes again: somebody is in a hurry."""
+        """Return after the grace period, or at once if the same signal comes again."""
         deadline = time.monotonic() + GRACE_S
         heard = {first}
         while (left_s := deadline - time.monotonic()) > 0:
@@ -182,7 +182,7 @@ class _Watch:
 
 
 def _end_now(exit_code: int) -> NoReturn:
-    """End this process and all below it."""
+    """End this process and its descendants."""
     sys.stdout.flush()
     sys.stderr.flush()
     for child in _descendants(os.getpid()):
@@ -196,13 +196,13 @@ def _call_all(acts: list[Callable[[], None]]) -> None:
 
 
 def terminate_children() -> None:
-    """Ask every process below this one to end."""
+    """Send SIGTERM to every descendant of this process."""
     for child in _descendants(os.getpid()):
         _kill(child, signal.SIGTERM)
 
 
 def _descendants(pid: int) -> list[int]:
-    """Processes below `pid`, the nearest first; none where the system does not list them."""
+    """Descendants of `pid`, parents first; empty where /proc does not list them."""
     found: list[int] = []
     for listing in Path(f"/proc/{pid}/task").glob("*/children"):
         try:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 
 from espalier.config import SandboxPodsConfig
-from espalier.config.quantities import amount
+from espalier.config.cluster import amount
 from espalier.sandbox import Backend, SandboxUnavailable
 from tests.benchmarks.attacks import breaking_out, network_and_others, targets, using_up
 from tests.benchmarks.attacks.attack import LIMITS, Attack

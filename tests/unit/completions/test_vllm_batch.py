@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from espalier.chain import STAGES
 from espalier.completions import EndpointModel, Refusal, VllmModel, in_order, opened_model
 from espalier.config import EndpointConfig, Profile, VllmBatchConfig
-from espalier.config.agent_texts import TeacherConfig
+from espalier.config.teacher import TeacherConfig
 from espalier.records import EngineError
 from tests.fakes import vllm_package
 from tests.fakes.endpoint_double import PARIS, Capital, request
@@ -119,7 +119,9 @@ def test_what_the_cache_holds_needs_no_vllm(package, monkeypatch, tmp_path):
     again, model = asked(settings_of(cache=tmp_path), request(), request("Spain"))
     assert first == again
     assert model.ledger.of("capital").from_cache == 2
-    with pytest.raises(EngineError, match=r"needs the package vllm.*install espalier\[vllm\]"):
+    with pytest.raises(
+        EngineError, match=r"needs the package vllm.*install .espalier-agents\[vllm\]"
+    ):
         asked(settings_of(cache=tmp_path), request("Italy"))
     with pytest.raises(EngineError, match=r"holds no answer.*replay_only"):
         asked(settings_of(cache=tmp_path, replay_only=True), request("Italy"))

@@ -4,7 +4,7 @@ import pytest
 
 from espalier.chain import CHAIN
 from espalier.config import Profile, load_profile
-from espalier.config.quantities import amount
+from espalier.config.cluster import amount
 from espalier.records import ProfileError
 
 GPUS = ["kubernetes.gpus.count=8"]

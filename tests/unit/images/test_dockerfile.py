@@ -126,8 +126,8 @@ def requirements_of(package):
 
 
 def test_torch_comes_whole_and_pinned_and_for_cpus_without_cuda(tmp_path):
-    cpu = written(tmp_path, "--extra", "cluster")["torch.txt"]
-    gpu = written(tmp_path, "--extra", "ray", "--cuda")["torch.txt"]
+    cpu = written(tmp_path, "--extra", "train", "--extra", "cluster")["torch.txt"]
+    gpu = written(tmp_path, "--extra", "train", "--extra", "ray", "--cuda")["torch.txt"]
     assert all("==" in line for line in gpu.splitlines())
     assert requirements_of("torch") | {"torch"} <= names(gpu)
     assert names(gpu) - names(cpu) == {
@@ -137,25 +137,25 @@ def test_torch_comes_whole_and_pinned_and_for_cpus_without_cuda(tmp_path):
 
 @pytest.mark.parametrize(("extra", "brings"), [("cluster", "boto3"), ("ray", "ray")])
 def test_libraries_are_those_of_the_project_and_pinned(tmp_path, extra, brings):
-    found = written(tmp_path, "--extra", extra)
+    found = written(tmp_path, "--extra", "train", "--extra", extra)
     assert names(found["libraries.txt"]) >= {"kfp", "minio", "mlflow", brings}
     assert "torch" not in names(found["libraries.txt"])
     assert names(found["libraries.txt"]) <= names(found["constraints.txt"])
 
 
 def test_another_linter_moves_no_layer(tmp_path):
-    before = written(tmp_path, "--extra", "cluster")
+    before = written(tmp_path, "--extra", "train", "--extra", "cluster")
     constraints = re.sub(r"(?m)^(ruff|pytest|pyright)==.*$", r"\1==99.0", _text("constraints.txt"))
     pyproject = _text("pyproject.toml").replace("line-length = 100", "line-length = 99")
     assert constraints != _text("constraints.txt")
     changed = {"constraints": constraints, "pyproject": pyproject}
-    assert written(tmp_path, "--extra", "cluster", **changed) == before
+    assert written(tmp_path, "--extra", "train", "--extra", "cluster", **changed) == before
 
 
 def test_another_small_library_does_not_move_torch(tmp_path):
-    before = written(tmp_path, "--extra", "cluster")
+    before = written(tmp_path, "--extra", "train", "--extra", "cluster")
     constraints = re.sub(r"(?m)^minio==.*$", "minio==99.0", _text("constraints.txt"))
-    after = written(tmp_path, "--extra", "cluster", constraints=constraints)
+    after = written(tmp_path, "--extra", "train", "--extra", "cluster", constraints=constraints)
     assert after["torch.txt"] == before["torch.txt"]
     assert after["constraints.txt"] != before["constraints.txt"]
 
@@ -166,3 +166,8 @@ def test_ray_is_the_version_that_a_profile_tells_kuberay():
 
 def _text(name):
     return (ROOT / name).read_text()
+
+
+def test_images_of_steps_have_what_stages_need():
+    written = " ".join(rest for keyword, rest in stages()["requirements"] if keyword == "RUN")
+    assert written.count("--extra train ") == len(STEP_TARGETS)

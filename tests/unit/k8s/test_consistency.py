@@ -124,7 +124,7 @@ def test_a_profile_left_alone_finds_what_was_installed(folder):
 @needs_kubectl
 @every_overlay
 def test_sandboxes_of_default_size_fit_the_limits_of_their_namespace(folder):
-    from espalier.config.quantities import amount
+    from espalier.config.cluster import amount
 
     objects = [
         o for o in rendered(folder) if o["metadata"].get("namespace") == "espalier-sandboxes"

@@ -2,7 +2,7 @@ import copy
 
 import pytest
 
-from espalier.config.quantities import amount
+from espalier.config.cluster import amount
 from tests.unit.cluster.objects.samples import PARTIAL, every_manifest
 from tests.unit.k8s.pod_security import violations
 from tests.unit.k8s.rendering import (

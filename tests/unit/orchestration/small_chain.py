@@ -7,8 +7,7 @@ from pathlib import Path
 from espalier.chain import STAGES, Stage
 from espalier.config import Profile
 from espalier.orchestration.in_process import ChainRun
-from espalier.orchestration.run_directory import locked_run
-from espalier.orchestration.run_state import RunState
+from espalier.orchestration.run_directory import RunState, locked_run
 from espalier.records import NullTracker, Provenance, open_artifact, publishing, work_dir
 
 
@@ -17,7 +16,7 @@ class SmallStage(Stage):
 
     __slots__ = ("work",)
 
-    def run(self, profile, inputs, output_dir, tracker):
+    def run(self, profile, inputs, output_dir, tracker, *, external_digests=None):
         return self.work(profile, inputs, output_dir, tracker)
 
 

@@ -1,8 +1,7 @@
 import pytest
 
 from espalier.config import Profile
-from espalier.orchestration.chatting import Conversation, transcript
-from espalier.orchestration.finished_run import open_finished_run
+from espalier.orchestration.finished_run import Conversation, open_finished_run, transcript
 from espalier.records import ArtifactError, Message, ToolCall
 from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
 

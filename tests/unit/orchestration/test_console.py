@@ -11,11 +11,11 @@ from espalier.steps import console as console_module
 from espalier.steps.console import (
     SUPERVISED_COLUMNS,
     TRAIN_COLUMNS,
+    CompositeTracker,
     ConsoleTracker,
     _fitted,
     _Pace,
 )
-from espalier.steps.trackers import CompositeTracker
 
 
 @pytest.fixture

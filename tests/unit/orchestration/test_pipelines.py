@@ -3,7 +3,8 @@ import yaml
 
 from espalier.config import KubernetesConfig, Profile
 from espalier.orchestration.pipelines import compile_pipeline, form_defaults
-from espalier.steps.profiles import named_profile, resolved_profile
+from espalier.records import ProfileError
+from espalier.steps.profiles import FORM_KEYS, named_profile, profile_names, resolved_profile
 
 
 def test_a_profile_of_the_image_stays_a_name_in_the_form():
@@ -12,6 +13,15 @@ def test_a_profile_of_the_image_stays_a_name_in_the_form():
         "seed": 5,
         "overrides": "training.steps=3; seed=5",
     }
+
+
+def test_a_profile_without_changes_leaves_every_other_field_empty():
+    assert form_defaults("smoke", []) == {"profile": "smoke", "seed": 0}
+
+
+def test_a_seed_that_a_double_would_round_is_refused():
+    with pytest.raises(ProfileError, match="Kubeflow keeps parameters as doubles"):
+        form_defaults("smoke", [f"seed={1 << 53}"])
 
 
 def test_a_profile_of_the_users_own_travels_whole(tmp_path):
@@ -34,10 +44,40 @@ def test_form_and_command_line_resolve_to_the_same_profile():
     assert isinstance(resolved, Profile)
 
 
-@pytest.mark.slow
-def test_compiled_defaults_are_those_asked_for(tmp_path):
-    out = tmp_path / "deeper" / "smoke.yaml"
+@pytest.fixture(scope="module")
+def fields(tmp_path_factory):
+    out = tmp_path_factory.mktemp("compiled") / "deeper" / "smoke.yaml"
     compile_pipeline(out, form_defaults("smoke", []), KubernetesConfig(), None)
-    fields = next(yaml.safe_load_all(out.read_text()))["root"]["inputDefinitions"]["parameters"]
-    assert fields["profile"]["defaultValue"] == "smoke"
-    assert fields["profile"]["description"].startswith("Name of a run profile")
+    text = out.read_text()
+    assert "#    seed: int [Default: 0]\n" in text
+    return next(yaml.safe_load_all(text))["root"]["inputDefinitions"]["parameters"]
+
+
+@pytest.mark.slow
+def test_compiled_defaults_are_those_asked_for(fields):
+    assert {
+        name: field["defaultValue"] for name, field in fields.items() if "defaultValue" in field
+    } == {
+        "profile": "smoke",
+        "seed": 0,
+    }
+    assert type(fields["seed"]["defaultValue"]) is int
+
+
+@pytest.mark.slow
+def test_the_form_names_the_profiles_that_there_are(fields):
+    *others, last = profile_names()
+    assert f"({', '.join(others)} or {last})" in fields["profile"]["description"]
+
+
+@pytest.mark.slow
+def test_each_field_has_a_type_and_names_its_key(fields):
+    kinds = {name: field["parameterType"] for name, field in fields.items()}
+    whole = {"seed", "demonstrations", "heldout_questions"}
+    whole |= {"training_steps", "tasks_per_step", "group_size"}
+    assert {name for name, kind in kinds.items() if kind == "NUMBER_INTEGER"} == whole
+    assert kinds["learning_rate"] == "NUMBER_DOUBLE"
+    assert set(fields) == {"profile", "seed", "overrides", *FORM_KEYS}
+    for name, key in FORM_KEYS.items():
+        assert f"({key})" in fields[name]["description"]
+        assert fields[name]["isOptional"]

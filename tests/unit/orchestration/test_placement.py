@@ -8,7 +8,7 @@ import yaml
 from espalier.chain import STAGES
 from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE, stage_job
 from espalier.config import KubernetesConfig
-from espalier.config.quantities import amount
+from espalier.config.cluster import amount
 from espalier.orchestration.pipelines import compile_pipeline
 from espalier.records import ProfileError
 from tests.unit.cluster.objects.samples import CLUSTER, LAPTOP_SIZED, NODES

@@ -5,11 +5,9 @@ import sys
 
 import pytest
 
-from espalier.orchestration.run_directory import locked_run, write_atomically
-from espalier.orchestration.run_state import RunState
-from espalier.orchestration.timings import Timings
+from espalier.orchestration.run_directory import RunState, Timings, locked_run, write_atomically
 from espalier.records import ArtifactError
-from espalier.steps.usage import Usage
+from espalier.usage import Usage
 
 
 def test_a_second_run_in_the_same_folder_is_refused_and_names_the_first(tmp_path):

@@ -2,7 +2,7 @@ import pytest
 
 from espalier.config import Profile
 from espalier.records import RegistryError
-from espalier.steps.starting_policy import with_starting_policy
+from espalier.steps.given_model import with_starting_policy
 
 RETRAINING = Profile.model_validate({"policy": {"start": "champion"}})
 

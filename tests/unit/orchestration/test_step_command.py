@@ -6,7 +6,7 @@ import pytest
 
 from espalier.chain import CHAIN
 from espalier.config import Profile
-from espalier.orchestration.step_command import local_path, step_command
+from espalier.orchestration.step_runner import local_path, step_command
 
 PROFILE = Profile().model_dump_json()
 RUN = "s3://espalier/runs/r17"

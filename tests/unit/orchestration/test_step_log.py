@@ -1,4 +1,4 @@
-from espalier.orchestration.step_log import StepLog
+from espalier.orchestration.kfp_local import StepLog
 
 PRINTED = """\
 06:42:16.328 - INFO - Executing task 'ingest'

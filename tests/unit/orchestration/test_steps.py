@@ -6,10 +6,17 @@ import pytest
 from espalier.chain import Stage
 from espalier.config import Profile
 from espalier.records import DataError, ProfileError
-from espalier.steps.pipeline_files import pipelines_dir, profile_names
-from espalier.steps.profiles import named_profile, parsed_profile, resolved_profile
+from espalier.steps.profiles import (
+    FORM_KEYS,
+    form_values,
+    named_profile,
+    parsed_profile,
+    pipelines_dir,
+    profile_names,
+    resolved_profile,
+)
 from espalier.steps.running import run_stage
-from espalier.steps.usage import UsageMeter
+from espalier.usage import UsageMeter
 
 
 def test_every_profile_that_comes_with_the_library_parses():
@@ -40,9 +47,70 @@ def test_overrides_are_separated_by_semicolons_or_lines():
     assert (profile.training.steps, profile.rollout.max_rows) == (3, 8)
 
 
-def test_overrides_of_a_whole_profile_are_refused():
-    with pytest.raises(ProfileError, match="change the values there"):
-        resolved_profile(Profile().model_dump_json(), seed=0, overrides="training.steps=3")
+FORM = {
+    "knowledge_path": "/docs",
+    "base_model": "/models/m",
+    "demonstrations": 50,
+    "heldout_questions": 70,
+    "algorithm": "gspo",
+    "training_steps": 7,
+    "tasks_per_step": 6,
+    "group_size": 10,
+    "learning_rate": 2e-4,
+}
+
+
+def test_each_field_of_the_form_replaces_its_key():
+    own = 'knowledge.source="folder"; knowledge.questions="/q.jsonl"; knowledge.max_cities=0'
+    profile = resolved_profile("smoke", seed=0, overrides=own, form=FORM)
+    assert set(FORM) == set(FORM_KEYS)
+    training = profile.training
+    assert (profile.knowledge.path, profile.policy.model) == (Path("/docs"), Path("/models/m"))
+    assert (profile.synthesis.trajectories, profile.synthesis.heldout_tasks) == (50, 70)
+    assert (training.algorithm.preset, training.steps) == ("gspo", 7)
+    assert (training.tasks_per_step, training.group_size) == (6, 10)
+    assert training.optimizer.learning_rate == 2e-4
+
+
+def test_an_empty_field_leaves_the_profile_as_it_is():
+    for empty in (None, ""):
+        form = dict.fromkeys(FORM_KEYS, empty)
+        resolved = resolved_profile("smoke", seed=0, overrides=empty, form=form)
+        assert resolved == named_profile("smoke")
+
+
+def test_fields_filled_with_the_profiles_own_values_change_nothing():
+    for name in ("smoke", "laptop"):
+        profile = named_profile(name)
+        values = form_values(profile)
+        assert resolved_profile(name, seed=0, overrides="", form=values) == profile
+        whole = resolved_profile(profile.model_dump_json(), seed=0, overrides="", form=values)
+        assert whole == profile
+
+
+def test_a_field_counts_more_than_overrides():
+    profile = resolved_profile(
+        "smoke", seed=0, overrides="training.steps=3", form={"training_steps": 5}
+    )
+    assert profile.training.steps == 5
+
+
+def test_a_whole_profile_takes_fields_and_overrides_too():
+    whole = '{"name": "own", "training": {"steps": 9}}'
+    profile = resolved_profile(
+        whole, seed=1, overrides="threads=1", form={"algorithm": "gspo", "group_size": 6}
+    )
+    assert profile == Profile(
+        name="own",
+        seed=1,
+        threads=1,
+        training={"steps": 9, "group_size": 6, "algorithm": {"preset": "gspo"}},
+    )
+
+
+def test_a_value_that_the_profile_refuses_is_named_by_its_key():
+    with pytest.raises(ProfileError, match=r"training\.group_size: Input should be greater"):
+        resolved_profile("smoke", seed=0, overrides="", form={"group_size": 0})
 
 
 def test_json_that_is_no_profile_is_refused():

@@ -2,7 +2,7 @@ from pathlib import Path
 
 from espalier.chain import STAGES
 from espalier.config import Profile
-from espalier.orchestration.tracking import run_description
+from espalier.orchestration.runs import run_description
 from espalier.steps.profiles import changed_settings, stage_settings
 
 

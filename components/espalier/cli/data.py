@@ -1,4 +1,4 @@
-"""data draw-questions."""
+"""data check-queries, data draw-questions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,37 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from espalier.cli.app import data, examples, resumable
-from espalier.cli.options import ProfileOption
+from espalier.cli.app import JsonOption, ProfileOption, data, examples, print_json, resumable
 
 if TYPE_CHECKING:
     from espalier.synthesis.bulk.workers import Workers
+
+
+@data.command(
+    name="check-queries",
+    epilog=examples(
+        "espalier data check-queries webshaper.jsonl",
+        "espalier data check-queries webshaper.jsonl --json | jq .rows_by_kind",
+    ),
+)
+def check_queries(
+    *,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help='JSON lines, each with a "formalization": [[X, relation, S], ...].'
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Count the faults of formalized questions (WebShaper's entries), each kind apart."""
+    from espalier.synthesis.webshaper.formalism import files
+
+    checked = files.check_file(file)
+    if as_json:
+        print_json(files.figures(checked))
+    else:
+        typer.echo(files.table(checked))
 
 
 @data.command(
@@ -75,13 +101,13 @@ def draw_questions(  # noqa: PLR0913 (its arguments are its options)
 
 
 def _on_ray() -> Workers:
+    from espalier.extras import install_command
     from espalier.records import EngineError
 
     try:
         from espalier.synthesis.bulk.ray_workers import ray_workers
     except ModuleNotFoundError as error:
         raise EngineError(
-            f"--ray needs the package {error.name}: pip install 'espalier[ray]', here and on the "
-            "nodes"
+            f"--ray needs the package {error.name}: {install_command('ray')}, here and on the nodes"
         ) from error
     return ray_workers

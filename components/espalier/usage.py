@@ -39,10 +39,26 @@ class UsageMeter:
         return Usage(time.perf_counter() - self._started, _peak_rss_mb())
 
 
+def used_since(started: float) -> dict[str, float]:
+    """What a stage's run.json says of its cost, under the names of `Usage`.
+
+    Args:
+        started: `time.perf_counter()` at its start. The peak is that of the whole process so far.
+    """
+    return {
+        "seconds": round(time.perf_counter() - started, 3),
+        "peak_rss_mb": round(_highest_rss_mb(), 1),
+    }
+
+
 def _peak_rss_mb() -> float:
     if _STATUS.exists():
         for line in _STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) / 1024
+    return _highest_rss_mb()
+
+
+def _highest_rss_mb() -> float:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,242 @@
+"""run, evaluate, report, chat, step, doctor."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from espalier.cli.app import (
+    JsonOption,
+    ProfileOption,
+    RunArgument,
+    SetOption,
+    app,
+    examples,
+    print_json,
+    resumable,
+)
+
+
+class Runner(enum.StrEnum):
+    """Where the stages run."""
+
+    IN_PROCESS = "in-process"
+    KFP_LOCAL = "kfp-local"
+
+
+_HOW_TO_GO_ON = {
+    Runner.IN_PROCESS: "The same command goes on from the last checkpoint",
+    Runner.KFP_LOCAL: "The same command starts the pipeline again",
+}
+
+
+@app.command(
+    epilog=examples(
+        "espalier run --profile smoke --out runs/try",
+        "espalier run --set training.steps=50 --set seed=1 --out runs/s1",
+        "espalier run --profile my/own.toml --runner kfp-local --json",
+    )
+)
+def run(
+    *,
+    profile: ProfileOption = "laptop",
+    set_: SetOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the run; default runs/<profile>.")
+    ] = None,
+    runner: Annotated[Runner, typer.Option("--runner", help="Where stages run.")] = (
+        Runner.IN_PROCESS
+    ),
+    as_json: JsonOption = False,
+) -> None:
+    """Run the whole chain, from knowledge source to registered model.
+
+    The same command resumes a run that was killed, and keeps every artifact that is still current.
+    Prints the table of results; --json prints RUN/summary.json.
+    """
+    from espalier.steps.profiles import named_profile
+
+    chosen = named_profile(profile, set_ or ())
+    run_dir = out or Path("runs") / chosen.name
+    with resumable(_HOW_TO_GO_ON[runner]):
+        from espalier.orchestration import runs
+        from espalier.orchestration.results import results_text
+
+        run_chain = runs.run_kfp_local if runner is Runner.KFP_LOCAL else runs.run_in_process
+        summary = run_chain(chosen, run_dir, lambda line: typer.echo(line, err=True))
+    if as_json:
+        print_json(summary)
+    else:
+        typer.echo(results_text(run_dir, summary))
+
+
+@app.command(
+    epilog=examples(
+        "espalier evaluate policy --run runs/demo",
+        "espalier evaluate runs/demo/warm_policy/policy --run runs/demo --json",
+    )
+)
+def evaluate(
+    *,
+    policy: Annotated[
+        Path, typer.Argument(metavar="POLICY", help="A Hugging Face model directory.")
+    ],
+    run: Annotated[Path, typer.Option("--run", help="The run whose held-out suite is asked.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Judge a policy on the held-out questions of a run."""
+    from espalier.orchestration.finished_run import evaluate_policy
+
+    judged = evaluate_policy(run, policy)
+    if as_json:
+        print_json(judged.figures)
+    else:
+        typer.echo(judged.table)
+
+
+@app.command(epilog=examples("espalier report runs/demo"))
+def report(*, run: RunArgument) -> None:
+    """Write report.html and summary.json of a run again."""
+    from espalier.reporting import write_report, write_summary
+
+    write_summary(run, None)
+    typer.echo(str(write_report(run)))
+
+
+@app.command(
+    epilog=examples(
+        "espalier chat runs/demo",
+        "espalier chat runs/demo --question 'what is the currency of the country of Lyon?'",
+        "espalier chat runs/demo --policy runs/demo/warm_policy/policy",
+    )
+)
+def chat(
+    *,
+    run: RunArgument,
+    policy: Annotated[
+        Path | None,
+        typer.Option("--policy", help="A model directory; default: the run's trained policy."),
+    ] = None,
+    question: Annotated[
+        str | None, typer.Option("--question", help="Ask this, print the episode, and leave.")
+    ] = None,
+) -> None:
+    """Talk to a policy and see its searches.
+
+    An empty line or the end of input leaves.
+    """
+    from espalier.orchestration.finished_run import Conversation, transcript
+
+    with Conversation.opened(run, policy) as conversation:
+        if question is not None:
+            typer.echo(transcript(conversation.ask(question)))
+            return
+        for line in iter(_read_question, ""):
+            typer.echo(transcript(conversation.ask(line)))
+
+
+def _read_question() -> str:
+    try:
+        return typer.prompt("question", default="", show_default=False, err=True).strip()
+    except typer.Abort:
+        return ""
+
+
+TRY_AGAIN = 75
+"""EX_TEMPFAIL of sysexits.h: storage was away, and the same command may succeed later. A Job of
+ours makes its pod again for it, unlike for 1 and 2."""
+
+
+@app.command(
+    hidden=True,  # pods run it; people rarely do
+    epilog=examples(
+        "espalier step train --profile smoke --run s3://espalier/runs/r17",
+        "espalier step evaluate --profile smoke --run runs/r18 "
+        "--input trained_policy=s3://espalier/runs/r17/trained_policy",
+    ),
+)
+def step(
+    *,
+    stage: Annotated[str, typer.Argument(metavar="STAGE", help="Stage of the chain.")],
+    run: Annotated[
+        str, typer.Option("--run", help="s3://BUCKET/PREFIX of the run, or its folder.")
+    ],
+    profile: Annotated[
+        str, typer.Option("--profile", help="Name, path of a .toml file, or the JSON of a whole.")
+    ] = "laptop",
+    input_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="NAME=URI", help="An input from elsewhere than RUN; repeatable."
+        ),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", help="Where the output goes instead of RUN/NAME.")
+    ] = None,
+    workspace: Annotated[
+        Path, typer.Option("--workspace", help="Folder for artifacts of S3 while the step runs.")
+    ] = Path("/s3"),
+) -> None:
+    """Run one stage on artifacts in S3 or in folders, as its pod on a cluster does.
+
+    S3 is where AWS_ENDPOINT_URL_S3 says; credentials come from AWS_ACCESS_KEY_ID and
+    AWS_SECRET_ACCESS_KEY or a credentials file. MLFLOW_TRACKING_URI and MLFLOW_RUN_ID name the
+    tracked run that the stage belongs to. Nothing runs where the output is current. Prints the
+    content digest of the output.
+
+    Exit codes: 1 and 2 the stage refuses; 75 storage was away; 128 and more a signal.
+    """
+    from espalier.orchestration.step_runner import StepFailed, StepOrder, run_step
+    from espalier.records import StorageAwayError
+    from espalier.steps.profiles import given_profile
+
+    order = StepOrder(
+        stage=stage,
+        profile=given_profile(profile),
+        run_uri=run.rstrip("/"),
+        workspace=workspace,
+        inputs=dict(_named_uri(text) for text in input_ or ()),
+        output=output,
+    )
+    try:
+        manifest = run_step(order, say=lambda line: typer.echo(line, err=True))
+    except (StepFailed, StorageAwayError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(error.exit_code if isinstance(error, StepFailed) else TRY_AGAIN) from error
+    typer.echo(manifest.content)
+
+
+def _named_uri(text: str) -> tuple[str, str]:
+    name, separator, uri = text.partition("=")
+    if not separator or not name or not uri:
+        raise typer.BadParameter(f"{text!r}: write it as NAME=URI")
+    return name, uri
+
+
+@app.command(epilog=examples("espalier doctor", "espalier doctor --json"))
+def doctor(
+    *,
+    runs: Annotated[Path, typer.Option("--runs", help="Where runs will be written.")] = Path(
+        "runs"
+    ),
+    as_json: JsonOption = False,
+) -> None:
+    """Say what is installed, what is missing and what to do.
+
+    Exit code 1 means that `espalier run` would not work; what only a cluster needs is no fault.
+    """
+    from espalier.orchestration.doctor import examine
+
+    findings = examine(runs)
+    if as_json:
+        print_json([finding._asdict() for finding in findings])
+    else:
+        width = max(len(finding.name) for finding in findings)
+        for finding in findings:
+            remedy = f"  ({finding.remedy})" if finding.remedy else ""
+            typer.echo(f"{finding.state:<6}  {finding.name:<{width}}  {finding.found}{remedy}")
+    if any(finding.state == "broken" for finding in findings):
+        raise typer.Exit(1)
