@@ -9,7 +9,14 @@ from espalier.environments.contract import (
     Step,
 )
 from espalier.environments.episode import AsyncToolEnvironment, EpisodeRules, ToolEnvironment
-from espalier.environments.family import Family, PlainQuestion, Question, SimpleFamily, make_task
+from espalier.environments.family import (
+    Family,
+    PlainQuestion,
+    Question,
+    SimpleFamily,
+    dealt_split,
+    make_task,
+)
 from espalier.environments.finding import family_of, policy_dialect
 from espalier.environments.reading import Log, ReadingMaterial
 from espalier.environments.teaching import GaveUp, Observed, Script
@@ -37,6 +44,7 @@ __all__ = [
     "ToolEnvironment",
     "ToolError",
     "ToolOutput",
+    "dealt_split",
     "family_of",
     "make_task",
     "policy_dialect",

@@ -14,6 +14,7 @@ the entry point group `espalier.environments`, or by `module:Class` in a profile
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -21,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from espalier.config import EnvironmentConfig, Profile
+from espalier.config import EnvironmentConfig, Profile, SplitsConfig
 from espalier.environments.contract import Environments, EnvironmentsOver
-from espalier.environments.episode import EpisodeRules
+from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.reading import DemonstrationReading, ReadingMaterial
 from espalier.environments.teaching import Script, ScriptTeacher
 from espalier.environments.tools import Tool
@@ -42,7 +43,7 @@ from espalier.records import (
     Verifier,
     task_id_of,
 )
-from espalier.records.trajectory import ToolResult, Trajectory
+from espalier.records.trajectory import Trajectory
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.rejection import Rejected
 from espalier.synthesis.self_play import PosesTasks
@@ -178,6 +179,7 @@ class Family(ABC, Generic[C]):
             tools=tools,
             verify=self._outcome,
             max_turns=self.profile.episode.max_turns,
+            max_turn_calls=self.profile.episode.max_turn_calls,
             reward=self.profile.reward,
         )
 
@@ -196,7 +198,7 @@ class Family(ABC, Generic[C]):
             make=lambda task: rules_of(task).environment(),
         )
 
-    def _outcome(self, task: Task, answer: str | None, _results: Sequence[ToolResult]) -> float:
+    def _outcome(self, task: Task, answer: str | None, _turns: TurnResults) -> float:
         return float(self.verify(task, answer))
 
     # ------------------------------------------------------------------------------- data
@@ -344,6 +346,23 @@ class SimpleFamily(Family[C]):
 
 _READ_TASKS = 300
 """Training tasks whose demonstrations a default family reads from."""
+
+
+def dealt_split(key: str, splits: SplitsConfig, *, heldout: bool = True) -> Split:
+    """The split of whatever has this key, in the shares of `[splits]`, for every seed and run.
+
+    A generator that keeps only what is dealt to the split it is asked for has disjoint splits.
+
+    Args:
+        key: equal for what must not stand in two splits.
+        splits: shares of held-out and dev.
+        heldout: False where the held-out tasks come from elsewhere; their share is 0 then.
+    """
+    heldout_share = splits.heldout_share if heldout else 0.0
+    place = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
+    if place < heldout_share:
+        return "heldout"
+    return "dev" if place < heldout_share + splits.dev_share else "train"
 
 
 def make_task(  # noqa: PLR0913 (the parts of a task)

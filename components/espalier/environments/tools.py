@@ -83,7 +83,7 @@ class Tool:
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            return _failed(call, f"{where}: {first['msg']}" if where else first["msg"])
+            return refused(call, f"{where}: {first['msg']}" if where else first["msg"])
         arguments = {name: getattr(checked, name) for name in type(checked).model_fields}
         if self.wants_task:
             arguments[_TASK] = task
@@ -92,19 +92,19 @@ class Tool:
         try:
             return _result(call, self._function(**arguments))
         except ToolError as error:
-            return _failed(call, str(error))
+            return refused(call, str(error))
 
     async def _awaited(self, call: ToolCall, arguments: dict[str, Any]) -> ToolResult:
         function = typing.cast("Callable[..., Awaitable[object]]", self._function)
         try:
             return _result(call, await function(**arguments))
         except ToolError as error:
-            return _failed(call, str(error))
+            return refused(call, str(error))
 
 
 def unknown_tool(call: ToolCall, known: typing.Iterable[str]) -> ToolResult:
     """What a policy reads that calls a tool which is not there."""
-    return _failed(call, f"no tool is named {call.name}; there are {', '.join(known)}")
+    return refused(call, f"no tool is named {call.name}; there are {', '.join(known)}")
 
 
 def _result(call: ToolCall, returned: object) -> ToolResult:
@@ -114,7 +114,8 @@ def _result(call: ToolCall, returned: object) -> ToolResult:
     return ToolResult(call=call, content=text, succeeded=True)
 
 
-def _failed(call: ToolCall, reason: str) -> ToolResult:
+def refused(call: ToolCall, reason: str) -> ToolResult:
+    """What a policy reads of a call that was not made, or failed: `error: REASON`."""
     return ToolResult(call=call, content=f"error: {reason}", succeeded=False)
 
 

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from types import ModuleType
+from typing import TYPE_CHECKING, Self
 
-import bm25s
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,8 +18,8 @@ from espalier.knowledge.documents import Document
 from espalier.knowledge.folding import EMPTY_WORDS, words
 from espalier.records import ArtifactError
 
-# bm25s asks for its debug messages itself, which then pass every handler of an application
-logging.getLogger("bm25s").setLevel(logging.WARNING)
+if TYPE_CHECKING:
+    import bm25s
 
 _TITLE_REPEATS = 3
 """Makes an entity's own document outrank those that mention it."""
@@ -29,6 +29,15 @@ _TITLE_BONUS = 2.0
 
 _ARRAY_FILES = ("data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy")
 _JSON_FILES = ("vocab.index.json", "params.index.json")
+
+
+def _bm25s() -> ModuleType:
+    """The library, imported where an index is used: a profile is read without it."""
+    import bm25s
+
+    # it sets its own logger to DEBUG on import, and the messages pass every handler above
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
+    return bm25s
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +71,7 @@ class TextIndex:
         token_ids = [
             [vocabulary.setdefault(word, len(vocabulary)) for word in words(text)] for text in texts
         ]
-        bm25 = bm25s.BM25(backend="numpy", csc_backend="numpy")
+        bm25 = _bm25s().BM25(backend="numpy", csc_backend="numpy")
         bm25.index((token_ids, vocabulary), create_empty_token=False, show_progress=False)
         return cls(bm25, documents)
 
@@ -79,7 +88,7 @@ class TextIndex:
         """
         for name in (*_ARRAY_FILES, *_JSON_FILES):
             _check_readable(directory / name)
-        bm25 = bm25s.BM25.load(directory, show_progress=False, backend="numpy")
+        bm25 = _bm25s().BM25.load(directory, show_progress=False, backend="numpy")
         if bm25.scores["num_docs"] != len(documents):
             raise ArtifactError(
                 f"{directory / 'params.index.json'}: the index is of {bm25.scores['num_docs']} "

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Self, TypeAlias
+
+from pydantic import JsonValue
 
 from espalier.records.message import Message, ToolCall
 
@@ -14,6 +17,11 @@ class ToolCalls:
 
     calls: tuple[ToolCall, ...]
     thought: str | None = None
+
+    @classmethod
+    def one(cls, name: str, arguments: Mapping[str, JsonValue], thought: str | None = None) -> Self:
+        """A single call, as a demonstration writes it."""
+        return cls((ToolCall(name=name, arguments=dict(arguments)),), thought)
 
     def message(self) -> Message:
         """As a chat message."""

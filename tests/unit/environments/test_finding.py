@@ -1,5 +1,8 @@
 """A profile names its family, and the family reads the section of the profile."""
 
+import subprocess
+import sys
+
 import pytest
 from pydantic import ValidationError
 
@@ -77,3 +80,14 @@ def test_a_whole_profile_carries_the_section_of_its_family_and_comes_back_from_j
 def test_a_profile_with_an_unknown_family_does_not_parse():
     with pytest.raises(ValidationError, match="no family of tasks is named 'prices'"):
         Profile.model_validate({"environment": {"name": "prices"}})
+
+
+@pytest.mark.parametrize("name", ["python_math", "search_qa", PRICES])
+def test_reading_a_profile_loads_no_search_index(name):
+    script = (
+        "import sys; from espalier.config import Profile;"
+        f"Profile.model_validate({{'environment': {{'name': {name!r}}}}});"
+        "print(*{'bm25s', 'torch', 'transformers'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout.split() == []

@@ -68,6 +68,14 @@ def test_a_wrong_answer_costs_one_and_credit_forgives_some_of_it():
     assert credited["outcome"] == pytest.approx(-0.9)
 
 
+def test_credit_counts_messages_and_not_the_calls_in_them():
+    one = program("print(1)").calls
+    runs = ScriptedRuns(ended(b"1"), ended(b"1"))
+    math = environment(runs, credit_per_message=0.05)
+    _, credited = play(math, ToolCalls(one + one), FinalAnswer("85"))
+    assert credited["outcome"] == pytest.approx(-0.9)
+
+
 def test_an_episode_without_an_answer_earns_nothing_for_its_format():
     math = environment(ScriptedRuns())
     _, reward = play(math, Malformed("no tags at all"))

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 from espalier.config import AbsoluteZeroConfig, Profile
 from espalier.environments.contract import Environments, EnvironmentsOver
-from espalier.environments.episode import EpisodeRules
+from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.family import Demonstrate, Family, Question
 from espalier.environments.python_math.config import PythonMathConfig
 from espalier.environments.python_math.executed import is_proven
@@ -28,7 +29,7 @@ from espalier.environments.reading import ReadingMaterial
 from espalier.environments.teaching import ScriptTeacher
 from espalier.environments.tools import Tool
 from espalier.records import Draft, Split, Task, Tracker
-from espalier.records.trajectory import ToolResult, Trajectory
+from espalier.records.trajectory import Trajectory
 from espalier.rewards import final_answer, is_right, retool_reward
 from espalier.sandbox.choice import sandbox_pool
 from espalier.sandbox.pool_thread import PoolThread
@@ -88,17 +89,16 @@ class PythonMath(Family[PythonMathConfig]):
 
     def rules_over(self, runs: PythonRuns, checks: PythonRuns) -> EpisodeRules:
         """One episode's rules: the policy's programs, and those that prove its answer."""
-        return EpisodeRules(
-            tools=(python_tool(lambda: runs, self.settings.max_observation_characters),),
+        tool = python_tool(lambda: runs, self.settings.max_observation_characters)
+        return replace(
+            self.rules((tool,)),
             verify=partial(self._judged, checks),
-            max_turns=self.profile.episode.max_turns,
-            reward=self.profile.reward,
             read_answer=final_answer,
             on_end=runs.end,
         )
 
     async def _judged(
-        self, checks: PythonRuns, task: Task, answer: str | None, results: Sequence[ToolResult]
+        self, checks: PythonRuns, task: Task, answer: str | None, turns: TurnResults
     ) -> float:
         """ReTool's reward of the verdict."""
         if task.verifier.kind == "execution":
@@ -108,7 +108,7 @@ class PythonMath(Family[PythonMathConfig]):
             correct = await asyncio.to_thread(self.verify, task, answer) > 0
         return retool_reward(
             correct=correct,
-            num_messages=2 + 2 * len(results),
+            num_messages=2 + 2 * len(turns),
             credit_per_message=self.settings.credit_per_message,
         )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from espalier.config import SplitsConfig
+from espalier.environments.family import dealt_split
 from espalier.environments.python_math.config import PythonMathConfig
 from espalier.environments.python_math.gsm8k import WordProblem, read_word_problems
 from espalier.knowledge.folding import folded_name
@@ -40,13 +40,14 @@ def deal_problems(config: PythonMathConfig, splits: SplitsConfig) -> list[DealtP
         folded_name(problem.question): problem for problem in read_word_problems(config.problems)
     }
     if config.heldout_problems is None:
-        return [
-            DealtProblem(p, _dealt(text, splits, splits.heldout_share)) for text, p in own.items()
-        ]
+        return [DealtProblem(problem, dealt_split(text, splits)) for text, problem in own.items()]
     heldout = {folded_name(p.question): p for p in read_word_problems(config.heldout_problems)}
     kept = {text: problem for text, problem in own.items() if text not in heldout}
     return [
-        *(DealtProblem(problem, _dealt(text, splits, 0.0)) for text, problem in kept.items()),
+        *(
+            DealtProblem(problem, dealt_split(text, splits, heldout=False))
+            for text, problem in kept.items()
+        ),
         *(DealtProblem(problem, "heldout") for problem in heldout.values()),
     ]
 
@@ -78,11 +79,3 @@ def load_problems(directory: Path) -> list[DealtProblem]:
             "environment, or is damaged: run ingest again"
         ) from error
     return problems
-
-
-def _dealt(folded_question: str, splits: SplitsConfig, heldout_share: float) -> Split:
-    digest = hashlib.sha256(folded_question.encode()).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64
-    if place < heldout_share:
-        return "heldout"
-    return "dev" if place < heldout_share + splits.dev_share else "train"
