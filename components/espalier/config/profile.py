@@ -54,7 +54,7 @@ from espalier.config.placement import require_places
 from espalier.config.self_play import NoSelfPlayConfig, SelfPlayConfig, require_means
 from espalier.config.serving import ServingConfig
 from espalier.config.training import TrainingConfig
-from espalier.records.digests import json_digest
+from espalier.records.artifact import json_digest
 from espalier.records.errors import ProfileError
 
 

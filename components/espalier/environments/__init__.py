@@ -15,9 +15,10 @@ from espalier.environments.family import (
     Question,
     SimpleFamily,
     dealt_split,
+    family_of,
     make_task,
+    policy_dialect,
 )
-from espalier.environments.finding import family_of, policy_dialect
 from espalier.environments.reading import Log, ReadingMaterial
 from espalier.environments.teaching import GaveUp, Observed, Script
 from espalier.environments.tools import Tool, ToolError, ToolOutput

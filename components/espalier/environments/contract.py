@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from espalier.knowledge.views import View
 from espalier.records import Action, EspalierError, Message, PolicyError, Task
-from espalier.records.tool import ToolSpec
+from espalier.records.message import ToolSpec
 from espalier.records.trajectory import FinishReason, RewardBreakdown, ToolResult
 
 

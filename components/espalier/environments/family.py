@@ -20,9 +20,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from espalier.config import EnvironmentConfig, Profile, SplitsConfig
+from espalier.config import EnvironmentConfig, Profile, SplitsConfig, family_class
+from espalier.dialects.dialect import Dialect
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.reading import DemonstrationReading, ReadingMaterial
@@ -270,11 +271,11 @@ class Family(ABC, Generic[C]):
 
     # ------------------------------------------------------------------------------- self-play
 
-    def poser(self, knowledge: Path, accepted: Path) -> PosesTasks:
-        """Whoever poses tasks between the phases of training.
+    def proposer(self, knowledge: Path, accepted: Path) -> PosesTasks:
+        """Makes new training tasks between the phases of training.
 
         Raises:
-            ProfileError: nobody does, for this family.
+            ProfileError: the family has no self-play of that name.
         """
         del knowledge, accepted
         raise ProfileError(
@@ -397,4 +398,28 @@ def make_task(  # noqa: PLR0913 (the parts of a task)
         arguments=dict(arguments or {}),  # pyright: ignore[reportArgumentType] (JSON, checked)
         verifier=Verifier(kind=kind, gold=tuple(gold)),
         metadata=TaskMetadata(split=split, source=source, **(metadata or {})),  # pyright: ignore[reportArgumentType]
+    )
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def family_of(profile: Profile) -> Family[Any]:
+    """The family that `[environment]` names, for one stage of a run."""
+    found = cast("type[Family[EnvironmentConfig]]", family_class(profile.environment.name))
+    return found(profile)
+
+
+def policy_dialect(family: Family[Any], tokenizer: PreTrainedTokenizerBase) -> Dialect:
+    """The dialect of the profile's policy, with the family's tools.
+
+    Raises:
+        PolicyError: the tokenizer has no chat template.
+    """
+    return Dialect(
+        tokenizer,
+        family.specs,
+        name=family.profile.policy.dialect,
+        instructions=family.instructions,
     )

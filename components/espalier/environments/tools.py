@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
 from espalier.records import Task, ToolCall
-from espalier.records.tool import ToolSpec
+from espalier.records.message import ToolSpec
 from espalier.records.trajectory import ToolResult
 
 _TASK = "task"

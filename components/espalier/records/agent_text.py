@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from espalier.records.json_lines import read_records, write_records
 from espalier.records.message import Message
+from espalier.records.task import read_records, write_records
 
 TextKind = Literal["planning", "reasoning", "decision", "negative"]
 """First action planned (FAS); knowledge reasoned over (FAS); choices and their outcome (HAS); a

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from espalier.records import ArtifactError, Manifest, file_digest, read_manifest
-from espalier.records.manifest import MANIFEST_NAME
+from espalier.records.artifact import MANIFEST_NAME
 
 _PROFILE_NAME = "profile.json"
 _FAILED_VALIDATION = "validation_failed"

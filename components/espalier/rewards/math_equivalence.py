@@ -1,8 +1,9 @@
 r"""Whether two mathematical answers mean the same, decided within a bounded time.
 
-Plain numbers are compared here, exactly. Everything else goes to math-verify (Kydlicek 2025, with
+The final answer of a text is what stands in its last \boxed{...}, or the text itself. Plain numbers
+are compared here, exactly. Everything else goes to math-verify (Kydlicek 2025, with
 latex2sympy2-extended) in a process of its own, which is killed when it takes too long: an answer
-such as 9^{9^{9^{9}}} is then wrong, and nobody has waited for it.
+such as 9^{9^{9^{9}}} is then wrong, and no episode waits for it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,35 @@ from fractions import Fraction
 from functools import lru_cache
 
 from espalier.records import EspalierError
-from espalier.rewards.boxed import final_answer
+
+_OPENING = r"\boxed{"
+
+
+def final_answer(text: str) -> str:
+    """The content of the last whole box, or `text` where there is none; blanks around it go."""
+    return (last_boxed(text) or text).strip()
+
+
+def last_boxed(text: str) -> str | None:
+    r"""What the last `\boxed{...}` holds, braces counted; None where no box is closed."""
+    start = text.rfind(_OPENING)
+    while start >= 0:
+        content = _balanced(text, start + len(_OPENING))
+        if content is not None:
+            return content
+        start = text.rfind(_OPENING, 0, start)
+    return None
+
+
+def _balanced(text: str, start: int) -> str | None:
+    """From `start` up to the brace that closes what was opened before it."""
+    depth = 1
+    for place in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return text[start:place]
+    return None
+
 
 MAX_ANSWER_CHARACTERS = 400
 """A longer one is wrong: no gold answer of the known sets comes near it."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.environments.search_qa.browsing import LogWriter, invented_name
+from espalier.environments.search_qa.reading_logs import BrowsingWriter, invented_name
 from espalier.knowledge.documents import Document
 from espalier.records import FinalAnswer, ToolCalls
 
@@ -35,7 +35,7 @@ class ShowsWholeDocument:
 
 
 def _writer(substitution_share=0.6):
-    return LogWriter(
+    return BrowsingWriter(
         DOCUMENTS,
         KINDS,
         OBJECT_KINDS,

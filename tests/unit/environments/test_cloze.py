@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from espalier.environments.search_qa.cloze import ClozeWriter
+from espalier.environments.search_qa.reading_logs import ClozeWriter
 from espalier.knowledge.documents import Document
 from espalier.records import FinalAnswer, KnowledgeError, ToolCalls
 

@@ -177,7 +177,7 @@ def test_settings_of_an_answer_are_the_familys_own_but_for_its_name(family):
 
 def test_nobody_poses_tasks_of_a_plain_family(family):
     with pytest.raises(ProfileError, match=r'poses no tasks of environment\.name = "prices"'):
-        family.poser(NOWHERE, NOWHERE)
+        family.proposer(NOWHERE, NOWHERE)
 
 
 def test_a_typed_question_is_a_task_of_the_family(family):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.environments.python_math.gsm8k import (
+from espalier.environments.python_math.problems import (
     WordProblem,
     extract_final_answer,
     read_word_problems,

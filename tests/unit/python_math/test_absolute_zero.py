@@ -13,24 +13,28 @@ from hypothesis import strategies as st
 from espalier.completions import Refusal, parsed_answer
 from espalier.config import EndpointConfig
 from espalier.environments import EnvironmentLostError
-from espalier.environments.python_math.absolute_zero.executing import executed
-from espalier.environments.python_math.absolute_zero.poser import (
+from espalier.environments.python_math.absolute_zero.programs import (
+    Proposal,
+    Screened,
+    chain_proposals,
+    screened,
+)
+from espalier.environments.python_math.absolute_zero.proposer import (
     ChainDrafts,
     Draft,
     all_executed,
-    posed_from,
+    num_inputs,
+    tasks_from,
+    triple_task,
 )
-from espalier.environments.python_math.absolute_zero.proposals import Proposal, chain_proposals
-from espalier.environments.python_math.absolute_zero.screening import Screened, screened
 from espalier.environments.python_math.absolute_zero.teacher import (
     ProposedProgram,
     ProposedPrograms,
     TeacherDrafts,
     draft_of,
 )
-from espalier.environments.python_math.absolute_zero.wording import num_inputs, triple_task
 from espalier.environments.python_math.arithmetic import Chain, Change, split_of
-from espalier.environments.python_math.executed import Case, is_proven
+from espalier.environments.python_math.execution import Case, executed, is_proven
 from espalier.sandbox import SandboxRefused
 from espalier.synthesis.self_play import Order
 from tests.factories.python_math import ProcessRuns, ScriptedRuns, ended
@@ -75,7 +79,7 @@ def order(count=40, seed="a", known=(), earned=None):
 def posed(asked=ASKED, **fields):
     one = order(**fields)
     drafts = ChainDrafts(asked)(one)
-    return posed_from(drafts, asyncio.run(all_executed(drafts, Interpreted())), one)
+    return tasks_from(drafts, asyncio.run(all_executed(drafts, Interpreted())), one)
 
 
 def chain_of(program, start):
@@ -287,7 +291,7 @@ def test_a_model_proposes_over_http_and_a_sandbox_decides():
         "answer_broken_json",
     ]
     results = asyncio.run(all_executed(drafts, ProcessRuns()))
-    found = posed_from(drafts, results, one)
+    found = tasks_from(drafts, results, one)
     assert [task.verifier.gold for task in found.tasks] == [("[1, 2]",)]
     assert found.refused == {"forbidden_module": 1, "answer_broken_json": 1}
 

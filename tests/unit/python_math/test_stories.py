@@ -3,7 +3,7 @@ import re
 from collections import Counter
 
 from espalier.config import SynthesisConfig
-from espalier.environments.python_math import wording
+from espalier.environments.python_math import stories
 from espalier.environments.python_math.arithmetic import OPERATIONS, split_of
 from espalier.environments.python_math.stories import StoryTeller, told
 from espalier.synthesis.funnel import Funnel
@@ -65,8 +65,8 @@ def test_a_split_that_cannot_yield_more_says_so():
 
 
 def test_every_operation_has_its_words():
-    assert wording.CHANGES.keys() == OPERATIONS.keys()
-    for label, phrasings in wording.CHANGES.items():
+    assert stories.CHANGES.keys() == OPERATIONS.keys()
+    for label, phrasings in stories.CHANGES.items():
         places = {"{a}", "{b}"} if OPERATIONS[label].num_numbers == 2 else {"{n}"}
         for phrasing in phrasings:
             assert set(re.findall(r"\{[nab]\}", phrasing)) == places

@@ -240,7 +240,7 @@ def test_the_other_processes_get_what_the_first_one_posed():
 
 def test_a_family_with_nobody_to_pose_tasks_refuses(tmp_path):
     with pytest.raises(ProfileError, match=r'self_play\.name = "off" poses no tasks of'):
-        family_of(PROFILE).poser(tmp_path, tmp_path)
+        family_of(PROFILE).proposer(tmp_path, tmp_path)
 
 
 def test_attempts_are_drawn_at_the_temperature_of_the_step_that_follows():

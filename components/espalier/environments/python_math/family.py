@@ -18,13 +18,21 @@ from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.family import Demonstrate, Family, Question
 from espalier.environments.python_math.config import PythonMathConfig
-from espalier.environments.python_math.executed import is_proven
-from espalier.environments.python_math.interpreter import python_tool
+from espalier.environments.python_math.execution import is_proven
+from espalier.environments.python_math.interpreter import (
+    PythonRuns,
+    SeparateRuns,
+    SessionRuns,
+    python_tool,
+)
 from espalier.environments.python_math.problems import deal_problems, save_problems
-from espalier.environments.python_math.python_runs import PythonRuns, SeparateRuns, SessionRuns
-from espalier.environments.python_math.questions import make_math_questions
+from espalier.environments.python_math.questions import (
+    UNKNOWN_NAME,
+    MathQuestion,
+    make_math_questions,
+    program_script,
+)
 from espalier.environments.python_math.scratch import ScratchWriter
-from espalier.environments.python_math.teacher import UNKNOWN_NAME, MathQuestion, program_script
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.teaching import ScriptTeacher
 from espalier.environments.tools import Tool
@@ -159,22 +167,22 @@ class PythonMath(Family[PythonMathConfig]):
         elsewhere = {"name", "problems", "heldout_problems", "sandbox"}
         return {"python": self.settings.model_dump(mode="json", exclude=elsewhere)}
 
-    def poser(self, knowledge: Path, accepted: Path) -> PosesTasks:
+    def proposer(self, knowledge: Path, accepted: Path) -> PosesTasks:
         """Absolute Zero's triples of program, input and output."""
-        from espalier.environments.python_math.absolute_zero.poser import (
+        from espalier.environments.python_math.absolute_zero.proposer import (
             ChainDrafts,
             Drafts,
-            TriplePoser,
+            TripleProposer,
         )
         from espalier.environments.python_math.absolute_zero.teacher import TeacherDrafts
 
         config = self.profile.self_play
         if not isinstance(config, AbsoluteZeroConfig):
-            return super().poser(knowledge, accepted)
+            return super().proposer(knowledge, accepted)
         drafts: Drafts = ChainDrafts(config.asked)
         if config.proposer == "teacher":
             drafts = TeacherDrafts(config.asked, self.profile.teacher.endpoint)
-        return TriplePoser(drafts, self.settings, self.profile.kubernetes)
+        return TripleProposer(drafts, self.settings, self.profile.kubernetes)
 
 
 def _no_sandboxes() -> PythonRuns:

@@ -1,17 +1,69 @@
-"""The questions of mathematics by split: a user's own problems, or arithmetic stories."""
+"""The questions of python_math by split, and the scripts that demonstrate how they are solved."""
 
 from __future__ import annotations
 
 import random
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from espalier.config import Profile
-from espalier.environments.python_math.arithmetic import Chain
+from espalier.environments.python_math.arithmetic import VARIABLE, Chain
 from espalier.environments.python_math.problems import DealtProblem, load_problems
 from espalier.environments.python_math.stories import StoryTeller, told
-from espalier.environments.python_math.teacher import MathQuestion
-from espalier.records import DataError, Message, Split, Task, TaskMetadata, Verifier, task_id_of
+from espalier.environments.teaching import GaveUp, Script
+from espalier.records import (
+    DataError,
+    FinalAnswer,
+    Message,
+    Split,
+    Task,
+    TaskMetadata,
+    ToolCall,
+    ToolCalls,
+    Verifier,
+    task_id_of,
+)
+from espalier.synthesis import plans
 from espalier.synthesis.funnel import Funnel
+
+UNKNOWN_NAME = "unknown_name"
+"""The detour: a program that prints a name which it never made, and reads the error."""
+MAX_LINES_BEFORE_DETOUR = 5
+"""Longer programs take no detour: an episode's limit on tokens would cut them off."""
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class MathQuestion:
+    """A task, and the plan and the program that solve it."""
+
+    task: Task
+    plan: str
+    program: str
+
+    def detour_taken(self, detour: str) -> str:
+        """The kind of detour that its demonstration takes where `detour` is asked for."""
+        return detour if self.program.count("\n") < MAX_LINES_BEFORE_DETOUR else ""
+
+
+def program_script(question: MathQuestion, *, detour: bool) -> Script:
+    """Run the program of the question and answer what it prints last."""
+    program = question.program
+    if detour:
+        yield _run(question.plan, f"{program.rpartition('print')[0]}print({VARIABLE * 2})")
+    printed = yield _run(question.plan, program)
+    numbers = _NUMBER.findall(printed)
+    if not numbers or not printed.succeeded:
+        raise GaveUp("program_failed")
+    answer = numbers[-1].removesuffix(".0")
+    yield FinalAnswer(rf"\boxed{{{answer}}}", plans.ready_to_answer())
+
+
+def _run(plan: str, program: str) -> ToolCalls:
+    return ToolCalls((ToolCall(name="python", arguments={"code": program}),), plan)
+
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "heldout")
 STORY, OWN = "story", "own"

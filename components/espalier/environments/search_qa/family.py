@@ -1,9 +1,10 @@
 """Question answering with a search tool (Search-R1, Jin et al. 2025, arXiv:2503.09516).
 
 The policy calls `search(query)`, reads what the search tool shows of the best documents, and
-answers. Questions come from formal queries over the triples, or are the user's own.
+answers. Questions come from formal queries over the triples, or are the user's own. [search]
+describes the tool.
 
-A profile is read with its family, so what only one stage needs is imported there.
+A profile is read with its family, so what only one stage needs is imported in the method.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
-from espalier.config import RZeroConfig, WebRLConfig
+from espalier.config import EnvironmentConfig, RZeroConfig, WebRLConfig
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.family import AgentTexts, Demonstrate, Family
 from espalier.environments.family import Question as AnyQuestion
 from espalier.environments.reading import ReadingMaterial
-from espalier.environments.search_qa.config import SearchQAConfig
 from espalier.environments.tools import Tool, ToolOutput
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge.documents import load_documents
@@ -34,6 +34,13 @@ from espalier.synthesis.plans import SEARCH
 from espalier.synthesis.rejection import Rejected
 from espalier.synthesis.self_play import PosesTasks
 from espalier.synthesis.task_making import Question
+
+
+class SearchQAConfig(EnvironmentConfig):
+    """Question answering over the knowledge."""
+
+    name: str = "search_qa"
+
 
 INSTRUCTIONS = (
     "Answer the question. Search as often as you need to. Give only the name as the final answer.\n"
@@ -156,8 +163,7 @@ class SearchQA(Family[SearchQAConfig]):
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
         """Walks along relations, or sentences with a gap where there are no relations."""
-        from espalier.environments.search_qa.browsing import LogWriter
-        from espalier.environments.search_qa.cloze import ClozeWriter
+        from espalier.environments.search_qa.reading_logs import BrowsingWriter, ClozeWriter
 
         del train
         graph = KnowledgeGraph.load(knowledge)
@@ -166,7 +172,7 @@ class SearchQA(Family[SearchQAConfig]):
         share = self.profile.policy.prestage.substitution_share
         if not graph.relations:
             return ClozeWriter(documents, search, substitution_share=share)
-        return LogWriter(
+        return BrowsingWriter(
             documents,
             {e.document_id: e.kind for e in graph.entities.values() if e.document_id},
             {relation.label: relation.object_kind for relation in graph.relations.values()},
@@ -182,7 +188,7 @@ class SearchQA(Family[SearchQAConfig]):
         """Those of the search tool."""
         return {"search": self.profile.search.model_dump(mode="json")}
 
-    def poser(self, knowledge: Path, accepted: Path) -> PosesTasks:
+    def proposer(self, knowledge: Path, accepted: Path) -> PosesTasks:
         """WebRL's evolution of failed questions, or R-Zero's challenger."""
         from espalier.synthesis.evolution.poser import (
             GraphPoser,
@@ -201,7 +207,7 @@ class SearchQA(Family[SearchQAConfig]):
             case RZeroConfig():
                 return GraphPoser(Prover(self.profile, knowledge, accepted), rewarding_patterns)
             case _:
-                return super().poser(knowledge, accepted)
+                return super().proposer(knowledge, accepted)
 
 
 def search_environments(search: Searcher, family: SearchQA) -> Environments:

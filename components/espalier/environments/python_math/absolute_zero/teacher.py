@@ -10,11 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from espalier.completions import Refusal, Request, all_answers
 from espalier.config import EndpointConfig
-from espalier.environments.python_math.absolute_zero.poser import Draft
-from espalier.environments.python_math.absolute_zero.proposals import Proposal
-from espalier.environments.python_math.absolute_zero.screening import ALLOWED_MODULES, screened
-from espalier.environments.python_math.absolute_zero.wording import SHOWN_CASES, num_inputs
-from espalier.environments.python_math.executed import Asked
+from espalier.environments.python_math.absolute_zero.programs import (
+    ALLOWED_MODULES,
+    Proposal,
+    screened,
+)
+from espalier.environments.python_math.absolute_zero.proposer import SHOWN_CASES, Draft, num_inputs
+from espalier.environments.python_math.execution import Asked
 from espalier.records import Task
 from espalier.synthesis.self_play import Order
 

@@ -1,18 +1,8 @@
-"""Browsing logs: question-free walks over train documents, in the grammar of episodes.
+"""Question-free logs over train documents, from which the embedded policy learns to read.
 
-A log names an entity among unrelated words, lists the lines to be read, searches for one after the
-other, carries the value it read into the next search, and ends by stating the last one:
-
-    <|user|> capital of lyon time zone <|assistant|> <think> country , currency </think>
-    <search> lyon country </search> <information> lyon | country: france </information>
-    ... <answer> euro </answer>
-
-The words around the name are labels drawn at random: they say nothing about the walk, and a policy
-that has only browsed cannot answer; but it has learned to find a name in a sentence.
-
-Most names are replaced by invented ones, so that the policy learns to read and copy a name rather
-than to remember it: a country of the held-out split must be as readable as one it has seen. It is
-a small agentic continual pre-training (Su et al. 2025, arXiv:2509.13310): nothing here asks.
+Most names in a log are replaced by invented ones, so that the policy learns to copy a name rather
+than to remember it: a country of the held-out split must be as readable as one it has seen. It is a
+small agentic continual pre-training (Su et al. 2025, arXiv:2509.13310): nothing here asks.
 """
 
 from __future__ import annotations
@@ -24,7 +14,8 @@ from typing import Protocol
 
 from espalier.environments.reading import Log
 from espalier.knowledge.documents import Document
-from espalier.records import FinalAnswer, ToolCalls
+from espalier.knowledge.folding import content_words
+from espalier.records import FinalAnswer, KnowledgeError, ToolCalls
 from espalier.synthesis import plans
 
 _HOP_WEIGHTS = (0.3, 0.3, 0.25, 0.15)
@@ -34,15 +25,26 @@ _MAX_NOISE_LABELS = 5
 
 
 class ShowsDocuments(Protocol):
-    """What the generator needs of the search tool: how a result for a query looks."""
+    """Part of the search tool that a log writer needs."""
 
     def show(self, document: Document, query: str) -> str:
         """The observation of `query` if it finds `document`."""
         ...
 
 
-class LogWriter:
-    """Writes logs over `documents`, grouped by the kind of entity that each describes."""
+class BrowsingWriter:
+    """Writes browsing logs over `documents` of labelled facts, grouped by kind of entity.
+
+    A log names an entity among unrelated words, lists the lines to be read, searches for one after
+    the other, carries the value it read into the next search, and ends by stating the last one:
+
+        <|user|> capital of lyon time zone <|assistant|> <think> country , currency </think>
+        <search> lyon country </search> <information> lyon | country: france </information>
+        ... <answer> euro </answer>
+
+    The words around the name are labels drawn at random: a policy that has only read logs cannot
+    answer a question, but it has learned to find a name in a sentence.
+    """
 
     def __init__(
         self,
@@ -131,3 +133,72 @@ def _pieces(
         pieces.append(observation)
     pieces.append(FinalAnswer(answer, plans.ready_to_answer()))
     return pieces
+
+
+_MAX_SPAN_WORDS = 2
+_MIN_LINE_WORDS = 4
+_MAX_QUERY_WORDS = 8
+
+
+class ClozeWriter:
+    """Writes cloze logs over the longer lines of `documents`, which state no labelled facts.
+
+    A log takes a span of words out of a line, searches for what is left of the line, and states the
+    span that the found document shows. Most spans are replaced by invented names, in the document
+    too, so that the span has to be read:
+
+        <|user|> the mayor of lyon is <|assistant|> <think> find </think>
+        <search> mayor lyon </search>
+        <information> lyon | the mayor of lyon is bakomi </information>
+        <think> answer </think> <answer> bakomi </answer>
+    """
+
+    def __init__(
+        self, documents: Sequence[Document], search: ShowsDocuments, *, substitution_share: float
+    ) -> None:
+        self._lines = [
+            (document, number)
+            for document in documents
+            for number, line in enumerate(document.lines)
+            if len(line.split()) >= _MIN_LINE_WORDS
+        ]
+        if not self._lines:
+            raise KnowledgeError(
+                f"none of the {len(documents)} documents that training may read has a line of "
+                f"{_MIN_LINE_WORDS} words: there is nothing to learn reading from. Add documents, "
+                "or set policy.model to a model that can read."
+            )
+        self._search = search
+        self._documents = documents
+        self._substitution_share = substitution_share
+        self._names = [document.title for document in documents]
+
+    def write(self, rng: random.Random) -> Log:
+        """One log; a function of the generator's state alone."""
+        document, number = rng.choice(self._lines)
+        line = document.lines[number].rstrip(".!?").split()
+        length = rng.randint(1, _MAX_SPAN_WORDS)
+        start = rng.randrange(len(line) - length + 1)
+        span = " ".join(line[start : start + length])
+        if rng.random() < self._substitution_share:
+            span = invented_name(self._names, rng)
+        rest = " ".join((*line[:start], *line[start + length :]))
+        lines = list(document.lines)
+        lines[number] = " ".join((*line[:start], span, *line[start + length :]))
+        shown = Document(document.document_id, document.title, tuple(lines), document.split)
+        query = " ".join(content_words(rest)[:_MAX_QUERY_WORDS])
+        return Log(
+            rest,
+            (
+                plans.search(plans.look_up(), query),
+                self._search.show(shown, query),
+                FinalAnswer(span, plans.ready_to_answer()),
+            ),
+        )
+
+    def texts(self, rng: random.Random) -> Iterator[str]:
+        """See `ReadingMaterial`: titles and lines of the documents."""
+        del rng
+        for document in self._documents:
+            yield document.title
+            yield from document.lines

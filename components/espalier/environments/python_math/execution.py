@@ -1,22 +1,27 @@
-"""Answers that are proven by running a program: what a triple (program, input, output) leaves out.
+"""Tasks whose answers are proven by running a program in a sandbox.
+
+A task is a triple (program, input, output) with one part left out (Absolute Zero, Zhao et al. 2025,
+arXiv:2505.03335):
 
     output    deduction: the program and an input are shown
     input     abduction: the program and an output are shown; any input that leads there is right
     program   induction: some inputs and outputs are shown; it is proven on others
 
-Absolute Zero's three kinds of tasks (Zhao et al. 2025, arXiv:2505.03335). Whatever runs, runs in a
-sandbox; what it prints is compared here, so that no program passes a verdict on itself.
+Whatever runs, runs in a sandbox; what it prints is compared here, so that no program passes a
+verdict on itself. The output of a proposed program is taken only where two runs agree.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from pydantic import JsonValue
 
-from espalier.environments.python_math.python_runs import PythonRuns
+from espalier.environments.contract import EnvironmentLostError
+from espalier.environments.python_math.interpreter import PythonRuns
 from espalier.records import Task
 from espalier.sandbox import SandboxRefused
 
@@ -97,3 +102,59 @@ def _calls(function: str, arguments: Sequence[str]) -> str:
         f"print(repr({function}(*_ast.literal_eval({f'({text.strip()},)'!r}))))\n"
         for text in arguments
     )
+
+
+MAX_OUTPUT_CHARACTERS = 120
+_PLAIN = (int, float, str, bool, type(None))
+
+
+async def executed(program: str, inputs: Sequence[str], runs: PythonRuns) -> list[Case] | str:
+    """A case of every input, or why the program is not to be trusted with them.
+
+    Args:
+        program: hostile, and screened.
+        inputs: arguments as they stand in a call.
+        runs: of programs that find nothing of each other.
+    """
+    script = returning(program, inputs)
+    try:
+        first, second = await runs.run(script), await runs.run(script)
+    except SandboxRefused:
+        return "program_refused"
+    except EnvironmentLostError:
+        return "environment_lost"
+    if not (first.succeeded and second.succeeded):
+        return "program_fails"
+    if first.stdout != second.stdout:
+        return "not_deterministic"
+    outputs = printed_lines(first.stdout)
+    if len(outputs) != len(inputs):
+        return "prints_besides"
+    if not all(map(_is_plain_value, outputs)):
+        return "output_no_plain_value"
+    return [Case(*pair) for pair in zip(inputs, outputs, strict=True)]
+
+
+def _is_plain_value(text: str) -> bool:
+    """Whether the text is how Python writes a short value of numbers, texts, lists and the like.
+
+    A set is none: the order in which it is written is not its own.
+    """
+    if len(text) > MAX_OUTPUT_CHARACTERS:
+        return False
+    try:
+        value = ast.literal_eval(text)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return False
+    return _is_plain(value) and repr(value) == text
+
+
+def _is_plain(value: Any) -> bool:  # noqa: ANN401 (whatever a literal spells)
+    match value:
+        case list() | tuple():
+            return all(map(_is_plain, cast("Sequence[Any]", value)))
+        case dict():
+            entries = cast("dict[Any, Any]", value)
+            return all(map(_is_plain, (*entries.keys(), *entries.values())))
+        case _:
+            return isinstance(value, _PLAIN)
