@@ -209,7 +209,7 @@ class AskedAgain(SearchQA):
 
     asked: ClassVar[list] = []
 
-    def poser(self, knowledge, accepted):
+    def proposer(self, knowledge, accepted):
         self.asked.append((knowledge, accepted))
         return AgainPoser()
 
