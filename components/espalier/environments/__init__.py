@@ -11,8 +11,8 @@ from espalier.environments.contract import (
 from espalier.environments.episode import AsyncToolEnvironment, EpisodeRules, ToolEnvironment
 from espalier.environments.family import (
     Family,
+    FamilyQuestion,
     PlainQuestion,
-    Question,
     SimpleFamily,
     dealt_split,
     family_of,
@@ -31,12 +31,12 @@ __all__ = [
     "EnvironmentsOver",
     "EpisodeRules",
     "Family",
+    "FamilyQuestion",
     "GaveUp",
     "Log",
     "Observed",
     "Opening",
     "PlainQuestion",
-    "Question",
     "ReadingMaterial",
     "Script",
     "SimpleFamily",

@@ -1,4 +1,4 @@
-"""The environment of any family whose policy calls tools and then answers."""
+"""Episodes in which the policy calls tools and then answers, for any family."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from espalier.records.trajectory import FinishReason, RewardBreakdown, ToolResul
 TurnResults = Sequence[Sequence[ToolResult]]
 """What was called: one sequence of results for each message of the policy that called a tool."""
 Verify = Callable[[Task, str | None, TurnResults], float | Awaitable[float]]
-"""The outcome of an answer, None where there is none, in the family's own range."""
+"""Task, answer (None where there is none) and results -> outcome, in the family's own range."""
 
 
 def _nothing() -> None:
-    """Nothing has to be given back."""
+    """Default of `on_end`: nothing to release."""
 
 
 def _as_it_is(text: str) -> str:
@@ -28,7 +28,7 @@ def _as_it_is(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRules:
-    """What the episodes of a family have in common."""
+    """Tools, verifier and limits that the episodes of a family share."""
 
     tools: Sequence[Tool]
     verify: Verify
@@ -38,12 +38,12 @@ class EpisodeRules:
     """Calls of one message that are made; any further one is refused, as an observation."""
     reward: RewardConfig
     read_answer: Callable[[str], str] = _as_it_is
-    """The answer inside a final message."""
+    """Extracts the answer from a final message."""
     on_end: Callable[[], None] = field(default=_nothing)
     """Called once, when the episode is over."""
 
     def environment(self) -> Environment:
-        """A fresh environment; one that waits where a tool does, or where verifying does."""
+        """A fresh environment; asynchronous if a tool or the verifier is."""
         waits = any(tool.is_async for tool in self.tools) or _waits(self.verify)
         return AsyncToolEnvironment(self) if waits else ToolEnvironment(self)
 
@@ -53,7 +53,7 @@ def _waits(function: Callable[..., object]) -> bool:
 
 
 class _Episode:
-    """What does not depend on whether the tools wait."""
+    """State and rules shared by synchronous and asynchronous episodes."""
 
     def __init__(self, rules: EpisodeRules) -> None:
         self._rules = rules
@@ -75,7 +75,7 @@ class _Episode:
 
     @property
     def task(self) -> Task:
-        """What is being played."""
+        """The task of this episode."""
         assert self._task is not None, "an episode begins with a reset"
         return self._task
 
@@ -123,7 +123,7 @@ class _Episode:
 
 
 class ToolEnvironment(_Episode):
-    """An episode whose tools answer at once."""
+    """An episode with synchronous tools and verifier."""
 
     def step(self, action: Action) -> Step:
         """See `Environment`."""
@@ -139,12 +139,14 @@ class ToolEnvironment(_Episode):
     def score(self) -> RewardBreakdown:
         """See `Environment`."""
         outcome = self._rules.verify(self.task, self.answer, self._turns)
-        assert not isinstance(outcome, Awaitable), "what waits is an AsyncToolEnvironment"
+        assert not isinstance(outcome, Awaitable), (
+            "an asynchronous verifier needs AsyncToolEnvironment"
+        )
         return self._terms(outcome)
 
 
 class AsyncToolEnvironment(_Episode):
-    """An episode whose tools, or whose verifier, have to be waited for."""
+    """An episode with an asynchronous tool or verifier."""
 
     async def step(self, action: Action) -> Step:
         """See `Environment`."""

@@ -27,14 +27,14 @@ _JSON: TypeAdapter[object] = TypeAdapter(object)
 
 
 class ToolOutput(NamedTuple):
-    """What a tool answers."""
+    """A tool's output."""
 
     content: str
     succeeded: bool = True
 
 
 class ToolError(Exception):
-    """A tool refuses what it was asked; the policy reads why."""
+    """Raised by a tool to refuse a call; the policy reads the message."""
 
 
 class Tool:
@@ -77,7 +77,7 @@ class Tool:
         )
 
     def call(self, call: ToolCall, task: Task) -> ToolResult | Awaitable[ToolResult]:
-        """Run the function on checked arguments; arguments that do not fit are an observation."""
+        """Run the function on validated arguments; invalid arguments give an error observation."""
         try:
             checked = self._arguments.model_validate(call.arguments)
         except ValidationError as error:
@@ -103,7 +103,7 @@ class Tool:
 
 
 def unknown_tool(call: ToolCall, known: typing.Iterable[str]) -> ToolResult:
-    """What a policy reads that calls a tool which is not there."""
+    """The observation after a call of an unknown tool."""
     return refused(call, f"no tool is named {call.name}; there are {', '.join(known)}")
 
 
@@ -115,12 +115,12 @@ def _result(call: ToolCall, returned: object) -> ToolResult:
 
 
 def refused(call: ToolCall, reason: str) -> ToolResult:
-    """What a policy reads of a call that was not made, or failed: `error: REASON`."""
+    """The observation of a call that was not made or failed: `error: REASON`."""
     return ToolResult(call=call, content=f"error: {reason}", succeeded=False)
 
 
 def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
-    """JSON schema of the arguments, without pydantic's titles, which say nothing new."""
+    """JSON schema of the arguments, without pydantic's redundant titles."""
     schema = arguments.model_json_schema()
     schema.pop("title", None)
     for field in schema.get("properties", {}).values():

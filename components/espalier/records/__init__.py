@@ -1,4 +1,4 @@
-"""What is handed around: tasks, messages, tool calls, and artifact directories with manifests.
+"""The records that stages exchange: tasks, messages, tool calls, and artifacts with manifests.
 
 Nothing here knows a family of tasks, a dialect or a stage. Trajectories are in
 `espalier.records.trajectory`, which imports pyarrow.

@@ -1,4 +1,4 @@
-"""Texts of an agent's behaviour that are no episodes: what continued pre-training reads."""
+"""Texts of agent behaviour for continued pre-training; they are not episodes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class AgentText(BaseModel, frozen=True, extra="forbid"):
     task_id: str = ""
     """The task that it is about; empty where it has a question of its own."""
     sources: tuple[str, ...] = ()
-    """Ids of the documents that it was made from."""
+    """Ids of its source documents."""
 
     @property
     def words(self) -> str:
-        """Everything that it says, in order."""
+        """All its text, in order."""
         return " ".join(message.content for message in (*self.prompt, *self.pieces))
 
 

@@ -9,7 +9,7 @@ from typing import Literal, Self, TypeAlias
 from pydantic import BaseModel, Field, JsonValue
 
 JsonObject: TypeAlias = dict[str, JsonValue]
-"""Keys and values as JSON has them."""
+"""A JSON object."""
 
 
 class ToolCall(BaseModel, frozen=True, extra="forbid"):
@@ -83,7 +83,7 @@ class Malformed:
 
 
 Action: TypeAlias = ToolCalls | FinalAnswer | Malformed
-"""What an environment's `step` takes; parsing text into one never raises."""
+"""Argument of `Environment.step`; parsing text into one never raises."""
 
 
 def action_of(message: Message) -> ToolCalls | FinalAnswer:

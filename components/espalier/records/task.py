@@ -56,7 +56,7 @@ class Verifier(BaseModel, frozen=True, extra="forbid"):
 
 
 class TaskMetadata(BaseModel, frozen=True, extra="forbid"):
-    """What the split checks and reports read, and what only the family understands."""
+    """Fields that stages read, and `extra` for the family alone."""
 
     split: Split
     source: str
@@ -66,7 +66,7 @@ class TaskMetadata(BaseModel, frozen=True, extra="forbid"):
     difficulty: float | None = None
     """Grows with the steps that a solution takes, where the family can tell."""
     extra: JsonObject = Field(default_factory=dict)
-    """The family's own: stages store it and never look inside."""
+    """The family's own data: stages store it and never read it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -107,7 +107,7 @@ class Task(BaseModel, frozen=True, extra="forbid"):
     environment: str
     """Name of the family that it belongs to."""
     arguments: JsonObject = Field(default_factory=dict)
-    """What its environment is set up with."""
+    """Arguments of its environment."""
     verifier: Verifier
     metadata: TaskMetadata
 

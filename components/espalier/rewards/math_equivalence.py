@@ -27,12 +27,12 @@ _OPENING = r"\boxed{"
 
 
 def final_answer(text: str) -> str:
-    """The content of the last whole box, or `text` where there is none; blanks around it go."""
+    """The content of the last whole box, or `text` where there is none; stripped."""
     return (last_boxed(text) or text).strip()
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What the last `\boxed{...}` holds, braces counted; None where no box is closed."""
+    r"""The content of the last closed `\boxed{...}`, nested braces included; None without one."""
     start = text.rfind(_OPENING)
     while start >= 0:
         content = _balanced(text, start + len(_OPENING))
@@ -102,7 +102,7 @@ def _plain_number(text: str) -> Fraction | None:
 
 @lru_cache(maxsize=4096)
 def _compared(answer: str, gold: str) -> bool:
-    """The verdict of the process; the groups of a step say the same things again and again."""
+    """The verdict of the process, cached: trajectories of a group repeat answers."""
     return _judge().compare(_as_latex(answer), _as_latex(gold))
 
 
@@ -112,14 +112,14 @@ def _as_latex(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _judge() -> MathJudge:
-    """The one of this process."""
+    """The comparing process of this Python process."""
     judge = MathJudge()
     atexit.register(judge.close)
     return judge
 
 
 class MathJudge:
-    """Asks the comparing process, one pair at a time; starts it, and after a kill starts another.
+    """Client of the comparing process: one pair at a time; restarted after a kill.
 
     Args:
         within_s: seconds that a comparison may take.
@@ -172,7 +172,7 @@ class MathJudge:
 
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes, within_s: float) -> bytes | None:
-    """Send a request and read the line that answers it; None where none comes in time."""
+    """Send a request and read the reply line; None on timeout or a dead process."""
     assert process.stdin is not None, "the process is started with pipes"
     assert process.stdout is not None, "the process is started with pipes"
     deadline, received = time.monotonic() + within_s, b""

@@ -8,7 +8,7 @@ from espalier.rewards.math_equivalence import math_equivalent
 
 
 def is_right(answer: str | None, verifier: Verifier) -> bool:
-    """The verdict of `verifier` on `answer`; no answer is never right.
+    """Whether `verifier` accepts `answer`; None is never right.
 
     Raises:
         ValueError: the answer has to be executed, which only the task's environment can.
@@ -19,7 +19,9 @@ def is_right(answer: str | None, verifier: Verifier) -> bool:
         case "math_equivalence":
             return math_equivalent(answer, verifier.gold)
         case kind:
-            raise ValueError(f"a verifier of kind {kind!r} is its environment's own affair")
+            raise ValueError(
+                f"answers of verifier kind {kind!r} are checked by the task's environment alone"
+            )
 
 
 _LEAST_PENALTY = -0.6

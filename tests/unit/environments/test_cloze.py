@@ -18,7 +18,7 @@ DOCUMENTS = [
 ]
 
 
-def test_the_answer_of_a_cloze_log_is_shown_by_its_search():
+def test_a_cloze_log_answers_what_its_search_shows():
     writer = ClozeWriter(DOCUMENTS, ShowsAll(), substitution_share=1.0)
     for seed in range(50):
         log = writer.write(random.Random(seed))

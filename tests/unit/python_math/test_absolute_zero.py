@@ -21,7 +21,7 @@ from espalier.environments.python_math.absolute_zero.programs import (
 )
 from espalier.environments.python_math.absolute_zero.proposer import (
     ChainDrafts,
-    Draft,
+    TaskDraft,
     all_executed,
     num_inputs,
     tasks_from,
@@ -33,7 +33,7 @@ from espalier.environments.python_math.absolute_zero.teacher import (
     TeacherDrafts,
     draft_of,
 )
-from espalier.environments.python_math.arithmetic import Chain, Change, split_of
+from espalier.environments.python_math.arithmetic import Calculation, Change, calculation_split
 from espalier.environments.python_math.execution import Case, executed, is_proven
 from espalier.sandbox import SandboxRefused
 from espalier.synthesis.self_play import Order
@@ -88,7 +88,7 @@ def chain_of(program, start):
         for pattern, label in CHAIN_LINE.items():
             if found := re.match(pattern, line.strip()):
                 changes.append(Change(label, tuple(map(int, found.groups()))))
-    return Chain(start, tuple(changes))
+    return Calculation(start, tuple(changes))
 
 
 def test_every_posed_task_is_proven_by_running_its_gold_answer():
@@ -107,14 +107,14 @@ def test_all_three_kinds_of_all_lengths_are_posed():
     assert {task.metadata.split for task in tasks} == {"train"}
 
 
-def test_no_story_of_dev_or_heldout_computes_what_a_triple_does():
+def test_no_dev_or_heldout_story_computes_a_drawn_triple():
     for asked in ASKED:
         for steps in (1, 2, 3, 4):
             for proposal in chain_proposals(steps, num_inputs(asked), random.Random(steps)):
                 for text in proposal.inputs:
                     chain = chain_of(proposal.program, int(text))
                     assert len(chain.changes) == steps
-                    assert split_of(chain) == "train"
+                    assert calculation_split(chain) == "train"
 
 
 def test_what_is_left_out_is_not_told():
@@ -305,4 +305,4 @@ def test_hostile_programs_are_refused_or_become_drafts_and_never_crash():
         if isinstance(answer, Refusal):
             continue
         for one in answer.programs:
-            assert isinstance(draft_of(one, rng.choice(ASKED)), str | Draft)
+            assert isinstance(draft_of(one, rng.choice(ASKED)), str | TaskDraft)

@@ -27,13 +27,13 @@ from espalier.sandbox import SandboxRefused
 
 Asked = Literal["output", "input", "program"]
 FUNCTION = "f"
-"""What every program of a triple defines."""
+"""Name of the function that every program defines."""
 MAX_ANSWER_CHARACTERS = 1000
 _READ = "import ast as _ast\n"
 
 
 class Case(NamedTuple):
-    """One run of a program: its arguments as they stand in a call, and what it returned."""
+    """A run of a program: the source text of its arguments, and what it returned."""
 
     arguments: str
     output: str
@@ -41,7 +41,7 @@ class Case(NamedTuple):
 
 
 def case_arguments(cases: Sequence[Case]) -> list[JsonValue]:
-    """Cases as one argument of a task's environment."""
+    """Cases as JSON, for `Task.arguments`."""
     return [list(case) for case in cases]
 
 
@@ -77,7 +77,7 @@ async def is_proven(task: Task, answer: str | None, runs: PythonRuns) -> bool:
 
 
 def _script(task: Task, answer: str) -> tuple[str, list[str]]:
-    """What to run, and what it prints if the answer is right."""
+    """The script that checks the answer, and the lines it prints if the answer is right."""
     given: Any = task.arguments["cases"]  # tasks of 0.1 held JSON in a string
     cases = [Case(*row) for row in (json.loads(given) if isinstance(given, str) else given)]
     outputs = [case.output for case in cases]
@@ -97,7 +97,7 @@ def _script(task: Task, answer: str) -> tuple[str, list[str]]:
 
 
 def _calls(function: str, arguments: Sequence[str]) -> str:
-    """Arguments are read as literals: what stands in them is data, whoever wrote it."""
+    """Calls of `function`; arguments are parsed as literals, so that hostile text stays data."""
     return "".join(
         f"print(repr({function}(*_ast.literal_eval({f'({text.strip()},)'!r}))))\n"
         for text in arguments
@@ -109,10 +109,10 @@ _PLAIN = (int, float, str, bool, type(None))
 
 
 async def executed(program: str, inputs: Sequence[str], runs: PythonRuns) -> list[Case] | str:
-    """A case of every input, or why the program is not to be trusted with them.
+    """A case for each input, or the reason why the program is refused.
 
     Args:
-        program: hostile, and screened.
+        program: hostile, already screened.
         inputs: arguments as they stand in a call.
         runs: of programs that find nothing of each other.
     """

@@ -16,7 +16,7 @@ from typing import cast
 from espalier.config import AbsoluteZeroConfig, Profile
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
-from espalier.environments.family import Demonstrate, Family, Question
+from espalier.environments.family import Demonstrate, Family, FamilyQuestion
 from espalier.environments.python_math.config import PythonMathConfig
 from espalier.environments.python_math.execution import is_proven
 from espalier.environments.python_math.interpreter import (
@@ -92,7 +92,7 @@ class PythonMath(Family[PythonMathConfig]):
         make: Callable[[PoolThread, float], PythonRuns] = (
             SessionRuns if self.settings.session == "stateful" else SeparateRuns
         )
-        # checks prove the answer where that takes a program; none of the policy's is in their way
+        # programs that prove the answer never share a session with the policy's
         return self.rules_over(make(sandboxes, within_s), SeparateRuns(sandboxes, within_s))
 
     def rules_over(self, runs: PythonRuns, checks: PythonRuns) -> EpisodeRules:
@@ -108,7 +108,7 @@ class PythonMath(Family[PythonMathConfig]):
     async def _judged(
         self, checks: PythonRuns, task: Task, answer: str | None, turns: TurnResults
     ) -> float:
-        """ReTool's reward of the verdict."""
+        """ReTool's reward for the verdict."""
         if task.verifier.kind == "execution":
             correct = await is_proven(task, answer, checks)
         else:
@@ -132,20 +132,20 @@ class PythonMath(Family[PythonMathConfig]):
 
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
-    ) -> dict[Split, Sequence[Question]]:
+    ) -> dict[Split, Sequence[FamilyQuestion]]:
         """Stories, or the user's problems."""
         del tracker
         found = make_math_questions(self.profile, knowledge, funnel)
-        return cast("dict[Split, Sequence[Question]]", found)
+        return cast("dict[Split, Sequence[FamilyQuestion]]", found)
 
     @contextmanager
     def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
-        """Runs the program of a question and answers what it prints last."""
+        """Runs the question's program and answers with the number that it prints last."""
         del funnel
         with self.environments(knowledge) as environments_over:
             teacher = ScriptTeacher(environments_over("train"))
 
-            def demonstrate(question: Question, detour: str) -> Trajectory | Rejected:
+            def demonstrate(question: FamilyQuestion, detour: str) -> Trajectory | Rejected:
                 own = cast("MathQuestion", question)
                 taken = own.detour_taken(detour)
                 script = program_script(own, detour=bool(taken))
@@ -154,7 +154,7 @@ class PythonMath(Family[PythonMathConfig]):
             yield demonstrate
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Calculations that nobody asks for."""
+        """Scratch logs: calculations without a question."""
         del knowledge
         return ScratchWriter([task.question for task in train])
 
@@ -163,7 +163,7 @@ class PythonMath(Family[PythonMathConfig]):
         return {"kind": str(task.extra.get("kind", "")), "steps": str(task.extra.get("hops", 1))}
 
     def answer_settings(self) -> Mapping[str, object]:
-        """Those of the interpreter."""
+        """Settings of the interpreter."""
         elsewhere = {"name", "problems", "heldout_problems", "sandbox"}
         return {"python": self.settings.model_dump(mode="json", exclude=elsewhere)}
 

@@ -20,14 +20,14 @@ from espalier.sandbox.pool_thread import PoolThread
 
 
 class PythonRuns(Protocol):
-    """The programs of one episode."""
+    """Runs the programs of one episode."""
 
     async def run(self, code: str) -> ExecResult:
         """Run one program, in a sandbox.
 
         Raises:
             EnvironmentLostError: the sandbox is gone, or none could be had.
-            SandboxRefused: the program cannot be one.
+            SandboxRefused: the program is refused, for its size or its bytes.
             SandboxUnavailable: there are no sandboxes at all.
         """
         ...
@@ -38,7 +38,7 @@ class PythonRuns(Protocol):
 
 
 class SeparateRuns:
-    """Each program borrows a sandbox, and finds nothing of the one before it."""
+    """Runs each program in a fresh interpreter."""
 
     def __init__(self, sandboxes: PoolThread, timeout_s: float) -> None:
         self._sandboxes = sandboxes
@@ -57,7 +57,7 @@ class SeparateRuns:
 
 
 class SessionRuns:
-    """The first program borrows a sandbox, which is kept until the episode is over."""
+    """Runs all programs of an episode in one interpreter session; names persist."""
 
     def __init__(self, sandboxes: PoolThread, timeout_s: float) -> None:
         self._sandboxes = sandboxes
@@ -85,7 +85,7 @@ class SessionRuns:
             except SandboxRefused:
                 raise
             except BaseException:
-                # whoever waited has given up, or it is lost: the pool hears why, and takes it back
+                # cancelled, or the sandbox is lost: return it to the pool with the reason
                 self._sandbox = None
                 await self._held.__aexit__(*sys.exc_info())
                 raise
@@ -93,7 +93,7 @@ class SessionRuns:
 
 @asynccontextmanager
 async def _losses() -> AsyncGenerator[None]:
-    """Turn what ends one episode into the one error that says so."""
+    """Raise EnvironmentLostError for a sandbox error that ends one episode."""
     try:
         yield
     except (SandboxRefused, SandboxUnavailable):
@@ -126,7 +126,7 @@ def python_tool(runs: Callable[[], PythonRuns], max_characters: int) -> Tool:
 
 
 def observed(result: ExecResult, max_characters: int) -> str:
-    """What the policy reads of a program's end: its output, and the limit that ended it."""
+    """What the policy reads of a program: its output, and the limit that ended it."""
     text = result.text.strip()
     if result.timed_out:
         text += "\nTimeoutError: the program took too long"
@@ -136,7 +136,7 @@ def observed(result: ExecResult, max_characters: int) -> str:
 
 
 def shortened(text: str, max_characters: int) -> str:
-    """At most so many characters of `text`, from both ends: a traceback says at its end why."""
+    """`text` cut in its middle to `max_characters`: a traceback names its error at the end."""
     if len(text) <= max_characters:
         return text
     kept = max_characters - len(_CUT)

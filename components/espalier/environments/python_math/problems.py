@@ -96,17 +96,18 @@ PROBLEMS_NAME = "problems.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class DealtProblem:
-    """A problem and the split that it belongs to."""
+    """A problem and its split."""
 
     problem: WordProblem
     split: Split
 
 
 def deal_problems(config: PythonMathConfig, splits: SplitsConfig) -> list[DealtProblem]:
-    """The problems of the profile's files; none where it names none.
+    """Read the profile's problem files and deal their problems to splits.
 
-    A wording belongs to one split, whatever the seed and the rest of the file. Where the held-out
-    problems have a file of their own, whatever is worded as one of them is not trained on.
+    The split of a problem depends on its wording alone, not on the seed or the rest of the file.
+    Where the held-out problems have a file of their own, problems worded like one of them are left
+    out of the other splits.
 
     Raises:
         DataError: a file that is not in GSM8K's format, naming the line.

@@ -1,4 +1,4 @@
-"""Arithmetic stories: chains of operations drawn at random, kept where fair, and worded.
+"""Arithmetic stories: calculations of operations drawn at random, kept where fair, and worded.
 
 In the word lists {n}, or {a} and {b}, stand for a step's numbers, in their order.
 """
@@ -10,7 +10,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from espalier.config import SynthesisConfig
-from espalier.environments.python_math.arithmetic import OPERATIONS, Chain, Change, split_of
+from espalier.environments.python_math.arithmetic import (
+    OPERATIONS,
+    Calculation,
+    Change,
+    calculation_split,
+)
 from espalier.records import Split
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.quotas import apportion
@@ -111,11 +116,12 @@ _FACTOR = (2, 9)
 _GROUP = (2, 12)
 _LARGEST = 9999
 _DRY_AFTER = 4_000
-"""Draws in a row without a new story; 3 in 100 of a split's may be left then."""
+"""Consecutive refused draws after which a split counts as exhausted; about 3 % of its stories are
+left then."""
 
 
-class StoryTeller:
-    """Draws the chains of one split; the same ones under the same seed."""
+class StoryGenerator:
+    """Draws the calculations of one split, a function of the seed."""
 
     def __init__(self, split: Split, config: SynthesisConfig, seed: int, funnel: Funnel) -> None:
         self._split = split
@@ -123,28 +129,28 @@ class StoryTeller:
         self._rng = random.Random(f"{seed}/{split}/stories")
         self._funnel = funnel
 
-    def chains(self, count: int) -> Iterator[Chain]:
-        """`count` chains, no two of them equal, in shares of one to four steps; fewer if dry."""
+    def calculations(self, count: int) -> Iterator[Calculation]:
+        """Up to `count` distinct calculations, in shares of one to four steps."""
         weights = {str(steps): share for steps, share in enumerate(self._weights, start=1) if share}
         seen: set[str] = set()
         for steps, share in apportion(weights, count).items():
             found = misses = 0
             while found < share and misses < _DRY_AFTER:
-                chain = self._draw(int(steps))
-                reason = self._unfair(chain, seen)
+                calculation = self._draw(int(steps))
+                reason = self._refusal(calculation, seen)
                 if reason:
                     misses += 1
                     self._funnel.count(f"{self._split}.refused", reason)
                     continue
                 misses = 0
-                seen.add(chain.canonical)
+                seen.add(calculation.canonical)
                 found += 1
-                yield chain
+                yield calculation
             if found < share:
                 self._funnel.count(f"{self._split}.families_run_dry", f"story-{steps}")
 
-    def _draw(self, steps: int) -> Chain:
-        """A chain whose every value is a whole number above 0."""
+    def _draw(self, steps: int) -> Calculation:
+        """A random calculation whose every value is a positive integer."""
         start = value = self._rng.randint(*_START)
         changes: list[Change] = []
         while len(changes) < steps:
@@ -153,7 +159,7 @@ class StoryTeller:
             if 0 < after <= _LARGEST and after != value:
                 changes.append(change)
                 value = after
-        return Chain(start, tuple(changes))
+        return Calculation(start, tuple(changes))
 
     def _change(self, value: int) -> Change:
         label = self._rng.choice(tuple(OPERATIONS))
@@ -168,23 +174,26 @@ class StoryTeller:
             return Change(label, (self._rng.randint(*_TERM),))
         return Change(label, (self._rng.randint(*_GROUP), self._rng.randint(*_GROUP)))
 
-    def _unfair(self, chain: Chain, seen: set[str]) -> str:
-        """Why the chain is no task of this split; empty where it is one."""
-        if split_of(chain) != self._split:
+    def _refusal(self, calculation: Calculation, seen: set[str]) -> str:
+        """Reason to refuse the calculation for this split; empty to accept it."""
+        if calculation_split(calculation) != self._split:
             return "belongs_to_another_split"
-        if chain.canonical in seen:
+        if calculation.canonical in seen:
             return "repeated"
-        if chain.values[-1] in chain.values[:-1] or chain.values[-1] in chain.numbers:
-            return "answer_can_be_read"  # without one step less, or without computing at all
+        if (
+            calculation.values[-1] in calculation.values[:-1]
+            or calculation.values[-1] in calculation.numbers
+        ):
+            return "answer_can_be_read"  # by leaving out a step, or without computing
         return ""
 
 
-def told(chain: Chain, rng: random.Random) -> str:
-    """The chain as a story, in words drawn at random."""
+def story_text(calculation: Calculation, rng: random.Random) -> str:
+    """The calculation as a word problem, its wording drawn at random."""
     name, friend = rng.sample(NAMES, 2)
     words = {"name": name, "friend": friend, "things": rng.choice(THINGS)}
-    sentences = [rng.choice(START_SENTENCES).format(n=chain.start, **words)]
-    for change in chain.changes:
+    sentences = [rng.choice(START_SENTENCES).format(n=calculation.start, **words)]
+    for change in calculation.changes:
         numbers = dict(zip("ab" if len(change.numbers) == 2 else "n", change.numbers, strict=True))
         sentences.append(rng.choice(CHANGES[change.label]).format(**numbers, **words))
     sentences.append(rng.choice(QUESTIONS).format(**words))

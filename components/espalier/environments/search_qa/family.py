@@ -17,8 +17,7 @@ from typing import Protocol, cast
 
 from espalier.config import EnvironmentConfig, RZeroConfig, WebRLConfig
 from espalier.environments.contract import Environments, EnvironmentsOver
-from espalier.environments.family import AgentTexts, Demonstrate, Family
-from espalier.environments.family import Question as AnyQuestion
+from espalier.environments.family import AgentTexts, Demonstrate, Family, FamilyQuestion
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.tools import Tool, ToolOutput
 from espalier.knowledge import KnowledgeGraph
@@ -48,7 +47,7 @@ INSTRUCTIONS = (
 
 
 class Searcher(Protocol):
-    """What the tool needs of a search index."""
+    """Part of a search index that the tool needs."""
 
     def observation(self, query: str) -> str:
         """What the agent reads after searching for `query`."""
@@ -67,7 +66,7 @@ def search_tool(searcher: Searcher) -> Tool:
 
 
 class SearchQA(Family[SearchQAConfig]):
-    """See the module."""
+    """The family `search_qa`."""
 
     name = "search_qa"
     config = SearchQAConfig
@@ -99,17 +98,17 @@ class SearchQA(Family[SearchQAConfig]):
 
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
-    ) -> dict[Split, Sequence[AnyQuestion]]:
+    ) -> dict[Split, Sequence[FamilyQuestion]]:
         """Formal questions, and the user's own."""
         from espalier.synthesis.questions import make_questions
 
         graph = KnowledgeGraph.load(knowledge)
         found = make_questions(self.profile, knowledge, graph, funnel)
-        return cast("dict[Split, Sequence[AnyQuestion]]", found)
+        return cast("dict[Split, Sequence[FamilyQuestion]]", found)
 
     @contextmanager
     def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
-        """Routes through the real search tool, or a model's attempts at the question."""
+        """Demonstrates known routes through the search tool, or keeps a model's right attempts."""
         from espalier.synthesis.own_questions import WordTeacher
         from espalier.synthesis.rollouts import rollout_teacher
         from espalier.synthesis.teacher import RouteTeacher
@@ -125,7 +124,7 @@ class SearchQA(Family[SearchQAConfig]):
         by_route = RouteTeacher(search, profile.search.max_observation_words, profile.seed)
         by_words = WordTeacher(search, documents)
 
-        def demonstrate(question: AnyQuestion, detour: str) -> Trajectory | Rejected:
+        def demonstrate(question: FamilyQuestion, detour: str) -> Trajectory | Rejected:
             route = cast("Question", question).route
             if route is None:
                 return by_words.demonstrate(question.task)
@@ -136,12 +135,12 @@ class SearchQA(Family[SearchQAConfig]):
     def agent_texts(
         self,
         knowledge: Path,
-        questions: Mapping[Split, Sequence[AnyQuestion]],
+        questions: Mapping[Split, Sequence[FamilyQuestion]],
         demonstrations: Sequence[Trajectory],
         funnel: Funnel,
         tracker: Tracker,
     ) -> AgentTexts:
-        """FAS, HAS and negatives."""
+        """Agent texts by FAS, HAS, and negatives."""
         from espalier.synthesis.agent_texts import material_of, write_texts
 
         asked = self.profile.agent_texts
@@ -153,7 +152,7 @@ class SearchQA(Family[SearchQAConfig]):
         return AgentTexts(written.texts, written.negatives, written.teacher)
 
     def entity_splits(self, knowledge: Path) -> EntitySplits:
-        """Of the knowledge graph."""
+        """The splits of the knowledge graph's entities."""
         return EntitySplits.load(knowledge)
 
     def hub_kinds(self, knowledge: Path) -> list[str]:
@@ -185,7 +184,7 @@ class SearchQA(Family[SearchQAConfig]):
         return {"kind": str(task.extra.get("kind", "")), "hops": str(task.extra.get("hops", 1))}
 
     def answer_settings(self) -> Mapping[str, object]:
-        """Those of the search tool."""
+        """Settings of the search tool."""
         return {"search": self.profile.search.model_dump(mode="json")}
 
     def proposer(self, knowledge: Path, accepted: Path) -> PosesTasks:
@@ -216,7 +215,7 @@ def search_environments(search: Searcher, family: SearchQA) -> Environments:
 
 
 class _NoDocuments:
-    """Stands in where only the tool's schema is asked for."""
+    """An index without documents, for the tool's schema."""
 
     def observation(self, query: str) -> str:
         return NO_RESULTS

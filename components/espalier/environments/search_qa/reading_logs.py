@@ -77,7 +77,7 @@ class BrowsingWriter:
             label, values = rng.choice(self._facts(document))
             query = f"{name} {label}"
             walk.append((label, query, self._search.show(document, query)))
-            name = values[0]  # of a list the first: nothing in the log could tell another
+            name = values[0]  # of a list the first: the log gives no reason to choose another
             kind = self._object_kinds.get(label, "")
         return Log(self._prompt(start, rng), tuple(_pieces(walk, name)))
 
@@ -89,13 +89,13 @@ class BrowsingWriter:
             yield from document.lines
 
     def _prompt(self, name: str, rng: random.Random) -> str:
-        """The name among up to a few labels that have nothing to do with the walk."""
+        """The name among a few labels unrelated to the walk."""
         before = rng.choices(self._labels, k=rng.randrange(_MAX_NOISE_LABELS + 1))
         after = rng.choices(self._labels, k=rng.randrange(2))
         return " ".join((*before, name, *after))
 
     def _facts(self, document: Document) -> list[tuple[str, list[str]]]:
-        """Label and values of the lines that state a relation; plain facts lead nowhere."""
+        """Label and values of each line that states a relation, or of every line if none does."""
         split = (line.partition(": ") for line in document.lines)
         facts = [(label, values.split("; ")) for label, _, values in split if values]
         return [fact for fact in facts if fact[0] in self._object_kinds] or facts
@@ -118,7 +118,7 @@ class BrowsingWriter:
 
 
 def invented_name(names: Sequence[str], rng: random.Random) -> str:
-    """The head of one name and the tail of another: a name that nobody has read before."""
+    """A new name: the head of one name and the tail of another."""
     head, tail = rng.choice(names), rng.choice(names)
     return (head[: (len(head) + 1) // 2] + tail[len(tail) // 2 :]).strip(" -'")
 

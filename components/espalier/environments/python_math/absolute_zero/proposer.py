@@ -94,14 +94,14 @@ Found = list[Case] | str
 """Cases of a draft that ran, or the reason why it has none."""
 
 
-class Draft(NamedTuple):
+class TaskDraft(NamedTuple):
     """A proposal, and what its task leaves out."""
 
     proposal: Proposal
     asked: Asked
 
 
-Drafts = Callable[[Order], list[Draft | str]]
+Drafts = Callable[[Order], list[TaskDraft | str]]
 """Proposes programs; a text in the place of a draft says why it was refused."""
 
 
@@ -136,33 +136,33 @@ class TripleProposer:
 
 
 class ChainDrafts:
-    """Drafts chains of operations; kinds that earned more are drawn more often."""
+    """Drafts calculations of operations; kinds that earned more are drawn more often."""
 
     def __init__(self, asked: Sequence[Asked]) -> None:
         self._kinds: list[tuple[Asked, int]] = [
             (one, steps) for one in asked for steps in range(1, MAX_STEPS + 1)
         ]
 
-    def __call__(self, order: Order) -> list[Draft | str]:
+    def __call__(self, order: Order) -> list[TaskDraft | str]:
         """See `Drafts`."""
         rng = random.Random(order.seed)
         weights = _weights(order, self._kinds)
         sources: dict[tuple[Asked, int], Iterator[Proposal]] = {}
-        found: list[Draft | str] = []
+        found: list[TaskDraft | str] = []
         for _ in range(_PROPOSALS_PER_TASK * order.num_tasks):
             asked, steps = kind = rng.choices(self._kinds, weights)[0]
             if kind not in sources:
                 draw = random.Random(rng.getrandbits(48))
                 sources[kind] = chain_proposals(steps, num_inputs(asked), draw)
             if (proposal := next(sources[kind], None)) is not None:
-                found.append(Draft(proposal, asked))
+                found.append(TaskDraft(proposal, asked))
         return found
 
 
-async def all_executed(drafts: Sequence[Draft | str], runs: PythonRuns) -> list[Found]:
+async def all_executed(drafts: Sequence[TaskDraft | str], runs: PythonRuns) -> list[Found]:
     """The cases of every draft, or why it has none; concurrency is the number of sandboxes."""
 
-    async def found(draft: Draft | str) -> Found:
+    async def found(draft: TaskDraft | str) -> Found:
         if isinstance(draft, str):
             return draft
         return await executed(draft.proposal.program, draft.proposal.inputs, runs)
@@ -170,7 +170,7 @@ async def all_executed(drafts: Sequence[Draft | str], runs: PythonRuns) -> list[
     return await asyncio.gather(*map(found, drafts))
 
 
-def tasks_from(drafts: Sequence[Draft | str], results: Sequence[Found], order: Order) -> Posed:
+def tasks_from(drafts: Sequence[TaskDraft | str], results: Sequence[Found], order: Order) -> Posed:
     """Tasks of the drafts that ran, in order, at most `order.num_tasks`; refusals are counted."""
     refused: Counter[str] = Counter()
     asked_before = {str(task.extra.get("query", "")) for task in order.known}
@@ -189,7 +189,7 @@ def tasks_from(drafts: Sequence[Draft | str], results: Sequence[Found], order: O
     return Posed(tasks, refused)
 
 
-def _task(draft: Draft | str, cases: Found) -> Task | str:
+def _task(draft: TaskDraft | str, cases: Found) -> Task | str:
     if isinstance(draft, str):
         return draft
     return cases if isinstance(cases, str) else triple_task(draft.proposal, cases, draft.asked)
