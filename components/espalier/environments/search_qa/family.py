@@ -170,12 +170,12 @@ class SearchQA(Family[SearchQAConfig]):
         search = SearchTool.open(knowledge, "train", self.profile.search)
         share = self.profile.policy.prestage.substitution_share
         if not graph.relations:
-            return ClozeWriter(documents, search, substitution_share=share)
+            return ClozeWriter(documents, search.show, substitution_share=share)
         return BrowsingWriter(
             documents,
             {e.document_id: e.kind for e in graph.entities.values() if e.document_id},
             {relation.label: relation.object_kind for relation in graph.relations.values()},
-            search,
+            search.show,
             substitution_share=share,
         )
 

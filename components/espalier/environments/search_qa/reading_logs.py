@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from espalier.environments.reading import Log
 from espalier.knowledge.documents import Document
@@ -24,12 +23,8 @@ _HOP_WEIGHTS = (0.3, 0.3, 0.25, 0.15)
 _MAX_NOISE_LABELS = 5
 
 
-class ShowsDocuments(Protocol):
-    """Part of the search tool that a log writer needs."""
-
-    def show(self, document: Document, query: str) -> str:
-        """The observation of `query` if it finds `document`."""
-        ...
+ShowDocument = Callable[[Document, str], str]
+"""Document and query -> the observation of a search that finds the document."""
 
 
 class BrowsingWriter:
@@ -51,7 +46,7 @@ class BrowsingWriter:
         documents: Sequence[Document],
         kinds: Mapping[str, str],
         object_kinds: Mapping[str, str],
-        search: ShowsDocuments,
+        show: ShowDocument,
         *,
         substitution_share: float,
     ) -> None:
@@ -62,7 +57,7 @@ class BrowsingWriter:
         for document in documents:
             if self._facts(document):
                 self._by_kind[kinds.get(document.document_id, "")].append(document)
-        self._search = search
+        self._show = show
         self._substitution_share = substitution_share
         self._names = [document.title for document in documents]
 
@@ -76,7 +71,7 @@ class BrowsingWriter:
             document = self._disguised(rng.choice(self._by_kind[kind]), name, rng)
             label, values = rng.choice(self._facts(document))
             query = f"{name} {label}"
-            walk.append((label, query, self._search.show(document, query)))
+            walk.append((label, query, self._show(document, query)))
             name = values[0]  # of a list the first: the log gives no reason to choose another
             kind = self._object_kinds.get(label, "")
         return Log(self._prompt(start, rng), tuple(_pieces(walk, name)))
@@ -154,7 +149,7 @@ class ClozeWriter:
     """
 
     def __init__(
-        self, documents: Sequence[Document], search: ShowsDocuments, *, substitution_share: float
+        self, documents: Sequence[Document], show: ShowDocument, *, substitution_share: float
     ) -> None:
         self._lines = [
             (document, number)
@@ -168,7 +163,7 @@ class ClozeWriter:
                 f"{_MIN_LINE_WORDS} words: there is nothing to learn reading from. Add documents, "
                 "or set policy.model to a model that can read."
             )
-        self._search = search
+        self._show = show
         self._documents = documents
         self._substitution_share = substitution_share
         self._names = [document.title for document in documents]
@@ -191,7 +186,7 @@ class ClozeWriter:
             rest,
             (
                 plans.search(plans.look_up(), query),
-                self._search.show(shown, query),
+                self._show(shown, query),
                 FinalAnswer(span, plans.ready_to_answer()),
             ),
         )
