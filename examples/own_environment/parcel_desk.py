@@ -23,7 +23,7 @@ WORDS: dict[Carrier, Sequence[str]] = {
     "sea": ("on a ship", "by boat", "across the ocean", "in a sea container"),
     "air": ("by plane", "through the air", "on a flight", "in a jet"),
 }
-PRICES: dict[Carrier, int] = {"rail": 4, "road": 5, "sea": 3, "air": 9}
+PRICES: dict[Carrier, int] = {"rail": 3, "road": 4, "sea": 2, "air": 6}
 WEIGHTS = {"lamp": 5, "chair": 7, "desk": 9, "rug": 6, "clock": 2, "mirror": 8, "vase": 4}
 WEIGHTS |= {"bench": 9, "stool": 6, "kettle": 3, "globe": 5, "shelf": 7, "drum": 4, "tent": 8}
 TOWNS = ("oslo", "turin", "lyon", "cork", "graz", "porto", "malmo", "bern", "ghent", "split")
@@ -38,7 +38,7 @@ class ParcelDeskConfig(EnvironmentConfig):
     """Keys of [environment]."""
 
     name: str = "parcel_desk"
-    largest_order: int = Field(default=30, ge=2)
+    largest_order: int = Field(default=12, ge=2)
 
 
 def weigh(item: str, count: Annotated[int, Field(ge=1)]) -> int:
