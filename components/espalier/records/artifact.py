@@ -261,8 +261,8 @@ def _explained(error: OSError, output_dir: Path) -> ArtifactError:
     remedy = {
         errno.ENOSPC: "The disk is full: free space and run the same command again.",
         errno.EDQUOT: "The disk quota is used up: free space and run the same command again.",
-        errno.EACCES: "The folder cannot be written: choose another --out, or mend its rights.",
-        errno.EPERM: "The folder cannot be written: choose another --out, or mend its rights.",
+        errno.EACCES: "The folder cannot be written: choose another --out, or change its permissions.",
+        errno.EPERM: "The folder cannot be written: choose another --out, or change its permissions.",
         errno.EROFS: "The file system is read-only: choose another --out.",
-    }.get(error.errno or 0, "Nothing was published; mend the cause and run the same command again.")
+    }.get(error.errno or 0, "Nothing was published; fix the cause and run the same command again.")
     return ArtifactError(f"{output_dir}: could not be written ({error}). {remedy}")

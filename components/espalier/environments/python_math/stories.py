@@ -1,4 +1,4 @@
-"""Arithmetic stories: calculations of operations drawn at random, kept where fair, and worded.
+"""Arithmetic stories: calculations drawn at random, kept where fair, and worded.
 
 In the word lists {n}, or {a} and {b}, stand for a step's numbers, in their order.
 """

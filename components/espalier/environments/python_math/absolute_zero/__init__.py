@@ -1,6 +1,6 @@
 """Absolute Zero: tasks from programs, their inputs and their outputs (arXiv:2505.03335).
 
-programs     calculations of operations drawn as programs; the screening of a model's programs
+programs     calculations drawn as programs; the screening of a model's programs
 teacher      programs that a model proposes
 proposer     runs them in a sandbox and words the tasks, for a phase of training
 """

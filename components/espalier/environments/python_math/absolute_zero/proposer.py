@@ -63,8 +63,8 @@ def triple_task(proposal: Proposal, cases: Sequence[Case], asked: Asked) -> Task
                 return "no_single_expression"
             if len({case.output for case in cases}) < len(cases):
                 return "outputs_repeat"
-            told = " , ".join(f"f({c.arguments}) is {c.output}" for c in cases[:SHOWN_CASES])
-            question = f"{told} .\nwrite f as one Python expression in {proposal.parameters} ."
+            shown = " , ".join(f"f({c.arguments}) is {c.output}" for c in cases[:SHOWN_CASES])
+            question = f"{shown} .\nwrite f as one Python expression in {proposal.parameters} ."
             arguments["cases"] = case_arguments(cases[SHOWN_CASES:])
             arguments["parameters"], gold = proposal.parameters, proposal.expression
     if any(tag in question for tag in _CONTROLS):
@@ -136,7 +136,7 @@ class TripleProposer:
 
 
 class ChainDrafts:
-    """Drafts calculations of operations; kinds that earned more are drawn more often."""
+    """Drafts programs of calculations; kinds that earned more are drawn more often."""
 
     def __init__(self, asked: Sequence[Asked]) -> None:
         self._kinds: list[tuple[Asked, int]] = [
