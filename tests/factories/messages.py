@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from espalier.records import FinalAnswer, ToolCall, ToolCalls
-from espalier.records.tool import ToolSpec
+from espalier.records.message import ToolSpec
 
 NOTE = ToolSpec(
     name="note",

@@ -22,7 +22,7 @@ from ray.util.placement_group import (
 
 from espalier.config import KnowledgeConfig, Profile
 from espalier.records import EngineError, NullTracker, open_artifact
-from espalier.records.publishing import work_dir
+from espalier.records.artifact import work_dir
 from espalier.stages import ingest
 from espalier.synthesis.bulk import Asked, draw_questions, local_workers
 from espalier.synthesis.bulk.ray_workers import _made_on_a_node

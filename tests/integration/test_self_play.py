@@ -7,8 +7,8 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments import family_of
-from espalier.environments.python_math.absolute_zero.executing import executed
-from espalier.environments.python_math.python_runs import SeparateRuns
+from espalier.environments.python_math.execution import executed
+from espalier.environments.python_math.interpreter import SeparateRuns
 from espalier.records import FinalAnswer
 from espalier.sandbox.choice import sandbox_pool
 from espalier.synthesis.self_play import Order
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("local_sandboxes")
 @pytest.fixture(scope="module")
 def posed(tmp_path_factory):
     folders = tmp_path_factory.mktemp("k"), tmp_path_factory.mktemp("a")
-    return family_of(PROFILE).poser(*folders).pose(Order(12, (), (), "a"))
+    return family_of(PROFILE).proposer(*folders).pose(Order(12, (), (), "a"))
 
 
 def answered(environments, task, text):
@@ -56,7 +56,7 @@ def test_gold_answers_of_posed_tasks_are_paid_and_others_are_not(posed, session,
 
 
 def test_equal_seeds_pose_equal_tasks_in_other_sandboxes(posed, tmp_path):
-    again = family_of(PROFILE).poser(tmp_path, tmp_path).pose(Order(12, (), (), "a"))
+    again = family_of(PROFILE).proposer(tmp_path, tmp_path).pose(Order(12, (), (), "a"))
     assert again == posed
 
 
@@ -97,5 +97,6 @@ def test_a_file_that_one_run_leaves_is_not_there_in_the_next():
 
 
 def test_a_phase_leaves_no_sandbox_behind(tmp_path):
-    assert len(family_of(PROFILE).poser(tmp_path, tmp_path).pose(Order(2, (), (), "b")).tasks) == 2
+    proposer = family_of(PROFILE).proposer(tmp_path, tmp_path)
+    assert len(proposer.pose(Order(2, (), (), "b")).tasks) == 2
     assert "espalier-sandboxes" not in {thread.name for thread in threading.enumerate()}

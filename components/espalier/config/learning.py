@@ -56,6 +56,10 @@ class EpisodeConfig(Section):
     """Limits of one episode, the same for every policy, stage and benchmark."""
 
     max_turns: int = Field(default=6, ge=1)
+    """Messages that call tools, however many calls one holds."""
+    max_turn_calls: int = Field(default=8, ge=1)
+    """Calls of one message that are made; the policy reads that any further one was refused. The
+    tag dialect writes one call a message."""
     max_tokens: int = Field(default=224, ge=16)
     """Tokens of an episode's context, prompt and observations included."""
     max_turn_tokens: int = Field(default=40, ge=4)

@@ -51,7 +51,7 @@ from espalier.config.teacher import (
     TeacherConfig,
 )
 from espalier.config.training import HardwareConfig, TrainingConfig
-from espalier.records.digests import json_digest
+from espalier.records.artifact import json_digest
 from espalier.records.errors import ProfileError
 
 

@@ -18,7 +18,7 @@ from jinja2 import TemplateError
 from espalier.dialects import SYNTAXES, DialectName, Syntax, detected_dialect
 from espalier.dialects.tags import Tags
 from espalier.records import Action, FinalAnswer, Message, PolicyError, ToolCalls
-from espalier.records.tool import ToolSpec
+from espalier.records.message import ToolSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -29,7 +29,7 @@ from espalier.dialects.syntax import (
     with_thought,
 )
 from espalier.records import Action, FinalAnswer, Malformed, ToolCalls
-from espalier.records.tool import ToolSpec
+from espalier.records.message import ToolSpec
 
 CALL = ("<tool_call>", "</tool_call>")
 RESULT = ("<tool_response>", "</tool_response>")

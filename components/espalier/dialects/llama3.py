@@ -24,7 +24,7 @@ from espalier.dialects.syntax import (
     with_thought,
 )
 from espalier.records import Action, FinalAnswer, Malformed, ToolCalls
-from espalier.records.tool import ToolSpec
+from espalier.records.message import ToolSpec
 
 PYTHON_TAG = "<|python_tag|>"
 _SEPARATOR = re.compile(r"\s*(?:;\s*|$)")

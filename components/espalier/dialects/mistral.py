@@ -23,7 +23,7 @@ from espalier.dialects.syntax import (
     with_thought,
 )
 from espalier.records import Action, FinalAnswer, Malformed, ToolCall, ToolCalls
-from espalier.records.tool import ToolSpec
+from espalier.records.message import ToolSpec
 
 TOOL_CALLS, ARGS = "[TOOL_CALLS]", "[ARGS]"
 _RESULT = ("[TOOL_RESULTS]", "[/TOOL_RESULTS]")

@@ -24,7 +24,7 @@ from espalier.dialects.syntax import (
     with_thought,
 )
 from espalier.records import Action, FinalAnswer, JsonObject, Malformed, ToolCall, ToolCalls
-from espalier.records.tool import ToolSpec
+from espalier.records.message import ToolSpec
 
 _MAX_CHARACTERS = 20_000
 """Python's own parser is what reads this, and its cost must stay bounded."""

@@ -33,7 +33,7 @@ from espalier.dialects.syntax import (
     with_thought,
 )
 from espalier.records import Action, FinalAnswer, JsonObject, Malformed, ToolCall, ToolCalls
-from espalier.records.tool import ToolSpec
+from espalier.records.message import ToolSpec
 
 _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*)</function>\s*", re.DOTALL)
 _PARAMETER = re.compile(r"([^>\s]+)>\n?(.*?)\n?", re.DOTALL)

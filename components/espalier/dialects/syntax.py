@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 from espalier.records import Action, FinalAnswer, Malformed, ToolCall, ToolCalls
-from espalier.records.tool import ToolSpec
+from espalier.records.message import ToolSpec
 
 THINK = ("<think>", "</think>")
 MAX_PARSED_CHARACTERS = 100_000

@@ -32,7 +32,7 @@ from espalier.records import (
     ToolCall,
     ToolCalls,
 )
-from espalier.records.tool import ToolSpec
+from espalier.records.message import ToolSpec
 
 ANSWER = ("<answer>", "</answer>")
 _FENCE = "```"

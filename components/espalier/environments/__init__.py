@@ -9,8 +9,16 @@ from espalier.environments.contract import (
     Step,
 )
 from espalier.environments.episode import AsyncToolEnvironment, EpisodeRules, ToolEnvironment
-from espalier.environments.family import Family, PlainQuestion, Question, SimpleFamily, make_task
-from espalier.environments.finding import family_of, policy_dialect
+from espalier.environments.family import (
+    Family,
+    FamilyQuestion,
+    PlainQuestion,
+    SimpleFamily,
+    dealt_split,
+    family_of,
+    make_task,
+    policy_dialect,
+)
 from espalier.environments.reading import Log, ReadingMaterial
 from espalier.environments.teaching import GaveUp, Observed, Script
 from espalier.environments.tools import Tool, ToolError, ToolOutput
@@ -23,12 +31,12 @@ __all__ = [
     "EnvironmentsOver",
     "EpisodeRules",
     "Family",
+    "FamilyQuestion",
     "GaveUp",
     "Log",
     "Observed",
     "Opening",
     "PlainQuestion",
-    "Question",
     "ReadingMaterial",
     "Script",
     "SimpleFamily",
@@ -37,6 +45,7 @@ __all__ = [
     "ToolEnvironment",
     "ToolError",
     "ToolOutput",
+    "dealt_split",
     "family_of",
     "make_task",
     "policy_dialect",

@@ -1,4 +1,4 @@
-"""What the episode loop needs of an environment, whatever the family of its tasks."""
+"""The contract between the episode loop and the environments of every family."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import NamedTuple, Protocol
 
 from espalier.knowledge.views import View
 from espalier.records import Action, EspalierError, Message, PolicyError, Task
-from espalier.records.tool import ToolSpec
+from espalier.records.message import ToolSpec
 from espalier.records.trajectory import FinishReason, RewardBreakdown, ToolResult
 
 
 class EnvironmentLostError(EspalierError):
-    """An environment crashed, or what it runs in is gone: its episode cannot be scored.
+    """The environment crashed or its sandbox is gone: the episode cannot be scored.
 
-    The only error of an environment that ends one episode and not the run: one that talks to a
-    sandbox or a server turns broken connections into it, and nothing else. What a policy may cause
-    (a command that fails, a page that is not there) is an observation and no error.
+    It ends one episode and not the run. An environment that talks to a sandbox or a server raises
+    it for broken connections, and for nothing else: what a policy may cause (a failing command, a
+    missing page) is an observation and no error.
     """
 
 
 class Opening(NamedTuple):
-    """What an episode begins with."""
+    """Messages and tools at the start of an episode."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
@@ -30,13 +30,13 @@ class Opening(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an action led to; no messages when the episode is done."""
+    """Result of one action; without messages when the episode is done."""
 
     messages: tuple[Message, ...] = ()
-    """Of role tool or user."""
+    """Observations, of role tool or user."""
     finish_reason: FinishReason | None = None
     reward: float = 0.0
-    """What the action earned by itself, beside the terms of `score`."""
+    """Reward of this action, in addition to the terms of `score`."""
 
     @property
     def done(self) -> bool:
@@ -49,7 +49,7 @@ class Environment(Protocol):
 
     @property
     def tool_results(self) -> Sequence[ToolResult]:
-        """What was called so far, and what came of it."""
+        """Calls so far, with their results."""
         ...
 
     @property
@@ -66,12 +66,12 @@ class Environment(Protocol):
         """Begin the episode.
 
         Raises:
-            EnvironmentLostError: it cannot be set up.
+            EnvironmentLostError: the episode cannot be set up.
         """
         ...
 
     def step(self, action: Action) -> Step | Awaitable[Step]:
-        """Play one parsed message of the policy; a coroutine function where it waits.
+        """Play one parsed message of the policy; may be a coroutine function.
 
         Raises:
             EnvironmentLostError: the episode cannot go on.
@@ -79,14 +79,14 @@ class Environment(Protocol):
         ...
 
     def cut_off(self, reason: FinishReason) -> None:
-        """End the episode from outside: the token budget is used up."""
+        """End the episode from outside, as when the token budget is used up."""
         ...
 
     def score(self) -> RewardBreakdown | Awaitable[RewardBreakdown]:
-        """The named reward terms of an episode that ended; may wait, as `step` may.
+        """The named reward terms of an ended episode; may be a coroutine function.
 
         Raises:
-            EnvironmentLostError: it cannot be judged.
+            EnvironmentLostError: the verifier's sandbox is gone.
         """
         ...
 
@@ -115,4 +115,4 @@ class Environments:
 
 
 EnvironmentsOver = Callable[[View], Environments]
-"""The environments of a view of the knowledge; those without knowledge are the same for all."""
+"""View of the knowledge -> its environments; without knowledge all views have the same."""

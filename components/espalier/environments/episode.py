@@ -1,4 +1,4 @@
-"""The environment of any family whose policy calls tools and then answers."""
+"""Episodes in which the policy calls tools and then answers, for any family."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 
 from espalier.config import RewardConfig
 from espalier.environments.contract import Environment, Opening, Step
-from espalier.environments.tools import Tool, unknown_tool
+from espalier.environments.tools import Tool, refused, unknown_tool
 from espalier.records import Action, FinalAnswer, Malformed, Message, Task, ToolCall, ToolCalls
 from espalier.records.trajectory import FinishReason, RewardBreakdown, ToolResult
 
-Verify = Callable[[Task, str | None, Sequence[ToolResult]], float | Awaitable[float]]
-"""The outcome of an answer, None where there is none, in the family's own range."""
+TurnResults = Sequence[Sequence[ToolResult]]
+"""What was called: one sequence of results for each message of the policy that called a tool."""
+Verify = Callable[[Task, str | None, TurnResults], float | Awaitable[float]]
+"""Task, answer (None where there is none) and results -> outcome, in the family's own range."""
 
 
 def _nothing() -> None:
-    """Nothing has to be given back."""
+    """Default of `on_end`: nothing to release."""
 
 
 def _as_it_is(text: str) -> str:
@@ -26,19 +28,22 @@ def _as_it_is(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRules:
-    """What the episodes of a family have in common."""
+    """Tools, verifier and limits that the episodes of a family share."""
 
     tools: Sequence[Tool]
     verify: Verify
     max_turns: int
+    """Messages that call tools; the last of them ends the episode."""
+    max_turn_calls: int
+    """Calls of one message that are made; any further one is refused, as an observation."""
     reward: RewardConfig
     read_answer: Callable[[str], str] = _as_it_is
-    """The answer inside a final message."""
+    """Extracts the answer from a final message."""
     on_end: Callable[[], None] = field(default=_nothing)
     """Called once, when the episode is over."""
 
     def environment(self) -> Environment:
-        """A fresh environment; one that waits where a tool does, or where verifying does."""
+        """A fresh environment; asynchronous if a tool or the verifier is."""
         waits = any(tool.is_async for tool in self.tools) or _waits(self.verify)
         return AsyncToolEnvironment(self) if waits else ToolEnvironment(self)
 
@@ -48,12 +53,12 @@ def _waits(function: Callable[..., object]) -> bool:
 
 
 class _Episode:
-    """What does not depend on whether the tools wait."""
+    """State and rules shared by synchronous and asynchronous episodes."""
 
     def __init__(self, rules: EpisodeRules) -> None:
         self._rules = rules
         self._tools = {tool.spec.name: tool for tool in rules.tools}
-        self._turns = 0
+        self._turns: list[list[ToolResult]] = []
         self._task: Task | None = None
         self.tool_results: list[ToolResult] = []
         self.answer: str | None = None
@@ -70,7 +75,7 @@ class _Episode:
 
     @property
     def task(self) -> Task:
-        """What is being played."""
+        """The task of this episode."""
         assert self._task is not None, "an episode begins with a reset"
         return self._task
 
@@ -83,8 +88,8 @@ class _Episode:
 
     def _called(self, results: Sequence[ToolResult]) -> Step:
         self.tool_results.extend(results)
-        self._turns += 1
-        if self._turns >= self._rules.max_turns:
+        self._turns.append(list(results))
+        if len(self._turns) >= self._rules.max_turns:
             return self._finish(FinishReason.MAX_TURNS)
         return Step(
             tuple(
@@ -107,19 +112,24 @@ class _Episode:
             "format": self._rules.reward.format * well_formed,
         }
 
-    def _call(self, call: ToolCall) -> ToolResult | Awaitable[ToolResult]:
+    def _call(self, place: int, call: ToolCall) -> ToolResult | Awaitable[ToolResult]:
+        """The result of a message's call at `place`, counted from 0."""
+        if place >= self._rules.max_turn_calls:
+            return refused(
+                call, f"not called; at most {self._rules.max_turn_calls} calls in one message"
+            )
         tool = self._tools.get(call.name)
         return unknown_tool(call, self._tools) if tool is None else tool.call(call, self.task)
 
 
 class ToolEnvironment(_Episode):
-    """An episode whose tools answer at once."""
+    """An episode with synchronous tools and verifier."""
 
     def step(self, action: Action) -> Step:
         """See `Environment`."""
         match action:
             case ToolCalls(calls):
-                results = [self._call(call) for call in calls]
+                results = [self._call(*one) for one in enumerate(calls)]
                 return self._called([one for one in results if isinstance(one, ToolResult)])
             case FinalAnswer(text):
                 return self._answered(text)
@@ -128,19 +138,21 @@ class ToolEnvironment(_Episode):
 
     def score(self) -> RewardBreakdown:
         """See `Environment`."""
-        outcome = self._rules.verify(self.task, self.answer, self.tool_results)
-        assert not isinstance(outcome, Awaitable), "what waits is an AsyncToolEnvironment"
+        outcome = self._rules.verify(self.task, self.answer, self._turns)
+        assert not isinstance(outcome, Awaitable), (
+            "an asynchronous verifier needs AsyncToolEnvironment"
+        )
         return self._terms(outcome)
 
 
 class AsyncToolEnvironment(_Episode):
-    """An episode whose tools, or whose verifier, have to be waited for."""
+    """An episode with an asynchronous tool or verifier."""
 
     async def step(self, action: Action) -> Step:
         """See `Environment`."""
         match action:
             case ToolCalls(calls):
-                return self._called([await _waited(self._call(call)) for call in calls])
+                return self._called([await _waited(self._call(*one)) for one in enumerate(calls)])
             case FinalAnswer(text):
                 return self._answered(text)
             case Malformed():
@@ -148,7 +160,7 @@ class AsyncToolEnvironment(_Episode):
 
     async def score(self) -> RewardBreakdown:
         """See `Environment`."""
-        outcome = self._rules.verify(self.task, self.answer, self.tool_results)
+        outcome = self._rules.verify(self.task, self.answer, self._turns)
         return self._terms(await outcome if isinstance(outcome, Awaitable) else outcome)
 
 

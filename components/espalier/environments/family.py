@@ -1,4 +1,4 @@
-"""A family: everything that a kind of task brings, as one object that the stages ask.
+"""A family: everything that a kind of task brings, in one object that the stages ask.
 
     class Prices(SimpleFamily[PricesConfig]):
         name, config = "prices", PricesConfig
@@ -14,16 +14,18 @@ the entry point group `espalier.environments`, or by `module:Class` in a profile
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from espalier.config import EnvironmentConfig, Profile
+from espalier.config import EnvironmentConfig, Profile, SplitsConfig, family_class
+from espalier.dialects.dialect import Dialect
 from espalier.environments.contract import Environments, EnvironmentsOver
-from espalier.environments.episode import EpisodeRules
+from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.reading import DemonstrationReading, ReadingMaterial
 from espalier.environments.teaching import Script, ScriptTeacher
 from espalier.environments.tools import Tool
@@ -42,7 +44,7 @@ from espalier.records import (
     Verifier,
     task_id_of,
 )
-from espalier.records.trajectory import ToolResult, Trajectory
+from espalier.records.trajectory import Trajectory
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.rejection import Rejected
 from espalier.synthesis.self_play import PosesTasks
@@ -50,8 +52,8 @@ from espalier.synthesis.self_play import PosesTasks
 C = TypeVar("C", bound=EnvironmentConfig)
 
 
-class Question(Protocol):
-    """A task, and whatever the family's teacher needs beside it."""
+class FamilyQuestion(Protocol):
+    """A task, and what the family's teacher needs in addition."""
 
     @property
     def task(self) -> Task:
@@ -59,8 +61,8 @@ class Question(Protocol):
         ...
 
 
-Demonstrate = Callable[[Question, str], Trajectory | Rejected]
-"""Question and kind of detour (empty for none) to a trajectory."""
+Demonstrate = Callable[[FamilyQuestion, str], Trajectory | Rejected]
+"""A question and kind of detour (empty for none) to a trajectory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +82,20 @@ class AgentTexts(NamedTuple):
 
 
 class Family(ABC, Generic[C]):
-    """See the module. One instance serves one stage of one run."""
+    """Base class of families. One instance serves one stage of one run."""
 
     name: ClassVar[str]
-    """As profiles and tasks spell it."""
+    """Name in profiles and tasks."""
     config: ClassVar[type[EnvironmentConfig]] = EnvironmentConfig
-    """Of `[environment]`."""
+    """Class of the profile's section `[environment]`."""
     instructions: ClassVar[str] = ""
-    """What a model that was not trained from scratch here is told before the question."""
+    """System prompt for a given model; the embedded policy is shown none."""
     splits_digits: ClassVar[bool] = False
-    """Whether the embedded policy reads numbers digit by digit."""
+    """Whether the embedded policy's tokenizer splits numbers into digits."""
     detours: ClassVar[tuple[str, ...]] = ()
-    """Kinds of mistakes that its teacher can make and mend."""
+    """Kinds of mistakes that its teacher can make and correct."""
     self_play: ClassVar[frozenset[str]] = frozenset()
-    """Names of `[self_play]` that can pose its tasks."""
+    """Names of `[self_play]` that can propose its tasks."""
     reads_knowledge: ClassVar[bool] = False
     """Whether `ingest` reads `[knowledge]` for it."""
     writes_agent_texts: ClassVar[bool] = False
@@ -112,7 +114,7 @@ class Family(ABC, Generic[C]):
         self.settings = cast("C", profile.environment)
         """Its own section of the profile."""
 
-    # ------------------------------------------------------------------ what every family says
+    # ------------------------------------------------------------------ what every family defines
 
     @abstractmethod
     def tools(self) -> Sequence[Tool | Callable[..., object]]:
@@ -125,7 +127,7 @@ class Family(ABC, Generic[C]):
     @abstractmethod
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
-    ) -> dict[Split, Sequence[Question]]:
+    ) -> dict[Split, Sequence[FamilyQuestion]]:
         """The questions of every split, in random order.
 
         Raises:
@@ -134,11 +136,11 @@ class Family(ABC, Generic[C]):
 
     @abstractmethod
     def teacher(self, knowledge: Path, funnel: Funnel) -> AbstractContextManager[Demonstrate]:
-        """Whoever demonstrates questions, for as long as the block lasts."""
+        """A context in which questions can be demonstrated."""
 
     @abstractmethod
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """What an embedded policy learns to read from, before it sees a question.
+        """What the embedded policy learns to read from, before it sees a question.
 
         Args:
             knowledge: the artifact of `ingest`; nothing but what training may see is read.
@@ -154,12 +156,12 @@ class Family(ABC, Generic[C]):
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What a policy is told about the tools."""
+        """Name, description and schema of each tool."""
         return tuple(tool.spec for tool in self.built_tools)
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
-        """The environments of every view of the knowledge; what they run in is closed at the end.
+        """A context with the environments of every view; their sandboxes are closed at its end.
 
         Args:
             knowledge: the artifact of `ingest`.
@@ -178,6 +180,7 @@ class Family(ABC, Generic[C]):
             tools=tools,
             verify=self._outcome,
             max_turns=self.profile.episode.max_turns,
+            max_turn_calls=self.profile.episode.max_turn_calls,
             reward=self.profile.reward,
         )
 
@@ -196,7 +199,7 @@ class Family(ABC, Generic[C]):
             make=lambda task: rules_of(task).environment(),
         )
 
-    def _outcome(self, task: Task, answer: str | None, _results: Sequence[ToolResult]) -> float:
+    def _outcome(self, task: Task, answer: str | None, _turns: TurnResults) -> float:
         return float(self.verify(task, answer))
 
     # ------------------------------------------------------------------------------- data
@@ -212,7 +215,7 @@ class Family(ABC, Generic[C]):
     def agent_texts(
         self,
         knowledge: Path,
-        questions: Mapping[Split, Sequence[Question]],
+        questions: Mapping[Split, Sequence[FamilyQuestion]],
         demonstrations: Sequence[Trajectory],
         funnel: Funnel,
         tracker: Tracker,
@@ -222,7 +225,7 @@ class Family(ABC, Generic[C]):
         return AgentTexts([], [], {})
 
     def entity_splits(self, knowledge: Path) -> EntitySplits:
-        """Whose names must not be shared between splits; none where there are no entities."""
+        """Entities whose names must not be shared between splits; none by default."""
         del knowledge
         return EntitySplits.none()
 
@@ -245,11 +248,11 @@ class Family(ABC, Generic[C]):
         return groups | steps
 
     def stratum(self, task: Task) -> str:
-        """What the mix of demonstrations is measured by."""
+        """Label under which demonstrations are counted in the dataset card."""
         return "-".join(self.report_groups(task).values())
 
     def answer_settings(self) -> Mapping[str, object]:
-        """What an answer may depend on beside the question and the limits of an episode."""
+        """Settings that answers depend on, beside the question and the episode's limits."""
         return self.settings.model_dump(mode="json", exclude={"name"})
 
     def documents_of(self, task: Task) -> tuple[str, ...]:
@@ -263,16 +266,16 @@ class Family(ABC, Generic[C]):
         return tuple(map(str, found)) if isinstance(found, list) else ()
 
     def question_key(self, task: Task) -> str:
-        """Equal for tasks that ask the same in other words; empty where nobody can tell."""
+        """A key that is equal for rewordings of one question; empty if unknown."""
         return str(task.extra.get("query", ""))
 
     # ------------------------------------------------------------------------------- self-play
 
-    def poser(self, knowledge: Path, accepted: Path) -> PosesTasks:
-        """Whoever poses tasks between the phases of training.
+    def proposer(self, knowledge: Path, accepted: Path) -> PosesTasks:
+        """Makes new training tasks between the phases of training.
 
         Raises:
-            ProfileError: nobody does, for this family.
+            ProfileError: the family has no self-play of that name.
         """
         del knowledge, accepted
         raise ProfileError(
@@ -281,7 +284,7 @@ class Family(ABC, Generic[C]):
         )
 
     def chat_task(self, question: str) -> Task:
-        """The task of a question that somebody types."""
+        """The task of a question typed in `espalier chat`."""
         return make_task(
             self.name, question, gold=("",), split="heldout", source="chat", key=question
         )
@@ -303,14 +306,14 @@ class SimpleFamily(Family[C]):
 
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
-    ) -> dict[Split, Sequence[Question]]:
+    ) -> dict[Split, Sequence[FamilyQuestion]]:
         """See `Family`."""
         del knowledge, funnel, tracker
         config = self.profile.synthesis
         asked: dict[Split, int] = {
             "train": config.train_tasks, "dev": config.dev_tasks, "heldout": config.heldout_tasks,
         }  # fmt: skip
-        found: dict[Split, Sequence[Question]] = {
+        found: dict[Split, Sequence[FamilyQuestion]] = {
             split: [PlainQuestion(task) for task in self.tasks(split, count)]
             for split, count in asked.items()
         }
@@ -346,6 +349,23 @@ _READ_TASKS = 300
 """Training tasks whose demonstrations a default family reads from."""
 
 
+def dealt_split(key: str, splits: SplitsConfig, *, heldout: bool = True) -> Split:
+    """The split that a key is dealt to, in the shares of `[splits]`; the same for every seed.
+
+    A task generator that keeps only the keys dealt to the requested split has disjoint splits.
+
+    Args:
+        key: equal for tasks that must not be in two splits.
+        splits: shares of held-out and dev.
+        heldout: False where the held-out tasks come from elsewhere; their share is 0 then.
+    """
+    heldout_share = splits.heldout_share if heldout else 0.0
+    place = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
+    if place < heldout_share:
+        return "heldout"
+    return "dev" if place < heldout_share + splits.dev_share else "train"
+
+
 def make_task(  # noqa: PLR0913 (the parts of a task)
     family: str,
     question: str,
@@ -378,4 +398,28 @@ def make_task(  # noqa: PLR0913 (the parts of a task)
         arguments=dict(arguments or {}),  # pyright: ignore[reportArgumentType] (JSON, checked)
         verifier=Verifier(kind=kind, gold=tuple(gold)),
         metadata=TaskMetadata(split=split, source=source, **(metadata or {})),  # pyright: ignore[reportArgumentType]
+    )
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def family_of(profile: Profile) -> Family[Any]:
+    """The family that `[environment]` names, for one stage of a run."""
+    found = cast("type[Family[EnvironmentConfig]]", family_class(profile.environment.name))
+    return found(profile)
+
+
+def policy_dialect(family: Family[Any], tokenizer: PreTrainedTokenizerBase) -> Dialect:
+    """The dialect of the profile's policy, with the family's tools.
+
+    Raises:
+        PolicyError: the tokenizer has no chat template.
+    """
+    return Dialect(
+        tokenizer,
+        family.specs,
+        name=family.profile.policy.dialect,
+        instructions=family.instructions,
     )

@@ -1,4 +1,4 @@
-"""What an embedded policy learns to read from: question-free logs in the shape of episodes."""
+"""What the embedded policy learns to read from: episodes without questions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from espalier.records.trajectory import Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A prompt, and what follows it: the policy's actions, and between them what it reads."""
+    """A prompt and what follows it: the policy's actions and, as text, the observations."""
 
     prompt: str
     pieces: tuple[ToolCalls | FinalAnswer | str, ...]
 
 
 class ReadingMaterial(Protocol):
-    """Logs without end, and the texts that a tokenizer is trained on."""
+    """An endless source of logs, and the texts that a tokenizer is trained on."""
 
     def write(self, rng: random.Random) -> Log:
         """One log; a function of the generator's state alone."""
@@ -32,7 +32,7 @@ class ReadingMaterial(Protocol):
 
 
 class DemonstrationReading:
-    """Demonstrations under prompts whose words are shuffled, so that nothing can be answered."""
+    """Demonstrations under prompts whose words are shuffled."""
 
     def __init__(self, demonstrations: Sequence[Trajectory], tasks: Mapping[str, Task]) -> None:
         self._demonstrations = demonstrations

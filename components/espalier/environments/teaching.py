@@ -1,4 +1,4 @@
-"""A teacher that plays a family's own demonstrations in the environment that policies play in."""
+"""Plays a family's scripted demonstrations in the environment that policies play in."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from espalier.synthesis.rejection import Rejected
 
 
 class Observed(str):
-    """What the policy would read after an action, and whether its calls succeeded."""
+    """The observation after an action, and whether its calls succeeded."""
 
     succeeded: bool = True
 
 
 Script = Generator[Action, Observed, None]
-"""Yields the teacher's actions, and is sent what comes of each."""
+"""Yields the teacher's actions and is sent the observation after each."""
 
 T = TypeVar("T")
 
 
 class GaveUp(Exception):
-    """Raised by a script that cannot go on; its text is the reason."""
+    """A script cannot go on; the message is the reason."""
 
 
 class ScriptTeacher:
-    """Turns scripts into trajectories; what the environment does not accept is no demonstration."""
+    """Turns scripts into trajectories, and rejects those that the environment scores as wrong."""
 
     def __init__(self, environments: Environments) -> None:
         self._environments = environments
@@ -99,7 +99,7 @@ def _observed(step: Step, environment: Environment) -> Observed:
 
 
 async def waited(result: T | Awaitable[T]) -> T:
-    """The result of an environment's call, which may have to be waited for."""
+    """The result of a call that may be a coroutine function."""
     if inspect.isawaitable(result):
         return await cast("Awaitable[T]", result)
     return cast("T", result)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
 from espalier.records import Task, ToolCall
-from espalier.records.tool import ToolSpec
+from espalier.records.message import ToolSpec
 from espalier.records.trajectory import ToolResult
 
 _TASK = "task"
@@ -27,14 +27,14 @@ _JSON: TypeAdapter[object] = TypeAdapter(object)
 
 
 class ToolOutput(NamedTuple):
-    """What a tool answers."""
+    """A tool's output."""
 
     content: str
     succeeded: bool = True
 
 
 class ToolError(Exception):
-    """A tool refuses what it was asked; the policy reads why."""
+    """Raised by a tool to refuse a call; the policy reads the message."""
 
 
 class Tool:
@@ -77,13 +77,13 @@ class Tool:
         )
 
     def call(self, call: ToolCall, task: Task) -> ToolResult | Awaitable[ToolResult]:
-        """Run the function on checked arguments; arguments that do not fit are an observation."""
+        """Run the function on validated arguments; invalid arguments give an error observation."""
         try:
             checked = self._arguments.model_validate(call.arguments)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            return _failed(call, f"{where}: {first['msg']}" if where else first["msg"])
+            return refused(call, f"{where}: {first['msg']}" if where else first["msg"])
         arguments = {name: getattr(checked, name) for name in type(checked).model_fields}
         if self.wants_task:
             arguments[_TASK] = task
@@ -92,19 +92,19 @@ class Tool:
         try:
             return _result(call, self._function(**arguments))
         except ToolError as error:
-            return _failed(call, str(error))
+            return refused(call, str(error))
 
     async def _awaited(self, call: ToolCall, arguments: dict[str, Any]) -> ToolResult:
         function = typing.cast("Callable[..., Awaitable[object]]", self._function)
         try:
             return _result(call, await function(**arguments))
         except ToolError as error:
-            return _failed(call, str(error))
+            return refused(call, str(error))
 
 
 def unknown_tool(call: ToolCall, known: typing.Iterable[str]) -> ToolResult:
-    """What a policy reads that calls a tool which is not there."""
-    return _failed(call, f"no tool is named {call.name}; there are {', '.join(known)}")
+    """The observation after a call of an unknown tool."""
+    return refused(call, f"no tool is named {call.name}; there are {', '.join(known)}")
 
 
 def _result(call: ToolCall, returned: object) -> ToolResult:
@@ -114,12 +114,13 @@ def _result(call: ToolCall, returned: object) -> ToolResult:
     return ToolResult(call=call, content=text, succeeded=True)
 
 
-def _failed(call: ToolCall, reason: str) -> ToolResult:
+def refused(call: ToolCall, reason: str) -> ToolResult:
+    """The observation of a call that was not made or failed: `error: REASON`."""
     return ToolResult(call=call, content=f"error: {reason}", succeeded=False)
 
 
 def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
-    """JSON schema of the arguments, without pydantic's titles, which say nothing new."""
+    """JSON schema of the arguments, without pydantic's redundant titles."""
     schema = arguments.model_json_schema()
     schema.pop("title", None)
     for field in schema.get("properties", {}).values():

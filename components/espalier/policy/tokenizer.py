@@ -16,7 +16,7 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerFast
 
 from espalier.dialects import Syntax
-from espalier.records.tool import ToolSpec
+from espalier.records.message import ToolSpec
 
 PAD, END, USER, ASSISTANT = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>"
 

@@ -1,12 +1,25 @@
-"""What is handed around: tasks, messages, tool calls, and artifact directories with manifests.
+"""The records that stages exchange: tasks, messages, tool calls, and artifacts with manifests.
 
 Nothing here knows a family of tasks, a dialect or a stage. Trajectories are in
 `espalier.records.trajectory`, which imports pyarrow.
 """
 
-from espalier.records.action import Action, FinalAnswer, Malformed, ToolCalls, action_of
 from espalier.records.agent_text import AgentText, TextKind, read_agent_texts, write_agent_texts
-from espalier.records.digests import content_digest, file_digest, json_digest, tree_digest
+from espalier.records.artifact import (
+    MANIFEST_NAME,
+    Draft,
+    Manifest,
+    Provenance,
+    content_digest,
+    file_digest,
+    json_digest,
+    open_artifact,
+    publishing,
+    read_manifest,
+    replace_directory,
+    tree_digest,
+    work_dir,
+)
 from espalier.records.errors import (
     ArtifactError,
     ClusterError,
@@ -23,14 +36,16 @@ from espalier.records.errors import (
     StorageError,
     TrainingError,
 )
-from espalier.records.manifest import MANIFEST_NAME, Manifest, Provenance, read_manifest
-from espalier.records.message import JsonObject, Message, ToolCall
-from espalier.records.publishing import (
-    Draft,
-    open_artifact,
-    publishing,
-    replace_directory,
-    work_dir,
+from espalier.records.message import (
+    Action,
+    FinalAnswer,
+    JsonObject,
+    Malformed,
+    Message,
+    ToolCall,
+    ToolCalls,
+    ToolSpec,
+    action_of,
 )
 from espalier.records.report_groups import group_label, group_of, report_groups, shown_group
 from espalier.records.task import (
@@ -42,7 +57,6 @@ from espalier.records.task import (
     task_id_of,
     write_tasks,
 )
-from espalier.records.tool import ToolSpec
 from espalier.records.tracker import NullTracker, Progress, Tracker
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Texts of an agent's behaviour that are no episodes: what continued pre-training reads."""
+"""Texts of agent behaviour for continued pre-training; they are not episodes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from espalier.records.json_lines import read_records, write_records
 from espalier.records.message import Message
+from espalier.records.task import read_records, write_records
 
 TextKind = Literal["planning", "reasoning", "decision", "negative"]
 """First action planned (FAS); knowledge reasoned over (FAS); choices and their outcome (HAS); a
@@ -35,11 +35,11 @@ class AgentText(BaseModel, frozen=True, extra="forbid"):
     task_id: str = ""
     """The task that it is about; empty where it has a question of its own."""
     sources: tuple[str, ...] = ()
-    """Ids of the documents that it was made from."""
+    """Ids of its source documents."""
 
     @property
     def words(self) -> str:
-        """Everything that it says, in order."""
+        """All its text, in order."""
         return " ".join(message.content for message in (*self.prompt, *self.pieces))
 
 

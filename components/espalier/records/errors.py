@@ -18,7 +18,7 @@ EspalierError             one clear message: what, where, what to do; the CLI pr
 
 
 class EspalierError(Exception):
-    """Base of every error that is the user's to mend; its text is the whole message."""
+    """Base of every error that a user can fix; its text is the whole message."""
 
 
 class ProfileError(EspalierError):

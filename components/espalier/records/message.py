@@ -1,13 +1,15 @@
-"""Chat messages and tool calls, in the shape of OpenAI's chat API."""
+"""Chat messages, tool calls, tool schemas, and the actions that messages parse into."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Self, TypeAlias
 
 from pydantic import BaseModel, Field, JsonValue
 
 JsonObject: TypeAlias = dict[str, JsonValue]
-"""Keys and values as JSON has them."""
+"""A JSON object."""
 
 
 class ToolCall(BaseModel, frozen=True, extra="forbid"):
@@ -37,3 +39,101 @@ class Message(BaseModel, frozen=True, extra="forbid"):
     tool_calls: tuple[ToolCall, ...] = Field(default=(), exclude_if=lambda it: not it)
     call_id: str = Field(default="", exclude_if=lambda it: not it)
     """Of a tool's message: the call that it answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalls:
+    """The policy calls one tool or several."""
+
+    calls: tuple[ToolCall, ...]
+    thought: str | None = None
+
+    @classmethod
+    def one(cls, name: str, arguments: Mapping[str, JsonValue], thought: str | None = None) -> Self:
+        """A single call, as a demonstration writes it."""
+        return cls((ToolCall(name=name, arguments=dict(arguments)),), thought)
+
+    def message(self) -> Message:
+        """As a chat message."""
+        return Message(role="assistant", thought=self.thought, tool_calls=self.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class FinalAnswer:
+    """The policy ends the episode with an answer."""
+
+    text: str
+    thought: str | None = None
+
+    def message(self) -> Message:
+        """As a chat message."""
+        return Message(role="assistant", thought=self.thought, content=self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Text that is neither a call nor an answer in the policy's dialect."""
+
+    reason: str
+    text: str = ""
+
+    def message(self) -> Message:
+        """As a chat message: the raw text."""
+        return Message(role="assistant", content=self.text.strip())
+
+
+Action: TypeAlias = ToolCalls | FinalAnswer | Malformed
+"""Argument of `Environment.step`; parsing text into one never raises."""
+
+
+def action_of(message: Message) -> ToolCalls | FinalAnswer:
+    """The action that a well-formed message of the assistant is."""
+    if message.tool_calls:
+        return ToolCalls(message.tool_calls, message.thought)
+    return FinalAnswer(message.content, message.thought)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """A tool as its environment offers it.
+
+    The tag dialect writes a call of `search(query: str)` as `<search> QUERY </search>`; the other
+    dialects take name and JSON schema alone.
+    """
+
+    name: str
+    description: str = ""
+    parameters: JsonObject = field(default_factory=dict)
+    """JSON schema of the arguments: an object with its properties."""
+    call_tag: str = ""
+    """Tag of a call in the tag dialect; empty takes the tool's name."""
+    result_tag: str = "result"
+    """Tag of a result in the tag dialect."""
+    takes_code: bool = False
+    """Its one argument is a program, whose line breaks and angle brackets are kept."""
+
+    @property
+    def tag(self) -> str:
+        """The tag of a call."""
+        return self.call_tag or self.name
+
+    @property
+    def text_argument(self) -> str | None:
+        """Name of the argument where there is one alone, and it is text."""
+        properties = self.parameters.get("properties")
+        if isinstance(properties, dict) and len(properties) == 1:
+            ((name, schema),) = properties.items()
+            if isinstance(schema, dict) and schema.get("type") == "string":
+                return name
+        return None
+
+    def as_function(self) -> JsonObject:
+        """An entry of `tools` in OpenAI's chat API and in Hugging Face's chat templates."""
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": self.parameters,
+            },
+        }

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _PREFIX = "by_"
+_MATH_KINDS_0_1 = frozenset({"story", "own"})
+"""Search questions of the kind "own" had one hop each: a group of one, which is not shown."""
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
@@ -23,9 +25,8 @@ def report_groups(policies: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]
     """
     found: dict[str, set[str]] = {}
     for figures in policies:
-        for key, table in figures.items():
-            if key.startswith(_PREFIX):
-                found.setdefault(key.removeprefix(_PREFIX), set()).update(table)
+        for name, table in _groups_of(figures).items():
+            found.setdefault(name, set()).update(table)
     return {name: sorted(values, key=_order) for name, values in found.items() if len(values) > 1}
 
 
@@ -43,7 +44,7 @@ def shown_group(policies: Iterable[Mapping[str, Any]]) -> tuple[str, list[str]] 
 
 def group_of(figures: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Value -> figures of one group of a policy; empty where the policy has none."""
-    return figures.get(_PREFIX + name) or {}
+    return _groups_of(figures).get(name) or {}
 
 
 def group_label(name: str, value: str) -> str:
@@ -53,6 +54,21 @@ def group_label(name: str, value: str) -> str:
     if not name.endswith("s"):
         return f"{name.replace('_', ' ')} {value}"
     return f"{value} {(name.removesuffix('s') if value == '1' else name).replace('_', ' ')}"
+
+
+def _groups_of(figures: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Group name -> its table of figures by value.
+
+    Version 0.1 counted the steps of mathematics as hops and wrote kinds as `by_family`.
+    """
+    found = {
+        key.removeprefix(_PREFIX): table
+        for key, table in figures.items()
+        if key.startswith(_PREFIX)
+    }
+    if found.get("family") and _MATH_KINDS_0_1.issuperset(found["family"]) and "hops" in found:
+        return {"steps" if name == "hops" else name: table for name, table in found.items()}
+    return found
 
 
 def _order(value: str) -> tuple[float, str]:

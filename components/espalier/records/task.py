@@ -1,17 +1,47 @@
-"""A task: what is asked, where it is played, and how an answer is verified; and its file."""
+"""A task: what is asked, where it is played, how an answer is verified; and files of JSON lines."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from espalier.records.errors import DataError
-from espalier.records.json_lines import read_records, write_records
 from espalier.records.message import JsonObject, Message
+
+RecordT = TypeVar("RecordT", bound=BaseModel)
+
+
+def write_records(path: Path, records: Iterable[BaseModel]) -> int:
+    """Write one record a line and return how many there were."""
+    count = 0
+    with path.open("w", encoding="utf-8") as stream:
+        for record in records:
+            stream.write(record.model_dump_json() + "\n")
+            count += 1
+    return count
+
+
+def read_records(path: Path, kind: type[RecordT]) -> list[RecordT]:
+    """Read what `write_records` wrote.
+
+    Raises:
+        DataError: naming the file and the line that is no record of this kind.
+    """
+    records: list[RecordT] = []
+    with path.open(encoding="utf-8") as stream:
+        for number, line in enumerate(stream, start=1):
+            try:
+                records.append(kind.model_validate_json(line))
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(str(part) for part in first["loc"]) or "line"
+                raise DataError(f"{path}, line {number}: {where}: {first['msg']}") from error
+    return records
+
 
 Split = Literal["train", "dev", "heldout"]
 
@@ -26,7 +56,7 @@ class Verifier(BaseModel, frozen=True, extra="forbid"):
 
 
 class TaskMetadata(BaseModel, frozen=True, extra="forbid"):
-    """What the split checks and reports read, and what only the family understands."""
+    """Fields that stages read, and `extra` for the family alone."""
 
     split: Split
     source: str
@@ -36,7 +66,7 @@ class TaskMetadata(BaseModel, frozen=True, extra="forbid"):
     difficulty: float | None = None
     """Grows with the steps that a solution takes, where the family can tell."""
     extra: JsonObject = Field(default_factory=dict)
-    """The family's own: stages store it and never look inside."""
+    """The family's own data: stages store it and never read it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -77,7 +107,7 @@ class Task(BaseModel, frozen=True, extra="forbid"):
     environment: str
     """Name of the family that it belongs to."""
     arguments: JsonObject = Field(default_factory=dict)
-    """What its environment is set up with."""
+    """Arguments of its environment."""
     verifier: Verifier
     metadata: TaskMetadata
 

@@ -1,4 +1,4 @@
-"""What a stage tells the world while it runs; MLflow and the terminal are two listeners of it."""
+"""What a stage reports while it runs; MLflow and the terminal implement it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Progress(Protocol):
 
 
 class Tracker(Protocol):
-    """One stage's listener. Nothing that a stage returns may depend on it."""
+    """Receives one stage's reports. Nothing that a stage returns may depend on it."""
 
     def params(self, values: Mapping[str, object]) -> None:
         """Record settings of the stage."""
@@ -40,7 +40,7 @@ class Tracker(Protocol):
         ...
 
     def note(self, line: str) -> None:
-        """Say one line to whoever watches."""
+        """Show one line of text."""
         ...
 
     def progress(self, description: str, total: int) -> AbstractContextManager[Progress]:
@@ -49,7 +49,7 @@ class Tracker(Protocol):
 
 
 class NullTracker:
-    """Listens to nothing."""
+    """A tracker that ignores everything."""
 
     def params(self, values: Mapping[str, object]) -> None:
         """Ignore."""

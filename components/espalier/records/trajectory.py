@@ -26,7 +26,7 @@ class FinishReason(enum.StrEnum):
     TIMEOUT = "timeout"
     """A call of the environment took longer than it may."""
     SANDBOX_LOST = "sandbox_lost"
-    """The environment crashed, or what it runs in is gone."""
+    """The environment crashed, or its sandbox is gone."""
 
 
 RewardBreakdown = dict[str, float]

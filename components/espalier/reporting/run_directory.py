@@ -23,7 +23,7 @@ from espalier.records import (
     read_manifest,
     read_tasks,
 )
-from espalier.records.manifest import MANIFEST_NAME
+from espalier.records.artifact import MANIFEST_NAME
 from espalier.records.trajectory import Trajectory, read_trajectories
 
 _PROFILE_NAME = "profile.json"

@@ -1,10 +1,14 @@
 """Rewards: what an episode is worth, in named terms."""
 
 from espalier.rewards.answers import exact_match, fold_accents, normalize_answer, token_f1
-from espalier.rewards.boxed import final_answer, last_boxed
-from espalier.rewards.math_equivalence import MathJudge, MathJudgeError, math_equivalent
-from espalier.rewards.retool import retool_reward
-from espalier.rewards.verifying import is_right
+from espalier.rewards.math_equivalence import (
+    MathJudge,
+    MathJudgeError,
+    final_answer,
+    last_boxed,
+    math_equivalent,
+)
+from espalier.rewards.verdicts import is_right, retool_reward
 
 __all__ = [
     "MathJudge",

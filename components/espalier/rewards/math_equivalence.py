@@ -1,8 +1,9 @@
 r"""Whether two mathematical answers mean the same, decided within a bounded time.
 
-Plain numbers are compared here, exactly. Everything else goes to math-verify (Kydlicek 2025, with
+The final answer of a text is what stands in its last \boxed{...}, or the text itself. Plain numbers
+are compared here, exactly. Everything else goes to math-verify (Kydlicek 2025, with
 latex2sympy2-extended) in a process of its own, which is killed when it takes too long: an answer
-such as 9^{9^{9^{9}}} is then wrong, and nobody has waited for it.
+such as 9^{9^{9^{9}}} is then wrong, and no episode waits for it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,35 @@ from fractions import Fraction
 from functools import lru_cache
 
 from espalier.records import EspalierError
-from espalier.rewards.boxed import final_answer
+
+_OPENING = r"\boxed{"
+
+
+def final_answer(text: str) -> str:
+    """The content of the last whole box, or `text` where there is none; stripped."""
+    return (last_boxed(text) or text).strip()
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The content of the last closed `\boxed{...}`, nested braces included; None without one."""
+    start = text.rfind(_OPENING)
+    while start >= 0:
+        content = _balanced(text, start + len(_OPENING))
+        if content is not None:
+            return content
+        start = text.rfind(_OPENING, 0, start)
+    return None
+
+
+def _balanced(text: str, start: int) -> str | None:
+    """From `start` up to the brace that closes what was opened before it."""
+    depth = 1
+    for place in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return text[start:place]
+    return None
+
 
 MAX_ANSWER_CHARACTERS = 400
 """A longer one is wrong: no gold answer of the known sets comes near it."""
@@ -73,7 +102,7 @@ def _plain_number(text: str) -> Fraction | None:
 
 @lru_cache(maxsize=4096)
 def _compared(answer: str, gold: str) -> bool:
-    """The verdict of the process; the groups of a step say the same things again and again."""
+    """The verdict of the process, cached: trajectories of a group repeat answers."""
     return _judge().compare(_as_latex(answer), _as_latex(gold))
 
 
@@ -83,14 +112,14 @@ def _as_latex(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _judge() -> MathJudge:
-    """The one of this process."""
+    """The comparing process of this Python process."""
     judge = MathJudge()
     atexit.register(judge.close)
     return judge
 
 
 class MathJudge:
-    """Asks the comparing process, one pair at a time; starts it, and after a kill starts another.
+    """Client of the comparing process: one pair at a time; restarted after a kill.
 
     Args:
         within_s: seconds that a comparison may take.
@@ -143,7 +172,7 @@ class MathJudge:
 
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes, within_s: float) -> bytes | None:
-    """Send a request and read the line that answers it; None where none comes in time."""
+    """Send a request and read the reply line; None on timeout or a dead process."""
     assert process.stdin is not None, "the process is started with pipes"
     assert process.stdout is not None, "the process is started with pipes"
     deadline, received = time.monotonic() + within_s, b""

@@ -1,9 +1,9 @@
-"""The process that compares mathematical answers: JSON lines in, one verdict a line out.
+"""The process that compares mathematical answers: JSON lines in, one verdict per line out.
 
     python -I -m espalier.rewards.math_worker
 
-Parsing LaTeX and simplifying can take for ever and fill any memory, and no signal ends a power of
-large integers. So it happens here, where memory is limited and whoever asks may kill the process.
+Parsing and simplifying LaTeX can run without end and fill memory, and no signal interrupts a power
+of large integers. This process has a memory limit and may be killed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from typing import IO, Any
 
 _MEMORY_BYTES = 2 * 2**30
-"""Of addresses: sympy and its parser take about a quarter of it."""
+"""Limit of the address space, bytes; sympy and its parser take about a quarter."""
 
 
 def serve(requests: IO[str], verdicts: IO[str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from espalier.chain import opened, provenance
 from espalier.config import Profile
-from espalier.environments import Family, Question, family_of
+from espalier.environments import Family, FamilyQuestion, family_of
 from espalier.records import (
     DataError,
     Draft,
@@ -80,7 +80,7 @@ def run(
 
 def _demonstrated(
     family: Family[Any],
-    questions: Mapping[Split, Sequence[Question]],
+    questions: Mapping[Split, Sequence[FamilyQuestion]],
     knowledge: Path,
     funnel: Funnel,
     tracker: Tracker,

@@ -18,7 +18,7 @@ from espalier.records import (
     read_manifest,
     replace_directory,
 )
-from espalier.records.digests import integrity_digest
+from espalier.records.artifact import integrity_digest
 from espalier.storage.minio_internals import put_object
 from espalier.storage.place import writing
 from espalier.storage.requests import TRANSFERS, S3Requests

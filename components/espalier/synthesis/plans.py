@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from espalier.records import FinalAnswer, ToolCall, ToolCalls
-from espalier.records.tool import ToolSpec
+from espalier.records.message import ToolSpec
 
 Write = Callable[[ToolCalls | FinalAnswer], str]
 """Spells an action in the policy's dialect."""

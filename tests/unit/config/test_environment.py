@@ -12,7 +12,7 @@ from espalier.config import (
 )
 from espalier.environments import Family
 from espalier.environments.python_math.config import PythonMathConfig
-from espalier.environments.search_qa.config import SearchQAConfig
+from espalier.environments.search_qa.family import SearchQAConfig
 from espalier.records import ProfileError
 
 MATH = 'environment.name="python_math"'

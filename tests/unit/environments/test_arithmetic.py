@@ -7,11 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.environments.python_math.arithmetic import OPERATIONS, Chain, Change, split_of
+from espalier.environments.python_math.arithmetic import (
+    OPERATIONS,
+    Calculation,
+    Change,
+    calculation_split,
+)
 
 
 def chain(start, *changes):
-    return Chain(start, tuple(Change(label, numbers) for label, *numbers in changes))
+    return Calculation(start, tuple(Change(label, numbers) for label, *numbers in changes))
 
 
 numbers = st.integers(min_value=2, max_value=40)
@@ -20,7 +25,7 @@ changes = st.sampled_from(sorted(OPERATIONS)).flatmap(
         numbers, min_size=OPERATIONS[label].num_numbers, max_size=OPERATIONS[label].num_numbers
     ).map(lambda found: Change(label, tuple(found)))
 )
-chains = st.builds(Chain, numbers, st.lists(changes, min_size=1, max_size=4).map(tuple))
+chains = st.builds(Calculation, numbers, st.lists(changes, min_size=1, max_size=4).map(tuple))
 
 
 def test_a_chain_knows_its_values_its_plan_and_its_program():
@@ -51,7 +56,7 @@ def test_the_program_prints_the_last_value(story):
 )
 def test_equal_calculations_are_one_query_and_lie_in_one_split(one, other):
     assert one.canonical == other.canonical
-    assert split_of(one) == split_of(other)
+    assert calculation_split(one) == calculation_split(other)
 
 
 def test_other_calculations_are_other_queries():
@@ -70,6 +75,6 @@ def test_equal_queries_have_equal_results(story):
     rng = random.Random(0)
     shuffled = list(story.changes)
     rng.shuffle(shuffled)
-    other = Chain(story.start, tuple(shuffled))
+    other = Calculation(story.start, tuple(shuffled))
     if other.canonical == story.canonical:
         assert other.values[-1] == story.values[-1]

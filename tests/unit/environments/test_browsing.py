@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.environments.search_qa.browsing import LogWriter, invented_name
+from espalier.environments.search_qa.reading_logs import BrowsingWriter, invented_name
 from espalier.knowledge.documents import Document
 from espalier.records import FinalAnswer, ToolCalls
 
@@ -26,20 +26,18 @@ KNOWN = {d.title for d in DOCUMENTS} | {
 }
 
 
-class ShowsWholeDocument:
-    """Shows every line, so that a test can check what an answer was read from."""
-
-    def show(self, document, query):
-        del query
-        return " | ".join((document.title, *document.lines))
+def show_whole_document(document, query):
+    """Show every line, so that a test can check what an answer was read from."""
+    del query
+    return " | ".join((document.title, *document.lines))
 
 
 def _writer(substitution_share=0.6):
-    return LogWriter(
+    return BrowsingWriter(
         DOCUMENTS,
         KINDS,
         OBJECT_KINDS,
-        ShowsWholeDocument(),
+        show_whole_document,
         substitution_share=substitution_share,
     )
 
@@ -66,7 +64,7 @@ def test_the_same_generator_state_writes_the_same_log():
 
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=100, deadline=None)
-def test_a_log_is_searches_each_followed_by_what_it_shows_and_an_answer(seed):
+def test_a_log_is_searches_with_results_and_an_answer(seed):
     log = _writer().write(random.Random(seed))
     reads = [isinstance(piece, str) for piece in log.pieces]
     assert reads == [False, True] * (len(log.pieces) // 2) + [False]
@@ -122,7 +120,7 @@ def test_names_are_invented_as_often_as_asked(share, invented):
         assert len(answers - KNOWN) > len(answers & KNOWN)
 
 
-def test_an_invented_name_is_the_head_of_one_and_the_tail_of_another():
+def test_an_invented_name_joins_a_head_and_a_tail():
     names = ["Abcdef", "Uvwxyz"]
     made = {invented_name(names, random.Random(seed)) for seed in range(50)}
     assert made == {"Abcdef", "Abcxyz", "Uvwdef", "Uvwxyz"}

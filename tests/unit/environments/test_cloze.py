@@ -2,14 +2,13 @@ import random
 
 import pytest
 
-from espalier.environments.search_qa.cloze import ClozeWriter
+from espalier.environments.search_qa.reading_logs import ClozeWriter
 from espalier.knowledge.documents import Document
 from espalier.records import FinalAnswer, KnowledgeError, ToolCalls
 
 
-class ShowsAll:
-    def show(self, document, query):
-        return " | ".join((document.title, *document.lines))
+def show_all(document, query):
+    return " | ".join((document.title, *document.lines))
 
 
 DOCUMENTS = [
@@ -18,8 +17,8 @@ DOCUMENTS = [
 ]
 
 
-def test_the_answer_of_a_cloze_log_is_shown_by_its_search():
-    writer = ClozeWriter(DOCUMENTS, ShowsAll(), substitution_share=1.0)
+def test_a_cloze_log_answers_what_its_search_shows():
+    writer = ClozeWriter(DOCUMENTS, show_all, substitution_share=1.0)
     for seed in range(50):
         log = writer.write(random.Random(seed))
         search, shown, last = log.pieces
@@ -31,4 +30,4 @@ def test_the_answer_of_a_cloze_log_is_shown_by_its_search():
 
 def test_documents_without_sentences_are_refused():
     with pytest.raises(KnowledgeError, match="nothing to learn reading from"):
-        ClozeWriter([Document("d", "T", ("a b",), "train")], ShowsAll(), substitution_share=0.5)
+        ClozeWriter([Document("d", "T", ("a b",), "train")], show_all, substitution_share=0.5)

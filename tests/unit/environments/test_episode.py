@@ -24,8 +24,8 @@ async def price_later(item: str) -> int:
 price_later.__name__ = "price"
 
 
-def family(max_turns=6):
-    profile = {"environment": {"name": FAMILY}, "episode": {"max_turns": max_turns}}
+def family(**limits):
+    profile = {"environment": {"name": FAMILY}, "episode": limits}
     return Prices(Profile.model_validate(profile))
 
 
@@ -33,8 +33,8 @@ def family(max_turns=6):
 def episode(request):
     """An episode of the first training task."""
 
-    def begun(max_turns=6):
-        prices = family(max_turns)
+    def begun(**limits):
+        prices = family(**limits)
         tools = prices.built_tools
         if request.param == "waiting":
             tools = (Tool(price_later), *tools[1:])
@@ -99,6 +99,16 @@ def test_several_calls_of_one_message_are_answered_in_order(episode):
         "convert",
         "price",
     ]
+
+
+def test_calls_beyond_the_bound_of_a_message_are_refused(episode):
+    environment = episode(max_turn_calls=2)
+    step = done(environment.step(calls(PRICE, PRICE, PRICE)))
+    assert [message.content for message in step.messages] == [
+        "1", "1", "error: not called; at most 2 calls in one message",
+    ]  # fmt: skip
+    assert [message.call_id for message in step.messages] == ["c0", "c1", "c2"]
+    assert [result.succeeded for result in environment.tool_results] == [True, True, False]
 
 
 def test_the_limit_counts_messages_and_not_calls(episode):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.environments.python_math.executed import Case, case_arguments, is_proven, returning
+from espalier.environments.python_math.execution import Case, case_arguments, is_proven, returning
 from espalier.records import FinalAnswer
 from espalier.sandbox import SandboxRefused
 from tests.factories.python_math import ScriptedRuns, ended

@@ -75,7 +75,7 @@ def test_a_split_without_a_task_is_named():
         )
 
 
-def test_the_teacher_plays_its_script_in_the_policys_own_environment(family):
+def test_the_teacher_plays_its_script_in_the_policys_environment(family):
     shown = demonstrate(family, 7)
     assert isinstance(shown, Trajectory)
     assert shown.finish_reason is FinishReason.ANSWERED
@@ -104,7 +104,7 @@ def test_a_demonstration_longer_than_an_episode_is_none():
     assert demonstrate(short, 7) == Rejected("too_few_turns")
 
 
-def test_a_script_reads_what_the_policy_would_and_whether_it_succeeded(family):
+def test_a_script_reads_observations_and_whether_calls_succeeded(family):
     seen = []
 
     def script():
@@ -147,7 +147,7 @@ def test_reading_material_is_demonstrations_whose_question_cannot_be_answered(fa
     assert told == f"{int(read) * 2} crowns"
 
 
-def test_a_tokenizer_is_trained_on_all_that_is_said_and_called(family):
+def test_tokenizer_texts_hold_all_messages_and_calls(family):
     texts = list(family.reading_material(NOWHERE, family.tasks("train", 2)).texts(random.Random(0)))
     assert "What does thing1 cost in crowns?" in texts
     assert "price thing1" in texts
@@ -155,7 +155,7 @@ def test_a_tokenizer_is_trained_on_all_that_is_said_and_called(family):
     assert "4 crowns" in texts
 
 
-def test_reports_group_by_kind_and_difficulty_unless_the_family_says_otherwise(family):
+def test_reports_group_by_kind_and_difficulty_by_default(family):
     groups = family.report_groups(item(family, 1))
     assert groups == {"kind": "small", "difficulty": "2"}
     assert family.stratum(item(family, 1)) == "small-2"
@@ -164,20 +164,20 @@ def test_reports_group_by_kind_and_difficulty_unless_the_family_says_otherwise(f
     assert family.stratum(bare) == ""
 
 
-def test_what_a_task_says_of_itself_is_read_from_its_metadata(family):
+def test_entities_and_documents_are_read_from_metadata(family):
     task = item(family, 1)
     assert family.names_of(task) == ("thing1",)
     assert family.documents_of(task) == ()
     assert family.question_key(task) == ""
 
 
-def test_settings_of_an_answer_are_the_familys_own_but_for_its_name(family):
+def test_answer_settings_leave_out_the_familys_name(family):
     assert family.answer_settings() == {"rate": 2, "shops": 1}
 
 
-def test_nobody_poses_tasks_of_a_plain_family(family):
+def test_a_plain_family_has_no_proposer(family):
     with pytest.raises(ProfileError, match=r'poses no tasks of environment\.name = "prices"'):
-        family.poser(NOWHERE, NOWHERE)
+        family.proposer(NOWHERE, NOWHERE)
 
 
 def test_a_typed_question_is_a_task_of_the_family(family):

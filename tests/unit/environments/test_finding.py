@@ -1,5 +1,8 @@
 """A profile names its family, and the family reads the section of the profile."""
 
+import subprocess
+import sys
+
 import pytest
 from pydantic import ValidationError
 
@@ -15,7 +18,7 @@ PRICES = "tests.unit.environments.prices:Prices"
 @pytest.mark.parametrize(
     ("name", "family"), [("search_qa", SearchQA), ("python_math", PythonMath), (PRICES, Prices)]
 )
-def test_a_family_is_found_by_its_name_or_by_where_it_is(name, family):
+def test_a_family_is_found_by_name_or_import_path(name, family):
     assert family_class(name) is family
     assert isinstance(parsed_environment({"name": name}), family.config)
 
@@ -68,7 +71,7 @@ def test_a_section_that_is_no_table_is_refused():
         parsed_environment("search_qa")
 
 
-def test_a_whole_profile_carries_the_section_of_its_family_and_comes_back_from_json():
+def test_a_profile_keeps_its_familys_section_through_json():
     profile = Profile.model_validate({"environment": {"name": PRICES, "rate": 5}})
     assert profile.environment == PricesConfig(name=PRICES, rate=5)
     assert Profile.model_validate_json(profile.model_dump_json()).environment == profile.environment
@@ -77,3 +80,14 @@ def test_a_whole_profile_carries_the_section_of_its_family_and_comes_back_from_j
 def test_a_profile_with_an_unknown_family_does_not_parse():
     with pytest.raises(ValidationError, match="no family of tasks is named 'prices'"):
         Profile.model_validate({"environment": {"name": "prices"}})
+
+
+@pytest.mark.parametrize("name", ["python_math", "search_qa", PRICES])
+def test_reading_a_profile_loads_no_search_index(name):
+    script = (
+        "import sys; from espalier.config import Profile;"
+        f"Profile.model_validate({{'environment': {{'name': {name!r}}}}});"
+        "print(*{'bm25s', 'torch', 'transformers'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout.split() == []

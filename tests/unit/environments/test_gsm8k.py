@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.environments.python_math.gsm8k import (
+from espalier.environments.python_math.problems import (
     WordProblem,
     extract_final_answer,
     read_word_problems,
@@ -59,7 +59,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 @NEEDS_SET
 @pytest.mark.parametrize(("name", "count"), [("train", 1000), ("test", 658)])
-def test_every_row_of_the_set_has_a_whole_number_for_an_answer(name, count):
+def test_every_row_of_gsm8k_has_an_integer_answer(name, count):
     problems = read_word_problems(SET / f"{name}.jsonl")
     assert len(problems) == count
     assert all(re.fullmatch(r"-?\d+", problem.answer) for problem in problems)

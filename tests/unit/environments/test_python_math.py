@@ -60,11 +60,19 @@ def test_an_episode_runs_its_program_reads_it_and_answers():
     assert runs.num_ends == 1
 
 
-def test_a_wrong_answer_costs_one_and_credit_forgives_some_of_it():
+def test_credit_forgives_part_of_a_wrong_answer():
     actions = (program("print(1)"), FinalAnswer("85"))
     _, strict = play(environment(ScriptedRuns(ended(b"1"))), *actions)
     _, credited = play(environment(ScriptedRuns(ended(b"1")), credit_per_message=0.05), *actions)
     assert strict == {"outcome": -1.0, "format": 0.1}
+    assert credited["outcome"] == pytest.approx(-0.9)
+
+
+def test_credit_counts_messages_and_not_the_calls_in_them():
+    one = program("print(1)").calls
+    runs = ScriptedRuns(ended(b"1"), ended(b"1"))
+    math = environment(runs, credit_per_message=0.05)
+    _, credited = play(math, ToolCalls(one + one), FinalAnswer("85"))
     assert credited["outcome"] == pytest.approx(-0.9)
 
 

@@ -34,7 +34,7 @@ def test_a_log_has_the_shape_of_an_episode():
         assert answer == FinalAnswer(rf"\boxed{{{result}}}", "answer")
 
 
-def test_the_program_is_what_was_planned_with_the_numbers_of_the_prompt():
+def test_a_log_programs_its_plan_with_the_prompts_numbers():
     for log in logs():
         plan = log.pieces[0].thought
         labels = [re.sub(r"\d+ ", "", step) for step in plan.split(" , ")[1:]]
@@ -45,14 +45,14 @@ def test_the_program_is_what_was_planned_with_the_numbers_of_the_prompt():
             assert re.findall(r"\d+", text) == re.findall(r"\d+", log.prompt)
 
 
-def test_nothing_is_asked_and_results_are_not_those_of_the_program():
+def test_logs_hold_no_question_and_invented_results():
     found = logs()
     assert sum(_result(log) == log.pieces[1] for log in found) < 3
     words = {word for log in found for word in log.prompt.split() if not word.isdigit()}
     assert words <= set(QUESTIONS[0].split())
 
 
-def test_numbers_are_read_digit_by_digit_and_programs_survive_the_tokenizer():
+def test_programs_survive_a_tokenizer_that_splits_digits():
     writer = ScratchWriter(QUESTIONS)
     texts = [*writer.texts(random.Random(0)), *QUESTIONS]
     tokenizer = train_tokenizer(texts, 500, TAGS, TOOLS, splits_digits=True)

@@ -57,7 +57,7 @@ def test_what_a_parameter_means_is_told_where_it_is_annotated():
     assert not call(tool, grams=-1).succeeded
 
 
-def test_a_function_without_a_description_or_arguments_is_a_tool_too():
+def test_a_function_without_description_or_arguments_is_a_tool():
     def now():
         return "12:00"
 
@@ -99,7 +99,7 @@ def test_the_task_is_handed_over_and_cannot_be_given():
     assert "task: Extra inputs" in call(tool, task="mine").content
 
 
-def test_a_parameter_without_a_type_is_a_mistake_of_whoever_wrote_the_tool():
+def test_a_tool_parameter_without_a_type_is_refused():
     def guess(what):
         """Guess."""
 
@@ -165,7 +165,7 @@ def test_a_fault_of_the_tool_itself_is_not_hidden():
         call(Tool(broken))
 
 
-def test_a_tool_that_is_not_there_is_answered_with_those_that_are():
+def test_an_unknown_tool_is_answered_with_known_names():
     result = unknown_tool(ToolCall(name="buy"), ["price", "convert"])
     assert result.content == "error: no tool is named buy; there are price, convert"
     assert not result.succeeded

@@ -13,24 +13,28 @@ from hypothesis import strategies as st
 from espalier.completions import Refusal, parsed_answer
 from espalier.config import EndpointConfig
 from espalier.environments import EnvironmentLostError
-from espalier.environments.python_math.absolute_zero.executing import executed
-from espalier.environments.python_math.absolute_zero.poser import (
-    ChainDrafts,
-    Draft,
-    all_executed,
-    posed_from,
+from espalier.environments.python_math.absolute_zero.programs import (
+    Proposal,
+    Screened,
+    chain_proposals,
+    screened,
 )
-from espalier.environments.python_math.absolute_zero.proposals import Proposal, chain_proposals
-from espalier.environments.python_math.absolute_zero.screening import Screened, screened
+from espalier.environments.python_math.absolute_zero.proposer import (
+    ChainDrafts,
+    TaskDraft,
+    all_executed,
+    num_inputs,
+    tasks_from,
+    triple_task,
+)
 from espalier.environments.python_math.absolute_zero.teacher import (
     ProposedProgram,
     ProposedPrograms,
     TeacherDrafts,
     draft_of,
 )
-from espalier.environments.python_math.absolute_zero.wording import num_inputs, triple_task
-from espalier.environments.python_math.arithmetic import Chain, Change, split_of
-from espalier.environments.python_math.executed import Case, is_proven
+from espalier.environments.python_math.arithmetic import Calculation, Change, calculation_split
+from espalier.environments.python_math.execution import Case, executed, is_proven
 from espalier.sandbox import SandboxRefused
 from espalier.synthesis.self_play import Order
 from tests.factories.python_math import ProcessRuns, ScriptedRuns, ended
@@ -75,7 +79,7 @@ def order(count=40, seed="a", known=(), earned=None):
 def posed(asked=ASKED, **fields):
     one = order(**fields)
     drafts = ChainDrafts(asked)(one)
-    return posed_from(drafts, asyncio.run(all_executed(drafts, Interpreted())), one)
+    return tasks_from(drafts, asyncio.run(all_executed(drafts, Interpreted())), one)
 
 
 def chain_of(program, start):
@@ -84,7 +88,7 @@ def chain_of(program, start):
         for pattern, label in CHAIN_LINE.items():
             if found := re.match(pattern, line.strip()):
                 changes.append(Change(label, tuple(map(int, found.groups()))))
-    return Chain(start, tuple(changes))
+    return Calculation(start, tuple(changes))
 
 
 def test_every_posed_task_is_proven_by_running_its_gold_answer():
@@ -103,14 +107,14 @@ def test_all_three_kinds_of_all_lengths_are_posed():
     assert {task.metadata.split for task in tasks} == {"train"}
 
 
-def test_no_story_of_dev_or_heldout_computes_what_a_triple_does():
+def test_no_dev_or_heldout_story_computes_a_drawn_triple():
     for asked in ASKED:
         for steps in (1, 2, 3, 4):
             for proposal in chain_proposals(steps, num_inputs(asked), random.Random(steps)):
                 for text in proposal.inputs:
                     chain = chain_of(proposal.program, int(text))
                     assert len(chain.changes) == steps
-                    assert split_of(chain) == "train"
+                    assert calculation_split(chain) == "train"
 
 
 def test_what_is_left_out_is_not_told():
@@ -287,7 +291,7 @@ def test_a_model_proposes_over_http_and_a_sandbox_decides():
         "answer_broken_json",
     ]
     results = asyncio.run(all_executed(drafts, ProcessRuns()))
-    found = posed_from(drafts, results, one)
+    found = tasks_from(drafts, results, one)
     assert [task.verifier.gold for task in found.tasks] == [("[1, 2]",)]
     assert found.refused == {"forbidden_module": 1, "answer_broken_json": 1}
 
@@ -301,4 +305,4 @@ def test_hostile_programs_are_refused_or_become_drafts_and_never_crash():
         if isinstance(answer, Refusal):
             continue
         for one in answer.programs:
-            assert isinstance(draft_of(one, rng.choice(ASKED)), str | Draft)
+            assert isinstance(draft_of(one, rng.choice(ASKED)), str | TaskDraft)

@@ -3,7 +3,7 @@
 import pytest
 
 from espalier.environments import EnvironmentLostError
-from espalier.environments.python_math.teacher import (
+from espalier.environments.python_math.questions import (
     MAX_LINES_BEFORE_DETOUR,
     UNKNOWN_NAME,
     MathQuestion,

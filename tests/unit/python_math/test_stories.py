@@ -3,9 +3,9 @@ import re
 from collections import Counter
 
 from espalier.config import SynthesisConfig
-from espalier.environments.python_math import wording
-from espalier.environments.python_math.arithmetic import OPERATIONS, split_of
-from espalier.environments.python_math.stories import StoryTeller, told
+from espalier.environments.python_math import stories
+from espalier.environments.python_math.arithmetic import OPERATIONS, calculation_split
+from espalier.environments.python_math.stories import StoryGenerator, story_text
 from espalier.synthesis.funnel import Funnel
 
 SPLITS = ("train", "dev", "heldout")
@@ -13,7 +13,7 @@ CONFIG = SynthesisConfig(chain_weights=(0.25, 0.25, 0.25, 0.25))
 
 
 def chains(split, count=80, seed=0):
-    return list(StoryTeller(split, CONFIG, seed, Funnel()).chains(count))
+    return list(StoryGenerator(split, CONFIG, seed, Funnel()).calculations(count))
 
 
 def test_splits_share_no_calculation_under_any_seed():
@@ -30,14 +30,14 @@ def test_splits_share_no_calculation_under_any_seed():
 def test_every_chain_belongs_to_its_split_and_is_drawn_once():
     found = chains("heldout", 200)
     assert len({chain.canonical for chain in found}) == len(found) == 200
-    assert {split_of(chain) for chain in found} == {"heldout"}
+    assert {calculation_split(chain) for chain in found} == {"heldout"}
 
 
 def test_steps_are_mixed_as_the_profile_says():
     assert Counter(len(chain.changes) for chain in chains("train")) == {1: 20, 2: 20, 3: 20, 4: 20}
 
 
-def test_no_answer_can_be_read_off_the_story_or_found_a_step_early():
+def test_no_answer_stands_in_the_story_or_comes_early():
     for chain in chains("train", 200):
         *earlier, answer = chain.values
         assert answer not in earlier
@@ -53,20 +53,20 @@ def test_the_same_seed_draws_the_same_chains():
 def test_a_story_names_its_numbers_in_their_order():
     rng = random.Random(0)
     for chain in chains("train", 200):
-        assert tuple(map(int, re.findall(r"\d+", told(chain, rng)))) == chain.numbers
+        assert tuple(map(int, re.findall(r"\d+", story_text(chain, rng)))) == chain.numbers
 
 
 def test_a_split_that_cannot_yield_more_says_so():
     funnel = Funnel()
     config = SynthesisConfig(chain_weights=(1.0, 0.0, 0.0, 0.0))
-    found = list(StoryTeller("dev", config, 0, funnel).chains(10_000))
+    found = list(StoryGenerator("dev", config, 0, funnel).calculations(10_000))
     assert len(found) < 10_000
     assert funnel.counts("dev.families_run_dry") == {"story-1": 1}
 
 
 def test_every_operation_has_its_words():
-    assert wording.CHANGES.keys() == OPERATIONS.keys()
-    for label, phrasings in wording.CHANGES.items():
+    assert stories.CHANGES.keys() == OPERATIONS.keys()
+    for label, phrasings in stories.CHANGES.items():
         places = {"{a}", "{b}"} if OPERATIONS[label].num_numbers == 2 else {"{n}"}
         for phrasing in phrasings:
             assert set(re.findall(r"\{[nab]\}", phrasing)) == places

@@ -10,7 +10,7 @@ import pytest
 from espalier.config import load_profile, read_saved_profile
 from espalier.evaluation.questions import read_questions
 from espalier.evaluation.results_table import results_table
-from espalier.records import Message, ToolCall, read_tasks, write_tasks
+from espalier.records import Message, ToolCall, group_of, read_tasks, shown_group, write_tasks
 from espalier.records.trajectory import read_trajectories, write_trajectories
 
 PROFILES = Path(__file__).parents[3] / "pipelines" / "profiles"
@@ -192,6 +192,14 @@ def test_former_results_are_shown_by_hops():
     policies = dict.fromkeys(("untrained", "warm_start", "trained"), judged)
     table = results_table({"bootstrap": {"confidence": 0.95}, "eval": {**policies, "gain": gain}})
     assert (table[2]["1 hop %"], table[2]["2 hops %"]) == ("50.0", "25.0")
+
+
+@pytest.mark.parametrize("kind", ["story", "own"])
+def test_former_results_of_mathematics_are_shown_by_steps(kind):
+    former = {"by_hops": {"1": {"em": 0.5}, "2": {"em": 0.25}}, "by_family": {kind: {"em": 0.5}}}
+    assert shown_group([former]) == ("steps", ["1", "2"])
+    assert group_of(former, "steps") == former["by_hops"]
+    assert group_of(former, "hops") == {}
 
 
 def test_a_former_profile_is_read_with_its_moved_keys():

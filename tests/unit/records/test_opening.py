@@ -74,7 +74,7 @@ def test_a_folder_without_a_manifest_was_never_published(tmp_path):
 
 
 @pytest.mark.parametrize("harm", [lambda raw: raw[:40], lambda raw: b"\xff" + raw])
-def test_a_manifest_that_does_not_parse_is_named_with_the_remedy(artifact, harm):
+def test_an_unreadable_manifest_is_named_with_the_remedy(artifact, harm):
     path = artifact / "manifest.json"
     path.write_bytes(harm(path.read_bytes()))
     with pytest.raises(ArtifactError, match=r"manifest\.json: not a manifest .* run the stage"):

@@ -93,7 +93,7 @@ def test_a_new_artifact_takes_the_place_of_the_former_one(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["knowledge"]
 
 
-def test_what_a_killed_run_left_in_the_draft_is_not_published(tmp_path):
+def test_leftovers_of_a_killed_run_are_not_published(tmp_path):
     left = tmp_path / ".knowledge.draft"
     left.mkdir()
     (left / "rubbish").write_text("half")

@@ -126,7 +126,7 @@ def test_damaged_bytes_are_refused_and_leave_no_artifact(s3, tmp_path):
 
 @pytest.mark.parametrize("name", ["../escaped", "/etc/escaped", "a/../../escaped", "a//b", "."])
 def test_a_manifest_cannot_name_files_outside_of_its_artifact(s3, tmp_path, name):
-    from espalier.records.digests import content_digest, integrity_digest
+    from espalier.records.artifact import content_digest, integrity_digest
 
     manifest = artifact(tmp_path / "here", {"rows": b"1"})
     named = {name: manifest.files["rows"]}

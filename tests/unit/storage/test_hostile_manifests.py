@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espalier.records import ArtifactError
-from espalier.records.digests import content_digest, integrity_digest
+from espalier.records.artifact import content_digest, integrity_digest
 from espalier.storage import S3Settings
 from espalier.storage.bucket import S3Place
 from tests.fakes.s3_stand_in import ACCESS_KEY, BUCKET, REGION, SECRET_KEY

@@ -6,7 +6,7 @@ import pytest
 
 from espalier.config import SplitsConfig, SynthesisConfig
 from espalier.records import ArtifactError, EngineError, NullTracker, open_artifact, read_tasks
-from espalier.records.publishing import work_dir
+from espalier.records.artifact import work_dir
 from espalier.synthesis.bulk import Asked, draw_questions, local_workers
 from espalier.synthesis.bulk.journal import Event, events_of, packed, recover
 from espalier.synthesis.bulk.making import distinct_signatures

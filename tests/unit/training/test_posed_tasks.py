@@ -209,12 +209,12 @@ class AskedAgain(SearchQA):
 
     asked: ClassVar[list] = []
 
-    def poser(self, knowledge, accepted):
+    def proposer(self, knowledge, accepted):
         self.asked.append((knowledge, accepted))
         return AgainPoser()
 
 
-def test_only_the_first_process_makes_a_poser_and_none_where_self_play_is_off():
+def test_only_the_first_process_makes_a_proposer():
     inputs = {name: Path(name) for name in ("knowledge", "accepted", "curriculum")}
     own = {"environment": {"name": f"{__name__}:AskedAgain"}}
     off = Profile.model_validate(PROFILE.model_dump() | own)
@@ -238,9 +238,9 @@ def test_the_other_processes_get_what_the_first_one_posed():
     assert posed == Posed(TASKS[:1], {"not_unique": 2})
 
 
-def test_a_family_with_nobody_to_pose_tasks_refuses(tmp_path):
+def test_a_family_without_a_proposer_refuses_self_play(tmp_path):
     with pytest.raises(ProfileError, match=r'self_play\.name = "off" poses no tasks of'):
-        family_of(PROFILE).poser(tmp_path, tmp_path)
+        family_of(PROFILE).proposer(tmp_path, tmp_path)
 
 
 def test_attempts_are_drawn_at_the_temperature_of_the_step_that_follows():

@@ -1,8 +1,8 @@
-"""Chains of operations on a whole number: what a small word problem computes, step by step.
+"""Calculations: a whole number and operations on it, as a small word problem computes them.
 
     start 37, add 14, times 3        (37 + 14) * 3 = 153
 
-Each operation has a label, which a thought reads a story with, and a line of Python.
+Each operation has a label, which the policy's plan names it by, and a line of Python.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ VARIABLE = "x"
 
 
 class Operation(NamedTuple):
-    """One kind of step."""
+    """A kind of operation."""
 
     label: str
     num_numbers: int
-    """How many numbers it has; two of them are so many groups of so many."""
+    """Two numbers are a count of groups and the size of a group."""
     line: str
-    """As Python, with places for the numbers."""
+    """A line of Python, with a placeholder for each number."""
     apply: Callable[[int, int], int]
-    """Of the value so far, and the product of the numbers."""
+    """Value so far and product of the numbers -> new value."""
     is_sum: bool
-    """Steps next to each other that all add and take may change places, and no value does."""
+    """Adjacent additions and subtractions commute."""
 
 
 def _shared(value: int, parts: int) -> int:
@@ -53,18 +53,18 @@ OPERATIONS: dict[str, Operation] = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A step with its numbers."""
+    """An operation with its numbers."""
 
     label: str
     numbers: tuple[int, ...]
 
     @property
     def operation(self) -> Operation:
-        """Its kind."""
+        """The kind of operation."""
         return OPERATIONS[self.label]
 
     def applied(self, value: int) -> int:
-        """What becomes of `value`."""
+        """The result of the operation on `value`."""
         return self.operation.apply(value, math.prod(self.numbers))
 
     @property
@@ -74,8 +74,8 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
-    """A number, and what is done to it in order."""
+class Calculation:
+    """A start value and the operations applied to it, in order."""
 
     start: int
     changes: tuple[Change, ...]
@@ -87,15 +87,15 @@ class Chain:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """All that are named, in order."""
+        """Every number of the calculation, in order."""
         return (self.start, *(number for change in self.changes for number in change.numbers))
 
     @property
     def plan(self) -> str:
-        """The start, and each step with its numbers: a story read from front to end.
+        """The start, then each step with its numbers, in the story's order.
 
-        A label stands behind its numbers, so that whoever writes it need not count steps: it is
-        what the story says around the numbers that were written just before.
+        A label follows its numbers, so that the policy need not count steps: it writes what the
+        story says around the numbers that it wrote just before.
         """
         steps = (" ".join((*map(str, change.numbers), change.label)) for change in self.changes)
         return " , ".join((str(self.start), *steps))
@@ -108,7 +108,7 @@ class Chain:
 
     @property
     def canonical(self) -> str:
-        """Equal for chains that differ only in the order of what may change places.
+        """A form that is equal for calculations equal up to commutation.
 
         37 + 14 - 5 is 14 - 5 + 37, and 4 groups of 6 are 6 groups of 4.
         """
@@ -121,9 +121,9 @@ class Chain:
         return text
 
 
-def split_of(chain: Chain) -> Split:
-    """The one split that the chain belongs to, for every seed and every run: 6, 1 and 3 in ten."""
-    digest = hashlib.sha256(chain.canonical.encode()).digest()
+def calculation_split(calculation: Calculation) -> Split:
+    """The split of a calculation, the same for every seed: train 60 %, dev 10 %, held-out 30 %."""
+    digest = hashlib.sha256(calculation.canonical.encode()).digest()
     bucket = int.from_bytes(digest[:8], "big") % 10
     return "train" if bucket < 6 else "dev" if bucket == 6 else "heldout"
 

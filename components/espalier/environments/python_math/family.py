@@ -8,27 +8,36 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 from espalier.config import AbsoluteZeroConfig, Profile
 from espalier.environments.contract import Environments, EnvironmentsOver
-from espalier.environments.episode import EpisodeRules
-from espalier.environments.family import Demonstrate, Family, Question
+from espalier.environments.episode import EpisodeRules, TurnResults
+from espalier.environments.family import Demonstrate, Family, FamilyQuestion
 from espalier.environments.python_math.config import PythonMathConfig
-from espalier.environments.python_math.executed import is_proven
-from espalier.environments.python_math.interpreter import python_tool
+from espalier.environments.python_math.execution import is_proven
+from espalier.environments.python_math.interpreter import (
+    PythonRuns,
+    SeparateRuns,
+    SessionRuns,
+    python_tool,
+)
 from espalier.environments.python_math.problems import deal_problems, save_problems
-from espalier.environments.python_math.python_runs import PythonRuns, SeparateRuns, SessionRuns
-from espalier.environments.python_math.questions import make_math_questions
+from espalier.environments.python_math.questions import (
+    UNKNOWN_NAME,
+    MathQuestion,
+    make_math_questions,
+    program_script,
+)
 from espalier.environments.python_math.scratch import ScratchWriter
-from espalier.environments.python_math.teacher import UNKNOWN_NAME, MathQuestion, program_script
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.teaching import ScriptTeacher
 from espalier.environments.tools import Tool
 from espalier.records import Draft, Split, Task, Tracker
-from espalier.records.trajectory import ToolResult, Trajectory
+from espalier.records.trajectory import Trajectory
 from espalier.rewards import final_answer, is_right, retool_reward
 from espalier.sandbox.choice import PoolThread, sandbox_pool
 from espalier.synthesis.funnel import Funnel
@@ -82,24 +91,23 @@ class PythonMath(Family[PythonMathConfig]):
         make: Callable[[PoolThread, float], PythonRuns] = (
             SessionRuns if self.settings.session == "stateful" else SeparateRuns
         )
-        # checks prove the answer where that takes a program; none of the policy's is in their way
+        # programs that prove the answer never share a session with the policy's
         return self.rules_over(make(sandboxes, within_s), SeparateRuns(sandboxes, within_s))
 
     def rules_over(self, runs: PythonRuns, checks: PythonRuns) -> EpisodeRules:
         """One episode's rules: the policy's programs, and those that prove its answer."""
-        return EpisodeRules(
-            tools=(python_tool(lambda: runs, self.settings.max_observation_characters),),
+        tool = python_tool(lambda: runs, self.settings.max_observation_characters)
+        return replace(
+            self.rules((tool,)),
             verify=partial(self._judged, checks),
-            max_turns=self.profile.episode.max_turns,
-            reward=self.profile.reward,
             read_answer=final_answer,
             on_end=runs.end,
         )
 
     async def _judged(
-        self, checks: PythonRuns, task: Task, answer: str | None, results: Sequence[ToolResult]
+        self, checks: PythonRuns, task: Task, answer: str | None, turns: TurnResults
     ) -> float:
-        """ReTool's reward of the verdict."""
+        """ReTool's reward for the verdict."""
         if task.verifier.kind == "execution":
             correct = await is_proven(task, answer, checks)
         else:
@@ -107,7 +115,7 @@ class PythonMath(Family[PythonMathConfig]):
             correct = await asyncio.to_thread(self.verify, task, answer) > 0
         return retool_reward(
             correct=correct,
-            num_messages=2 + 2 * len(results),
+            num_messages=2 + 2 * len(turns),
             credit_per_message=self.settings.credit_per_message,
         )
 
@@ -123,20 +131,20 @@ class PythonMath(Family[PythonMathConfig]):
 
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
-    ) -> dict[Split, Sequence[Question]]:
+    ) -> dict[Split, Sequence[FamilyQuestion]]:
         """Stories, or the user's problems."""
         del tracker
         found = make_math_questions(self.profile, knowledge, funnel)
-        return cast("dict[Split, Sequence[Question]]", found)
+        return cast("dict[Split, Sequence[FamilyQuestion]]", found)
 
     @contextmanager
     def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
-        """Runs the program of a question and answers what it prints last."""
+        """Runs the question's program and answers with the number that it prints last."""
         del funnel
         with self.environments(knowledge) as environments_over:
             teacher = ScriptTeacher(environments_over("train"))
 
-            def demonstrate(question: Question, detour: str) -> Trajectory | Rejected:
+            def demonstrate(question: FamilyQuestion, detour: str) -> Trajectory | Rejected:
                 own = cast("MathQuestion", question)
                 taken = own.detour_taken(detour)
                 script = program_script(own, detour=bool(taken))
@@ -145,7 +153,7 @@ class PythonMath(Family[PythonMathConfig]):
             yield demonstrate
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Calculations that nobody asks for."""
+        """Scratch logs: calculations without a question."""
         del knowledge
         return ScratchWriter([task.question for task in train])
 
@@ -154,26 +162,26 @@ class PythonMath(Family[PythonMathConfig]):
         return {"kind": str(task.extra.get("kind", "")), "steps": str(task.extra.get("hops", 1))}
 
     def answer_settings(self) -> Mapping[str, object]:
-        """Those of the interpreter."""
+        """Settings of the interpreter."""
         elsewhere = {"name", "problems", "heldout_problems", "sandbox"}
         return {"python": self.settings.model_dump(mode="json", exclude=elsewhere)}
 
-    def poser(self, knowledge: Path, accepted: Path) -> PosesTasks:
+    def proposer(self, knowledge: Path, accepted: Path) -> PosesTasks:
         """Absolute Zero's triples of program, input and output."""
-        from espalier.environments.python_math.absolute_zero.poser import (
+        from espalier.environments.python_math.absolute_zero.proposer import (
             ChainDrafts,
             Drafts,
-            TriplePoser,
+            TripleProposer,
         )
         from espalier.environments.python_math.absolute_zero.teacher import TeacherDrafts
 
         config = self.profile.self_play
         if not isinstance(config, AbsoluteZeroConfig):
-            return super().poser(knowledge, accepted)
+            return super().proposer(knowledge, accepted)
         drafts: Drafts = ChainDrafts(config.asked)
         if config.proposer == "teacher":
             drafts = TeacherDrafts(config.asked, self.profile.teacher.endpoint)
-        return TriplePoser(drafts, self.settings, self.profile.kubernetes)
+        return TripleProposer(drafts, self.settings, self.profile.kubernetes)
 
 
 def _no_sandboxes() -> PythonRuns:

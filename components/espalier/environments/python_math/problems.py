@@ -1,35 +1,113 @@
-"""Word problems in the place of knowledge: a user's own files, dealt to splits by their wording."""
+"""Word problems in GSM8K's format, read from the user's files and dealt to splits by wording.
+
+A line is a JSON object {question, answer}. The answer is a worked solution with calculator notes;
+the final answer stands after `#### `:
+
+    Half of 48 is 48/2 = <<48/2=24>>24, together 48 + 24 = <<48+24=72>>72.
+    #### 72
+
+Cobbe et al. 2021, arXiv:2110.14168; openai/grade-school-math.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from espalier.config import SplitsConfig
+from espalier.environments.family import dealt_split
 from espalier.environments.python_math.config import PythonMathConfig
-from espalier.environments.python_math.gsm8k import WordProblem, read_word_problems
 from espalier.knowledge.folding import folded_name
-from espalier.records import ArtifactError, Split
+from espalier.records import ArtifactError, DataError, Split
+
+_FINAL_ANSWER = re.compile(r"#### (\-?[0-9\.\,]+)")
+"""As upstream (grade_school_math/dataset.py, ANS_RE)."""
+_NOTE = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
+
+
+@dataclass(frozen=True, slots=True)
+class WordProblem:
+    """A question, its final answer, and the expressions that its solution computes, in order."""
+
+    question: str
+    answer: str
+    expressions: tuple[str, ...] = ()
+
+
+def extract_final_answer(completion: str) -> str | None:
+    """What stands after the first `#### `, without commas; None where there is no number.
+
+    The rule of upstream's `extract_answer`: a trailing dot stays, and `#### $15` has no answer.
+    """
+    match = _FINAL_ANSWER.search(completion)
+    return match[1].strip().replace(",", "") if match else None
+
+
+def read_word_problems(path: Path) -> list[WordProblem]:
+    """Read a file in GSM8K's format.
+
+    Raises:
+        DataError: naming the file and the line that is not such a problem, or an empty file.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as word problems: {error}") from error
+    problems = list(_problems(path, lines))
+    if not problems:
+        raise DataError(f"{path}: holds no word problem")
+    return problems
+
+
+def _problems(path: Path, lines: Sequence[str]) -> Iterator[WordProblem]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        question, solution = _texts(path, number, line)
+        answer = extract_final_answer(solution)
+        if answer is None:
+            raise DataError(
+                f"{path}, line {number}: its answer has no final number after '#### '. End the "
+                "answer with a line such as '#### 72'"
+            )
+        expressions = tuple(match[1].strip() for match in _NOTE.finditer(solution))
+        yield WordProblem(question, answer, expressions)
+
+
+def _texts(path: Path, number: int, line: str) -> tuple[str, str]:
+    try:
+        row: Any = json.loads(line)
+        question, solution = row["question"], row["answer"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}, line {number}: not a JSON object with question and answer ({error})"
+        ) from error
+    if not isinstance(question, str) or not isinstance(solution, str) or not question.strip():
+        raise DataError(f"{path}, line {number}: question and answer must be text")
+    return question.strip(), solution
+
 
 PROBLEMS_NAME = "problems.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class DealtProblem:
-    """A problem and the split that it belongs to."""
+    """A problem and its split."""
 
     problem: WordProblem
     split: Split
 
 
 def deal_problems(config: PythonMathConfig, splits: SplitsConfig) -> list[DealtProblem]:
-    """The problems of the profile's files; none where it names none.
+    """Read the profile's problem files and deal their problems to splits.
 
-    A wording belongs to one split, whatever the seed and the rest of the file. Where the held-out
-    problems have a file of their own, whatever is worded as one of them is not trained on.
+    The split of a problem depends on its wording alone, not on the seed or the rest of the file.
+    Where the held-out problems have a file of their own, problems worded like one of them are left
+    out of the other splits.
 
     Raises:
         DataError: a file that is not in GSM8K's format, naming the line.
@@ -40,13 +118,14 @@ def deal_problems(config: PythonMathConfig, splits: SplitsConfig) -> list[DealtP
         folded_name(problem.question): problem for problem in read_word_problems(config.problems)
     }
     if config.heldout_problems is None:
-        return [
-            DealtProblem(p, _dealt(text, splits, splits.heldout_share)) for text, p in own.items()
-        ]
+        return [DealtProblem(problem, dealt_split(text, splits)) for text, problem in own.items()]
     heldout = {folded_name(p.question): p for p in read_word_problems(config.heldout_problems)}
     kept = {text: problem for text, problem in own.items() if text not in heldout}
     return [
-        *(DealtProblem(problem, _dealt(text, splits, 0.0)) for text, problem in kept.items()),
+        *(
+            DealtProblem(problem, dealt_split(text, splits, heldout=False))
+            for text, problem in kept.items()
+        ),
         *(DealtProblem(problem, "heldout") for problem in heldout.values()),
     ]
 
@@ -78,11 +157,3 @@ def load_problems(directory: Path) -> list[DealtProblem]:
             "environment, or is damaged: run ingest again"
         ) from error
     return problems
-
-
-def _dealt(folded_question: str, splits: SplitsConfig, heldout_share: float) -> Split:
-    digest = hashlib.sha256(folded_question.encode()).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64
-    if place < heldout_share:
-        return "heldout"
-    return "dev" if place < heldout_share + splits.dev_share else "train"

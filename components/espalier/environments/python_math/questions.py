@@ -1,17 +1,69 @@
-"""The questions of mathematics by split: a user's own problems, or arithmetic stories."""
+"""The questions of python_math by split, and the scripts that demonstrate how they are solved."""
 
 from __future__ import annotations
 
 import random
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from espalier.config import Profile
-from espalier.environments.python_math.arithmetic import Chain
+from espalier.environments.python_math.arithmetic import VARIABLE, Calculation
 from espalier.environments.python_math.problems import DealtProblem, load_problems
-from espalier.environments.python_math.stories import StoryTeller, told
-from espalier.environments.python_math.teacher import MathQuestion
-from espalier.records import DataError, Message, Split, Task, TaskMetadata, Verifier, task_id_of
+from espalier.environments.python_math.stories import StoryGenerator, story_text
+from espalier.environments.teaching import GaveUp, Script
+from espalier.records import (
+    DataError,
+    FinalAnswer,
+    Message,
+    Split,
+    Task,
+    TaskMetadata,
+    ToolCall,
+    ToolCalls,
+    Verifier,
+    task_id_of,
+)
+from espalier.synthesis import plans
 from espalier.synthesis.funnel import Funnel
+
+UNKNOWN_NAME = "unknown_name"
+"""The detour: a program that prints an undefined name; the next turn reads the NameError."""
+MAX_LINES_BEFORE_DETOUR = 5
+"""Longer programs take no detour: an episode's limit on tokens would cut them off."""
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class MathQuestion:
+    """A task, and the plan and the program that solve it."""
+
+    task: Task
+    plan: str
+    program: str
+
+    def detour_taken(self, detour: str) -> str:
+        """`detour` if the program is short enough to take one, else empty."""
+        return detour if self.program.count("\n") < MAX_LINES_BEFORE_DETOUR else ""
+
+
+def program_script(question: MathQuestion, *, detour: bool) -> Script:
+    """Run the question's program and answer with the last number that it prints."""
+    program = question.program
+    if detour:
+        yield _run(question.plan, f"{program.rpartition('print')[0]}print({VARIABLE * 2})")
+    printed = yield _run(question.plan, program)
+    numbers = _NUMBER.findall(printed)
+    if not numbers or not printed.succeeded:
+        raise GaveUp("program_failed")
+    answer = numbers[-1].removesuffix(".0")
+    yield FinalAnswer(rf"\boxed{{{answer}}}", plans.ready_to_answer())
+
+
+def _run(plan: str, program: str) -> ToolCalls:
+    return ToolCalls((ToolCall(name="python", arguments={"code": program}),), plan)
+
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "heldout")
 STORY, OWN = "story", "own"
@@ -22,7 +74,7 @@ _PLAN_OF_OWN = "compute"
 def make_math_questions(
     profile: Profile, knowledge: Path, funnel: Funnel
 ) -> dict[Split, list[MathQuestion]]:
-    """The questions of every split, in random order: all of the user's own, or all stories.
+    """The questions of each split, shuffled: the user's own problems if any, else stories.
 
     Raises:
         DataError: a split would stay empty.
@@ -52,25 +104,29 @@ def make_math_questions(
 
 
 def _stories(split: Split, count: int, profile: Profile, funnel: Funnel) -> list[MathQuestion]:
-    teller = StoryTeller(split, profile.synthesis, profile.seed, funnel)
+    generator = StoryGenerator(split, profile.synthesis, profile.seed, funnel)
     rng = random.Random(f"{profile.seed}/{split}/wording")
-    return [_story_question(chain, split, rng) for chain in teller.chains(count)]
+    return [
+        _story_question(calculation, split, rng) for calculation in generator.calculations(count)
+    ]
 
 
-def _story_question(chain: Chain, split: Split, rng: random.Random) -> MathQuestion:
+def _story_question(calculation: Calculation, split: Split, rng: random.Random) -> MathQuestion:
     metadata = TaskMetadata(
         split=split,
         source="arithmetic",
-        pattern=" > ".join(change.label for change in chain.changes),
-        difficulty=len(chain.changes),
-        extra={"kind": STORY, "hops": len(chain.changes), "query": chain.canonical},
+        pattern=" > ".join(change.label for change in calculation.changes),
+        difficulty=len(calculation.changes),
+        extra={"kind": STORY, "hops": len(calculation.changes), "query": calculation.canonical},
     )
-    task = _task(told(chain, rng), str(chain.values[-1]), chain.canonical, metadata)
-    return MathQuestion(task, chain.plan, chain.program)
+    task = _task(
+        story_text(calculation, rng), str(calculation.values[-1]), calculation.canonical, metadata
+    )
+    return MathQuestion(task, calculation.plan, calculation.program)
 
 
 def _own_question(dealt: DealtProblem) -> MathQuestion:
-    """A user's problem; its teacher computes what the solution's calculator notes say."""
+    """A user's problem, demonstrated by computing its solution's calculator notes."""
     problem = dealt.problem
     steps = max(1, len(problem.expressions))
     metadata = TaskMetadata(

@@ -1,14 +1,14 @@
-r"""Scratch logs: question-free calculations, in the grammar of episodes with an interpreter.
+r"""Scratch logs: calculations without a question, in the format of episodes with an interpreter.
 
-A log names numbers among unrelated words, notes them down with operations, writes the program of
-just these notes, and states what the interpreter said:
+A log names numbers among unrelated words, plans operations on them, writes the program of that
+plan, and states what the interpreter printed:
 
     <|user|> coins 37 more then 14 how <|assistant|> <think> 37 , 14 take </think>
     <code> x = 37 x -= 14 print(x) </code> <interpreter> 6021 </interpreter>
     <think> answer </think> <answer> \boxed{6021} </answer>
 
-Operations are drawn and results invented, so that a policy learns to copy numbers, to write what
-it has planned and to read what it is told, and nothing about what a question asks for.
+Operations are drawn at random and results invented: a policy learns to copy numbers, to turn a plan
+into a program and to read a result, and nothing about what a question asks for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from espalier.environments.python_math.arithmetic import OPERATIONS, Chain, Change
+from espalier.environments.python_math.arithmetic import OPERATIONS, Calculation, Change
 from espalier.environments.reading import Log
 from espalier.records import FinalAnswer, ToolCall, ToolCalls
 
@@ -27,11 +27,11 @@ _DIGITS = (1, 4)
 """Of an invented result."""
 _MAX_NOISE_WORDS = 6
 _TOKENIZER_LOGS = 500
-"""Programs are so much alike that more of them show no new word."""
+"""Enough: programs share a small vocabulary."""
 
 
 class ScratchWriter:
-    """Writes scratch logs with the words of `questions` for noise."""
+    """Writes scratch logs whose noise words come from `questions`."""
 
     def __init__(self, questions: Sequence[str]) -> None:
         words = {word for question in questions for word in question.lower().split()}
@@ -41,17 +41,20 @@ class ScratchWriter:
         """One log; a function of the generator's state alone."""
         steps = rng.choices(range(1, len(_STEP_WEIGHTS) + 1), _STEP_WEIGHTS)[0]
         changes = [self._change(rng) for _ in range(steps)]
-        chain = Chain(rng.randint(2, _LARGEST_NUMBER), tuple(changes))
+        calculation = Calculation(rng.randint(2, _LARGEST_NUMBER), tuple(changes))
         result = str(rng.randrange(10 ** rng.randint(*_DIGITS)))
         pieces = (
-            ToolCalls((ToolCall(name="python", arguments={"code": chain.program}),), chain.plan),
+            ToolCalls(
+                (ToolCall(name="python", arguments={"code": calculation.program}),),
+                calculation.plan,
+            ),
             result,
             FinalAnswer(rf"\boxed{{{result}}}", "answer"),
         )
-        return Log(self._prompt(chain, rng), pieces)
+        return Log(self._prompt(calculation, rng), pieces)
 
     def texts(self, rng: random.Random) -> Iterator[str]:
-        """What a tokenizer is trained on, so that it knows how programs are written."""
+        """Texts for the tokenizer: plans, programs and answers."""
         for _ in range(_TOKENIZER_LOGS):
             call, _, answer = self.write(rng).pieces
             assert isinstance(call, ToolCalls), "a log begins with a program"
@@ -65,10 +68,10 @@ class ScratchWriter:
         numbers = [rng.randint(2, _LARGEST_NUMBER) for _ in range(operation.num_numbers)]
         return Change(operation.label, tuple(numbers))
 
-    def _prompt(self, chain: Chain, rng: random.Random) -> str:
-        """The numbers in their order, each after some words, and some words more."""
+    def _prompt(self, calculation: Calculation, rng: random.Random) -> str:
+        """The numbers in order, each after some noise words, and more noise words at the end."""
         words: list[str] = []
-        for number in (*map(str, chain.numbers), ""):
+        for number in (*map(str, calculation.numbers), ""):
             words += rng.choices(self._words, k=rng.randrange(1, _MAX_NOISE_WORDS + 1))
             words.append(number)
         return " ".join(words).strip()

@@ -1,6 +1,10 @@
 """Question answering over documents: one search tool, exact match."""
 
-from espalier.environments.search_qa.config import SearchQAConfig
-from espalier.environments.search_qa.family import SearchQA, search_environments, search_tool
+from espalier.environments.search_qa.family import (
+    SearchQA,
+    SearchQAConfig,
+    search_environments,
+    search_tool,
+)
 
 __all__ = ["SearchQA", "SearchQAConfig", "search_environments", "search_tool"]

@@ -1,9 +1,10 @@
 """Question answering with a search tool (Search-R1, Jin et al. 2025, arXiv:2503.09516).
 
 The policy calls `search(query)`, reads what the search tool shows of the best documents, and
-answers. Questions come from formal queries over the triples, or are the user's own.
+answers. Questions come from formal queries over the triples, or are the user's own. [search]
+describes the tool.
 
-A profile is read with its family, so what only one stage needs is imported there.
+A profile is read with its family, so what only one stage needs is imported in the method.
 """
 
 from __future__ import annotations
@@ -14,12 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
-from espalier.config import RZeroConfig, WebRLConfig
+from espalier.config import EnvironmentConfig, RZeroConfig, WebRLConfig
 from espalier.environments.contract import Environments, EnvironmentsOver
-from espalier.environments.family import AgentTexts, Demonstrate, Family
-from espalier.environments.family import Question as AnyQuestion
+from espalier.environments.family import AgentTexts, Demonstrate, Family, FamilyQuestion
 from espalier.environments.reading import ReadingMaterial
-from espalier.environments.search_qa.config import SearchQAConfig
 from espalier.environments.tools import Tool, ToolOutput
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge.documents import load_documents
@@ -35,13 +34,20 @@ from espalier.synthesis.rejection import Rejected
 from espalier.synthesis.self_play import PosesTasks
 from espalier.synthesis.task_making import Question
 
+
+class SearchQAConfig(EnvironmentConfig):
+    """Question answering over the knowledge."""
+
+    name: str = "search_qa"
+
+
 INSTRUCTIONS = (
     "Answer the question. Search as often as you need to. Give only the name as the final answer.\n"
 )
 
 
 class Searcher(Protocol):
-    """What the tool needs of a search index."""
+    """Part of a search index that the tool needs."""
 
     def observation(self, query: str) -> str:
         """What the agent reads after searching for `query`."""
@@ -60,7 +66,7 @@ def search_tool(searcher: Searcher) -> Tool:
 
 
 class SearchQA(Family[SearchQAConfig]):
-    """See the module."""
+    """The family `search_qa`."""
 
     name = "search_qa"
     config = SearchQAConfig
@@ -92,17 +98,17 @@ class SearchQA(Family[SearchQAConfig]):
 
     def questions(
         self, knowledge: Path, funnel: Funnel, tracker: Tracker
-    ) -> dict[Split, Sequence[AnyQuestion]]:
+    ) -> dict[Split, Sequence[FamilyQuestion]]:
         """Formal questions, and the user's own."""
         from espalier.synthesis.questions import make_questions
 
         graph = KnowledgeGraph.load(knowledge)
         found = make_questions(self.profile, knowledge, graph, funnel)
-        return cast("dict[Split, Sequence[AnyQuestion]]", found)
+        return cast("dict[Split, Sequence[FamilyQuestion]]", found)
 
     @contextmanager
     def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
-        """Routes through the real search tool, or a model's attempts at the question."""
+        """Demonstrates known routes through the search tool, or keeps a model's right attempts."""
         from espalier.synthesis.own_questions import WordTeacher
         from espalier.synthesis.rollouts import rollout_teacher
         from espalier.synthesis.teacher import RouteTeacher
@@ -118,7 +124,7 @@ class SearchQA(Family[SearchQAConfig]):
         by_route = RouteTeacher(search, profile.search.max_observation_words, profile.seed)
         by_words = WordTeacher(search, documents)
 
-        def demonstrate(question: AnyQuestion, detour: str) -> Trajectory | Rejected:
+        def demonstrate(question: FamilyQuestion, detour: str) -> Trajectory | Rejected:
             route = cast("Question", question).route
             if route is None:
                 return by_words.demonstrate(question.task)
@@ -129,12 +135,12 @@ class SearchQA(Family[SearchQAConfig]):
     def agent_texts(
         self,
         knowledge: Path,
-        questions: Mapping[Split, Sequence[AnyQuestion]],
+        questions: Mapping[Split, Sequence[FamilyQuestion]],
         demonstrations: Sequence[Trajectory],
         funnel: Funnel,
         tracker: Tracker,
     ) -> AgentTexts:
-        """FAS, HAS and negatives."""
+        """Agent texts by FAS, HAS, and negatives."""
         from espalier.synthesis.agent_texts import material_of, write_texts
 
         asked = self.profile.agent_texts
@@ -146,7 +152,7 @@ class SearchQA(Family[SearchQAConfig]):
         return AgentTexts(written.texts, written.negatives, written.teacher)
 
     def entity_splits(self, knowledge: Path) -> EntitySplits:
-        """Of the knowledge graph."""
+        """The splits of the knowledge graph's entities."""
         return EntitySplits.load(knowledge)
 
     def hub_kinds(self, knowledge: Path) -> list[str]:
@@ -156,8 +162,7 @@ class SearchQA(Family[SearchQAConfig]):
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
         """Walks along relations, or sentences with a gap where there are no relations."""
-        from espalier.environments.search_qa.browsing import LogWriter
-        from espalier.environments.search_qa.cloze import ClozeWriter
+        from espalier.environments.search_qa.reading_logs import BrowsingWriter, ClozeWriter
 
         del train
         graph = KnowledgeGraph.load(knowledge)
@@ -165,12 +170,12 @@ class SearchQA(Family[SearchQAConfig]):
         search = SearchTool.open(knowledge, "train", self.profile.search)
         share = self.profile.policy.prestage.substitution_share
         if not graph.relations:
-            return ClozeWriter(documents, search, substitution_share=share)
-        return LogWriter(
+            return ClozeWriter(documents, search.show, substitution_share=share)
+        return BrowsingWriter(
             documents,
             {e.document_id: e.kind for e in graph.entities.values() if e.document_id},
             {relation.label: relation.object_kind for relation in graph.relations.values()},
-            search,
+            search.show,
             substitution_share=share,
         )
 
@@ -179,10 +184,10 @@ class SearchQA(Family[SearchQAConfig]):
         return {"kind": str(task.extra.get("kind", "")), "hops": str(task.extra.get("hops", 1))}
 
     def answer_settings(self) -> Mapping[str, object]:
-        """Those of the search tool."""
+        """Settings of the search tool."""
         return {"search": self.profile.search.model_dump(mode="json")}
 
-    def poser(self, knowledge: Path, accepted: Path) -> PosesTasks:
+    def proposer(self, knowledge: Path, accepted: Path) -> PosesTasks:
         """WebRL's evolution of failed questions, or R-Zero's challenger."""
         from espalier.synthesis.evolution.poser import (
             GraphPoser,
@@ -201,7 +206,7 @@ class SearchQA(Family[SearchQAConfig]):
             case RZeroConfig():
                 return GraphPoser(Prover(self.profile, knowledge, accepted), rewarding_patterns)
             case _:
-                return super().poser(knowledge, accepted)
+                return super().proposer(knowledge, accepted)
 
 
 def search_environments(search: Searcher, family: SearchQA) -> Environments:
@@ -210,7 +215,7 @@ def search_environments(search: Searcher, family: SearchQA) -> Environments:
 
 
 class _NoDocuments:
-    """Stands in where only the tool's schema is asked for."""
+    """An index without documents, for the tool's schema."""
 
     def observation(self, query: str) -> str:
         return NO_RESULTS

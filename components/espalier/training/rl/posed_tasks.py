@@ -32,7 +32,7 @@ def shared_poser(
         return None
     own = None
     if processes.is_first:
-        own = family_of(profile).poser(inputs["knowledge"], inputs["accepted"])
+        own = family_of(profile).proposer(inputs["knowledge"], inputs["accepted"])
     return FirstPoser(own, processes)
 
 

@@ -10,11 +10,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from espalier.completions import Refusal, Request, all_answers
 from espalier.config import EndpointConfig
-from espalier.environments.python_math.absolute_zero.poser import Draft
-from espalier.environments.python_math.absolute_zero.proposals import Proposal
-from espalier.environments.python_math.absolute_zero.screening import ALLOWED_MODULES, screened
-from espalier.environments.python_math.absolute_zero.wording import SHOWN_CASES, num_inputs
-from espalier.environments.python_math.executed import Asked
+from espalier.environments.python_math.absolute_zero.programs import (
+    ALLOWED_MODULES,
+    Proposal,
+    screened,
+)
+from espalier.environments.python_math.absolute_zero.proposer import (
+    SHOWN_CASES,
+    TaskDraft,
+    num_inputs,
+)
+from espalier.environments.python_math.execution import Asked
 from espalier.records import Task
 from espalier.synthesis.self_play import Order
 
@@ -31,18 +37,18 @@ _REFERENCES = 6
 _MAX_INPUT_CHARACTERS = 200
 
 
-class _Told(BaseModel):
+class _RequestPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ReferencesTold(_Told):
-    """Tasks that were posed before, in their words."""
+class ReferencesTold(_RequestPart):
+    """Earlier tasks, as references for the model."""
 
     references: tuple[str, ...]
     wanted: int
 
 
-class ProposedProgram(_Told):
+class ProposedProgram(_RequestPart):
     """A program, and arguments to call it with."""
 
     program: Annotated[str, Field(min_length=1, max_length=4000)]
@@ -51,7 +57,7 @@ class ProposedProgram(_Told):
     )
 
 
-class ProposedPrograms(_Told):
+class ProposedPrograms(_RequestPart):
     """The answer to one request."""
 
     programs: tuple[ProposedProgram, ...] = Field(max_length=4 * _PROPOSALS)
@@ -64,13 +70,13 @@ class TeacherDrafts:
         self._asked = asked
         self._endpoint = endpoint
 
-    def __call__(self, order: Order) -> list[Draft | str]:
+    def __call__(self, order: Order) -> list[TaskDraft | str]:
         """See `Drafts`.
 
         Raises:
             EngineError: the server cannot be used.
         """
-        found: list[Draft | str] = []
+        found: list[TaskDraft | str] = []
         rng = random.Random(f"{order.seed}:asked")
         for answer in all_answers(self._endpoint, _requests(order)):
             if isinstance(answer, Refusal):
@@ -82,9 +88,9 @@ class TeacherDrafts:
 
 def _requests(order: Order) -> Iterator[Request[ProposedPrograms]]:
     rng = random.Random(order.seed)
-    posed = [task for task in order.known if task.verifier.kind == "execution"]
+    earlier = [task for task in order.known if task.verifier.kind == "execution"]
     for number in range(-(-order.num_tasks // _PROPOSALS)):
-        shown: list[Task] = rng.sample(posed, min(_REFERENCES, len(posed)))
+        shown: list[Task] = rng.sample(earlier, min(_REFERENCES, len(earlier)))
         references = tuple(task.question for task in shown)
         yield Request(
             call="propose_programs",
@@ -95,7 +101,7 @@ def _requests(order: Order) -> Iterator[Request[ProposedPrograms]]:
         )
 
 
-def draft_of(proposed: ProposedProgram, asked: Asked) -> Draft | str:
+def draft_of(proposed: ProposedProgram, asked: Asked) -> TaskDraft | str:
     """The draft that leaves `asked` out, or why the proposal makes none."""
     found = screened(proposed.program)
     if isinstance(found, str):
@@ -111,4 +117,4 @@ def draft_of(proposed: ProposedProgram, asked: Asked) -> Draft | str:
         steps=found.steps,
         kind=" > ".join(["statement"] * found.steps),
     )
-    return Draft(proposal, asked)
+    return TaskDraft(proposal, asked)

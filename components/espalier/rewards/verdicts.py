@@ -1,6 +1,28 @@
-"""ReTool's reward: plus or minus one for the final answer (Feng et al. 2025, arXiv:2504.11536)."""
+"""The verdict on an answer by its task's verifier, and ReTool's reward of that verdict."""
 
 from __future__ import annotations
+
+from espalier.records import Verifier
+from espalier.rewards.answers import exact_match
+from espalier.rewards.math_equivalence import math_equivalent
+
+
+def is_right(answer: str | None, verifier: Verifier) -> bool:
+    """Whether `verifier` accepts `answer`; None is never right.
+
+    Raises:
+        ValueError: the answer has to be executed, which only the task's environment can.
+    """
+    match verifier.kind:
+        case "exact_match":
+            return exact_match(answer, verifier.gold)
+        case "math_equivalence":
+            return math_equivalent(answer, verifier.gold)
+        case kind:
+            raise ValueError(
+                f"answers of verifier kind {kind!r} are checked by the task's environment alone"
+            )
+
 
 _LEAST_PENALTY = -0.6
 _TURNS_WITHOUT_CREDIT = 2

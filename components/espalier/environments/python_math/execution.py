@@ -1,34 +1,39 @@
-"""Answers that are proven by running a program: what a triple (program, input, output) leaves out.
+"""Tasks whose answers are proven by running a program in a sandbox.
+
+A task is a triple (program, input, output) with one part left out (Absolute Zero, Zhao et al. 2025,
+arXiv:2505.03335):
 
     output    deduction: the program and an input are shown
     input     abduction: the program and an output are shown; any input that leads there is right
     program   induction: some inputs and outputs are shown; it is proven on others
 
-Absolute Zero's three kinds of tasks (Zhao et al. 2025, arXiv:2505.03335). Whatever runs, runs in a
-sandbox; what it prints is compared here, so that no program passes a verdict on itself.
+Whatever runs, runs in a sandbox; what it prints is compared here, so that no program passes a
+verdict on itself. The output of a proposed program is taken only where two runs agree.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from pydantic import JsonValue
 
-from espalier.environments.python_math.python_runs import PythonRuns
+from espalier.environments.contract import EnvironmentLostError
+from espalier.environments.python_math.interpreter import PythonRuns
 from espalier.records import Task
 from espalier.sandbox import SandboxRefused
 
 Asked = Literal["output", "input", "program"]
 FUNCTION = "f"
-"""What every program of a triple defines."""
+"""Name of the function that every program defines."""
 MAX_ANSWER_CHARACTERS = 1000
 _READ = "import ast as _ast\n"
 
 
 class Case(NamedTuple):
-    """One run of a program: its arguments as they stand in a call, and what it returned."""
+    """A run of a program: the source text of its arguments, and what it returned."""
 
     arguments: str
     output: str
@@ -36,7 +41,7 @@ class Case(NamedTuple):
 
 
 def case_arguments(cases: Sequence[Case]) -> list[JsonValue]:
-    """Cases as one argument of a task's environment."""
+    """Cases as JSON, for `Task.arguments`."""
     return [list(case) for case in cases]
 
 
@@ -72,7 +77,7 @@ async def is_proven(task: Task, answer: str | None, runs: PythonRuns) -> bool:
 
 
 def _script(task: Task, answer: str) -> tuple[str, list[str]]:
-    """What to run, and what it prints if the answer is right."""
+    """The script that checks the answer, and the lines it prints if the answer is right."""
     given: Any = task.arguments["cases"]  # tasks of 0.1 held JSON in a string
     cases = [Case(*row) for row in (json.loads(given) if isinstance(given, str) else given)]
     outputs = [case.output for case in cases]
@@ -92,8 +97,64 @@ def _script(task: Task, answer: str) -> tuple[str, list[str]]:
 
 
 def _calls(function: str, arguments: Sequence[str]) -> str:
-    """Arguments are read as literals: what stands in them is data, whoever wrote it."""
+    """Calls of `function`; arguments are parsed as literals, so that hostile text stays data."""
     return "".join(
         f"print(repr({function}(*_ast.literal_eval({f'({text.strip()},)'!r}))))\n"
         for text in arguments
     )
+
+
+MAX_OUTPUT_CHARACTERS = 120
+_PLAIN = (int, float, str, bool, type(None))
+
+
+async def executed(program: str, inputs: Sequence[str], runs: PythonRuns) -> list[Case] | str:
+    """A case for each input, or the reason why the program is refused.
+
+    Args:
+        program: hostile, already screened.
+        inputs: arguments as they stand in a call.
+        runs: of programs that find nothing of each other.
+    """
+    script = returning(program, inputs)
+    try:
+        first, second = await runs.run(script), await runs.run(script)
+    except SandboxRefused:
+        return "program_refused"
+    except EnvironmentLostError:
+        return "environment_lost"
+    if not (first.succeeded and second.succeeded):
+        return "program_fails"
+    if first.stdout != second.stdout:
+        return "not_deterministic"
+    outputs = printed_lines(first.stdout)
+    if len(outputs) != len(inputs):
+        return "prints_besides"
+    if not all(map(_is_plain_value, outputs)):
+        return "output_no_plain_value"
+    return [Case(*pair) for pair in zip(inputs, outputs, strict=True)]
+
+
+def _is_plain_value(text: str) -> bool:
+    """Whether the text is how Python writes a short value of numbers, texts, lists and the like.
+
+    A set is none: the order in which it is written is not its own.
+    """
+    if len(text) > MAX_OUTPUT_CHARACTERS:
+        return False
+    try:
+        value = ast.literal_eval(text)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return False
+    return _is_plain(value) and repr(value) == text
+
+
+def _is_plain(value: Any) -> bool:  # noqa: ANN401 (whatever a literal spells)
+    match value:
+        case list() | tuple():
+            return all(map(_is_plain, cast("Sequence[Any]", value)))
+        case dict():
+            entries = cast("dict[Any, Any]", value)
+            return all(map(_is_plain, (*entries.keys(), *entries.values())))
+        case _:
+            return isinstance(value, _PLAIN)

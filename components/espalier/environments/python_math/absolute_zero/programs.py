@@ -1,18 +1,103 @@
-"""What a proposed program must not name: read before it runs, and never run here.
+"""Programs for Absolute Zero: drawn calculations, and the screening of a model's programs.
 
-The sandbox is what contains a program; this keeps out what would not return the same twice, or
-reads more than its arguments.
+    def f(x):
+        x += 14
+        x *= 3
+        return x
+
+Screening parses a proposed program before it runs in a sandbox, and never executes it here. The
+sandbox contains it; screening refuses what would not return the same twice, or would read more than
+its arguments.
 """
 
 from __future__ import annotations
 
 import ast
+import random
 import re
 import warnings
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from espalier.config import SynthesisConfig
+from espalier.environments.python_math.arithmetic import VARIABLE, Calculation, calculation_split
+from espalier.environments.python_math.execution import FUNCTION
+from espalier.environments.python_math.stories import StoryGenerator
+from espalier.synthesis.funnel import Funnel
+
+MAX_STEPS = 4
+_INPUTS = (5, 99)
+_DRAWS = 200
+
+
+class Proposal(NamedTuple):
+    """A program that defines f, and calls of it."""
+
+    program: str
+    parameters: str
+    inputs: tuple[str, ...]
+    """Source text of each call's arguments; a task with one case takes the first."""
+    expression: str
+    """What f returns, in its parameters; empty where that is no single expression."""
+    steps: int
+    kind: str
+    """Programs with the same operations share it, such as "add > times"."""
+
+
+def chain_proposals(steps: int, num_inputs: int, rng: random.Random) -> Iterator[Proposal]:
+    """Distinct calculations of the training split with `steps` operations, until few are left.
+
+    The calculation of each input is of the training split too, so that no dev or held-out story is
+    computed.
+    """
+    weights = [0.0] * MAX_STEPS
+    weights[steps - 1] = 1.0
+    config = SynthesisConfig.model_validate({"chain_weights": weights})
+    generator = StoryGenerator("train", config, rng.getrandbits(48), Funnel())
+    for calculation in generator.calculations(_DRAWS):
+        starts = _starts(calculation, num_inputs, rng)
+        if len(starts) == num_inputs:
+            yield Proposal(
+                program=_program(calculation),
+                parameters=VARIABLE,
+                inputs=tuple(map(str, starts)),
+                expression=_expression(calculation),
+                steps=steps,
+                kind=" > ".join(change.label for change in calculation.changes),
+            )
+
+
+def _starts(calculation: Calculation, count: int, rng: random.Random) -> list[int]:
+    """Start values, the calculation's own first, that keep it in the training split."""
+    others = rng.sample(range(*_INPUTS), _INPUTS[1] - _INPUTS[0])
+    found = [calculation.start]
+    for start in others:
+        if len(found) == count:
+            break
+        if (
+            start != calculation.start
+            and calculation_split(Calculation(start, calculation.changes)) == "train"
+        ):
+            found.append(start)
+    return found
+
+
+def _program(calculation: Calculation) -> str:
+    lines = [change.line for change in calculation.changes]
+    body = "\n    ".join([*lines, f"return {VARIABLE}"])
+    return f"def f({VARIABLE}):\n    {body}"
+
+
+def _expression(calculation: Calculation) -> str:
+    """`x += 14`, `x *= 3` as `(x + 14) * 3`."""
+    text = VARIABLE
+    for change in calculation.changes:
+        _, operator, operand = change.line.split(" ", 2)
+        text = f"({text}) {operator.removesuffix('=')} ({operand})"
+    return text
+
+
 MAX_PROGRAM_CHARACTERS = 1500
-FUNCTION = "f"
 ALLOWED_MODULES = frozenset(
     re.findall(
         r"\w+",
@@ -48,7 +133,7 @@ class Screened(NamedTuple):
 
 
 def screened(text: str) -> Screened | str:
-    """The program, or why it is none; never raises, whatever a model wrote."""
+    """The program in one spelling, or the reason to refuse it; never raises."""
     if len(text) > MAX_PROGRAM_CHARACTERS:
         return "program_too_long"
     try:
@@ -92,7 +177,7 @@ def _fault(tree: ast.Module) -> str:
 
 
 def _forbidden(node: ast.AST) -> str:
-    """Why a program must not hold the node; empty where it may."""
+    """Reason to refuse a program with this node; empty to accept."""
     match node:
         case ast.Import(names):
             modules = [name.name.partition(".")[0] for name in names]

@@ -1,0 +1,199 @@
+"""Question-free logs over train documents, from which the embedded policy learns to read.
+
+Most names in a log are replaced by invented ones, so that the policy learns to copy a name rather
+than to remember it: a country of the held-out split must be as readable as one it has seen. It is a
+small agentic continual pre-training (Su et al. 2025, arXiv:2509.13310): nothing here asks.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from espalier.environments.reading import Log
+from espalier.knowledge.documents import Document
+from espalier.knowledge.folding import content_words
+from espalier.records import FinalAnswer, KnowledgeError, ToolCalls
+from espalier.synthesis import plans
+
+_HOP_WEIGHTS = (0.3, 0.3, 0.25, 0.15)
+"""Share of logs of 1 to 4 searches."""
+
+_MAX_NOISE_LABELS = 5
+
+
+ShowDocument = Callable[[Document, str], str]
+"""Document and query -> the observation of a search that finds the document."""
+
+
+class BrowsingWriter:
+    """Writes browsing logs over `documents` of labelled facts, grouped by kind of entity.
+
+    A log names an entity among unrelated words, lists the lines to be read, searches for one after
+    the other, carries the value it read into the next search, and ends by stating the last one:
+
+        <|user|> capital of lyon time zone <|assistant|> <think> country , currency </think>
+        <search> lyon country </search> <information> lyon | country: france </information>
+        ... <answer> euro </answer>
+
+    The words around the name are labels drawn at random: a policy that has only read logs cannot
+    answer a question, but it has learned to find a name in a sentence.
+    """
+
+    def __init__(
+        self,
+        documents: Sequence[Document],
+        kinds: Mapping[str, str],
+        object_kinds: Mapping[str, str],
+        show: ShowDocument,
+        *,
+        substitution_share: float,
+    ) -> None:
+        self._by_kind: dict[str, list[Document]] = defaultdict(list)
+        self._object_kinds = object_kinds
+        self._labels = sorted(object_kinds)
+        self._documents = documents
+        for document in documents:
+            if self._facts(document):
+                self._by_kind[kinds.get(document.document_id, "")].append(document)
+        self._show = show
+        self._substitution_share = substitution_share
+        self._names = [document.title for document in documents]
+
+    def write(self, rng: random.Random) -> Log:
+        """One log; a function of the generator's state alone."""
+        hops = rng.choices(range(1, len(_HOP_WEIGHTS) + 1), _HOP_WEIGHTS)[0]
+        kind = rng.choice(list(self._by_kind))
+        start = name = self._renamed(rng.choice(self._by_kind[kind]).title, rng)
+        walk: list[tuple[str, str, str]] = []
+        while len(walk) < hops and kind in self._by_kind:
+            document = self._disguised(rng.choice(self._by_kind[kind]), name, rng)
+            label, values = rng.choice(self._facts(document))
+            query = f"{name} {label}"
+            walk.append((label, query, self._show(document, query)))
+            name = values[0]  # of a list the first: the log gives no reason to choose another
+            kind = self._object_kinds.get(label, "")
+        return Log(self._prompt(start, rng), tuple(_pieces(walk, name)))
+
+    def texts(self, rng: random.Random) -> Iterator[str]:
+        """See `ReadingMaterial`: titles and lines of the documents."""
+        del rng
+        for document in self._documents:
+            yield document.title
+            yield from document.lines
+
+    def _prompt(self, name: str, rng: random.Random) -> str:
+        """The name among a few labels unrelated to the walk."""
+        before = rng.choices(self._labels, k=rng.randrange(_MAX_NOISE_LABELS + 1))
+        after = rng.choices(self._labels, k=rng.randrange(2))
+        return " ".join((*before, name, *after))
+
+    def _facts(self, document: Document) -> list[tuple[str, list[str]]]:
+        """Label and values of each line that states a relation, or of every line if none does."""
+        split = (line.partition(": ") for line in document.lines)
+        facts = [(label, values.split("; ")) for label, _, values in split if values]
+        return [fact for fact in facts if fact[0] in self._object_kinds] or facts
+
+    def _disguised(self, document: Document, title: str, rng: random.Random) -> Document:
+        """The document under another title, with most of its values renamed."""
+        lines: list[str] = []
+        for line in document.lines:
+            label, separator, values = line.partition(": ")
+            if separator:
+                renamed = [self._renamed(value, rng) for value in values.split("; ")]
+                line = f"{label}: {'; '.join(renamed)}"
+            lines.append(line)
+        return Document(document.document_id, title, tuple(lines), document.split)
+
+    def _renamed(self, name: str, rng: random.Random) -> str:
+        if rng.random() >= self._substitution_share:
+            return name
+        return invented_name(self._names, rng)
+
+
+def invented_name(names: Sequence[str], rng: random.Random) -> str:
+    """A new name: the head of one name and the tail of another."""
+    head, tail = rng.choice(names), rng.choice(names)
+    return (head[: (len(head) + 1) // 2] + tail[len(tail) // 2 :]).strip(" -'")
+
+
+def _pieces(
+    walk: Sequence[tuple[str, str, str]], answer: str
+) -> list[ToolCalls | FinalAnswer | str]:
+    pieces: list[ToolCalls | FinalAnswer | str] = []
+    labels = [label for label, _, _ in walk]
+    for number, (_, query, observation) in enumerate(walk):
+        pieces.append(plans.search(plans.remaining_hops(labels[number:]), query))
+        pieces.append(observation)
+    pieces.append(FinalAnswer(answer, plans.ready_to_answer()))
+    return pieces
+
+
+_MAX_SPAN_WORDS = 2
+_MIN_LINE_WORDS = 4
+_MAX_QUERY_WORDS = 8
+
+
+class ClozeWriter:
+    """Writes cloze logs over the longer lines of `documents`, which state no labelled facts.
+
+    A log takes a span of words out of a line, searches for what is left of the line, and states the
+    span that the found document shows. Most spans are replaced by invented names, in the document
+    too, so that the span has to be read:
+
+        <|user|> the mayor of lyon is <|assistant|> <think> find </think>
+        <search> mayor lyon </search>
+        <information> lyon | the mayor of lyon is bakomi </information>
+        <think> answer </think> <answer> bakomi </answer>
+    """
+
+    def __init__(
+        self, documents: Sequence[Document], show: ShowDocument, *, substitution_share: float
+    ) -> None:
+        self._lines = [
+            (document, number)
+            for document in documents
+            for number, line in enumerate(document.lines)
+            if len(line.split()) >= _MIN_LINE_WORDS
+        ]
+        if not self._lines:
+            raise KnowledgeError(
+                f"none of the {len(documents)} documents that training may read has a line of "
+                f"{_MIN_LINE_WORDS} words: there is nothing to learn reading from. Add documents, "
+                "or set policy.model to a model that can read."
+            )
+        self._show = show
+        self._documents = documents
+        self._substitution_share = substitution_share
+        self._names = [document.title for document in documents]
+
+    def write(self, rng: random.Random) -> Log:
+        """One log; a function of the generator's state alone."""
+        document, number = rng.choice(self._lines)
+        line = document.lines[number].rstrip(".!?").split()
+        length = rng.randint(1, _MAX_SPAN_WORDS)
+        start = rng.randrange(len(line) - length + 1)
+        span = " ".join(line[start : start + length])
+        if rng.random() < self._substitution_share:
+            span = invented_name(self._names, rng)
+        rest = " ".join((*line[:start], *line[start + length :]))
+        lines = list(document.lines)
+        lines[number] = " ".join((*line[:start], span, *line[start + length :]))
+        shown = Document(document.document_id, document.title, tuple(lines), document.split)
+        query = " ".join(content_words(rest)[:_MAX_QUERY_WORDS])
+        return Log(
+            rest,
+            (
+                plans.search(plans.look_up(), query),
+                self._show(shown, query),
+                FinalAnswer(span, plans.ready_to_answer()),
+            ),
+        )
+
+    def texts(self, rng: random.Random) -> Iterator[str]:
+        """See `ReadingMaterial`: titles and lines of the documents."""
+        del rng
+        for document in self._documents:
+            yield document.title
+            yield from document.lines

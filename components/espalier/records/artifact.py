@@ -1,0 +1,269 @@
+"""Artifact directories: digests of their files, their manifest, and publishing by one rename."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from pydantic import BaseModel, Field, ValidationError
+
+from espalier import __version__
+from espalier.records.errors import ArtifactError
+
+UNTRACKED_BY_CONTENT = frozenset({"manifest.json", "run.json", "timings.parquet"})
+"""Files that hold measured times, hosts and dates: covered by `integrity`, not by `content`."""
+
+_CHUNK_BYTES = 1 << 20
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of the file's bytes, in hex."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def tree_digest(path: Path) -> str:
+    """One digest over a file, or over every file below a folder (names and bytes)."""
+    if path.is_file():
+        return file_digest(path)
+    files = sorted(entry for entry in path.rglob("*") if entry.is_file())
+    return _tree_digest((entry.relative_to(path).as_posix(), file_digest(entry)) for entry in files)
+
+
+def json_digest(value: object) -> str:
+    """SHA-256 of the value's canonical JSON (sorted keys, no spaces), in hex."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def payload_files(directory: Path) -> list[Path]:
+    """Every file below `directory` but its manifest, as sorted relative paths."""
+    found = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
+    return sorted(path for path in found if path.as_posix() != "manifest.json")
+
+
+def content_digest(file_digests: Mapping[str, str]) -> str:
+    """One digest over the files that are deterministic under the seed (names and bytes)."""
+    return _tree_digest(
+        (name, digest)
+        for name, digest in file_digests.items()
+        if Path(name).name not in UNTRACKED_BY_CONTENT
+    )
+
+
+def integrity_digest(file_digests: Mapping[str, str]) -> str:
+    """One digest over every payload file."""
+    return _tree_digest(file_digests.items())
+
+
+def _tree_digest(entries: Iterable[tuple[str, str]]) -> str:
+    lines = "".join(f"{name}\t{digest}\n" for name, digest in sorted(entries))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+SCHEMA_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+_RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "bm25s", "pyarrow")
+
+
+class Manifest(BaseModel, frozen=True, extra="forbid"):
+    """One artifact directory, as written by the stage that made it.
+
+    `integrity` covers every payload file and is checked on reading; `content` covers what is
+    deterministic under the seed and is what two runs compare.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    producer: str
+    config_digest: str
+    inputs: dict[str, str] = Field(default_factory=dict)
+    """Input name -> content digest of the artifact that was read."""
+    rows: dict[str, int] = Field(default_factory=dict)
+    seed: int
+    files: dict[str, str]
+    integrity: str
+    content: str
+    packages: dict[str, str]
+    created: str
+    """UTC, ISO 8601; the one field of a manifest that two equal runs do not share."""
+
+
+class Provenance(BaseModel, frozen=True, extra="forbid"):
+    """What a stage knows of its artifact before the payload is written."""
+
+    producer: str
+    config_digest: str
+    seed: int
+    inputs: dict[str, str] = Field(default_factory=dict)
+
+
+def describe(
+    directory: Path, provenance: Provenance, rows: Mapping[str, int], created: str
+) -> Manifest:
+    """Digest every payload file below `directory` and return the manifest for it."""
+    files = {path.as_posix(): file_digest(directory / path) for path in payload_files(directory)}
+    return Manifest(
+        **provenance.model_dump(),
+        rows=dict(rows),
+        files=files,
+        integrity=integrity_digest(files),
+        content=content_digest(files),
+        packages=_package_versions(),
+        created=created,
+    )
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read `directory`'s manifest without touching its payload.
+
+    Raises:
+        ArtifactError: no manifest (never published), or one that does not parse.
+    """
+    path = directory / MANIFEST_NAME
+    if not path.is_file():
+        raise ArtifactError(
+            f"{directory}: no {MANIFEST_NAME}, so no stage finished writing here. "
+            "Run the stage that makes it again, or point at a published artifact."
+        )
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise ArtifactError(
+            f"{path}: not a manifest of schema {SCHEMA_VERSION} ({error.error_count()} faults, "
+            f"first: {error.errors()[0]['msg']}). Delete {directory} and run the stage again."
+        ) from error
+
+
+def _package_versions() -> dict[str, str]:
+    versions = {"espalier": __version__}
+    for name in _RECORDED_PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "absent"
+    return versions
+
+
+@dataclass(slots=True)
+class Draft:
+    """An artifact being written: fill `path`, count `rows`; the manifest follows on publishing."""
+
+    path: Path
+    rows: dict[str, int] = field(default_factory=dict[str, int])
+    manifest: Manifest | None = None
+
+    @property
+    def published(self) -> Manifest:
+        """The manifest, once the `publishing` block has been left without an error."""
+        if self.manifest is None:
+            raise ArtifactError(f"{self.path} is a draft: it has not been published yet")
+        return self.manifest
+
+
+def work_dir(output_dir: Path) -> Path:
+    """Where a stage keeps checkpoints while `output_dir` is not yet published (kept over kills)."""
+    return output_dir.with_name(f".{output_dir.name}.work")
+
+
+@contextmanager
+def publishing(output_dir: Path, provenance: Provenance) -> Generator[Draft]:
+    """Write an artifact under a temporary name and publish it by one rename.
+
+    The stage's work directory is removed after the rename. An error leaves no trace of the draft
+    and never touches what was published before.
+
+    Raises:
+        ArtifactError: the disk is full or the folder cannot be written.
+    """
+    draft_dir = output_dir.with_name(f".{output_dir.name}.draft")
+    try:
+        shutil.rmtree(draft_dir, ignore_errors=True)
+        draft_dir.mkdir(parents=True)
+        draft = Draft(draft_dir)
+        yield draft
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        manifest = describe(draft_dir, provenance, draft.rows, created)
+        _write_durably(draft_dir / MANIFEST_NAME, manifest.model_dump_json(indent=2))
+        replace_directory(draft_dir, output_dir)
+    except OSError as error:
+        raise _explained(error, output_dir) from error
+    finally:
+        # published, it has been renamed and is not there any more
+        shutil.rmtree(draft_dir, ignore_errors=True)
+    shutil.rmtree(work_dir(output_dir), ignore_errors=True)
+    draft.path, draft.manifest = output_dir, manifest
+
+
+def open_artifact(directory: Path) -> Manifest:
+    """Read an artifact's manifest and check every payload file against it.
+
+    Raises:
+        ArtifactError: naming the first file that is missing, added, or has other bytes.
+    """
+    manifest = read_manifest(directory)
+    present = {path.as_posix() for path in payload_files(directory)}
+    for name, digest in manifest.files.items():
+        if name not in present:
+            raise ArtifactError(f"{directory / name}: in the manifest, but not there. {_MEND}")
+        if file_digest(directory / name) != digest:
+            raise ArtifactError(
+                f"{directory / name}: its bytes are not those that were published "
+                f"(truncated or edited). {_MEND}"
+            )
+    if extra := sorted(present - manifest.files.keys()):
+        raise ArtifactError(f"{directory / extra[0]}: not named in the manifest. {_MEND}")
+    if (
+        integrity_digest(manifest.files) != manifest.integrity
+        or content_digest(manifest.files) != manifest.content
+    ):
+        raise ArtifactError(f"{directory / MANIFEST_NAME}: edited after publishing. {_MEND}")
+    return manifest
+
+
+_MEND = "Delete the directory and run the same command again: the stage will write it anew."
+
+
+def _write_durably(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def replace_directory(draft_dir: Path, output_dir: Path) -> None:
+    """Put a finished draft in its place: one rename, before which a former artifact steps aside."""
+    if output_dir.exists():
+        former = output_dir.with_name(f".{output_dir.name}.former")
+        shutil.rmtree(former, ignore_errors=True)
+        output_dir.rename(former)
+        try:
+            draft_dir.rename(output_dir)
+        except OSError:
+            former.rename(output_dir)
+            raise
+        shutil.rmtree(former, ignore_errors=True)
+    else:
+        draft_dir.rename(output_dir)
+
+
+def _explained(error: OSError, output_dir: Path) -> ArtifactError:
+    remedy = {
+        errno.ENOSPC: "The disk is full: free space and run the same command again.",
+        errno.EDQUOT: "The disk quota is used up: free space and run the same command again.",
+        errno.EACCES: "The folder cannot be written: choose another --out, or change its permissions.",
+        errno.EPERM: "The folder cannot be written: choose another --out, or change its permissions.",
+        errno.EROFS: "The file system is read-only: choose another --out.",
+    }.get(error.errno or 0, "Nothing was published; fix the cause and run the same command again.")
+    return ArtifactError(f"{output_dir}: could not be written ({error}). {remedy}")
