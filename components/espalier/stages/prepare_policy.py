@@ -32,10 +32,9 @@ from espalier.records import (
     read_tasks,
     work_dir,
 )
-from espalier.training.checkpoint import CheckpointStore
+from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.demonstrations import encode_pieces
 from espalier.training.hardware import Hardware
-from espalier.training.history import write_history
 from espalier.training.packing import TrainingSequence
 from espalier.training.supervised import HISTORY_COLUMNS, SupervisedLoop, SupervisedPlan
 

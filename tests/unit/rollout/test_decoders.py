@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from espalier.rollout.engines.choice import decoder_for
+from espalier.rollout.engines.decoder import RowwiseDecoder
 from espalier.rollout.engines.fused_decoder import FusedDecoder
 from espalier.rollout.engines.hf_decoder import HfDecoder
+from espalier.rollout.engines.lockstep import decoder_for
 from espalier.rollout.engines.pages import PAGE
-from espalier.rollout.engines.rowwise_decoder import RowwiseDecoder
 from tests.factories import causal_models as models
 from tests.factories.causal_models import CASES
 

@@ -6,9 +6,8 @@ from espalier.config import Profile, RolloutConfig
 from espalier.dialects.dialect import TurnPieces
 from espalier.records import Message, PolicyError, Task, TaskMetadata, Verifier
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.rollout.drift import DriftCount
-from espalier.rollout.episode import PlayedEpisode
-from espalier.rollout.roller import Roller
+from espalier.rollout.episode import FinishedEpisode
+from espalier.rollout.roller import DriftCount, Roller
 from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
 
 PROMPT = (Message(role="user", content="country of Lyon?"),)
@@ -34,7 +33,7 @@ def played(*turns):
         finish_reason=FinishReason.MAX_TURNS,
         policy_version=0,
     )
-    return PlayedEpisode(trajectory, PROMPT, pieces)
+    return FinishedEpisode(trajectory, PROMPT, pieces)
 
 
 def test_turns_and_those_that_drifted_are_counted():

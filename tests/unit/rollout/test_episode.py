@@ -13,8 +13,7 @@ from espalier.records import FinalAnswer, Message, action_of
 from espalier.records.trajectory import FinishReason, read_trajectories, write_trajectories
 from espalier.rollout.context import SUMMARY_REQUEST
 from espalier.rollout.engines.engine import Sampling
-from espalier.rollout.episode import EpisodeContext, play_episode
-from espalier.rollout.tool_runner import ToolRunner
+from espalier.rollout.episode import EpisodeContext, ToolRunner, run_episode
 from espalier.synthesis.plans import search
 from tests.factories.records import make_task
 from tests.factories.tiny import (
@@ -61,7 +60,7 @@ def _played(engine, task=TASK, *, limits=LIMITS, environments=None, workers=0, t
             tools=ToolRunner(workers=workers, timeout_s=timeout_s),
             limits=limits,
         )
-        return await play_episode(task, Sampling(temperature=1.0, seed=7), context)
+        return await run_episode(task, Sampling(temperature=1.0, seed=7), context)
 
     return asyncio.run(play())
 

@@ -6,9 +6,9 @@ import torch
 
 from espalier.policy.loading import Policy, save_policy
 from espalier.records import PolicyError
+from espalier.rollout.engines.decoder import RowwiseDecoder
 from espalier.rollout.engines.engine import KindChoice, Sampling
 from espalier.rollout.engines.lockstep import LockstepEngine
-from espalier.rollout.engines.rowwise_decoder import RowwiseDecoder
 from tests.factories.causal_models import CASES, embedded, lfm2_with_shared_heads_and_biases
 from tests.factories.tiny import tiny_policy, tiny_tokenizer
 from tests.unit.rollout.play import (

@@ -10,7 +10,7 @@ from espalier.environments.search_qa.family import search_tool
 from espalier.policy.loading import save_policy
 from espalier.records import PolicyError
 from espalier.records.trajectory import FinishReason
-from espalier.rollout.engines.choice import lockstep_engine
+from espalier.rollout.engines.lockstep import lockstep_engine
 from espalier.rollout.roller import Roller
 from tests.factories.records import make_task
 from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from espalier.rollout.tool_runner import CallTimeoutError, ToolRunner
+from espalier.rollout.episode import CallTimeoutError, ToolRunner
 
 
 def _run_all(calls, **settings):

@@ -4,8 +4,8 @@ import pytest
 
 from espalier.config import VllmConfig
 from espalier.records import EngineError
-from espalier.rollout.engines.vllm import VllmEngine
-from espalier.rollout.engines.vllm_client import VllmClient
+from espalier.rollout.engines.vllm import VllmServerEngine
+from espalier.rollout.engines.vllm_server import VllmClient
 from tests.fakes.vllm_double import completion, running
 from tests.unit.rollout.vllm_play import StopsAtOneId, engine_of, play, policy_at, sample_once
 
@@ -48,7 +48,7 @@ def test_pauses_double_up_to_eight_seconds(server, pauses):
 
 def test_a_server_that_is_away_is_waited_for_and_then_named(policy_dir):
     config = VllmConfig(url="http://127.0.0.1:9", ready_timeout_s=0.05)
-    engine = VllmEngine(config, StopsAtOneId(), max_rows=1)
+    engine = VllmServerEngine(config, StopsAtOneId(), max_rows=1)
     with pytest.raises(EngineError, match=r"127.0.0.1:9: no healthy vLLM server after 0.05 s"):
         asyncio.run(engine.load_weights(policy_dir, 0))
 

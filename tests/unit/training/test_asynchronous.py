@@ -13,10 +13,15 @@ from espalier.config import CurriculumConfig, TrainingConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.rollout.roller import Roller
 from espalier.training.checkpoint import cloned_weights
-from espalier.training.rl.asynchronous import AsynchronousSampler
-from espalier.training.rl.lane import Lane, Order, Plan, PlayedGroup
+from espalier.training.rl.asynchronous import (
+    AsynchronousSampler,
+    GroupOrder,
+    GroupPlan,
+    PolicyReplica,
+    RolloutWorker,
+    SampledGroup,
+)
 from espalier.training.rl.publishing import MemoryPublisher, WorkerPublisher
-from espalier.training.rl.rollout_worker import RolloutWorker
 from tests.factories.tiny import lookup_environments, tiny_policy
 from tests.factories.training import PROFILE, SEARCH, make_task, make_trajectory
 
@@ -44,7 +49,7 @@ class ScriptedWorker:
                 for outcome in self.outcomes
             ]
             mixed = len(set(self.outcomes)) > 1
-            self.finished.append(PlayedGroup(order.task.task_id, version, played, None, mixed))
+            self.finished.append(SampledGroup(order.task.task_id, version, played, None, mixed))
 
     def take(self, *, wait):
         if wait and not self.finished:
@@ -153,7 +158,7 @@ class FakeLane:
     """Plays a group in `seconds`, or fails; notes what it was opened with."""
 
     def __init__(self, log, seconds=0.0, failure=None):
-        self.playing = 0
+        self.in_flight = 0
         self._log, self._seconds, self._failure = log, seconds, failure
         self._version = None
         self.is_open = False
@@ -172,19 +177,19 @@ class FakeLane:
         await asyncio.sleep(self._seconds)
         if self._failure:
             raise self._failure
-        return PlayedGroup(order.task.task_id, self._version, [], None, passed_screening=True)
+        return SampledGroup(order.task.task_id, self._version, [], None, passed_screening=True)
 
 
 def _order(number):
-    return Order(TASKS[number], f"o{number}", 1.0)
+    return GroupOrder(TASKS[number], f"o{number}", 1.0)
 
 
 @pytest.fixture
 def started():
     workers = []
 
-    def start(make_lane):
-        worker = RolloutWorker(make_lane, threads=1)
+    def start(make_replica):
+        worker = RolloutWorker(make_replica, threads=1)
         workers.append(worker)
         worker.start()
         return worker
@@ -196,8 +201,8 @@ def started():
 
 def test_a_group_ends_on_the_version_that_it_began_on(started):
     log = []
-    lanes = deque([FakeLane(log, 0.2), FakeLane(log)])
-    worker = started(lanes.popleft)
+    replica = deque([FakeLane(log, 0.2), FakeLane(log)])
+    worker = started(replica.popleft)
     worker.publish(0, {})
     worker.order(_order(0))
     worker.publish(1, {})
@@ -207,7 +212,7 @@ def test_a_group_ends_on_the_version_that_it_began_on(started):
         ("name1-0", 1),
         ("name0-0", 0),
     ]
-    assert worker.num_lanes == 2
+    assert worker.num_replicas == 2
 
 
 def test_a_lane_that_is_done_serves_the_next_version(started):
@@ -217,7 +222,7 @@ def test_a_lane_that_is_done_serves_the_next_version(started):
         worker.publish(version, {})
         worker.order(_order(version))
         assert worker.take(wait=True).version == version
-    assert worker.num_lanes <= 2
+    assert worker.num_replicas <= 2
     worker.close()
     assert sum(kind == "open" for kind, _ in log) == sum(kind == "close" for kind, _ in log)
 
@@ -262,15 +267,15 @@ def test_the_threads_of_the_processor_are_given_back(started):
 
 
 def test_a_lane_plays_whole_groups_with_the_weights_that_were_published(started):
-    policy, plan = tiny_policy(), Plan(group_size=4, screening=0, wants_baseline=True)
+    policy, plan = tiny_policy(), GroupPlan(group_size=4, screening=0, wants_baseline=True)
 
-    def make_lane():
+    def make_replica():
         own = copy.deepcopy(policy)
-        return Lane(
+        return PolicyReplica(
             Roller.local(own, lookup_environments(SEARCH, PROFILE), PROFILE), own.model, plan
         )
 
-    worker = started(make_lane)
+    worker = started(make_replica)
     dev_roller = SimpleNamespace(policy_version=-1)
     local = MemoryPublisher(policy.model, policy, [dev_roller])
     publisher = WorkerPublisher(local, policy, worker)
@@ -308,9 +313,9 @@ def test_the_worker_gets_the_first_weights_and_those_of_some_versions_after():
 
 
 def test_a_screened_lane_plays_the_rest_only_where_some_succeed(started):
-    policy, plan = tiny_policy(), Plan(group_size=6, screening=2, wants_baseline=False)
+    policy, plan = tiny_policy(), GroupPlan(group_size=6, screening=2, wants_baseline=False)
     worker = started(
-        lambda: Lane(
+        lambda: PolicyReplica(
             Roller.local(policy, lookup_environments(SEARCH, PROFILE), PROFILE), policy.model, plan
         )
     )

@@ -3,7 +3,7 @@ import torch
 
 from espalier.training.optimization import learning_rate
 from espalier.training.packing import pack
-from espalier.training.rl.critic import Critic
+from espalier.training.rl.models import Critic
 from espalier.training.rl.rows import dense_rows
 from tests.factories.tiny import tiny_policy
 from tests.factories.training_episodes import make_update, mixed_groups, profile_of, step_of

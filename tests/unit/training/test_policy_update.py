@@ -7,9 +7,8 @@ import torch
 from espalier.config import Profile
 from espalier.records import DataError, TrainingError
 from espalier.training.packing import pack
-from espalier.training.rl.agreement import complaint
-from espalier.training.rl.material import learning_material
-from espalier.training.rl.rows import Group, dense_rows
+from espalier.training.rl.assessment import mismatch_warning
+from espalier.training.rl.rows import Group, dense_rows, learning_batch
 from espalier.training.scoring import score
 from tests.factories.training import PROFILE, TASKS, warm_policy, warm_roller
 from tests.factories.training_episodes import layout, make_update, step_of
@@ -49,7 +48,7 @@ def _profile(algorithm=None, *, hardware=None, **changes):
 def _apply(update, profile, groups, step=0):
     """One step of learning from plain lists of trajectories."""
     whole = [Group(trajectories=tuple(group)) for group in groups]
-    material = learning_material(whole, profile.training.algorithm.material)
+    material = learning_batch(whole, profile.training.algorithm.material)
     observed = profile.training.train_on_observations
     rows = dense_rows(material.groups, with_observations=observed)
     return update.apply(rows, material.units, step_of(profile, step))
@@ -127,7 +126,7 @@ def test_engine_and_trainer_agree_on_fresh_rollouts(policy, groups):
     assert abs(figures["mismatch_kl"]) < 1e-6
     assert figures["logprob_gap_max"] < 1e-3
     assert figures["clipped_share"] == 0
-    assert complaint(figures, step=1, limit=1e-3) is None
+    assert mismatch_warning(figures, step=1, limit=1e-3) is None
 
 
 @pytest.mark.slow
@@ -135,7 +134,7 @@ def test_a_policy_that_did_not_sample_the_trajectories_is_found_out(policy, grou
     torch.nn.init.normal_(policy.model.get_output_embeddings().weight)
     figures = _learn(policy, groups)
     assert figures["mismatch_kl"] > 0.01
-    said = complaint(figures, step=3, limit=1e-3)
+    said = mismatch_warning(figures, step=3, limit=1e-3)
     assert said.startswith("warning: step 3: engine and trainer disagree by")
     assert "training.max_mismatch_kl=0.001" in said
 

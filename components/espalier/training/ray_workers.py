@@ -1,8 +1,7 @@
-"""Training's door to Ray: the other processes of a team, on the nodes of a cluster around this one.
+"""Training's workers as Ray actors on the nodes of a cluster; the one module here that imports ray.
 
-Each is an actor with a place of its own: a GPU, or where training computes on CPUs one of the
-places that a node offers as CPUs. Ray ends the actors and gives their places back when this process
-ends, however it ends.
+Each actor reserves one GPU, or one of a node's CPU units where training computes on CPUs. Ray ends
+the actors and frees the reservations when this process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -19,68 +18,68 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from espalier.records import TrainingError
-from espalier.training.companions import told_loss
+from espalier.training.launch import lost_worker_message
 
 if TYPE_CHECKING:
     import torch
 
-    from espalier.training.companions import Duty
+    from espalier.training.launch import WorkerMain
 
 _STARTED_WITHIN_S = 300.0
-"""Places that others hold may become free; a process starts in seconds."""
+"""Reserved GPUs or CPUs may become free; a process starts in seconds."""
 _LEFT_WITHIN_S = 60.0
 
 
-class _Rank:
-    """A process on some node."""
+class _Actor:
+    """One worker process."""
 
     def node(self) -> str:
-        """Id of the node that it was placed on."""
+        """Id of the node that it runs on."""
         return ray.get_runtime_context().get_node_id()
 
-    def serve(self, environment: Mapping[str, str], duty: bytes, rank: int) -> None:
-        """Do a duty; Ray shows the process its own GPU alone, which is number 0 then."""
-        # torch reads some of it when it is first imported, as unpickling the duty does
+    def serve(self, environment: Mapping[str, str], main: bytes, rank: int) -> None:
+        """Run the pickled main function; Ray shows the process only its own GPU, as number 0."""
+        # before unpickling, which imports torch: torch reads some variables at its first import
         os.environ.update(environment)
-        pickle.loads(duty)(rank, 0)
+        pickle.loads(main)(rank, 0)
 
 
-class _Placed(NamedTuple):
+class _PlacedActor(NamedTuple):
     actor: Any
     address: str
 
 
-class RayCompanions:
-    """Actors on nodes; ranks go round a node before the next begins, this process's own first."""
+class RayWorkers:
+    """Actors on nodes; ranks fill one node after the other, beginning with this process's node."""
 
     share_cores = False
 
     def __init__(
-        self, address: str, placed: Sequence[_Placed], environment: Mapping[str, str]
+        self, address: str, placed: Sequence[_PlacedActor], environment: Mapping[str, str]
     ) -> None:
         self.address = address
         self._placed = placed
         self._environment = environment
         self._serving: dict[Any, int] = {}
 
-    def start(self, duty: Duty) -> None:
-        """See `Companions`."""
-        pickled = pickle.dumps(duty)
+    def start(self, main: WorkerMain) -> None:
+        """See `Workers`."""
+        pickled = pickle.dumps(main)
         for rank, placed in enumerate(self._placed, start=1):
             serving = placed.actor.serve.remote(self._environment, pickled, rank)
             self._serving[serving] = rank
 
-    def loss(self) -> str | None:
-        """See `Companions`; who died is named before whom that has broken off."""
+    def failure(self) -> str | None:
+        """See `Workers`; reports the rank that died, not its disconnected peers."""
         lost = [(*_fault(serving), rank) for serving, rank in self._ended(timeout_s=0)]
-        severity, said, rank = max(lost, default=(0, "", 0), key=lambda fault: fault[0])
+        severity, how, rank = max(lost, default=(0, "", 0), key=lambda fault: fault[0])
         if not severity:
             return None
         where = self._placed[rank - 1].address
-        return told_loss(rank, len(self._placed) + 1, said, where=where)
+        return lost_worker_message(rank, len(self._placed) + 1, how, where=where)
 
     def wait(self) -> None:
-        """See `Companions`; one that does not end by itself is ended by Ray."""
+        """See `Workers`; Ray ends those that do not end in time."""
         self._ended(timeout_s=_LEFT_WITHIN_S)
 
     def _ended(self, *, timeout_s: float) -> list[tuple[Any, int]]:
@@ -90,18 +89,18 @@ class RayCompanions:
 
 
 @contextmanager
-def ray_companions(
+def ray_workers(
     count: int, device: torch.device, *, environment: Mapping[str, str]
-) -> Generator[RayCompanions]:
-    """Companions on the nodes of the cluster that RAY_ADDRESS names, ended with the block.
+) -> Generator[RayWorkers]:
+    """Workers on the nodes of the cluster that RAY_ADDRESS names, ended with the block.
 
     Args:
-        count: of processes, this one included: it has its place already.
-        device: a GPU each, or a CPU.
-        environment: variables that they get.
+        count: of processes, rank 0 included, which has its own GPU or CPU already.
+        device: says whether each worker reserves a GPU or a CPU.
+        environment: variables to set in the workers.
 
     Raises:
-        TrainingError: no cluster, too few places in it, or none that becomes free.
+        TrainingError: no cluster, too few GPUs or CPUs in it, or none that becomes free.
     """
     kind = "GPU" if device.type == "cuda" else "CPU"
     try:
@@ -110,11 +109,11 @@ def ray_companions(
         raise TrainingError(f"training on several nodes finds no Ray cluster: {error}") from error
     try:
         _require(count, kind)
-        # evenly, as the processes of a node share its memory and its network
+        # SPREAD: the processes of a node share its memory and its network
         places = placement_group([{kind: 1.0}] * (count - 1), strategy="SPREAD")
         actors = [_actor(places, number, kind) for number in range(count - 1)]
         try:
-            yield RayCompanions(*_placed(actors, kind), environment)
+            yield RayWorkers(*_placed(actors, kind), environment)
         finally:
             for actor in actors:
                 ray.kill(actor)
@@ -142,14 +141,14 @@ def _actor(places: PlacementGroup, number: int, kind: str) -> Any:  # noqa: ANN4
         ),
         "max_restarts": 0,
     }
-    return ray.remote(**options)(_Rank).remote()
+    return ray.remote(**options)(_Actor).remote()
 
 
-def _placed(actors: Sequence[Any], kind: str) -> tuple[str, list[_Placed]]:
-    """The address of this node, and every actor's, in the order of their ranks.
+def _placed(actors: Sequence[Any], kind: str) -> tuple[str, list[_PlacedActor]]:
+    """The address of this node, and the actors with theirs, in the order of their ranks.
 
     Raises:
-        TrainingError: one has no place in time, or ended at once.
+        TrainingError: an actor was not placed in time, or ended at once.
     """
     try:
         nodes = ray.get([actor.node.remote() for actor in actors], timeout=_STARTED_WITHIN_S)
@@ -163,16 +162,16 @@ def _placed(actors: Sequence[Any], kind: str) -> tuple[str, list[_Placed]]:
     here = ray.get_runtime_context().get_node_id()
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     pairs = sorted(zip(nodes, actors, strict=True), key=lambda pair: (pair[0] != here, pair[0]))
-    return addresses[here], [_Placed(actor, addresses[node]) for node, actor in pairs]
+    return addresses[here], [_PlacedActor(actor, addresses[node]) for node, actor in pairs]
 
 
 def _fault(serving: Any) -> tuple[int, str]:  # noqa: ANN401 (Ray's is untyped)
-    """How grave the end of a duty is, 0 where it is none, and how it came to it."""
+    """Severity (0 is no fault, 3 a dead process) and description of a worker's end."""
     try:
         ray.get(serving)
     except RayTaskError as error:
         said = str(error.cause).partition("\n")[0]
-        # a connection that breaks is a RuntimeError: the others' way to notice who is gone
+        # torch raises RuntimeError for a broken connection: another rank is probably the cause
         return 1 if isinstance(error.cause, RuntimeError) else 2, (
             f"{type(error.cause).__name__}: {said}, see its lines above"
         )

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espalier.training import scoring
-from espalier.training.distribution import ScoreRequest, inside_support, token_scores
 from espalier.training.packing import pack
 from espalier.training.rl.rows import dense_rows
+from espalier.training.scoring import ScoreRequest, support_mask, token_scores
 from tests.factories.training_episodes import exact_policy, mixed_groups
 
 LOGITS = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float64))
@@ -41,7 +41,7 @@ def test_log_probs_are_those_of_the_distribution_that_was_sampled_from(request_,
 def test_probabilities_of_the_support_sum_to_one(top_p, top_k, temperature):
     logits = torch.randn(3, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     request = ScoreRequest(temperature=temperature, top_p=top_p, top_k=top_k)
-    inside = inside_support(logits / temperature, top_p=top_p, top_k=top_k)
+    inside = support_mask(logits / temperature, top_p=top_p, top_k=top_k)
     assert inside.any(dim=1).all()
     for row in range(3):
         total = sum(

@@ -15,20 +15,19 @@ from espalier.records import NullTracker, ProfileError
 from espalier.rollout.roller import Roller
 from espalier.synthesis.self_play import Order, Posed
 from espalier.training.checkpoint import CheckpointStore
-from espalier.training.dev_score import dev_exact_match
 from espalier.training.hardware import Hardware
 from espalier.training.parallel import Processes
-from espalier.training.rl.loop import Parts, RlLoop
-from espalier.training.rl.models import layout_for, trainable
-from espalier.training.rl.posed_tasks import (
-    FirstPoser,
-    Trials,
-    initial_values,
-    self_play_with,
-    shared_poser,
-)
+from espalier.training.rl.loop import LoopParts, RlLoop
+from espalier.training.rl.models import build_layout, build_models, initial_values
 from espalier.training.rl.publishing import MemoryPublisher
 from espalier.training.rl.sampling import GroupSampler
+from espalier.training.rl.self_play import (
+    PolicyTrials,
+    RankZeroProposer,
+    build_self_play,
+    shared_proposer,
+)
+from espalier.training.supervised import dev_exact_match
 from tests.factories.tiny import lookup_environments
 from tests.factories.training import (
     FACTS,
@@ -85,19 +84,19 @@ def loop_of(warm, directory, profile, poser):
     policy = warm_policy(warm)
     roller = Roller.local(policy, lookup_environments(SEARCH, profile), profile)
     hardware = Hardware.chosen(profile.hardware)
-    models = trainable(policy.model, profile.training, hardware, Processes())
-    layout = layout_for(policy.model, profile, hardware, Processes())
+    models = build_models(policy.model, profile.training, hardware, Processes())
+    layout = build_layout(policy.model, profile, hardware, Processes())
     pool = TaskPool(TASKS, profile.curriculum)
     screening = profile.curriculum.active_screening
     sampler = GroupSampler(roller, pool, profile.training, seed=0, screening=screening)
-    parts = Parts(
+    parts = LoopParts(
         models=models,
         layout=layout,
         sampler=sampler,
         pool=pool,
-        judge=lambda: dev_exact_match(roller, TASKS),
+        dev_score=lambda: dev_exact_match(roller, TASKS),
         publisher=MemoryPublisher(models.policy.model, policy, [roller]),
-        self_play=self_play_with(poser, profile, pool, roller, models, layout),
+        self_play=build_self_play(poser, profile, pool, roller, models, layout),
     )
     return RlLoop(profile, parts, CheckpointStore(directory, "run")), policy.model
 
@@ -153,9 +152,9 @@ def test_the_critic_says_what_a_posed_task_is_worth(warm, tmp_path):
 def critic_of(warm, profile):
     policy = warm_policy(warm)
     hardware = Hardware.chosen(profile.hardware)
-    models = trainable(policy.model, profile.training, hardware, Processes())
+    models = build_models(policy.model, profile.training, hardware, Processes())
     torch.nn.init.normal_(models.critic.head.weight, generator=torch.Generator().manual_seed(1))
-    return policy, models.critic, layout_for(policy.model, profile, hardware, Processes())
+    return policy, models.critic, build_layout(policy.model, profile, hardware, Processes())
 
 
 def test_the_value_before_the_first_action_depends_on_the_question_alone(warm):
@@ -168,7 +167,7 @@ def test_the_value_before_the_first_action_depends_on_the_question_alone(warm):
             values_B[start : start + 3], values_B[start].expand(3), atol=1e-5, rtol=1e-5
         )
     assert len({round(value, 4) for value in values_B[::3].tolist()}) == len(FACTS)
-    trials = Trials(roller, layout, critic, PROFILE.training, samples=3, seed=1)(TASKS, 1)
+    trials = PolicyTrials(roller, layout, critic, PROFILE.training, samples=3, seed=1)(TASKS, 1)
     assert [trial.value for trial in trials] == pytest.approx(values_B[::3].tolist(), abs=1e-5)
 
 
@@ -195,7 +194,7 @@ class LosingRoller:
 
 def test_lost_attempts_say_nothing_of_a_task(warm):
     _, critic, layout = critic_of(warm, with_self_play(value="critic"))
-    asked = Trials(LosingRoller(), layout, critic, PROFILE.training, samples=3, seed=1)
+    asked = PolicyTrials(LosingRoller(), layout, critic, PROFILE.training, samples=3, seed=1)
     trials = asked(TASKS[:2], 1)
     assert [(trial.task, trial.attempts, trial.successes) for trial in trials] == [
         (TASKS[0], 2, 1),
@@ -219,10 +218,10 @@ def test_only_the_first_process_makes_a_poser_and_none_where_self_play_is_off():
     own = {"environment": {"name": f"{__name__}:AskedAgain"}}
     off = Profile.model_validate(PROFILE.model_dump() | own)
     on = Profile.model_validate(with_self_play().model_dump() | own)
-    assert shared_poser(off, inputs, Processes()) is None
-    assert shared_poser(on, inputs, Processes(1, 2)) is not None
+    assert shared_proposer(off, inputs, Processes()) is None
+    assert shared_proposer(on, inputs, Processes(1, 2)) is not None
     assert AskedAgain.asked == []
-    poser = shared_poser(on, inputs, Processes())
+    poser = shared_proposer(on, inputs, Processes())
     assert AskedAgain.asked == [(Path("knowledge"), Path("accepted"))]
     order = Order(2, TASKS[:1], TASKS, "a")
     assert poser.pose(order) == AgainPoser().pose(order)
@@ -230,11 +229,11 @@ def test_only_the_first_process_makes_a_poser_and_none_where_self_play_is_off():
 
 def test_the_other_processes_get_what_the_first_one_posed():
     class Second(Processes):
-        def of_first(self, item):
+        def broadcast(self, item):
             assert item == ((), {})
             return Posed(TASKS[:1], {"not_unique": 2})
 
-    posed = FirstPoser(None, Second(1, 2)).pose(Order(1, (), (), "a"))
+    posed = RankZeroProposer(None, Second(1, 2)).pose(Order(1, (), (), "a"))
     assert posed == Posed(TASKS[:1], {"not_unique": 2})
 
 
@@ -252,7 +251,7 @@ def test_attempts_are_drawn_at_the_temperature_of_the_step_that_follows():
     values = PROFILE.model_dump()
     values["training"]["temperature_schedule"] = {"shape": "linear", "final": 0.5}
     config, roller = Profile.model_validate(values).training, Listening()
-    trials = Trials(roller, None, None, config, samples=2, seed=1)
+    trials = PolicyTrials(roller, None, None, config, samples=2, seed=1)
     first = trials(TASKS[:1], 0) and roller.heard
     last = trials(TASKS[:1], config.steps - 1) and roller.heard
     assert (first[0], last[0]) == (1.0, 0.5)

@@ -3,10 +3,9 @@ import math
 import pytest
 
 from espalier.rollout.engines.engine import KindChoice
-from espalier.training.distribution import ScoreRequest
-from espalier.training.rl.agreement import agreement
+from espalier.training.rl.assessment import StepContext, engine_mismatch
 from espalier.training.rl.rows import dense_rows
-from espalier.training.rl.step import Step
+from espalier.training.scoring import ScoreRequest
 from tests.factories.training_episodes import mixed_groups
 
 
@@ -15,8 +14,8 @@ def _rows():
 
 
 def _found(rows, trainer_BT, *, scored=None, version=0, kind_choice=None, top_k=0):
-    step = Step(version, ScoreRequest(top_k=top_k), kind_choice)
-    return agreement(
+    step = StepContext(version, ScoreRequest(top_k=top_k), kind_choice)
+    return engine_mismatch(
         rows, trainer_BT, scored=range(len(rows)) if scored is None else scored, step=step
     )
 

@@ -1,4 +1,4 @@
-"""Self-play of a run: posed tasks are tried by the very policy that trains."""
+"""Self-play inside a run: the policy that trains attempts the proposed tasks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from torch import Tensor
 
 from espalier.config import NoSelfPlayConfig, Profile, TrainingConfig, WebRLConfig
 from espalier.curriculum.pool import TaskPool
@@ -18,46 +16,44 @@ from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import RollsOut
 from espalier.synthesis.self_play import Order, Posed, PosesTasks, Trial
 from espalier.training.parallel import Processes
-from espalier.training.rl.assessment import Models
-from espalier.training.rl.critic import Critic
-from espalier.training.rl.dense_scoring import Layout, dense_scores
-from espalier.training.rl.rows import Group, dense_rows
+from espalier.training.rl.models import Critic, Layout, Models, initial_values
 
 
-def shared_poser(
+def shared_proposer(
     profile: Profile, inputs: Mapping[str, Path], processes: Processes
 ) -> PosesTasks | None:
-    """Whoever poses tasks to this run; none where the profile asks for no self-play."""
+    """The proposer of tasks, shared by all processes; None where self-play is off."""
     if isinstance(profile.self_play, NoSelfPlayConfig):
         return None
     own = None
     if processes.is_first:
         own = family_of(profile).poser(inputs["knowledge"], inputs["accepted"])
-    return FirstPoser(own, processes)
+    return RankZeroProposer(own, processes)
 
 
-def self_play_with(
-    poser: PosesTasks,
+def build_self_play(
+    proposer: PosesTasks,
     profile: Profile,
     pool: TaskPool,
     roller: RollsOut,
     models: Models,
     layout: Layout,
 ) -> SelfPlay:
-    """Self-play as the profile asks for it.
+    """Build self-play as the profile asks for it.
 
     Args:
-        poser: of the tasks.
+        proposer: of the tasks.
         profile: of the run.
         pool: that training draws from.
-        roller: tries them; of all processes, over the documents that training searches.
-        models: the critic among them, where it is to say what a task is worth.
-        layout: how the critic reads trajectories.
+        roller: samples the attempts, over the documents that training searches; shared by all
+            processes.
+        models: their critic estimates the tasks' values where the profile says so.
+        layout: how the critic's rows are packed.
     """
     config = profile.self_play
-    assert not isinstance(config, NoSelfPlayConfig), "nobody poses tasks where self-play is off"
+    assert not isinstance(config, NoSelfPlayConfig), "there is no proposer where self-play is off"
     asks_critic = isinstance(config, WebRLConfig) and config.value == "critic"
-    trials = Trials(
+    trials = PolicyTrials(
         roller,
         layout,
         models.critic if asks_critic else None,
@@ -65,25 +61,25 @@ def self_play_with(
         samples=config.rollouts_per_task,
         seed=profile.seed,
     )
-    return SelfPlay(config, poser, pool, trials, seed=profile.seed)
+    return SelfPlay(config, proposer, pool, trials, seed=profile.seed)
 
 
-class FirstPoser:
-    """The first process poses for all: a model's answers are no function of a seed."""
+class RankZeroProposer:
+    """Rank 0 proposes for all processes: a model's answers are not reproducible from a seed."""
 
     def __init__(self, own: PosesTasks | None, processes: Processes) -> None:
-        """`own` is None in the other processes."""
+        """`own` is None on ranks > 0."""
         self._own = own
         self._processes = processes
 
     def pose(self, order: Order) -> Posed:
         """See `PosesTasks`."""
         own = Posed((), {}) if self._own is None else self._own.pose(order)
-        return self._processes.of_first(own)
+        return self._processes.broadcast(own)
 
 
-class Trials:
-    """Has the policy of the moment try tasks, and asks the critic where there is one to ask."""
+class PolicyTrials:
+    """Samples attempts at tasks from the current policy; a critic may estimate their values."""
 
     def __init__(
         self,
@@ -95,13 +91,13 @@ class Trials:
         samples: int,
         seed: int,
     ) -> None:
-        """Wire the trials of a run.
+        """Store what the trials need.
 
         Args:
-            roller: of all processes, over the documents that training searches.
-            layout: how the critic reads trajectories.
-            critic: None where nobody asks it.
-            config: says at which temperature the next step samples, and so do the attempts.
+            roller: samples the attempts; shared by all processes.
+            layout: how the critic's rows are packed.
+            critic: None where no values are wanted.
+            config: gives the temperature of the next step, which the attempts share.
             samples: attempts at each task.
             seed: of the run.
         """
@@ -114,14 +110,14 @@ class Trials:
 
     def __call__(self, tasks: Sequence[Task], step: int) -> list[Trial]:
         """See `TriesTasks`."""
-        played = self._roller.roll_out(
+        sampled = self._roller.roll_out(
             tasks,
             samples=self._samples,
             temperature=self._config.temperature_at(step),
             seed=random.Random(f"tried:{self._seed}:{step}").getrandbits(48),
         )
-        starts = range(0, len(played), self._samples)
-        attempts = [played[start : start + self._samples] for start in starts]
+        starts = range(0, len(sampled), self._samples)
+        attempts = [sampled[start : start + self._samples] for start in starts]
         values = self._values(attempts)
         return [
             _trial(task, tried, value)
@@ -129,9 +125,9 @@ class Trials:
         ]
 
     def _values(self, attempts: Sequence[Sequence[Trajectory]]) -> list[float]:
-        """What the critic expects of each task; NaN where nobody asks, or the policy never acted.
+        """The critic's value of each task; NaN without a critic or an attempt with an action.
 
-        One attempt is enough: before the first action, all attempts at a task are the same.
+        One attempt is enough: up to the first action all attempts at a task are equal.
         """
         values = [math.nan] * len(attempts)
         if self._critic is None:
@@ -149,24 +145,7 @@ class Trials:
         return values
 
 
-def initial_values(trajectories: Sequence[Trajectory], critic: Critic, layout: Layout) -> Tensor:
-    """V(s0): what the critic expects of each trajectory before its first action.
-
-    Args:
-        trajectories: B of them, each with an action.
-        critic: of the moment.
-        layout: how its rows are packed.
-
-    Returns:
-        [B] reward units, on the CPU.
-    """
-    rows = dense_rows([Group(trajectories=tuple(trajectories))], with_observations=False)
-    [values_BT] = dense_scores(rows.sequences, lambda batch: [critic(batch)], layout)
-    first_B1 = rows.action_mask_BT.int().argmax(dim=1, keepdim=True)
-    return values_BT.gather(1, first_B1)[:, 0]
-
-
 def _trial(task: Task, attempts: Sequence[Trajectory], value: float) -> Trial:
-    heard = [trajectory for trajectory in attempts if not trajectory.is_lost]
-    solved = sum(trajectory.is_right for trajectory in heard)
-    return Trial(task, len(heard), solved, value)
+    counted = [trajectory for trajectory in attempts if not trajectory.is_lost]
+    solved = sum(trajectory.is_right for trajectory in counted)
+    return Trial(task, len(counted), solved, value)
