@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from espalier.algorithms.presets import PRESETS
 from espalier.algorithms.presets.with_critic import WITH_CRITIC
-from espalier.evaluation.intervals import paired_difference
+from espalier.evaluation.estimates import paired_difference
 from tests.benchmarks.keeping import keep, kept, provenance
 
 RESAMPLES = 10_000

@@ -17,7 +17,7 @@ from espalier.evaluation import (
     make_suite,
     summarize,
 )
-from espalier.evaluation.results_table import group_columns
+from espalier.evaluation.results import group_columns
 from espalier.evaluation.suite import VIEW
 from espalier.orchestration.finished_run import FinishedRun, open_finished_run
 from espalier.orchestration.results import aligned

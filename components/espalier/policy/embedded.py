@@ -1,7 +1,7 @@
 """The embedded policy: a small LFM2 (short convolutions and attention), trained from scratch.
 
-LFM2 is chosen by measurement: its depthwise convolutions give a half-million-parameter model the
-copying skill that plain attention of that size does not learn in minutes on a CPU.
+LFM2 is chosen by measurement: with its depthwise convolutions, a model of half a million parameters
+learns to copy names in minutes on a CPU, which plain attention of that size does not.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def build_policy(
     max_tokens: int,
     seed: int,
 ) -> Lfm2ForCausalLM:
-    """A freshly initialised policy of `config`'s size for `tokenizer`'s vocabulary.
+    """Build a randomly initialised policy of `config`'s size for `tokenizer`'s vocabulary.
 
     Args:
         config: sizes and layers.
         tokenizer: from `train_tokenizer`.
-        stop_texts: markers that end a message of the policy; empty where the end token does.
+        stop_texts: markers that end a message of the policy; empty if the end token does.
         max_tokens: longest context.
         seed: of the weights.
     """

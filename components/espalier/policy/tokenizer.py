@@ -31,17 +31,17 @@ _INLINE_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt and messages[-1].role != 'tool' -%}<|assistant|>{%- endif -%}"
 )
-"""Everything after `<|assistant|>` is one continuation, without role marks between turns."""
+"""Everything after `<|assistant|>` is one continuation, without role markers between turns."""
 _TURN_TEMPLATE = "{#- dialect: NAME -#}" + _INLINE_TEMPLATE.replace(
     "{{ message.content }}{%- endgeneration -%}",
     "{{ message.content }}<|end|>{%- endgeneration -%}",
     1,
 )
-"""The same, where `<|end|>` closes each message of the policy."""
+"""The same, with `<|end|>` after each message of the policy."""
 
 
 def chat_template(syntax: Syntax, tools: Sequence[ToolSpec]) -> str:
-    """The template that renders an episode as an embedded policy reads it."""
+    """The chat template of an embedded policy in a dialect."""
     template = _INLINE_TEMPLATE if syntax.inline_results else _TURN_TEMPLATE
     result = syntax.write_result("CONTENT", tools).replace("CONTENT", "{{ message.content }}")
     return template.replace("NAME", syntax.name).replace("RESULT", result)
@@ -62,11 +62,10 @@ def train_tokenizer(
         vocab_size: of the whole vocabulary, the dialect's markers included.
         syntax: of the dialect that the policy is to write.
         tools: that it may call.
-        splits_digits: reads a number digit by digit, as a policy has to where it copies numbers
-            that it never saw.
+        splits_digits: makes each digit a token, for policies that must copy unseen numbers.
 
-    Case and accents are folded away, so the decoded text is not the text that was read: answers
-    are compared, and queries searched, under the same folding. Training is deterministic.
+    Case and accents are removed, so decoded text differs from the original: answers are compared,
+    and documents searched, under the same normalisation. Training is deterministic.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence(
@@ -83,8 +82,8 @@ def train_tokenizer(
     markers = syntax.markers(tools)
     trainer.vocab_size = vocab_size - len(markers)
     tokenizer.train_from_iterator(texts, trainer)
-    # lstrip: "lyon </search>" must not leave a lone blank token before the closing tag; rstrip:
-    # nor the line breaks of dialects that put tags on lines of their own
+    # lstrip: no blank token before the closing tag in "lyon </search>"; rstrip: nor line breaks
+    # in dialects that put tags on separate lines
     rstrip = not syntax.inline_results
     tokenizer.add_tokens(
         [AddedToken(text, lstrip=True, rstrip=rstrip, normalized=False) for text in markers]

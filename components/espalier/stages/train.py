@@ -18,7 +18,7 @@ from pathlib import Path
 
 from espalier.chain import opened, provenance
 from espalier.config import Profile
-from espalier.curriculum.self_play.phases import SelfPlay
+from espalier.curriculum.self_play import SelfPlay
 from espalier.environments import family_of
 from espalier.policy.loading import save_policy
 from espalier.records import (

@@ -8,10 +8,15 @@ from typing import get_args
 import pytest
 
 from espalier.config import AbsoluteZeroConfig, CurriculumConfig, RZeroConfig
-from espalier.curriculum.difficulty import keep_learnable
-from espalier.curriculum.learnability import LEARNABILITY, Preference, absolute_zero_code, r_zero
+from espalier.curriculum.learnability import (
+    LEARNABILITY,
+    Preference,
+    absolute_zero_code,
+    keep_learnable,
+    r_zero,
+)
 from espalier.curriculum.pool import TaskPool
-from espalier.curriculum.self_play.judging import challenger_rewards, judged
+from espalier.curriculum.self_play import challenger_rewards, judge_trials
 from espalier.synthesis.self_play import Trial
 from tests.golden_cases import golden_cases
 
@@ -77,7 +82,7 @@ def test_bands_keep_what_absolute_zeros_program_filters_keep(name, band):
 def test_triples_are_kept_as_absolute_zeros_program_filters_keep_them(name):
     case = CASES[f"azr_valid_program_filter/{name}"]
     trials = [Trial(TASKS[0], 8, round(8 * rate)) for rate in case["inputs"]["solver_accuracy"]]
-    verdicts = judged(trials, AbsoluteZeroConfig(kept=name))
+    verdicts = judge_trials(trials, AbsoluteZeroConfig(kept=name))
     kept = [place for place, verdict in enumerate(verdicts) if not verdict.fault]
     assert kept == case["expected"]["kept"]
 
@@ -88,7 +93,7 @@ def test_triples_are_kept_as_absolute_zeros_program_filters_keep_them(name):
 def test_the_proposer_of_triples_earns_what_absolute_zeros_code_pays(name, reward):
     case = CASES[f"azr_learnability/{name}"]
     trials = [Trial(TASKS[0], 8, round(8 * rate)) for rate in case["inputs"]["solver_accuracy"]]
-    verdicts = judged(trials, AbsoluteZeroConfig(reward=reward))
+    verdicts = judge_trials(trials, AbsoluteZeroConfig(reward=reward))
     earned = [verdict.reward for verdict in verdicts]
     assert earned == pytest.approx(case["expected"]["reward"], rel=1e-7, abs=1e-8)
 

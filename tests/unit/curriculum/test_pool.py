@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espalier.config import CurriculumConfig
-from espalier.curriculum.difficulty import keep_learnable
+from espalier.curriculum.learnability import keep_learnable
 from espalier.curriculum.pool import TaskPool
 from tests.factories.records import make_task
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from espalier.curriculum.self_play.repetition import bleu, bleu_distances, cluster_shares, clusters
+from espalier.curriculum.repetition import bleu, bleu_distances, cluster_shares, clusters
 
 
 @pytest.mark.parametrize(

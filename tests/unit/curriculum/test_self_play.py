@@ -1,4 +1,4 @@
-"""Phases of self-play over a scripted poser and a policy of known skill."""
+"""Phases of self-play over a scripted proposer and a policy of known skill."""
 
 import random
 from collections import Counter
@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from espalier.config import AbsoluteZeroConfig, CurriculumConfig, RZeroConfig, WebRLConfig
 from espalier.curriculum.pool import TaskPool
-from espalier.curriculum.self_play.judging import judged
-from espalier.curriculum.self_play.phases import SelfPlay
+from espalier.curriculum.self_play import SelfPlay, judge_trials
 from espalier.synthesis.self_play import Posed, Trial
 from tests.factories.records import make_trajectory
 
@@ -24,7 +23,7 @@ def attempt(task_id, outcome):
     return make_trajectory(task_id, outcome=outcome)
 
 
-class ScriptedPoser:
+class ScriptedProposer:
     """Poses as many tasks of drawn kinds as are asked for, and refuses one."""
 
     def __init__(self):
@@ -43,10 +42,10 @@ def tried(tasks, step):
     return [Trial(task, 4, RATES[task.task_id.split("-")[1]]) for task in tasks]
 
 
-def self_play(try_tasks=tried, rule=WebRLConfig, poser=None, **changes):
+def self_play(try_tasks=tried, rule=WebRLConfig, proposer=None, **changes):
     pool = TaskPool(TASKS, CurriculumConfig(pass_rate_band=(0.1, 0.9)))
     config = rule(**({"posed_tasks": 12} | changes))
-    return SelfPlay(config, poser or ScriptedPoser(), pool, try_tasks, seed=3), pool
+    return SelfPlay(config, proposer or ScriptedProposer(), pool, try_tasks, seed=3), pool
 
 
 def play(played, pool, steps):
@@ -62,13 +61,13 @@ def play(played, pool, steps):
 
 
 def test_tasks_that_were_tried_and_never_solved_seed_the_next_ones():
-    poser = ScriptedPoser()
-    played, _ = self_play(poser=poser)
+    proposer = ScriptedProposer()
+    played, _ = self_play(proposer=proposer)
     played.observe([attempt("t1", 0.0), attempt("t2", 0.0), attempt("t2", 1.0)])
     played.observe([attempt("t3", 1.0), attempt("t4", 0.0), attempt("t1", 0.0)])
     assert played.end_phase(1).failed == 2
     played.end_phase(2)
-    first, second = poser.orders
+    first, second = proposer.orders
     assert [task.task_id for task in first.failed] == ["t1", "t4"]
     assert second.failed == []
 
@@ -127,14 +126,14 @@ def test_a_phase_says_what_it_did():
     ],
 )
 def test_the_critics_value_is_judged_by_webrls_band(value, fault):
-    [verdict] = judged([Trial(TASKS[0], 1, 1, value)], WebRLConfig(value="critic"))
+    [verdict] = judge_trials([Trial(TASKS[0], 1, 1, value)], WebRLConfig(value="critic"))
     assert verdict.fault == fault
 
 
 @given(st.integers(0, 40), st.integers(1, 40))
 def test_the_pass_rate_is_judged_by_webrls_band(successes, attempts):
     trial = Trial(TASKS[0], attempts, min(successes, attempts))
-    [verdict] = judged([trial], WebRLConfig())
+    [verdict] = judge_trials([trial], WebRLConfig())
     assert (verdict.fault == "") == (0.05 <= trial.pass_rate <= 0.75)
 
 
@@ -182,31 +181,31 @@ PHASE = [
 
 
 def test_the_challenger_earns_uncertainty_less_repetition():
-    verdicts = judged(PHASE, RZeroConfig())
+    verdicts = judge_trials(PHASE, RZeroConfig())
     assert [verdict.reward for verdict in verdicts] == pytest.approx([0.6, 0.6, 0.3, 0.0, 0.0])
     assert [verdict.fault for verdict in verdicts] == ["", "", "", "too_easy", "too_hard"]
-    free = judged(PHASE, RZeroConfig(repetition_weight=0.0))
+    free = judge_trials(PHASE, RZeroConfig(repetition_weight=0.0))
     assert [verdict.reward for verdict in free] == pytest.approx([1.0, 1.0, 0.5, 0.0, 0.0])
 
 
 def test_the_public_code_pays_half_and_may_take():
-    verdicts = judged(PHASE, RZeroConfig(reward="r_zero_code"))
+    verdicts = judge_trials(PHASE, RZeroConfig(reward="r_zero_code"))
     assert [verdict.reward for verdict in verdicts] == pytest.approx([0.1, 0.1, 0.05, -0.2, -0.2])
 
 
 @given(st.integers(0, 16), st.integers(1, 16))
 def test_r_zero_keeps_what_lies_within_a_quarter_of_one_half(successes, attempts):
     trial = posed_at(min(successes, attempts), "any", attempts)
-    [verdict] = judged([trial], RZeroConfig())
+    [verdict] = judge_trials([trial], RZeroConfig())
     assert (verdict.fault == "") == (0.25 <= trial.pass_rate <= 0.75)
 
 
 def test_the_next_order_says_what_each_kind_of_task_has_earned():
-    poser = ScriptedPoser()
-    played, _ = self_play(rule=RZeroConfig, poser=poser, repetition_weight=0.0)
+    proposer = ScriptedProposer()
+    played, _ = self_play(rule=RZeroConfig, proposer=proposer, repetition_weight=0.0)
     first = played.end_phase(1)
     played.end_phase(2)
-    earned = played._poser.orders[1].earned
+    earned = played._proposer.orders[1].earned
     # every scripted task has a pattern of its own
     assert {kind.split("-")[1]: reward for kind, reward in earned.items()} == {
         "easy": 0.0,
@@ -218,10 +217,10 @@ def test_the_next_order_says_what_each_kind_of_task_has_earned():
 
 
 def test_evolution_pays_nobody():
-    poser = ScriptedPoser()
-    played, _ = self_play(poser=poser)
+    proposer = ScriptedProposer()
+    played, _ = self_play(proposer=proposer)
     phase = played.end_phase(1)
     played.end_phase(2)
     assert phase.reward is None
     assert "mean reward" not in phase.line()
-    assert poser.orders[1].earned == {}
+    assert proposer.orders[1].earned == {}

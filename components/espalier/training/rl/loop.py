@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
-from espalier.curriculum.self_play.phases import Phase, SelfPlay
+from espalier.curriculum.self_play import Phase, SelfPlay
 from espalier.records import Tracker
 from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.rollout.engines.engine import KindChoice

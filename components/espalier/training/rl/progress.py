@@ -8,7 +8,7 @@ from torch import nn
 
 from espalier.config import TrainingConfig
 from espalier.curriculum.pool import TaskPool
-from espalier.curriculum.self_play.phases import SelfPlay
+from espalier.curriculum.self_play import SelfPlay
 from espalier.records.trajectory import Trajectory, write_trajectories
 from espalier.training.checkpoint import (
     Checkpoint,

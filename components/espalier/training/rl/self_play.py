@@ -9,7 +9,7 @@ from pathlib import Path
 
 from espalier.config import NoSelfPlayConfig, Profile, TrainingConfig, WebRLConfig
 from espalier.curriculum.pool import TaskPool
-from espalier.curriculum.self_play.phases import SelfPlay
+from espalier.curriculum.self_play import SelfPlay
 from espalier.environments import family_of
 from espalier.records import Task
 from espalier.records.trajectory import Trajectory

@@ -15,21 +15,21 @@ from numpy.typing import NDArray
 
 _ORDER = 4
 _SMOOTHING = 0.1
-"""Matches counted where there are none (method 1 of Chen and Cherry 2014): a sentence without a
-common phrase of four words is still nearer than one without a common word."""
+"""Count of matches where there are none (method 1 of Chen and Cherry 2014): sentences that share
+words but no phrase of four are still closer than sentences that share no word."""
 
 Counts = tuple[Counter[tuple[str, ...]], ...]
 
 
 def cluster_shares(questions: Sequence[str], max_distance: float) -> list[float]:
-    """Of each question, the share of all of them that lies in its cluster.
+    """For each question, the share of all questions that are in its cluster.
 
     Args:
-        questions: words apart by spaces.
-        max_distance: clusters are joined while their mean distance, 1 - BLEU, is below this.
+        questions: with words separated by spaces.
+        max_distance: clusters are merged while their mean distance, 1 - BLEU, is below this.
 
     Returns:
-        One share a question, in (0, 1]; 1 / len(questions) where it stands alone.
+        One share per question, in (0, 1]; 1 / len(questions) if it is alone in its cluster.
     """
     sizes = Counter(labels := clusters(bleu_distances(questions), max_distance))
     return [sizes[label] / len(questions) for label in labels]
@@ -56,7 +56,7 @@ def clusters(distances_NN: NDArray[np.float64], max_distance: float) -> list[int
 
     Args:
         distances_NN: [N, N], symmetric.
-        max_distance: two clusters at this mean distance, or farther apart, are not joined.
+        max_distance: two clusters at this mean distance, or farther apart, are not merged.
     """
     linkage_NN = distances_NN.astype(float).copy()
     np.fill_diagonal(linkage_NN, np.inf)

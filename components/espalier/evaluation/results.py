@@ -1,4 +1,7 @@
-"""From question rows to the figures of results.json; every rate is 0-1."""
+"""From question rows to the figures of results.json, and to the before/after table; rates are 0-1.
+
+The table is plain cells, for a terminal or a README.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from espalier.config import EvaluationConfig
-from espalier.evaluation.intervals import Interval, mean_interval, paired_difference
-from espalier.evaluation.pass_at_k import pass_at_k
-from espalier.evaluation.pass_hat_k import pass_hat_k
+from espalier.evaluation.estimates import (
+    Interval,
+    mean_interval,
+    paired_difference,
+    pass_at_k,
+    pass_hat_k,
+)
 from espalier.evaluation.questions import QuestionRow
+from espalier.records import group_label, group_of, shown_group
 
 _USUAL_K = (1, 4)
 """k of pass@k and pass^k, besides the number of samples taken; pass^1 is pass@1."""
@@ -18,7 +26,7 @@ _DIGITS = 6
 
 
 def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) -> dict[str, Any]:
-    """One policy's figures: overall, by each of the family's groupings, and why episodes ended.
+    """One policy's figures: overall, by each of the family's groupings, and finish reasons.
 
     Returns:
         `em`, `f1`, `n`, `ci95` (of em), `f1_ci95`, `pass_at_K` and `pass_hat_K` for each K of 1, 4
@@ -53,10 +61,10 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
 def compare_answers(
     after: Mapping[str, bool], before: Mapping[str, bool], config: EvaluationConfig, seed: int
 ) -> Interval:
-    """EM of `after` minus that of `before`, paired by question, as every report of it shows it.
+    """EM of `after` minus that of `before`, paired by question.
 
-    The stage that writes results.json and the promotion gate both ask here: the interval depends
-    on the order of the questions in the last digits, and is the same only where the order is.
+    Both the stage that writes results.json and the promotion gate use this function: the last
+    digits of the interval depend on the order of the questions.
 
     Args:
         after: task_id -> whether the answer is right, in the order of the suite.
@@ -136,3 +144,64 @@ def _ends(interval: Interval) -> list[float]:
 
 def _rounded(value: float) -> float:
     return round(value, _DIGITS)
+
+
+POLICIES = ("untrained", "warm_start", "trained")
+
+
+def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
+    """One row per policy, and one for the gain of training; all rows have the same keys.
+
+    Of the groupings only the one by difficulty is shown; the report has them all.
+
+    Args:
+        results: what results.json holds.
+    """
+    figures = results["eval"]
+    policies = [figures[policy] for policy in POLICIES]
+    confidence = f"{results['bootstrap']['confidence']:.0%} interval"
+    rows = []
+    for policy, found in zip(POLICIES, policies, strict=True):
+        row = {
+            "policy": policy.replace("_", " "),
+            "EM %": _percent(found["em"]),
+            confidence: _percents(found["ci95"]),
+            "F1 %": _percent(found["f1"]),
+        }
+        row |= {f"pass@{k} %": _percent(found.get(f"pass_at_{k}")) for k in _measured_k(policies)}
+        row |= {"tool calls": f"{found['tool_calls']:.2f}"}
+        rows.append(row | group_columns(found, policies))
+    gain = figures["gain"]
+    last = dict.fromkeys(rows[0], "")
+    last["policy"] = f"trained - {gain['baseline'].replace('_', ' ')}"
+    last["EM %"] = f"{100 * gain['em']:+.1f}"
+    last[confidence] = " to ".join(f"{100 * end:+.1f}" for end in gain["ci95"])
+    return [*rows, last]
+
+
+def group_columns(
+    figures: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    """EM of one policy by the grouping that the table shows: column title -> percent."""
+    group = shown_group(policies)
+    if group is None:
+        return {}
+    name, values = group
+    found = group_of(figures, name)
+    return {
+        f"{group_label(name, value)} %": _percent(found.get(value, {}).get("em"))
+        for value in values
+    }
+
+
+def _measured_k(policies: Sequence[Mapping[str, Any]]) -> list[int]:
+    found = {key for policy in policies for key, rate in policy.items() if rate is not None}
+    return sorted(int(key.rpartition("_")[2]) for key in found if key.startswith("pass_at_"))
+
+
+def _percent(rate: float | None) -> str:
+    return "-" if rate is None else f"{100 * rate:.1f}"
+
+
+def _percents(ends: list[float]) -> str:
+    return " to ".join(_percent(end) for end in ends)

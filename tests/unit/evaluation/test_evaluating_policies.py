@@ -4,9 +4,7 @@ import pytest
 
 from espalier.config import EvaluationConfig, Profile
 from espalier.environments import EnvironmentLostError
-from espalier.evaluation.judged import FinishedPolicies
-from espalier.evaluation.kept import choose_kept
-from espalier.evaluation.policies import judge_policy
+from espalier.evaluation.policies import FinishedEvaluations, choose_examples, evaluate_on_suite
 from espalier.evaluation.suite import make_suite
 from espalier.records.trajectory import FinishReason
 from tests.factories.evaluation import ScriptedRoller, a_task, a_trajectory
@@ -19,7 +17,7 @@ SAMPLED = {"a": ["Lyon", "Paris"], "b": ["Lyon", "Lyon"]}
 def judged():
     config = EvaluationConfig(samples_per_task=2, sampled_questions=2, kept_trajectories=2)
     suite = make_suite(Profile(evaluation=config), [a_task(task_id) for task_id in "abc"], "k")
-    return judge_policy(ScriptedRoller(GREEDY, SAMPLED), suite, seed=0)
+    return evaluate_on_suite(ScriptedRoller(GREEDY, SAMPLED), suite, seed=0)
 
 
 def test_every_question_is_answered_greedily_and_the_first_ones_are_sampled(judged):
@@ -37,7 +35,7 @@ def test_a_lost_environment_is_no_wrong_answer_and_stops_the_comparison():
     suite = make_suite(Profile(), [a_task(task_id) for task_id in "ab"], "k")
     sampled = {task_id: ["Lyon"] * 4 for task_id in "ab"}
     with pytest.raises(EnvironmentLostError, match=r"2 of 10 .* \(2 timeout\)"):
-        judge_policy(Losing(GREEDY, sampled), suite, seed=0)
+        evaluate_on_suite(Losing(GREEDY, sampled), suite, seed=0)
 
 
 def test_kept_episodes_are_greedy_ones_right_and_wrong(judged):
@@ -45,17 +43,17 @@ def test_kept_episodes_are_greedy_ones_right_and_wrong(judged):
 
 
 def test_a_finished_policy_is_not_rolled_out_again(judged, tmp_path):
-    first = FinishedPolicies(tmp_path / "work").get("key", lambda: judged)
+    first = FinishedEvaluations(tmp_path / "work").get("key", lambda: judged)
     assert first == judged
 
     def again():
         raise AssertionError("the policy was finished")
 
-    assert FinishedPolicies(tmp_path / "work").get("key", again) == judged
+    assert FinishedEvaluations(tmp_path / "work").get("key", again) == judged
 
 
 def test_another_key_is_another_policy(judged, tmp_path):
-    finished = FinishedPolicies(tmp_path / "work")
+    finished = FinishedEvaluations(tmp_path / "work")
     finished.get("key", lambda: judged)
     other = judged._replace(kept=[])
     assert finished.get("other", lambda: other) == other
@@ -64,7 +62,7 @@ def test_another_key_is_another_policy(judged, tmp_path):
 def test_a_policy_whose_saving_was_cut_short_is_judged_again(judged, tmp_path):
     (tmp_path / "work" / ".key.draft").mkdir(parents=True)
     (tmp_path / "work" / ".key.draft" / "cost.json").write_text("{")
-    assert FinishedPolicies(tmp_path / "work").get("key", lambda: judged) == judged
+    assert FinishedEvaluations(tmp_path / "work").get("key", lambda: judged) == judged
 
 
 @pytest.mark.parametrize(
@@ -74,17 +72,17 @@ def test_a_policy_whose_saving_was_cut_short_is_judged_again(judged, tmp_path):
 def test_the_longer_half_fills_up_for_the_shorter(num_right, num_wrong, count, kept_right):
     is_right = [True] * num_right + [False] * num_wrong
     trajectories = [a_trajectory(str(place), None) for place in range(len(is_right))]
-    kept = choose_kept(trajectories, is_right, count)
+    kept = choose_examples(trajectories, is_right, count)
     assert len(kept) == count
     assert sum(is_right[int(trajectory.task_id)] for trajectory in kept) == kept_right
 
 
 def test_fewer_episodes_than_wanted_are_all_kept():
     trajectories = [a_trajectory(str(place), None) for place in range(3)]
-    assert choose_kept(trajectories, [True, False, False], 20) == trajectories
+    assert choose_examples(trajectories, [True, False, False], 20) == trajectories
 
 
 def test_kept_episodes_are_spread_over_the_suite():
     trajectories = [a_trajectory(str(place), None) for place in range(100)]
-    kept = choose_kept(trajectories, [True] * 100, 4)
+    kept = choose_examples(trajectories, [True] * 100, 4)
     assert [trajectory.task_id for trajectory in kept] == ["0", "25", "50", "75"]

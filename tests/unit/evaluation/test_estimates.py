@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from espalier.evaluation import mean_interval, paired_difference
+from espalier.evaluation import mean_interval, paired_difference, pass_at_k, pass_hat_k
 
 SETTINGS = {"resamples": 4000, "confidence": 0.95, "seed": 3}
 
@@ -43,7 +43,7 @@ def test_the_same_seed_gives_the_same_interval_and_another_one_does_not():
 def test_drawing_in_pieces_changes_nothing(monkeypatch):
     values = np.random.default_rng(0).random(64)
     whole = mean_interval(values, **SETTINGS)
-    monkeypatch.setattr("espalier.evaluation.intervals._DRAWS_AT_ONCE", 1 << 10)
+    monkeypatch.setattr("espalier.evaluation.estimates._DRAWS_AT_ONCE", 1 << 10)
     assert mean_interval(values, **SETTINGS) == whole
 
 
@@ -73,3 +73,42 @@ def test_resamples_are_those_of_plain_numpy():
     drawn = np.random.default_rng(3).integers(60, size=(4000, 60))
     low, high = np.quantile(values[drawn].mean(axis=1), [0.025, 0.975])
     assert mean_interval(values, **SETTINGS)[1:] == pytest.approx((low, high), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "k", "expected"),
+    [
+        (4, 1, 1, 0.25),
+        (4, 1, 4, 1.0),
+        (4, 0, 4, 0.0),
+        (4, 2, 2, 1 - 1 / 6),  # C(2, 2) / C(4, 2)
+        (5, 2, 3, 1 - 1 / 10),  # C(3, 3) / C(5, 3)
+    ],
+)
+def test_hand_computed_values_of_pass_at_k(n, c, k, expected):
+    assert pass_at_k(n, c, k) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(4, 5, 1), (4, -1, 1), (4, 2, 0)])
+def test_impossible_counts_are_refused(n, c, k):
+    with pytest.raises(ValueError, match="right answers"):
+        pass_at_k(n, c, k)
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "k", "expected"),
+    [
+        (4, 3, 1, 0.75),
+        (4, 3, 4, 0.0),
+        (4, 4, 4, 1.0),
+        (4, 3, 2, 0.5),  # C(3, 2) / C(4, 2)
+    ],
+)
+def test_hand_computed_values_of_pass_hat_k(n, c, k, expected):
+    assert pass_hat_k(n, c, k) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(4, 5, 1), (4, -1, 1), (4, 2, 0), (4, 4, 5)])
+def test_more_trials_than_there_were_cannot_all_succeed(n, c, k):
+    with pytest.raises(ValueError, match="successes"):
+        pass_hat_k(n, c, k)
