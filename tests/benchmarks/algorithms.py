@@ -27,8 +27,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from espalier.algorithms.presets import PRESETS
-from espalier.algorithms.presets.with_critic import WITH_CRITIC
+from espalier.algorithms.presets import PRESETS, WITH_CRITIC
 from espalier.evaluation.estimates import paired_difference
 from tests.benchmarks.keeping import keep, kept, provenance
 

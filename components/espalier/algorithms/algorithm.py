@@ -7,55 +7,54 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from espalier.algorithms.advantages import AdvantageRule, ReinforcePlusPlus, ReMax
-from espalier.algorithms.advantages.critic import CriticRule
+from espalier.algorithms.advantages.rules import CriticRule
 from espalier.algorithms.aggregation import Aggregation
-from espalier.algorithms.batch import LossBatch, PolicyLoss
+from espalier.algorithms.batch import AlgorithmRule, LossBatch, PolicyLoss
 from espalier.algorithms.combinations import refuse_impossible
-from espalier.algorithms.critic import CriticSettings
 from espalier.algorithms.entropy import entropy_bonus
 from espalier.algorithms.filters import FilterRule, GroupFilter, TokenFilter
 from espalier.algorithms.kl import KlPenalty
 from espalier.algorithms.losses import LossRule, Reinforce
+from espalier.algorithms.losses.value import CriticSettings
 from espalier.algorithms.material import Everything, MaterialRule, PreferencePairs, Successes
 from espalier.algorithms.off_policy import OffPolicyRule, VTrace
-from espalier.algorithms.presets import DEFAULT_PRESET, expanded
-from espalier.algorithms.rule import Rule
+from espalier.algorithms.presets import DEFAULT_PRESET, expand_preset
 
 _SCORED_BEFORE = frozenset({"proximal_logprobs_BT", "sum_pi_squared_BT"})
 """Fields that the trainer must compute with the weights that an update starts from."""
 
 
-class Algorithm(Rule):
+class Algorithm(AlgorithmRule):
     """How a step's trajectories become a gradient; what is not set comes from the preset.
 
     [training.algorithm]
     preset = "gspo"
     loss.clip_high = 5e-4          # a parameter of the preset's own loss
-    advantage = {name = "rloo"}    # another rule altogether
-    kl = "none"                    # a part that the preset has, left out
+    advantage = {name = "rloo"}    # replaces the preset's rule
+    kl = "none"                    # removes a part of the preset
     """
 
     preset: str = DEFAULT_PRESET
     material: MaterialRule = Everything()
     advantage: AdvantageRule | None = None
-    """None where the material says already what is good."""
+    """None where the material already says what is good: successes, pairs."""
     loss: LossRule
     aggregation: Aggregation | None = None
-    """None is the mean that the loss is made of, or `token_mean`."""
+    """None is the loss's own aggregation if its formula fixes one, else `token_mean`."""
     kl: KlPenalty | None = None
     entropy_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the policy's entropy in the loss."""
     off_policy: tuple[OffPolicyRule, ...] = ()
     filters: tuple[FilterRule, ...] = ()
     proximal: Literal["behavior", "recomputed"] = "behavior"
-    """Denominator of the importance ratio: log-probs that the engine recorded, or those that the
-    trainer computes before the update (decoupled PPO, Hilton et al. 2021, arXiv:2110.00641)."""
+    """Log-probs in the denominator of the importance ratio: recorded by the engine, or recomputed
+    by the trainer before the update (decoupled PPO, Hilton et al. 2021, arXiv:2110.00641)."""
     critic: CriticSettings | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _from_preset(cls, values: Any) -> Any:  # noqa: ANN401 (whatever the profile holds)
-        return expanded(values) if isinstance(values, dict) else values
+        return expand_preset(values) if isinstance(values, dict) else values
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
@@ -74,7 +73,7 @@ class Algorithm(Rule):
 
     @property
     def compares_groups(self) -> bool:
-        """Whether credit comes from the differences between trajectories of one task."""
+        """Whether advantages compare the trajectories of one task with each other."""
         if isinstance(self.material, PreferencePairs):
             return True
         alone = (CriticRule, VTrace, ReinforcePlusPlus, ReMax)
@@ -82,26 +81,26 @@ class Algorithm(Rule):
 
     @property
     def corrects_stale_data(self) -> bool:
-        """Whether trajectories of a former policy may be learned from."""
+        """Whether trajectories of an older policy version may be learned from."""
         has_ratio = not isinstance(self.loss, Reinforce)
         imitates = isinstance(self.material, Successes)
         return has_ratio or imitates or bool(self.off_policy) or isinstance(self.advantage, VTrace)
 
     @property
     def needs(self) -> frozenset[str]:
-        """Optional fields of `CreditBatch` and `LossBatch` that its rules read."""
+        """Optional fields of `CreditBatch` and `LossBatch` that the rules read."""
         of_advantage = self.advantage.needs if self.advantage else frozenset[str]()
         of_kl = frozenset({"reference_logprobs_BT"} if self.kl else ())
         return of_advantage | self.loss.needs | of_kl
 
     @property
     def needs_reference(self) -> bool:
-        """Whether a frozen copy of the first policy is scored as well."""
+        """Whether a frozen copy of the initial policy is needed."""
         return "reference_logprobs_BT" in self.needs
 
     @property
     def scores_before_update(self) -> bool:
-        """Whether the trainer scores a step's rows once before it changes any weight."""
+        """Whether the trainer scores all rows of a step before its first update."""
         return (
             self.proximal == "recomputed"
             or bool(self.off_policy)
@@ -110,11 +109,11 @@ class Algorithm(Rule):
         )
 
     def objective(self, batch: LossBatch, *, kl_coefficient: float) -> PolicyLoss:
-        """The micro-batch's share of all that is minimised: loss, KL penalty, entropy bonus.
+        """The micro-batch's share of the whole objective: loss, KL penalty, entropy bonus.
 
         Args:
             batch: one micro-batch.
-            kl_coefficient: of a penalty in the loss; an adaptive one is kept by whoever trains.
+            kl_coefficient: of a penalty in the loss; the trainer keeps an adaptive one.
         """
         mean = self.loss.fixed_aggregation or self.aggregation or "token_mean"
         terms = [self.loss.loss(batch, mean), self._bonus(batch, mean)]
@@ -127,5 +126,5 @@ class Algorithm(Rule):
         return PolicyLoss(total, metrics)
 
     def _bonus(self, batch: LossBatch, mean: Aggregation) -> PolicyLoss:
-        # without a coefficient it still measures the entropy, which every history shows
+        # with a coefficient of 0 it still measures the entropy, for the history
         return entropy_bonus(batch, mean, coefficient=self.entropy_coefficient)

@@ -1,4 +1,4 @@
-"""Combinations of rules that cannot work, refused with the reason when a profile is read."""
+"""Combinations of rules that cannot work; refused, with the reason, when a profile is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _KNOWN_WHEN_SAMPLED = frozenset(
     {"turns_BT", "total_tokens_B", "reward_terms_BK", "baseline_rewards_B"}
 )
-"""Fields of a `CreditBatch` that no model has to be asked for."""
+"""Fields of a `CreditBatch` that are known without scoring rows by a model."""
 
 
 def refuse_impossible(algorithm: Algorithm) -> None:

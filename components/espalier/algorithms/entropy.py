@@ -1,4 +1,4 @@
-"""From logits to log-probs and entropy, and the bonus that keeps a policy exploring.
+"""Log-probs and entropy from logits, and the entropy bonus.
 
 Axes: B trajectories, T token columns, V vocabulary. Computed in the type of the logits: raise
 bfloat16 to float32 first. All in nats.

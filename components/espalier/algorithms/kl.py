@@ -1,4 +1,4 @@
-"""KL(policy || reference) from sampled tokens, and the two places where it may be paid.
+"""KL(policy || reference) from sampled tokens, as a penalty in the loss or in the reward.
 
 Estimators after Schulman 2020, "Approximating KL divergence" (joschu.net/blog/kl-approx.html), with
 d = policy less reference log-prob of a token that the policy sampled:
@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, model_validator
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
-from espalier.algorithms.batch import LossBatch, PolicyLoss
+from espalier.algorithms.batch import AlgorithmRule, LossBatch, PolicyLoss
 from espalier.algorithms.masking import kept
-from espalier.algorithms.rule import Rule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +35,7 @@ VERL_K3_BOUND = 10.0
 def token_kl(
     log_ratio_BT: Tensor, *, estimator: KlEstimator, convention: KlConvention = "trl"
 ) -> Tensor:
-    """Estimate of each token, in the shape of `log_ratio_BT` (policy less reference log-prob)."""
+    """Estimate for each token, in the shape of `log_ratio_BT` (policy less reference log-prob)."""
     match estimator:
         case "k1":
             return log_ratio_BT
@@ -52,7 +51,7 @@ def token_kl(
 
 
 def mismatch_kl(policy_logprobs_BT: Tensor, behavior_logprobs_BT: Tensor) -> Tensor:
-    """KL(sampler || policy) of each token, k3: a health signal and no loss (prime-rl)."""
+    """KL(sampler || policy) of each token by k3: a health signal, not a loss (prime-rl)."""
     return _k3(behavior_logprobs_BT - policy_logprobs_BT)
 
 
@@ -60,10 +59,10 @@ def _k3(log_ratio_BT: Tensor) -> Tensor:
     return (-log_ratio_BT).exp() + log_ratio_BT - 1
 
 
-class AdaptiveKl(Rule):
+class AdaptiveKl(AlgorithmRule):
     """A coefficient that steers the KL to a target (Ziegler et al. 2019, arXiv:1909.08593, 2.2).
 
-    Without state: whoever trains keeps the coefficient, and so does its checkpoint.
+    Stateless: the trainer keeps the coefficient, and saves it in its checkpoint.
     """
 
     target: float = Field(default=6.0, gt=0)
@@ -77,8 +76,8 @@ class AdaptiveKl(Rule):
         return coefficient * (1 + error * trajectories / self.horizon)
 
 
-class KlPenalty(Rule):
-    """What straying from the reference costs, in the loss or in the reward of each token."""
+class KlPenalty(AlgorithmRule):
+    """KL penalty on each token, in the loss or in the reward."""
 
     place: Literal["loss", "reward"] = "loss"
     coefficient: float = Field(default=1e-3, gt=0)

@@ -21,7 +21,7 @@ from espalier.training.rl.rows import Group, dense_rows
 from espalier.training.rl.update import PolicyUpdate, StepContext
 from espalier.training.scoring import ScoreRequest
 from espalier.training.supervised import SupervisedLoop, SupervisedPlan
-from tests.benchmarks.training.material import Attempt, LearningBatch, read_material
+from tests.benchmarks.training.material import Attempt, Material, read_material
 from tests.benchmarks.training.metering import Meter, Throughput, options_of, write_throughput
 
 ROW_TOKENS = 512
@@ -40,7 +40,7 @@ def main() -> None:
     write_throughput(options.out, train(material))
 
 
-def supervised(material: LearningBatch) -> Throughput:
+def supervised(material: Material) -> Throughput:
     """SFT on the actions; judging and checkpoints are not timed."""
     model = load_policy(Path(material.policy_dir)).model
     meter = Meter(model.base_model)
@@ -76,7 +76,7 @@ def batch_at(items: list[TrainingSequence], step: int, size: int) -> list[Traini
     return [items[(step * size + n) % len(items)] for n in range(size)]
 
 
-def updates(material: LearningBatch) -> Throughput:
+def updates(material: Material) -> Throughput:
     """One optimizer update on all trajectories a step, as on-policy GRPO does."""
     profile = Profile.model_validate(
         {
@@ -109,7 +109,7 @@ def updates(material: LearningBatch) -> Throughput:
     return meter.throughput("espalier-grpo", tokens)
 
 
-def groups_of(material: LearningBatch) -> list[Group]:
+def groups_of(material: Material) -> list[Group]:
     """The trajectories as a roller returns them."""
     size = material.group_size
     found = [trajectory_of(n // size, attempt) for n, attempt in enumerate(material.attempts)]

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from espalier.algorithms import Algorithm
 from espalier.algorithms.batch import LossBatch, Totals
-from espalier.algorithms.presets import DEFAULT_PRESET, PRESETS, expanded
+from espalier.algorithms.presets import DEFAULT_PRESET, PRESETS, expand_preset
 
 
 def _algorithm(**settings):
@@ -152,5 +152,5 @@ def test_a_penalty_in_the_reward_stays_out_of_the_objective():
 
 def test_expansion_does_not_change_the_presets():
     before = repr(PRESETS)
-    expanded({"preset": "dapo", "loss": {"clip_low": 0.9}, "kl": {"coefficient": 1.0}})
+    expand_preset({"preset": "dapo", "loss": {"clip_low": 0.9}, "kl": {"coefficient": 1.0}})
     assert repr(PRESETS) == before

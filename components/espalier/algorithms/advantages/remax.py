@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from espalier.algorithms.batch import Credit, CreditBatch
-from espalier.algorithms.discounting import discounted_to_go
-from espalier.algorithms.rule import Rule
+from espalier.algorithms.batch import AlgorithmRule, Credit, CreditBatch
+from espalier.algorithms.masking import discounted_to_go
 
 
-class ReMax(Rule):
+class ReMax(AlgorithmRule):
     """Reward to go less the reward of the greedy trajectory of the same task."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"baseline_rewards_B"})

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from espalier.algorithms.batch import Totals
 from espalier.algorithms.material import (
-    Attempt,
+    AttemptSummary,
     Everything,
     MaterialRule,
     PreferencePairs,
@@ -190,12 +190,12 @@ def _only(group: Group, places: Sequence[int]) -> Group:
     return replace(group, trajectories=tuple(group.trajectories[place] for place in places))
 
 
-def _attempts(group: Group) -> list[Attempt]:
+def _attempts(group: Group) -> list[AttemptSummary]:
     return [_attempt(trajectory) for trajectory in group.trajectories]
 
 
-def _attempt(trajectory: Trajectory) -> Attempt:
-    return Attempt(
+def _attempt(trajectory: Trajectory) -> AttemptSummary:
+    return AttemptSummary(
         reward=trajectory.total_reward,
         is_success=trajectory.is_right,
         turns=len(trajectory.turns),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from espalier.algorithms.critic import CriticSettings
+from espalier.algorithms.losses.value import CriticSettings
 from espalier.config import OptimizerConfig, TrainingConfig
 from espalier.training.optimization import Updater
 from espalier.training.parallel import (

@@ -1,14 +1,21 @@
-"""Presets without a critic: credit comes from the group, or from the batch.
+"""Presets: combinations of rules, by the name of the paper that they come from.
 
-Where a paper leaves a number open, the rule's own default stands, which names its source.
+Where a paper leaves a number open, the rule's own default is used, which names its source.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from espalier.algorithms.presets.preset import Preset
+
+class Preset(NamedTuple):
+    """A combination of rules, and the paper (or the code) that it comes from."""
+
+    source: str
+    settings: Mapping[str, Any]
+
 
 _GRPO = {"name": "grpo"}
 _CLIP = {"name": "ppo_clip", "clip_low": 0.2, "clip_high": 0.2}
@@ -177,3 +184,144 @@ CRITIC_FREE: Mapping[str, Preset] = {
         },
     ),
 }
+
+
+_CRITIC: Mapping[str, Any] = {}
+
+WITH_CRITIC: Mapping[str, Preset] = {
+    "ppo": Preset(
+        "Schulman et al. 2017, arXiv:1707.06347, with the penalty in the reward of Ouyang et al. "
+        "2022, arXiv:2203.02155",
+        {
+            "advantage": {"name": "gae", "gae_lambda": 0.95},
+            "loss": _CLIP,
+            "aggregation": "token_mean",
+            "kl": {"place": "reward", "estimator": "k1", "coefficient": 1e-3},
+            "critic": _CRITIC,
+        },
+    ),
+    "vapo": Preset(
+        "Yue et al. 2025, arXiv:2504.05118; without its likelihood term on successes",
+        {
+            "advantage": {"name": "length_adaptive_gae"},
+            "loss": _WIDE_CLIP,
+            "aggregation": "token_mean",
+            "critic": {"warmup_steps": 50},
+        },
+    ),
+    "starpo_s": Preset(
+        "RAGEN, Wang et al. 2025, arXiv:2504.20073, sec. 3.2: the quarter of the groups whose "
+        "rewards vary most",
+        {
+            "advantage": {"name": "gae"},
+            "loss": _WIDE_CLIP,
+            "aggregation": "token_mean",
+            "entropy_coefficient": 1e-3,
+            "filters": ({"name": "group_top_k", "fraction": 0.25},),
+            "critic": _CRITIC,
+        },
+    ),
+    "reft": Preset(
+        "Luong et al. 2024, arXiv:2401.08967, sec. 3.2 and app. C: PPO from a warm start, paid by "
+        "a verifier less the KL to that start",
+        {
+            "advantage": {"name": "gae", "gae_lambda": 0.95},
+            "loss": _CLIP,
+            "aggregation": "token_mean",
+            "kl": {"place": "reward", "estimator": "k1", "coefficient": 0.05},
+            "critic": _CRITIC,
+        },
+    ),
+    "turn_ppo": Preset(
+        "Li et al. 2025, arXiv:2512.17008: a turn is a step",
+        {
+            "advantage": {"name": "turn_gae"},
+            "loss": _CLIP,
+            "aggregation": "token_mean",
+            "critic": _CRITIC,
+        },
+    ),
+    "bi_level_ppo": Preset(
+        "VAGEN, Wang et al. 2025, arXiv:2510.16907, sec. 4.2",
+        {
+            "advantage": {"name": "bi_level_gae"},
+            "loss": _CLIP,
+            "aggregation": "token_mean",
+            "critic": _CRITIC,
+        },
+    ),
+    "v_trace": Preset(
+        "IMPALA, Espeholt et al. 2018, arXiv:1802.01561: an actor-critic for stale data",
+        {
+            "advantage": {"name": "v_trace"},
+            "loss": {"name": "reinforce"},
+            "aggregation": "token_mean",
+            "proximal": "recomputed",
+            "entropy_coefficient": 1e-3,
+            "critic": _CRITIC,
+        },
+    ),
+}
+
+
+SELECTIVE: Mapping[str, Preset] = {
+    "dpo": Preset(
+        "Rafailov et al. 2023, arXiv:2305.18290, on pairs from one's own groups as in Agent Q, "
+        "arXiv:2408.07199",
+        {"material": {"name": "pairs"}, "loss": {"name": "dpo"}},
+    ),
+    "rft": Preset(
+        "Yuan et al. 2023, arXiv:2308.01825: maximum likelihood of one's own successes",
+        {
+            "material": {"name": "successes"},
+            "loss": {"name": "reinforce"},
+            "aggregation": "token_mean",
+        },
+    ),
+}
+
+
+DEFAULT_PRESET = "default"
+PRESETS: Mapping[str, Preset] = {**CRITIC_FREE, **WITH_CRITIC, **SELECTIVE}
+_OFF = "none"
+_RULES = ("material", "advantage", "loss", "kl", "critic")
+"""Keys whose value is a table of one rule, which may change single parameters of the preset's."""
+
+
+def expand_preset(values: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of an algorithm: those of its preset, overridden by `values`.
+
+    A table without a `name` changes parameters of the preset's rule; one with another name replaces
+    the rule, and inherits no parameter. `"none"` removes a part.
+
+    Raises:
+        ValueError: no such preset; the message names the nearest.
+    """
+    name = values.get("preset", DEFAULT_PRESET)
+    if name not in PRESETS:
+        close = difflib.get_close_matches(str(name), PRESETS, n=2)
+        hint = (
+            f"did you mean {' or '.join(close)}?"
+            if close
+            else f"there are {', '.join(sorted(PRESETS))}"
+        )
+        raise ValueError(f'preset = "{name}": no such preset; {hint}')
+    settings = dict(PRESETS[name].settings)
+    if _replaces(settings.get("loss"), values.get("loss")):
+        settings.pop("aggregation", None)  # the preset's aggregation belongs to the preset's loss
+    for key, value in values.items():
+        if key in _RULES and value == _OFF:
+            settings[key] = None
+        elif key in _RULES and isinstance(value, Mapping) and key in settings:
+            replaces = _replaces(settings[key], value)
+            settings[key] = dict(value) if replaces else {**settings[key], **value}
+        else:
+            settings[key] = value
+    return settings | {"preset": name}
+
+
+def _replaces(preset_rule: Mapping[str, Any] | None, rule: object) -> bool:
+    """Whether `rule` names another rule than the preset's."""
+    if not isinstance(rule, Mapping) or preset_rule is None:
+        return False
+    return "name" in rule and rule["name"] != preset_rule.get("name")
