@@ -142,7 +142,7 @@ def assert_ended(pid):
         time.sleep(0.1)
 
 
-def test_two_nodes_give_the_loss_and_the_weights_of_one_process(cluster, tmp_path):
+def test_two_nodes_give_loss_and_weights_of_one_process(cluster, tmp_path):
     with driver(cluster, f"ray_driver.together({str(tmp_path)!r})") as process:
         _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, said

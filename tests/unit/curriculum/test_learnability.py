@@ -25,14 +25,14 @@ from .test_pool import IDS, TASKS
 CASES = {case["name"]: case for case in golden_cases("filters")}
 
 
-def test_r_zeros_reward_is_twice_what_its_code_pays():
+def test_r_zeros_reward_is_twice_its_codes():
     case = CASES["rzero_questioner/score_grid"]
     paid = [score["overall"] for score in case["expected"]["scores"]]
     ours = [r_zero(rate) / 2 for rate in case["inputs"]["solver_scores"]]
     assert ours == pytest.approx(paid, rel=1e-7, abs=1e-8)
 
 
-def test_the_challengers_reward_without_repetition_is_that_of_r_zeros_code():
+def test_a_proposers_reward_without_repetition_equals_r_zeros_code():
     case = CASES["rzero_questioner/score_grid"]
     rates = case["inputs"]["solver_scores"]
     trials = [Trial(TASKS[0], 100, round(100 * rate)) for rate in rates]
@@ -90,7 +90,7 @@ def test_triples_are_kept_as_absolute_zeros_program_filters_keep_them(name):
 @pytest.mark.parametrize(
     ("name", "reward"), [("one_minus", "absolute_zero_code"), ("inverse", "absolute_zero")]
 )
-def test_the_proposer_of_triples_earns_what_absolute_zeros_code_pays(name, reward):
+def test_the_proposer_of_triples_gets_absolute_zeros_reward(name, reward):
     case = CASES[f"azr_learnability/{name}"]
     trials = [Trial(TASKS[0], 8, round(8 * rate)) for rate in case["inputs"]["solver_accuracy"]]
     verdicts = judge_trials(trials, AbsoluteZeroConfig(reward=reward))
@@ -142,6 +142,6 @@ def test_tasks_without_weight_are_drawn_last_and_each_once():
     assert sorted(drawn) == sorted(IDS)
 
 
-def test_a_task_that_nobody_solved_teaches_nothing_by_the_public_code():
+def test_an_unsolved_task_has_no_value_in_the_public_code():
     assert absolute_zero_code(0.0) == 0.0
     assert absolute_zero_code(0.25) == 0.75

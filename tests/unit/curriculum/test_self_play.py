@@ -60,7 +60,7 @@ def play(played, pool, steps):
             pool.refresh()
 
 
-def test_tasks_that_were_tried_and_never_solved_seed_the_next_ones():
+def test_unsolved_tasks_inspire_the_next_proposals():
     proposer = ScriptedProposer()
     played, _ = self_play(proposer=proposer)
     played.observe([attempt("t1", 0.0), attempt("t2", 0.0), attempt("t2", 1.0)])
@@ -72,7 +72,7 @@ def test_tasks_that_were_tried_and_never_solved_seed_the_next_ones():
     assert second.failed == []
 
 
-def test_what_is_neither_out_of_reach_nor_mastered_joins_the_pool():
+def test_tasks_neither_too_hard_nor_too_easy_join_the_pool():
     played, pool = self_play()
     phase = played.end_phase(1)
     assert {task.task_id.split("-")[1] for task in played.tasks} == {"half"}
@@ -84,7 +84,7 @@ def test_what_is_neither_out_of_reach_nor_mastered_joins_the_pool():
     assert all(0.4 < rates[task.task_id] < 0.6 for task in played.tasks)
 
 
-def test_the_outcome_of_the_trial_decides_on_the_band_at_once():
+def test_a_trials_outcome_counts_for_the_band_at_once():
     played, pool = self_play(value_band=(0.0, 1.0))
     played.end_phase(1)
     pool.observe("t0", attempts=8, successes=4)
@@ -93,7 +93,7 @@ def test_the_outcome_of_the_trial_decides_on_the_band_at_once():
     assert kept == {"half"}
 
 
-def test_a_task_whose_environment_was_lost_is_refused_by_that_name():
+def test_a_lost_environment_is_a_reason_of_refusal():
     def lost(tasks, step):
         return [trial._replace(attempts=0) for trial in tried(tasks, step)]
 
@@ -104,7 +104,7 @@ def test_a_task_whose_environment_was_lost_is_refused_by_that_name():
     assert pool.tasks == TASKS
 
 
-def test_a_phase_says_what_it_did():
+def test_a_phases_line_has_its_figures():
     played, _ = self_play()
     played.observe([attempt("t1", 0.0)])
     phase = played.end_phase(20)
@@ -140,7 +140,7 @@ def test_the_pass_rate_is_judged_by_webrls_band(successes, attempts):
 @pytest.mark.parametrize("rule", [WebRLConfig, RZeroConfig, AbsoluteZeroConfig])
 @given(killed_after=st.integers(1, 11))
 @settings(deadline=None, max_examples=11)
-def test_a_resumed_run_poses_and_draws_what_an_unbroken_one_does(rule, killed_after):
+def test_a_resumed_run_proposes_and_draws_like_an_unbroken_one(rule, killed_after):
     unbroken, whole = self_play(rule=rule)
     play(unbroken, whole, range(12))
     broken, pool = self_play(rule=rule)
@@ -155,7 +155,7 @@ def test_a_resumed_run_poses_and_draws_what_an_unbroken_one_does(rule, killed_af
     assert len(unbroken.phases) == 4
 
 
-def test_posed_tasks_are_drawn_like_any_other():
+def test_proposed_tasks_are_drawn_like_any_other():
     played, pool = self_play()
     played.end_phase(1)
     pool.refresh()
@@ -180,7 +180,7 @@ PHASE = [
 """The first two are one cluster, two fifths of the phase; the others stand alone."""
 
 
-def test_the_challenger_earns_uncertainty_less_repetition():
+def test_the_reward_is_uncertainty_less_repetition():
     verdicts = judge_trials(PHASE, RZeroConfig())
     assert [verdict.reward for verdict in verdicts] == pytest.approx([0.6, 0.6, 0.3, 0.0, 0.0])
     assert [verdict.fault for verdict in verdicts] == ["", "", "", "too_easy", "too_hard"]
@@ -188,19 +188,19 @@ def test_the_challenger_earns_uncertainty_less_repetition():
     assert [verdict.reward for verdict in free] == pytest.approx([1.0, 1.0, 0.5, 0.0, 0.0])
 
 
-def test_the_public_code_pays_half_and_may_take():
+def test_the_public_codes_reward_is_half_and_may_be_negative():
     verdicts = judge_trials(PHASE, RZeroConfig(reward="r_zero_code"))
     assert [verdict.reward for verdict in verdicts] == pytest.approx([0.1, 0.1, 0.05, -0.2, -0.2])
 
 
 @given(st.integers(0, 16), st.integers(1, 16))
-def test_r_zero_keeps_what_lies_within_a_quarter_of_one_half(successes, attempts):
+def test_r_zero_keeps_pass_rates_within_a_quarter_of_half(successes, attempts):
     trial = posed_at(min(successes, attempts), "any", attempts)
     [verdict] = judge_trials([trial], RZeroConfig())
     assert (verdict.fault == "") == (0.25 <= trial.pass_rate <= 0.75)
 
 
-def test_the_next_order_says_what_each_kind_of_task_has_earned():
+def test_the_next_order_has_mean_rewards_by_kind():
     proposer = ScriptedProposer()
     played, _ = self_play(rule=RZeroConfig, proposer=proposer, repetition_weight=0.0)
     first = played.end_phase(1)
@@ -216,7 +216,7 @@ def test_the_next_order_says_what_each_kind_of_task_has_earned():
     assert f"mean reward {first.reward:.2f}" in first.line()
 
 
-def test_evolution_pays_nobody():
+def test_evolution_has_no_reward():
     proposer = ScriptedProposer()
     played, _ = self_play(proposer=proposer)
     phase = played.end_phase(1)

@@ -34,7 +34,7 @@ def test_equal_values_give_an_interval_of_no_width():
     assert mean_interval([1, 1, 1], **SETTINGS) == (1.0, 1.0, 1.0)
 
 
-def test_the_same_seed_gives_the_same_interval_and_another_one_does_not():
+def test_equal_seeds_give_equal_intervals_and_others_do_not():
     values = np.random.default_rng(0).random(50)
     assert mean_interval(values, **SETTINGS) == mean_interval(values, **SETTINGS)
     assert mean_interval(values, **SETTINGS) != mean_interval(values, **{**SETTINGS, "seed": 4})

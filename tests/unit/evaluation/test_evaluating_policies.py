@@ -20,13 +20,13 @@ def judged():
     return evaluate_on_suite(ScriptedRoller(GREEDY, SAMPLED), suite, seed=0)
 
 
-def test_every_question_is_answered_greedily_and_the_first_ones_are_sampled(judged):
+def test_every_question_is_answered_greedily_the_first_also_sampled(judged):
     assert [row.task_id for row in judged.rows] == ["a", "b", "c"]
     assert [row.em for row in judged.rows] == [True, False, False]
     assert [(row.samples, row.samples_right) for row in judged.rows] == [(2, 1), (2, 2), (0, 0)]
 
 
-def test_a_lost_environment_is_no_wrong_answer_and_stops_the_comparison():
+def test_a_lost_environment_stops_the_evaluation():
     class Losing(ScriptedRoller):
         def roll_out(self, tasks, **how):
             first, *others = super().roll_out(tasks, **how)
@@ -59,7 +59,7 @@ def test_another_key_is_another_policy(judged, tmp_path):
     assert finished.get("other", lambda: other) == other
 
 
-def test_a_policy_whose_saving_was_cut_short_is_judged_again(judged, tmp_path):
+def test_a_half_saved_evaluation_is_made_again(judged, tmp_path):
     (tmp_path / "work" / ".key.draft").mkdir(parents=True)
     (tmp_path / "work" / ".key.draft" / "cost.json").write_text("{")
     assert FinishedEvaluations(tmp_path / "work").get("key", lambda: judged) == judged

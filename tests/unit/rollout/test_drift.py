@@ -43,7 +43,7 @@ def test_turns_and_those_that_drifted_are_counted():
     assert (drift.turns, drift.drifted) == (4, 2)
 
 
-def test_every_so_many_episodes_one_is_compared_beginning_with_the_first():
+def test_every_nth_episode_is_compared_from_the_first_on():
     drift = count(compare_every=3)
     for _ in range(7):
         drift.compare(played(DRIFTED, SAME))

@@ -29,7 +29,7 @@ TASKS = [make_task(f"name{number}") for number in range(40)]
 
 
 class ScriptedWorker:
-    """Plays what it is told to, when it is told to; every other attempt succeeds."""
+    """Finishes ordered groups on request; every other attempt succeeds."""
 
     def __init__(self, version=0, outcomes=(0, 1, 0, 1)):
         self.version = version
@@ -99,7 +99,7 @@ def test_under_an_older_version_fewer_groups_are_ordered_ahead():
     assert len(worker.orders) == 3  # of version 0, for step 3 alone
 
 
-def test_no_task_is_under_way_twice():
+def test_no_task_is_in_flight_twice():
     worker = ScriptedWorker()
     sampler = _sampler(worker, max_staleness=3)
     sampler.sample(0, groups=3)
@@ -199,7 +199,7 @@ def started():
         worker.close()
 
 
-def test_a_group_ends_on_the_version_that_it_began_on(started):
+def test_a_group_ends_under_the_version_it_began_under(started):
     log = []
     replica = deque([FakeLane(log, 0.2), FakeLane(log)])
     worker = started(replica.popleft)
@@ -215,7 +215,7 @@ def test_a_group_ends_on_the_version_that_it_began_on(started):
     assert worker.num_replicas == 2
 
 
-def test_a_lane_that_is_done_serves_the_next_version(started):
+def test_an_idle_replica_serves_the_next_version(started):
     log = []
     worker = started(lambda: FakeLane(log))
     for version in range(4):
@@ -227,7 +227,7 @@ def test_a_lane_that_is_done_serves_the_next_version(started):
     assert sum(kind == "open" for kind, _ in log) == sum(kind == "close" for kind, _ in log)
 
 
-def test_what_the_worker_fails_with_reaches_who_waits_for_it(started):
+def test_the_workers_error_is_raised_in_the_learner(started):
     worker = started(lambda: FakeLane([], failure=ValueError("no such tool")))
     worker.publish(0, {})
     worker.order(_order(0))
@@ -235,7 +235,7 @@ def test_what_the_worker_fails_with_reaches_who_waits_for_it(started):
         worker.take(wait=True)
 
 
-def test_a_lane_that_cannot_be_made_reaches_who_waits_for_it(started):
+def test_a_failed_replica_raises_in_the_learner(started):
     def broken():
         raise RuntimeError("no memory")
 
@@ -243,10 +243,10 @@ def test_a_lane_that_cannot_be_made_reaches_who_waits_for_it(started):
     worker.publish(0, {})
     with pytest.raises(RuntimeError, match="no memory"):
         worker.take(wait=True)
-    worker.order(_order(0))  # heard by nobody, and no error of its own
+    worker.order(_order(0))  # nobody takes it, and it raises no error
 
 
-def test_closing_gives_up_what_is_being_played_and_ends_the_thread(started):
+def test_closing_cancels_groups_and_ends_the_thread(started):
     log = []
     worker = started(lambda: FakeLane(log, seconds=60.0))
     worker.publish(0, {})
@@ -259,14 +259,14 @@ def test_closing_gives_up_what_is_being_played_and_ends_the_thread(started):
     assert not [t for t in threading.enumerate() if t.name == "espalier-rollouts"]
 
 
-def test_the_threads_of_the_processor_are_given_back(started):
+def test_closing_restores_the_number_of_cpu_threads(started):
     before = torch.get_num_threads()
     worker = started(lambda: FakeLane([]))
     worker.close()
     assert torch.get_num_threads() == before
 
 
-def test_a_lane_plays_whole_groups_with_the_weights_that_were_published(started):
+def test_a_replica_samples_whole_groups_with_the_published_weights(started):
     policy, plan = tiny_policy(), GroupPlan(group_size=4, screening=0, wants_baseline=True)
 
     def make_replica():
@@ -294,7 +294,7 @@ def test_a_lane_plays_whole_groups_with_the_weights_that_were_published(started)
     assert cloned_weights(policy.model).keys() == policy.model.state_dict().keys()
 
 
-def test_the_worker_gets_the_first_weights_and_those_of_some_versions_after():
+def test_the_worker_gets_every_nth_version_of_the_weights():
     given = []
     worker = SimpleNamespace(version=None)
 
@@ -312,7 +312,7 @@ def test_the_worker_gets_the_first_weights_and_those_of_some_versions_after():
     assert given == [4, 6, 9]
 
 
-def test_a_screened_lane_plays_the_rest_only_where_some_succeed(started):
+def test_a_replica_completes_a_group_only_if_screening_passes(started):
     policy, plan = tiny_policy(), GroupPlan(group_size=6, screening=2, wants_baseline=False)
     worker = started(
         lambda: PolicyReplica(

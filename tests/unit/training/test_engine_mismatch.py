@@ -20,12 +20,12 @@ def _found(rows, trainer_BT, *, scored=None, version=0, kind_choice=None, top_k=
     )
 
 
-def test_equal_log_probs_disagree_by_nothing():
+def test_equal_log_probs_have_no_gap():
     rows = _rows()
     assert set(_found(rows, rows.behavior_logprobs_BT).values()) == {0.0}
 
 
-def test_the_gap_is_told_in_nats_and_only_action_tokens_count():
+def test_the_gap_is_in_nats_over_action_tokens():
     rows = _rows()
     trainer_BT = (rows.behavior_logprobs_BT + 0.1).where(rows.action_mask_BT, -99.0)
     found = _found(rows, trainer_BT)
@@ -42,7 +42,7 @@ def test_rows_that_were_not_scored_in_time_do_not_count():
     assert _found(rows, trainer_BT, version=3) == {}
 
 
-def test_the_kind_of_an_action_is_compared_under_the_mixture_that_it_was_drawn_from():
+def test_action_kinds_are_compared_under_their_sampling_mixture():
     rows = _rows()
     row = 0
     first = int(rows.action_mask_BT[row].nonzero()[0])

@@ -119,7 +119,7 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(warm, tmp_path, killed
     assert resumed.last_step == unbroken.last_step
 
 
-def test_two_runs_of_a_seed_are_equal_and_of_two_seeds_are_not(warm, tmp_path):
+def test_equal_seeds_give_equal_runs_and_others_do_not(warm, tmp_path):
     one, _ = _run(warm, tmp_path / "one")
     same, _ = _run(warm, tmp_path / "same")
     other, _ = _run(warm, tmp_path / "other", profile=PROFILE.model_copy(update={"seed": 1}))
@@ -144,7 +144,7 @@ def test_pass_rate_rises_by_more_than_ten_points(warm, tmp_path):
     assert _pass_rate(warm_roller(after), seed=2) > _pass_rate(warm_roller(before), seed=2) + 0.1
 
 
-def test_the_weights_with_the_best_dev_score_are_kept_the_warm_start_among_them(warm, tmp_path):
+def test_the_best_weights_are_kept_the_warm_start_included(warm, tmp_path):
     scores = iter([0.9, 0.1, 0.2, 0.3])
     loop, model = _run(warm, tmp_path, dev_score=lambda _: next(scores))
     assert loop.best_step == 0
@@ -173,7 +173,7 @@ def test_trajectories_carry_the_version_of_the_policy_that_sampled_them(warm, tm
     assert {trajectory.policy_version for trajectory in loop.last_step} == {STEPS - 1}
 
 
-def test_a_penalty_on_leaving_the_warm_start_keeps_the_policy_nearer(warm, tmp_path):
+def test_a_kl_penalty_keeps_the_policy_near_its_reference(warm, tmp_path):
     def distance(model):
         pairs = zip(model.parameters(), warm_policy(warm).model.parameters(), strict=True)
         return sum(float((a - b).detach().square().sum()) for a, b in pairs) ** 0.5
@@ -247,7 +247,7 @@ def test_dropout_goes_on_from_the_state_of_its_generator(warm, tmp_path):
     assert run(tmp_path / "broken").history == unbroken.history
 
 
-def test_replayed_groups_are_stale_and_their_share_of_fresh_ones_is_not_sampled(warm, tmp_path):
+def test_replayed_groups_are_stale_and_replace_fresh_ones(warm, tmp_path):
     replay = {"capacity": 8, "share": 0.5}
     loop, _ = _run(warm, tmp_path, profile=_changed(replay=replay, tasks_per_step=4, minibatches=1))
     first, *_, last = loop.history
@@ -289,7 +289,7 @@ def test_a_run_that_gets_no_credit_stops(warm, tmp_path, filters, screening):
     assert "training.stop_after_idle_steps=3" in line
 
 
-def test_a_stop_is_judged_and_keeps_the_best_weights(warm, tmp_path):
+def test_an_idle_stop_evaluates_and_keeps_the_best_weights(warm, tmp_path):
     scores = iter([0.1, 0.3, 0.2])
     profile = _changed(**IDLE)
     loop, _ = _run(
@@ -331,14 +331,14 @@ def test_no_idle_step_stops_where_the_profile_says_never(warm, tmp_path):
     assert len(loop.history) == 6
 
 
-def test_a_run_beside_the_learner_stops_too(warm, tmp_path):
+def test_an_idle_asynchronous_run_stops_too(warm, tmp_path):
     loop, _ = _beside(warm, tmp_path, tasks=HOPELESS, **IDLE)
     assert loop.history[-1]["idle_steps"] == 3
     assert len(loop.history) < 6
     assert not _rollout_threads()
 
 
-def test_a_warning_is_said_where_engine_and_trainer_disagree(warm, tmp_path):
+def test_a_mismatch_of_engine_and_trainer_is_warned_about(warm, tmp_path):
     listener = _Listener()
     _run(warm, tmp_path, listener, profile=_changed(max_mismatch_kl=1e-15, steps=2))
     assert any("engine and trainer disagree" in line for line in listener.notes)
@@ -352,7 +352,7 @@ def test_a_warning_is_said_where_engine_and_trainer_disagree(warm, tmp_path):
     [{"top_p": 0.7}, {"top_k": 3}, {"kind_epsilon": 0.4}, {"top_p": 0.9, "kind_epsilon": 0.2}],
     ids=["top-p", "top-k", "kinds", "both"],
 )
-def test_engine_and_trainer_agree_on_what_was_drawn_and_how(warm, tmp_path, exploration):
+def test_engine_and_trainer_agree_under_exploration(warm, tmp_path, exploration):
     values = PROFILE.model_dump() | {"rollout": {"exploration": exploration}}
     values["training"] |= {"steps": 2, "temperature": 1.3, "minibatches": 1}
     loop, _ = _run(warm, tmp_path, profile=Profile.model_validate(values))
@@ -362,7 +362,7 @@ def test_engine_and_trainer_agree_on_what_was_drawn_and_how(warm, tmp_path, expl
 
 
 def _beside(warm, directory, tracker=None, dev_score=_greedy, tasks=TASKS, **training):
-    """A loop whose rollouts are played beside it."""
+    """A loop with asynchronous rollouts."""
     profile = _changed(asynchronous={"max_staleness": 2}, **training)
     config, screening = profile.training, profile.curriculum.active_screening
     policy = warm_policy(warm)
@@ -397,7 +397,7 @@ def _rollout_threads():
     return [t for t in threading.enumerate() if t.name == "espalier-rollouts"]
 
 
-def test_rollouts_beside_the_learner_stay_within_the_staleness_bound(warm, tmp_path):
+def test_asynchronous_rollouts_stay_within_the_staleness_bound(warm, tmp_path):
     rising = iter(range(9))
     loop, model = _beside(warm, tmp_path, dev_score=lambda _: next(rising))
     assert len(loop.history) == STEPS
@@ -407,7 +407,7 @@ def test_rollouts_beside_the_learner_stay_within_the_staleness_bound(warm, tmp_p
     assert not _rollout_threads()
 
 
-def test_a_killed_run_beside_the_learner_goes_on_and_leaves_no_thread(warm, tmp_path):
+def test_a_killed_asynchronous_run_resumes_and_leaves_no_thread(warm, tmp_path):
     with pytest.raises(Interrupted):
         _beside(warm, tmp_path, InterruptingTracker(3))
     assert not _rollout_threads()
@@ -415,7 +415,7 @@ def test_a_killed_run_beside_the_learner_goes_on_and_leaves_no_thread(warm, tmp_
     assert [row["step"] for row in resumed.history] == list(range(1, STEPS + 1))
 
 
-def test_pass_rate_rises_beside_the_learner_too(warm, tmp_path):
+def test_asynchronous_training_raises_the_pass_rate_too(warm, tmp_path):
     """In twice the steps that it takes in turns: how old samples are, the machine decides."""
     optimizer = PROFILE.training.optimizer.model_copy(update={"learning_rate": 3e-3})
     _, model = _beside(

@@ -32,7 +32,7 @@ def _logprob(target, **request):
         ({"top_k": 9}, 3, 0.05),
     ],
 )
-def test_log_probs_are_those_of_the_distribution_that_was_sampled_from(request_, target, expected):
+def test_log_probs_are_of_the_distribution_sampled_from(request_, target, expected):
     assert _logprob(target, **request_) == pytest.approx(math.log(expected))
 
 
@@ -52,7 +52,7 @@ def test_probabilities_of_the_support_sum_to_one(top_p, top_k, temperature):
         assert total == pytest.approx(1.0)
 
 
-def test_entropy_is_that_of_the_truncated_distribution_and_its_gradient_is_a_number():
+def test_entropy_of_a_truncated_distribution_has_a_finite_gradient():
     logits = LOGITS.clone().requires_grad_()
     request = ScoreRequest(top_k=2, entropy=True, entropy_gradient=True)
     scores = token_scores(logits, torch.tensor([0]), request)
@@ -76,7 +76,7 @@ def test_squares_of_the_probabilities_are_summed_over_the_vocabulary():
     assert float(scores.sum_pi_squared_N) == pytest.approx(0.25 + 0.09 + 0.0225 + 0.0025)
 
 
-def test_logits_computed_by_the_piece_give_the_same_scores_and_gradient(monkeypatch):
+def test_logits_in_pieces_give_the_same_scores_and_gradient(monkeypatch):
     policy = exact_policy()
     rows = dense_rows(mixed_groups(), with_observations=False)
     batch = pack(rows.sequences, row_tokens=64, gap=2)

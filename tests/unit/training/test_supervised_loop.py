@@ -126,7 +126,7 @@ def test_of_equal_scores_the_earliest_wins(tmp_path):
     assert result.best_step == 3
 
 
-def test_history_holds_a_row_a_step_and_a_score_at_every_checkpoint(tmp_path):
+def test_history_has_every_step_and_every_checkpoints_score(tmp_path):
     _, result = _train(tmp_path, dev_score=_judge_of([0.1, 0.2, 0.3]))
     assert [row["step"] for row in result.history] == list(range(1, STEPS + 1))
     assert {row["step"]: row["dev_em"] for row in result.history if "dev_em" in row} == {

@@ -56,7 +56,7 @@ def warm(tmp_path_factory):
     return tmp_path_factory.mktemp("warm")
 
 
-class AgainPoser:
+class RepeatingProposer:
     """Asks failed questions again, under another id; the same order gets the same tasks."""
 
     def __init__(self):
@@ -80,7 +80,7 @@ class Listener(InterruptingTracker):
         self.notes.append(line)
 
 
-def loop_of(warm, directory, profile, poser):
+def loop_of(warm, directory, profile, proposer):
     policy = warm_policy(warm)
     roller = Roller.local(policy, lookup_environments(SEARCH, profile), profile)
     hardware = Hardware.chosen(profile.hardware)
@@ -96,22 +96,22 @@ def loop_of(warm, directory, profile, poser):
         pool=pool,
         dev_score=lambda: dev_exact_match(roller, TASKS),
         publisher=MemoryPublisher(models.policy.model, policy, [roller]),
-        self_play=build_self_play(poser, profile, pool, roller, models, layout),
+        self_play=build_self_play(proposer, profile, pool, roller, models, layout),
     )
     return RlLoop(profile, parts, CheckpointStore(directory, "run")), policy.model
 
 
 def run(warm, directory, profile=None, tracker=None):
-    poser = AgainPoser()
-    loop, model = loop_of(warm, directory, profile or with_self_play(), poser)
+    proposer = RepeatingProposer()
+    loop, model = loop_of(warm, directory, profile or with_self_play(), proposer)
     loop.run(tracker or NullTracker())
-    return loop, model, poser
+    return loop, model, proposer
 
 
 @pytest.mark.slow
-def test_every_refresh_but_the_last_poses_tasks_after_failures_of_its_phase(warm, tmp_path):
+def test_every_refresh_but_the_last_proposes_tasks_from_failures(warm, tmp_path):
     listener = Listener()
-    loop, _, poser = run(warm, tmp_path, tracker=listener)
+    loop, _, proposer = run(warm, tmp_path, tracker=listener)
     phases = loop.self_play.phases
     assert [phase.step for phase in phases] == [2, 4]
     assert sum(phase.kept for phase in phases) == len(loop.self_play.tasks) > 0
@@ -120,14 +120,12 @@ def test_every_refresh_but_the_last_poses_tasks_after_failures_of_its_phase(warm
     assert rows[2]["posed_tasks"] == phases[0].posed
     assert rows[4]["kept_posed_tasks"] == phases[1].kept
     assert "posed_tasks" not in rows[3]
-    assert [order.seed for order in poser.orders] == ["posed:0:2", "posed:0:4"]
+    assert [order.seed for order in proposer.orders] == ["posed:0:2", "posed:0:4"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed_after", [1, 3])
-def test_a_resumed_run_with_self_play_equals_an_unbroken_one_bit_for_bit(
-    warm, tmp_path, killed_after
-):
+def test_a_resumed_self_play_run_equals_an_unbroken_one(warm, tmp_path, killed_after):
     unbroken, unbroken_model, _ = run(warm, tmp_path / "unbroken")
     with pytest.raises(Interrupted):
         run(warm, tmp_path / "broken", tracker=InterruptingTracker(killed_after))
@@ -139,7 +137,7 @@ def test_a_resumed_run_with_self_play_equals_an_unbroken_one_bit_for_bit(
 
 
 @pytest.mark.slow
-def test_the_critic_says_what_a_posed_task_is_worth(warm, tmp_path):
+def test_the_critic_gives_the_value_of_a_proposed_task(warm, tmp_path):
     profile = with_self_play(value="critic", value_band=(-9.0, 9.0))
     loop, *_ = run(warm, tmp_path, profile)
     assert loop.self_play.tasks
@@ -157,7 +155,7 @@ def critic_of(warm, profile):
     return policy, models.critic, build_layout(policy.model, profile, hardware, Processes())
 
 
-def test_the_value_before_the_first_action_depends_on_the_question_alone(warm):
+def test_the_initial_value_depends_only_on_the_question(warm):
     policy, critic, layout = critic_of(warm, with_self_play(value="critic"))
     roller = warm_roller(policy)
     played = roller.roll_out(TASKS, samples=3, temperature=1.0, seed=1)
@@ -192,7 +190,7 @@ class LosingRoller:
         ]
 
 
-def test_lost_attempts_say_nothing_of_a_task(warm):
+def test_lost_attempts_do_not_count_for_a_task(warm):
     _, critic, layout = critic_of(warm, with_self_play(value="critic"))
     asked = PolicyTrials(LosingRoller(), layout, critic, PROFILE.training, samples=3, seed=1)
     trials = asked(TASKS[:2], 1)
@@ -210,10 +208,10 @@ class AskedAgain(SearchQA):
 
     def poser(self, knowledge, accepted):
         self.asked.append((knowledge, accepted))
-        return AgainPoser()
+        return RepeatingProposer()
 
 
-def test_only_the_first_process_makes_a_poser_and_none_where_self_play_is_off():
+def test_only_rank_zero_makes_a_proposer():
     inputs = {name: Path(name) for name in ("knowledge", "accepted", "curriculum")}
     own = {"environment": {"name": f"{__name__}:AskedAgain"}}
     off = Profile.model_validate(PROFILE.model_dump() | own)
@@ -221,13 +219,13 @@ def test_only_the_first_process_makes_a_poser_and_none_where_self_play_is_off():
     assert shared_proposer(off, inputs, Processes()) is None
     assert shared_proposer(on, inputs, Processes(1, 2)) is not None
     assert AskedAgain.asked == []
-    poser = shared_proposer(on, inputs, Processes())
+    proposer = shared_proposer(on, inputs, Processes())
     assert AskedAgain.asked == [(Path("knowledge"), Path("accepted"))]
     order = Order(2, TASKS[:1], TASKS, "a")
-    assert poser.pose(order) == AgainPoser().pose(order)
+    assert proposer.pose(order) == RepeatingProposer().pose(order)
 
 
-def test_the_other_processes_get_what_the_first_one_posed():
+def test_other_ranks_get_rank_zeros_proposed_tasks():
     class Second(Processes):
         def broadcast(self, item):
             assert item == ((), {})
@@ -237,24 +235,24 @@ def test_the_other_processes_get_what_the_first_one_posed():
     assert posed == Posed(TASKS[:1], {"not_unique": 2})
 
 
-def test_a_family_with_nobody_to_pose_tasks_refuses(tmp_path):
+def test_a_family_without_a_proposer_refuses_self_play(tmp_path):
     with pytest.raises(ProfileError, match=r'self_play\.name = "off" poses no tasks of'):
         family_of(PROFILE).poser(tmp_path, tmp_path)
 
 
-def test_attempts_are_drawn_at_the_temperature_of_the_step_that_follows():
+def test_attempts_have_the_temperature_of_the_next_step():
     class Listening:
         def roll_out(self, tasks, *, samples, temperature, seed):
-            self.heard = (temperature, seed)
+            self.received = (temperature, seed)
             return [make_trajectory(task, 1) for task in tasks for _ in range(samples)]
 
     values = PROFILE.model_dump()
     values["training"]["temperature_schedule"] = {"shape": "linear", "final": 0.5}
     config, roller = Profile.model_validate(values).training, Listening()
     trials = PolicyTrials(roller, None, None, config, samples=2, seed=1)
-    first = trials(TASKS[:1], 0) and roller.heard
-    last = trials(TASKS[:1], config.steps - 1) and roller.heard
+    first = trials(TASKS[:1], 0) and roller.received
+    last = trials(TASKS[:1], config.steps - 1) and roller.received
     assert (first[0], last[0]) == (1.0, 0.5)
     assert first[1] != last[1]
     assert trials(TASKS[:1], 0) == [(TASKS[0], 2, 2, pytest.approx(math.nan, nan_ok=True))]
-    assert roller.heard == first
+    assert roller.received == first
