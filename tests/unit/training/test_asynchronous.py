@@ -154,7 +154,7 @@ def test_closing_the_sampler_closes_the_worker():
     assert worker.closed
 
 
-class FakeLane:
+class FakeReplica:
     """Plays a group in `seconds`, or fails; notes what it was opened with."""
 
     def __init__(self, log, seconds=0.0, failure=None):
@@ -172,7 +172,7 @@ class FakeLane:
         self.is_open = False
         self._log.append(("close", self._version))
 
-    async def play(self, order):
+    async def sample(self, order):
         assert self.is_open
         await asyncio.sleep(self._seconds)
         if self._failure:
@@ -201,7 +201,7 @@ def started():
 
 def test_a_group_ends_under_the_version_it_began_under(started):
     log = []
-    replica = deque([FakeLane(log, 0.2), FakeLane(log)])
+    replica = deque([FakeReplica(log, 0.2), FakeReplica(log)])
     worker = started(replica.popleft)
     worker.publish(0, {})
     worker.order(_order(0))
@@ -217,7 +217,7 @@ def test_a_group_ends_under_the_version_it_began_under(started):
 
 def test_an_idle_replica_serves_the_next_version(started):
     log = []
-    worker = started(lambda: FakeLane(log))
+    worker = started(lambda: FakeReplica(log))
     for version in range(4):
         worker.publish(version, {})
         worker.order(_order(version))
@@ -228,7 +228,7 @@ def test_an_idle_replica_serves_the_next_version(started):
 
 
 def test_the_workers_error_is_raised_in_the_learner(started):
-    worker = started(lambda: FakeLane([], failure=ValueError("no such tool")))
+    worker = started(lambda: FakeReplica([], failure=ValueError("no such tool")))
     worker.publish(0, {})
     worker.order(_order(0))
     with pytest.raises(ValueError, match="no such tool"):
@@ -248,7 +248,7 @@ def test_a_failed_replica_raises_in_the_learner(started):
 
 def test_closing_cancels_groups_and_ends_the_thread(started):
     log = []
-    worker = started(lambda: FakeLane(log, seconds=60.0))
+    worker = started(lambda: FakeReplica(log, seconds=60.0))
     worker.publish(0, {})
     worker.order(_order(0))
     time.sleep(0.05)
@@ -261,7 +261,7 @@ def test_closing_cancels_groups_and_ends_the_thread(started):
 
 def test_closing_restores_the_number_of_cpu_threads(started):
     before = torch.get_num_threads()
-    worker = started(lambda: FakeLane([]))
+    worker = started(lambda: FakeReplica([]))
     worker.close()
     assert torch.get_num_threads() == before
 
