@@ -66,7 +66,7 @@ class AdaptiveKl(AlgorithmRule):
     """
 
     target: float = Field(default=6.0, gt=0)
-    """Nats a trajectory or a token, whichever is observed."""
+    """Nats per trajectory or per token, whichever is observed."""
     horizon: float = Field(default=10_000, gt=0)
     """Trajectories in which an error of 20% or more moves the coefficient by about a fifth."""
 
@@ -120,7 +120,7 @@ class KlPenalty(AlgorithmRule):
             rewards_BT: [B, T] reward units.
             log_ratio_BT: [B, T] sampling (or proximal) less reference log-prob.
             mask_BT: [B, T] bool.
-            coefficient: reward units a nat.
+            coefficient: reward units per nat.
         """
         masked_BT = kept(log_ratio_BT, mask_BT)
         kl_BT = token_kl(masked_BT, estimator=self.estimator, convention=self.convention)

@@ -1,4 +1,4 @@
-"""Self-play: tasks that the policy failed inspire new ones; which are kept, and what each earns.
+"""Self-play: new tasks are proposed from failed ones, tried by the policy, and kept or refused.
 
 failed tasks of a phase -> proposed tasks -> attempts -> verdicts -> the pool of the next phase
 """

@@ -38,7 +38,7 @@ def mean_interval(values_N: ArrayLike, *, resamples: int, confidence: float, see
     """
     values = np.asarray(values_N, dtype=np.float64)
     if values.ndim != 1 or not values.size or not np.isfinite(values).all():
-        raise ValueError(f"a mean needs a row of finite values, not shape {values.shape}")
+        raise ValueError(f"a mean needs a list of finite values, not shape {values.shape}")
     mean = float(values.mean())
     if values.size == 1:  # scipy refuses a single value; every resample of it is that value
         return Interval(mean, mean, mean)

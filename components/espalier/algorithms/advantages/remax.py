@@ -15,7 +15,7 @@ class ReMax(AlgorithmRule):
     name: Literal["remax"] = "remax"
 
     def credit(self, batch: CreditBatch) -> Credit:
-        """See `Credit`; groups play no part."""
+        """See `Credit`; groups are not used."""
         assert batch.baseline_rewards_B is not None
         returns_BT = discounted_to_go(batch.rewards_BT, batch.action_mask_BT, 1.0)
         return Credit(returns_BT - batch.spread(batch.baseline_rewards_B), returns_BT)

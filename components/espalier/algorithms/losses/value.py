@@ -52,7 +52,7 @@ class ValueLoss(AlgorithmRule):
 
 
 class CriticSettings(AlgorithmRule):
-    """A critic of the policy's size, trained beside it on the same trajectories."""
+    """A critic of the policy's size, trained on the same trajectories."""
 
     learning_rate: float = Field(default=1e-3, gt=0)
     """Constant. Higher than the policy's, because the value head starts from nothing."""

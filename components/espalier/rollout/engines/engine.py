@@ -61,7 +61,7 @@ class Completion(NamedTuple):
     token_ids: tuple[int, ...]
     """Includes the stop token, or the tokens that spell the closing tag."""
     logprobs: tuple[float, ...]
-    """Nats, one a token."""
+    """Nats, one per token."""
     stopped: bool
     """Whether the stop rule ended it; False if `max_tokens` was reached first."""
 

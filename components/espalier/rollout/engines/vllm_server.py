@@ -326,9 +326,9 @@ async def expect_processed_logprobs(client: VllmClient, config: VllmConfig) -> N
     logprob = answer.choices[0].logprobs.token_logprobs[0]
     if logprob < -1e-3:  # rounding of a softmax over one token is exactly 0; raw is far below
         raise EngineError(
-            f"{config.url} reports the log-prob {logprob:.4g} of a token that it had to take; it "
-            "is not that of the distribution sampled from. Start the server with --logprobs-mode "
-            "processed_logprobs"
+            f"{config.url} reports the log-prob {logprob:.4g} for the only token that top_k = 1 "
+            "allows; under the distribution sampled from it is 0. Start the server with "
+            "--logprobs-mode processed_logprobs"
         )
 
 

@@ -199,7 +199,7 @@ def engine_mismatch(
         step: trajectories of older versions are left out: they differ because weights have moved.
 
     Returns:
-        `mismatch_kl` (nats a token, k3), and the mean and largest `logprob_gap` (nats); {} where
+        `mismatch_kl` (nats per token, k3), and the mean and largest `logprob_gap` (nats); {} where
         no trajectory is of the current weights.
     """
     fresh = [row for row in scored if int(rows.versions_B[row]) == step.number]
@@ -252,7 +252,7 @@ def mismatch_warning(figures: dict[str, float], *, step: int, limit: float) -> s
     if mismatch <= limit:
         return None
     return (
-        f"warning: step {step}: engine and trainer disagree by {mismatch:.2g} nats a token (at "
+        f"warning: step {step}: engine and trainer disagree by {mismatch:.2g} nats per token (at "
         f"most {figures['logprob_gap_max']:.2g}), over training.max_mismatch_kl={limit:g}; set "
         'hardware.precision = "float32", or training.algorithm.proximal = "recomputed" with an '
         "off_policy rule"

@@ -149,7 +149,7 @@ class PolicyUpdate:
             step: its number and sampling distribution.
 
         Raises:
-            DataError: an observation stands in the loss.
+            DataError: an observation is in the loss.
             TrainingError: too many updates in a row had a gradient that is not finite.
         """
         assessment = self._assessor.assess(rows, step.request, kl_coefficient=self.kl_coefficient)
@@ -173,7 +173,7 @@ class PolicyUpdate:
         return figures | _health(rows, assessment, step)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside the policy; `restore` takes it back."""
+        """State for a checkpoint, without the policy's weights; `restore` takes it back."""
         return {
             "optimizer": optimizer_state(self.updater.optimizer),
             "kl_coefficient": self.kl_coefficient,
