@@ -18,9 +18,8 @@ from espalier.config import OptimizerConfig, Profile
 from espalier.dialects import SYNTAXES, Syntax, chosen_dialect
 from espalier.dialects.dialect import Dialect
 from espalier.environments import Family, ReadingMaterial, family_of, policy_dialect
-from espalier.policy.embedded import build_policy
+from espalier.policy.embedded import build_policy, train_tokenizer
 from espalier.policy.loading import Policy, load_policy, save_policy
-from espalier.policy.tokenizer import train_tokenizer
 from espalier.records import (
     Manifest,
     Message,

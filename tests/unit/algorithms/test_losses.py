@@ -11,9 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from espalier.algorithms.aggregation import aggregate
 from espalier.algorithms.batch import Totals
-from espalier.algorithms.entropy import token_entropy
-from espalier.algorithms.kl import KlPenalty
 from espalier.algorithms.losses import Cispo, ClipCov, Dpo, KlCov, LossRule, PpoClip, ValueLoss
+from espalier.algorithms.regularizers import KlPenalty, token_entropy
 from tests.factories.loss_batches import differentiate, loss_batch, totals_of
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.policy.tokenizer import ASSISTANT, END, PAD, USER, train_tokenizer
+from espalier.policy.embedded import ASSISTANT, END, PAD, USER, train_tokenizer
 from tests.factories.tiny import TAGS, TEXTS, TOOLS, tiny_tokenizer
 
 

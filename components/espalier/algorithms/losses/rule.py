@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
 from espalier.algorithms.batch import AlgorithmRule, LossBatch, PolicyLoss
-from espalier.algorithms.kl import token_kl
 from espalier.algorithms.masking import kept, masked_mean
+from espalier.algorithms.regularizers import token_kl
 
 if TYPE_CHECKING:
     from torch import Tensor

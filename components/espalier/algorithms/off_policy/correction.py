@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from espalier.algorithms.batch import AlgorithmRule
-from espalier.algorithms.kl import token_kl
 from espalier.algorithms.masking import kept, masked_mean, row_means
+from espalier.algorithms.regularizers import token_kl
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from espalier.algorithms.kl import token_kl
 from espalier.algorithms.masking import kept, row_means
 from espalier.algorithms.off_policy.correction import (
     LOG_RATIO_BOUND,
@@ -15,6 +14,7 @@ from espalier.algorithms.off_policy.correction import (
     CorrectionBatch,
     CorrectionRule,
 )
+from espalier.algorithms.regularizers import token_kl
 
 if TYPE_CHECKING:
     from torch import Tensor

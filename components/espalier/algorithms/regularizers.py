@@ -1,14 +1,15 @@
-"""KL(policy || reference) from sampled tokens, as a penalty in the loss or in the reward.
+"""Regularisation of the policy: KL(policy || reference) from sampled tokens, and the entropy bonus.
 
-Estimators after Schulman 2020, "Approximating KL divergence" (joschu.net/blog/kl-approx.html), with
-d = policy less reference log-prob of a token that the policy sampled:
+KL estimators after Schulman 2020, "Approximating KL divergence" (joschu.net/blog/kl-approx.html),
+with d = policy less reference log-prob of a token that the policy sampled:
 
     k1   d                  unbiased; in a loss its gradient has mean 0, so use it in the reward
     abs  |d|
     k2   d^2 / 2            biased; its gradient is that of the KL
     k3   exp(-d) + d - 1    unbiased, never negative
 
-Axes: B trajectories, T token columns. All in nats.
+Axes: B trajectories, T token columns, V vocabulary. All in nats. Log-probs and entropy are computed
+in the type of the logits: convert bfloat16 to float32 first.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from espalier.algorithms.masking import kept
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 KlEstimator = Literal["k1", "abs", "k2", "k3"]
 KlConvention = Literal["verl", "trl"]
@@ -125,3 +127,31 @@ class KlPenalty(AlgorithmRule):
         masked_BT = kept(log_ratio_BT, mask_BT)
         kl_BT = token_kl(masked_BT, estimator=self.estimator, convention=self.convention)
         return rewards_BT - coefficient * kl_BT
+
+
+def token_logprobs(logits_BTV: Tensor, token_ids_BT: Tensor, *, temperature: float) -> Tensor:
+    """[B, T] log-prob of each token under the softmax of logits / temperature.
+
+    The temperature of the sampler belongs here: without it the ratio to the sampler is off.
+    """
+    chosen_BT = logits_BTV.gather(-1, token_ids_BT.unsqueeze(-1)).squeeze(-1)
+    return chosen_BT / temperature - (logits_BTV / temperature).logsumexp(dim=-1)
+
+
+def token_entropy(logits_BTV: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """[B, T] entropy of each distribution; tokens with logit -inf are allowed and add nothing."""
+    logprobs_BTV = (logits_BTV / temperature).log_softmax(dim=-1)
+    surprise_BTV = logprobs_BTV.masked_fill(logprobs_BTV.isneginf(), 0.0)
+    return -(logprobs_BTV.exp() * surprise_BTV).sum(dim=-1)
+
+
+def entropy_bonus(batch: LossBatch, aggregation: Aggregation, *, coefficient: float) -> PolicyLoss:
+    """The minibatch share of -`coefficient` * entropy (A3C, Mnih et al. 2016, arXiv:1602.01783).
+
+    `entropy` is the share of the mean over tokens.
+    """
+    assert batch.entropy_BT is not None
+    mask_BT = batch.loss_mask_BT
+    loss = -coefficient * aggregate(aggregation, batch.entropy_BT, mask_BT, batch.totals)
+    share = kept(batch.entropy_BT.detach(), mask_BT).sum() / batch.totals.tokens
+    return PolicyLoss(loss, {"entropy": share})
