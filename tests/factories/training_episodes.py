@@ -106,7 +106,7 @@ def make_update(policy, profile, how=None):
     """The update of `profile` on `policy`, and the models that it trains."""
     how = how or layout()
     models: Models = build_models(
-        policy, profile.training, Hardware.chosen(profile.hardware), how.processes
+        policy, profile.training, Hardware.from_config(profile.hardware), how.processes
     )
     update = PolicyUpdate(models, profile.training, how, max_action_tokens=56)
     return update, models
@@ -138,7 +138,7 @@ def gradient_of(policy, groups, profile, how=None, **rows_settings):
     material = learning_batch(groups, algorithm.material)
     rows = dense_rows(material.groups, **({"with_observations": False} | rows_settings))
     models = build_models(
-        policy, profile.training, Hardware.chosen(profile.hardware), how.processes
+        policy, profile.training, Hardware.from_config(profile.hardware), how.processes
     )
     coefficient = algorithm.kl.coefficient if algorithm.kl else 0.0
     request = step_of(profile).request

@@ -23,7 +23,7 @@ from espalier.evaluation.questions import (
 from espalier.evaluation.suite import Suite, make_suite
 from espalier.records import Task
 from espalier.records.trajectory import Trajectory, read_trajectories, write_trajectories
-from espalier.rollout.roller import Roller, RollsOut
+from espalier.rollout.roller import Roller, TrajectorySampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _spread(places: Sequence[int], count: int) -> list[int]:
     return [places[number * len(places) // count] for number in range(count)]
 
 
-class CountingRoller(RollsOut, Protocol):
+class CountingRoller(TrajectorySampler, Protocol):
     """A roller that counts its tokens and time."""
 
     @property

@@ -13,13 +13,13 @@ from espalier.environments import family_of
 from espalier.orchestration.finished_run import open_finished_run
 from espalier.records import Message, open_artifact
 from espalier.records.trajectory import Trajectory
-from espalier.rollout.roller import RollsOut
+from espalier.rollout.roller import TrajectorySampler
 
 
 class Conversation:
     """Asks a policy questions that have no gold answer; every question stands alone."""
 
-    def __init__(self, roller: RollsOut, profile: Profile) -> None:
+    def __init__(self, roller: TrajectorySampler, profile: Profile) -> None:
         self._roller = roller
         self._family = family_of(profile)
         self._seed = profile.seed

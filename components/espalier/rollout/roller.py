@@ -108,7 +108,7 @@ def dialect_of(
     )
 
 
-class RollsOut(Protocol):
+class TrajectorySampler(Protocol):
     """Samples trajectories of tasks; a stage needs no more of a roller."""
 
     def roll_out(

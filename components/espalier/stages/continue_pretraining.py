@@ -107,5 +107,5 @@ def _plan(profile: Profile, sequences: list[TrainingSequence]) -> SupervisedPlan
         row_tokens=profile.episode.max_tokens,
         micro_batch_tokens=profile.hardware.micro_batch_tokens,
         checkpoint_every=config.checkpoint_every,
-        hardware=Hardware.chosen(profile.hardware),
+        hardware=Hardware.from_config(profile.hardware),
     )

@@ -146,7 +146,7 @@ def _browsing_plan(family: Family[Any], reading: ReadingMaterial, policy: Policy
         row_tokens=profile.episode.max_tokens,
         micro_batch_tokens=profile.hardware.micro_batch_tokens,
         checkpoint_every=_CHECKPOINT_STEPS,
-        hardware=Hardware.chosen(profile.hardware),
+        hardware=Hardware.from_config(profile.hardware),
     )
 
 

@@ -67,7 +67,7 @@ def run(
     store = CheckpointStore(work_dir(output_dir), identity)
     together = training_processes(
         profile.training.processes,
-        device=Hardware.chosen(profile.hardware).device,
+        device=Hardware.from_config(profile.hardware).device,
         worker_main=partial(run_worker, profile, inputs, store.directory, identity),
         launcher=launcher or worker_launcher(os.environ),
     )

@@ -92,6 +92,6 @@ def _plan(
         row_tokens=profile.episode.max_tokens,
         micro_batch_tokens=profile.hardware.micro_batch_tokens,
         checkpoint_every=config.evaluate_every,
-        hardware=Hardware.chosen(profile.hardware),
+        hardware=Hardware.from_config(profile.hardware),
         dev_score=dev_score,
     )

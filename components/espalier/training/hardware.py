@@ -24,7 +24,7 @@ class Hardware(NamedTuple):
     """Whether the backward pass computes them again."""
 
     @classmethod
-    def chosen(cls, config: HardwareConfig) -> Hardware:
+    def from_config(cls, config: HardwareConfig) -> Hardware:
         """The profile's choice; `auto` is the accelerator if there is one, with bfloat16."""
         device = torch.device(config.device) if config.device != "auto" else _best_device()
         autocast = None
@@ -38,7 +38,7 @@ class Hardware(NamedTuple):
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.autocast)
 
-    def placed(self, model: PreTrainedModel) -> PreTrainedModel:
+    def place(self, model: PreTrainedModel) -> PreTrainedModel:
         """The model itself if it is on this device, else a copy on it."""
         if self.checkpoints_activations:
             model.activation_checkpointing_enable({"use_reentrant": False})

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from espalier.config import OptimizerConfig
 from espalier.records import Task, Tracker
-from espalier.rollout.roller import RollsOut
+from espalier.rollout.roller import TrajectorySampler
 from espalier.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -92,7 +92,7 @@ class SupervisedLoop:
         self, model: PreTrainedModel, plan: SupervisedPlan, store: CheckpointStore
     ) -> None:
         self._sampled = model
-        self._model = plan.hardware.placed(model)
+        self._model = plan.hardware.place(model)
         self._plan = plan
         self._store = store
         self._updater = Updater(self._model, plan.optimizer, plan.steps)
@@ -200,7 +200,7 @@ class SupervisedLoop:
         )
 
 
-def dev_exact_match(roller: RollsOut, tasks: Sequence[Task]) -> float:
+def dev_exact_match(roller: TrajectorySampler, tasks: Sequence[Task]) -> float:
     """Share of dev `tasks` that greedy decoding answers right, 0-1, without lost episodes.
 
     Checkpoints are chosen by it, and never by held-out tasks.

@@ -63,7 +63,7 @@ def _loop(warm, directory, profile=PROFILE, dev_score=_greedy, tasks=TASKS):
     roller = Roller.local(
         policy, lookup_environments(SEARCH, profile), profile, exploration=exploration
     )
-    hardware = Hardware.chosen(profile.hardware)
+    hardware = Hardware.from_config(profile.hardware)
     models = build_models(policy.model, profile.training, hardware, Processes())
     pool = TaskPool(tasks, profile.curriculum)
     parts = LoopParts(
@@ -367,7 +367,7 @@ def _beside(warm, directory, tracker=None, dev_score=_greedy, tasks=TASKS, **tra
     config, screening = profile.training, profile.curriculum.active_screening
     policy = warm_policy(warm)
     dev_roller = Roller.local(policy, lookup_environments(SEARCH, profile), profile)
-    pool, hardware = TaskPool(tasks, profile.curriculum), Hardware.chosen(profile.hardware)
+    pool, hardware = TaskPool(tasks, profile.curriculum), Hardware.from_config(profile.hardware)
     models = build_models(policy.model, config, hardware, Processes())
     plan = GroupPlan(config.group_size, screening, wants_baseline=False)
 

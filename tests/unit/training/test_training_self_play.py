@@ -83,7 +83,7 @@ class Listener(InterruptingTracker):
 def loop_of(warm, directory, profile, proposer):
     policy = warm_policy(warm)
     roller = Roller.local(policy, lookup_environments(SEARCH, profile), profile)
-    hardware = Hardware.chosen(profile.hardware)
+    hardware = Hardware.from_config(profile.hardware)
     models = build_models(policy.model, profile.training, hardware, Processes())
     layout = build_layout(policy.model, profile, hardware, Processes())
     pool = TaskPool(TASKS, profile.curriculum)
@@ -149,7 +149,7 @@ def test_the_critic_gives_the_value_of_a_proposed_task(warm, tmp_path):
 
 def critic_of(warm, profile):
     policy = warm_policy(warm)
-    hardware = Hardware.chosen(profile.hardware)
+    hardware = Hardware.from_config(profile.hardware)
     models = build_models(policy.model, profile.training, hardware, Processes())
     torch.nn.init.normal_(models.critic.head.weight, generator=torch.Generator().manual_seed(1))
     return policy, models.critic, build_layout(policy.model, profile, hardware, Processes())

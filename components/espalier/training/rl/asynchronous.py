@@ -282,7 +282,7 @@ class AsynchronousSampler:
         self._taken, self._admitted = 0, 0
 
     def sample(self, step: int, *, groups: int) -> StepRollouts:
-        """See `SamplesGroups`; blocks until enough groups are finished."""
+        """See `StepSampler`; blocks until enough groups are finished."""
         result = StepRollouts()
         budget = groups * (1 + self._admission.regenerations) / self._least_passed
         self._order_ahead(step, groups, missing=groups)
@@ -294,11 +294,11 @@ class AsynchronousSampler:
             else:
                 result.groups += self._admit(sampled, result)
             self._order_ahead(step, groups, missing=groups - len(result.groups))
-        result.groups = self._admission.chosen(result.groups)
+        result.groups = self._admission.apply_final_filters(result.groups)
         return result
 
     def close(self) -> None:
-        """See `SamplesGroups`."""
+        """See `StepSampler`."""
         self._worker.close()
 
     def _next(self) -> SampledGroup:
@@ -317,7 +317,9 @@ class AsynchronousSampler:
         self._admission.count(kept, result)
         if not group.passed_screening:
             return []
-        admitted = self._admission.admitted(self._admission.comparable(kept, group.baseline))
+        admitted = self._admission.apply_refill_filters(
+            self._admission.comparable_group(kept, group.baseline)
+        )
         self._admitted += len(admitted)
         return admitted
 

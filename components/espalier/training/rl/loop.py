@@ -22,7 +22,7 @@ from espalier.training.rl.progress import LAST_STEP, LoopProgress
 from espalier.training.rl.publishing import Publisher
 from espalier.training.rl.replay import ReplayBuffer
 from espalier.training.rl.rows import dense_rows, learning_batch
-from espalier.training.rl.sampling import SamplesGroups, StepRollouts
+from espalier.training.rl.sampling import StepRollouts, StepSampler
 from espalier.training.rl.update import PolicyUpdate
 from espalier.training.scoring import ScoreRequest
 
@@ -51,7 +51,7 @@ class LoopParts:
 
     models: Models
     layout: Layout
-    sampler: SamplesGroups
+    sampler: StepSampler
     pool: TaskPool
     dev_score: Callable[[], float]
     """Dev EM (0-1) of the current weights."""

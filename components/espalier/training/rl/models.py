@@ -119,7 +119,7 @@ def build_models(
     """
     algorithm = config.algorithm
     policy = copy.deepcopy(sampling) if config.sharded else sampling
-    policy = hardware.placed(policy)
+    policy = hardware.place(policy)
     critic = Critic(policy) if algorithm.critic else None
     reference = None
     if algorithm.needs_reference:

@@ -19,7 +19,7 @@ from espalier.config import TrainingConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.records import Task
 from espalier.records.trajectory import Trajectory
-from espalier.rollout.roller import RollsOut
+from espalier.rollout.roller import TrajectorySampler
 from espalier.training.parallel import Processes
 from espalier.training.rl.rows import Group, dense_rows
 
@@ -44,7 +44,7 @@ class StepRollouts:
         return self.zero_variance / max(1, self.groups_sampled)
 
 
-class SamplesGroups(Protocol):
+class StepSampler(Protocol):
     """Samples the groups of a step, in turns with the learner or ahead of it."""
 
     def sample(self, step: int, *, groups: int) -> StepRollouts:
@@ -78,22 +78,22 @@ class GroupAdmission:
         result.zero_variance += max(rewards) == min(rewards)
         self._tasks.observe(group[0].task_id, attempts=len(group), successes=successes(group))
 
-    def comparable(self, group: Sequence[Trajectory], baseline: float | None) -> list[Group]:
+    def comparable_group(self, group: Sequence[Trajectory], baseline: float | None) -> list[Group]:
         """The group; [] where lost episodes left it without siblings or without a baseline."""
         is_alone = len(group) == 1 < self._config.group_size
         if is_alone or (self.wants_baselines and baseline is None):
             return []
         return [Group(trajectories=tuple(group), baseline_reward=baseline)]
 
-    def admitted(self, groups: list[Group]) -> list[Group]:
+    def apply_refill_filters(self, groups: list[Group]) -> list[Group]:
         """Apply the filters that have dropped groups replaced by further draws."""
-        return self._kept(groups, self._refilling)
+        return self._apply(groups, self._refilling)
 
-    def chosen(self, groups: list[Group]) -> list[Group]:
+    def apply_final_filters(self, groups: list[Group]) -> list[Group]:
         """Apply the other filters, to all groups of a step at once."""
-        return self._kept(groups, self._final)
+        return self._apply(groups, self._final)
 
-    def _kept(self, groups: list[Group], filters: Sequence[GroupFilter]) -> list[Group]:
+    def _apply(self, groups: list[Group], filters: Sequence[GroupFilter]) -> list[Group]:
         for rule in filters:
             found = rule.select(filter_values(groups, rule, self._config.algorithm))
             groups = [
@@ -157,7 +157,7 @@ class GroupSampler:
 
     def __init__(
         self,
-        roller: RollsOut,
+        roller: TrajectorySampler,
         tasks: TaskPool,
         config: TrainingConfig,
         *,
@@ -185,8 +185,10 @@ class GroupSampler:
             used.update(task.task_id for task in tasks)
             seed = self._draw_seed(step, attempt)
             sampled = self._sample_groups(tasks, missing, step, seed, result)
-            result.groups += self._admission.admitted(self._comparable(tasks, sampled, result))
-        result.groups = self._admission.chosen(result.groups)
+            result.groups += self._admission.apply_refill_filters(
+                self._comparable(tasks, sampled, result)
+            )
+        result.groups = self._admission.apply_final_filters(result.groups)
         return result
 
     def close(self) -> None:
@@ -239,7 +241,7 @@ class GroupSampler:
         groups: list[Group] = []
         for task_id, group in sampled.items():
             self._admission.count(group, result)
-            groups += self._admission.comparable(group, baselines.get(task_id))
+            groups += self._admission.comparable_group(group, baselines.get(task_id))
         return groups
 
     def _baselines(self, tasks: Sequence[Task]) -> dict[str, float]:
@@ -256,7 +258,7 @@ class GroupSampler:
 class SplitRoller:
     """Each rank rolls out tasks[rank::count] on an engine of its own; all get all trajectories."""
 
-    def __init__(self, own: RollsOut, processes: Processes) -> None:
+    def __init__(self, own: TrajectorySampler, processes: Processes) -> None:
         self._own = own
         self._processes = processes
 
@@ -281,7 +283,7 @@ class SplitRoller:
 class RankZeroRoller:
     """Rank 0 rolls out for all processes: it alone talks to the inference server."""
 
-    def __init__(self, own: RollsOut, processes: Processes) -> None:
+    def __init__(self, own: TrajectorySampler, processes: Processes) -> None:
         self._own = own
         self._processes = processes
 
@@ -298,17 +300,17 @@ class RankZeroRoller:
 class RankZeroSampler:
     """Rank 0 samples for all processes: it alone has a worker that samples ahead."""
 
-    def __init__(self, own: SamplesGroups | None, processes: Processes) -> None:
+    def __init__(self, own: StepSampler | None, processes: Processes) -> None:
         """`own` is None on ranks > 0."""
         self._own = own
         self._processes = processes
 
     def sample(self, step: int, *, groups: int) -> StepRollouts:
-        """See `SamplesGroups`."""
+        """See `StepSampler`."""
         own = StepRollouts() if self._own is None else self._own.sample(step, groups=groups)
         return self._processes.broadcast(own)
 
     def close(self) -> None:
-        """See `SamplesGroups`."""
+        """See `StepSampler`."""
         if self._own is not None:
             self._own.close()

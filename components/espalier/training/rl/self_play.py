@@ -13,7 +13,7 @@ from espalier.curriculum.self_play import SelfPlay
 from espalier.environments import family_of
 from espalier.records import Task
 from espalier.records.trajectory import Trajectory
-from espalier.rollout.roller import RollsOut
+from espalier.rollout.roller import TrajectorySampler
 from espalier.synthesis.self_play import Order, Posed, PosesTasks, Trial
 from espalier.training.parallel import Processes
 from espalier.training.rl.models import Critic, Layout, Models, initial_values
@@ -35,7 +35,7 @@ def build_self_play(
     proposer: PosesTasks,
     profile: Profile,
     pool: TaskPool,
-    roller: RollsOut,
+    roller: TrajectorySampler,
     models: Models,
     layout: Layout,
 ) -> SelfPlay:
@@ -83,7 +83,7 @@ class PolicyTrials:
 
     def __init__(
         self,
-        roller: RollsOut,
+        roller: TrajectorySampler,
         layout: Layout,
         critic: Critic | None,
         config: TrainingConfig,

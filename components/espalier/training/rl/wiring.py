@@ -16,7 +16,7 @@ from espalier.curriculum.pool import TaskPool
 from espalier.environments import EnvironmentsOver
 from espalier.policy.loading import Policy, load_policy
 from espalier.records import read_tasks
-from espalier.rollout.roller import Roller, RollsOut, kind_choice
+from espalier.rollout.roller import Roller, TrajectorySampler, kind_choice
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.hardware import Hardware
 from espalier.training.parallel import Processes
@@ -38,8 +38,8 @@ from espalier.training.rl.sampling import (
     GroupSampler,
     RankZeroRoller,
     RankZeroSampler,
-    SamplesGroups,
     SplitRoller,
+    StepSampler,
 )
 from espalier.training.rl.self_play import build_self_play, shared_proposer
 from espalier.training.supervised import dev_exact_match
@@ -65,11 +65,11 @@ class TrainingRun(NamedTuple):
 
 
 class _Sampling(NamedTuple):
-    sampler: SamplesGroups
+    sampler: StepSampler
     publisher: Publisher
     dev_roller: Roller
     rollers: Sequence[Roller]
-    make_trial_roller: Callable[[], RollsOut]
+    make_trial_roller: Callable[[], TrajectorySampler]
     """For attempts at proposed tasks, in the learner's thread of every process."""
 
 
@@ -91,7 +91,7 @@ def build_run(
     """
     config = profile.training
     policy = load_policy(inputs["warm_policy"] / "policy")
-    hardware = Hardware.chosen(profile.hardware)
+    hardware = Hardware.from_config(profile.hardware)
     models = build_models(policy.model, config, hardware, processes)
     pool = _task_pool(profile, inputs["curriculum"])
     proposer = shared_proposer(profile, inputs, processes)
@@ -134,7 +134,7 @@ class SamplerContext(NamedTuple):
     processes: Processes
     environments_over: EnvironmentsOver
 
-    def group_sampler(self, roller: RollsOut) -> GroupSampler:
+    def group_sampler(self, roller: TrajectorySampler) -> GroupSampler:
         """A sampler of groups over `roller`."""
         return GroupSampler(
             roller,
@@ -181,7 +181,7 @@ def _asynchronous(context: SamplerContext) -> _Sampling:
     dev_roller = Roller.local(policy, context.environments_over("dev"), profile)
     local = MemoryPublisher(context.trained, policy, (dev_roller,))
 
-    def make_trial_roller() -> RollsOut:
+    def make_trial_roller() -> TrajectorySampler:
         # environments of its own: the worker's thread uses the others at the same time
         environments = context.environments_over("train")
         return RankZeroRoller(Roller.local(policy, environments, profile), processes)
