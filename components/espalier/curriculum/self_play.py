@@ -74,7 +74,6 @@ def _by_value(trial: Trial, config: WebRLConfig) -> TrialVerdict:
 
 
 def _by_distance(trial: Trial, config: RZeroConfig) -> str:
-    """R-Zero's filter, both ends included."""
     if abs(trial.pass_rate - 0.5) <= config.max_distance:
         return ""
     return "too_hard" if trial.pass_rate < 0.5 else "too_easy"

@@ -165,7 +165,9 @@ class LocalWorkers:
             return None
         rank = min(lost, key=lost.__getitem__)
         code = lost[rank]
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}, see its lines above"
+        how = (
+            signal.Signals(-code).name if code < 0 else f"exit code {code}, see its log lines above"
+        )
         return lost_worker_message(rank, self._count, how)
 
     def wait(self) -> None:
@@ -305,7 +307,7 @@ def _wait_for_workers(workers: Workers, store: TCPStore, setup: _GroupSetup) -> 
         if time.monotonic() > deadline:
             raise TrainingError(
                 f"of {setup.count} processes that train together, ranks {absent} did not reach "
-                f"{setup.address}:{setup.port} within {JOIN_TIMEOUT}; see their lines above, "
+                f"{setup.address}:{setup.port} within {JOIN_TIMEOUT}; see their log lines above, "
                 "and whether a firewall or a network policy lies between"
             )
         time.sleep(_JOIN_POLL_INTERVAL_S)
@@ -327,7 +329,6 @@ def _arrival_key(rank: int) -> str:
 
 @contextmanager
 def _joined(setup: _GroupSetup, store: TCPStore, *, rank: int, gpu: int) -> Generator[Processes]:
-    """Join the process group, and leave it at the end."""
     torch.set_num_threads(setup.threads)
     backend = "gloo"
     if setup.device.type == "cuda":

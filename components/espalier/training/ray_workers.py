@@ -173,7 +173,7 @@ def _fault(serving: Any) -> tuple[int, str]:  # noqa: ANN401 (Ray's is untyped)
         said = str(error.cause).partition("\n")[0]
         # torch raises RuntimeError for a broken connection: another rank is probably the cause
         return 1 if isinstance(error.cause, RuntimeError) else 2, (
-            f"{type(error.cause).__name__}: {said}, see its lines above"
+            f"{type(error.cause).__name__}: {said}, see its log lines above"
         )
     except RayActorError:
         return 3, "its process died: killed, out of memory, or the node is gone"

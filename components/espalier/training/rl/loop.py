@@ -235,7 +235,6 @@ class RlLoop:
 
 
 def _tracker_metrics(row: Figures) -> Figures:
-    """All figures but the step; those of every run come first."""
     return {name: row[name] for name in (*HISTORY_COLUMNS, *row) if name in row and name != "step"}
 
 

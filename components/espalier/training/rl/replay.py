@@ -131,5 +131,4 @@ def _successes(group: Group) -> Group:
 
 
 def _reward_std(group: Group) -> float:
-    """Population standard deviation of the rewards."""
     return pstdev(t.total_reward for t in group.trajectories)
