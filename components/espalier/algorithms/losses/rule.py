@@ -22,8 +22,6 @@ from espalier.algorithms.regularizers import token_kl
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from espalier.algorithms.batch import LossBatch, PolicyLoss
-
 
 class PolicyLossRule(AlgorithmRule):
     """Base of the policy losses; a rule overrides the class variables that differ."""
