@@ -1,4 +1,4 @@
-"""What has to be set so that a run repeats itself bit for bit, on any of its runners."""
+"""Environment variables and torch settings that make a run reproducible bit for bit."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ RAY_DRIVER_VARIABLE = "ESPALIER_RAY_DRIVER"
 """Set for Ray's own processes: training then starts its other processes on all nodes."""
 
 _ENVIRONMENT = {
-    # MKL may sum in another order when a buffer is aligned differently; STRICT forbids it. AUTO
-    # takes the widest vector code on processors of every make: without it, an AMD machine
-    # multiplies matrices at less than half the speed.
+    # MKL's order of summation may depend on a buffer's alignment; STRICT forbids that. AUTO uses
+    # the widest vector instructions of any vendor: without it, matrix products on AMD processors
+    # run at less than half the speed.
     "MKL_CBWR": "AUTO,STRICT",
     "TOKENIZERS_PARALLELISM": "false",
-    # A policy is a local directory; a hub that is asked first costs seconds where there is no net.
+    # Policies are local directories; asking the hub first takes seconds without a network.
     "HF_HUB_OFFLINE": "1",
-    # transformers draws a bar for every file of a policy that is read or written.
+    # transformers shows a progress bar for every file of a policy that is read or written.
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    # transformers warns that kernels for GPUs are missing, on machines that have no GPU. Weights
-    # that it would fill at random are refused by `load_policy`.
+    # transformers warns about missing GPU kernels on machines without a GPU. Its warning about
+    # randomly filled weights is not needed: `load_policy` refuses such a policy.
     "TRANSFORMERS_VERBOSITY": "error",
     "GX_ANALYTICS_ENABLED": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -26,13 +26,13 @@ _ENVIRONMENT = {
 
 
 def prepare_environment() -> None:
-    """Set the variables that libraries read when they are first imported; a set one stays."""
+    """Set variables that libraries read at their first import; variables already set are kept."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
 
 def prepared_environment() -> dict[str, str]:
-    """Those variables as they are set, for processes that do not inherit them."""
+    """The current values of these variables, for processes that do not inherit them."""
     return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
 
 
@@ -40,11 +40,11 @@ def prepare_torch(threads: int) -> None:
     """Fix torch's thread count and refuse operations without a deterministic implementation.
 
     Args:
-        threads: CPU threads of torch; sums are split by it, so it is part of the profile.
+        threads: CPU threads of torch. They change the order of sums, so the profile sets them.
     """
     import torch
 
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(mode=True)
-    # would fill every new tensor, a tenth of a roll-out's time, to betray reads of unset memory
+    # filling new tensors to reveal reads of uninitialised memory takes a tenth of a rollout's time
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 (untyped)

@@ -27,9 +27,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from espalier.algorithms.presets import PRESETS
-from espalier.algorithms.presets.with_critic import WITH_CRITIC
-from espalier.evaluation.intervals import paired_difference
+from espalier.algorithms.presets import PRESETS, WITH_CRITIC
+from espalier.evaluation.estimates import paired_difference
 from tests.benchmarks.keeping import keep, kept, provenance
 
 RESAMPLES = 10_000
@@ -144,7 +143,7 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     from espalier.rollout.roller import Roller
     from espalier.training.checkpoint import CheckpointStore
     from espalier.training.parallel import Processes
-    from espalier.training.rl.wiring import wired
+    from espalier.training.rl.wiring import build_run
 
     settings = [f"seed={arm.seed}", f"training.steps={options.steps}", "threads=1"]
     settings += [f"training.evaluate_every={EVALUATE_EVERY}", *options.set]
@@ -158,7 +157,7 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     store = CheckpointStore(work, STAGES["train"].digest(profile))
     figures: dict[str, object] = {}
     with family_of(profile).environments(inputs["knowledge"]) as environments_over:
-        trained = wired(profile, inputs, store, Processes(), environments_over)
+        trained = build_run(profile, inputs, store, Processes(), environments_over)
         if arm.preset != WARM:
             trained.loop.run(NullTracker())
             figures = {

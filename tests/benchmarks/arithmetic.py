@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from espalier.evaluation.intervals import Interval, paired_difference
+from espalier.evaluation.estimates import Interval, paired_difference
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import keep, kept, provenance
 

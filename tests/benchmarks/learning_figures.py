@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from espalier.evaluation.intervals import paired_difference
+from espalier.evaluation.estimates import paired_difference
 
 RESAMPLES = 10_000
 

@@ -133,7 +133,7 @@ def measure_size(size: str, options: argparse.Namespace) -> None:
     """Measure the missing points of one size, appending each to the table."""
     import torch
 
-    from espalier.rollout.engines.choice import lockstep_engine
+    from espalier.rollout.engines.lockstep import lockstep_engine
     from tests.benchmarks.rollout.episodes import LengthAlone
     from tests.benchmarks.rollout.measuring import peak_rss_mb
     from tests.benchmarks.rollout.model import benchmark_tokenizer, build_model

@@ -122,7 +122,7 @@ def run(options: argparse.Namespace, bound: int, seed: int) -> Result:
     from espalier.records import NullTracker
     from espalier.training.checkpoint import CheckpointStore
     from espalier.training.parallel import Processes
-    from espalier.training.rl.wiring import wired
+    from espalier.training.rl.wiring import build_run
 
     profile = load_profile(
         options.profile,
@@ -146,7 +146,7 @@ def run(options: argparse.Namespace, bound: int, seed: int) -> Result:
 
     with TemporaryDirectory() as folder:
         store = CheckpointStore(Path(folder), "benchmark")
-        loop = wired(profile, inputs, store, Processes(), environments_over).loop
+        loop = build_run(profile, inputs, store, Processes(), environments_over).loop
         loop.run(NullTracker())
     history = loop.history
     learned = [row for row in history if "staleness_mean" in row]

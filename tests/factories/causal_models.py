@@ -22,9 +22,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from espalier.rollout.engines.decoder import RowwiseDecoder
 from espalier.rollout.engines.fused_decoder import FusedDecoder
 from espalier.rollout.engines.hf_decoder import HfDecoder
-from espalier.rollout.engines.rowwise_decoder import RowwiseDecoder
 from tests.factories.tiny import tiny_policy
 
 VOCABULARY = 300

@@ -7,9 +7,8 @@ from espalier.dialects import SYNTAXES
 from espalier.dialects.dialect import Dialect
 from espalier.environments.search_qa import SearchQA
 from espalier.environments.search_qa.family import search_environments
-from espalier.policy.embedded import build_policy
+from espalier.policy.embedded import build_policy, train_tokenizer
 from espalier.policy.loading import Policy
-from espalier.policy.tokenizer import train_tokenizer
 
 TEXTS = (
     "Lyon country: France time zone: Europe/Paris",

@@ -8,21 +8,15 @@ import torch
 
 from espalier.config import Profile
 from espalier.records.trajectory import Turn
-from espalier.training.distribution import ScoreRequest
 from espalier.training.hardware import Hardware
 from espalier.training.packing import TrainingSequence, pack
 from espalier.training.parallel import Processes
-from espalier.training.rl.assessment import Assessor, Models
-from espalier.training.rl.dense_scoring import Layout
-from espalier.training.rl.material import learning_material
-from espalier.training.rl.minibatch import Minibatch
-from espalier.training.rl.minibatches import totals
-from espalier.training.rl.models import trainable
-from espalier.training.rl.policy_gradient import PolicyGradient
-from espalier.training.rl.rows import Group, dense_rows
-from espalier.training.rl.step import Step
+from espalier.training.rl.assessment import Assessor, StepContext
+from espalier.training.rl.models import Layout, Models, build_models
+from espalier.training.rl.policy_gradient import Minibatch, PolicyGradient
+from espalier.training.rl.rows import Group, dense_rows, learning_batch, totals
 from espalier.training.rl.update import PolicyUpdate
-from espalier.training.scoring import score
+from espalier.training.scoring import ScoreRequest, score
 from tests.factories.tiny import tiny_policy
 from tests.factories.training import make_task, make_trajectory
 
@@ -111,8 +105,8 @@ def layout(micro_batch_tokens=8192, row_tokens=64, processes=None):
 def make_update(policy, profile, how=None):
     """The update of `profile` on `policy`, and the models that it trains."""
     how = how or layout()
-    models: Models = trainable(
-        policy, profile.training, Hardware.chosen(profile.hardware), how.processes
+    models: Models = build_models(
+        policy, profile.training, Hardware.from_config(profile.hardware), how.processes
     )
     update = PolicyUpdate(models, profile.training, how, max_action_tokens=56)
     return update, models
@@ -120,7 +114,7 @@ def make_update(policy, profile, how=None):
 
 def step_of(profile, number=0):
     coefficient = profile.training.algorithm.entropy_coefficient
-    return Step(number, ScoreRequest(entropy=True, entropy_gradient=coefficient > 0))
+    return StepContext(number, ScoreRequest(entropy=True, entropy_gradient=coefficient > 0))
 
 
 class Gradient(NamedTuple):
@@ -141,9 +135,11 @@ def gradient_of(policy, groups, profile, how=None, **rows_settings):
     """Gradient and figures of one minibatch of all `groups`; the policy is left as it was."""
     how = how or layout()
     algorithm = profile.training.algorithm
-    material = learning_material(groups, algorithm.material)
+    material = learning_batch(groups, algorithm.material)
     rows = dense_rows(material.groups, **({"with_observations": False} | rows_settings))
-    models = trainable(policy, profile.training, Hardware.chosen(profile.hardware), how.processes)
+    models = build_models(
+        policy, profile.training, Hardware.from_config(profile.hardware), how.processes
+    )
     coefficient = algorithm.kl.coefficient if algorithm.kl else 0.0
     request = step_of(profile).request
     assessment = Assessor(models, algorithm, how).assess(rows, request, kl_coefficient=coefficient)

@@ -1,4 +1,4 @@
-"""What processes do in the tests of lost companions."""
+"""What processes do in the tests of lost workers."""
 
 import os
 import sys
@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 
 from espalier.records import TrainingError
-from espalier.training import companions
-from espalier.training.local_companions import local_companions
-from espalier.training.team import team
+from espalier.training import launch
+from espalier.training.launch import local_workers, training_processes
 
 
 def note_pid(folder, rank):
@@ -32,19 +31,21 @@ def leave(processes):
     os._exit(3)
 
 
-def train(case, folder, makes):
-    """One of two processes is lost while the first talks to it, or while it hears nothing."""
-    companion = partial(talk_forever, folder) if case == "talking" else leave
-    with team(2, device=torch.device("cpu"), companion=companion, companions=makes) as processes:
+def train(case, folder, launcher):
+    """One of two processes is lost while rank 0 communicates with it, or works alone."""
+    worker_main = partial(talk_forever, folder) if case == "talking" else leave
+    with training_processes(
+        2, device=torch.device("cpu"), worker_main=worker_main, launcher=launcher
+    ) as processes:
         if case == "talking":
             talk_forever(folder, processes)
-        companions._SILENT_FOR_S = 0.5
+        launch._UNNOTICED_FOR_S = 0.5
         while True:
             time.sleep(1)
 
 
-def main(case, folder, makes=local_companions):
+def main(case, folder, launcher=local_workers):
     try:
-        train(case, Path(folder), makes)
+        train(case, Path(folder), launcher)
     except TrainingError as error:
         sys.exit(f"error: {error}")

@@ -1,4 +1,4 @@
-"""What the driver of a RayJob, and the companions that it has on other nodes, do in the tests."""
+"""What the driver of a RayJob, and its workers on other nodes, do in the tests."""
 
 import os
 import sys
@@ -9,13 +9,13 @@ import ray
 import torch
 
 from espalier.records import TrainingError
-from espalier.training.ray_nodes import ray_companions
-from espalier.training.team import team
+from espalier.training.launch import training_processes
+from espalier.training.ray_workers import ray_workers
 
 CPU = torch.device("cpu")
 CASES = [("plain", False), ("plain", True)]
 GIVEN = {"MKL_CBWR": "AUTO,STRICT", "ESPALIER_TEST": "handed on"}
-ON_NODES = partial(ray_companions, environment=GIVEN)
+ON_NODES = partial(ray_workers, environment=GIVEN)
 
 
 def steps_and_nodes(processes):
@@ -29,20 +29,20 @@ def steps_and_nodes(processes):
     }
 
 
-def accompany(processes):
+def run_worker(processes):
     steps_and_nodes(processes)
     assert os.environ["ESPALIER_TEST"] == "handed on"
 
 
 def together(folder):
-    with team(2, device=CPU, companion=accompany, companions=ON_NODES) as processes:
+    with training_processes(2, device=CPU, worker_main=run_worker, launcher=ON_NODES) as processes:
         found = steps_and_nodes(processes)
     torch.save(found, Path(folder) / "found.pt")
 
 
 def too_many():
     try:
-        with team(16, device=CPU, companion=accompany, companions=ON_NODES):
+        with training_processes(16, device=CPU, worker_main=run_worker, launcher=ON_NODES):
             raise AssertionError("sixteen processes on two nodes with a place each")
     except TrainingError as error:
         sys.exit(f"error: {error}")

@@ -31,16 +31,16 @@ def errors_of(process):
     return [line for line in said.splitlines() if line.startswith("error: ")]
 
 
-def test_a_killed_companion_ends_training_with_one_error(tmp_path):
+def test_a_killed_worker_ends_training_with_one_error(tmp_path):
     with started("talking", tmp_path) as process:
-        companion = pid_of(tmp_path, 1)
-        os.kill(companion, signal.SIGKILL)
+        worker = pid_of(tmp_path, 1)
+        os.kill(worker, signal.SIGKILL)
         (error,) = errors_of(process)
     assert error.startswith("error: rank 1 of 2 processes that train together has ended: SIGKILL")
-    assert not Path("/proc", str(companion)).exists()
+    assert not Path("/proc", str(worker)).exists()
 
 
-def test_a_process_that_hears_nothing_of_its_lost_companion_is_ended(tmp_path):
+def test_a_process_stuck_after_a_lost_worker_is_ended(tmp_path):
     with started("silent", tmp_path) as process:
         (error,) = errors_of(process)
     assert error.startswith("error: rank 1 of 2 processes that train together has ended: exit code")

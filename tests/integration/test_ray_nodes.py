@@ -129,7 +129,7 @@ def assert_free(cpus):
 
 
 def assert_given_back():
-    """The place of the companion is free again, and the group of places is gone."""
+    """The place of the worker is free again, and the group of places is gone."""
     assert_free(1)
     held = [group for group in placement_group_table().values() if group["state"] != "REMOVED"]
     assert [group["bundles"] for group in held] == [{0: DRIVERS_PLACE}]
@@ -142,7 +142,7 @@ def assert_ended(pid):
         time.sleep(0.1)
 
 
-def test_two_nodes_give_the_loss_and_the_weights_of_one_process(cluster, tmp_path):
+def test_two_nodes_give_loss_and_weights_of_one_process(cluster, tmp_path):
     with driver(cluster, f"ray_driver.together({str(tmp_path)!r})") as process:
         _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, said
@@ -167,21 +167,19 @@ def test_more_processes_than_places_are_refused(cluster):
     assert "the Ray cluster has 2 on 2 nodes" in error
 
 
-def test_a_killed_companion_ends_training_with_one_error_and_gives_its_place_back(
-    cluster, tmp_path
-):
+def test_a_killed_worker_ends_training_and_frees_its_cpu(cluster, tmp_path):
     with driver(cluster, f"ray_driver.lost({str(tmp_path)!r})") as process:
-        companion = pid_of(tmp_path, 1)
-        os.kill(companion, signal.SIGKILL)
+        worker = pid_of(tmp_path, 1)
+        os.kill(worker, signal.SIGKILL)
         (error,) = errors_of(process)
     assert error.startswith("error: rank 1 of 2 processes that train together, on node 127.0.0.1")
     assert "its process died" in error
-    assert_ended(companion)
+    assert_ended(worker)
     assert_given_back()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_driver_that_is_killed_leaves_no_companion(cluster, tmp_path, number):
+def test_a_driver_that_is_killed_leaves_no_worker(cluster, tmp_path, number):
     with driver(cluster, f"ray_driver.lost({str(tmp_path)!r})") as process:
         pids = [pid_of(tmp_path, rank) for rank in (0, 1)]
         assert pids[0] == process.pid

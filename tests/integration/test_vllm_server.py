@@ -11,7 +11,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from espalier.config import Profile, VllmConfig
 from espalier.policy.loading import Policy, load_policy, save_policy
 from espalier.rollout.engines.engine import KindChoice, Sampling
-from espalier.rollout.engines.vllm import VllmEngine
+from espalier.rollout.engines.vllm import VllmServerEngine
 from espalier.rollout.roller import Roller
 from tests.factories.tiny import LookupSearch, lookup_environments, tiny_tokenizer
 from tests.factories.training import make_task
@@ -70,7 +70,7 @@ def _policy(directory, seed):
 
 def _roll(address, policy_dir, samplings, rule=None, turns=2):
     """Two turns with an observation between for each sampling, side by side."""
-    engine = VllmEngine(VllmConfig(url=address), rule or _NeverStops(), max_rows=8)
+    engine = VllmServerEngine(VllmConfig(url=address), rule or _NeverStops(), max_rows=8)
 
     async def episode(sampling):
         session = await engine.open(PROMPT, sampling)

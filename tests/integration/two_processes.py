@@ -8,16 +8,14 @@ import torch
 from espalier.curriculum.pool import TaskPool
 from espalier.records import NullTracker
 from espalier.training.checkpoint import CheckpointStore
-from espalier.training.local_companions import local_companions
-from espalier.training.rl.loop import Parts, RlLoop
-from espalier.training.rl.models import layout_for, trainable
+from espalier.training.launch import local_workers, training_processes
+from espalier.training.parallel import whole_weights
+from espalier.training.rl.loop import LoopParts, RlLoop
+from espalier.training.rl.models import build_layout, build_models
 from espalier.training.rl.publishing import MemoryPublisher
 from espalier.training.rl.rows import dense_rows
-from espalier.training.rl.sampling import GroupSampler
-from espalier.training.rl.shared_rollouts import SplitRoller
+from espalier.training.rl.sampling import GroupSampler, SplitRoller
 from espalier.training.rl.update import PolicyUpdate
-from espalier.training.sharding import whole_weights
-from espalier.training.team import team
 from tests.factories.tiny import tiny_policy
 from tests.factories.training import PROFILE, TASKS, make_task, warm_roller
 from tests.factories.training_episodes import (
@@ -42,7 +40,7 @@ def two_steps(name, processes, *, sharded=False):
     settings = {"processes": 2, "sharded": sharded} if processes.count > 1 else {}
     profile = profile_of(ALGORITHMS[name], minibatches=2, **settings)
     how = layout(micro_batch_tokens=48, processes=processes)
-    models = trainable(exact_policy(), profile.training, CPU, processes)
+    models = build_models(exact_policy(), profile.training, CPU, processes)
     update = PolicyUpdate(models, profile.training, how, max_action_tokens=56)
     rows = dense_rows(mixed_groups(sizes=(4, 4, 3)), with_observations=False)
     units = [(row,) for row in range(len(rows))]
@@ -55,7 +53,7 @@ def two_steps(name, processes, *, sharded=False):
 def one_broken_gradient(processes, *, sharded=False):
     """Figures and weights of a step in which one of two minibatches is NaN in one process alone."""
     profile = profile_of({"preset": "default"}, minibatches=2, processes=2, sharded=sharded)
-    models = trainable(exact_policy(), profile.training, CPU, processes)
+    models = build_models(exact_policy(), profile.training, CPU, processes)
     how = layout(micro_batch_tokens=48, processes=processes)
     update = PolicyUpdate(models, profile.training, how, max_action_tokens=56)
     calls = iter(range(99))
@@ -77,14 +75,14 @@ def short_loop(processes, directory, steps=3, tasks=TASKS, *, reward=None, **tra
     profile = type(PROFILE).model_validate(values)
     policy = tiny_policy()
     roller = warm_roller(policy)
-    models = trainable(policy.model, profile.training, CPU, processes)
+    models = build_models(policy.model, profile.training, CPU, processes)
     pool = TaskPool(tasks, profile.curriculum)
-    parts = Parts(
+    parts = LoopParts(
         models=models,
-        layout=layout_for(policy.model, profile, CPU, processes),
+        layout=build_layout(policy.model, profile, CPU, processes),
         sampler=GroupSampler(SplitRoller(roller, processes), pool, profile.training, seed=0),
         pool=pool,
-        judge=lambda: float(processes.rank),
+        dev_score=lambda: float(processes.rank),
         publisher=MemoryPublisher(models.policy.model, policy, [roller]),
     )
     loop = RlLoop(profile, parts, CheckpointStore(directory, "run"))
@@ -115,21 +113,21 @@ def everything(processes, directory):
             )
         ),
         "ranks": processes.gather(processes.rank),
-        "said": processes.of_first(f"by {processes.rank}"),
+        "said": processes.broadcast(f"by {processes.rank}"),
     }
 
 
-def accompany(directory, processes):
+def run_worker(directory, processes):
     """The second process."""
     everything(processes, directory)
 
 
-def found_together(directory, companions=local_companions):
+def found_together(directory, launcher=local_workers):
     """What two processes find, seen from the first."""
-    with team(
+    with training_processes(
         2,
         device=torch.device("cpu"),
-        companion=partial(accompany, directory),
-        companions=companions,
+        worker_main=partial(run_worker, directory),
+        launcher=launcher,
     ) as processes:
         return everything(processes, directory)

@@ -41,7 +41,7 @@ def aggregate(mode: Aggregation, loss_BT: Tensor, mask_BT: Tensor, totals: Total
 
     Args:
         mode: which mean.
-        loss_BT: [B, T] loss of each token; what stands outside the mask is not read.
+        loss_BT: [B, T] loss of each token; values outside the mask are not read.
         mask_BT: [B, T] bool.
         totals: sizes of the whole minibatch.
 

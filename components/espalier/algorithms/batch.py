@@ -1,4 +1,4 @@
-"""What the rules see: trajectories as dense rows, with every quantity in the column of its token.
+"""The data of the rules: trajectories as dense rows, every quantity in the column of its token.
 
 Axes: B trajectories, T token columns. One trajectory of two turns and one tool call, where P is the
 prompt, O an observation, A sampled by the policy and . padding:
@@ -6,7 +6,7 @@ prompt, O an observation, A sampled by the policy and . padding:
     tokens             P P P A A O O A .
     action_mask        0 0 0 1 1 0 0 1 0
     turns             -1-1-1 0 0-1-1 1-1
-    rewards            0 0 0 0 0 0 0 r 0      an outcome stands on the last action token
+    rewards            0 0 0 0 0 0 0 r 0      an outcome is on the last action token
     behavior_logprobs  0 0 0 a b 0 0 c 0      nats
 
 A rule reads nothing in a column whose mask is 0, unless it is named after an upstream that does.
@@ -18,10 +18,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from pydantic import BaseModel, ConfigDict
+
 from espalier.algorithms.masking import kept
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+class AlgorithmRule(BaseModel):
+    """Parameters and formula of one rule; `name` selects it in the profile.
+
+    A frozen pydantic model whose fields are parameters and whose one method is the formula: parsing
+    a profile yields the object that runs. Rules do not import torch, so that a profile loads
+    without it; they use the methods of the tensors that they are given.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +42,8 @@ class CreditBatch:
     """All admitted trajectories of a step, as the advantage rules see them."""
 
     rewards_BT: Tensor
-    """Float; where each reward fell, penalties in the reward (KL) included. NaN: the trajectory
-    could not be scored; rules of outcomes leave it out, others must not be given it."""
+    """Float, penalties in the reward (KL) included. NaN: the trajectory could not be scored; rules
+    of outcomes leave it out, others must not be given it."""
     action_mask_BT: Tensor
     """Bool."""
     groups_B: Tensor
@@ -71,25 +84,25 @@ class CreditBatch:
 
 
 class Credit(NamedTuple):
-    """What an advantage rule returns; both [B, T] and 0 where the action mask is 0."""
+    """Advantages and returns; both [B, T], and 0 where the action mask is 0."""
 
     advantages_BT: Tensor
     returns_BT: Tensor
-    """What a critic would be fitted to."""
+    """Targets of a critic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Sizes of the whole minibatch, so that micro-batches add up to what one batch would give."""
+    """Sizes of the whole minibatch, so that losses of micro-batches add up to that of one batch."""
 
     tokens: float
-    """Tokens with a loss."""
+    """Tokens in the loss."""
     sequences: float
-    """Trajectories that have at least one of them."""
+    """Trajectories with at least one token in the loss."""
     rows: float
     """All trajectories."""
     max_tokens: float
-    """The constant normaliser of Dr. GRPO: the longest action sequence that is possible."""
+    """Normaliser of Dr. GRPO: the longest possible action sequence."""
     pairs: float = 0.0
     """Preference pairs, for DPO."""
 
@@ -104,7 +117,7 @@ class LossBatch:
     """Denominator of the importance ratio: behaviour log-probs, or recomputed by the trainer."""
     advantages_BT: Tensor
     loss_mask_BT: Tensor
-    """Bool: the action mask less what filters and corrections dropped."""
+    """Bool: the action mask without what filters and corrections dropped."""
     totals: Totals
     behavior_logprobs_BT: Tensor | None = None
     reference_logprobs_BT: Tensor | None = None
@@ -120,7 +133,7 @@ class LossBatch:
 
 @dataclass(frozen=True, slots=True)
 class PolicyLoss:
-    """A scalar to minimise, and figures about how it came to be (sums, see the rule)."""
+    """A scalar to minimise, and figures about it (see the rule)."""
 
     loss: Tensor
     metrics: Mapping[str, Tensor] = field(default_factory=dict)

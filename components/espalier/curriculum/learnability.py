@@ -1,4 +1,4 @@
-"""How much a task teaches at its pass rate: what self-play pays the challengers who pose tasks.
+"""How much a task teaches at its pass rate: the band worth sampling, and weights inside it.
 
 Papers and public code differ, so every name says whose rule it is. R-Zero's code pays
 min(p, 1 - p), half of the paper's reward, which is the same preference.
@@ -6,14 +6,28 @@ min(p, 1 - p), half of the paper's reward, which is the same preference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
+
+from espalier.records import Task
+
+
+def keep_learnable(
+    tasks: Sequence[Task], pass_rates: Mapping[str, float], band: tuple[float, float]
+) -> list[Task]:
+    """Tasks whose pass rate lies inside `band` (both ends included), in their order.
+
+    A task that is always solved, or never, gives every member of its group the same reward.
+    """
+    low, high = band
+    return [task for task in tasks if low <= pass_rates[task.task_id] <= high]
+
 
 Preference = Literal["even", "r_zero", "absolute_zero", "absolute_zero_code"]
 
 
 def r_zero(pass_rate: float) -> float:
-    """1 - 2 |p - 1/2|: most for a task that is solved every other time (arXiv:2508.05004)."""
+    """1 - 2 |p - 1/2|: largest for a task that is solved half of the time (arXiv:2508.05004)."""
     return 1 - 2 * abs(pass_rate - 0.5)
 
 
@@ -28,7 +42,7 @@ def absolute_zero(pass_rate: float) -> float:
 
 
 def absolute_zero_code(pass_rate: float) -> float:
-    """1 - p, and nothing for a task that nobody solved (`one_minus` of the public code)."""
+    """1 - p, and 0 for a task that was never solved (`one_minus` of the public code)."""
     return 1 - pass_rate if pass_rate > 0 else 0.0
 
 

@@ -1,4 +1,4 @@
-"""The pool of training tasks: what is known of each, and which are worth sampling now."""
+"""The pool of training tasks: estimated pass rates, and which tasks are worth sampling now."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from espalier.curriculum.learnability import LEARNABILITY
 from espalier.records import Task
 
 _PRIOR_ATTEMPTS = 2.0
-"""Weight, in attempts, of what tasks of the same signature showed: one group is a noisy figure."""
+"""Weight, in attempts, of the mean over tasks of the same signature: one group is noisy."""
 
 _MEMORY = 0.5
-"""How much an older estimate counts beside a fresh group, since the policy has moved on."""
+"""Discount of earlier attempts with each new group, since the policy has changed."""
 
 
 @dataclass(slots=True)
 class TaskRecord:
-    """Attempts at one task, older ones discounted."""
+    """Attempts at one task, earlier ones discounted."""
 
     attempts: float = 0.0
     successes: float = 0.0
@@ -51,20 +51,20 @@ class TaskPool:
         return self._tasks[task_id]
 
     def add(self, tasks: Sequence[Task]) -> None:
-        """Draw from these as well; until the next refresh they count as inside the band."""
+        """Add tasks; until the next refresh they count as inside the band."""
         for task in tasks:
             assert task.task_id not in self._tasks, f"{task.task_id} is in the pool already"
             self._tasks[task.task_id] = task
             self._kept.append(task.task_id)
 
     def observe(self, task_id: str, *, attempts: int, successes: int) -> None:
-        """Take note of a group of rollouts."""
+        """Record a group of rollouts."""
         record = self._records[task_id]
         record.attempts = record.attempts * _MEMORY + attempts
         record.successes = record.successes * _MEMORY + successes
 
     def refresh(self) -> None:
-        """Sort the tasks anew into those inside the band and the others."""
+        """Decide anew which tasks are inside the band; unchanged if none would be."""
         if not self._config.enabled:
             return
         low, high = self._config.pass_rate_band
@@ -76,7 +76,7 @@ class TaskPool:
             self._others = [task_id for task_id in self._tasks if task_id not in chosen]
 
     def estimates(self) -> dict[str, float]:
-        """Pass rate of every task, drawn towards the mean of its signature."""
+        """Pass rate of every task, shrunk towards the mean of its signature."""
         attempts: dict[str, float] = defaultdict(float)
         successes: dict[str, float] = defaultdict(float)
         for task_id, record in self._records.items():
@@ -113,9 +113,9 @@ class TaskPool:
         return [self._tasks[task_id] for task_id in drawn]
 
     def _weights(self) -> dict[str, float]:
-        """Of the kept tasks, by the profile's preference; none where all count alike.
+        """Weights of the kept tasks by the profile's preference; {} if all weigh the same.
 
-        From the present estimates alone, so that a resumed run draws as an unbroken one.
+        A function of the current estimates only: a resumed run draws the tasks of an unbroken one.
         """
         if self._config.preference == "even":
             return {}
@@ -124,11 +124,11 @@ class TaskPool:
         return {task_id: weigh(rates[task_id]) for task_id in self._kept}
 
     def state(self) -> dict[str, list[float]]:
-        """What a checkpoint keeps; `restore` takes it back."""
+        """Records for a checkpoint; `restore` takes them back."""
         return {tid: [r.attempts, r.successes] for tid, r in self._records.items()}
 
     def restore(self, state: dict[str, list[float]], kept: Sequence[str]) -> None:
-        """Continue from a checkpoint: the records, and the band as it was last sorted."""
+        """Continue from a checkpoint: the records, and the tasks inside the band."""
         self._records.clear()
         for task_id, (attempts, successes) in state.items():
             self._records[task_id] = TaskRecord(attempts, successes)
@@ -144,7 +144,7 @@ class TaskPool:
 def _preferred(
     candidates: Sequence[str], weights: Mapping[str, float], used: set[str], rng: random.Random
 ) -> str:
-    """One that is not used, by weight; evenly where no weight is left among them."""
+    """Draw an unused candidate by weight; uniformly if all weights are 0."""
     free = [task_id for task_id in candidates if task_id not in used]
     total = sum(weights[task_id] for task_id in free)
     return rng.choices(free, [weights[t] for t in free] if total > 0 else None)[0]

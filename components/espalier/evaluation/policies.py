@@ -1,25 +1,101 @@
-"""Judging a policy: roll the suite out under it, and score the answers."""
+"""Evaluating a policy: roll the suite out under it, score the answers, keep the result on disk."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import pyarrow.parquet as pq
 
 from espalier.config import Profile
 from espalier.environments import EnvironmentLostError, Environments
-from espalier.evaluation.judged import Judged, RolloutCost
-from espalier.evaluation.kept import choose_kept
-from espalier.evaluation.questions import QuestionRow, score_question
+from espalier.evaluation.questions import (
+    QuestionRow,
+    questions_table,
+    read_questions,
+    score_question,
+)
 from espalier.evaluation.suite import Suite, make_suite
 from espalier.records import Task
-from espalier.records.trajectory import Trajectory
-from espalier.rollout.roller import Roller, RollsOut
+from espalier.records.trajectory import Trajectory, read_trajectories, write_trajectories
+from espalier.rollout.roller import Roller, TrajectorySampler
 
 
-class CountingRoller(RollsOut, Protocol):
-    """A roller that counts what it does."""
+@dataclass(frozen=True, slots=True)
+class RolloutCost:
+    """Tokens and time of the rollouts, as counted by the roller."""
+
+    action_tokens: int
+    total_tokens: int
+    seconds: float
+
+
+class PolicyEvaluation(NamedTuple):
+    """One policy's rows in the order of the suite, and some greedy trajectories to keep."""
+
+    rows: list[QuestionRow]
+    kept: list[Trajectory]
+    cost: RolloutCost
+
+
+class FinishedEvaluations:
+    """Evaluations on disk, by key, so that a resumed stage skips them; each is saved atomically."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def get(self, key: str, evaluate: Callable[[], PolicyEvaluation]) -> PolicyEvaluation:
+        """Load the evaluation of `key`, after `evaluate` made it if it is not there yet.
+
+        It is read back in either case, so that a resumed run cannot differ from an unbroken one.
+        """
+        if not (self._directory / key).is_dir():
+            self._save(key, evaluate())
+        return self._load(key)
+
+    def _load(self, key: str) -> PolicyEvaluation:
+        folder = self._directory / key
+        (rows,) = read_questions(folder / "questions.parquet").values()
+        cost = RolloutCost(**json.loads((folder / "cost.json").read_bytes()))
+        return PolicyEvaluation(rows, read_trajectories(folder / "trajectories.parquet"), cost)
+
+    def _save(self, key: str, evaluation: PolicyEvaluation) -> None:
+        draft = self._directory / f".{key}.draft"
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        pq.write_table(questions_table({key: evaluation.rows}), draft / "questions.parquet")
+        write_trajectories(draft / "trajectories.parquet", evaluation.kept)
+        (draft / "cost.json").write_text(json.dumps(asdict(evaluation.cost)), encoding="utf-8")
+        draft.rename(self._directory / key)
+
+
+def choose_examples(
+    trajectories: Sequence[Trajectory], is_right: Sequence[bool], count: int
+) -> list[Trajectory]:
+    """Choose at most `count` trajectories to keep for reading: half right, half wrong.
+
+    Spread over the suite and in its order; if there are too few of one half, the other fills up.
+    """
+    right = [place for place, correct in enumerate(is_right) if correct]
+    wrong = [place for place, correct in enumerate(is_right) if not correct]
+    num_right = min(len(right), max(count - count // 2, count - len(wrong)))
+    num_wrong = min(len(wrong), count - num_right)
+    chosen = sorted([*_spread(right, num_right), *_spread(wrong, num_wrong)])
+    return [trajectories[place] for place in chosen]
+
+
+def _spread(places: Sequence[int], count: int) -> list[int]:
+    """`count` of `places`, evenly spaced: the suite may be sorted by difficulty."""
+    return [places[number * len(places) // count] for number in range(count)]
+
+
+class CountingRoller(TrajectorySampler, Protocol):
+    """A roller that counts its tokens and time."""
 
     @property
     def action_tokens(self) -> int:
@@ -33,30 +109,29 @@ class CountingRoller(RollsOut, Protocol):
 
     @property
     def seconds(self) -> float:
-        """Spent in rolling out so far."""
+        """Time spent in rollouts so far."""
         ...
 
 
 def evaluate_policy(
     policy_dir: Path, tasks: Sequence[Task], environments: Environments, profile: Profile
 ) -> list[QuestionRow]:
-    """Judge the model directory `policy_dir` on `tasks`, as the `evaluate` stage does.
+    """Evaluate the model directory `policy_dir` on `tasks`, as the `evaluate` stage does.
 
-    With the tasks, knowledge, episode, search and evaluation settings of a suite, the rows may be
-    compared with the stage's: same questions, same order, same verifier.
+    With a suite's tasks, knowledge and settings, the rows may be compared with those of the stage.
 
     Raises:
-        PolicyError: the directory cannot be loaded, or its model cannot act.
+        PolicyError: the directory cannot be loaded, or its tokenizer has no chat template.
     """
     roller = Roller.open(policy_dir, environments, profile)
-    return judge_policy(roller, make_suite(profile, tasks, ""), profile.seed).rows
+    return evaluate_on_suite(roller, make_suite(profile, tasks, ""), profile.seed).rows
 
 
-def judge_policy(roller: CountingRoller, suite: Suite, seed: int) -> Judged:
+def evaluate_on_suite(roller: CountingRoller, suite: Suite, seed: int) -> PolicyEvaluation:
     """Roll the suite out greedily, then its first part by sampling, and score both.
 
     Raises:
-        EnvironmentLostError: an environment failed under some question.
+        EnvironmentLostError: some episode lost its environment.
     """
     config = suite.config
     greedy = roller.roll_out(suite.tasks, samples=1, temperature=0.0, seed=seed)
@@ -64,7 +139,7 @@ def judge_policy(roller: CountingRoller, suite: Suite, seed: int) -> Judged:
     sampled = roller.roll_out(
         suite.sampled_tasks, samples=each, temperature=config.temperature, seed=seed
     )
-    _expect_judged((*greedy, *sampled))
+    _require_no_losses((*greedy, *sampled))
     rows = [
         # A slice past the end is empty: a question outside the sampled part has no samples.
         score_question(
@@ -73,17 +148,17 @@ def judge_policy(roller: CountingRoller, suite: Suite, seed: int) -> Judged:
         for place, task in enumerate(suite.tasks)
     ]
     is_right = [row.em for row in rows]
-    kept = choose_kept(greedy, is_right, config.kept_trajectories)
+    kept = choose_examples(greedy, is_right, config.kept_trajectories)
     cost = RolloutCost(roller.action_tokens, roller.total_tokens, round(roller.seconds, 3))
-    return Judged(rows, kept, cost)
+    return PolicyEvaluation(rows, kept, cost)
 
 
-def _expect_judged(trajectories: Sequence[Trajectory]) -> None:
-    """A policy is compared on all questions or on none: a failed tool is not a wrong answer."""
+def _require_no_losses(trajectories: Sequence[Trajectory]) -> None:
+    """Refuse lost episodes: policies are compared on all questions, and these have no answer."""
     lost = Counter(t.finish_reason.value for t in trajectories if t.is_lost)
     if lost:
         causes = ", ".join(f"{count} {reason}" for reason, count in sorted(lost.items()))
         raise EnvironmentLostError(
             f"{lost.total()} of {len(trajectories)} evaluation episodes lost their environment "
-            f"({causes}). Mend the tool, or raise rollout.tool_timeout_s, and evaluate again"
+            f"({causes}). Repair the tool, or raise rollout.tool_timeout_s, and evaluate again"
         )

@@ -17,13 +17,13 @@ from espalier.rewards import token_f1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionRow:
-    """What one policy made of one question: greedily once, and sampled a few times."""
+    """One policy's result on one question: one greedy answer, and a few sampled ones."""
 
     task_id: str
     groups: Mapping[str, str]
-    """Name of a grouping -> the group that the question is in, as the family says."""
+    """Name of a grouping -> the question's group, as the family reports it."""
     em: bool
-    """The greedy answer is right by the task's verifier: it matches exactly, or means the same."""
+    """Whether the task's verifier accepts the greedy answer."""
     f1: float
     """Word overlap of the greedy answer, 0-1."""
     answer: str | None
@@ -32,7 +32,7 @@ class QuestionRow:
     tool_calls: int
     finish_reason: str
     samples: int
-    """Answers sampled for pass@k; 0 where the question is not among the sampled ones."""
+    """Number of answers sampled for pass@k; 0 if the question is not sampled."""
     samples_right: int
 
 
@@ -42,7 +42,7 @@ def score_question(
     greedy: Trajectory,
     sampled: Sequence[Trajectory] = (),
 ) -> QuestionRow:
-    """One policy's row: the verdicts of the family's verifier, and F1."""
+    """Make a row of one greedy trajectory and the sampled ones of the same question."""
     gold = task.verifier.gold
     return QuestionRow(
         task_id=task.task_id,
@@ -59,7 +59,7 @@ def score_question(
 
 
 def questions_table(rows_by_policy: Mapping[str, Sequence[QuestionRow]]) -> pa.Table:
-    """One row a question and policy: the columns of `QuestionRow` and `policy`."""
+    """One row per question and policy: the columns of `QuestionRow` and `policy`."""
     rows = [
         {"policy": policy, **asdict(row), "groups": json.dumps(dict(row.groups))}
         for policy, rows in rows_by_policy.items()
@@ -69,15 +69,15 @@ def questions_table(rows_by_policy: Mapping[str, Sequence[QuestionRow]]) -> pa.T
 
 
 def read_questions(path: Path) -> dict[str, list[QuestionRow]]:
-    """Read what `questions_table` made, by policy.
+    """Read the file of a `questions_table`, by policy.
 
     Raises:
-        ArtifactError: a file that is missing, truncated, or lacks a column.
+        ArtifactError: the file is missing or truncated, or lacks a column.
     """
     try:
         table = pq.read_table(path)
         if "hops" in table.column_names:
-            table = _grouped_anew(table)
+            table = _table_of_0_1(table)
         rows = table.cast(_SCHEMA).to_pylist()
     except (OSError, ValueError, pa.ArrowException) as error:
         raise ArtifactError(
@@ -91,8 +91,8 @@ def read_questions(path: Path) -> dict[str, list[QuestionRow]]:
     return by_policy
 
 
-def _grouped_anew(table: pa.Table) -> pa.Table:
-    """A table of 0.1, which had columns for the hops and the kind of a question."""
+def _table_of_0_1(table: pa.Table) -> pa.Table:
+    """Convert a table of release 0.1, which had the columns hops and kind instead of groups."""
     groups = [
         json.dumps({"kind": kind, "hops": str(hops)})
         for kind, hops in zip(table["family"].to_pylist(), table["hops"].to_pylist(), strict=True)

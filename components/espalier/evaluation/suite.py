@@ -1,7 +1,7 @@
-"""What is asked: the held-out tasks and the settings, under one digest.
+"""The evaluation suite: the held-out tasks and the settings, under one digest.
 
-Two results may be compared where their suite digests are equal: the same questions, over the same
-knowledge, with the same search tool and the same limits.
+Results may be compared if their suite digests are equal: the same questions, over the same
+knowledge, with the same tools and limits.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from espalier.environments import family_of
 from espalier.records import Task, json_digest
 
 VIEW: Literal["full"] = "full"
-"""Held-out questions are answered over every document: nothing is hidden any more."""
+"""Held-out questions are answered over all documents, those hidden during training included."""
 
 _SAMPLING_SETTINGS = {"samples_per_task", "sampled_questions", "temperature"}
-"""Settings of evaluation that change an answer; intervals and kept episodes do not."""
+"""Settings that change answers, and so the digest; those of intervals and examples do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The tasks in the order in which they are asked."""
+    """Held-out tasks, in the order of all results, with the settings that answers depend on."""
 
     tasks: Sequence[Task]
     config: EvaluationConfig
@@ -31,11 +31,11 @@ class Suite:
     knowledge: str
     """Content digest of the knowledge artifact."""
     groups: Sequence[Mapping[str, str]] = ()
-    """Of each task: name of a grouping -> group, as results are broken down; not in the digest."""
+    """For each task: name of a grouping -> group, for breakdowns of results; not in the digest."""
 
     @property
     def sampled_tasks(self) -> Sequence[Task]:
-        """The first of them, which are also answered by sampling."""
+        """The first tasks, which are also answered by sampling."""
         return self.tasks[: self.config.sampled_questions]
 
     @property
@@ -58,9 +58,9 @@ class Suite:
 
 
 def make_suite(profile: Profile, heldout: Sequence[Task], knowledge_content: str) -> Suite:
-    """The suite that `profile` asks, out of the held-out tasks and the knowledge searched."""
+    """Make the suite of `profile` from the held-out tasks and the digest of the knowledge."""
     family = family_of(profile)
-    # what an answer may depend on, beside the question: the limits, and the tools' settings
+    # an answer depends also on the episode's limits and the tools' settings
     environment = {
         "name": family.name,
         "view": VIEW,

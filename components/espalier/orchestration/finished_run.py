@@ -18,7 +18,7 @@ from espalier.evaluation import (
     make_suite,
     summarize,
 )
-from espalier.evaluation.results_table import group_columns
+from espalier.evaluation.results import group_columns
 from espalier.evaluation.suite import VIEW
 from espalier.orchestration.results import aligned
 from espalier.orchestration.run_directory import PROFILE_NAME
@@ -31,7 +31,7 @@ from espalier.steps.profiles import parsed_profile
 if TYPE_CHECKING:
     import pandas as pd
 
-    from espalier.rollout.roller import RollsOut
+    from espalier.rollout.roller import TrajectorySampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def _table(policy_dir: Path, figures: dict[str, Any]) -> str:
 class Conversation:
     """Asks a policy questions without gold answers, each in an episode of its own."""
 
-    def __init__(self, roller: RollsOut, profile: Profile) -> None:
+    def __init__(self, roller: TrajectorySampler, profile: Profile) -> None:
         self._roller = roller
         self._family = family_of(profile)
         self._seed = profile.seed

@@ -1,4 +1,4 @@
-"""Loading and saving policy directories: plain Hugging Face, nothing of ours inside."""
+"""Loading and saving policy directories, which are plain Hugging Face model directories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 from espalier.records import PolicyError
 
 _NAMED_TENSORS = 5
-"""Of one fault that an error names; a damaged shard may lack hundreds."""
+"""Tensors of each kind of fault that an error names; a damaged shard may lack hundreds."""
 
 
 class Policy(NamedTuple):
@@ -34,12 +34,12 @@ def load_policy(directory: Path) -> Policy:
 
     Raises:
         PolicyError: no such directory, not a causal language model with a tokenizer, or weights
-            that are not those of its config: a tensor is missing, has another shape, or has no
-            place in the model.
+            that do not fit its config: a tensor is missing, has another shape, or is unknown to
+            the model.
     """
     tokenizer = load_tokenizer(directory)
     try:
-        # with loading info it returns a pair, which its annotation does not say
+        # output_loading_info=True returns a pair, which transformers' annotation does not say
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             directory,
             local_files_only=True,
@@ -57,9 +57,9 @@ def load_policy(directory: Path) -> Policy:
 def _require_whole_weights(directory: Path, loading_info: Mapping[str, Any]) -> None:
     """Refuse weights that differ from what the config describes.
 
-    transformers fills a missing or misshapen tensor with random numbers and drops one that it has
-    no place for: an adapter, the scales of a quantised model, a model saved under another class.
-    Tied weights, and what the model's class lists as ignorable, are in none of its lists.
+    transformers fills a missing or misshapen tensor with random numbers, and drops a tensor that
+    the model lacks: of an adapter, the scales of a quantised model, a model of another class. Tied
+    weights, and those that the model's class lists as ignorable, are in none of its lists.
 
     Raises:
         PolicyError: names the tensors of each kind.
@@ -73,10 +73,10 @@ def _require_whole_weights(directory: Path, loading_info: Mapping[str, Any]) -> 
         "of another shape": misshapen,
         "unknown to the model": sorted(loading_info["unexpected_keys"]),
     }
-    told = "; ".join(f"{kind}: {_named(names)}" for kind, names in faults.items() if names)
-    if told:
+    named = "; ".join(f"{kind}: {_named(names)}" for kind, names in faults.items() if names)
+    if named:
         raise PolicyError(
-            f"{directory}: its tensors are not those of its config.json ({told}). Copy the model "
+            f"{directory}: its tensors are not those of its config.json ({named}). Copy the model "
             "again if a file was cut short, merge an adapter into its base model first, and save "
             "with save_pretrained of the class that was trained."
         )
@@ -106,13 +106,13 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
 
 
 def save_policy(policy: Policy, directory: Path) -> None:
-    """Write the directory that `load_policy` (and plain transformers) reads."""
+    """Write a directory that `load_policy` (and plain transformers) reads."""
     policy.model.save_pretrained(directory)
     policy.tokenizer.save_pretrained(directory)
 
 
 def load_weights_into(model: PreTrainedModel, directory: Path) -> None:
-    """Give `model`, in place, the weights of a policy directory of the same architecture.
+    """Load the weights of a policy directory of the same architecture into `model`, in place.
 
     Raises:
         PolicyError: no such policy, or one of another shape.

@@ -258,12 +258,15 @@ def replace_directory(draft_dir: Path, output_dir: Path) -> None:
         draft_dir.rename(output_dir)
 
 
+_NOT_WRITABLE = "The folder cannot be written: choose another --out, or change its permissions."
+
+
 def _explained(error: OSError, output_dir: Path) -> ArtifactError:
     remedy = {
         errno.ENOSPC: "The disk is full: free space and run the same command again.",
         errno.EDQUOT: "The disk quota is used up: free space and run the same command again.",
-        errno.EACCES: "The folder cannot be written: choose another --out, or change its permissions.",
-        errno.EPERM: "The folder cannot be written: choose another --out, or change its permissions.",
+        errno.EACCES: _NOT_WRITABLE,
+        errno.EPERM: _NOT_WRITABLE,
         errno.EROFS: "The file system is read-only: choose another --out.",
     }.get(error.errno or 0, "Nothing was published; fix the cause and run the same command again.")
     return ArtifactError(f"{output_dir}: could not be written ({error}). {remedy}")

@@ -1,15 +1,146 @@
-"""What the policy of one episode has in view: a session, and after it another if it overflows."""
+"""What the policy of one episode has read and written: its context windows and their record.
+
+A context that overflows is shortened and continues in a new window, as `episode.overflow` says.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from espalier.config import EpisodeConfig
-from espalier.dialects.dialect import Dialect
-from espalier.records import Action, Malformed, Message
-from espalier.rollout.engines.engine import Engine, Sampling, Session
-from espalier.rollout.transcript import Transcript
+from espalier.dialects.dialect import Dialect, TurnPieces
+from espalier.environments import Environment
+from espalier.records import Action, Malformed, Message, Task
+from espalier.records.trajectory import TURNS_TERM, FinishReason, Trajectory, Turn
+from espalier.rollout.engines.engine import Completion, Engine, Sampling, Session
+
+
+class _Piece(NamedTuple):
+    """A contiguous part of the context: the prompt, a message or an observation."""
+
+    token_ids: tuple[int, ...]
+    is_observation: bool
+
+
+class EpisodeTranscript:
+    """Collects the tokens of one episode as read and as sampled, without tokenising anything."""
+
+    def __init__(self, task: Task) -> None:
+        self.policy_version = 0
+        """Version of the weights that the current context is sampled from."""
+        self.pieces: list[TurnPieces] = []
+        """What was read after each message of the first window, for `Dialect.drifted_turns`."""
+        self._task = task
+        self._messages = list(task.prompt)
+        self._token_ids: list[int] = []
+        self._action_mask: list[int] = []
+        self._logprobs: list[float] = []
+        self._turns: list[Turn] = []
+        self._window_starts: list[int] = [0]
+        self._context: list[_Piece] = []
+
+    @property
+    def context_ids(self) -> tuple[int, ...]:
+        """The tokens of the current context."""
+        return tuple(token_id for piece in self._context for token_id in piece.token_ids)
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of the current context."""
+        return sum(len(piece.token_ids) for piece in self._context)
+
+    @property
+    def num_windows(self) -> int:
+        """Number of context windows so far."""
+        return len(self._window_starts)
+
+    def read_prompt(self, token_ids: Sequence[int], messages: Sequence[Message]) -> None:
+        """Begin the context with the environment's prompt."""
+        self._messages = list(messages)
+        self._read(_Piece(tuple(token_ids), is_observation=False))
+
+    def act(self, action: Completion, parsed: Action) -> None:
+        """Append a message that the policy wrote."""
+        start = len(self._token_ids)
+        self._context.append(_Piece(action.token_ids, is_observation=False))
+        self._token_ids += action.token_ids
+        self._action_mask += [1] * len(action.token_ids)
+        self._logprobs += action.logprobs
+        end = len(self._token_ids)
+        self._messages.append(parsed.message())
+        self._turns.append(Turn(action_start=start, action_end=end, observation_end=end))
+
+    def add_reward(self, reward: float) -> None:
+        """Set the reward of the last turn, from `Environment.step`."""
+        self._turns[-1] = replace(self._turns[-1], reward=reward)
+
+    def observe(self, token_ids: Sequence[int], messages: Sequence[Message]) -> None:
+        """Append an observation."""
+        turn, start = self._turns[-1], len(self._token_ids)
+        self._read(_Piece(tuple(token_ids), is_observation=True))
+        self._messages.extend(messages)
+        if self.num_windows == 1:
+            self.pieces.append(TurnPieces(tuple(messages), tuple(token_ids)))
+        if turn.action_end == start:
+            self._turns[-1] = replace(turn, observation_end=len(self._token_ids))
+
+    def drop_observations(self, tokens: int) -> int:
+        """Remove the oldest observations from the context until `tokens` tokens are removed.
+
+        Returns:
+            The number of tokens removed; less than `tokens` where there were not enough.
+        """
+        kept, dropped = [], 0
+        for piece in self._context:
+            if piece.is_observation and dropped < tokens:
+                dropped += len(piece.token_ids)
+            else:
+                kept.append(piece)
+        self._context = kept
+        return dropped
+
+    def keep_prompt_and_last(self) -> None:
+        """Remove everything from the context but the prompt and the last message."""
+        self._context = [self._context[0], self._context[-1]]
+
+    def begin_window(self) -> None:
+        """Begin a new window with what is left of the context; the policy reads it again."""
+        self._window_starts.append(len(self._token_ids))
+        pieces, self._context = self._context, []
+        for piece in pieces:
+            self._read(piece)
+
+    def trajectory(
+        self, environment: Environment | None, reason: FinishReason, reward: dict[str, float]
+    ) -> Trajectory:
+        """The record of the finished episode."""
+        turn_rewards = sum(turn.reward for turn in self._turns)
+        if turn_rewards and reward:
+            reward = {**reward, TURNS_TERM: turn_rewards}
+        return Trajectory(
+            task_id=self._task.task_id,
+            group_id=self._task.task_id,
+            messages=tuple(self._messages),
+            tool_results=() if environment is None else tuple(environment.tool_results),
+            reward=reward,
+            answer=None if environment is None else environment.answer,
+            finish_reason=reason,
+            policy_version=self.policy_version,
+            token_ids=tuple(self._token_ids),
+            action_mask=tuple(self._action_mask),
+            behavior_logprobs=tuple(self._logprobs),
+            turns=tuple(self._turns),
+            window_starts=tuple(self._window_starts),
+        )
+
+    def _read(self, piece: _Piece) -> None:
+        self._context.append(piece)
+        self._token_ids += piece.token_ids
+        self._action_mask += [0] * len(piece.token_ids)
+        self._logprobs += [0.0] * len(piece.token_ids)
+
 
 SUMMARY_REQUEST = (
     "The context is full and will be cleared. Write down in short what was found and what is "
@@ -17,21 +148,20 @@ SUMMARY_REQUEST = (
 )
 """What the policy reads where `episode.overflow` is "summarise"."""
 
-
 _SUMMARY_MESSAGE = Message(role="tool", content=SUMMARY_REQUEST)
 
 
-class _Written(NamedTuple):
+class _SampledAction(NamedTuple):
     action: Action
     stopped: bool
 
 
-class Context:
-    """Keeps the session and the transcript in step."""
+class PolicyContext:
+    """The context of one episode: an engine's session, with the transcript of what it holds."""
 
     def __init__(
         self,
-        transcript: Transcript,
+        transcript: EpisodeTranscript,
         engine: Engine,
         sampling: Sampling,
         dialect: Dialect,
@@ -45,7 +175,7 @@ class Context:
         self._session: Session | None = None
 
     async def begin(self, messages: tuple[Message, ...]) -> bool:
-        """Read the prompt; whether there is room for it."""
+        """Read the prompt; False if it does not fit."""
         prompt_ids = self._dialect.prompt_ids(messages)
         if len(prompt_ids) >= self._limits.max_tokens:
             return False
@@ -54,12 +184,12 @@ class Context:
         return True
 
     async def act(self) -> Action | None:
-        """The policy's next message; None where it did not come to an end."""
+        """Sample the policy's next message; None if it was cut off."""
         message = await self._write()
         return message.action if message.stopped else None
 
     async def observe(self, messages: tuple[Message, ...]) -> bool:
-        """Read what the environment answered; whether there is room for it."""
+        """Read an observation, in a new window if it must be; False if it does not fit."""
         transcript, limits = self._transcript, self._limits
         token_ids = self._dialect.result_ids(messages)
         excess = transcript.context_length + len(token_ids) + self._reserve - limits.max_tokens
@@ -75,21 +205,21 @@ class Context:
         return True
 
     def close(self) -> None:
-        """Give the session back."""
+        """Close the session."""
         if self._session is not None:
             self._session.close()
             self._session = None
 
     @property
     def _reserve(self) -> int:
-        """Tokens that an observation leaves free: for an action, and for a summary after it."""
+        """Tokens to keep free after an observation: for an action, and for a summary after it."""
         action = self._limits.max_turn_tokens
         if self._limits.overflow != "summarise":
             return action
         return 2 * action + len(self._dialect.result_ids((_SUMMARY_MESSAGE,)))
 
     async def _shorten(self, excess: int) -> bool:
-        """Make room in the transcript's context, for a new window; whether anything was cut."""
+        """Shorten the transcript's context; whether anything was removed."""
         match self._limits.overflow:
             case "stop":
                 return False
@@ -107,15 +237,15 @@ class Context:
         self._transcript.keep_prompt_and_last()
         return True
 
-    async def _write(self) -> _Written:
+    async def _write(self) -> _SampledAction:
         assert self._session is not None, "a context begins with a prompt"
         room = self._limits.max_tokens - self._transcript.context_length
         action = await self._session.sample(max_tokens=min(self._limits.max_turn_tokens, room))
         parsed = self._dialect.parse(action.token_ids)
-        if not action.stopped:  # cut off in the middle, whatever it would have come to
+        if not action.stopped:  # cut off: even if it parses, the policy had not ended it
             parsed = Malformed("cut off", self._dialect.text(action.token_ids))
         self._transcript.act(action, parsed)
-        return _Written(parsed, action.stopped)
+        return _SampledAction(parsed, action.stopped)
 
     def _read(self, token_ids: tuple[int, ...], messages: tuple[Message, ...]) -> None:
         assert self._session is not None, "a context begins with a prompt"
@@ -124,7 +254,7 @@ class Context:
 
     async def _open(self) -> None:
         self.close()
-        # a window that drew the same numbers again would be likely to say the same again
+        # another seed per window: the same random numbers would tend to repeat the same text
         seed = self._sampling.seed + self._transcript.num_windows
         sampling = replace(self._sampling, seed=seed)
         self._session = await self._engine.open(self._transcript.context_ids, sampling)

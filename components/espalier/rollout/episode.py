@@ -1,25 +1,111 @@
-"""One episode: the policy acts, the environment answers, until it is over."""
+"""One episode: the policy acts, the environment answers, until it is done."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NamedTuple
+from types import TracebackType
+from typing import Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 from espalier.config import EpisodeConfig
 from espalier.dialects.dialect import Dialect, TurnPieces
 from espalier.environments import Environment, EnvironmentLostError, Environments
 from espalier.records import Message, Task
 from espalier.records.trajectory import FinishReason, RewardBreakdown, Trajectory
-from espalier.rollout.context import Context
+from espalier.rollout.context import EpisodeTranscript, PolicyContext
 from espalier.rollout.engines.engine import Engine, Sampling
-from espalier.rollout.tool_runner import CallTimeoutError, ToolRunner
-from espalier.rollout.transcript import Transcript
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class CallTimeoutError(Exception):
+    """A call exceeded its time limit; it may still be running in its thread."""
+
+
+class ToolRunner:
+    """Calls an environment with a time limit, so that a slow call delays only its own episode."""
+
+    def __init__(self, *, workers: int, timeout_s: float) -> None:
+        self._workers = workers
+        self._timeout_s = timeout_s
+        self._free = asyncio.Semaphore(max(1, workers))
+
+    async def run(
+        self, call: Callable[P, T | Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return the result of `call`, or raise what it raises.
+
+        A coroutine function is awaited. Any other runs in a thread of its own, at most `workers` at
+        a time; with 0 workers it runs on the event loop, without a time limit. The time counts
+        from the beginning of the call.
+
+        Raises:
+            CallTimeoutError: the call exceeded its time limit.
+        """
+        if inspect.iscoroutinefunction(call):
+            return await self._within_time(call(*args, **kwargs))
+        plain = cast("Callable[P, T]", call)
+        if not self._workers:
+            return plain(*args, **kwargs)
+        async with self._free:
+            return await self._within_time(_in_thread(lambda: plain(*args, **kwargs)))
+
+    async def _within_time(self, result: Awaitable[T]) -> T:
+        limit = asyncio.timeout(self._timeout_s)
+        try:
+            async with limit:
+                return await result
+        except TimeoutError as error:
+            if limit.expired():
+                raise CallTimeoutError from error
+            raise
+
+
+def _in_thread(call: Callable[[], T]) -> Awaitable[T]:
+    """Await `call` in a daemon thread.
+
+    Not in a pool: the interpreter joins a pool's threads at exit, and a stuck call would occupy a
+    worker for good.
+    """
+    result: Future[T] = Future()
+    result.set_running_or_notify_cancel()
+
+    def work() -> None:
+        with _ForwardsErrors(result):
+            result.set_result(call())
+
+    threading.Thread(target=work, name="espalier-tool", daemon=True).start()
+    return asyncio.wrap_future(result)
+
+
+class _ForwardsErrors(Generic[T]):
+    """Sets an exception of its block, of any kind, on the future."""
+
+    def __init__(self, result: Future[T]) -> None:
+        self._result = result
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if error is not None:
+            self._result.set_exception(error)
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeContext:
-    """What all episodes of a roll-out are played with."""
+    """What all episodes of a rollout share."""
 
     engine: Engine
     dialect: Dialect
@@ -28,29 +114,29 @@ class EpisodeContext:
     limits: EpisodeConfig
 
 
-class PlayedEpisode(NamedTuple):
-    """A trajectory, and what the policy read in it."""
+class FinishedEpisode(NamedTuple):
+    """A trajectory, and the messages that the policy read."""
 
     trajectory: Trajectory
     prompt: tuple[Message, ...]
     pieces: Sequence[TurnPieces]
 
 
-async def play_episode(task: Task, sampling: Sampling, context: EpisodeContext) -> PlayedEpisode:
-    """Play `task` once.
+async def run_episode(task: Task, sampling: Sampling, context: EpisodeContext) -> FinishedEpisode:
+    """Run one episode of `task`.
 
-    An environment that is stuck or lost ends this episode and no other: its trajectory says so and
-    is not scored.
+    An environment that is stuck or lost ends only this episode: its trajectory has the finish
+    reason TIMEOUT or SANDBOX_LOST, and no reward.
     """
-    transcript = Transcript(task)
-    view = Context(transcript, context.engine, sampling, context.dialect, context.limits)
+    transcript = EpisodeTranscript(task)
+    view = PolicyContext(transcript, context.engine, sampling, context.dialect, context.limits)
     run = context.tools.run
     environment: Environment | None = None
     prompt = task.prompt
 
-    def record(reason: FinishReason, reward: RewardBreakdown) -> PlayedEpisode:
+    def record(reason: FinishReason, reward: RewardBreakdown) -> FinishedEpisode:
         trajectory = transcript.trajectory(environment, reason, reward)
-        return PlayedEpisode(trajectory, prompt, transcript.pieces)
+        return FinishedEpisode(trajectory, prompt, transcript.pieces)
 
     try:
         environment = await run(context.environments, task)
@@ -62,7 +148,7 @@ async def play_episode(task: Task, sampling: Sampling, context: EpisodeContext) 
                 environment.cut_off(FinishReason.MAX_TOKENS)
             else:
                 step = await run(environment.step, action)
-                transcript.pay(step.reward)
+                transcript.add_reward(step.reward)
                 has_room = not step.messages or await view.observe(step.messages)
         reward = await run(environment.score)
         return record(environment.finish_reason, reward)

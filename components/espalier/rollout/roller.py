@@ -13,19 +13,81 @@ from typing import Protocol, Self
 
 from transformers import PreTrainedTokenizerBase
 
-from espalier.config import ExplorationConfig, Profile
+from espalier.config import ExplorationConfig, Profile, RolloutConfig
 from espalier.dialects.dialect import Dialect
+from espalier.dialects.syntax import THINK
 from espalier.environments import Environments
 from espalier.policy.loading import Policy, load_policy, load_tokenizer
-from espalier.records import Task
+from espalier.records import PolicyError, Task
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.rollout.drift import DriftCount
-from espalier.rollout.engines.choice import lockstep_engine
-from espalier.rollout.engines.engine import Engine, Sampling
-from espalier.rollout.engines.vllm import VllmEngine
-from espalier.rollout.episode import EpisodeContext, play_episode
-from espalier.rollout.exploration import kind_choice
-from espalier.rollout.tool_runner import ToolRunner
+from espalier.rollout.engines.engine import Engine, KindChoice, Sampling
+from espalier.rollout.engines.lockstep import lockstep_engine
+from espalier.rollout.engines.vllm import VllmServerEngine
+from espalier.rollout.episode import EpisodeContext, FinishedEpisode, ToolRunner, run_episode
+
+
+def kind_choice(dialect: Dialect, epsilon: float) -> KindChoice | None:
+    """The exploration that `rollout.exploration.kind_epsilon` asks for; None where it is 0.
+
+    Raises:
+        PolicyError: no single token of the dialect decides the kind of an action.
+    """
+    if epsilon == 0:
+        return None
+    if not dialect.kind_markers:
+        raise PolicyError(
+            f"rollout.exploration.kind_epsilon={epsilon} draws the tag that opens an action, and "
+            f'the dialect "{dialect.syntax.name}" has none. Set it to 0'
+        )
+    ids = {tag: dialect.marker_id(tag) for tag in (THINK[1], *dialect.kind_markers)}
+    spelled = [tag for tag, token_id in ids.items() if token_id is None]
+    if spelled:
+        raise PolicyError(
+            f"rollout.exploration.kind_epsilon={epsilon} draws the tag that opens an action, but "
+            f"the policy's tokenizer writes {', '.join(spelled)} in several tokens. Set it to 0, "
+            "or add the tags to the tokenizer and train their embeddings"
+        )
+    after_id, *kind_ids = (token_id for token_id in ids.values() if token_id is not None)
+    return KindChoice(epsilon=epsilon, after_id=after_id, kind_ids=tuple(kind_ids))
+
+
+class DriftCount:
+    """Compares every `rollout.compare_every`-th episode with the chat template's whole rendering.
+
+    Sampled tokens cannot drift, as they are never encoded again. Observations can, if a template
+    renders a message differently once others follow it.
+    """
+
+    def __init__(self, dialect: Dialect, config: RolloutConfig) -> None:
+        self.turns = 0
+        """Turns that were compared."""
+        self.drifted = 0
+        """Compared turns whose tokens differ."""
+        self._dialect = dialect
+        self._config = config
+        self._episodes = 0
+
+    def compare(self, episode: FinishedEpisode) -> None:
+        """Compare a finished episode, or skip it.
+
+        Raises:
+            PolicyError: a turn drifted, and the profile says that this fails the run.
+        """
+        self._episodes += 1
+        every = self._config.compare_every
+        if not every or (self._episodes - 1) % every:
+            return
+        drifted = self._dialect.drifted_turns(episode.prompt, episode.pieces)
+        self.turns += max(1, len(episode.pieces))
+        self.drifted += drifted
+        if drifted and self._config.token_drift == "fail":
+            raise PolicyError(
+                f"task {episode.trajectory.task_id}: {drifted} of {len(episode.pieces)} turns have "
+                "other tokens than the chat template gives for the whole conversation. The "
+                "template renders a message differently once others follow it: correct it, or set "
+                'rollout.token_drift = "count" to train on the tokens as they were sampled'
+            )
+
 
 NO_EXPLORATION = ExplorationConfig()
 
@@ -33,7 +95,7 @@ NO_EXPLORATION = ExplorationConfig()
 def dialect_of(
     tokenizer: PreTrainedTokenizerBase, environments: Environments, profile: Profile
 ) -> Dialect:
-    """How the profile's policy speaks in these environments.
+    """The dialect of the profile's policy, with the environments' tools.
 
     Raises:
         PolicyError: the tokenizer has no chat template.
@@ -46,18 +108,18 @@ def dialect_of(
     )
 
 
-class RollsOut(Protocol):
-    """What a stage needs of a roller; the scripted one of the tests is another."""
+class TrajectorySampler(Protocol):
+    """Samples trajectories of tasks; a stage needs no more of a roller."""
 
     def roll_out(
         self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
     ) -> list[Trajectory]:
-        """Play every task `samples` times; see `Roller.roll_out`."""
+        """Sample `samples` trajectories of every task; see `Roller.roll_out`."""
         ...
 
 
 class Roller:
-    """Samples episodes of a policy that may be updated between calls."""
+    """Samples trajectories from a policy, which may be updated between calls."""
 
     def __init__(
         self,
@@ -68,20 +130,20 @@ class Roller:
         *,
         exploration: ExplorationConfig = NO_EXPLORATION,
     ) -> None:
-        """Wire a roller.
+        """Store what episodes are run with.
 
         Args:
-            engine: samples; built with `dialect` as its stop rule.
+            engine: samples tokens; built with `dialect` as its stop rule.
             dialect: of the policy.
             environments: makes the environment of a task.
-            profile: its `episode` and `rollout` sections hold.
-            exploration: how tokens are drawn, for training alone.
+            profile: its sections `episode` and `rollout` are read.
+            exploration: truncation and exploration of the sampling, for training only.
         """
         self.dialect = dialect
         self.drift = DriftCount(dialect, profile.rollout)
         self.seconds = 0.0
         self.losses: Counter[FinishReason] = Counter()
-        """Episodes whose environment failed, by how."""
+        """Number of lost episodes by finish reason."""
         self._engine = engine
         self._environments = environments
         self._profile = profile
@@ -123,14 +185,14 @@ class Roller:
             )
         dialect = dialect_of(load_tokenizer(policy_dir), environments, profile)
         config = profile.rollout
-        engine = VllmEngine(config.vllm, dialect, max_rows=config.max_rows)
+        engine = VllmServerEngine(config.vllm, dialect, max_rows=config.max_rows)
         roller = cls(engine, dialect, environments, profile, exploration=exploration)
         roller.load_weights(policy_dir, version=0)
         return roller
 
     @property
     def policy_version(self) -> int:
-        """Of the weights that sample; set by whoever updates a policy in memory."""
+        """Version of the weights; the publisher sets it after updating a policy in memory."""
         return self._engine.policy_version
 
     @policy_version.setter
@@ -149,7 +211,7 @@ class Roller:
 
     @property
     def unique_tokens(self) -> int:
-        """Tokens so far that any engine would have had to forward."""
+        """Tokens so far that every engine must forward, see `EngineCounters.unique`."""
         return self._engine.counters.unique
 
     def load_weights(self, policy_dir: Path, version: int) -> None:
@@ -159,42 +221,43 @@ class Roller:
     def roll_out(
         self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
     ) -> list[Trajectory]:
-        """Play every task `samples` times.
+        """Sample `samples` trajectories of every task.
 
         Args:
-            tasks: what to play.
+            tasks: any number of them.
             samples: trajectories of each task; they share a group id.
             temperature: 0 is greedy.
-            seed: of the draw; where tools run in the loop, the same call with the same weights
-                gives the same trajectories.
+            seed: of the draws. Where tools run on the event loop (`rollout.tool_workers = 0`), the
+                same call with the same weights gives the same trajectories.
 
         Returns:
-            len(tasks) * samples trajectories, task by task. One whose environment failed is among
-            them: `is_lost`, and not scored.
+            len(tasks) * samples trajectories, task by task. Those whose environment failed are
+            among them: they are `is_lost`, and not scored.
         """
         started = time.perf_counter()
         trajectories = asyncio.run(
-            self.play(tasks, samples=samples, temperature=temperature, seed=seed)
+            self._roll_out(tasks, samples=samples, temperature=temperature, seed=seed)
         )
         self.seconds += time.perf_counter() - started
         return trajectories
 
-    async def play(
+    async def _roll_out(
         self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
     ) -> list[Trajectory]:
-        """What `roll_out` does, as a coroutine; one at a time."""
-        played = [task for task in tasks for _ in range(samples)]
+        repeated = [task for task in tasks for _ in range(samples)]
         async with self.serving() as context:
             return await asyncio.gather(
                 *(
-                    self.play_one(task, context, temperature=temperature, name=f"{seed}:{index}")
-                    for index, task in enumerate(played)
+                    self.roll_out_one(
+                        task, context, temperature=temperature, name=f"{seed}:{index}"
+                    )
+                    for index, task in enumerate(repeated)
                 )
             )
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[EpisodeContext]:
-        """The time in which `play_one` may be called, as often as one likes; one at a time."""
+        """Context in which `roll_out_one` may be called, also concurrently; not reentrant."""
         config = self._profile.rollout
         async with self._engine.serving():
             yield EpisodeContext(
@@ -205,22 +268,22 @@ class Roller:
                 limits=self._profile.episode,
             )
 
-    async def play_one(
+    async def roll_out_one(
         self, task: Task, context: EpisodeContext, *, temperature: float, name: str
     ) -> Trajectory:
-        """Play one episode.
+        """Sample one trajectory.
 
         Args:
-            task: what to play.
+            task: of the episode.
             context: what `serving` yields.
             temperature: 0 is greedy.
-            name: what the draw is a function of, beside the weights.
+            name: seeds the episode's draws.
         """
-        played = await play_episode(task, self._sampling(temperature, name), context)
-        trajectory = played.trajectory
+        episode = await run_episode(task, self._sampling(temperature, name), context)
+        trajectory = episode.trajectory
         if trajectory.is_lost:
             self.losses[trajectory.finish_reason] += 1
-        self.drift.compare(played)
+        self.drift.compare(episode)
         return trajectory
 
     def _sampling(self, temperature: float, name: str) -> Sampling:

@@ -11,8 +11,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from espalier.config import ServingConfig
 from espalier.policy.loading import load_policy
 from espalier.records import PolicyError
-from espalier.rollout.engines.choice import lockstep_engine
 from espalier.rollout.engines.engine import Engine
+from espalier.rollout.engines.lockstep import lockstep_engine
 from espalier.serving.source import Source
 
 

@@ -30,13 +30,11 @@ from espalier.records import (
     read_agent_texts,
     work_dir,
 )
-from espalier.training.checkpoint import CheckpointStore
+from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.demonstrations import encode_text
-from espalier.training.epoch_order import EpochOrder
 from espalier.training.hardware import Hardware
-from espalier.training.history import write_history
 from espalier.training.packing import TrainingSequence
-from espalier.training.supervised import HISTORY_COLUMNS, SupervisedLoop, SupervisedPlan
+from espalier.training.supervised import HISTORY_COLUMNS, EpochOrder, SupervisedLoop, SupervisedPlan
 
 _MEASURED = "run.json"
 
@@ -109,5 +107,5 @@ def _plan(profile: Profile, sequences: list[TrainingSequence]) -> SupervisedPlan
         row_tokens=profile.episode.max_tokens,
         micro_batch_tokens=profile.hardware.micro_batch_tokens,
         checkpoint_every=config.checkpoint_every,
-        hardware=Hardware.chosen(profile.hardware),
+        hardware=Hardware.from_config(profile.hardware),
     )

@@ -15,12 +15,10 @@ import pyarrow.parquet as pq
 from espalier.chain import STAGES, opened, provenance
 from espalier.config import Profile
 from espalier.environments import Environments, family_of
-from espalier.evaluation.judged import FinishedPolicies, Judged
-from espalier.evaluation.policies import judge_policy
+from espalier.evaluation.policies import FinishedEvaluations, PolicyEvaluation, evaluate_on_suite
 from espalier.evaluation.questions import questions_table
-from espalier.evaluation.results_table import POLICIES
+from espalier.evaluation.results import POLICIES, gain, summarize
 from espalier.evaluation.suite import VIEW, Suite, make_suite
-from espalier.evaluation.summary import gain, summarize
 from espalier.records import (
     Draft,
     Manifest,
@@ -63,7 +61,7 @@ def run(
     suite = make_suite(profile, heldout, manifests["knowledge"].content)
     digests = {name: policy_digest(manifests[folder]) for name, folder in _ARTIFACTS.items()}
     with publishing(output_dir, origin) as draft:
-        finished = FinishedPolicies(work_dir(output_dir))
+        finished = FinishedEvaluations(work_dir(output_dir))
         judged = _judge_all(profile, inputs, suite, digests, finished, tracker)
         results = results_of(profile, suite, digests, judged)
         _write(draft, results, suite, judged)
@@ -79,7 +77,10 @@ def policy_digest(manifest: Manifest) -> str:
 
 
 def results_of(
-    profile: Profile, suite: Suite, digests: Mapping[str, str], judged: Mapping[str, Judged]
+    profile: Profile,
+    suite: Suite,
+    digests: Mapping[str, str],
+    judged: Mapping[str, PolicyEvaluation],
 ) -> dict[str, Any]:
     """The content of results.json."""
     config, seed = suite.config, profile.seed
@@ -108,15 +109,15 @@ def _judge_all(
     inputs: Mapping[str, Path],
     suite: Suite,
     digests: Mapping[str, str],
-    finished: FinishedPolicies,
+    finished: FinishedEvaluations,
     tracker: Tracker,
-) -> dict[str, Judged]:
+) -> dict[str, PolicyEvaluation]:
     """Judge every policy that is not finished yet; equal weights are judged once."""
     settings = [suite.digest, STAGES["evaluate"].digest(profile)]
 
-    def roll_out(policy_dir: Path, environments: Environments) -> Judged:
+    def roll_out(policy_dir: Path, environments: Environments) -> PolicyEvaluation:
         roller = Roller.open(policy_dir / "policy", environments, profile)
-        return judge_policy(roller, suite, profile.seed)
+        return evaluate_on_suite(roller, suite, profile.seed)
 
     judged = {}
     with (
@@ -132,7 +133,7 @@ def _judge_all(
 
 
 def _write(
-    draft: Draft, results: Mapping[str, Any], suite: Suite, judged: Mapping[str, Judged]
+    draft: Draft, results: Mapping[str, Any], suite: Suite, judged: Mapping[str, PolicyEvaluation]
 ) -> None:
     for name, content in (("results.json", results), ("suite.json", suite.described())):
         text = json.dumps(content, indent=1, ensure_ascii=False)
@@ -144,7 +145,9 @@ def _write(
     draft.rows["trajectories"] = write_trajectories(path, judged["trained"].kept)
 
 
-def _write_measurements(directory: Path, judged: Mapping[str, Judged], started: float) -> None:
+def _write_measurements(
+    directory: Path, judged: Mapping[str, PolicyEvaluation], started: float
+) -> None:
     """Rollouts before a kill count in the throughput; the cost is that of the last attempt."""
     costs = [one.cost for one in judged.values()]
     rollout_s = sum(cost.seconds for cost in costs)

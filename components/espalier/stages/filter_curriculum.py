@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from espalier.chain import opened, provenance
 from espalier.config import Profile
-from espalier.curriculum.difficulty import keep_learnable
+from espalier.curriculum.learnability import keep_learnable
 from espalier.environments import family_of
 from espalier.records import (
     Manifest,

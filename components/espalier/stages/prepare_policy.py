@@ -18,9 +18,8 @@ from espalier.config import OptimizerConfig, Profile
 from espalier.dialects import SYNTAXES, Syntax, chosen_dialect
 from espalier.dialects.dialect import Dialect
 from espalier.environments import Family, ReadingMaterial, family_of, policy_dialect
-from espalier.policy.embedded import build_policy
+from espalier.policy.embedded import build_policy, train_tokenizer
 from espalier.policy.loading import Policy, load_policy, save_policy
-from espalier.policy.tokenizer import train_tokenizer
 from espalier.records import (
     Manifest,
     Message,
@@ -32,10 +31,9 @@ from espalier.records import (
     read_tasks,
     work_dir,
 )
-from espalier.training.checkpoint import CheckpointStore
+from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.demonstrations import encode_pieces
 from espalier.training.hardware import Hardware
-from espalier.training.history import write_history
 from espalier.training.packing import TrainingSequence
 from espalier.training.supervised import HISTORY_COLUMNS, SupervisedLoop, SupervisedPlan
 
@@ -148,7 +146,7 @@ def _browsing_plan(family: Family[Any], reading: ReadingMaterial, policy: Policy
         row_tokens=profile.episode.max_tokens,
         micro_batch_tokens=profile.hardware.micro_batch_tokens,
         checkpoint_every=_CHECKPOINT_STEPS,
-        hardware=Hardware.chosen(profile.hardware),
+        hardware=Hardware.from_config(profile.hardware),
     )
 
 

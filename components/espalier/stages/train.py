@@ -18,7 +18,7 @@ from pathlib import Path
 
 from espalier.chain import opened, provenance
 from espalier.config import Profile
-from espalier.curriculum.self_play.phases import SelfPlay
+from espalier.curriculum.self_play import SelfPlay
 from espalier.environments import family_of
 from espalier.policy.loading import save_policy
 from espalier.records import (
@@ -32,15 +32,12 @@ from espalier.records import (
     write_tasks,
 )
 from espalier.records.trajectory import write_trajectories
-from espalier.training.checkpoint import CheckpointStore
-from espalier.training.companions import MakesCompanions
+from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.hardware import Hardware
-from espalier.training.history import write_history
+from espalier.training.launch import WorkerLauncher, training_processes, worker_launcher
 from espalier.training.parallel import Processes
-from espalier.training.places import companions_here
 from espalier.training.rl.loop import HISTORY_COLUMNS
-from espalier.training.rl.wiring import wired
-from espalier.training.team import team
+from espalier.training.rl.wiring import build_run
 
 
 def run(
@@ -48,7 +45,7 @@ def run(
     inputs: Mapping[str, Path],
     output_dir: Path,
     tracker: Tracker,
-    companions: MakesCompanions | None = None,
+    launcher: WorkerLauncher | None = None,
 ) -> Manifest:
     """Train, keep the weights that answer most dev questions, publish them.
 
@@ -57,29 +54,28 @@ def run(
         inputs: artifact directories.
         output_dir: where the artifact goes.
         tracker: takes the figures.
-        companions: starts the other processes, where it asks for several; None starts them where
-            this process is: on the nodes of Ray's cluster for the driver of a RayJob, else on this
-            machine.
+        launcher: starts the worker processes where the profile asks for several; None chooses the
+            Ray cluster in a RayJob's driver, else this machine.
 
     Raises:
-        TrainingError: there is no place for so many processes, one of them is lost, or too many
-            updates in a row had a gradient that is not finite.
+        TrainingError: too few GPUs or nodes, a worker is lost, or too many updates in a row had a
+            gradient that is not finite.
     """
     manifests = opened(inputs)
     origin = provenance("train", profile, manifests)
     identity = json_digest(origin.model_dump())
     store = CheckpointStore(work_dir(output_dir), identity)
-    together = team(
+    together = training_processes(
         profile.training.processes,
-        device=Hardware.chosen(profile.hardware).device,
-        companion=partial(accompany, profile, inputs, store.directory, identity),
-        companions=companions or companions_here(os.environ),
+        device=Hardware.from_config(profile.hardware).device,
+        worker_main=partial(run_worker, profile, inputs, store.directory, identity),
+        launcher=launcher or worker_launcher(os.environ),
     )
     with (
         together as processes,
         family_of(profile).environments(inputs["knowledge"]) as environments_over,
     ):
-        run_ = wired(profile, inputs, store, processes, environments_over)
+        run_ = build_run(profile, inputs, store, processes, environments_over)
         run_.loop.run(tracker)
     with publishing(output_dir, origin) as draft:
         save_policy(run_.policy, draft.path / "policy")
@@ -103,7 +99,7 @@ def _write_posed(draft: Draft, self_play: SelfPlay) -> None:
     (folder / "phases.json").write_text(json.dumps(phases, indent=1) + "\n", encoding="utf-8")
 
 
-def accompany(
+def run_worker(
     profile: Profile,
     inputs: Mapping[str, Path],
     directory: Path,
@@ -113,4 +109,4 @@ def accompany(
     """Run the loop on ranks > 0 without a tracker."""
     store = CheckpointStore(directory, identity)
     with family_of(profile).environments(inputs["knowledge"]) as environments_over:
-        wired(profile, inputs, store, processes, environments_over).loop.run(NullTracker())
+        build_run(profile, inputs, store, processes, environments_over).loop.run(NullTracker())

@@ -25,14 +25,17 @@ from espalier.records import (
 )
 from espalier.records.trajectory import read_trajectories
 from espalier.rollout.roller import Roller
-from espalier.training.checkpoint import CheckpointStore
+from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.demonstrations import encode_demonstration, encode_negative
-from espalier.training.dev_score import dev_exact_match
-from espalier.training.epoch_order import EpochOrder
 from espalier.training.hardware import Hardware
-from espalier.training.history import write_history
 from espalier.training.packing import TrainingSequence
-from espalier.training.supervised import HISTORY_COLUMNS, SupervisedLoop, SupervisedPlan
+from espalier.training.supervised import (
+    HISTORY_COLUMNS,
+    EpochOrder,
+    SupervisedLoop,
+    SupervisedPlan,
+    dev_exact_match,
+)
 
 
 def run(
@@ -78,7 +81,7 @@ def _sequences(
 
 
 def _plan(
-    profile: Profile, sequences: Sequence[TrainingSequence], judge: Callable[[], float]
+    profile: Profile, sequences: Sequence[TrainingSequence], dev_score: Callable[[], float]
 ) -> SupervisedPlan:
     config = profile.warm_start
     return SupervisedPlan(
@@ -89,6 +92,6 @@ def _plan(
         row_tokens=profile.episode.max_tokens,
         micro_batch_tokens=profile.hardware.micro_batch_tokens,
         checkpoint_every=config.evaluate_every,
-        hardware=Hardware.chosen(profile.hardware),
-        judge=judge,
+        hardware=Hardware.from_config(profile.hardware),
+        dev_score=dev_score,
     )

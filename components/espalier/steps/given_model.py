@@ -151,7 +151,7 @@ def _training_memory(profile: Profile) -> Memory | None:
 
     from espalier.training.hardware import Hardware
 
-    device = Hardware.chosen(profile.hardware).device
+    device = Hardware.from_config(profile.hardware).device
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return Memory(f"the GPU {torch.cuda.get_device_name(device)}", total, free)

@@ -32,7 +32,7 @@ def encode_demonstration(
 
 
 def encode_negative(negative: AgentText, dialect: Dialect) -> TrainingSequence:
-    """Encode as a demonstration is: what the policy writes is trained on, and nothing else."""
+    """Encode as a demonstration: only what the policy writes is trained on."""
     return _encoded(
         negative.prompt,
         [
@@ -46,7 +46,7 @@ def encode_negative(negative: AgentText, dialect: Dialect) -> TrainingSequence:
 
 
 def encode_text(text: AgentText, dialect: Dialect) -> TrainingSequence:
-    """Encode for next-token training: every token counts, whoever writes it."""
+    """Encode for next-token training on every token."""
     token_ids = encode_negative(text, dialect).token_ids
     return TrainingSequence(token_ids=token_ids, loss_mask=(1,) * len(token_ids))
 
@@ -56,7 +56,7 @@ def encode_pieces(
     pieces: Iterable[ToolCalls | FinalAnswer | str],
     dialect: Dialect,
 ) -> TrainingSequence:
-    """Encode actions and results in their order; only actions are trained on."""
+    """Encode actions and tool results (str) in order; only actions are trained on."""
     return _encoded(
         prompt,
         [
@@ -74,7 +74,7 @@ def _encoded(
     pieces: Iterable[tuple[tuple[int, ...], bool]],
     dialect: Dialect,
 ) -> TrainingSequence:
-    """Join pieces of ids; those that the policy writes (True) are trained on."""
+    """Join pieces of token ids; those marked True are trained on."""
     token_ids = list(dialect.prompt_ids(prompt))
     mask = [0] * len(token_ids)
     for ids, written in pieces:

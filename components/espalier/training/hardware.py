@@ -1,4 +1,4 @@
-"""Where training computes, and in which number format."""
+"""The device that training computes on, and the number format of its matrix products."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Hardware(NamedTuple):
     """Whether the backward pass computes them again."""
 
     @classmethod
-    def chosen(cls, config: HardwareConfig) -> Hardware:
-        """What the profile names; `auto` is the accelerator that is there, and bf16 on it."""
+    def from_config(cls, config: HardwareConfig) -> Hardware:
+        """The profile's choice; `auto` is the accelerator if there is one, with bfloat16."""
         device = torch.device(config.device) if config.device != "auto" else _best_device()
         autocast = None
         if config.precision == "bfloat16" or (config.precision == "auto" and _has_bf16(device)):
@@ -33,25 +33,25 @@ class Hardware(NamedTuple):
         return cls(device, autocast, config.activation_checkpointing)
 
     def precision(self) -> AbstractContextManager[object]:
-        """Within it, matrix products are computed in the chosen format."""
+        """Context in which matrix products are computed in the chosen format."""
         if self.autocast is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.autocast)
 
-    def placed(self, model: PreTrainedModel) -> PreTrainedModel:
-        """The model itself where it is on this device already, else a copy that is."""
+    def place(self, model: PreTrainedModel) -> PreTrainedModel:
+        """The model itself if it is on this device, else a copy on it."""
         if self.checkpoints_activations:
             model.activation_checkpointing_enable({"use_reentrant": False})
         if model.device == self.device:
             return model
         placed = copy.deepcopy(model)
-        nn.Module.to(placed, self.device)  # of PreTrainedModel.to a type checker knows less
+        nn.Module.to(placed, self.device)  # PreTrainedModel.to has no usable type
         return placed
 
 
 @torch.no_grad()
 def copy_weights(trained: nn.Module, sampling: nn.Module) -> None:
-    """Let `sampling` have the weights of `trained`; nothing to do where they are one model."""
+    """Copy the weights of `trained` to `sampling`, unless they are one model."""
     if trained is sampling:
         return
     for target, source in zip(sampling.parameters(), trained.parameters(), strict=True):
@@ -63,5 +63,5 @@ def _best_device() -> torch.device:
 
 
 def _has_bf16(device: torch.device) -> bool:
-    # a CPU may have it as well, but a run there is short, and float32 repeats itself bit for bit
+    # some CPUs have it too, but runs there are short, and float32 is reproducible bit for bit
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

@@ -1,4 +1,4 @@
-"""The optimiser and its schedule, shared by every kind of training here."""
+"""AdamW and its learning-rate schedule, for warm start, RL and critic alike."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float
 
 
 def skipped_warning(step: int, *, skipped: int) -> str:
-    """One line for whoever watches, where updates of `step` (counted from 1) were skipped."""
+    """One line for the log on skipped updates of `step` (counted from 1)."""
     return (
         f"warning: step {step}: {skipped} optimizer update(s) skipped, their gradient is not "
         "finite; the weights stay as they were"
@@ -43,7 +43,7 @@ class Updater:
         self.skipped = 0
         """Updates whose gradient was not finite, since this updater was made."""
         self.skipped_in_a_row = 0
-        """Those of them after the last update that was applied, former attempts included."""
+        """Skipped updates since the last applied one, over all resumes of the run."""
         decayed = [p for p in self._parameters if p.ndim >= 2]
         plain = [p for p in self._parameters if p.ndim < 2]
         self.optimizer = torch.optim.AdamW(
@@ -59,8 +59,8 @@ class Updater:
     def apply(self, step: int) -> float:
         """Clip the accumulated gradient, update at `step`'s learning rate, clear the gradient.
 
-        With several processes the gradient is that of all of them already, so that all find the
-        same norm and skip the same updates.
+        With several processes the gradient must be summed over them already: all see the same norm
+        and skip the same updates.
 
         Returns:
             The gradient's norm before clipping; not finite where the update was skipped.
@@ -73,8 +73,8 @@ class Updater:
         norm = nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
-        told_norm = float(norm)
-        if math.isfinite(told_norm):
+        norm_value = float(norm)
+        if math.isfinite(norm_value):
             self.optimizer.step()
             self.skipped_in_a_row = 0
         else:
@@ -84,9 +84,9 @@ class Updater:
         if self.skipped_in_a_row >= self._config.max_skipped_updates:
             raise TrainingError(
                 f"step {step + 1}: {self.skipped_in_a_row} optimizer updates in a row had a "
-                f"gradient that is not finite (norm {told_norm}) and were skipped, as many as the "
+                f"gradient that is not finite (norm {norm_value}) and were skipped, as many as the "
                 "optimizer's max_skipped_updates allows; lower its learning_rate, set "
-                'training.precision = "float32", or bound the importance ratios of '
+                'hardware.precision = "float32", or bound the importance ratios of '
                 "training.algorithm"
             )
-        return told_norm
+        return norm_value

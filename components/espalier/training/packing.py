@@ -1,7 +1,7 @@
-"""Packing: several token sequences in one row, each blind to the others.
+"""Packing: several token sequences in one row, without attention between them.
 
 Attention is block-diagonal and positions restart with every sequence. A short convolution would
-read over the border, so sequences are set apart by as many masked tokens as its kernel reaches
+read across the border, so sequences are separated by as many masked tokens as its kernel reaches
 back: their gated inputs are zero, as at the start of a row.
 
 Axes: R rows, T tokens of a row, N scored tokens of the batch.
@@ -24,8 +24,8 @@ class TrainingSequence:
         token_ids  P P P A A O O A
         loss_mask  0 0 0 1 1 0 0 1
 
-    One that outgrew its context has several windows (`Trajectory.window_starts`); they are packed
-    like sequences of their own, and scored as one.
+    A sequence that outgrew its context has several windows (`Trajectory.window_starts`); they are
+    packed like separate sequences, and scored as one.
     """
 
     token_ids: tuple[int, ...]
@@ -49,11 +49,11 @@ class PackedBatch:
     """0 between sequences, 1, 2, ... inside them."""
     scored_rows_N: Tensor
     scored_columns_N: Tensor
-    """Where each scored token stands; the column before it predicts it."""
+    """Position of each scored token; the column before it predicts it."""
     sequence_N: Tensor
     """Which sequence (by its index in the input) a scored token belongs to."""
     token_N: Tensor
-    """Its place in that sequence."""
+    """Its position in that sequence."""
     num_sequences: int
 
     @property
@@ -63,7 +63,7 @@ class PackedBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Real tokens, padding left out."""
+        """Tokens without padding."""
         return int((self.segment_ids_RT > 0).sum())
 
     def to(self, device: torch.device) -> PackedBatch:
@@ -117,7 +117,7 @@ def plan_rows(lengths: Sequence[int], *, row_tokens: int, gap: int) -> list[list
 
 
 def pack(sequences: Sequence[TrainingSequence], *, row_tokens: int, gap: int) -> PackedBatch:
-    """Pack `sequences` into rows and list what is scored."""
+    """Pack `sequences` into rows and list the scored tokens."""
     windows = [(index, *window) for index, s in enumerate(sequences) for window in s.windows]
     lengths = [end - start for _, start, end in windows]
     rows = plan_rows(lengths, row_tokens=row_tokens, gap=gap)
@@ -134,7 +134,7 @@ def pack(sequences: Sequence[TrainingSequence], *, row_tokens: int, gap: int) ->
             token_ids[row_number, place] = torch.tensor(sequences[index].token_ids[start:end])
             positions[row_number, place] = torch.arange(end - start)
             segments[row_number, place] = order
-            # the first token of a context is predicted by nothing
+            # nothing predicts the first token of a context
             scored = [t for t in range(start + 1, end) if sequences[index].loss_mask[t]]
             where.extend((row_number, column + t - start, index, t) for t in scored)
             column = place.stop + gap

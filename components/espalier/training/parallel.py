@@ -1,24 +1,28 @@
-"""Several processes that train one model: each scores its share, all hold the same weights.
+"""Processes that train one model: each scores its share, all hold the same weights.
 
-Every process runs the same loop on the same seeds; what a process computed alone is summed or
-gathered here, so that the results are those of one process up to the order of the sums.
+Every process runs the same loop on the same seeds. What a process computed alone is summed or
+gathered here, so that the results are those of one process up to the order of the sums. Weights and
+optimizer state may be sharded (FSDP2). They are gathered before they are written: a checkpoint is
+the same whether the model was sharded or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 Item = TypeVar("Item")
 
 
 class Processes:
-    """One process among `count`; a single one talks to nobody."""
+    """One process among `count`, and its collective operations."""
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank = rank
@@ -26,14 +30,14 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the one that judges, reports and publishes."""
+        """Whether this is rank 0, which evaluates, logs and writes checkpoints."""
         return self.rank == 0
 
     def share(self, items: Sequence[Item]) -> list[tuple[Item, float]]:
-        """This process's items, every `count`-th one, with their weight, 1.
+        """This process's items, items[rank::count], each with weight 1.
 
-        Every process gets equally many, as a sharded model computes on all of them together: one
-        that would have less repeats an item with weight 0.
+        Every process gets equally many, as the forward pass of a sharded model is a collective
+        operation: a process with one item less gets the first item again, with weight 0.
         """
         rounds = -(-len(items) // self.count)
         numbers = [turn * self.count + self.rank for turn in range(rounds)]
@@ -47,7 +51,7 @@ class Processes:
         for tensor in tensors:
             by_type.setdefault((tensor.dtype, tensor.device), []).append(tensor)
         for same in by_type.values():
-            # one message for all, not one a tensor
+            # one message for all tensors, not one each
             flat_N = torch.cat([tensor.reshape(-1) for tensor in same])
             dist.all_reduce(flat_N)
             for tensor, summed in zip(same, flat_N.split([t.numel() for t in same]), strict=True):
@@ -61,8 +65,8 @@ class Processes:
         dist.all_gather_object(gathered, item)
         return cast("list[Item]", gathered)
 
-    def of_first(self, item: Item) -> Item:
-        """The first process's item."""
+    def broadcast(self, item: Item) -> Item:
+        """Rank 0's item, on every process."""
         if self.count == 1:
             return item
         box = [item]
@@ -71,6 +75,80 @@ class Processes:
 
 
 def sum_gradients(model: nn.Module, processes: Processes) -> None:
-    """Make every process's gradient that of all of them; a sharded model has done so already."""
+    """Sum the gradients over the processes; FSDP has done so already for sharded parameters."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     processes.sum(gradient for gradient in gradients if not isinstance(gradient, DTensor))
+
+
+def shard(model: nn.Module, processes: Processes, device: torch.device) -> None:
+    """Split `model` over the processes in place, block by block.
+
+    Args:
+        model: called only as a whole, never by its submodules; equal weights on every process.
+        processes: at least two.
+        device: of the weights.
+    """
+    mesh = init_device_mesh(device.type, (processes.count,))
+    for block in _blocks(model):
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            # losses are normalised over the whole minibatch: sum gradients, do not average them
+            module.set_gradient_divide_factor(1.0)
+
+
+def whole_weights(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of the weights, unsharded, that later updates do not change."""
+    return {name: whole(tensor).detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def load_whole_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Load weights that `whole_weights` returned into `model`."""
+    held = model.state_dict()
+    model.load_state_dict(
+        {name: _sharded_like(held[name], tensor) for name, tensor in weights.items()}
+    )
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The optimizer's state, unsharded."""
+    plain = optimizer.state_dict()
+    return {**plain, "state": {n: _map_tensors(whole, kept) for n, kept in plain["state"].items()}}
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load what `optimizer_state` returned."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    split: dict[int, dict[str, Any]] = {}
+    for number, kept in state["state"].items():
+        held: Tensor = parameters[number]
+        split[number] = _map_tensors(
+            lambda tensor, held=held: (
+                _sharded_like(held, tensor) if tensor.shape == held.shape else tensor
+            ),
+            kept,
+        )
+    optimizer.load_state_dict({**state, "state": split})
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor itself, or a sharded tensor gathered from all processes."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _map_tensors(change: Callable[[Tensor], Tensor], kept: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: change(v) if isinstance(v, Tensor) else v for name, v in kept.items()}
+
+
+def _sharded_like(held: Tensor, tensor: Tensor) -> Tensor:
+    if not isinstance(held, DTensor):
+        return tensor
+    placed = tensor.to(held.device)
+    return distribute_tensor(placed, held.device_mesh, held.placements)
+
+
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    """The transformer's layers: the longest list of modules in it."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return list(max(lists, key=len)) if lists else []

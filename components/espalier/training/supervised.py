@@ -1,16 +1,19 @@
-"""Next-token training on masked sequences: the loop under the pre-stage and the warm start."""
+"""Next-token training on masked sequences: the loop of the pre-stage and the warm start."""
 
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from transformers import PreTrainedModel
 
 from espalier.config import OptimizerConfig
-from espalier.records import Tracker
+from espalier.records import Task, Tracker
+from espalier.rollout.roller import TrajectorySampler
 from espalier.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -22,24 +25,49 @@ from espalier.training.optimization import Updater, learning_rate, skipped_warni
 from espalier.training.packing import TrainingSequence, convolution_reach, micro_batches, pack
 from espalier.training.scoring import score
 
+
+class EpochOrder:
+    """Draws a step's sequences from shuffled epochs; a function of the step number only."""
+
+    def __init__(self, sequences: Sequence[TrainingSequence], per_step: int, seed: int) -> None:
+        self._sequences = sequences
+        self._per_step = per_step
+        self._seed = seed
+        self._order = lru_cache(maxsize=4)(self._shuffled)
+
+    def at(self, step: int) -> list[TrainingSequence]:
+        """The sequences of optimizer step `step`, counted from 0."""
+        first = step * self._per_step
+        return [self._draw(number) for number in range(first, first + self._per_step)]
+
+    def _draw(self, number: int) -> TrainingSequence:
+        epoch, position = divmod(number, len(self._sequences))
+        return self._sequences[self._order(epoch)[position]]
+
+    def _shuffled(self, epoch: int) -> list[int]:
+        order = list(range(len(self._sequences)))
+        random.Random(f"{self._seed}:{epoch}").shuffle(order)
+        return order
+
+
 HISTORY_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens", "dev_em")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedPlan:
-    """What to train on and for how long."""
+    """Sequences to train on, how long, and how."""
 
     name: str
     sequences_at: Callable[[int], Sequence[TrainingSequence]]
-    """The sequences of a step; a function of the step alone, so that a resumed run repeats it."""
+    """Sequences of a step; a function of the step number only, so that a resumed run repeats it."""
     steps: int
     optimizer: OptimizerConfig
     row_tokens: int
     micro_batch_tokens: int
     checkpoint_every: int
     hardware: Hardware
-    judge: Callable[[], float] | None = None
-    """Dev EM (0-1) of the model as it stands, at every checkpoint; the best weights are kept."""
+    dev_score: Callable[[], float] | None = None
+    """Dev EM (0-1) of the current weights, taken at every checkpoint; the best weights are kept."""
 
 
 @dataclass(slots=True)
@@ -53,18 +81,18 @@ class SupervisedResult:
 
     @property
     def tokens_per_s(self) -> float:
-        """Real tokens (padding left out) a second, evaluations left out."""
+        """Tokens per second, without padding and evaluations."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
 class SupervisedLoop:
-    """Trains `model` in place; ends with the best weights where a judge is given."""
+    """Trains `model` in place; ends with the best weights where the plan has a `dev_score`."""
 
     def __init__(
         self, model: PreTrainedModel, plan: SupervisedPlan, store: CheckpointStore
     ) -> None:
         self._sampled = model
-        self._model = plan.hardware.placed(model)
+        self._model = plan.hardware.place(model)
         self._plan = plan
         self._store = store
         self._updater = Updater(self._model, plan.optimizer, plan.steps)
@@ -83,7 +111,7 @@ class SupervisedLoop:
             for step in range(start, plan.steps):
                 row = self._step(step)
                 if (step + 1) % plan.checkpoint_every == 0 or step + 1 == plan.steps:
-                    self._judge(step + 1, row)
+                    self._evaluate(step + 1, row)
                     self._history.append(row)
                     self._save(step + 1)
                 else:
@@ -93,7 +121,7 @@ class SupervisedLoop:
                 tracker.metrics({k: v for k, v in row.items() if k != "step"}, step=step + 1)
                 shown = {name: row[name] for name in ("loss", "dev_em") if name in row}
                 progress.advance(1, **shown)
-        if plan.judge is not None:
+        if plan.dev_score is not None:
             self._model.load_state_dict(self._best[2])
         copy_weights(self._model, self._sampled)
         return SupervisedResult(self._history, self._tokens, self._seconds, self._best[1])
@@ -126,14 +154,14 @@ class SupervisedLoop:
             "tokens": tokens,
             "skipped_updates": float(not math.isfinite(norm)),
         }
-        # of a skipped update, loss and norm are no numbers
+        # loss and norm of a skipped update are not finite
         return {name: value for name, value in row.items() if math.isfinite(value)}
 
-    def _judge(self, step: int, row: dict[str, float]) -> None:
-        if self._plan.judge is None:
+    def _evaluate(self, step: int, row: dict[str, float]) -> None:
+        if self._plan.dev_score is None:
             return
         copy_weights(self._model, self._sampled)
-        row["dev_em"] = self._plan.judge()
+        row["dev_em"] = self._plan.dev_score()
         if row["dev_em"] > self._best[0]:
             self._best = (row["dev_em"], step, cloned_weights(self._model))
 
@@ -170,3 +198,13 @@ class SupervisedLoop:
                 },
             )
         )
+
+
+def dev_exact_match(roller: TrajectorySampler, tasks: Sequence[Task]) -> float:
+    """Share of dev `tasks` that greedy decoding answers right, 0-1, without lost episodes.
+
+    Checkpoints are chosen by it, and never by held-out tasks.
+    """
+    trajectories = roller.roll_out(tasks, samples=1, temperature=0.0, seed=0)
+    kept = [trajectory for trajectory in trajectories if not trajectory.is_lost]
+    return sum(t.is_right for t in kept) / max(1, len(kept))

@@ -14,8 +14,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from espalier.policy.loading import load_policy
-from espalier.rollout.engines.choice import lockstep_engine
 from espalier.rollout.engines.engine import Engine
+from espalier.rollout.engines.lockstep import lockstep_engine
 from tests.benchmarks.rollout.episodes import LengthAlone, play_all
 from tests.benchmarks.rollout.matmul import matmul_limit_s, matmul_share
 from tests.benchmarks.rollout.measuring import (

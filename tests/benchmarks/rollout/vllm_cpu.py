@@ -15,7 +15,7 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from espalier.config import VllmConfig
-from espalier.rollout.engines.vllm import VllmEngine
+from espalier.rollout.engines.vllm import VllmServerEngine
 from tests.benchmarks.rollout.episodes import LengthAlone, play_all
 from tests.benchmarks.rollout.measuring import (
     Measurement,
@@ -46,7 +46,7 @@ def main() -> None:
         options.python, first.policy_dir, log, max_tokens=CONTEXT, cores=cores, more=more
     ) as (url, process):
         tokenizer = AutoTokenizer.from_pretrained(first.policy_dir)
-        engine = VllmEngine(
+        engine = VllmServerEngine(
             VllmConfig(url=url, ready_timeout_s=900), LengthAlone(), max_rows=len(first.episodes)
         )
         details = {"cores": cores}
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def play_on_server(
-    work: Work, engine: VllmEngine, tokenizer: PreTrainedTokenizerBase
+    work: Work, engine: VllmServerEngine, tokenizer: PreTrainedTokenizerBase
 ) -> Measurement:
     """Time one roll-out; weights are exchanged before, which forgets all cached prefixes."""
     rows = rows_of(work, tokenizer)

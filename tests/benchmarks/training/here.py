@@ -13,13 +13,13 @@ from espalier.policy.loading import load_policy
 from espalier.records import Message, NullTracker
 from espalier.records.trajectory import FinishReason, Trajectory, Turn
 from espalier.training.checkpoint import CheckpointStore
-from espalier.training.distribution import ScoreRequest
 from espalier.training.hardware import Hardware
 from espalier.training.packing import TrainingSequence
 from espalier.training.parallel import Processes
-from espalier.training.rl.models import layout_for, trainable
+from espalier.training.rl.models import build_layout, build_models
 from espalier.training.rl.rows import Group, dense_rows
-from espalier.training.rl.update import PolicyUpdate, Step
+from espalier.training.rl.update import PolicyUpdate, StepContext
+from espalier.training.scoring import ScoreRequest
 from espalier.training.supervised import SupervisedLoop, SupervisedPlan
 from tests.benchmarks.training.material import Attempt, Material, read_material
 from tests.benchmarks.training.metering import Meter, Throughput, options_of, write_throughput
@@ -93,9 +93,9 @@ def updates(material: Material) -> Throughput:
     meter = Meter(model.base_model)
     processes = Processes()
     update = PolicyUpdate(
-        trainable(model, profile.training, CPU, processes),
+        build_models(model, profile.training, CPU, processes),
         profile.training,
-        layout_for(model, profile, CPU, processes),
+        build_layout(model, profile, CPU, processes),
         max_action_tokens=ROW_TOKENS,
     )
     rows = dense_rows(groups_of(material), with_observations=False)
@@ -103,7 +103,7 @@ def updates(material: Material) -> Throughput:
     for step in range(material.warm_steps + material.steps):
         if step == material.warm_steps:
             meter.start()
-        update.apply(rows, units, Step(step, ScoreRequest(entropy=True)))
+        update.apply(rows, units, StepContext(step, ScoreRequest(entropy=True)))
     meter.pause()
     tokens = material.steps * sum(len(attempt.token_ids) for attempt in material.attempts)
     return meter.throughput("espalier-grpo", tokens)

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, contextmanager
 import httpx2
 
 from espalier.config import ServingConfig
-from espalier.rollout.engines.choice import lockstep_engine
 from espalier.rollout.engines.engine import Completion, EngineCounters
+from espalier.rollout.engines.lockstep import lockstep_engine
 from espalier.serving.app import Endpoint
 from espalier.serving.draining import DrainingServer, listening
 from espalier.serving.engine_thread import EngineThread

@@ -118,7 +118,7 @@ def test_an_unscored_trajectory_is_no_sibling():
     assert found == pytest.approx([1.5, -1.5, 0, 0, 0, 3])
 
 
-def test_each_length_has_its_own_price():
+def test_each_length_has_its_own_penalty():
     batch = batch_of(
         total_tokens_B=torch.tensor([11, 6, 4, 3, 2, 9]),
         turns_BT=torch.tensor(
@@ -152,7 +152,7 @@ def test_gdpo_weighs_terms_after_each_is_normalized():
     assert advantages(rule, batch_of(reward_terms_BK=terms_BK)) == pytest.approx(expected)
 
 
-def test_remax_takes_off_the_greedy_reward():
+def test_remax_subtracts_the_greedy_reward():
     greedy_B = torch.tensor([1.0, 0.5, 2.0, 1.0, 0.0, 3.0], dtype=torch.float64)
     credit = ReMax().credit(batch_of(baseline_rewards_B=greedy_B))
     # the reward stands on the first token, so that a second one has nothing to come

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from espalier.algorithms import Algorithm
 from espalier.algorithms.batch import LossBatch, Totals
-from espalier.algorithms.presets import DEFAULT_PRESET, PRESETS, expanded
+from espalier.algorithms.presets import DEFAULT_PRESET, PRESETS, expand_preset
 
 
 def _algorithm(**settings):
@@ -40,7 +40,7 @@ def test_every_preset_parses_and_survives_its_json(preset):
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_says_where_it_comes_from(preset):
+def test_every_preset_names_its_source(preset):
     source = PRESETS[preset].source
     assert preset == DEFAULT_PRESET or re.search(r"arXiv:\d{4}\.\d{5}|TRL|prime-rl", source)
 
@@ -61,12 +61,12 @@ def test_parsing_an_algorithm_loads_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_table_without_a_name_changes_the_rule_of_the_preset():
+def test_a_table_without_a_name_changes_the_presets_rule():
     loss = _algorithm(preset="dapo", loss={"clip_high": 0.4}).loss
     assert (loss.name, loss.clip_low, loss.clip_high) == ("ppo_clip", 0.2, 0.4)
 
 
-def test_another_name_is_another_rule_and_takes_nothing_from_the_preset():
+def test_a_table_with_another_name_replaces_the_presets_rule():
     algorithm = _algorithm(preset="dr_grpo", loss={"name": "gmpo"})
     assert algorithm.loss.name == "gmpo"
     assert algorithm.aggregation is None  # the preset's went with its loss
@@ -114,7 +114,7 @@ def test_what_cannot_work_together_is_refused_with_the_reason(settings, reason):
         _algorithm(**settings)
 
 
-def test_weights_are_allowed_where_the_denominator_is_recomputed_or_there_is_no_ratio():
+def test_weights_need_a_recomputed_denominator_or_no_ratio():
     rule = [{"name": "importance_weights"}]
     assert _algorithm(proximal="recomputed", off_policy=rule).scores_before_update
     assert _algorithm(preset="opo", off_policy=rule).scores_before_update
@@ -152,5 +152,5 @@ def test_a_penalty_in_the_reward_stays_out_of_the_objective():
 
 def test_expansion_does_not_change_the_presets():
     before = repr(PRESETS)
-    expanded({"preset": "dapo", "loss": {"clip_low": 0.9}, "kl": {"coefficient": 1.0}})
+    expand_preset({"preset": "dapo", "loss": {"clip_low": 0.9}, "kl": {"coefficient": 1.0}})
     assert repr(PRESETS) == before

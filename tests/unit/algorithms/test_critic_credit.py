@@ -42,7 +42,7 @@ def test_gae_steps_over_the_observation():
     )
 
 
-def test_turn_gae_values_a_turn_before_its_first_token_and_credits_all_of_it():
+def test_turn_gae_uses_the_value_before_a_turns_first_token():
     # turn rewards 1 and 2, values 0.5 and 0.75
     second = 2 - 0.75
     first = 1 + 0.5 * 0.75 - 0.5 + 0.25 * second
@@ -53,7 +53,7 @@ def test_turn_gae_values_a_turn_before_its_first_token_and_credits_all_of_it():
     )
 
 
-def test_bi_level_gae_sums_the_tokens_of_a_turn_back_from_the_turns_advantage():
+def test_bi_level_gae_runs_back_from_a_turns_return():
     # turns are valued at their last tokens: 0.25 and 0.75
     second = 2 - 0.75
     first_turn = 1 + 0.5 * 0.75 - 0.25 + 0.5 * 0.8 * second
@@ -67,7 +67,7 @@ def test_bi_level_gae_sums_the_tokens_of_a_turn_back_from_the_turns_advantage():
 
 @settings(max_examples=25, deadline=None)
 @given(batch=credit_batches())
-def test_bi_level_gae_without_a_discount_of_turns_is_that_of_tokens(batch):
+def test_bi_level_gae_without_turn_discount_is_token_gae(batch):
     bi_level = BiLevelGae(turn_gamma=1.0).credit(batch)
     for ours, theirs in zip(bi_level, Gae().credit(batch), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
@@ -75,7 +75,7 @@ def test_bi_level_gae_without_a_discount_of_turns_is_that_of_tokens(batch):
 
 @settings(max_examples=25, deadline=None)
 @given(batch=credit_batches())
-def test_turn_gae_of_turns_of_one_token_is_that_of_tokens(batch):
+def test_turn_gae_of_one_token_turns_is_token_gae(batch):
     mask_BT = batch.action_mask_BT
     single = replace(batch, turns_BT=(mask_BT.cumsum(dim=1) - 1).masked_fill(~mask_BT, -1))
     discounts = {"gamma": 0.9, "gae_lambda": 0.7}
@@ -85,7 +85,7 @@ def test_turn_gae_of_turns_of_one_token_is_that_of_tokens(batch):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
-def test_a_longer_trajectory_sums_further_and_a_short_one_not_at_all():
+def test_length_adaptive_lambda_grows_with_the_trajectory():
     lengths = (4, 20, 40, 1000)
     mask_BT = torch.arange(1000) < torch.tensor(lengths)[:, None]
     last_BT = mask_BT & (mask_BT.cumsum(dim=1) == mask_BT.sum(dim=1, keepdim=True))

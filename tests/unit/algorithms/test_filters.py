@@ -76,12 +76,12 @@ def test_an_empty_range_is_refused(rule, bounds):
         rule(**bounds)
 
 
-def test_min_p_of_the_smallest_keeps_what_is_close_to_the_least():
+def test_min_p_of_the_smallest_keeps_scores_near_it():
     groups = [[0.0, 1.0], [0.0, 2.0], [0.0, 1.2]]
     assert GroupMinP(keep="smallest", ratio=0.8).select(groups).kept == (0, 2)
 
 
-def test_the_first_ragen_keeps_nothing_where_the_fraction_rounds_to_nothing():
+def test_first_ragen_keeps_nothing_if_the_fraction_rounds_to_zero():
     groups = [[0.0, 1.0], [0.0, 2.0]]
     assert GroupTopK(fraction=0.25, at_least=0).select(groups).kept == ()
     assert GroupTopK(fraction=0.25).select(groups).kept == (1,)

@@ -21,7 +21,7 @@ from espalier.algorithms.advantages import (
     Rloo,
 )
 from espalier.algorithms.batch import CreditBatch
-from espalier.algorithms.kl import KlPenalty
+from espalier.algorithms.regularizers import KlPenalty
 from tests.unit.algorithms.golden import Topic
 
 

@@ -2,10 +2,16 @@
 
 import torch
 
-from espalier.algorithms.entropy import entropy_bonus, token_entropy, token_logprobs
-from espalier.algorithms.kl import AdaptiveKl, KlPenalty, mismatch_kl, token_kl
-from espalier.algorithms.masking import kept, masked_mean
-from espalier.algorithms.whitening import whiten
+from espalier.algorithms.masking import kept, masked_mean, whiten
+from espalier.algorithms.regularizers import (
+    AdaptiveKl,
+    KlPenalty,
+    entropy_bonus,
+    mismatch_kl,
+    token_entropy,
+    token_kl,
+    token_logprobs,
+)
 from tests.factories.loss_batches import differentiate, loss_batch
 from tests.unit.algorithms.golden import Topic
 

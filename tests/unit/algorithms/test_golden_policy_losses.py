@@ -6,7 +6,6 @@ import torch
 
 from espalier.algorithms.aggregation import aggregate
 from espalier.algorithms.batch import PolicyLoss
-from espalier.algorithms.kl import KlPenalty, token_kl
 from espalier.algorithms.losses import (
     Cispo,
     ClipCov,
@@ -22,6 +21,7 @@ from espalier.algorithms.losses import (
 )
 from espalier.algorithms.masking import masked_mean
 from espalier.algorithms.off_policy import CorrectionBatch, OffPolicySequenceMask
+from espalier.algorithms.regularizers import KlPenalty, token_kl
 from tests.factories.loss_batches import differentiate, loss_batch, totals_of
 from tests.unit.algorithms.golden import Topic
 

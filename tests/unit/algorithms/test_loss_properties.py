@@ -164,7 +164,7 @@ def test_micro_batches_add_up_to_the_minibatch(rule, seed, mode):
 @each_rule
 @few
 @given(seed=seeds, mode=modes, junk=st.sampled_from([-7.0, 0.0, 90.0, float("nan"), -torch.inf]))
-def test_what_stands_on_an_observation_changes_nothing_and_gets_no_gradient(rule, seed, mode, junk):
+def test_values_on_observations_change_nothing_and_get_no_gradient(rule, seed, mode, junk):
     batch = some_batch(seed)
     masked = ~batch.loss_mask_BT
     changed = with_tensors(

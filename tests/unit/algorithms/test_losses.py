@@ -11,9 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from espalier.algorithms.aggregation import aggregate
 from espalier.algorithms.batch import Totals
-from espalier.algorithms.entropy import token_entropy
-from espalier.algorithms.kl import KlPenalty
 from espalier.algorithms.losses import Cispo, ClipCov, Dpo, KlCov, LossRule, PpoClip, ValueLoss
+from espalier.algorithms.regularizers import KlPenalty, token_entropy
 from tests.factories.loss_batches import differentiate, loss_batch, totals_of
 
 
@@ -45,7 +44,7 @@ def test_an_aggregation_leaves_out_or_counts_the_row_without_tokens(mode, expect
     )
 
 
-def test_a_wide_ratio_is_clipped_only_where_it_goes_on_the_same_way():
+def test_a_wide_ratio_is_clipped_only_in_its_direction():
     policy = torch.log(rows([1.5, 1.5, 0.5, 0.5, 5.0]))
     advantages = rows([1, -1, 1, -1, -1])
     batch = loss_batch(policy, torch.zeros_like(policy), advantages, everywhere(policy))
@@ -121,7 +120,7 @@ def test_dpo_of_a_hopeless_pair_does_not_overflow():
     torch.testing.assert_close(gradient, rows([-1.0], [1.0]))
 
 
-def test_kl_cov_penalizes_exactly_the_asked_number_of_tokens_when_all_are_alike():
+def test_kl_cov_penalizes_the_exact_number_of_equal_tokens():
     policy = torch.full((2, 5), -1.0, dtype=torch.float64)
     batch = loss_batch(policy, policy, torch.ones_like(policy), everywhere(policy))
     result = KlCov(share=0.3).loss(batch, "token_mean")
@@ -161,7 +160,7 @@ def test_clip_cov_drops_the_candidates_with_the_lowest_draws():
     assert result.metrics["dropped_share"].item() == pytest.approx(0.5)
 
 
-def test_a_value_may_not_gain_from_moving_further_than_the_clip():
+def test_a_value_gains_nothing_beyond_its_clip():
     values = rows([1.0, 1.0]).requires_grad_()
     mask = everywhere(values)
     result = ValueLoss(clip=0.2).loss(
@@ -199,7 +198,7 @@ def test_a_kl_penalty_in_the_reward_spares_observations():
     torch.testing.assert_close(rewards, rows([-0.1, 0.0, 1.2]))
 
 
-def test_a_kl_penalty_in_the_loss_adds_up_over_micro_batches_and_spares_observations():
+def test_a_kl_penalty_adds_up_over_micro_batches():
     policy, reference = rows([-1.0, -2.0], [-3.0, -0.5]), rows([-1.5, -2.5], [-2.0, float("nan")])
     mask = torch.tensor([[1, 1], [1, 0]]).bool()
     batch = loss_batch(
@@ -228,7 +227,7 @@ def test_a_kl_penalty_in_the_loss_adds_up_over_micro_batches_and_spares_observat
     torch.testing.assert_close(sum(part.metrics["kl"] for part in parts), whole.metrics["kl"])
 
 
-def test_the_entropy_of_a_distribution_with_forbidden_tokens_is_that_of_the_others():
+def test_forbidden_tokens_add_nothing_to_the_entropy():
     logits = rows([0.0, 0.0, -torch.inf, -torch.inf]).requires_grad_()
     entropy = token_entropy(logits)
     (gradient,) = torch.autograd.grad(entropy.sum(), logits)
@@ -251,12 +250,12 @@ def test_a_loss_with_settings_that_make_no_sense_is_refused(settings_of_rule, re
         TypeAdapter(LossRule).validate_python(settings_of_rule)
 
 
-def test_a_reward_cannot_be_corrected_by_a_ratio_that_is_not_known_yet():
+def test_a_kl_reward_cannot_be_importance_corrected():
     with pytest.raises(ValidationError, match='place = "loss"'):
         KlPenalty(place="reward", importance_corrected=True)
 
 
-def test_the_ceiling_of_cispo_counts_from_one_in_verl_and_from_zero_in_trl():
+def test_cispos_bound_counts_from_one_in_verl_only():
     policy = torch.log(rows([4.0, 0.5]))
     batch = loss_batch(policy, torch.zeros_like(policy), rows([1, 1]), everywhere(policy))
     batch = replace(batch, totals=Totals(tokens=1, sequences=1, rows=1, max_tokens=2))

@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.algorithms.material import Attempt, PreferencePairs, Successes
+from espalier.algorithms.material import AttemptSummary, PreferencePairs, Successes
 
 
 def _attempt(reward, turns=2, tokens=10, ids=None):
-    return Attempt(
+    return AttemptSummary(
         reward=reward,
         is_success=reward > 0.5,
         turns=turns,

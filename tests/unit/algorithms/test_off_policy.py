@@ -109,7 +109,7 @@ def test_what_stands_on_an_observation_changes_no_correction(rule, seed, junk):
 @each_rule
 @few
 @given(seed=seeds)
-def test_data_of_the_trained_policy_itself_are_left_as_they_are(rule, seed):
+def test_on_policy_data_are_not_corrected(rule, seed):
     batch = some_batch(seed)
     correction = rule.correct(replace(batch, behavior_logprobs_BT=batch.trainer_logprobs_BT))
     assert torch.equal(correction.mask_BT, batch.action_mask_BT)
@@ -119,7 +119,7 @@ def test_data_of_the_trained_policy_itself_are_left_as_they_are(rule, seed):
 
 
 @each_rule
-def test_a_token_that_the_sampler_did_not_score_counts_as_no_difference(rule):
+def test_a_token_without_a_behaviour_logprob_counts_as_equal(rule):
     batch = of([[0.0, 3.0], [0.0, 0.1]], advantages=rows([-1, -1], [-1, -1]))
     unknown = batch.behavior_logprobs_BT.masked_fill(batch.log_ratio_BT == 3, float("nan"))
     same = batch.behavior_logprobs_BT.where(batch.log_ratio_BT != 3, batch.trainer_logprobs_BT)
@@ -137,7 +137,7 @@ def test_a_batch_without_tokens_is_no_error(rule):
     assert not rule.correct(batch).mask_BT.any()
 
 
-def test_a_ratio_beyond_float_is_truncated_or_silenced_and_never_nan():
+def test_an_overflowing_ratio_is_truncated_or_zeroed_never_nan():
     batch = of([[900.0, 0.0]])
     for outside, expected in (("truncate", 2.0), ("zero", 0.0)):
         rule = ImportanceWeights(outside=outside, log_ratio_bound=None)
@@ -161,7 +161,7 @@ def test_sequence_ratios_above_the_bound_count_by_rows():
     assert above.item() == pytest.approx(1 / 3)
 
 
-def test_rules_see_the_batch_as_it_was_and_meet_in_weights_and_mask():
+def test_rules_see_the_unchanged_batch_and_combine():
     half = -0.6931471805599453
     batch = of([[half, 0.0], [0.0, half * 4]])
     weights = ImportanceWeights(normalize=True)

@@ -14,7 +14,7 @@ BATCH = CreditBatch(
 )
 
 
-def test_returns_are_discounted_by_the_turn_and_not_by_the_token():
+def test_returns_are_discounted_by_turn_not_by_token():
     returns_BT = TurnDiscounted(gamma=0.5).credit(BATCH).returns_BT
     assert returns_BT.tolist() == [[2.0, 2.0, 0.0, 2.0], [5.0, 5.0, 5.0, 0.0]]
 

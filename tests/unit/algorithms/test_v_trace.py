@@ -109,7 +109,7 @@ def test_what_stands_on_an_observation_changes_no_target(seed):
 
 @given(seed=seeds)
 @settings(max_examples=20, deadline=None)
-def test_on_policy_targets_are_the_returns_of_gae_with_lambda_1(seed):
+def test_on_policy_targets_equal_gae_returns_with_lambda_1(seed):
     batch = some_batch(seed)
     batch = replace(batch, proximal_logprobs_BT=batch.behavior_logprobs_BT)
     gae = Gae(gamma=1.0, gae_lambda=1.0).credit(batch)

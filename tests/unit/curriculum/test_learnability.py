@@ -8,10 +8,15 @@ from typing import get_args
 import pytest
 
 from espalier.config import AbsoluteZeroConfig, CurriculumConfig, RZeroConfig
-from espalier.curriculum.difficulty import keep_learnable
-from espalier.curriculum.learnability import LEARNABILITY, Preference, absolute_zero_code, r_zero
+from espalier.curriculum.learnability import (
+    LEARNABILITY,
+    Preference,
+    absolute_zero_code,
+    keep_learnable,
+    r_zero,
+)
 from espalier.curriculum.pool import TaskPool
-from espalier.curriculum.self_play.judging import challenger_rewards, judged
+from espalier.curriculum.self_play import challenger_rewards, judge_trials
 from espalier.synthesis.self_play import Trial
 from tests.golden_cases import golden_cases
 
@@ -20,14 +25,14 @@ from .test_pool import IDS, TASKS
 CASES = {case["name"]: case for case in golden_cases("filters")}
 
 
-def test_r_zeros_reward_is_twice_what_its_code_pays():
+def test_r_zeros_reward_is_twice_its_codes():
     case = CASES["rzero_questioner/score_grid"]
     paid = [score["overall"] for score in case["expected"]["scores"]]
     ours = [r_zero(rate) / 2 for rate in case["inputs"]["solver_scores"]]
     assert ours == pytest.approx(paid, rel=1e-7, abs=1e-8)
 
 
-def test_the_challengers_reward_without_repetition_is_that_of_r_zeros_code():
+def test_a_proposers_reward_without_repetition_equals_r_zeros_code():
     case = CASES["rzero_questioner/score_grid"]
     rates = case["inputs"]["solver_scores"]
     trials = [Trial(TASKS[0], 100, round(100 * rate)) for rate in rates]
@@ -77,7 +82,7 @@ def test_bands_keep_what_absolute_zeros_program_filters_keep(name, band):
 def test_triples_are_kept_as_absolute_zeros_program_filters_keep_them(name):
     case = CASES[f"azr_valid_program_filter/{name}"]
     trials = [Trial(TASKS[0], 8, round(8 * rate)) for rate in case["inputs"]["solver_accuracy"]]
-    verdicts = judged(trials, AbsoluteZeroConfig(kept=name))
+    verdicts = judge_trials(trials, AbsoluteZeroConfig(kept=name))
     kept = [place for place, verdict in enumerate(verdicts) if not verdict.fault]
     assert kept == case["expected"]["kept"]
 
@@ -85,10 +90,10 @@ def test_triples_are_kept_as_absolute_zeros_program_filters_keep_them(name):
 @pytest.mark.parametrize(
     ("name", "reward"), [("one_minus", "absolute_zero_code"), ("inverse", "absolute_zero")]
 )
-def test_the_proposer_of_triples_earns_what_absolute_zeros_code_pays(name, reward):
+def test_the_proposer_of_triples_gets_absolute_zeros_reward(name, reward):
     case = CASES[f"azr_learnability/{name}"]
     trials = [Trial(TASKS[0], 8, round(8 * rate)) for rate in case["inputs"]["solver_accuracy"]]
-    verdicts = judged(trials, AbsoluteZeroConfig(reward=reward))
+    verdicts = judge_trials(trials, AbsoluteZeroConfig(reward=reward))
     earned = [verdict.reward for verdict in verdicts]
     assert earned == pytest.approx(case["expected"]["reward"], rel=1e-7, abs=1e-8)
 
@@ -137,6 +142,6 @@ def test_tasks_without_weight_are_drawn_last_and_each_once():
     assert sorted(drawn) == sorted(IDS)
 
 
-def test_a_task_that_nobody_solved_teaches_nothing_by_the_public_code():
+def test_an_unsolved_task_has_no_value_in_the_public_code():
     assert absolute_zero_code(0.0) == 0.0
     assert absolute_zero_code(0.25) == 0.75

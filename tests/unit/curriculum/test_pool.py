@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espalier.config import CurriculumConfig
-from espalier.curriculum.difficulty import keep_learnable
+from espalier.curriculum.learnability import keep_learnable
 from espalier.curriculum.pool import TaskPool
 from tests.factories.records import make_task
 
@@ -48,7 +48,7 @@ def test_a_curriculum_that_is_off_keeps_every_task():
     assert _pool(enabled=False).num_kept == 20
 
 
-def test_a_band_that_nothing_reaches_leaves_the_pool_as_it_was():
+def test_an_empty_band_leaves_the_pool_unchanged():
     pool = TaskPool(TASKS, CurriculumConfig(pass_rate_band=(0.4, 0.6)))
     for task_id in IDS:
         pool.observe(task_id, attempts=8, successes=0)
@@ -56,7 +56,7 @@ def test_a_band_that_nothing_reaches_leaves_the_pool_as_it_was():
     assert pool.num_kept == 20
 
 
-def test_tasks_come_from_the_band_but_for_the_share_that_explores():
+def test_tasks_come_from_the_band_except_the_exploring_share():
     pool = _pool(explore_share=0.2)
     drawn = Counter(
         draw in MIDDLE for seed in range(1000) for draw in _drawn_ids(pool, 1, seed=seed)
@@ -113,7 +113,7 @@ def test_newer_groups_count_more_than_older_ones():
     assert rates["t0"] > 0.5 > rates["t1"]
 
 
-def test_a_task_that_was_never_tried_is_judged_by_its_pattern():
+def test_an_untried_task_has_the_estimate_of_its_pattern():
     alike = [
         task.model_copy(update={"metadata": task.metadata.model_copy(update={"pattern": shape})})
         for task, shape in zip(TASKS[:4], ("easy", "easy", "hard", "hard"), strict=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from espalier.curriculum.self_play.repetition import bleu, bleu_distances, cluster_shares, clusters
+from espalier.curriculum.repetition import bleu, bleu_distances, cluster_shares, clusters
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from espalier.curriculum.self_play.repetition import bleu, bleu_distances, clust
         ("", "a", 0.0),
     ],
 )
-def test_bleu_is_what_a_hand_computes(hypothesis, reference, score):
+def test_bleu_equals_hand_computed_values(hypothesis, reference, score):
     assert bleu(hypothesis, reference) == pytest.approx(score)
 
 
@@ -58,7 +58,7 @@ def test_clusters_at_the_threshold_stay_apart():
     assert clusters(distances, 0.51) == [0, 0]
 
 
-def test_questions_of_one_frame_share_a_cluster_and_others_stand_alone():
+def test_questions_of_one_template_share_a_cluster():
     questions = [
         "what is the capital of the country of Lyon ?",
         "what is the capital of the country of Nice ?",

@@ -1,4 +1,4 @@
-"""Phases of self-play over a scripted poser and a policy of known skill."""
+"""Phases of self-play over a scripted proposer and a policy of known skill."""
 
 import random
 from collections import Counter
@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from espalier.config import AbsoluteZeroConfig, CurriculumConfig, RZeroConfig, WebRLConfig
 from espalier.curriculum.pool import TaskPool
-from espalier.curriculum.self_play.judging import judged
-from espalier.curriculum.self_play.phases import SelfPlay
+from espalier.curriculum.self_play import SelfPlay, judge_trials
 from espalier.synthesis.self_play import Posed, Trial
 from tests.factories.records import make_trajectory
 
@@ -24,7 +23,7 @@ def attempt(task_id, outcome):
     return make_trajectory(task_id, outcome=outcome)
 
 
-class ScriptedPoser:
+class ScriptedProposer:
     """Poses as many tasks of drawn kinds as are asked for, and refuses one."""
 
     def __init__(self):
@@ -43,10 +42,10 @@ def tried(tasks, step):
     return [Trial(task, 4, RATES[task.task_id.split("-")[1]]) for task in tasks]
 
 
-def self_play(try_tasks=tried, rule=WebRLConfig, poser=None, **changes):
+def self_play(try_tasks=tried, rule=WebRLConfig, proposer=None, **changes):
     pool = TaskPool(TASKS, CurriculumConfig(pass_rate_band=(0.1, 0.9)))
     config = rule(**({"posed_tasks": 12} | changes))
-    return SelfPlay(config, poser or ScriptedPoser(), pool, try_tasks, seed=3), pool
+    return SelfPlay(config, proposer or ScriptedProposer(), pool, try_tasks, seed=3), pool
 
 
 def play(played, pool, steps):
@@ -61,19 +60,19 @@ def play(played, pool, steps):
             pool.refresh()
 
 
-def test_tasks_that_were_tried_and_never_solved_seed_the_next_ones():
-    poser = ScriptedPoser()
-    played, _ = self_play(poser=poser)
+def test_unsolved_tasks_inspire_the_next_proposals():
+    proposer = ScriptedProposer()
+    played, _ = self_play(proposer=proposer)
     played.observe([attempt("t1", 0.0), attempt("t2", 0.0), attempt("t2", 1.0)])
     played.observe([attempt("t3", 1.0), attempt("t4", 0.0), attempt("t1", 0.0)])
     assert played.end_phase(1).failed == 2
     played.end_phase(2)
-    first, second = poser.orders
+    first, second = proposer.orders
     assert [task.task_id for task in first.failed] == ["t1", "t4"]
     assert second.failed == []
 
 
-def test_what_is_neither_out_of_reach_nor_mastered_joins_the_pool():
+def test_tasks_neither_too_hard_nor_too_easy_join_the_pool():
     played, pool = self_play()
     phase = played.end_phase(1)
     assert {task.task_id.split("-")[1] for task in played.tasks} == {"half"}
@@ -85,7 +84,7 @@ def test_what_is_neither_out_of_reach_nor_mastered_joins_the_pool():
     assert all(0.4 < rates[task.task_id] < 0.6 for task in played.tasks)
 
 
-def test_the_outcome_of_the_trial_decides_on_the_band_at_once():
+def test_a_trials_outcome_counts_for_the_band_at_once():
     played, pool = self_play(value_band=(0.0, 1.0))
     played.end_phase(1)
     pool.observe("t0", attempts=8, successes=4)
@@ -94,7 +93,7 @@ def test_the_outcome_of_the_trial_decides_on_the_band_at_once():
     assert kept == {"half"}
 
 
-def test_a_task_whose_environment_was_lost_is_refused_by_that_name():
+def test_a_lost_environment_is_a_reason_of_refusal():
     def lost(tasks, step):
         return [trial._replace(attempts=0) for trial in tried(tasks, step)]
 
@@ -105,7 +104,7 @@ def test_a_task_whose_environment_was_lost_is_refused_by_that_name():
     assert pool.tasks == TASKS
 
 
-def test_a_phase_says_what_it_did():
+def test_a_phases_line_has_its_figures():
     played, _ = self_play()
     played.observe([attempt("t1", 0.0)])
     phase = played.end_phase(20)
@@ -127,21 +126,21 @@ def test_a_phase_says_what_it_did():
     ],
 )
 def test_the_critics_value_is_judged_by_webrls_band(value, fault):
-    [verdict] = judged([Trial(TASKS[0], 1, 1, value)], WebRLConfig(value="critic"))
+    [verdict] = judge_trials([Trial(TASKS[0], 1, 1, value)], WebRLConfig(value="critic"))
     assert verdict.fault == fault
 
 
 @given(st.integers(0, 40), st.integers(1, 40))
 def test_the_pass_rate_is_judged_by_webrls_band(successes, attempts):
     trial = Trial(TASKS[0], attempts, min(successes, attempts))
-    [verdict] = judged([trial], WebRLConfig())
+    [verdict] = judge_trials([trial], WebRLConfig())
     assert (verdict.fault == "") == (0.05 <= trial.pass_rate <= 0.75)
 
 
 @pytest.mark.parametrize("rule", [WebRLConfig, RZeroConfig, AbsoluteZeroConfig])
 @given(killed_after=st.integers(1, 11))
 @settings(deadline=None, max_examples=11)
-def test_a_resumed_run_poses_and_draws_what_an_unbroken_one_does(rule, killed_after):
+def test_a_resumed_run_proposes_and_draws_like_an_unbroken_one(rule, killed_after):
     unbroken, whole = self_play(rule=rule)
     play(unbroken, whole, range(12))
     broken, pool = self_play(rule=rule)
@@ -156,7 +155,7 @@ def test_a_resumed_run_poses_and_draws_what_an_unbroken_one_does(rule, killed_af
     assert len(unbroken.phases) == 4
 
 
-def test_posed_tasks_are_drawn_like_any_other():
+def test_proposed_tasks_are_drawn_like_any_other():
     played, pool = self_play()
     played.end_phase(1)
     pool.refresh()
@@ -181,32 +180,32 @@ PHASE = [
 """The first two are one cluster, two fifths of the phase; the others stand alone."""
 
 
-def test_the_challenger_earns_uncertainty_less_repetition():
-    verdicts = judged(PHASE, RZeroConfig())
+def test_the_reward_is_uncertainty_less_repetition():
+    verdicts = judge_trials(PHASE, RZeroConfig())
     assert [verdict.reward for verdict in verdicts] == pytest.approx([0.6, 0.6, 0.3, 0.0, 0.0])
     assert [verdict.fault for verdict in verdicts] == ["", "", "", "too_easy", "too_hard"]
-    free = judged(PHASE, RZeroConfig(repetition_weight=0.0))
+    free = judge_trials(PHASE, RZeroConfig(repetition_weight=0.0))
     assert [verdict.reward for verdict in free] == pytest.approx([1.0, 1.0, 0.5, 0.0, 0.0])
 
 
-def test_the_public_code_pays_half_and_may_take():
-    verdicts = judged(PHASE, RZeroConfig(reward="r_zero_code"))
+def test_the_public_codes_reward_is_half_and_may_be_negative():
+    verdicts = judge_trials(PHASE, RZeroConfig(reward="r_zero_code"))
     assert [verdict.reward for verdict in verdicts] == pytest.approx([0.1, 0.1, 0.05, -0.2, -0.2])
 
 
 @given(st.integers(0, 16), st.integers(1, 16))
-def test_r_zero_keeps_what_lies_within_a_quarter_of_one_half(successes, attempts):
+def test_r_zero_keeps_pass_rates_within_a_quarter_of_half(successes, attempts):
     trial = posed_at(min(successes, attempts), "any", attempts)
-    [verdict] = judged([trial], RZeroConfig())
+    [verdict] = judge_trials([trial], RZeroConfig())
     assert (verdict.fault == "") == (0.25 <= trial.pass_rate <= 0.75)
 
 
-def test_the_next_order_says_what_each_kind_of_task_has_earned():
-    poser = ScriptedPoser()
-    played, _ = self_play(rule=RZeroConfig, poser=poser, repetition_weight=0.0)
+def test_the_next_order_has_mean_rewards_by_kind():
+    proposer = ScriptedProposer()
+    played, _ = self_play(rule=RZeroConfig, proposer=proposer, repetition_weight=0.0)
     first = played.end_phase(1)
     played.end_phase(2)
-    earned = played._poser.orders[1].earned
+    earned = played._proposer.orders[1].earned
     # every scripted task has a pattern of its own
     assert {kind.split("-")[1]: reward for kind, reward in earned.items()} == {
         "easy": 0.0,
@@ -217,11 +216,11 @@ def test_the_next_order_says_what_each_kind_of_task_has_earned():
     assert f"mean reward {first.reward:.2f}" in first.line()
 
 
-def test_evolution_pays_nobody():
-    poser = ScriptedPoser()
-    played, _ = self_play(poser=poser)
+def test_evolution_has_no_reward():
+    proposer = ScriptedProposer()
+    played, _ = self_play(proposer=proposer)
     phase = played.end_phase(1)
     played.end_phase(2)
     assert phase.reward is None
     assert "mean reward" not in phase.line()
-    assert poser.orders[1].earned == {}
+    assert proposer.orders[1].earned == {}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from espalier.dialects import SYNTAXES, chosen_dialect, detected_dialect
-from espalier.policy.tokenizer import chat_template
+from espalier.policy.embedded import chat_template
 from tests.factories.tiny import TOOLS
 
 MESSAGES = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"

@@ -6,7 +6,7 @@ import pytest
 
 from espalier.dialects import SYNTAXES
 from espalier.dialects.dialect import Dialect, TurnPieces
-from espalier.policy.tokenizer import train_tokenizer
+from espalier.policy.embedded import train_tokenizer
 from espalier.records import FinalAnswer, Malformed, Message, PolicyError, action_of
 from espalier.synthesis.plans import search
 from tests.factories.byte_tokenizer import byte_tokenizer

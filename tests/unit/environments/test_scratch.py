@@ -6,7 +6,7 @@ from espalier.dialects import SYNTAXES
 from espalier.environments.python_math import PythonMath
 from espalier.environments.python_math.arithmetic import OPERATIONS
 from espalier.environments.python_math.scratch import ScratchWriter
-from espalier.policy.tokenizer import train_tokenizer
+from espalier.policy.embedded import train_tokenizer
 from espalier.records import FinalAnswer, ToolCalls
 
 TAGS = SYNTAXES["tags"]

@@ -4,7 +4,7 @@ import pytest
 
 from espalier.config import EvaluationConfig, Profile
 from espalier.evaluation import results_table
-from espalier.evaluation.judged import Judged, RolloutCost
+from espalier.evaluation.policies import PolicyEvaluation, RolloutCost
 from espalier.evaluation.suite import make_suite
 from espalier.records import Manifest, group_label, shown_group
 from espalier.stages.evaluate import policy_digest, results_of
@@ -20,7 +20,7 @@ def judged(correct):
         a_row(str(place), em=em, hops=1 + place % 2, samples=4, samples_right=2 * em)
         for place, em in enumerate(correct)
     ]
-    return Judged(rows, [], COST)
+    return PolicyEvaluation(rows, [], COST)
 
 
 @pytest.fixture(scope="module")

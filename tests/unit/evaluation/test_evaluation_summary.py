@@ -41,7 +41,7 @@ def test_pass_at_k_is_averaged_over_the_sampled_questions_only():
     assert found["pass_hat_4"] == 0.0
 
 
-def test_pass_hat_4_counts_only_questions_that_were_right_every_time():
+def test_pass_hat_4_counts_questions_that_are_always_right():
     rows = [a_row("a", samples=4, samples_right=4), a_row("b", samples=4, samples_right=3)]
     assert summarize(rows, CONFIG, seed=0)["pass_hat_4"] == 0.5
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.policy.tokenizer import ASSISTANT, END, PAD, USER, train_tokenizer
+from espalier.policy.embedded import ASSISTANT, END, PAD, USER, train_tokenizer
 from tests.factories.tiny import TAGS, TEXTS, TOOLS, tiny_tokenizer
 
 
@@ -29,7 +29,7 @@ def test_a_blank_before_a_closing_tag_costs_no_token():
     assert _ids("lyon </search>") == _ids("lyon</search>")
 
 
-def test_an_action_comes_back_as_it_was_written_but_for_blanks_before_tags():
+def test_an_action_round_trips_except_blanks_before_tags():
     action = "<think> country , currency </think> <search> lyon country </search>"
     assert tiny_tokenizer().decode(_ids(action)) == (
         "<think> country , currency</think><search> lyon country</search>"
@@ -40,7 +40,7 @@ def test_case_and_accents_are_folded():
     assert _ids("LYÓN Country") == _ids("lyon country")
 
 
-def test_a_word_that_was_never_read_becomes_pieces_and_loses_nothing():
+def test_an_unseen_word_becomes_pieces_without_loss():
     assert len(_ids("zugspitze")) > 1
     assert tiny_tokenizer().decode(_ids("zugspitze")).strip() == "zugspitze"
 
@@ -52,7 +52,7 @@ def test_unseen_characters_come_back(text):
 
 @given(st.text(st.characters(codec="utf-8"), max_size=60))
 @settings(max_examples=150, deadline=None)
-def test_no_text_is_beyond_the_tokenizer(text):
+def test_every_text_can_be_tokenised(text):
     ids = _ids(text)
     assert all(0 <= token_id < len(tiny_tokenizer()) for token_id in ids)
     # what was folded once is folded for good
@@ -65,7 +65,7 @@ def test_training_on_the_same_text_gives_the_same_tokenizer():
     assert again.backend_tokenizer.to_str() == tiny_tokenizer().backend_tokenizer.to_str()
 
 
-def test_the_vocabulary_is_as_large_as_asked_where_the_text_suffices():
+def test_the_vocabulary_has_the_requested_size():
     words = [f"{a}{b}{c}" for a in "bcdfg" for b in "aeiou" for c in "klmnp"]
     assert len(train_tokenizer(words * 3, 330, TAGS, TOOLS)) == 330
 

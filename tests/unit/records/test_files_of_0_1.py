@@ -9,7 +9,7 @@ import pytest
 
 from espalier.config import load_profile, read_saved_profile
 from espalier.evaluation.questions import read_questions
-from espalier.evaluation.results_table import results_table
+from espalier.evaluation.results import results_table
 from espalier.records import Message, ToolCall, group_of, read_tasks, shown_group, write_tasks
 from espalier.records.trajectory import read_trajectories, write_trajectories
 

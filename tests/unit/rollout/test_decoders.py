@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from espalier.rollout.engines.choice import decoder_for
+from espalier.rollout.engines.decoder import RowwiseDecoder
 from espalier.rollout.engines.fused_decoder import FusedDecoder
 from espalier.rollout.engines.hf_decoder import HfDecoder
+from espalier.rollout.engines.lockstep import decoder_for
 from espalier.rollout.engines.pages import PAGE
-from espalier.rollout.engines.rowwise_decoder import RowwiseDecoder
 from tests.factories import causal_models as models
 from tests.factories.causal_models import CASES
 
@@ -95,14 +95,14 @@ def test_a_context_grows_over_the_border_of_a_page(checked):
 
 
 @pytest.mark.slow
-def test_a_forked_context_goes_its_own_way(checked):
+def test_a_forked_context_is_independent(checked):
     checked.advance({0: PAGE + 3})
     checked.fork(0, [2, 5])
     checked.advance({0: 1, 2: 4, 5: 1})
     checked.advance({0: 1, 2: 1, 5: 9})
 
 
-def test_a_released_slot_begins_anew(checked):
+def test_a_released_slot_begins_empty(checked):
     checked.advance({0: 10, 1: 3, 2: 40})
     checked.release(2)
     checked.release(0)
@@ -124,7 +124,7 @@ def test_any_order_of_reading_sampling_forking_and_leaving_is_exact(checked):
         checked.advance({row: counts[row] for row in counts if row not in leaving} or {0: 1})
 
 
-def test_a_model_in_training_is_decoded_without_dropout_and_stays_in_training():
+def test_a_model_in_training_mode_is_decoded_without_dropout():
     model = models.gpt2()
     model.train()
     assert isinstance(decoder_for(model), HfDecoder)
@@ -147,7 +147,7 @@ def test_a_model_in_training_is_decoded_without_dropout_and_stays_in_training():
         (models.mamba, RowwiseDecoder),
     ],
 )
-def test_a_model_gets_the_fastest_decoder_that_is_exact_for_it(model, decoder_class):
+def test_a_model_gets_the_fastest_exact_decoder(model, decoder_class):
     assert isinstance(decoder_for(model()), decoder_class)
 
 

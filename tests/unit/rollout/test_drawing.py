@@ -45,9 +45,7 @@ def _expected(temperature, top_p, top_k):
     ("temperature", "top_p", "top_k"),
     [(1.0, 1.0, 0), (0.6, 1.0, 0), (1.0, 0.7, 0), (1.0, 1.0, 9), (1.5, 0.9, 20)],
 )
-def test_tokens_come_as_often_as_the_distribution_says_and_so_do_their_logprobs(
-    temperature, top_p, top_k
-):
+def test_token_frequencies_and_logprobs_match_the_distribution(temperature, top_p, top_k):
     rows = _rows(DRAWS, temperature=temperature, top_p=top_p, top_k=top_k)
     drawn = draw(_logits().expand(DRAWS, -1).clone(), rows)
     expected = _expected(temperature, top_p, top_k)
@@ -57,7 +55,7 @@ def test_tokens_come_as_often_as_the_distribution_says_and_so_do_their_logprobs(
     np.testing.assert_allclose(np.exp(drawn.logprobs_N), expected[drawn.token_ids_N], rtol=1e-4)
 
 
-def test_a_drawn_kind_comes_from_the_mixture_of_policy_and_chance():
+def test_action_kinds_come_from_the_exploration_mixture():
     choice = KindChoice(epsilon=0.4, after_id=0, kind_ids=(3, 5))
     rows = _rows(DRAWS, kind_choices=((choice, np.arange(DRAWS)),))
     drawn = draw(_logits().expand(DRAWS, -1).clone(), rows)

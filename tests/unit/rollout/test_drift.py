@@ -6,9 +6,8 @@ from espalier.config import Profile, RolloutConfig
 from espalier.dialects.dialect import TurnPieces
 from espalier.records import Message, PolicyError, Task, TaskMetadata, Verifier
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.rollout.drift import DriftCount
-from espalier.rollout.episode import PlayedEpisode
-from espalier.rollout.roller import Roller
+from espalier.rollout.episode import FinishedEpisode
+from espalier.rollout.roller import DriftCount, Roller
 from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
 
 PROMPT = (Message(role="user", content="country of Lyon?"),)
@@ -34,7 +33,7 @@ def played(*turns):
         finish_reason=FinishReason.MAX_TURNS,
         policy_version=0,
     )
-    return PlayedEpisode(trajectory, PROMPT, pieces)
+    return FinishedEpisode(trajectory, PROMPT, pieces)
 
 
 def test_turns_and_those_that_drifted_are_counted():
@@ -44,7 +43,7 @@ def test_turns_and_those_that_drifted_are_counted():
     assert (drift.turns, drift.drifted) == (4, 2)
 
 
-def test_every_so_many_episodes_one_is_compared_beginning_with_the_first():
+def test_every_nth_episode_is_compared_from_the_first_on():
     drift = count(compare_every=3)
     for _ in range(7):
         drift.compare(played(DRIFTED, SAME))

@@ -13,8 +13,7 @@ from espalier.records import FinalAnswer, Message, action_of
 from espalier.records.trajectory import FinishReason, read_trajectories, write_trajectories
 from espalier.rollout.context import SUMMARY_REQUEST
 from espalier.rollout.engines.engine import Sampling
-from espalier.rollout.episode import EpisodeContext, play_episode
-from espalier.rollout.tool_runner import ToolRunner
+from espalier.rollout.episode import EpisodeContext, ToolRunner, run_episode
 from espalier.synthesis.plans import search
 from tests.factories.records import make_task
 from tests.factories.tiny import (
@@ -61,7 +60,7 @@ def _played(engine, task=TASK, *, limits=LIMITS, environments=None, workers=0, t
             tools=ToolRunner(workers=workers, timeout_s=timeout_s),
             limits=limits,
         )
-        return await play_episode(task, Sampling(temperature=1.0, seed=7), context)
+        return await run_episode(task, Sampling(temperature=1.0, seed=7), context)
 
     return asyncio.run(play())
 
@@ -80,7 +79,7 @@ def test_a_right_answer_is_rewarded_with_outcome_and_format():
     ]
 
 
-def test_a_trajectory_tells_the_version_that_sampled_it():
+def test_a_trajectory_has_the_policy_version_that_sampled_it():
     assert _play(_engine()).policy_version == 3
 
 
@@ -98,7 +97,7 @@ def _written(message):
     return {"role": message.role, "content": content}
 
 
-def test_token_ids_equal_what_the_chat_template_renders_and_so_does_the_mask():
+def test_token_ids_and_mask_equal_the_chat_templates():
     trajectory = _play(_engine())
     rendered = tiny_tokenizer().apply_chat_template(
         [_written(message) for message in trajectory.messages],
@@ -118,7 +117,7 @@ def test_the_session_saw_exactly_the_tokens_of_the_trajectory():
     assert not session.is_open
 
 
-def test_sampled_ids_are_kept_where_their_text_would_be_tokenised_otherwise():
+def test_sampled_ids_are_kept_though_their_text_tokenises_differently():
     letters = {letter: _ids(letter) for letter in "lyoncut"}
     spelled = [token_id for letter in "lyon" for token_id in letters[letter][-1:]]
     tag = _ids("<think> </think> <search>")
@@ -140,7 +139,7 @@ def test_tags_spelled_by_a_document_do_not_become_control_tokens():
     assert trajectory.token_ids.count(answer_tag) == 1
 
 
-def test_text_outside_the_grammar_ends_the_episode_as_a_parse_error():
+def test_text_outside_the_grammar_is_a_parse_error():
     trajectory = _play(_engine(["<search> lyon </search>"]))
     assert trajectory.finish_reason is FinishReason.PARSE_ERROR
     assert trajectory.total_reward == 0
@@ -151,7 +150,7 @@ def test_searching_for_ever_ends_at_the_turn_limit():
     assert trajectory.finish_reason is FinishReason.MAX_TURNS
 
 
-def test_an_action_without_end_is_cut_and_not_played():
+def test_an_action_without_end_is_cut_off_and_not_executed():
     limits = EpisodeConfig(max_turn_tokens=4)
     trajectory = _play(_engine(["<think> country country country country"]), limits=limits)
     assert trajectory.finish_reason is FinishReason.MAX_TOKENS
@@ -168,7 +167,7 @@ def test_a_prompt_that_fills_the_context_is_never_sampled_from():
     assert engine.sessions == []
 
 
-def test_an_observation_that_does_not_fit_ends_the_episode_where_overflow_stops():
+def test_with_overflow_stop_a_long_observation_ends_the_episode():
     prompt = len(DIALECT.prompt_ids(TASK.prompt))
     action = len(_ids(ACTIONS[0]))
     limits = EpisodeConfig(max_tokens=prompt + action + 3)
@@ -192,7 +191,7 @@ def _truncated():
     return engine, _play(engine, limits=limits)
 
 
-def test_an_episode_goes_on_in_a_new_window_without_its_oldest_observation():
+def test_a_new_window_drops_the_oldest_observation():
     engine, trajectory = _truncated()
     assert trajectory.finish_reason is FinishReason.ANSWERED
     first, second = engine.sessions
@@ -214,7 +213,7 @@ def test_each_window_is_recorded_as_its_session_saw_it():
     assert windows == [tuple(session.context) for session in engine.sessions]
 
 
-def test_what_a_new_window_reads_again_is_not_an_action_again():
+def test_tokens_repeated_in_a_new_window_are_no_actions():
     _, trajectory = _truncated()
     lengths = [len(_ids(action)) for action in ACTIONS]
     assert sum(trajectory.action_mask) == sum(lengths)
@@ -224,7 +223,7 @@ def test_what_a_new_window_reads_again_is_not_an_action_again():
         assert set(trajectory.action_mask[turn.action_start : turn.action_end]) == {1}
 
 
-def test_a_new_window_draws_other_numbers():
+def test_a_new_window_has_another_seed():
     engine, _ = _truncated()
     seeds = {sampling.seed for sampling in engine.samplings}
     assert len(seeds) == 2
@@ -246,7 +245,7 @@ def _summarised():
     return engine, _play(engine, limits=limits)
 
 
-def test_an_episode_goes_on_with_the_policys_summary_in_the_place_of_its_history():
+def test_a_summary_by_the_policy_replaces_the_history():
     engine, trajectory = _summarised()
     assert trajectory.finish_reason is FinishReason.ANSWERED
     _, second = engine.sessions
@@ -258,7 +257,7 @@ def test_an_episode_goes_on_with_the_policys_summary_in_the_place_of_its_history
     )
 
 
-def test_a_summary_is_an_action_of_the_window_that_it_sums_up():
+def test_a_summary_is_an_action_of_its_window():
     engine, trajectory = _summarised()
     windows = [trajectory.token_ids[window] for window in trajectory.windows]
     assert windows == [tuple(session.context) for session in engine.sessions]
@@ -328,21 +327,21 @@ def test_a_stuck_environment_ends_its_episode_unscored_in_time(environment_class
     assert trajectory.reward == {}
 
 
-def test_an_asynchronous_environment_plays_as_any_other():
+def test_an_asynchronous_environment_gives_the_same_episode():
     assert _play(_engine(), environments=_made_by(Asynchronous)) == _play(_engine())
 
 
-def test_an_environment_plays_the_same_in_a_thread():
+def test_an_environment_in_a_thread_gives_the_same_episode():
     assert _play(_engine(), workers=2) == _play(_engine())
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_fault_of_the_program_is_not_taken_for_a_lost_environment(workers):
+def test_a_bug_is_not_taken_for_a_lost_environment(workers):
     with pytest.raises(ZeroDivisionError):
         _play(_engine(), environments=_made_by(Buggy), workers=workers)
 
 
-def test_what_the_environment_pays_for_an_action_stays_with_its_turn(tmp_path):
+def test_a_reward_for_an_action_stays_with_its_turn(tmp_path):
     class PaidByTheSearch(ToolEnvironment):
         def step(self, action):
             taken = super().step(action)

@@ -2,7 +2,7 @@ import pytest
 
 from espalier.dialects.dialect import Dialect
 from espalier.records import PolicyError
-from espalier.rollout.exploration import kind_choice
+from espalier.rollout.roller import kind_choice
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.tiny import TOOLS, tiny_dialect, tiny_tokenizer
 

@@ -6,9 +6,9 @@ import torch
 
 from espalier.policy.loading import Policy, save_policy
 from espalier.records import PolicyError
+from espalier.rollout.engines.decoder import RowwiseDecoder
 from espalier.rollout.engines.engine import KindChoice, Sampling
 from espalier.rollout.engines.lockstep import LockstepEngine
-from espalier.rollout.engines.rowwise_decoder import RowwiseDecoder
 from tests.factories.causal_models import CASES, embedded, lfm2_with_shared_heads_and_biases
 from tests.factories.tiny import tiny_policy, tiny_tokenizer
 from tests.unit.rollout.play import (
@@ -32,7 +32,7 @@ EPISODES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_logprobs_are_those_of_plain_transformers_over_turns_refills_and_shared_prompts(name):
+def test_logprobs_equal_plain_transformers(name):
     for context, mask, logprobs in run_sessions(engine_over(name, max_rows=5), *EPISODES):
         expected = plain_logprobs(CASES[name][1](), context, mask)
         torch.testing.assert_close(torch.tensor(logprobs), expected, rtol=1e-4, atol=1e-4)
@@ -49,7 +49,7 @@ def test_logprobs_are_those_of_the_temperature_that_sampled(temperature):
 
 
 @pytest.mark.slow
-def test_a_session_says_the_same_alone_and_among_others_in_any_order():
+def test_a_session_is_independent_of_other_sessions():
     together = run_sessions(engine_over(max_rows=4), *EPISODES)
     backwards = run_sessions(engine_over(max_rows=3), *reversed(EPISODES))[::-1]
     alone = [run_sessions(engine_over(), episode)[0] for episode in EPISODES]
@@ -79,14 +79,14 @@ def test_each_row_is_sampled_by_its_own_parameters():
     assert certain == [0.0] * len(certain)
 
 
-def test_a_greedy_token_has_the_logprob_that_it_would_have_at_temperature_one():
+def test_a_greedy_token_has_its_logprob_at_temperature_one():
     episode = turns(PROMPTS[0], temperature=0.0)
     ((context, mask, logprobs),) = run_sessions(engine_over(), episode)
     expected = plain_logprobs(lfm2_with_shared_heads_and_biases(), context, mask)
     torch.testing.assert_close(torch.tensor(logprobs), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_an_action_ends_with_its_stop_token_or_at_its_limit():
+def test_an_action_ends_at_its_stop_token_or_limit():
     async def sample(engine):
         session = await engine.open(PROMPTS[0], Sampling(temperature=1.0, seed=3))
         actions = [await session.sample(max_tokens=4) for _ in range(10)]
@@ -102,7 +102,7 @@ def test_an_action_ends_with_its_stop_token_or_at_its_limit():
         assert action.stopped or len(action.token_ids) == 4
 
 
-def test_an_action_may_be_ended_by_a_text_that_several_tokens_spell():
+def test_a_stop_text_of_several_tokens_ends_an_action():
     class EndsAfterThree(StopsAt):
         def ends_action(self, action_ids):
             return len(action_ids) == 3
@@ -113,7 +113,7 @@ def test_an_action_may_be_ended_by_a_text_that_several_tokens_spell():
 
 
 @pytest.mark.slow
-def test_each_token_is_forwarded_once_and_a_shared_prompt_once_for_all():
+def test_tokens_and_shared_prompts_are_forwarded_once():
     engine = engine_over(stop_rule=NEVER, max_rows=3)
     episodes = [turns(PROMPTS[2], seed=n, observations=OBSERVATIONS[:1]) for n in range(7)]
     run_sessions(engine, *episodes)
@@ -124,7 +124,7 @@ def test_each_token_is_forwarded_once_and_a_shared_prompt_once_for_all():
     assert engine.counters.forwarded == engine.counters.unique - 7
 
 
-def test_what_is_observed_before_the_first_action_is_read_as_well():
+def test_an_observation_before_the_first_action_is_read():
     async def observe_first(engine):
         session = await engine.open(PROMPTS[0], Sampling(temperature=0.0, seed=0))
         session.observe([60, 61])
@@ -137,7 +137,7 @@ def test_what_is_observed_before_the_first_action_is_read_as_well():
     assert list(observed) == context[6:]
 
 
-def test_a_session_that_waits_for_its_tool_does_not_keep_others_waiting():
+def test_a_session_waiting_for_a_tool_delays_no_other():
     async def slow(engine):
         session = await engine.open(PROMPTS[0], Sampling(temperature=1.0, seed=0))
         await session.sample(max_tokens=2)
@@ -172,7 +172,7 @@ def test_a_session_that_is_given_up_frees_its_slot():
     assert sum(mask) == 12
 
 
-def test_who_no_longer_waits_for_a_slot_does_not_get_one():
+def test_a_cancelled_open_gets_no_slot():
     async def holder(engine):
         session = await engine.open(PROMPTS[0], Sampling(temperature=1.0, seed=0))
         waiting = asyncio.create_task(engine.open(PROMPTS[1], Sampling(temperature=1.0, seed=0)))
@@ -184,7 +184,7 @@ def test_who_no_longer_waits_for_a_slot_does_not_get_one():
     run_sessions(engine_over(max_rows=1), holder, turns(PROMPTS[2]))
 
 
-def test_a_step_that_fails_wakes_everybody_with_its_error():
+def test_a_failed_step_raises_in_all_sessions():
     class Broken(RowwiseDecoder):
         def logits(self, hidden_NH):
             raise RuntimeError("out of memory")
@@ -255,7 +255,7 @@ def test_a_drawn_kind_has_the_logprob_of_the_mixture():
 
 
 @pytest.mark.parametrize("turns_of_the_loop", range(1, 9))
-def test_a_cancelled_sample_leaves_the_other_sessions_and_its_slot_alone(turns_of_the_loop):
+def test_a_cancelled_sample_affects_no_other_session(turns_of_the_loop):
     async def leave(engine):
         session = await engine.open(PROMPTS[0], Sampling(temperature=1.0, seed=0))
         try:
@@ -276,7 +276,7 @@ def test_a_cancelled_sample_leaves_the_other_sessions_and_its_slot_alone(turns_o
     assert context == alone
 
 
-def test_the_count_of_unique_tokens_does_not_remember_prompts_for_ever(monkeypatch):
+def test_counting_unique_tokens_forgets_old_prompts(monkeypatch):
     monkeypatch.setattr("espalier.rollout.engines.lockstep._MAX_KNOWN", 2)
     engine = engine_over(stop_rule=NEVER)
 

@@ -88,7 +88,7 @@ def test_pages_that_were_given_back_are_used_before_new_ones():
     assert table.extent == 4
 
 
-def test_a_beginning_that_slots_have_in_common_is_held_once_until_the_last_of_them_leaves():
+def test_a_shared_prefix_is_held_until_its_last_slot_leaves():
     table = PageTable()
     table.extend(np.array([0]), np.array([3 * PAGE + 5]))
     copies = table.fork(0, [1, 2])

@@ -10,7 +10,7 @@ from espalier.environments.search_qa.family import search_tool
 from espalier.policy.loading import save_policy
 from espalier.records import PolicyError
 from espalier.records.trajectory import FinishReason
-from espalier.rollout.engines.choice import lockstep_engine
+from espalier.rollout.engines.lockstep import lockstep_engine
 from espalier.rollout.roller import Roller
 from tests.factories.records import make_task
 from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
@@ -44,7 +44,7 @@ def _plain_logprobs(model, token_ids):
 
 
 @pytest.mark.slow
-def test_recorded_logprobs_are_those_of_a_plain_forward_of_the_recorded_tokens():
+def test_recorded_logprobs_equal_a_plain_forward_pass():
     model = tiny_policy().model
     for trajectory in _roll():
         sampled = torch.tensor(trajectory.action_mask[1:], dtype=torch.bool)
@@ -86,7 +86,7 @@ def test_attempts_at_one_task_differ():
 
 
 @pytest.mark.slow
-def test_greedy_rows_do_not_depend_on_who_plays_beside_them():
+def test_greedy_rows_do_not_depend_on_other_rows():
     together = Roller.local(tiny_policy(), lookup_environments(SEARCH), Profile()).roll_out(
         TASKS, samples=1, temperature=0.0, seed=0
     )
@@ -149,7 +149,7 @@ def test_lost_environments_are_counted_and_cost_no_other_episode():
     assert {t.task_id for t in lost} == {"t0"}
 
 
-def test_a_policy_directory_is_played_and_then_another(tmp_path):
+def test_a_roller_loads_one_policy_directory_after_another(tmp_path):
     save_policy(tiny_policy(), tmp_path / "0")
     save_policy(tiny_policy(seed=1), tmp_path / "1")
     roller = Roller.open(tmp_path / "0", lookup_environments(SEARCH), Profile())
@@ -161,7 +161,7 @@ def test_a_policy_directory_is_played_and_then_another(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_policy_changed_in_memory_is_sampled_from_as_it_is():
+def test_a_policy_changed_in_memory_samples_with_new_weights():
     policy = tiny_policy()
     roller = Roller.local(policy, lookup_environments(SEARCH), Profile())
     roller.roll_out(TASKS, samples=1, temperature=0.0, seed=0)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from espalier.rollout.tool_runner import CallTimeoutError, ToolRunner
+from espalier.rollout.episode import CallTimeoutError, ToolRunner
 
 
 def _run_all(calls, **settings):
@@ -25,7 +25,7 @@ def test_slow_calls_run_side_by_side():
     assert sorted(_run_all([together.wait, together.wait])) == [0, 1]
 
 
-def test_no_more_calls_run_at_a_time_than_there_are_workers():
+def test_at_most_as_many_calls_as_workers_run_concurrently():
     running, most = [], []
 
     def call():
@@ -46,12 +46,12 @@ def test_a_stuck_call_gives_its_worker_back():
     assert answer == "here"
 
 
-def test_waiting_for_a_worker_is_not_part_of_a_calls_time():
+def test_a_calls_time_excludes_waiting_for_a_worker():
     results = _run_all([lambda: time.sleep(0.15)] * 4, workers=1, timeout_s=0.4)
     assert results == [None] * 4
 
 
-def test_a_time_out_of_the_call_itself_is_told_from_ours():
+def test_a_timeout_of_the_call_itself_is_not_ours():
     def call():
         raise TimeoutError("the socket timed out")
 

@@ -20,7 +20,7 @@ def server(policy_dir):
         yield double
 
 
-def test_an_action_is_the_ids_that_the_server_sampled_up_to_the_stop_id(server, policy_dir):
+def test_an_action_is_the_sampled_ids_until_a_stop(server, policy_dir):
     action = play(engine_of(server), policy_dir, sample_once())
     assert action.token_ids[-1] == STOP_ID
     assert action.stopped
@@ -48,7 +48,7 @@ def test_a_request_carries_ids_and_the_whole_of_the_sampling(server, policy_dir)
     assert body["return_token_ids"]
 
 
-def test_the_next_request_holds_what_was_sampled_and_observed_as_it_was(server, policy_dir):
+def test_the_next_request_repeats_sampled_and_observed_ids_unchanged(server, policy_dir):
     async def two_turns(session):
         first = await session.sample(max_tokens=40)
         session.observe([4, 4])
@@ -70,7 +70,7 @@ def test_the_draw_depends_on_seed_and_position_only(server, policy_dir):
     assert drawn[0]["seed"] == drawn[1]["seed"] != drawn[2]["seed"]
 
 
-def test_work_is_counted_as_the_server_tells_it(server, policy_dir):
+def test_tokens_are_counted_by_the_servers_usage(server, policy_dir):
     engine = engine_of(server)
     action = play(engine, policy_dir, sample_once())
     sampled = len(action.token_ids)
@@ -98,9 +98,7 @@ def test_open_waits_for_a_free_slot(server, policy_dir):
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 0.25])
-def test_a_choice_of_kind_is_drawn_from_the_mixture_and_recorded_as_such(
-    server, policy_dir, epsilon
-):
+def test_action_kinds_are_drawn_and_recorded_under_the_mixture(server, policy_dir, epsilon):
     server.logprob = math.log(0.5)
     choice = KindChoice(epsilon=epsilon, after_id=THOUGHT_ID, kind_ids=KIND_IDS)
     sampling = Sampling(temperature=1.0, seed=2, kind_choice=choice)
@@ -137,7 +135,7 @@ def test_a_directory_without_weights_is_not_loaded(server, tmp_path):
         asyncio.run(engine_of(server).load_weights(tmp_path, 1))
 
 
-def test_a_server_on_a_cpu_keeps_a_tied_policy_only_as_it_was_started(tmp_path):
+def test_a_cpu_server_refuses_to_exchange_tied_weights(tmp_path):
     started = policy_at(tmp_path / "started", tie_word_embeddings=True)
     newer = policy_at(tmp_path / "newer", weights=b"others", tie_word_embeddings=True)
     with running(started) as server:

@@ -4,8 +4,8 @@ import pytest
 
 from espalier.config import VllmConfig
 from espalier.records import EngineError
-from espalier.rollout.engines.vllm import VllmEngine
-from espalier.rollout.engines.vllm_client import VllmClient
+from espalier.rollout.engines.vllm import VllmServerEngine
+from espalier.rollout.engines.vllm_server import VllmClient
 from tests.fakes.vllm_double import completion, running
 from tests.unit.rollout.vllm_play import StopsAtOneId, engine_of, play, policy_at, sample_once
 
@@ -27,7 +27,7 @@ def test_broken_connections_and_server_errors_are_tried_again(server, policy_dir
     assert action.token_ids
 
 
-def test_a_server_that_keeps_failing_is_given_up_with_its_own_words(server, policy_dir):
+def test_a_failing_server_is_given_up_with_its_message(server, policy_dir):
     server.answers["/weight_info"] = [(500, {"error": "EngineCore died"})] * 3
     with pytest.raises(EngineError, match=r"failed 3 times.*EngineCore died"):
         asyncio.run(engine_of(server).load_weights(policy_dir, 1))
@@ -46,9 +46,9 @@ def test_pauses_double_up_to_eight_seconds(server, pauses):
     assert pauses == [0.5, 1, 2, 4, 8, 8]
 
 
-def test_a_server_that_is_away_is_waited_for_and_then_named(policy_dir):
+def test_an_unreachable_server_is_awaited_and_then_named(policy_dir):
     config = VllmConfig(url="http://127.0.0.1:9", ready_timeout_s=0.05)
-    engine = VllmEngine(config, StopsAtOneId(), max_rows=1)
+    engine = VllmServerEngine(config, StopsAtOneId(), max_rows=1)
     with pytest.raises(EngineError, match=r"127.0.0.1:9: no healthy vLLM server after 0.05 s"):
         asyncio.run(engine.load_weights(policy_dir, 0))
 

@@ -5,7 +5,7 @@ import json
 
 from espalier.config import VllmConfig
 from espalier.rollout.engines.engine import Sampling
-from espalier.rollout.engines.vllm import VllmEngine
+from espalier.rollout.engines.vllm import VllmServerEngine
 from tests.fakes.vllm_double import STOP_ID
 
 
@@ -28,7 +28,7 @@ def policy_at(directory, weights=b"weights", **changes):
 def engine_of(server, **changes):
     settings = {"url": server.url, "attempts": 3, "ready_timeout_s": 5, "request_timeout_s": 5}
     config = VllmConfig(**(settings | changes))
-    return VllmEngine(config, StopsAtOneId(), max_rows=4, backoff_s=0.001)
+    return VllmServerEngine(config, StopsAtOneId(), max_rows=4, backoff_s=0.001)
 
 
 def play(engine, policy_dir, script, sampling=None):

@@ -13,10 +13,15 @@ from espalier.config import CurriculumConfig, TrainingConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.rollout.roller import Roller
 from espalier.training.checkpoint import cloned_weights
-from espalier.training.rl.asynchronous import AsynchronousSampler
-from espalier.training.rl.lane import Lane, Order, Plan, PlayedGroup
+from espalier.training.rl.asynchronous import (
+    AsynchronousSampler,
+    GroupOrder,
+    GroupPlan,
+    PolicyReplica,
+    RolloutWorker,
+    SampledGroup,
+)
 from espalier.training.rl.publishing import MemoryPublisher, WorkerPublisher
-from espalier.training.rl.rollout_worker import RolloutWorker
 from tests.factories.tiny import lookup_environments, tiny_policy
 from tests.factories.training import PROFILE, SEARCH, make_task, make_trajectory
 
@@ -24,7 +29,7 @@ TASKS = [make_task(f"name{number}") for number in range(40)]
 
 
 class ScriptedWorker:
-    """Plays what it is told to, when it is told to; every other attempt succeeds."""
+    """Finishes ordered groups on request; every other attempt succeeds."""
 
     def __init__(self, version=0, outcomes=(0, 1, 0, 1)):
         self.version = version
@@ -44,7 +49,7 @@ class ScriptedWorker:
                 for outcome in self.outcomes
             ]
             mixed = len(set(self.outcomes)) > 1
-            self.finished.append(PlayedGroup(order.task.task_id, version, played, None, mixed))
+            self.finished.append(SampledGroup(order.task.task_id, version, played, None, mixed))
 
     def take(self, *, wait):
         if wait and not self.finished:
@@ -94,7 +99,7 @@ def test_under_an_older_version_fewer_groups_are_ordered_ahead():
     assert len(worker.orders) == 3  # of version 0, for step 3 alone
 
 
-def test_no_task_is_under_way_twice():
+def test_no_task_is_in_flight_twice():
     worker = ScriptedWorker()
     sampler = _sampler(worker, max_staleness=3)
     sampler.sample(0, groups=3)
@@ -149,11 +154,11 @@ def test_closing_the_sampler_closes_the_worker():
     assert worker.closed
 
 
-class FakeLane:
+class FakeReplica:
     """Plays a group in `seconds`, or fails; notes what it was opened with."""
 
     def __init__(self, log, seconds=0.0, failure=None):
-        self.playing = 0
+        self.in_flight = 0
         self._log, self._seconds, self._failure = log, seconds, failure
         self._version = None
         self.is_open = False
@@ -167,24 +172,24 @@ class FakeLane:
         self.is_open = False
         self._log.append(("close", self._version))
 
-    async def play(self, order):
+    async def sample(self, order):
         assert self.is_open
         await asyncio.sleep(self._seconds)
         if self._failure:
             raise self._failure
-        return PlayedGroup(order.task.task_id, self._version, [], None, passed_screening=True)
+        return SampledGroup(order.task.task_id, self._version, [], None, passed_screening=True)
 
 
 def _order(number):
-    return Order(TASKS[number], f"o{number}", 1.0)
+    return GroupOrder(TASKS[number], f"o{number}", 1.0)
 
 
 @pytest.fixture
 def started():
     workers = []
 
-    def start(make_lane):
-        worker = RolloutWorker(make_lane, threads=1)
+    def start(make_replica):
+        worker = RolloutWorker(make_replica, threads=1)
         workers.append(worker)
         worker.start()
         return worker
@@ -194,10 +199,10 @@ def started():
         worker.close()
 
 
-def test_a_group_ends_on_the_version_that_it_began_on(started):
+def test_a_group_ends_under_the_version_it_began_under(started):
     log = []
-    lanes = deque([FakeLane(log, 0.2), FakeLane(log)])
-    worker = started(lanes.popleft)
+    replica = deque([FakeReplica(log, 0.2), FakeReplica(log)])
+    worker = started(replica.popleft)
     worker.publish(0, {})
     worker.order(_order(0))
     worker.publish(1, {})
@@ -207,30 +212,30 @@ def test_a_group_ends_on_the_version_that_it_began_on(started):
         ("name1-0", 1),
         ("name0-0", 0),
     ]
-    assert worker.num_lanes == 2
+    assert worker.num_replicas == 2
 
 
-def test_a_lane_that_is_done_serves_the_next_version(started):
+def test_an_idle_replica_serves_the_next_version(started):
     log = []
-    worker = started(lambda: FakeLane(log))
+    worker = started(lambda: FakeReplica(log))
     for version in range(4):
         worker.publish(version, {})
         worker.order(_order(version))
         assert worker.take(wait=True).version == version
-    assert worker.num_lanes <= 2
+    assert worker.num_replicas <= 2
     worker.close()
     assert sum(kind == "open" for kind, _ in log) == sum(kind == "close" for kind, _ in log)
 
 
-def test_what_the_worker_fails_with_reaches_who_waits_for_it(started):
-    worker = started(lambda: FakeLane([], failure=ValueError("no such tool")))
+def test_the_workers_error_is_raised_in_the_learner(started):
+    worker = started(lambda: FakeReplica([], failure=ValueError("no such tool")))
     worker.publish(0, {})
     worker.order(_order(0))
     with pytest.raises(ValueError, match="no such tool"):
         worker.take(wait=True)
 
 
-def test_a_lane_that_cannot_be_made_reaches_who_waits_for_it(started):
+def test_a_failed_replica_raises_in_the_learner(started):
     def broken():
         raise RuntimeError("no memory")
 
@@ -238,12 +243,12 @@ def test_a_lane_that_cannot_be_made_reaches_who_waits_for_it(started):
     worker.publish(0, {})
     with pytest.raises(RuntimeError, match="no memory"):
         worker.take(wait=True)
-    worker.order(_order(0))  # heard by nobody, and no error of its own
+    worker.order(_order(0))  # nobody takes it, and it raises no error
 
 
-def test_closing_gives_up_what_is_being_played_and_ends_the_thread(started):
+def test_closing_cancels_groups_and_ends_the_thread(started):
     log = []
-    worker = started(lambda: FakeLane(log, seconds=60.0))
+    worker = started(lambda: FakeReplica(log, seconds=60.0))
     worker.publish(0, {})
     worker.order(_order(0))
     time.sleep(0.05)
@@ -254,23 +259,23 @@ def test_closing_gives_up_what_is_being_played_and_ends_the_thread(started):
     assert not [t for t in threading.enumerate() if t.name == "espalier-rollouts"]
 
 
-def test_the_threads_of_the_processor_are_given_back(started):
+def test_closing_restores_the_number_of_cpu_threads(started):
     before = torch.get_num_threads()
-    worker = started(lambda: FakeLane([]))
+    worker = started(lambda: FakeReplica([]))
     worker.close()
     assert torch.get_num_threads() == before
 
 
-def test_a_lane_plays_whole_groups_with_the_weights_that_were_published(started):
-    policy, plan = tiny_policy(), Plan(group_size=4, screening=0, wants_baseline=True)
+def test_a_replica_samples_whole_groups_with_the_published_weights(started):
+    policy, plan = tiny_policy(), GroupPlan(group_size=4, screening=0, wants_baseline=True)
 
-    def make_lane():
+    def make_replica():
         own = copy.deepcopy(policy)
-        return Lane(
+        return PolicyReplica(
             Roller.local(own, lookup_environments(SEARCH, PROFILE), PROFILE), own.model, plan
         )
 
-    worker = started(make_lane)
+    worker = started(make_replica)
     dev_roller = SimpleNamespace(policy_version=-1)
     local = MemoryPublisher(policy.model, policy, [dev_roller])
     publisher = WorkerPublisher(local, policy, worker)
@@ -289,7 +294,7 @@ def test_a_lane_plays_whole_groups_with_the_weights_that_were_published(started)
     assert cloned_weights(policy.model).keys() == policy.model.state_dict().keys()
 
 
-def test_the_worker_gets_the_first_weights_and_those_of_some_versions_after():
+def test_the_worker_gets_every_nth_version_of_the_weights():
     given = []
     worker = SimpleNamespace(version=None)
 
@@ -307,10 +312,10 @@ def test_the_worker_gets_the_first_weights_and_those_of_some_versions_after():
     assert given == [4, 6, 9]
 
 
-def test_a_screened_lane_plays_the_rest_only_where_some_succeed(started):
-    policy, plan = tiny_policy(), Plan(group_size=6, screening=2, wants_baseline=False)
+def test_a_replica_completes_a_group_only_if_screening_passes(started):
+    policy, plan = tiny_policy(), GroupPlan(group_size=6, screening=2, wants_baseline=False)
     worker = started(
-        lambda: Lane(
+        lambda: PolicyReplica(
             Roller.local(policy, lookup_environments(SEARCH, PROFILE), PROFILE), policy.model, plan
         )
     )

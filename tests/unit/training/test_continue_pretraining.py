@@ -71,7 +71,7 @@ def weights(directory):
     return load_policy(directory / "policy").model.state_dict()
 
 
-def test_left_out_the_base_policy_is_handed_on_with_its_content_digest(inputs, tmp_path):
+def test_without_pretraining_the_base_policy_keeps_its_content_digest(inputs, tmp_path):
     given = inputs([])
     manifest = stage.run(OFF, given, tmp_path / "out", NullTracker())
     assert manifest.content == open_artifact(given["base_policy"]).content
@@ -99,7 +99,7 @@ def test_the_same_texts_and_seed_make_the_same_policy(inputs, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_text_longer_than_a_context_is_left_out_and_said_so(inputs, tmp_path):
+def test_a_text_longer_than_a_context_is_skipped_and_reported(inputs, tmp_path):
     given = inputs([a_text(0), a_text(1, words=200)])
     tracker = Notes()
     manifest = stage.run(ON, given, tmp_path / "out", tracker)
@@ -114,7 +114,7 @@ def test_without_a_text_that_fits_nothing_is_published(inputs, tmp_path, texts):
     assert not (tmp_path / "out").exists()
 
 
-def test_every_token_of_a_text_counts_and_of_a_negative_only_what_the_policy_writes():
+def test_texts_train_every_token_negatives_only_the_policys():
     dialect = tiny_dialect()
     whole, masked = encode_text(a_text(), dialect), encode_negative(a_text(), dialect)
     assert whole.token_ids == masked.token_ids

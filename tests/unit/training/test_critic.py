@@ -3,7 +3,7 @@ import torch
 
 from espalier.training.optimization import learning_rate
 from espalier.training.packing import pack
-from espalier.training.rl.critic import Critic
+from espalier.training.rl.models import Critic
 from espalier.training.rl.rows import dense_rows
 from tests.factories.tiny import tiny_policy
 from tests.factories.training_episodes import make_update, mixed_groups, profile_of, step_of
@@ -32,7 +32,7 @@ def test_values_start_at_zero_and_gradients_reach_the_body():
     assert all(p.grad is not None for p in critic.body.layers.parameters())
 
 
-def test_the_critic_is_a_copy_that_shares_no_weight_with_the_policy():
+def test_the_critic_shares_no_weight_with_the_policy():
     profile = profile_of({"preset": "ppo"})
     update, models = make_update(tiny_policy().model, profile)
     owned = {p.data_ptr() for p in models.policy.parameters()}
@@ -84,7 +84,7 @@ def test_what_the_policy_drops_the_critic_still_learns(narrowing):
 
 
 @pytest.mark.slow
-def test_after_the_critics_warm_up_the_policys_learning_rate_starts_from_its_beginning():
+def test_the_policys_schedule_starts_after_the_critics_warm_up():
     profile = profile_of({"preset": "vapo", "critic": {"warmup_steps": 2}}, steps=10)
     update, _ = make_update(tiny_policy().model, profile)
     groups = mixed_groups()

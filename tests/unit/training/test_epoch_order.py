@@ -3,8 +3,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.training.epoch_order import EpochOrder
 from espalier.training.packing import TrainingSequence
+from espalier.training.supervised import EpochOrder
 
 
 def _sequences(count):

@@ -34,7 +34,7 @@ def policy():
 
 
 @pytest.mark.parametrize("preset", ALL)
-def test_gradients_of_micro_batches_add_up_to_that_of_the_whole(policy, preset):
+def test_gradients_of_micro_batches_add_up_to_the_whole(policy, preset):
     groups, profile = mixed_groups(), profile_of({"preset": preset})
     whole = gradient_of(policy, groups, profile, layout(micro_batch_tokens=4096))
     parts = gradient_of(policy, groups, profile, layout(micro_batch_tokens=64))
@@ -77,7 +77,7 @@ def test_log_probs_of_observations_do_not_matter(policy, preset):
     "preset",
     ["default", *(pytest.param(p, marks=pytest.mark.slow) for p in REINFORCING)],
 )
-def test_one_inner_step_with_ratio_1_gives_the_gradient_of_reinforce(policy, preset):
+def test_at_ratio_1_the_gradient_is_that_of_reinforce(policy, preset):
     groups = on_policy(mixed_groups(), policy)
     plain = {"loss": {"name": "reinforce"}, "aggregation": "token_mean"}
     profile = profile_of({"preset": preset, "aggregation": "token_mean"})
@@ -116,5 +116,5 @@ def test_gradient_is_exactly_zero_wherever_no_action_token_is_predicted(preset):
     assert seen
 
 
-def test_the_tests_ask_for_an_entropy_gradient_where_the_algorithm_does():
+def test_entropy_gradients_are_requested_where_the_algorithm_needs_them():
     assert step_of(profile_of({"preset": "starpo_s"})).request.entropy_gradient

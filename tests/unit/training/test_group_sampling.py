@@ -40,11 +40,11 @@ def _played(task, reward):
 
 
 class RecordingPool(TaskPool):
-    """A pool that remembers what it gave and what it was told."""
+    """A pool that records what was drawn and observed."""
 
     def __init__(self):
         super().__init__(TASKS, CurriculumConfig())
-        self.told = {}
+        self.observed = {}
         self.drawn = []
 
     def draw(self, count, rng, **apart):
@@ -53,7 +53,7 @@ class RecordingPool(TaskPool):
         return tasks
 
     def observe(self, task_id, *, attempts, successes):
-        self.told[task_id] = (attempts, successes)
+        self.observed[task_id] = (attempts, successes)
         super().observe(task_id, attempts=attempts, successes=successes)
 
 
@@ -136,14 +136,14 @@ def test_sampling_ends_when_no_task_is_left():
     assert sum(len(tasks) for tasks, _, _ in roller.calls) == len(TASKS)
 
 
-def test_the_curriculum_hears_of_every_group():
+def test_every_group_is_reported_to_the_curriculum():
     pool = RecordingPool()
     _, sampler = _sampler([NEVER, MIXED, ALWAYS], pool=pool, filters=[])
     sampler.sample(0)
-    assert sorted(pool.told.values()) == [(4, 0), (4, 2), (4, 4)]
+    assert sorted(pool.observed.values()) == [(4, 0), (4, 2), (4, 4)]
 
 
-def test_a_step_is_drawn_the_same_by_a_sampler_that_did_not_run_the_steps_before():
+def test_a_step_is_drawn_the_same_without_the_steps_before():
     went_before, fresh = _sampler([MIXED]), _sampler([MIXED])
     went_before[1].sample(0)
     went_before[0].calls.clear()
@@ -152,7 +152,7 @@ def test_a_step_is_drawn_the_same_by_a_sampler_that_did_not_run_the_steps_before
     assert went_before[0].calls == fresh[0].calls
 
 
-def test_every_call_of_the_engine_has_a_seed_of_its_own():
+def test_every_engine_call_has_its_own_seed():
     roller, sampler = _sampler([NEVER])
     for step in range(5):
         sampler.sample(step)
@@ -162,7 +162,7 @@ def test_every_call_of_the_engine_has_a_seed_of_its_own():
     assert len(seeds) == len(set(seeds)) == 18
 
 
-def test_the_tasks_of_a_step_are_those_that_the_curriculum_draws():
+def test_a_steps_tasks_are_those_drawn_by_the_curriculum():
     pool = RecordingPool()
     _, sampler = _sampler([MIXED], pool=pool)
     assert [g.trajectories[0].task_id for g in sampler.sample(0).groups] == pool.drawn
@@ -177,16 +177,16 @@ def test_another_seed_draws_other_tasks():
     assert any(tasks != drawn[0] for tasks in drawn)
 
 
-def test_a_lost_episode_leaves_its_group_and_counts_as_no_reward():
+def test_a_lost_episode_leaves_its_group_without_a_reward():
     pool = RecordingPool()
     _, sampler = _sampler([(0, 1, None, 1)], pool=pool)
     result = sampler.sample(0)
     assert [len(group.trajectories) for group in result.groups] == [3, 3, 3]
     assert result.lost == 3
-    assert set(pool.told.values()) == {(3, 2)}
+    assert set(pool.observed.values()) == {(3, 2)}
 
 
-def test_a_group_of_which_one_is_left_compares_nothing_and_is_dropped():
+def test_a_group_with_one_trajectory_left_is_dropped():
     _, sampler = _sampler([(None, 1, None, None), MIXED, MIXED], filters=[])
     assert [len(group.trajectories) for group in sampler.sample(0).groups] == [4, 4]
 
@@ -219,7 +219,7 @@ def test_a_filter_of_advantages_is_given_those_of_the_algorithm():
     assert [[t.total_reward for t in g.trajectories] for g in result.groups] == [list(MIXED)]
 
 
-def test_remax_plays_every_task_greedily_as_well():
+def test_remax_samples_every_task_greedily_too():
     _, sampler = _sampler([MIXED], filters=[], algorithm={"preset": "remax"})
     assert {group.baseline_reward for group in sampler.sample(0).groups} == {0.5}
 
@@ -233,14 +233,14 @@ def test_the_temperature_follows_its_schedule():
     assert [temperature for _, temperature, _ in roller.calls] == [1.0, 0.75, 0.5]
 
 
-def test_a_task_out_of_reach_costs_its_screening_alone():
+def test_a_task_too_hard_costs_only_its_screening():
     _, sampler = _sampler([NEVER], screening=2)
     result = sampler.sample(0)
     assert result.groups == []
     assert len(result.sampled) == 2 * result.groups_sampled
 
 
-def test_a_task_that_passes_the_screening_gets_the_rest_of_its_group():
+def test_a_task_that_passes_screening_gets_its_whole_group():
     roller, sampler = _sampler([MIXED], screening=2)
     result = sampler.sample(0)
     assert len(result.groups) == 3
@@ -257,15 +257,15 @@ def test_no_more_groups_are_completed_than_a_step_needs():
     assert len(result.sampled) == 2 * result.groups_sampled + 2 * 3
 
 
-def test_the_curriculum_hears_of_screened_tasks_too():
+def test_screened_tasks_are_reported_to_the_curriculum_too():
     pool = RecordingPool()
     _, sampler = _sampler([NEVER, MIXED], pool=pool, screening=2)
     result = sampler.sample(0)
-    assert len(pool.told) == result.groups_sampled
-    assert {attempts for attempts, _ in pool.told.values()} == {2, 4}
+    assert len(pool.observed) == result.groups_sampled
+    assert {attempts for attempts, _ in pool.observed.values()} == {2, 4}
 
 
-def test_an_episode_lost_in_the_screening_is_missing_from_its_group():
+def test_an_episode_lost_in_screening_is_missing_from_its_group():
     _, sampler = _sampler([(1, 0, None, 0)], screening=3)
     result = sampler.sample(0)
     assert result.lost == result.groups_sampled

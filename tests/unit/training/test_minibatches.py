@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.training.rl.minibatches import micro_batches, minibatches, rows_of, totals
+from espalier.training.rl.rows import micro_batches, minibatches, rows_of, totals
 
 
 @given(rows=st.integers(1, 60), count=st.integers(1, 8), paired=st.booleans())

@@ -43,7 +43,7 @@ def test_the_rate_rises_then_falls_and_never_leaves_its_bounds(total, warmup, fi
     assert min(final, 1 / total) - 1e-9 <= min(rates) <= max(rates) <= 1 + 1e-9
 
 
-def test_the_norm_is_told_before_clipping_and_the_gradient_is_cleared():
+def test_the_norm_is_taken_before_clipping_the_gradient_cleared():
     model = nn.Linear(1, 1, bias=False)
     model.weight.grad = torch.tensor([[30.0]])
     assert Updater(model, OptimizerConfig(max_grad_norm=1.0), 10).apply(0) == pytest.approx(30.0)
@@ -77,7 +77,7 @@ def test_skipped_updates_in_a_row_stop_the_run():
         _updated(math.nan, 1.0, math.nan, math.nan, max_skipped_updates=2)
 
 
-def test_a_finite_gradient_forgives_those_skipped_before():
+def test_a_finite_gradient_resets_the_count_of_skips():
     _, updater, _ = _updated(math.nan, 1.0, math.nan, 1.0, max_skipped_updates=2)
     assert updater.skipped_in_a_row == 0
 

@@ -51,7 +51,7 @@ def test_without_the_gap_a_convolution_reads_over_the_border():
     assert not torch.allclose(right, wrong, atol=1e-4)
 
 
-def test_gradient_is_zero_at_tokens_that_only_a_masked_position_could_use():
+def test_tokens_seen_only_by_masked_positions_get_no_gradient():
     model = tiny_policy().model
     ids = torch.randint(20, 300, (1, 12))
     sequence = TrainingSequence(

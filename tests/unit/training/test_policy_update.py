@@ -7,9 +7,8 @@ import torch
 from espalier.config import Profile
 from espalier.records import DataError, TrainingError
 from espalier.training.packing import pack
-from espalier.training.rl.agreement import complaint
-from espalier.training.rl.material import learning_material
-from espalier.training.rl.rows import Group, dense_rows
+from espalier.training.rl.assessment import mismatch_warning
+from espalier.training.rl.rows import Group, dense_rows, learning_batch
 from espalier.training.scoring import score
 from tests.factories.training import PROFILE, TASKS, warm_policy, warm_roller
 from tests.factories.training_episodes import layout, make_update, step_of
@@ -49,7 +48,7 @@ def _profile(algorithm=None, *, hardware=None, **changes):
 def _apply(update, profile, groups, step=0):
     """One step of learning from plain lists of trajectories."""
     whole = [Group(trajectories=tuple(group)) for group in groups]
-    material = learning_material(whole, profile.training.algorithm.material)
+    material = learning_batch(whole, profile.training.algorithm.material)
     observed = profile.training.train_on_observations
     rows = dense_rows(material.groups, with_observations=observed)
     return update.apply(rows, material.units, step_of(profile, step))
@@ -110,7 +109,7 @@ def test_only_the_predictions_of_sampled_tokens_get_a_gradient(policy, groups):
 
 
 @pytest.mark.slow
-def test_observation_tokens_are_predicted_only_where_the_ablation_asks_for_it(policy, groups):
+def test_observation_tokens_are_trained_only_in_the_ablation(policy, groups):
     trajectory = groups[0][0]
     observed = {
         column - 1
@@ -127,15 +126,15 @@ def test_engine_and_trainer_agree_on_fresh_rollouts(policy, groups):
     assert abs(figures["mismatch_kl"]) < 1e-6
     assert figures["logprob_gap_max"] < 1e-3
     assert figures["clipped_share"] == 0
-    assert complaint(figures, step=1, limit=1e-3) is None
+    assert mismatch_warning(figures, step=1, limit=1e-3) is None
 
 
 @pytest.mark.slow
-def test_a_policy_that_did_not_sample_the_trajectories_is_found_out(policy, groups):
+def test_trajectories_of_another_policy_are_detected(policy, groups):
     torch.nn.init.normal_(policy.model.get_output_embeddings().weight)
     figures = _learn(policy, groups)
     assert figures["mismatch_kl"] > 0.01
-    said = complaint(figures, step=3, limit=1e-3)
+    said = mismatch_warning(figures, step=3, limit=1e-3)
     assert said.startswith("warning: step 3: engine and trainer disagree by")
     assert "training.max_mismatch_kl=0.001" in said
 
@@ -157,7 +156,7 @@ def test_no_observation_is_in_the_loss(policy, groups):
     assert _learn(policy, groups)["observation_share"] == 0
 
 
-def test_an_observation_that_a_wrong_mask_lets_into_the_loss_stops_the_run(policy, groups):
+def test_an_observation_in_the_loss_stops_the_run(policy, groups):
     leaking = groups[0][0]
     first = leaking.turns[0]
     mask = list(leaking.action_mask)
@@ -205,7 +204,7 @@ def test_policy_updates_skipped_in_a_row_stop_the_run(policy, groups):
         _apply(resumed, profile, groups, step=1)
 
 
-def test_staleness_is_told_and_stale_trajectories_are_no_mismatch(policy, groups):
+def test_staleness_is_logged_and_is_no_mismatch(policy, groups):
     profile = _profile()
     update, _ = make_update(policy.model, profile)
     groups[1] = [replace(t, policy_version=5) for t in groups[1]]
@@ -255,7 +254,7 @@ def test_only_the_tokens_of_highest_entropy_train_where_asked(policy, groups):
     assert few < whole
 
 
-def test_a_silenced_group_counts_in_the_mean_and_teaches_nothing(policy, groups):
+def test_a_silenced_group_counts_only_in_the_mean(policy, groups):
     profile = _profile()
     before = {n: p.clone() for n, p in policy.model.named_parameters()}
     update, _ = make_update(policy.model, profile)
@@ -267,7 +266,7 @@ def test_a_silenced_group_counts_in_the_mean_and_teaches_nothing(policy, groups)
 
 
 @pytest.mark.slow
-def test_an_adaptive_penalty_rises_where_the_policy_strays(policy, groups):
+def test_an_adaptive_kl_coefficient_rises_above_its_target(policy, groups):
     kl = {"coefficient": 0.1, "adaptive": {"target": 1e-6, "horizon": 100}}
     profile = _profile({"preset": "bnpo", "kl": kl})
     update, _ = make_update(policy.model, profile)

@@ -62,7 +62,7 @@ def test_a_group_of_too_old_a_policy_is_forgotten():
     assert len(buffer) == 0
 
 
-def test_by_priority_the_group_of_least_spread_leaves_first_and_is_drawn_least():
+def test_priority_evicts_and_draws_by_reward_deviation():
     flat, spread = _group(1, (0, 0, 0, 0)), _group(2, (0, 1, 0, 1))
     buffer = _buffer(order="priority", share=0.125, capacity=2)
     buffer.add([flat, spread], version=0)
@@ -133,7 +133,7 @@ def test_a_layout_of_three_numbers_is_of_groups_not_silenced(tmp_path):
     assert not group.is_silenced
 
 
-def test_a_restored_buffer_draws_what_the_saved_one_would_have_drawn(tmp_path):
+def test_a_restored_buffer_draws_what_the_saved_one_would(tmp_path):
     buffer = _buffer(share=0.25)
     for version in range(4):
         buffer.add([_group(version, (0, 1, 1), version)], version=version)

@@ -11,19 +11,21 @@ from espalier.algorithms.presets import PRESETS
 from espalier.config import CurriculumConfig, Profile
 from espalier.curriculum.pool import TaskPool
 from espalier.records import NullTracker
-from espalier.rollout.exploration import kind_choice
-from espalier.rollout.roller import Roller
+from espalier.rollout.roller import Roller, kind_choice
 from espalier.training.checkpoint import CheckpointStore
-from espalier.training.dev_score import dev_exact_match
 from espalier.training.hardware import Hardware
 from espalier.training.parallel import Processes
-from espalier.training.rl.asynchronous import AsynchronousSampler
-from espalier.training.rl.lane import Lane, Plan
-from espalier.training.rl.loop import HISTORY_COLUMNS, Parts, RlLoop
-from espalier.training.rl.models import layout_for, trainable
+from espalier.training.rl.asynchronous import (
+    AsynchronousSampler,
+    GroupPlan,
+    PolicyReplica,
+    RolloutWorker,
+)
+from espalier.training.rl.loop import HISTORY_COLUMNS, LoopParts, RlLoop
+from espalier.training.rl.models import build_layout, build_models
 from espalier.training.rl.publishing import MemoryPublisher, WorkerPublisher
-from espalier.training.rl.rollout_worker import RolloutWorker
 from espalier.training.rl.sampling import GroupSampler
+from espalier.training.supervised import dev_exact_match
 from tests.factories.tiny import lookup_environments
 from tests.factories.training import (
     PROFILE,
@@ -55,18 +57,18 @@ def _pass_rate(roller, seed):
     return sum(trajectory.reward["outcome"] for trajectory in rolled) / len(rolled)
 
 
-def _loop(warm, directory, profile=PROFILE, judge=_greedy, tasks=TASKS):
+def _loop(warm, directory, profile=PROFILE, dev_score=_greedy, tasks=TASKS):
     policy = warm_policy(warm)
     exploration = profile.rollout.exploration
     roller = Roller.local(
         policy, lookup_environments(SEARCH, profile), profile, exploration=exploration
     )
-    hardware = Hardware.chosen(profile.hardware)
-    models = trainable(policy.model, profile.training, hardware, Processes())
+    hardware = Hardware.from_config(profile.hardware)
+    models = build_models(policy.model, profile.training, hardware, Processes())
     pool = TaskPool(tasks, profile.curriculum)
-    parts = Parts(
+    parts = LoopParts(
         models=models,
-        layout=layout_for(policy.model, profile, hardware, Processes()),
+        layout=build_layout(policy.model, profile, hardware, Processes()),
         sampler=GroupSampler(
             roller,
             pool,
@@ -75,7 +77,7 @@ def _loop(warm, directory, profile=PROFILE, judge=_greedy, tasks=TASKS):
             screening=profile.curriculum.active_screening,
         ),
         pool=pool,
-        judge=lambda: judge(roller),
+        dev_score=lambda: dev_score(roller),
         publisher=MemoryPublisher(models.policy.model, policy, [roller]),
         kind_choice=kind_choice(roller.dialect, exploration.kind_epsilon),
     )
@@ -117,7 +119,7 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(warm, tmp_path, killed
     assert resumed.last_step == unbroken.last_step
 
 
-def test_two_runs_of_a_seed_are_equal_and_of_two_seeds_are_not(warm, tmp_path):
+def test_equal_seeds_give_equal_runs_and_others_do_not(warm, tmp_path):
     one, _ = _run(warm, tmp_path / "one")
     same, _ = _run(warm, tmp_path / "same")
     other, _ = _run(warm, tmp_path / "other", profile=PROFILE.model_copy(update={"seed": 1}))
@@ -136,15 +138,15 @@ def test_pass_rate_rises_by_more_than_ten_points(warm, tmp_path):
         evaluate_every=10,
         optimizer=optimizer.model_dump(),
     )
-    _, model = _run(warm, tmp_path, profile=profile, judge=partial(_pass_rate, seed=1))
+    _, model = _run(warm, tmp_path, profile=profile, dev_score=partial(_pass_rate, seed=1))
     before = warm_policy(warm)
     after = before._replace(model=model)
     assert _pass_rate(warm_roller(after), seed=2) > _pass_rate(warm_roller(before), seed=2) + 0.1
 
 
-def test_the_weights_with_the_best_dev_score_are_kept_the_warm_start_among_them(warm, tmp_path):
+def test_the_best_weights_are_kept_the_warm_start_included(warm, tmp_path):
     scores = iter([0.9, 0.1, 0.2, 0.3])
-    loop, model = _run(warm, tmp_path, judge=lambda _: next(scores))
+    loop, model = _run(warm, tmp_path, dev_score=lambda _: next(scores))
     assert loop.best_step == 0
     assert _equal(model, warm_policy(warm).model)
 
@@ -171,15 +173,15 @@ def test_trajectories_carry_the_version_of_the_policy_that_sampled_them(warm, tm
     assert {trajectory.policy_version for trajectory in loop.last_step} == {STEPS - 1}
 
 
-def test_a_penalty_on_leaving_the_warm_start_keeps_the_policy_nearer(warm, tmp_path):
+def test_a_kl_penalty_keeps_the_policy_near_its_reference(warm, tmp_path):
     def distance(model):
         pairs = zip(model.parameters(), warm_policy(warm).model.parameters(), strict=True)
         return sum(float((a - b).detach().square().sum()) for a, b in pairs) ** 0.5
 
     rising = iter(range(99))
-    _, free = _run(warm, tmp_path / "free", judge=lambda _: next(rising))
+    _, free = _run(warm, tmp_path / "free", dev_score=lambda _: next(rising))
     tied_profile = _changed(algorithm={"kl": {"coefficient": 1.0}})
-    _, tied = _run(warm, tmp_path / "tied", profile=tied_profile, judge=lambda _: next(rising))
+    _, tied = _run(warm, tmp_path / "tied", profile=tied_profile, dev_score=lambda _: next(rising))
     assert 0 < distance(tied) < distance(free)
 
 
@@ -197,7 +199,7 @@ def test_every_preset_trains(warm, tmp_path, preset):
     profile = _changed(algorithm={"preset": preset} | critic, steps=2)
     # a screened group has several successes, and GRPO for pass@k credits one that stands alone
     profile = profile.model_copy(update={"curriculum": CurriculumConfig(screening_rollouts=0)})
-    loop, model = _run(warm, tmp_path, profile=profile, judge=lambda _: next(rising))
+    loop, model = _run(warm, tmp_path, profile=profile, dev_score=lambda _: next(rising))
     assert all(math.isfinite(value) for row in loop.history for value in row.values())
     assert not _equal(model, warm_policy(warm).model)
 
@@ -245,7 +247,7 @@ def test_dropout_goes_on_from_the_state_of_its_generator(warm, tmp_path):
     assert run(tmp_path / "broken").history == unbroken.history
 
 
-def test_replayed_groups_are_stale_and_their_share_of_fresh_ones_is_not_sampled(warm, tmp_path):
+def test_replayed_groups_are_stale_and_replace_fresh_ones(warm, tmp_path):
     replay = {"capacity": 8, "share": 0.5}
     loop, _ = _run(warm, tmp_path, profile=_changed(replay=replay, tasks_per_step=4, minibatches=1))
     first, *_, last = loop.history
@@ -287,10 +289,12 @@ def test_a_run_that_gets_no_credit_stops(warm, tmp_path, filters, screening):
     assert "training.stop_after_idle_steps=3" in line
 
 
-def test_a_stop_is_judged_and_keeps_the_best_weights(warm, tmp_path):
+def test_an_idle_stop_evaluates_and_keeps_the_best_weights(warm, tmp_path):
     scores = iter([0.1, 0.3, 0.2])
     profile = _changed(**IDLE)
-    loop, _ = _run(warm, tmp_path, profile=profile, tasks=HOPELESS, judge=lambda _: next(scores))
+    loop, _ = _run(
+        warm, tmp_path, profile=profile, tasks=HOPELESS, dev_score=lambda _: next(scores)
+    )
     assert [row.get("dev_em") for row in loop.history] == [None, 0.3, 0.2]
     assert loop.best_step == 2
 
@@ -299,7 +303,7 @@ def test_a_stopped_run_is_not_trained_further_when_resumed(warm, tmp_path):
     profile = _changed(**IDLE)
     stopped, _ = _run(warm, tmp_path, profile=profile, tasks=HOPELESS)
     listener = _Listener()
-    resumed, _ = _run(warm, tmp_path, listener, profile=profile, judge=None)
+    resumed, _ = _run(warm, tmp_path, listener, profile=profile, dev_score=None)
     assert resumed.history == stopped.history
     assert resumed.best_step == stopped.best_step
     assert resumed.last_step == stopped.last_step
@@ -327,14 +331,14 @@ def test_no_idle_step_stops_where_the_profile_says_never(warm, tmp_path):
     assert len(loop.history) == 6
 
 
-def test_a_run_beside_the_learner_stops_too(warm, tmp_path):
+def test_an_idle_asynchronous_run_stops_too(warm, tmp_path):
     loop, _ = _beside(warm, tmp_path, tasks=HOPELESS, **IDLE)
     assert loop.history[-1]["idle_steps"] == 3
     assert len(loop.history) < 6
     assert not _rollout_threads()
 
 
-def test_a_warning_is_said_where_engine_and_trainer_disagree(warm, tmp_path):
+def test_a_mismatch_of_engine_and_trainer_is_warned_about(warm, tmp_path):
     listener = _Listener()
     _run(warm, tmp_path, listener, profile=_changed(max_mismatch_kl=1e-15, steps=2))
     assert any("engine and trainer disagree" in line for line in listener.notes)
@@ -348,7 +352,7 @@ def test_a_warning_is_said_where_engine_and_trainer_disagree(warm, tmp_path):
     [{"top_p": 0.7}, {"top_k": 3}, {"kind_epsilon": 0.4}, {"top_p": 0.9, "kind_epsilon": 0.2}],
     ids=["top-p", "top-k", "kinds", "both"],
 )
-def test_engine_and_trainer_agree_on_what_was_drawn_and_how(warm, tmp_path, exploration):
+def test_engine_and_trainer_agree_under_exploration(warm, tmp_path, exploration):
     values = PROFILE.model_dump() | {"rollout": {"exploration": exploration}}
     values["training"] |= {"steps": 2, "temperature": 1.3, "minibatches": 1}
     loop, _ = _run(warm, tmp_path, profile=Profile.model_validate(values))
@@ -357,30 +361,30 @@ def test_engine_and_trainer_agree_on_what_was_drawn_and_how(warm, tmp_path, expl
     assert all(row["logprob_gap_max"] < 1e-3 for row in learned)
 
 
-def _beside(warm, directory, tracker=None, judge=_greedy, tasks=TASKS, **training):
-    """A loop whose rollouts are played beside it."""
+def _beside(warm, directory, tracker=None, dev_score=_greedy, tasks=TASKS, **training):
+    """A loop with asynchronous rollouts."""
     profile = _changed(asynchronous={"max_staleness": 2}, **training)
     config, screening = profile.training, profile.curriculum.active_screening
     policy = warm_policy(warm)
     dev_roller = Roller.local(policy, lookup_environments(SEARCH, profile), profile)
-    pool, hardware = TaskPool(tasks, profile.curriculum), Hardware.chosen(profile.hardware)
-    models = trainable(policy.model, config, hardware, Processes())
-    plan = Plan(config.group_size, screening, wants_baseline=False)
+    pool, hardware = TaskPool(tasks, profile.curriculum), Hardware.from_config(profile.hardware)
+    models = build_models(policy.model, config, hardware, Processes())
+    plan = GroupPlan(config.group_size, screening, wants_baseline=False)
 
-    def make_lane():
+    def make_replica():
         own = warm_policy(warm)
-        return Lane(
+        return PolicyReplica(
             Roller.local(own, lookup_environments(SEARCH, profile), profile), own.model, plan
         )
 
-    worker = RolloutWorker(make_lane, threads=1)
+    worker = RolloutWorker(make_replica, threads=1)
     local = MemoryPublisher(models.policy.model, policy, [dev_roller])
-    parts = Parts(
+    parts = LoopParts(
         models=models,
-        layout=layout_for(policy.model, profile, hardware, Processes()),
+        layout=build_layout(policy.model, profile, hardware, Processes()),
         sampler=AsynchronousSampler(worker, pool, config, seed=0, screening=screening),
         pool=pool,
-        judge=lambda: judge(dev_roller),
+        dev_score=lambda: dev_score(dev_roller),
         publisher=WorkerPublisher(local, policy, worker),
     )
     worker.start()
@@ -393,9 +397,9 @@ def _rollout_threads():
     return [t for t in threading.enumerate() if t.name == "espalier-rollouts"]
 
 
-def test_rollouts_beside_the_learner_stay_within_the_staleness_bound(warm, tmp_path):
+def test_asynchronous_rollouts_stay_within_the_staleness_bound(warm, tmp_path):
     rising = iter(range(9))
-    loop, model = _beside(warm, tmp_path, judge=lambda _: next(rising))
+    loop, model = _beside(warm, tmp_path, dev_score=lambda _: next(rising))
     assert len(loop.history) == STEPS
     assert max(row["staleness_max"] for row in loop.history if "staleness_max" in row) in (1, 2)
     assert all(row["mismatch_kl"] < 1e-6 for row in loop.history if "mismatch_kl" in row)
@@ -403,7 +407,7 @@ def test_rollouts_beside_the_learner_stay_within_the_staleness_bound(warm, tmp_p
     assert not _rollout_threads()
 
 
-def test_a_killed_run_beside_the_learner_goes_on_and_leaves_no_thread(warm, tmp_path):
+def test_a_killed_asynchronous_run_resumes_and_leaves_no_thread(warm, tmp_path):
     with pytest.raises(Interrupted):
         _beside(warm, tmp_path, InterruptingTracker(3))
     assert not _rollout_threads()
@@ -411,13 +415,13 @@ def test_a_killed_run_beside_the_learner_goes_on_and_leaves_no_thread(warm, tmp_
     assert [row["step"] for row in resumed.history] == list(range(1, STEPS + 1))
 
 
-def test_pass_rate_rises_beside_the_learner_too(warm, tmp_path):
+def test_asynchronous_training_raises_the_pass_rate_too(warm, tmp_path):
     """In twice the steps that it takes in turns: how old samples are, the machine decides."""
     optimizer = PROFILE.training.optimizer.model_copy(update={"learning_rate": 3e-3})
     _, model = _beside(
         warm,
         tmp_path,
-        judge=partial(_pass_rate, seed=1),
+        dev_score=partial(_pass_rate, seed=1),
         steps=80,
         tasks_per_step=5,
         group_size=12,

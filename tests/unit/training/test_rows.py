@@ -13,7 +13,7 @@ from tests.factories.training_episodes import episode, mixed_groups
 
 
 def _two_turns(reward=1.0, **changes):
-    """P P A A O A, and a shorter one beside it."""
+    """P P A A O A, and a shorter trajectory."""
     fields = {
         "token_ids": (7, 8, 9, 10, 11, 12),
         "action_mask": (0, 0, 1, 1, 0, 1),
@@ -52,33 +52,33 @@ def test_every_quantity_stands_in_the_column_of_its_token():
     assert rows.groups_B.tolist() == [0, 1]
 
 
-def test_the_reward_of_an_episode_falls_on_its_last_action_token():
+def test_an_episodes_reward_is_on_its_last_action_token():
     rows = _rows(_two_turns(reward=0.7), _short())
     assert rows.rewards_BT.nonzero().tolist() == [[0, 5]]
     assert float(rows.rewards_BT[0, 5]) == pytest.approx(0.7)
 
 
-def test_what_a_turn_earned_falls_on_its_last_action_token():
+def test_a_turns_reward_is_on_its_last_action_token():
     plain = _two_turns()
     paid = tuple(replace(turn, reward=r) for turn, r in zip(plain.turns, (0.25, 0.5), strict=True))
     rows = _rows(replace(plain, turns=paid, reward={"outcome": 1.0, "turns": 0.75}), _short())
     assert rows.rewards_BT[0].tolist() == [0, 0, 0, 0.25, 0, 1.5]
 
 
-def test_an_episode_that_never_acted_is_paid_nowhere():
+def test_an_episode_without_an_action_has_no_reward():
     idle = _two_turns(action_mask=(0,) * 6, behavior_logprobs=(0.0,) * 6, turns=())
     rows = _rows(idle, _short())
     assert not rows.rewards_BT.any()
 
 
-def test_terms_of_the_reward_are_listed_by_name_and_missing_ones_are_no_number():
+def test_reward_terms_are_sorted_by_name_missing_ones_nan():
     odd = replace(_short(), reward={"outcome": 1.0, "brevity": 0.25})
     rows = _rows(_two_turns(), odd)
     assert rows.reward_names == ("brevity", "format", "outcome")
     assert rows.reward_terms_BK.isnan().tolist() == [[True, False, False], [False, True, False]]
 
 
-def test_the_ablation_lets_in_what_follows_the_prompt_and_no_padding():
+def test_the_ablation_trains_all_after_the_prompt_without_padding():
     rows = _rows(_two_turns(), _short(), with_observations=True)
     assert rows.loss_mask_BT.int().tolist() == [[0, 0, 1, 1, 1, 1], [0, 1, 0, 0, 0, 0]]
     assert rows.behavior_logprobs_BT[0].isnan().tolist() == [False] * 4 + [True, False]
@@ -113,7 +113,7 @@ def test_gradients_flow_back_from_dense_rows_to_the_tokens():
     assert torch.equal(values.grad, packed.flat(weights))
 
 
-def test_tokens_of_a_later_context_do_not_see_an_earlier_one():
+def test_tokens_of_a_later_window_do_not_see_earlier_ones():
     """An episode in two contexts is scored as two prompts, and stays one row."""
     model = tiny_policy().model
     first, second = episode(1, 0, turns=1), episode(2, 1, turns=2)

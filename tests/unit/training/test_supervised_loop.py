@@ -30,7 +30,7 @@ def _train(directory, tracker=None, identity="run", **changes):
 
 
 def _judge_of(scores):
-    """A judge that gives the next score at every call, as a policy of changing quality would."""
+    """A score function that gives the next score at every call."""
     remaining = iter(scores)
     return lambda: next(remaining)
 
@@ -90,9 +90,9 @@ def test_skipped_updates_are_counted_across_a_restart(tmp_path):
 
 def test_a_run_resumed_between_two_scores_keeps_the_better_weights(tmp_path):
     with pytest.raises(Interrupted):
-        _train(tmp_path / "broken", InterruptingTracker(4), judge=_judge_of([0.9]))
-    resumed, rest = _train(tmp_path / "broken", judge=_judge_of([0.5, 0.6]))
-    best, _ = _train(tmp_path / "whole", judge=_judge_of([0.9, 0.5, 0.6]))
+        _train(tmp_path / "broken", InterruptingTracker(4), dev_score=_judge_of([0.9]))
+    resumed, rest = _train(tmp_path / "broken", dev_score=_judge_of([0.5, 0.6]))
+    best, _ = _train(tmp_path / "whole", dev_score=_judge_of([0.9, 0.5, 0.6]))
     assert _equal(resumed, best)
     assert rest.best_step == 3
 
@@ -115,19 +115,19 @@ def test_the_weights_with_the_best_score_are_kept(tmp_path):
         return next(scores)
 
     model = tiny_policy().model
-    plan = supervised_plan(steps=STEPS, checkpoint_every=3, judge=judge_and_look)
+    plan = supervised_plan(steps=STEPS, checkpoint_every=3, dev_score=judge_and_look)
     result = SupervisedLoop(model, plan, CheckpointStore(tmp_path, "run")).run(NullTracker())
     assert result.best_step == 6
     assert all(torch.equal(weights[1][name], t) for name, t in model.state_dict().items())
 
 
 def test_of_equal_scores_the_earliest_wins(tmp_path):
-    _, result = _train(tmp_path, judge=_judge_of([0.5, 0.5, 0.5]))
+    _, result = _train(tmp_path, dev_score=_judge_of([0.5, 0.5, 0.5]))
     assert result.best_step == 3
 
 
-def test_history_holds_a_row_a_step_and_a_score_at_every_checkpoint(tmp_path):
-    _, result = _train(tmp_path, judge=_judge_of([0.1, 0.2, 0.3]))
+def test_history_has_every_step_and_every_checkpoints_score(tmp_path):
+    _, result = _train(tmp_path, dev_score=_judge_of([0.1, 0.2, 0.3]))
     assert [row["step"] for row in result.history] == list(range(1, STEPS + 1))
     assert {row["step"]: row["dev_em"] for row in result.history if "dev_em" in row} == {
         3: 0.1,

@@ -5,9 +5,9 @@ import pytest
 
 from espalier.records import DataError, FinalAnswer, Message
 from espalier.synthesis import plans
+from espalier.training.checkpoint import write_history
 from espalier.training.demonstrations import encode_demonstration
-from espalier.training.dev_score import dev_exact_match
-from espalier.training.history import write_history
+from espalier.training.supervised import dev_exact_match
 from tests.factories.tiny import tiny_dialect
 from tests.factories.training import TASKS, make_task, make_trajectory
 

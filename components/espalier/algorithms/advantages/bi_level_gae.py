@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from espalier.algorithms.advantages.critic import CriticRule
-from espalier.algorithms.advantages.turns import locate_turns
+from espalier.algorithms.advantages.rules import CriticRule
+from espalier.algorithms.advantages.segments import locate_turns
 from espalier.algorithms.batch import Credit, CreditBatch
-from espalier.algorithms.discounting import generalized_advantages
+from espalier.algorithms.masking import generalized_advantages
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class BiLevelGae(CriticRule):
     """GAE over the turns, valued at their last tokens, then over the tokens inside each turn.
 
-    A turn's last token gets the turn's advantage, from which the tokens before it sum back. With
-    `turn_gamma` equal to `gamma` and lambda 1 the result is that of token-level GAE: what sets the
-    rule apart is a discount of turns. As released (`compute_bi_level_gae_advantage_return` in VAGEN
+    A turn's last token gets the turn's return, from which GAE runs back over the tokens before it.
+    With `turn_gamma` equal to `gamma` and lambda 1 the result is that of token-level GAE: the rule
+    differs by its discount per turn. As released (`compute_bi_level_gae_advantage_return` in VAGEN
     and RAGEN), with a turn's rewards moved to its last token, where upstream expects them.
     """
 

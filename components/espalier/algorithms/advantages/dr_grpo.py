@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from espalier.algorithms.advantages.groups import GroupOfOne, centre
-from espalier.algorithms.advantages.outcome import OutcomeRule
+from espalier.algorithms.advantages.rules import OutcomeRule
+from espalier.algorithms.advantages.segments import GroupOfOne, centre
 from espalier.algorithms.batch import CreditBatch
 
 if TYPE_CHECKING:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from espalier.algorithms.advantages.critic import CriticRule
+from espalier.algorithms.advantages.rules import CriticRule
 from espalier.algorithms.batch import Credit, CreditBatch
-from espalier.algorithms.discounting import generalized_advantages
+from espalier.algorithms.masking import generalized_advantages
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class Gae(CriticRule):
-    """A token is a step; observations are skipped, and cost no discount (verl)."""
+    """GAE with a token as the step; observations are skipped, without discount (verl)."""
 
     name: Literal["gae"] = "gae"
     gae_lambda: float = Field(default=1.0, ge=0, le=1)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from espalier.algorithms.advantages.groups import centre, group_std
-from espalier.algorithms.advantages.outcome import OutcomeRule
+from espalier.algorithms.advantages.rules import OutcomeRule
+from espalier.algorithms.advantages.segments import centre, group_std
 from espalier.algorithms.batch import CreditBatch
-from espalier.algorithms.whitening import standardize
+from espalier.algorithms.masking import standardize
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Gdpo(OutcomeRule):
     """Each term of the reward is normalised within its group, then the weighted sum in the batch.
 
-    A term of wide range does not drown the others. A trajectory to which a term does not apply
-    takes no part in it. TRL's `normalize_then_sum`; its default is GRPO over the weighted sum.
+    So a term with a wide range does not dominate. A trajectory to which a term does not apply is
+    left out of it. TRL's `normalize_then_sum`; TRL's default is GRPO over the weighted sum.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"reward_terms_BK"})

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from espalier.algorithms.advantages.groups import centre
-from espalier.algorithms.advantages.outcome import OutcomeRule
+from espalier.algorithms.advantages.rules import OutcomeRule
+from espalier.algorithms.advantages.segments import centre
 from espalier.algorithms.batch import CreditBatch
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Gpg(OutcomeRule):
-    """Centred reward times alpha / `normalizer`, which makes up for trajectories without reward.
+    """Centred reward times alpha / `normalizer`, which compensates trajectories with reward 0.
 
     alpha is the size of the batch over the number of rewards that are not 0, as verl counts it.
     A trajectory without siblings keeps its reward (verl).

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from espalier.algorithms.advantages.groups import GroupOfOne, centre, group_size, group_std
-from espalier.algorithms.advantages.outcome import OutcomeRule
+from espalier.algorithms.advantages.rules import OutcomeRule
+from espalier.algorithms.advantages.segments import GroupOfOne, centre, group_size, group_std
 from espalier.algorithms.batch import CreditBatch
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""GRPO for pass@k: only the best of a group is credited (Tang et al. 2025, arXiv:2503.19595)."""
+"""GRPO for pass@k: an advantage for the best of a group alone (Tang et al., arXiv:2503.19595)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from espalier.algorithms.advantages.groups import group_std
-from espalier.algorithms.advantages.outcome import OutcomeRule
+from espalier.algorithms.advantages.rules import OutcomeRule
+from espalier.algorithms.advantages.segments import group_std
 from espalier.algorithms.batch import CreditBatch
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class GrpoPassK(OutcomeRule):
-    """The best of a group gets its lead over the second best, all others nothing; k is the group.
+    """The best of a group gets its lead over the second best, all others 0; k is the group size.
 
-    That lead is what the group's best reward would lose without it. A tie at the top leads by 0,
-    and a group of one has no second best and gets 0 (verl refuses it).
+    The lead is how much the group's best reward would fall without it. A tie at the top has a lead
+    of 0; a group of one gets 0 (verl refuses it).
     """
 
     name: Literal["grpo_pass_k"] = "grpo_pass_k"

@@ -1,4 +1,4 @@
-"""VAPO's GAE: a longer trajectory sums further (Yue et al. 2025, arXiv:2504.05118, sec. 4.2)."""
+"""VAPO's GAE: lambda grows with the length (Yue et al. 2025, arXiv:2504.05118, sec. 4.2)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from espalier.algorithms.advantages.critic import CriticRule
+from espalier.algorithms.advantages.rules import CriticRule
 from espalier.algorithms.batch import Credit, CreditBatch
-from espalier.algorithms.discounting import generalized_advantages
+from espalier.algorithms.masking import generalized_advantages
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class LengthAdaptiveGae(CriticRule):
     """GAE with lambda = 1 - 1 / (alpha l) for a trajectory of l action tokens.
 
-    The sum of lambda^t is then alpha l: the same share of every trajectory, long or short. The
-    critic learns from lambda 1 (decoupled GAE; Yuan et al. 2025, arXiv:2503.01491), which carries
-    the reward to the first token undimmed.
+    The sum of lambda^t is then alpha l, the same share of every trajectory. The critic is fitted
+    with lambda 1 (decoupled GAE; Yuan et al. 2025, arXiv:2503.01491), which carries the reward to
+    the first token without decay.
     """
 
     name: Literal["length_adaptive_gae"] = "length_adaptive_gae"

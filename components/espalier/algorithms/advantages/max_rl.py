@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from espalier.algorithms.advantages.groups import centre, group_mean
-from espalier.algorithms.advantages.outcome import OutcomeRule
+from espalier.algorithms.advantages.rules import OutcomeRule
+from espalier.algorithms.advantages.segments import centre, group_mean
 from espalier.algorithms.batch import CreditBatch
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class MaxRl(OutcomeRule):
     """(r - mean) / mean, so that a task solved with chance p weighs about 1/p.
 
-    Meant for rewards of 0 and 1. A group whose mean is not positive has no success to raise the
-    likelihood of, and gets 0 (prime-rl).
+    Meant for rewards of 0 and 1. A group whose mean is not positive has no success, and gets 0
+    (prime-rl).
     """
 
     name: Literal["max_rl"] = "max_rl"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from espalier.algorithms.advantages.groups import group_size, group_sum, is_zero_variance
-from espalier.algorithms.advantages.outcome import OutcomeRule
+from espalier.algorithms.advantages.rules import OutcomeRule
+from espalier.algorithms.advantages.segments import group_size, group_sum, is_zero_variance
 from espalier.algorithms.batch import CreditBatch
 
 if TYPE_CHECKING:
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Opo(OutcomeRule):
-    """Reward less its group's mean, in which a trajectory weighs its action tokens.
+    """Reward less its group's mean, weighted by the number of action tokens.
 
-    That baseline has the least variance where squared gradients grow with the length. A trajectory
+    This baseline has the least variance if squared gradients grow with the length. A trajectory
     without siblings keeps its reward (verl).
     """
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from espalier.algorithms.advantages.groups import group_size, group_sum
-from espalier.algorithms.batch import Credit, CreditBatch
-from espalier.algorithms.discounting import discounted_to_go
-from espalier.algorithms.masking import kept
-from espalier.algorithms.rule import Rule
+from espalier.algorithms.advantages.segments import group_size, group_sum
+from espalier.algorithms.batch import AlgorithmRule, Credit, CreditBatch
+from espalier.algorithms.masking import discounted_to_go, kept
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,11 +15,12 @@ WEIGHT_EPS = 1e-8
 """verl's, added to the sum of weights."""
 
 
-class OptimalTokenBaseline(Rule):
+class OptimalTokenBaseline(AlgorithmRule):
     """Reward to go less its mean over the group's tokens at the same position, weighted by W.
 
-    W sums 1 - 2 pi + sum of pi^2 over the tokens so far: the squared gradient of each sampled
-    token's log-prob, as far as the logits show it. A trajectory without siblings has no baseline.
+    W is the sum of 1 - 2 pi + sum of pi^2 over the tokens so far: the squared gradient of the
+    sampled tokens' log-probs with respect to the logits. A trajectory without siblings has no
+    baseline.
     Upstream settings: verl's multi-turn form (`tir_optimal_token_baseline`) as defaulted; its
     `optimal_token_baseline` is `align="columns", alone="own_return"`.
     """
@@ -29,9 +28,9 @@ class OptimalTokenBaseline(Rule):
     needs: ClassVar[frozenset[str]] = frozenset({"behavior_logprobs_BT", "sum_pi_squared_BT"})
     name: Literal["otb"] = "otb"
     align: Literal["action_tokens", "columns"] = "action_tokens"
-    """Position: the how-manieth action token, or the column, observations counted."""
+    """Position of a token: its index among the action tokens, or its column."""
     alone: Literal["no_baseline", "own_return"] = "no_baseline"
-    """Where only one of the group has a token: nothing is taken off, or all of its return is."""
+    """Baseline at positions where one trajectory of the group has a token: 0, or its own return."""
 
     def credit(self, batch: CreditBatch) -> Credit:
         """See `Credit`; returns are rewards to go."""

@@ -6,14 +6,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from espalier.algorithms.batch import Credit, CreditBatch
-from espalier.algorithms.discounting import discounted_to_go
-from espalier.algorithms.masking import kept
-from espalier.algorithms.rule import Rule
-from espalier.algorithms.whitening import whiten
+from espalier.algorithms.batch import AlgorithmRule, Credit, CreditBatch
+from espalier.algorithms.masking import discounted_to_go, kept, whiten
 
 
-class ReinforcePlusPlus(Rule):
+class ReinforcePlusPlus(AlgorithmRule):
     """Reward to go, discounted by the token, whitened over all action tokens of the batch."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -21,8 +18,8 @@ class ReinforcePlusPlus(Rule):
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount of a token."""
     at_observations: Literal["carry", "reset"] = "carry"
-    """verl resets the sum at each masked token, so that what was done before an observation gets no
-    credit for what came after it."""
+    """verl resets the sum at each masked token: actions before an observation get no credit for
+    rewards after it."""
 
     def credit(self, batch: CreditBatch) -> Credit:
         """See `Credit`."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from espalier.algorithms.advantages.groups import centre
-from espalier.algorithms.advantages.outcome import OutcomeRule
+from espalier.algorithms.advantages.rules import OutcomeRule
+from espalier.algorithms.advantages.segments import centre
 from espalier.algorithms.batch import CreditBatch
-from espalier.algorithms.whitening import whiten
+from espalier.algorithms.masking import whiten
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from espalier.algorithms.advantages.groups import GroupOfOne, centre, group_size
-from espalier.algorithms.advantages.outcome import OutcomeRule
+from espalier.algorithms.advantages.rules import OutcomeRule
+from espalier.algorithms.advantages.segments import GroupOfOne, centre, group_size
 from espalier.algorithms.batch import CreditBatch
-from espalier.algorithms.whitening import standardize
+from espalier.algorithms.masking import standardize
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +20,7 @@ class Rloo(OutcomeRule):
     """Reward less the mean of the other rewards of its group.
 
     Upstream settings: verl as defaulted; verl's vectorised form and TRL `group_of_one="zero"`.
-    TRL's beta is a k1 penalty that stands in the rewards already when they come here.
+    TRL's beta is a k1 penalty, which the rewards already include.
     """
 
     name: Literal["rloo"] = "rloo"

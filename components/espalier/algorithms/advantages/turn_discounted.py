@@ -6,20 +6,18 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from espalier.algorithms.advantages.groups import centre, group_std
-from espalier.algorithms.advantages.turns import locate_turns
-from espalier.algorithms.batch import Credit, CreditBatch
-from espalier.algorithms.discounting import discounted_to_go
-from espalier.algorithms.rule import Rule
+from espalier.algorithms.advantages.segments import centre, group_std, locate_turns
+from espalier.algorithms.batch import AlgorithmRule, Credit, CreditBatch
+from espalier.algorithms.masking import discounted_to_go
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class TurnDiscounted(Rule):
+class TurnDiscounted(AlgorithmRule):
     """Each turn gets the discounted sum of its and later turns' rewards, normalised as in GRPO.
 
-    A turn with nothing to be compared with gets 0.
+    A turn without others to compare with gets 0.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"turns_BT"})
@@ -27,10 +25,10 @@ class TurnDiscounted(Rule):
     gamma: float = Field(default=0.4, ge=0, le=1)
     """Discount of a turn; the paper's."""
     compared: Literal["all_turns", "same_turn"] = "all_turns"
-    """With all turns of the group's trajectories (the paper's), or with those of the same number
-    (MT-GRPO; Zeng et al. 2025, arXiv:2505.11821)."""
+    """Compare with all turns of the group's trajectories (the paper's), or with those of the same
+    turn number (MT-GRPO; Zeng et al. 2025, arXiv:2505.11821)."""
     scale: Literal["group", "none"] = "group"
-    """Whether the standard deviation (ddof 1) of what is compared, plus `std_eps`, divides."""
+    """Whether to divide by the standard deviation (ddof 1) of the compared turns plus `std_eps`."""
     std_eps: float = Field(default=1e-6, gt=0)
 
     def credit(self, batch: CreditBatch) -> Credit:
@@ -44,7 +42,7 @@ class TurnDiscounted(Rule):
         return Credit(turns.spread(advantages_BK), turns.spread(returns_BK))
 
     def _pools_BK(self, groups_B: Tensor, exist_BK: Tensor) -> Tensor:
-        """[B, K] int64: turns of one number are compared with each other."""
+        """[B, K] int64: turns with equal numbers are compared with each other."""
         if self.compared == "all_turns":
             return groups_B[:, None].expand_as(exist_BK)
         number_BK = exist_BK.new_ones(exist_BK.shape).cumsum(dim=1) - 1

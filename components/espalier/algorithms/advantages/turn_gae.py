@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from espalier.algorithms.advantages.critic import CriticRule
-from espalier.algorithms.advantages.turns import locate_turns
+from espalier.algorithms.advantages.rules import CriticRule
+from espalier.algorithms.advantages.segments import locate_turns
 from espalier.algorithms.batch import Credit, CreditBatch
-from espalier.algorithms.discounting import generalized_advantages
+from espalier.algorithms.masking import generalized_advantages
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class TurnGae(CriticRule):
-    """A turn is a step: its state is valued before its first token, its rewards are summed.
+    """GAE with a turn as the step: its value is that before its first token, rewards are summed.
 
     Every token of a turn gets the turn's advantage and return, as in AReaL
     (`_compute_turn_level_gae`). `gamma` is the discount of a turn.

@@ -11,13 +11,12 @@ from pydantic import Field
 
 from espalier.algorithms.filters.advantage_gate import AdvantageGate
 from espalier.algorithms.filters.difficulty_band import DifficultyBand
-from espalier.algorithms.filters.group_filter import GroupFilter, Selection
 from espalier.algorithms.filters.group_min_p import GroupMinP
 from espalier.algorithms.filters.group_top_k import GroupTopK
 from espalier.algorithms.filters.group_top_k_abs import GroupTopKAbs
 from espalier.algorithms.filters.group_top_p import GroupTopP
 from espalier.algorithms.filters.high_entropy_tokens import HighEntropyTokens
-from espalier.algorithms.filters.token_filter import TokenFilter
+from espalier.algorithms.filters.rule import GroupFilter, Selection, TokenFilter
 from espalier.algorithms.filters.zero_variance import ZeroVariance
 
 GroupFilterRule = Annotated[

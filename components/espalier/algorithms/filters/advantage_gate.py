@@ -1,4 +1,4 @@
-"""Groups whose advantages are all alike nothing (prime-rl, `AdvRangeGate`)."""
+"""Drops groups whose advantages are all negligible (prime-rl, `AdvRangeGate`)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from espalier.algorithms.filters.group_filter import GroupFilter, Selection
+from espalier.algorithms.filters.rule import GroupFilter, Selection
 
 
 class AdvantageGate(GroupFilter):
-    """Refuses a group all of whose advantages lie in the rejected range, both ends included.
+    """Drops a group if all its advantages are in the rejected range, both ends included.
 
-    A group without advantages is admitted: a loss that reads none has nothing to be judged by.
+    A group without advantages is admitted: its loss does not read them.
     """
 
     reads: ClassVar[Literal["rewards", "advantages"]] = "advantages"
     name: Literal["advantage_gate"] = "advantage_gate"
     reject_low: float = 0.0
     reject_high: float = 0.0
-    """As defaulted, only groups of zeros are refused."""
+    """With the defaults, only groups of zeros are dropped."""
     max_regenerations: int = Field(default=0, ge=0)
     """0 trains on fewer groups."""
 

@@ -1,4 +1,4 @@
-"""Tasks that are neither hopeless nor solved (PRIME; Cui et al. 2025, arXiv:2502.01456)."""
+"""Tasks that are neither too hard nor solved (PRIME; Cui et al. 2025, arXiv:2502.01456)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from espalier.algorithms.filters.group_filter import GroupFilter, Selection
+from espalier.algorithms.filters.rule import GroupFilter, Selection
 
 
 class DifficultyBand(GroupFilter):

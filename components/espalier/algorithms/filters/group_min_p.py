@@ -1,4 +1,4 @@
-"""Groups that come close to the best one (RAGEN, strategy `min_p`)."""
+"""Groups with scores close to the largest one (RAGEN, strategy `min_p`)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from espalier.algorithms.filters.ranked_groups import ZERO, RankedGroups
+from espalier.algorithms.filters.rule import ZERO, RankedGroups
 
 
 class GroupMinP(RankedGroups):
-    """Keeps groups of at least `ratio` times the largest score, in the order they came in.
+    """Keeps groups with at least `ratio` times the largest score, in their original order.
 
-    Of the smallest, those of at most the smallest score divided by `ratio`.
+    With `keep = "smallest"`, those with at most the smallest score divided by `ratio`.
     """
 
     name: Literal["group_min_p"] = "group_min_p"

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from espalier.algorithms.filters.ranked_groups import RankedGroups
+from espalier.algorithms.filters.rule import RankedGroups
 
 
 class GroupTopKAbs(RankedGroups):

@@ -9,14 +9,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from espalier.algorithms.filters.ranked_groups import RankedGroups
+from espalier.algorithms.filters.rule import RankedGroups
 
 
 class GroupTopP(RankedGroups):
     """Takes groups from the top of the ranking until their weights reach `share` of the total.
 
-    A share of 1 takes all. With linear weights a group of score 0 ends the taking, and if the share
-    was not reached by then, nothing is kept at all.
+    A share of 1 takes all. With linear weights, nothing at all is kept if a group of score 0 is met
+    before the share is reached.
     """
 
     name: Literal["group_top_p"] = "group_top_p"
@@ -24,7 +24,7 @@ class GroupTopP(RankedGroups):
     weights: Literal["linear", "softmax"] = "linear"
     """Weight of a group: its score, or the softmax of it (or of its negative for the smallest)."""
     slack: float = Field(default=0.01, ge=0)
-    """What linear weights may miss of the share, in units of the score."""
+    """By how much linear weights may miss the share, in units of the score."""
 
     def cut(self, scores: Mapping[int, float], num_groups: int) -> Sequence[int]:
         """See `RankedGroups`."""

@@ -1,4 +1,4 @@
-"""Train on the tokens where the policy decides (Wang et al. 2025, arXiv:2506.01939)."""
+"""Trains only on tokens of high entropy (Wang et al. 2025, arXiv:2506.01939)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from espalier.algorithms.filters.token_filter import TokenFilter
+from espalier.algorithms.filters.rule import TokenFilter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class HighEntropyTokens(TokenFilter):
     """Keeps the tokens of the highest entropy: those at its quantile 1 - `share` and above.
 
-    The quantile is taken over all tokens that it is given, as TRL takes it over its micro-batches.
+    The quantile is taken over all tokens given, as TRL takes it over its micro-batches.
     """
 
     name: Literal["high_entropy_tokens"] = "high_entropy_tokens"

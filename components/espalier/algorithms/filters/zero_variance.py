@@ -7,18 +7,18 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from espalier.algorithms.filters.group_filter import GroupFilter, Selection
+from espalier.algorithms.filters.rule import GroupFilter, Selection
 
 REGENERATIONS = 10
 """DAPO's recipe (`max_num_gen_batches`)."""
 
 
 class ZeroVariance(GroupFilter):
-    """What becomes of a group whose rewards are all equal, compared exactly.
+    """How to treat a group whose rewards are all equal, compared exactly.
 
-    `skip` trains on fewer groups, `clamp` keeps the group and its weight in the loss's normaliser
-    but none of its credit, `regenerate` samples other tasks in its place (dynamic sampling, DAPO;
-    Yu et al. 2025, arXiv:2503.14476, sec. 3.2). A group of one is kept, as in DAPO.
+    `skip` trains on fewer groups, `clamp` keeps the group in the loss's normaliser but sets its
+    advantages to 0, `regenerate` samples other tasks in its place (dynamic sampling, DAPO; Yu et
+    al. 2025, arXiv:2503.14476, sec. 3.2). A group of one is kept, as in DAPO.
     """
 
     name: Literal["zero_variance"] = "zero_variance"

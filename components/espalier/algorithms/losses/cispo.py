@@ -8,17 +8,22 @@ from pydantic import Field, model_validator
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
 from espalier.algorithms.batch import LossBatch, PolicyLoss
-from espalier.algorithms.losses.ratios import LOG_RATIO_BOUND, log_ratio, token_share, weighted
-from espalier.algorithms.losses.rule import PolicyLossRule
+from espalier.algorithms.losses.rule import (
+    LOG_RATIO_BOUND,
+    PolicyLossRule,
+    log_ratio,
+    token_share,
+    weighted,
+)
 from espalier.algorithms.masking import kept
 
 
 class Cispo(PolicyLossRule):
-    """-sg(clamp(r)) A log pi: no token loses its gradient, a large ratio only stops growing."""
+    """-sg(clamp(r)) A log pi: the ratio is bounded, and no token loses its gradient."""
 
     name: Literal["cispo"] = "cispo"
     convention: Literal["verl", "trl"] = "trl"
-    """What `clip_high` counts from: r <= 1 + clip_high in verl, r <= clip_high in TRL."""
+    """Meaning of `clip_high`: r <= 1 + clip_high in verl, r <= clip_high in TRL."""
     clip_high: float = Field(default=5.0, gt=0)
     """5 is TRL's and ScaleRL's (arXiv:2510.13786), in TRL's convention."""
     clip_low: float | None = Field(default=None, gt=0)

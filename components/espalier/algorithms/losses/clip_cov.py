@@ -8,16 +8,21 @@ from pydantic import Field, model_validator
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
 from espalier.algorithms.batch import LossBatch, PolicyLoss
-from espalier.algorithms.losses.covariance import pick_highest, token_covariance
-from espalier.algorithms.losses.ratios import log_ratio, token_share, weighted
-from espalier.algorithms.losses.rule import PolicyLossRule
+from espalier.algorithms.losses.rule import (
+    PolicyLossRule,
+    log_ratio,
+    pick_highest,
+    token_covariance,
+    token_share,
+    weighted,
+)
 
 
 class ClipCov(PolicyLossRule):
-    """PPO's clip, with a few tokens of high covariance drawn at random and left without gradient.
+    """PPO's clip; a few tokens of high covariance, chosen at random, get no gradient.
 
-    Drawn by the batch's `draws_BT`: the lowest numbers among the tokens whose covariance lies
-    inside the band and which the clip does not bind already.
+    Those with the lowest `draws_BT` among the tokens whose covariance is inside the band and which
+    the clip does not already bind.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"draws_BT"})

@@ -15,9 +15,9 @@ from espalier.algorithms.masking import kept
 class Dpo(PolicyLossRule):
     """-log sigmoid(beta (margin of the chosen - margin of the rejected trajectory)).
 
-    A trajectory's margin is the sum over its loss tokens of policy less reference log-prob; with
-    pairs that part after a common beginning (Agent Q, arXiv:2408.07199) this cancels. Advantages
-    are not read. Mean over the minibatch's pairs; a pair stays in one micro-batch.
+    A trajectory's margin is the sum over its loss tokens of policy less reference log-prob; a
+    common prefix of both (Agent Q, arXiv:2408.07199) cancels. Advantages are not read. Mean over
+    the minibatch's pairs; a pair stays in one micro-batch.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"pairs_P2", "reference_logprobs_BT"})
@@ -27,7 +27,7 @@ class Dpo(PolicyLossRule):
     beta: float = Field(default=0.1, gt=0)
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """Shares of pairs: told apart rightly, and the mean reward margin, beta included."""
+        """Metrics: share of pairs in the right order, and the mean reward margin, with beta."""
         assert batch.pairs_P2 is not None
         assert batch.reference_logprobs_BT is not None
         log_ratio_BT = batch.policy_logprobs_BT - batch.reference_logprobs_BT

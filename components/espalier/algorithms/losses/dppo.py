@@ -8,15 +8,14 @@ from pydantic import Field
 
 from espalier.algorithms.aggregation import Aggregation
 from espalier.algorithms.batch import LossBatch, PolicyLoss
-from espalier.algorithms.losses.probability_region import probability_shift, region_loss
-from espalier.algorithms.losses.rule import PolicyLossRule
+from espalier.algorithms.losses.rule import PolicyLossRule, probability_shift, region_loss
 
 
 class Dppo(PolicyLossRule):
-    """A token loses its gradient where that would carry its probability further out of the region.
+    """No gradient for a token if it would move its probability further out of the region.
 
-    prime-rl's `default` loss. Ratio and region are taken to the policy that sampled, so there are
-    no importance weights beside it.
+    prime-rl's `default` loss. Ratio and region refer to the policy that sampled, so importance
+    weights are not used with it.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"behavior_logprobs_BT"})

@@ -8,16 +8,15 @@ from pydantic import Field
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
 from espalier.algorithms.batch import LossBatch, PolicyLoss
-from espalier.algorithms.losses.ratios import log_ratio, token_share
-from espalier.algorithms.losses.rule import PolicyLossRule
+from espalier.algorithms.losses.rule import PolicyLossRule, log_ratio, token_share
 from espalier.algorithms.masking import row_means
 
 
 class Gmpo(PolicyLossRule):
-    """One ratio a sequence, the geometric mean of token ratios that are clipped one by one.
+    """One ratio per sequence: the geometric mean of its tokens' ratios, each clipped by itself.
 
-    The clip holds each token's log-ratio, on the side that the advantage pushes to.
-    Advantages act by their mean over the sequence, weights by their geometric mean (verl).
+    Each token's log-ratio is clipped on the side that the advantage pushes to. Advantages enter by
+    their mean over the sequence, weights by their geometric mean (verl).
     """
 
     fixed_aggregation: ClassVar[Aggregation | None] = "row_mean_token_mean"

@@ -8,29 +8,27 @@ from pydantic import Field
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
 from espalier.algorithms.batch import LossBatch, PolicyLoss
-from espalier.algorithms.losses.ratios import log_ratio, token_share, weighted
-from espalier.algorithms.losses.rule import PolicyLossRule
+from espalier.algorithms.losses.rule import PolicyLossRule, log_ratio, token_share, weighted
 from espalier.algorithms.masking import row_means
 
 
 class Gspo(PolicyLossRule):
-    """PPO's clip on one ratio a sequence: exp(mean over its tokens of the log-ratio).
+    """PPO's clip on one ratio per sequence: exp(mean over its tokens of the log-ratio).
 
-    The gradient goes through each token's own log-prob (GSPO-token, sec. 4.3), as in verl. Where
-    advantages and weights are one number a sequence that is GSPO itself, and so TRL's gradient;
-    where they are not, each acts on its own token. With the aggregation `row_mean_token_sum` this
-    is LUSPO (arXiv:2602.05261).
+    The gradient goes through each token's own log-prob (GSPO-token, sec. 4.3), as in verl. It is
+    that of GSPO, and of TRL, if advantages and weights are one number per sequence; else each acts
+    on its own token. With the aggregation `row_mean_token_sum` this is LUSPO (arXiv:2602.05261).
     """
 
     name: Literal["gspo"] = "gspo"
     clip_low: float = Field(default=3e-4, gt=0, lt=1)
-    """Sec. 5.1 of the paper, as for `clip_high`: the mean makes ratios that much narrower."""
+    """Sec. 5.1 of the paper, as `clip_high`: a mean log-ratio varies far less than a token's."""
     clip_high: float = Field(default=4e-4, gt=0)
     log_ratio_ceiling: float | None = Field(default=10.0, gt=0)
     """verl's; None as in TRL."""
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """Shares of tokens in sequences whose ratio the clip binds, and of such sequences."""
+        """Metrics: shares of tokens in sequences whose ratio is clipped, and of such sequences."""
         mask_BT, advantages_BT = batch.loss_mask_BT, batch.advantages_BT
         own_BT = log_ratio(batch)
         sequence_B = row_means(own_BT, mask_BT).detach()

@@ -8,15 +8,14 @@ from pydantic import Field
 
 from espalier.algorithms.aggregation import Aggregation
 from espalier.algorithms.batch import LossBatch, PolicyLoss
-from espalier.algorithms.losses.probability_region import probability_shift, region_loss
-from espalier.algorithms.losses.rule import PolicyLossRule
+from espalier.algorithms.losses.rule import PolicyLossRule, probability_shift, region_loss
 
 
 class Ipo(PolicyLossRule):
-    """A token loses its gradient where its probability moved too far, whichever way and advantage.
+    """No gradient for a token whose probability moved too far, whatever the direction or advantage.
 
-    What moved that far in one direction is off-policy data, and no step back is learned from it
-    either. Ratio and region are taken to the policy that sampled, as in `dppo`.
+    Such a token is too far off-policy to learn even the step back from it. Ratio and region refer
+    to the policy that sampled, as in `dppo`.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"behavior_logprobs_BT"})

@@ -8,13 +8,18 @@ from pydantic import Field
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
 from espalier.algorithms.batch import LossBatch, PolicyLoss
-from espalier.algorithms.losses.covariance import pick_highest, token_covariance
-from espalier.algorithms.losses.ratios import log_ratio, token_share, weighted
-from espalier.algorithms.losses.rule import PolicyLossRule
+from espalier.algorithms.losses.rule import (
+    PolicyLossRule,
+    log_ratio,
+    pick_highest,
+    token_covariance,
+    token_share,
+    weighted,
+)
 
 
 class KlCov(PolicyLossRule):
-    """The unclipped surrogate, with |log r| added on the tokens of highest covariance."""
+    """The unclipped surrogate, plus a penalty |log r| on the tokens of highest covariance."""
 
     whole_minibatch: ClassVar[bool] = True
     name: Literal["kl_cov"] = "kl_cov"

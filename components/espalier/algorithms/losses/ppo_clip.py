@@ -1,8 +1,8 @@
 """The clipped surrogate (Schulman et al. 2017, arXiv:1707.06347, eq. 7) with two bounds.
 
-DAPO's wider upper bound (Yu et al. 2025, arXiv:2503.14476, eq. 8) leaves room for tokens that are
-still rare; the dual clip (Ye et al. 2019, arXiv:1912.09729, eq. 5) bounds what a negative advantage
-can do once the ratio has run away.
+DAPO's wider upper bound (Yu et al. 2025, arXiv:2503.14476, eq. 8) leaves rare tokens room to grow;
+the dual clip (Ye et al. 2019, arXiv:1912.09729, eq. 5) bounds the loss of a negative advantage at a
+large ratio.
 """
 
 from __future__ import annotations
@@ -13,8 +13,13 @@ from pydantic import Field, model_validator
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
 from espalier.algorithms.batch import LossBatch, PolicyLoss
-from espalier.algorithms.losses.ratios import LOG_RATIO_BOUND, log_ratio, token_share, weighted
-from espalier.algorithms.losses.rule import PolicyLossRule
+from espalier.algorithms.losses.rule import (
+    LOG_RATIO_BOUND,
+    PolicyLossRule,
+    log_ratio,
+    token_share,
+    weighted,
+)
 
 
 class PpoClip(PolicyLossRule):
@@ -39,7 +44,7 @@ class PpoClip(PolicyLossRule):
         return self
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
-        """Shares of tokens: where a clip binds, where the upper one does, where the dual one."""
+        """Metrics: shares of tokens where either clip binds, the upper one, the dual one."""
         advantages_BT = batch.advantages_BT
         ratio_BT = log_ratio(batch, bound=self.log_ratio_bound).exp()
         plain_BT = -advantages_BT * ratio_BT

@@ -6,13 +6,12 @@ from typing import Literal
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
 from espalier.algorithms.batch import LossBatch, PolicyLoss
-from espalier.algorithms.losses.ratios import weighted
-from espalier.algorithms.losses.rule import PolicyLossRule
+from espalier.algorithms.losses.rule import PolicyLossRule, weighted
 from espalier.algorithms.masking import kept
 
 
 class Reinforce(PolicyLossRule):
-    """-A log pi for each token; off-policy data are corrected by the importance weights alone."""
+    """-A log pi for each token; only importance weights correct for off-policy data."""
 
     name: Literal["reinforce"] = "reinforce"
 

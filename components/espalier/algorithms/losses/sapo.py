@@ -8,20 +8,19 @@ from pydantic import Field
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
 from espalier.algorithms.batch import LossBatch, PolicyLoss
-from espalier.algorithms.losses.ratios import LOG_RATIO_BOUND, log_ratio, weighted
-from espalier.algorithms.losses.rule import PolicyLossRule
+from espalier.algorithms.losses.rule import LOG_RATIO_BOUND, PolicyLossRule, log_ratio, weighted
 
 
 class Sapo(PolicyLossRule):
-    """-A (4 / tau) sigmoid(tau (r - 1)): the gradient fades with distance, no clip cuts it off.
+    """-A (4 / tau) sigmoid(tau (r - 1)): the gradient decays smoothly with |r - 1|, without a clip.
 
-    The slope at r = 1 is 1 for every temperature; a higher one fades sooner.
+    The slope at r = 1 is 1 for every temperature; a higher one decays faster.
     """
 
     name: Literal["sapo"] = "sapo"
     temperature_positive: float = Field(default=1.0, gt=0)
     temperature_negative: float = Field(default=1.05, gt=0)
-    """Higher, because pushing a token down lifts many others that were never sampled."""
+    """Higher, because lowering one token's probability raises many that were never sampled."""
     log_ratio_bound: float | None = Field(default=LOG_RATIO_BOUND, gt=0)
     """verl's; None as in TRL."""
 

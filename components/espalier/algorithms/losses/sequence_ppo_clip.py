@@ -8,16 +8,15 @@ from pydantic import Field
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
 from espalier.algorithms.batch import LossBatch, PolicyLoss
-from espalier.algorithms.losses.ratios import log_ratio
-from espalier.algorithms.losses.rule import PolicyLossRule
+from espalier.algorithms.losses.rule import PolicyLossRule, log_ratio
 from espalier.algorithms.masking import row_means
 
 
 class SequencePpoClip(PolicyLossRule):
-    """One ratio a sequence, exp(sum of its tokens' log-ratios), as TRL's RLOO trainer takes it.
+    """One ratio per sequence, exp(sum of its tokens' log-ratios), as in TRL's RLOO trainer.
 
-    Not normalised by length: long sequences leave the clip range soon. Advantages and weights act
-    by their mean over the sequence.
+    Not normalised by length, so long sequences leave the clip range soon. Advantages and weights
+    enter by their mean over the sequence.
     """
 
     fixed_aggregation: ClassVar[Aggregation | None] = "row_mean_token_mean"

@@ -1,4 +1,4 @@
-"""The critic's loss, clipped as PPO's implementations do (verl, OpenAI baselines)."""
+"""The critic's settings, and its loss, clipped as in PPO implementations (verl, OpenAI)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
-from espalier.algorithms.batch import PolicyLoss, Totals
+from espalier.algorithms.batch import AlgorithmRule, PolicyLoss, Totals
 from espalier.algorithms.masking import kept
-from espalier.algorithms.rule import Rule
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class ValueLoss(Rule):
-    """Half the squared error to the returns, the larger of that of the value and of its clip."""
+class ValueLoss(AlgorithmRule):
+    """Half the squared error to the returns: the larger of the value's and the clipped value's."""
 
     clip: float | None = Field(default=0.2, gt=0)
-    """How far a value may move from what it was when the step began, reward units."""
+    """How far a value may move within a step, reward units."""
     aggregation: Aggregation = "token_mean"
 
     def loss(
@@ -50,3 +49,15 @@ class ValueLoss(Rule):
             error_BT = error_BT.maximum(held_error_BT)
         loss = 0.5 * aggregate(self.aggregation, error_BT, mask_BT, totals)
         return PolicyLoss(loss, {"value_clipped_share": clipped_BT.sum() / totals.tokens})
+
+
+class CriticSettings(AlgorithmRule):
+    """A critic of the policy's size, trained on the same trajectories."""
+
+    learning_rate: float = Field(default=1e-3, gt=0)
+    """Constant. Higher than the policy's, because the value head starts from nothing."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    warmup_steps: int = Field(default=0, ge=0)
+    """First steps in which the critic alone is trained (VAPO, arXiv:2504.05118, sec. 4.1); the
+    policy's learning-rate schedule begins after them."""
+    loss: ValueLoss = ValueLoss()

@@ -9,8 +9,7 @@ from pydantic import Field
 
 from espalier.algorithms.aggregation import Aggregation, aggregate
 from espalier.algorithms.batch import LossBatch, PolicyLoss
-from espalier.algorithms.losses.ratios import LOG_RATIO_BOUND, log_ratio
-from espalier.algorithms.losses.rule import PolicyLossRule
+from espalier.algorithms.losses.rule import LOG_RATIO_BOUND, PolicyLossRule, log_ratio
 from espalier.algorithms.masking import kept, row_means
 
 if TYPE_CHECKING:
@@ -23,8 +22,8 @@ LOWEST_LOG_WEIGHT = math.log(1e-8)
 class Vespo(PolicyLossRule):
     """-phi(W) A log pi, W = exp(sum of the sequence's log-ratios), phi(W) = W^k e^(lambda (1 - W)).
 
-    The kernel is 1 at W = 1 and fades on both sides. It is the whole off-policy correction, so
-    there are no importance weights beside it: let the behaviour policy be the proximal one.
+    The kernel is 1 at W = 1 and decays on both sides. It is the whole off-policy correction:
+    importance weights are not used with it, and the proximal policy should be the behaviour policy.
     """
 
     takes_weights: ClassVar[bool] = False

@@ -9,9 +9,9 @@ from espalier.algorithms.off_policy.correction import (
     CorrectionBatch,
     CorrectionRule,
     correct,
+    mismatch_metrics,
 )
 from espalier.algorithms.off_policy.importance import ImportanceWeights
-from espalier.algorithms.off_policy.mismatch import mismatch_metrics
 from espalier.algorithms.off_policy.rejection import Rejection
 from espalier.algorithms.off_policy.sequence_mask import OffPolicySequenceMask
 from espalier.algorithms.off_policy.v_trace import VTrace

@@ -1,7 +1,7 @@
-"""What off-policy rules see and return: the sampler's log-probs beside the trainer's.
+"""What off-policy rules see and return, and figures on how far sampler and trainer are apart.
 
-The sampler is never quite the policy that is trained: its kernels round otherwise, its weights may
-be older. Axes: B trajectories, T token columns. Log-probs in nats, without gradient.
+The sampler is never quite the policy that is trained: its kernels round differently, its weights
+may be older. Axes: B trajectories, T token columns. Log-probs in nats, without gradient.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from espalier.algorithms.masking import kept
-from espalier.algorithms.rule import Rule
+from espalier.algorithms.batch import AlgorithmRule
+from espalier.algorithms.masking import kept, masked_mean, row_means
+from espalier.algorithms.regularizers import token_kl
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectionBatch:
-    """Trajectories whose tokens are to be weighed or dropped."""
+    """Trajectories whose tokens are to be weighted or dropped."""
 
     trainer_logprobs_BT: Tensor
     """Recomputed before the update (proximal), or those of the policy itself (verl's bypass)."""
     behavior_logprobs_BT: Tensor
-    """Of the policy that sampled; NaN where it is not known, which counts as no difference."""
+    """Of the policy that sampled; NaN where unknown, which counts as no difference."""
     action_mask_BT: Tensor
     """Bool."""
     advantages_BT: Tensor | None = None
@@ -44,23 +45,23 @@ class CorrectionBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """What a rule makes of a batch."""
+    """The result of a rule: weights and mask of a batch's tokens."""
 
     weights_BT: Tensor | None = None
-    """Multiply the loss of a token and leave its place in every mean; None means 1."""
+    """Factors of the tokens' losses; a weight of 0 still counts in every mean. None means 1."""
     mask_BT: Tensor
-    """Bool; tokens dropped from it leave the means as well."""
+    """Bool; a token dropped from it no longer counts in the means."""
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
     """Scalars over the whole batch."""
 
 
-class CorrectionRule(Rule):
-    """A rule with a `correct`."""
+class CorrectionRule(AlgorithmRule):
+    """Base of the off-policy corrections."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
     """Optional fields of `CorrectionBatch` that it reads."""
     gives_weights: ClassVar[bool] = True
-    """Whether it makes weights, which the loss has to take; a rule without them makes a mask."""
+    """Whether it returns weights, which the loss must accept; a rule without them only masks."""
 
     @abstractmethod
     def correct(self, batch: CorrectionBatch) -> Correction:
@@ -68,9 +69,9 @@ class CorrectionRule(Rule):
 
 
 def correct(rules: Sequence[CorrectionRule], batch: CorrectionBatch) -> Correction:
-    """All rules on the same batch: weights multiply, a token that one of them drops is dropped.
+    """Apply all rules to the same batch: weights multiply, and dropped tokens add up.
 
-    Each sees the batch as it was, so that their order does not matter: weights are normalised over
+    Each sees the unchanged batch, so their order does not matter; weights are normalised over
     tokens that a rejection drops, as in verl.
     """
     weights_BT, mask_BT = None, batch.action_mask_BT
@@ -82,3 +83,40 @@ def correct(rules: Sequence[CorrectionRule], batch: CorrectionBatch) -> Correcti
             weights_BT = found.weights_BT if weights_BT is None else weights_BT * found.weights_BT
         metrics |= found.metrics
     return Correction(weights_BT=weights_BT, mask_BT=mask_BT, metrics=metrics)
+
+
+LOG_RATIO_BOUND = 20.0
+"""verl's constant."""
+
+
+def mismatch_metrics(batch: CorrectionBatch) -> dict[str, Tensor]:
+    """Scalars over the whole batch; nats unless the name says otherwise.
+
+    Tokens whose behaviour log-prob is not known are left out. Perplexities are means over rows of
+    exp(mean token surprise); a row without tokens enters as 1. `log_perplexity_gap` is trainer less
+    sampler. `chi2_*` are E[ratio^2] - 1 of tokens, and of the products over rows: what the variance
+    of importance weights grows with.
+    """
+    mask_BT = batch.known_BT
+    log_ratio_BT = batch.log_ratio_BT
+    token_log_ratio_BT = log_ratio_BT.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    trainer_B = -row_means(batch.trainer_logprobs_BT.detach(), mask_BT)
+    gap_B = -row_means(log_ratio_BT, mask_BT)
+    behavior_B = trainer_B - gap_B
+    row_log_ratio_B = log_ratio_BT.sum(dim=1).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    absolute_BT = log_ratio_BT.abs()
+    return {
+        "logprob_gap_mean": masked_mean(absolute_BT, mask_BT),
+        "logprob_gap_max": kept(absolute_BT, mask_BT).max(),
+        "mismatch_kl_k1": masked_mean(-log_ratio_BT, mask_BT),
+        "mismatch_kl": masked_mean(token_kl(-log_ratio_BT, estimator="k3"), mask_BT),
+        "trainer_perplexity": trainer_B.exp().mean(),
+        "behavior_perplexity": behavior_B.exp().mean(),
+        "log_perplexity_gap": gap_B.mean(),
+        "log_perplexity_gap_abs": gap_B.abs().mean(),
+        "log_perplexity_gap_max": gap_B.max(),
+        "log_perplexity_gap_min": gap_B.min(),
+        "perplexity_ratio": gap_B.exp().mean(),
+        "chi2_token": masked_mean((2 * token_log_ratio_BT).exp(), mask_BT) - 1,
+        "chi2_row": (2 * row_log_ratio_B).exp().mean() - 1,
+    }

@@ -26,10 +26,10 @@ LEAST_MEAN_WEIGHT = 1e-8
 
 
 class ImportanceWeights(CorrectionRule):
-    """The ratio trainer / sampler of each token, or the product of a sequence's, held in bounds.
+    """The ratio trainer / sampler of each token, or the product over a sequence, within bounds.
 
-    The product is not normalised by length. Rejected ratios (`outside = "zero"`) are weights of 0:
-    the token keeps its place in the mean, unlike with `rejection`.
+    The product is not normalised by length. Ratios outside the bounds may become weights of 0
+    (`outside = "zero"`): unlike with `rejection`, such tokens still count in the means.
     """
 
     name: Literal["importance_weights"] = "importance_weights"
@@ -89,7 +89,7 @@ class ImportanceWeights(CorrectionRule):
     def _mean_weight(self, weights_BT: Tensor, mask_BT: Tensor) -> Tensor:
         if self.level == "token":
             return masked_mean(weights_BT, mask_BT)
-        # one vote a row, long or short
+        # every row counts the same, long or short
         return row_means(weights_BT, mask_BT).sum() / mask_BT.any(dim=1).sum().clamp(min=1)
 
     def _metrics(self, ratio_BT: Tensor, weights_BT: Tensor, mask_BT: Tensor) -> dict[str, Tensor]:

@@ -7,27 +7,25 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from espalier.algorithms.kl import token_kl
 from espalier.algorithms.masking import kept, row_means
 from espalier.algorithms.off_policy.correction import (
+    LOG_RATIO_BOUND,
     Correction,
     CorrectionBatch,
     CorrectionRule,
 )
+from espalier.algorithms.regularizers import token_kl
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-LOG_RATIO_BOUND = 20.0
-"""verl's constant."""
-
 
 class Rejection(CorrectionRule):
-    """Drops from the loss mask what lies outside the bounds, and with it from every mean.
+    """Drops tokens or whole trajectories outside the bounds from the loss mask.
 
-    Judged by an estimate of KL(sampler || trainer) for each token, or by its sum, mean or maximum
-    over the trajectory, which then stays or goes as a whole. verl's names are these two put
-    together: `token_k1`, `seq_mean_k3`, ...
+    Decides by an estimate of KL(sampler || trainer) of each token, or by its sum, mean or maximum
+    over the trajectory, which is then kept or dropped as a whole. verl's names combine `level` and
+    `estimator`: `token_k1`, `seq_mean_k3`, ...
     """
 
     gives_weights: ClassVar[bool] = False
@@ -54,7 +52,7 @@ class Rejection(CorrectionRule):
         return self
 
     def correct(self, batch: CorrectionBatch) -> Correction:
-        """Shares of tokens that are dropped, and of sequences that lose some."""
+        """Metrics: shares of dropped tokens, and of sequences that lose some."""
         mask_BT = batch.action_mask_BT
         distance_BT = self._distance(batch)
         if self.estimator == "k1":
@@ -71,7 +69,7 @@ class Rejection(CorrectionRule):
         return Correction(mask_BT=mask_BT & inside_BT, metrics=metrics)
 
     def _distance(self, batch: CorrectionBatch) -> Tensor:
-        """[B, T], or [B, 1] when a trajectory is judged as a whole."""
+        """[B, T], or [B, 1] at sequence levels."""
         mask_BT = batch.action_mask_BT
         log_ratio_BT = batch.log_ratio_BT.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
         distance_BT = kept(token_kl(-log_ratio_BT, estimator=self.estimator), mask_BT)

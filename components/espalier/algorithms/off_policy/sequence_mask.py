@@ -15,16 +15,16 @@ from espalier.algorithms.off_policy.correction import (
 
 
 class OffPolicySequenceMask(CorrectionRule):
-    """Silences trajectories with a negative advantage that the policy has moved away from.
+    """Sets the weight to 0 for trajectories with a negative advantage that are far off-policy.
 
-    Mistakes are learned from best on one's own data; a success may be old. The weight becomes 0 and
-    the trajectory keeps its place in the mean.
+    Positive examples may be old; negative ones teach little unless the policy would still produce
+    them. The trajectory still counts in the means.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"advantages_BT"})
     name: Literal["off_policy_sequence_mask"] = "off_policy_sequence_mask"
     threshold: float = Field(default=0.1, gt=0)
-    """Nats a token: the trajectory's mean of behaviour less trainer log-prob."""
+    """Nats per token: the trajectory's mean of behaviour less trainer log-prob."""
 
     def correct(self, batch: CorrectionBatch) -> Correction:
         """The share of tokens that are silenced."""

@@ -9,18 +9,15 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from espalier.algorithms.batch import Credit, CreditBatch
-from espalier.algorithms.discounting import discounted_to_go, next_values
-from espalier.algorithms.masking import kept
-from espalier.algorithms.rule import Rule
+from espalier.algorithms.batch import AlgorithmRule, Credit, CreditBatch
+from espalier.algorithms.masking import discounted_to_go, kept, next_values
 
 
-class VTrace(Rule):
+class VTrace(AlgorithmRule):
     """Critic targets corrected at every token, and the advantages that go with them (eq. 1).
 
-    An advantage rule: the ratio proximal / behaviour is inside, truncated at `rho_bound`, so there
-    are no importance weights beside it. Masked tokens are skipped, as in GAE: discount and trace
-    pass over an observation as if it were not there.
+    An advantage rule. It includes the ratio proximal / behaviour, truncated at `rho_bound`, so
+    importance weights are not used with it. Masked tokens are skipped, as in GAE, without discount.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset(
@@ -32,7 +29,7 @@ class VTrace(Rule):
     rho_bound: float = Field(default=1.0, gt=0)
     """Which policy the values converge to: infinity is the trained one, 0 the sampler."""
     c_bound: float = Field(default=1.0, gt=0)
-    """How fast: bounds the trace, not its fixed point."""
+    """Bounds the trace: changes the speed of convergence, not the fixed point."""
     trace_lambda: float = Field(default=1.0, ge=0, le=1)
     """Of remark 2: decay of the trace."""
 

@@ -1,7 +1,7 @@
 """Drawing the next token of many rows at once, each under its own sampling parameters.
 
-One uniform number a token picks from the cumulated probabilities. The number is a function of the
-row's seed and the token's position, so who else is drawn for in the same step changes nothing.
+Each draw inverts the cumulative distribution at one uniform number. The number is a function of the
+row's seed and the token's position, so other rows of the same step do not change the draw.
 
 Axes: N rows, V vocabulary.
 """
@@ -34,17 +34,17 @@ class RowSampling(NamedTuple):
     """Each with the rows whose next token opens an action."""
 
 
-class Drawn(NamedTuple):
-    """A token a row."""
+class DrawnTokens(NamedTuple):
+    """One token per row."""
 
     token_ids_N: Ints
     logprobs_N: Floats
-    """Nats, of the distribution that was drawn from; at temperature 0 that of temperature 1."""
+    """Nats, under the distribution drawn from; at temperature 0 under that of temperature 1."""
 
 
 @torch.inference_mode()
-def draw(logits_NV: Tensor, rows: RowSampling) -> Drawn:
-    """Draw one token a row; `logits_NV` is used up."""
+def draw(logits_NV: Tensor, rows: RowSampling) -> DrawnTokens:
+    """Draw one token per row; `logits_NV` is overwritten."""
     is_greedy_N = rows.temperatures_N == 0
     greedy = np.nonzero(is_greedy_N)[0]
     likeliest = logits_NV.numpy()[greedy].argmax(1)
@@ -64,11 +64,11 @@ def draw(logits_NV: Tensor, rows: RowSampling) -> Drawn:
         token_ids_N = _inverse_cdf(probs_NV, torch.from_numpy(rows.uniforms_N))
         token_ids_N[torch.from_numpy(greedy)] = torch.from_numpy(likeliest)
     logprobs_N = probs_NV.gather(1, token_ids_N[:, None]).squeeze(1).log_()
-    return Drawn(token_ids_N.numpy(), logprobs_N.numpy())
+    return DrawnTokens(token_ids_N.numpy(), logprobs_N.numpy())
 
 
 def uniforms(seeds_N: NDArray[np.uint64], positions_N: Ints) -> NDArray[np.float64]:
-    """The number of each (seed, position), in [0, 1): SplitMix64 (Steele et al. 2014, fig. 17)."""
+    """Uniform numbers in [0, 1) of (seed, position): SplitMix64 (Steele et al. 2014, fig. 17)."""
     state = seeds_N + (positions_N.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -84,7 +84,7 @@ def _mix_in(probs_NV: Tensor, choice: KindChoice, rows: Ints) -> None:
 
 
 def _cut(logits_NV: Tensor, top_p_N: Floats, top_k_N: Ints) -> Tensor:
-    """Only the most likely tokens stay: `top_k` first, then the least number with mass `top_p`."""
+    """Set all logits to -inf but the `top_k` largest, and of those the fewest with mass `top_p`."""
     ordered_NV, order_NV = logits_NV.sort(dim=-1, descending=True)
     ranks_V = torch.arange(logits_NV.shape[1])
     kept_N = np.where(top_k_N > 0, top_k_N, logits_NV.shape[1])
@@ -97,11 +97,11 @@ def _cut(logits_NV: Tensor, top_p_N: Floats, top_k_N: Ints) -> Tensor:
 
 
 def _inverse_cdf(probs_NV: Tensor, uniforms_N: Tensor) -> Tensor:
-    """The first token at which the cumulated probability exceeds the uniform number.
+    """The first token at which the cumulative probability exceeds the uniform number.
 
-    In two levels, blocks of tokens and then one block's tokens: cumulating 256 x 2048 numbers takes
-    0.5 ms, summing the blocks a tenth of that. Sums are in double precision, so that a token of
-    probability 1e-8 keeps its chance; one of probability 0 has none.
+    In two levels, blocks of tokens and then the tokens of one block: a cumulative sum over 256 x
+    2048 numbers takes 0.5 ms, the sums of blocks a tenth of that. Sums are in double precision, so
+    that a token of probability 1e-8 can be drawn; one of probability 0 cannot.
     """
     rows, vocabulary = probs_NV.shape
     blocks_NBK = probs_NV.view(rows, -1, math.gcd(vocabulary, 64))
@@ -116,12 +116,12 @@ def _inverse_cdf(probs_NV: Tensor, uniforms_N: Tensor) -> Tensor:
 class _Found(NamedTuple):
     place_N1: Tensor
     rest_N1: Tensor
-    """What of the target lies beyond the places before."""
+    """The target less the sum of all earlier places."""
 
 
 def _first_above(weights_NK: Tensor, targets_N1: Tensor) -> _Found:
     sums_NK = weights_NK.cumsum(-1, dtype=torch.float64)
-    # rounding may leave the sum a little below its target
+    # rounding may leave the whole sum slightly below the target
     below_N1 = torch.nextafter(sums_NK[:, -1:], sums_NK.new_zeros(1))
     targets_N1 = targets_N1.minimum(below_N1)
     place_N1 = torch.searchsorted(sums_NK, targets_N1, right=True)

@@ -1,7 +1,7 @@
-"""A decoder for LFM2 and for the Llama family: few, large operations a step.
+"""A decoder for LFM2 and for the Llama family: few, large operations per step.
 
-Same arithmetic as transformers' models (`choice.py` compares the two before it is used). Holds the
-projections of all layers a second time, rearranged (`layer_weights.py`).
+Same arithmetic as transformers' models (`lockstep.decoder_for` compares both before it is used).
+Holds a second, rearranged copy of all layers' weights (`fused_layers.py`).
 
 Axes: M tokens of a step, R rows, H width, N heads, D head width.
 """
@@ -23,11 +23,15 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from espalier.rollout.engines.layer_weights import AttentionWeights, LayerWeights, take_layers
-from espalier.rollout.engines.paged_attention import PagePool
+from espalier.rollout.engines.fused_layers import (
+    AttentionWeights,
+    ConvolutionInputs,
+    LayerWeights,
+    ShortConvolution,
+    take_layers,
+)
+from espalier.rollout.engines.paged_attention import PagePool, plan_step
 from espalier.rollout.engines.pages import Ints, PageCopies, PageTable
-from espalier.rollout.engines.short_convolution import ConvolutionInputs, ShortConvolution
-from espalier.rollout.engines.step_plan import plan_step
 
 _FAMILY = (
     Lfm2ForCausalLM,
@@ -37,7 +41,7 @@ _FAMILY = (
     Qwen3ForCausalLM,
 )
 _FIXED_ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})
-"""Kinds whose angles depend on the position alone, and not on the length of the context."""
+"""Kinds whose angles depend only on the position, not on the length of the context."""
 
 
 class FusedDecoder:
@@ -83,7 +87,7 @@ class FusedDecoder:
         inputs = ConvolutionInputs.plan(slots_R, counts_R, taps)
         hidden = F.embedding(torch.from_numpy(token_ids_M), self._embeddings_VH)
         for layer, pool in zip(self._layers, self._pools, strict=True):
-            normed = _normed(hidden, self._eps)
+            normed = _scaled_to_unit_rms(hidden, self._eps)
             if isinstance(layer.mixer, ShortConvolution):
                 layer.mixer.add(hidden, normed, inputs)
             else:
@@ -94,7 +98,9 @@ class FusedDecoder:
                     hidden += layer.mixer.out_bias
             if layer is self._layers[-1] and len(hidden) > len(slots_R):
                 hidden = hidden.index_select(0, plan.last_R)
-            gate, values = F.linear(_normed(hidden, self._eps), layer.gates).chunk(2, dim=1)
+            gate, values = F.linear(_scaled_to_unit_rms(hidden, self._eps), layer.gates).chunk(
+                2, dim=1
+            )
             hidden.addmm_(F.silu(gate).mul_(values), layer.down)
         return self._final_norm(hidden)
 
@@ -135,7 +141,7 @@ class FusedDecoder:
         qkv = qkv.view(len(normed_MH), -1, width)
         qk = qkv[:, :both]
         if mixer.qk_norm_ND is not None:
-            qk = _normed(qk, self._eps).mul_(mixer.qk_norm_ND)
+            qk = _scaled_to_unit_rms(qk, self._eps).mul_(mixer.qk_norm_ND)
         pairs = torch.view_as_complex(qk.view(*qk.shape[:2], width // 2, 2))
         rotated = torch.view_as_real(pairs.mul_(rotations_M1D)).view(qk.shape)
         return rotated[:, :heads], rotated[:, heads:], qkv[:, both:]
@@ -148,9 +154,9 @@ class FusedDecoder:
 
 
 def is_fusible(model: PreTrainedModel) -> bool:
-    """Whether `model` is of a known family, and plain: gates of SiLU, whole heads rotated.
+    """Whether `model` is of a known architecture, with SiLU gates and wholly rotated heads.
 
-    What else a config may ask for shows where both decodings are compared.
+    Other options of its config show in `lockstep.decoder_for`, which compares both decodings.
     """
     config = model.config
     rope = getattr(config, "rope_parameters", None) or {}
@@ -179,7 +185,7 @@ def _rotations(model: PreTrainedModel, tokens: int) -> Tensor:
     return torch.complex(cos[0, :, :half], sin[0, :, :half])
 
 
-def _normed(hidden: Tensor, eps: float) -> Tensor:
-    """Scaled to unit mean square; a norm's own weight is in the projection that follows."""
+def _scaled_to_unit_rms(hidden: Tensor, eps: float) -> Tensor:
+    """RMS norm without its weight, which is folded into the projection that follows."""
     length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
     return hidden * length.square_().div_(hidden.shape[-1]).add_(eps).rsqrt_()

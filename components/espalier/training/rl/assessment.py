@@ -1,50 +1,44 @@
-"""Between sampling and update: what the weights of this moment say of a step's rows.
+"""What the weights before an update say of a step's rows: scores, advantages, corrections.
 
     rows -> proximal, reference and critic's scores -> rewards -> advantages -> corrections
+
+`engine_mismatch` compares the trainer's scores with the engine's on every step. They differ by the
+rounding of two implementations. More is a fault: weights that were not published, a temperature or
+truncation that one side does not know of, tokens that were not sampled.
 
 Axes: B trajectories, T token columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from espalier.algorithms import Algorithm
 from espalier.algorithms.batch import Credit, CreditBatch
 from espalier.algorithms.masking import masked_mean
-from espalier.algorithms.off_policy import Correction, CorrectionBatch, correct
-from espalier.training.distribution import ScoreRequest, Scores
-from espalier.training.rl.critic import Critic
-from espalier.training.rl.dense_scoring import Layout, dense_scores
+from espalier.algorithms.off_policy import Correction, CorrectionBatch, correct, mismatch_metrics
+from espalier.rollout.engines.engine import KindChoice
+from espalier.training.rl.models import Layout, Models, dense_scores
 from espalier.training.rl.rows import Rows
-from espalier.training.scoring import Scorer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Models:
-    """What rows are scored with."""
-
-    policy: Scorer
-    reference: Scorer | None = None
-    """Frozen; for a KL penalty or a loss that compares with it."""
-    critic: Critic | None = None
+from espalier.training.scoring import ScoreRequest, Scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """All that the update needs beside the rows; [B, T] on the CPU, 0 outside the loss mask."""
+    """What the update needs besides the rows; [B, T] on the CPU, 0 outside the loss mask."""
 
     credit: Credit
     loss_mask_BT: Tensor
-    """Less what corrections dropped."""
+    """The rows' loss mask without what corrections and token filters dropped."""
     proximal_logprobs_BT: Tensor
     """NaN where neither engine nor trainer has scored the token: the ratio is 1 there."""
     trainer_logprobs_BT: Tensor | None = None
-    """Of the weights that the update starts from, where they were asked for."""
+    """Of the weights that the update starts from, where the algorithm needs them."""
     reference_logprobs_BT: Tensor | None = None
     values_BT: Tensor | None = None
     weights_BT: Tensor | None = None
@@ -52,7 +46,7 @@ class Assessment:
 
 
 class _Scores(NamedTuple):
-    """[B, T] each; what the algorithm does not need is None."""
+    """[B, T] each; None where the algorithm does not need it."""
 
     trainer_BT: Tensor | None
     entropy_BT: Tensor | None
@@ -62,7 +56,7 @@ class _Scores(NamedTuple):
 
 
 class Assessor:
-    """Scores rows with the models as they are, and gives credit."""
+    """Scores rows with the models' current weights, and computes advantages."""
 
     def __init__(self, models: Models, algorithm: Algorithm, layout: Layout) -> None:
         self._models = models
@@ -70,12 +64,12 @@ class Assessor:
         self._layout = layout
 
     def assess(self, rows: Rows, request: ScoreRequest, *, kl_coefficient: float) -> Assessment:
-        """Scores, rewards, advantages, corrections, in this order.
+        """Compute scores, rewards, advantages and corrections, in this order.
 
         Args:
             rows: of one step.
             request: the distribution that they were sampled from.
-            kl_coefficient: reward units a nat, of a penalty in the reward.
+            kl_coefficient: of a KL penalty in the reward, reward units per nat.
         """
         scores = self._scores(rows, request)
         proximal_BT = rows.behavior_logprobs_BT
@@ -132,7 +126,7 @@ class Assessor:
     def _rewards(
         self, rows: Rows, proximal_BT: Tensor, scores: _Scores, kl_coefficient: float
     ) -> tuple[Tensor, dict[str, float]]:
-        """Rewards, less what straying from the reference costs where the reward is to pay it."""
+        """Rewards, less the KL penalty where the algorithm places it in the reward."""
         kl = self._algorithm.kl
         if kl is None or kl.place != "reward":
             return rows.rewards_BT, {}
@@ -146,7 +140,7 @@ class Assessor:
         self, rows: Rows, rewards_BT: Tensor, proximal_BT: Tensor, scores: _Scores
     ) -> Credit:
         advantage = self._algorithm.advantage
-        if advantage is None:  # the material is imitated, or compared in pairs
+        if advantage is None:  # trajectories are imitated, or compared in pairs
             ones_BT = rows.loss_mask_BT.float()
             return Credit(ones_BT, ones_BT)
         credit = advantage.credit(
@@ -176,3 +170,90 @@ def _all_of(scores: Scores) -> list[Tensor]:
 def _present(tensor: Tensor | None) -> Tensor:
     assert tensor is not None, "the algorithm says that it needs this"
     return tensor
+
+
+class StepContext(NamedTuple):
+    """Number and sampling distribution of a training step."""
+
+    number: int
+    """Optimizer steps done before; also the version of the weights."""
+    request: ScoreRequest
+    """The distribution that the step's trajectories were sampled from."""
+    kind_choice: KindChoice | None = None
+    """Exploration mixed into that distribution on each action's first token."""
+
+
+def engine_mismatch(
+    rows: Rows,
+    trainer_logprobs_BT: Tensor,
+    *,
+    scored: Sequence[int],
+    step: StepContext,
+) -> dict[str, float]:
+    """Compare log-probs of engine and trainer, on trajectories of the current weights.
+
+    Args:
+        rows: of the step.
+        trainer_logprobs_BT: [B, T] under the weights of version `step.number`, nats.
+        scored: rows that the trainer scored before it changed a weight.
+        step: trajectories of older versions are left out: they differ because weights have moved.
+
+    Returns:
+        `mismatch_kl` (nats per token, k3), and the mean and largest `logprob_gap` (nats); {} where
+        no trajectory is of the current weights.
+    """
+    fresh = [row for row in scored if int(rows.versions_B[row]) == step.number]
+    compared_BT, trainer_BT = rows.action_mask_BT, trainer_logprobs_BT
+    if step.kind_choice is not None:
+        opens_BT = _opens_action(rows, step.kind_choice)
+        if step.request.is_truncated:
+            # the token may come from the exploration or from the truncated policy: the trainer
+            # cannot tell which support it was drawn from
+            compared_BT = compared_BT & ~opens_BT
+        trainer_BT = _mixed(rows, trainer_BT, step.kind_choice).where(opens_BT, trainer_BT)
+    sampled_BT = compared_BT[fresh]
+    if not bool(sampled_BT.any()):
+        return {}
+    found = mismatch_metrics(
+        CorrectionBatch(
+            # in float32 the k3 of a gap of 1e-4 is lost in rounding
+            trainer_logprobs_BT=trainer_BT[fresh].double(),
+            behavior_logprobs_BT=rows.behavior_logprobs_BT[fresh].double(),
+            action_mask_BT=sampled_BT,
+        )
+    )
+    names = ("mismatch_kl", "logprob_gap_mean", "logprob_gap_max")
+    return {name: float(found[name]) for name in names}
+
+
+def _token_ids(rows: Rows) -> Tensor:
+    ids_BT = torch.zeros(rows.action_mask_BT.shape, dtype=torch.long)
+    for row, sequence in enumerate(rows.sequences):
+        ids_BT[row, : len(sequence.token_ids)] = torch.tensor(sequence.token_ids)
+    return ids_BT
+
+
+def _opens_action(rows: Rows, choice: KindChoice) -> Tensor:
+    """[B, T] bool: tokens that were drawn from the mixture."""
+    sampled_BT = rows.action_mask_BT & rows.action_mask_BT.roll(1, dims=1)
+    return sampled_BT & (_token_ids(rows).roll(1, dims=1) == choice.after_id)
+
+
+def _mixed(rows: Rows, logprobs_BT: Tensor, choice: KindChoice) -> Tensor:
+    """[B, T]: log-probs of the mixture that the kinds of actions are drawn from."""
+    is_kind_BT = torch.isin(_token_ids(rows), torch.tensor(choice.kind_ids))
+    uniform_BT = is_kind_BT / len(choice.kind_ids)
+    return ((1 - choice.epsilon) * logprobs_BT.exp() + choice.epsilon * uniform_BT).log()
+
+
+def mismatch_warning(figures: dict[str, float], *, step: int, limit: float) -> str | None:
+    """One line for the log where engine and trainer disagree by more than `limit`, else None."""
+    mismatch = figures.get("mismatch_kl", 0.0)
+    if mismatch <= limit:
+        return None
+    return (
+        f"warning: step {step}: engine and trainer disagree by {mismatch:.2g} nats per token (at "
+        f"most {figures['logprob_gap_max']:.2g}), over training.max_mismatch_kl={limit:g}; set "
+        'hardware.precision = "float32", or training.algorithm.proximal = "recomputed" with an '
+        "off_policy rule"
+    )

@@ -9,26 +9,22 @@ from dataclasses import dataclass
 
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
-from espalier.curriculum.self_play.phases import Phase, SelfPlay
+from espalier.curriculum.self_play import Phase, SelfPlay
 from espalier.records import Tracker
 from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.rollout.engines.engine import KindChoice
 from espalier.training.checkpoint import CheckpointStore
-from espalier.training.distribution import ScoreRequest
 from espalier.training.optimization import skipped_warning
-from espalier.training.rl.admission import SamplesGroups, StepRollouts
-from espalier.training.rl.agreement import complaint
-from espalier.training.rl.assessment import Models
-from espalier.training.rl.dense_scoring import Layout
-from espalier.training.rl.material import learning_material
-from espalier.training.rl.minibatch import Figures
-from espalier.training.rl.perplexity import perplexities
+from espalier.training.rl.assessment import StepContext, mismatch_warning
+from espalier.training.rl.models import Layout, Models, perplexities
+from espalier.training.rl.policy_gradient import Figures
 from espalier.training.rl.progress import LAST_STEP, LoopProgress
 from espalier.training.rl.publishing import Publisher
 from espalier.training.rl.replay import ReplayBuffer
-from espalier.training.rl.rows import dense_rows
-from espalier.training.rl.step import Step
+from espalier.training.rl.rows import dense_rows, learning_batch
+from espalier.training.rl.sampling import StepRollouts, StepSampler
 from espalier.training.rl.update import PolicyUpdate
+from espalier.training.scoring import ScoreRequest
 
 HISTORY_COLUMNS = (
     "step",
@@ -46,30 +42,30 @@ HISTORY_COLUMNS = (
     "tool_calls",
     "dev_em",
 )
-"""Of every run; what an algorithm measures besides follows them."""
+"""Columns of every run; further figures of the algorithm follow them."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Parts:
-    """What the loop is wired from."""
+class LoopParts:
+    """The objects that the loop drives."""
 
     models: Models
     layout: Layout
-    sampler: SamplesGroups
+    sampler: StepSampler
     pool: TaskPool
-    judge: Callable[[], float]
-    """Dev EM of the model as it stands."""
+    dev_score: Callable[[], float]
+    """Dev EM (0-1) of the current weights."""
     publisher: Publisher
     kind_choice: KindChoice | None = None
-    """How the roller draws the kinds of actions."""
+    """The rollers' exploration of action kinds."""
     self_play: SelfPlay | None = None
-    """Widens the pool between two refreshes, where the profile asks for it."""
+    """Adds tasks to the pool between two refreshes, where the profile asks for it."""
 
 
 class RlLoop:
-    """Trains the policy in place; ends with the weights that answered most dev questions."""
+    """Trains the policy in place; ends with the weights of the highest dev EM."""
 
-    def __init__(self, profile: Profile, parts: Parts, store: CheckpointStore) -> None:
+    def __init__(self, profile: Profile, parts: LoopParts, store: CheckpointStore) -> None:
         config, episode = profile.training, profile.episode
         self._profile = profile
         self._parts = parts
@@ -87,10 +83,9 @@ class RlLoop:
             compares_groups=config.algorithm.compares_groups,
         )
         self.seconds = 0.0
-        """What this attempt took."""
+        """Duration of `run`, since the last resume."""
         self.waited_s = 0.0
-        """Of that, how long there was nothing to learn from: all of the sampling, or what of it
-        did not overlap with learning."""
+        """The part of it in which the learner waited for trajectories."""
         self._progress = LoopProgress(
             parts.models.policy.model,
             update,
@@ -102,7 +97,7 @@ class RlLoop:
 
     @property
     def history(self) -> list[Figures]:
-        """One row an optimizer step."""
+        """One row per optimizer step."""
         return self._progress.history
 
     @property
@@ -112,12 +107,12 @@ class RlLoop:
 
     @property
     def self_play(self) -> SelfPlay | None:
-        """What was posed so far, where the profile asks for self-play."""
+        """Self-play and its tasks so far; None where the profile asks for none."""
         return self._parts.self_play
 
     @property
     def last_step(self) -> list[Trajectory]:
-        """Everything sampled in the newest step, also where an earlier attempt sampled it."""
+        """All trajectories of the newest step, also if a run before the resume sampled it."""
         kept = self._directory / LAST_STEP
         return read_trajectories(kept) if kept.exists() else []
 
@@ -135,27 +130,27 @@ class RlLoop:
         start = progress.resume()
         self._parts.publisher.publish(start)
         if start == 0:
-            progress.keep_best(0, self._judged())
+            progress.keep_best(0, self._dev_em())
         with tracker.progress("train", config.steps) as bar:
             bar.advance(start)
             for step in range(start, config.steps):
-                if progress.is_idle(config):  # a resumed run had stopped already
+                if progress.is_idle(config):  # the checkpoint is of a run that had stopped
                     break
                 row = self._step(step)
                 progress.history.append(row)
                 is_last = step + 1 == config.steps or progress.is_idle(config)
                 if (step + 1) % config.evaluate_every == 0 or is_last:
-                    row["dev_em"] = self._judged()
+                    row["dev_em"] = self._dev_em()
                     progress.keep_best(step + 1, row["dev_em"])
                     progress.save(step + 1)
                 if phase := self._phase_of(step + 1):
                     tracker.note(phase.line())
                 if skipped := row.get("skipped_updates"):
                     tracker.note(skipped_warning(step + 1, skipped=int(skipped)))
-                if warning := complaint(row, step=step + 1, limit=config.max_mismatch_kl):
+                if warning := mismatch_warning(row, step=step + 1, limit=config.max_mismatch_kl):
                     tracker.note(warning)
-                tracker.metrics(_told(row), step=step + 1)
-                bar.advance(1, **_shown(row))
+                tracker.metrics(_tracker_metrics(row), step=step + 1)
+                bar.advance(1, **_progress_figures(row))
         if progress.is_idle(config):
             tracker.note(progress.idle_line(config))
         progress.take_best()
@@ -168,26 +163,26 @@ class RlLoop:
         started = time.perf_counter()
         rollouts = self._parts.sampler.sample(step, groups=config.tasks_per_step - len(replayed))
         self.waited_s += time.perf_counter() - started
-        material = learning_material([*rollouts.groups, *replayed], config.algorithm.material)
+        batch = learning_batch([*rollouts.groups, *replayed], config.algorithm.material)
         figures: Figures = {}
-        if material.groups:
-            rows = dense_rows(material.groups, with_observations=config.train_on_observations)
-            about = Step(step, self._request(step), self._parts.kind_choice)
-            figures = self._update.apply(rows, material.units, about)
+        if batch.groups:
+            rows = dense_rows(batch.groups, with_observations=config.train_on_observations)
+            context = StepContext(step, self._request(step), self._parts.kind_choice)
+            figures = self._update.apply(rows, batch.units, context)
         idle_steps = self._progress.idle_steps(
             has_sampled=rollouts.groups_sampled > 0, has_credit=figures.get("credited_share", 0) > 0
         )
         self._parts.publisher.publish(step + 1)
         self._replay.add(rollouts.groups, version=step)
         is_last = step + 1 == config.steps or config.stops_after(idle_steps)
-        figures |= self._widened(step, rollouts, is_last=is_last)
+        figures |= self._end_self_play_phase(step, rollouts, is_last=is_last)
         if (step + 1) % self._profile.curriculum.refresh_every == 0:
             self._parts.pool.refresh()
         self._progress.sampled(rollouts.sampled)
-        return self._row(step, rollouts) | figures | {"idle_steps": idle_steps}
+        return self._history_row(step, rollouts) | figures | {"idle_steps": idle_steps}
 
-    def _widened(self, step: int, rollouts: StepRollouts, *, is_last: bool) -> Figures:
-        """Tasks posed after this step, where it ends a phase that another follows."""
+    def _end_self_play_phase(self, step: int, rollouts: StepRollouts, *, is_last: bool) -> Figures:
+        """Add self-play's tasks to the pool, if this step ends a phase and is not the last."""
         self_play, done = self._parts.self_play, step + 1
         if self_play is None:
             return {}
@@ -202,7 +197,7 @@ class RlLoop:
         phases = self._parts.self_play.phases if self._parts.self_play else []
         return phases[-1] if phases and phases[-1].step == done else None
 
-    def _row(self, step: int, rollouts: StepRollouts) -> Figures:
+    def _history_row(self, step: int, rollouts: StepRollouts) -> Figures:
         sampled = rollouts.sampled
         count = max(1, len(sampled))
         return {
@@ -229,9 +224,9 @@ class RlLoop:
             entropy_gradient=config.algorithm.entropy_coefficient > 0,
         )
 
-    def _judged(self) -> float:
+    def _dev_em(self) -> float:
         processes = self._parts.layout.processes
-        return processes.of_first(self._parts.judge() if processes.is_first else 0.0)
+        return processes.broadcast(self._parts.dev_score() if processes.is_first else 0.0)
 
     def _perplexities(self, trajectories: Sequence[Trajectory]) -> list[float]:
         return perplexities(
@@ -239,11 +234,10 @@ class RlLoop:
         )
 
 
-def _told(row: Figures) -> Figures:
-    """All figures but the step, those that every run has in front."""
+def _tracker_metrics(row: Figures) -> Figures:
     return {name: row[name] for name in (*HISTORY_COLUMNS, *row) if name in row and name != "step"}
 
 
-def _shown(row: Figures) -> Figures:
+def _progress_figures(row: Figures) -> Figures:
     names = ("reward", "pass_rate", "zero_variance_share", "clipped_share", "entropy", "dev_em")
     return {name: row[name] for name in names if name in row}

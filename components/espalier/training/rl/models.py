@@ -1,40 +1,125 @@
-"""The models of a run: the policy that is trained, and what its algorithm needs beside it."""
+"""The models of a run (policy, reference, critic) and scoring rows with them, without gradient.
+
+Axes: B trajectories, T token columns, N scored tokens of a micro-batch.
+"""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from espalier.algorithms.masking import row_means
 from espalier.config import Profile, TrainingConfig
+from espalier.records.trajectory import Trajectory
 from espalier.training.hardware import Hardware
-from espalier.training.packing import convolution_reach
-from espalier.training.parallel import Processes
-from espalier.training.rl.assessment import Models
-from espalier.training.rl.critic import Critic
-from espalier.training.rl.dense_scoring import Layout
-from espalier.training.scoring import Scorer
-from espalier.training.sharding import shard
+from espalier.training.packing import PackedBatch, TrainingSequence, convolution_reach, pack
+from espalier.training.parallel import Processes, shard
+from espalier.training.rl.rows import Group, dense_rows, micro_batches, rows_of
+from espalier.training.scoring import Scorer, ScoreRequest, hidden_before
 
 
-def trainable(
+class Critic(nn.Module):
+    """A transformer without its vocabulary, and a linear head."""
+
+    def __init__(self, policy: PreTrainedModel) -> None:
+        super().__init__()
+        self.body = copy.deepcopy(policy.base_model)
+        width = int(policy.config.hidden_size)
+        self.head = nn.Linear(width, 1, device=policy.device, dtype=policy.dtype)
+        # the first values are 0, and not noise that the advantages would carry
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """[N] reward units: the value before each scored token."""
+        hidden_NH = hidden_before(self.body, batch)
+        with torch.autocast(hidden_NH.device.type, enabled=False):
+            values_N1 = self.head(hidden_NH.to(self.head.weight.dtype))
+        return values_N1.sum(dim=1)  # no squeeze: a sharded module must not return a view
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How rows are packed into micro-batches, on which device, shared by which processes."""
+
+    hardware: Hardware
+    processes: Processes
+    row_tokens: int
+    gap: int
+    """Masked tokens between the sequences of a row; see `packing`."""
+    micro_batch_tokens: int
+
+    def packed(self, sequences: Sequence[TrainingSequence]) -> PackedBatch:
+        """One micro-batch, on the device."""
+        batch = pack(sequences, row_tokens=self.row_tokens, gap=self.gap)
+        return batch.to(self.hardware.device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """What rows are scored with."""
+
+    policy: Scorer
+    reference: Scorer | None = None
+    """Frozen; for a KL penalty or a loss that compares with it."""
+    critic: Critic | None = None
+
+
+def dense_scores(
+    sequences: Sequence[TrainingSequence],
+    score: Callable[[PackedBatch], Sequence[Tensor]],
+    layout: Layout,
+    *,
+    figures: int = 1,
+) -> list[Tensor]:
+    """Values that `score` gives to every scored token, [B, T] each, on the CPU; 0 elsewhere.
+
+    Args:
+        sequences: all rows of the step.
+        score: `figures` tensors of a packed micro-batch's tokens, [N] each.
+        layout: its processes share the micro-batches, and each of them gets all rows.
+        figures: how many tensors `score` returns.
+    """
+    lengths = [len(sequence.token_ids) for sequence in sequences]
+    runs = micro_batches(
+        [(row,) for row in range(len(lengths))], lengths, max_tokens=layout.micro_batch_tokens
+    )
+    dense = [torch.zeros(len(lengths), max(lengths)) for _ in range(figures)]
+    with torch.no_grad(), layout.hardware.precision():
+        for run, weight in layout.processes.share(runs):
+            rows = rows_of(run)
+            batch = layout.packed([sequences[row] for row in rows])
+            for values_BT, values_N in zip(dense, score(batch), strict=True):
+                scored_BT = batch.dense(values_N.float() * weight, width=max(lengths))
+                values_BT[rows] += scored_BT.cpu()
+    layout.processes.sum(dense)
+    return dense
+
+
+def build_models(
     sampling: PreTrainedModel,
     config: TrainingConfig,
     hardware: Hardware,
     processes: Processes,
 ) -> Models:
-    """The models to train with, as the algorithm needs them.
+    """Build the models that the algorithm needs.
 
     Args:
-        sampling: the policy that the roller samples from. On the same device it is trained itself;
-            elsewhere, or split over processes, a copy is, whose weights are to be copied back.
+        sampling: the policy that the roller samples from. On the same device this very model is
+            trained. On another one, or sharded, a copy is trained, and the publisher copies its
+            weights back.
         config: says which algorithm.
         hardware: where to train.
-        processes: share the work, and a sharded model.
+        processes: those that share the work and the shards.
     """
     algorithm = config.algorithm
     policy = copy.deepcopy(sampling) if config.sharded else sampling
-    policy = hardware.placed(policy)
+    policy = hardware.place(policy)
     critic = Critic(policy) if algorithm.critic else None
     reference = None
     if algorithm.needs_reference:
@@ -48,7 +133,7 @@ def trainable(
     return models
 
 
-def layout_for(
+def build_layout(
     policy: PreTrainedModel, profile: Profile, hardware: Hardware, processes: Processes
 ) -> Layout:
     """How trajectories of `profile`'s episodes are packed for `policy`."""
@@ -59,3 +144,35 @@ def layout_for(
         gap=convolution_reach(policy),
         micro_batch_tokens=profile.hardware.micro_batch_tokens,
     )
+
+
+def perplexities(
+    trajectories: Sequence[Trajectory],
+    policy: Scorer,
+    layout: Layout,
+    request: ScoreRequest,
+) -> list[float]:
+    """Perplexity of each trajectory's action tokens under `policy`; 1 is certain of each token."""
+    group = Group(trajectories=tuple(trajectories))
+    rows = dense_rows([group], with_observations=False)
+    [logprobs_BT] = dense_scores(
+        rows.sequences, lambda batch: [policy(batch, request).logprobs_N], layout
+    )
+    return (-row_means(logprobs_BT, rows.action_mask_BT)).exp().tolist()
+
+
+def initial_values(trajectories: Sequence[Trajectory], critic: Critic, layout: Layout) -> Tensor:
+    """V(s0): the critic's value of each trajectory before its first action.
+
+    Args:
+        trajectories: B of them, each with an action.
+        critic: with its current weights.
+        layout: how its rows are packed.
+
+    Returns:
+        [B] reward units, on the CPU.
+    """
+    rows = dense_rows([Group(trajectories=tuple(trajectories))], with_observations=False)
+    [values_BT] = dense_scores(rows.sequences, lambda batch: [critic(batch)], layout)
+    first_B1 = rows.action_mask_BT.int().argmax(dim=1, keepdim=True)
+    return values_BT.gather(1, first_B1)[:, 0]

@@ -1,21 +1,117 @@
-"""From a minibatch to the policy's gradient, by micro-batches, equal to that of the whole.
+"""From a minibatch to the policy's gradient, in micro-batches whose sum is the whole's gradient.
 
 Axes: B rows of the step, b rows of a micro-batch, T token columns.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from espalier.algorithms import Algorithm
-from espalier.training.distribution import ScoreRequest, Scores
-from espalier.training.rl.dense_scoring import Layout
-from espalier.training.rl.minibatch import Figures, Minibatch, add_scaled
-from espalier.training.rl.minibatches import Unit, micro_batches, rows_of
-from espalier.training.scoring import Scorer
+from espalier.algorithms.batch import LossBatch, Totals
+from espalier.records import DataError
+from espalier.training.rl.assessment import Assessment
+from espalier.training.rl.models import Layout
+from espalier.training.rl.rows import Rows, Unit, micro_batches, rows_of
+from espalier.training.scoring import Scorer, ScoreRequest, Scores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minibatch:
+    """The rows of one optimizer update, with what was assessed about them."""
+
+    rows: Rows
+    assessment: Assessment
+    units: Sequence[Unit]
+    totals: Totals
+    draws_BT: Tensor | None = None
+    """Uniform numbers, for losses that choose tokens at random."""
+
+    def loss_batch(
+        self, units: Sequence[Unit], policy_logprobs_bT: Tensor, entropy_bT: Tensor
+    ) -> LossBatch:
+        """Build the losses' view of the rows of `units`, on the device of the scores.
+
+        Args:
+            units: of this minibatch.
+            policy_logprobs_bT: their rows' scores; may be narrower than the step's rows.
+            entropy_bT: likewise.
+        """
+        rows = rows_of(units)
+        width, device = policy_logprobs_bT.shape[1], policy_logprobs_bT.device
+        assessed = self.assessment
+
+        def of_rows(values_BT: Tensor) -> Tensor:
+            return values_BT[rows, :width].to(device)
+
+        optional = {
+            "reference_logprobs_BT": assessed.reference_logprobs_BT,
+            "importance_weights_BT": assessed.weights_BT,
+            "draws_BT": self.draws_BT,
+        }
+        own_bT = policy_logprobs_bT.detach()
+        proximal_bT = of_rows(assessed.proximal_logprobs_BT)
+        behavior_bT = of_rows(self.rows.behavior_logprobs_BT)
+        pairs = [unit for unit in units if len(unit) == 2]
+        return LossBatch(
+            policy_logprobs_BT=policy_logprobs_bT,
+            # NaN marks tokens that no engine sampled (train_on_observations): their ratio is 1
+            proximal_logprobs_BT=own_bT.where(proximal_bT.isnan(), proximal_bT),
+            behavior_logprobs_BT=own_bT.where(behavior_bT.isnan(), behavior_bT),
+            advantages_BT=of_rows(assessed.credit.advantages_BT),
+            loss_mask_BT=of_rows(assessed.loss_mask_BT),
+            totals=self.totals,
+            entropy_BT=entropy_bT,
+            pairs_P2=torch.arange(2 * len(pairs), device=device).view(-1, 2) if pairs else None,
+            **{name: of_rows(value) for name, value in optional.items() if value is not None},
+        )
+
+
+def observed_share(rows: Rows, loss_mask_BT: Tensor) -> float:
+    """Share of the tokens in the loss that are observations."""
+    return float((loss_mask_BT & rows.observed_BT).sum()) / max(1.0, float(loss_mask_BT.sum()))
+
+
+def check_no_observation_is_learned(rows: Rows, loss_mask_BT: Tensor) -> None:
+    """Check that only sampled tokens are in the loss.
+
+    Raises:
+        DataError: an observation is in the loss: masks and turns disagree, or a span was tokenised
+            again after sampling. Training on would teach the policy to recite tool results.
+    """
+    leaking_B = (loss_mask_BT & rows.observed_BT).any(dim=1).nonzero().flatten()
+    if len(leaking_B):
+        share = observed_share(rows, loss_mask_BT)
+        raise DataError(
+            f"{share:.1%} of the loss's tokens are observations (first in trajectory "
+            f"{int(leaking_B[0])} of the step): action masks and spans of turns disagree. Only "
+            "training.train_on_observations = true, an ablation, trains on what tools say."
+        )
+
+
+Figures = dict[str, float]
+
+
+def add_scaled(figures: Figures, more: Mapping[str, Tensor | float], scale: float) -> None:
+    """Add `scale` times each figure of `more` to `figures`."""
+    for name, value in more.items():
+        figures[name] = figures.get(name, 0.0) + scale * float(value)
+
+
+def mean_figures(updates: Sequence[Figures]) -> Figures:
+    """The mean of each figure over the updates that have it; a skipped one has none."""
+    counts = Counter(name for figures in updates for name in figures)
+    means: Figures = {}
+    for figures in updates:
+        for name, value in figures.items():
+            add_scaled(means, {name: value}, 1 / counts[name])
+    return means
 
 
 class _Scored(NamedTuple):
@@ -24,7 +120,7 @@ class _Scored(NamedTuple):
 
 
 class PolicyGradient:
-    """Adds gradients to the policy's parameters; whoever updates clears them."""
+    """Adds gradients to the policy's parameters; the caller clears them after its update."""
 
     def __init__(self, policy: Scorer, algorithm: Algorithm, layout: Layout) -> None:
         self._policy = policy
@@ -63,10 +159,10 @@ class PolicyGradient:
         request: ScoreRequest,
         kl_coefficient: float,
     ) -> tuple[Figures, Tensor]:
-        """For losses that compare tokens of the whole minibatch, which no micro-batch holds.
+        """Add the gradient of a loss that compares tokens across micro-batches.
 
-        The scores of all are computed first, without gradient; the loss's gradient with respect to
-        them is then led on through each micro-batch (GradCache, Gao et al. 2021, arXiv:2101.06983).
+        All rows are scored first, without gradient; the loss's gradient with respect to the scores
+        is then propagated through each micro-batch (GradCache, Gao et al. 2021, arXiv:2101.06983).
         """
         processes = self._layout.processes
         shape = minibatch.rows.action_mask_BT.shape
@@ -91,15 +187,15 @@ class PolicyGradient:
         for run, weight in shared:
             with self._layout.hardware.precision():
                 scored = self._score(minibatch, run, request)
-            led_on = self._led_on(run, scored, gradients)
-            (led_on * weight).backward()
+            surrogate = self._surrogate(run, scored, gradients)
+            (surrogate * weight).backward()
         figures: Figures = {}
-        # every process has computed all of it
+        # every process has computed the whole loss: each contributes its share of the sum
         add_scaled(figures, {"loss": loss.loss.detach(), **loss.metrics}, 1 / processes.count)
         return figures, own_BT
 
-    def _led_on(self, run: list[Unit], scored: _Scored, gradients: list[Tensor]) -> Tensor:
-        """A scalar whose gradient is that of the scores, times what they change in the weights."""
+    def _surrogate(self, run: list[Unit], scored: _Scored, gradients: list[Tensor]) -> Tensor:
+        """A scalar whose gradient is that of the whole loss, through this micro-batch's scores."""
         rows = rows_of(run)
         total = scored.logprobs_bT.new_zeros(())
         for values_bT, gradient_BT in zip(scored, gradients, strict=True):
@@ -112,7 +208,7 @@ class PolicyGradient:
         sequences = [minibatch.rows.sequences[row] for row in rows_of(run)]
         batch = self._layout.packed(sequences)
         scores: Scores = self._policy(batch, request)
-        assert scores.entropy_N is not None, "the request asks for it"
+        assert scores.entropy_N is not None, "the update requests the entropy"
         width = max(len(sequence.token_ids) for sequence in sequences)
         return _Scored(
             batch.dense(scores.logprobs_N, width=width), batch.dense(scores.entropy_N, width=width)

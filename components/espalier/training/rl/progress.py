@@ -1,52 +1,36 @@
-"""How far a run is: its history, the best weights so far, and the checkpoint that holds both."""
+"""Progress of a run: its history, the best weights so far, and the checkpoint that holds both."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 from torch import nn
 
 from espalier.config import TrainingConfig
+from espalier.curriculum.pool import TaskPool
+from espalier.curriculum.self_play import SelfPlay
 from espalier.records.trajectory import Trajectory, write_trajectories
 from espalier.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
     restore_random_state,
 )
-from espalier.training.parallel import Processes
-from espalier.training.rl.minibatch import Figures
+from espalier.training.parallel import Processes, load_whole_weights, whole_weights
+from espalier.training.rl.policy_gradient import Figures
 from espalier.training.rl.replay import ReplayBuffer
 from espalier.training.rl.update import PolicyUpdate
-from espalier.training.sharding import load_whole_weights, whole_weights
 
 LAST_STEP = "last_step.parquet"
 
 
-class KeepsTasks(Protocol):
-    """What a checkpoint needs of the pool, or of the self-play that widens it."""
-
-    def state(self) -> dict[str, Any]:
-        """Everything that `restore` takes, as plain data."""
-        ...
-
-    def kept_ids(self) -> list[str]:
-        """Ids of the tasks inside the band."""
-        ...
-
-    def restore(self, state: dict[str, Any], kept: Sequence[str]) -> None:
-        """Continue from a checkpoint."""
-        ...
-
-
 class LoopProgress:
-    """Everything that changes while a loop runs, from the models to the counters."""
+    """State of a loop that a checkpoint keeps, from the models to the counters."""
 
     def __init__(
         self,
         policy: nn.Module,
         update: PolicyUpdate,
-        pool: KeepsTasks,
+        pool: TaskPool | SelfPlay,
         replay: ReplayBuffer,
         store: CheckpointStore,
         processes: Processes,
@@ -68,25 +52,25 @@ class LoopProgress:
         return self._best[1]
 
     def sampled(self, trajectories: Sequence[Trajectory]) -> None:
-        """Take note of all that a step has sampled."""
+        """Count the trajectories of a step, and keep them until the next."""
         self._last_step = trajectories
         self.rollouts += len(trajectories)
 
     def idle_steps(self, *, has_sampled: bool, has_credit: bool) -> int:
-        """How many steps in a row, the one after the history's last included, gave no credit.
+        """Number of steps in a row without credit, up to and including the current one.
 
-        A step that sampled nothing (lost environments, stale groups) says nothing of the tasks, and
-        does not count. All processes go by the first one's number, and so stop together.
+        A step that sampled nothing (lost environments, stale groups) says nothing about the tasks
+        and does not count. All processes use the first one's number, and so stop together.
         """
         before = int(self.history[-1].get("idle_steps", 0)) if self.history else 0
-        return self._processes.of_first(0 if has_credit else before + has_sampled)
+        return self._processes.broadcast(0 if has_credit else before + has_sampled)
 
     def is_idle(self, config: TrainingConfig) -> bool:
-        """Whether the newest step is the last of too many without credit."""
+        """Whether too many steps in a row gave no credit (`stop_after_idle_steps`)."""
         return bool(self.history) and config.stops_after(self.history[-1].get("idle_steps", 0))
 
     def idle_line(self, config: TrainingConfig) -> str:
-        """One line on why an idle run has stopped, and what would let it learn on."""
+        """One line on why an idle run has stopped, and what would let it learn further."""
         # a row without action tokens sampled nothing
         sampled = [row for row in self.history if row["action_tokens"]]
         idle = sampled[-config.stop_after_idle_steps :]
@@ -107,22 +91,22 @@ class LoopProgress:
         )
 
     def keep_best(self, step: int, dev_em: float) -> None:
-        """Keep the weights of `step` if none before answered as many dev questions."""
+        """Keep the weights of `step` if their dev EM is higher than of any before."""
         if dev_em > self._best[0]:
             self._best = (dev_em, step, whole_weights(self._policy))
 
     def take_best(self) -> None:
-        """Put the kept weights into the policy."""
+        """Load the best weights into the policy."""
         load_whole_weights(self._policy, self._best[2])
 
     def save(self, step: int) -> None:
-        """Replace the checkpoint, after `step` steps are done; the first process writes it."""
+        """Replace the checkpoint after `step` steps; the first process writes it."""
         weights, state = whole_weights(self._policy), self._update.state()
         if not self._processes.is_first:
             return
-        # beside the checkpoint: a kill after the last step must not lose its trajectories
+        # beside the checkpoint: a run killed after its last step must not lose the trajectories
         write_trajectories(self._store.directory / LAST_STEP, self._last_step)
-        # under a name of its own, so that a kill in between leaves the former pair whole
+        # a new name: a run killed between the two writes keeps the former buffer and checkpoint
         buffer = self._store.directory / f"replay-{step}.parquet"
         best_em, best_step, best_weights = self._best
         self._store.save(
@@ -148,7 +132,7 @@ class LoopProgress:
                 former.unlink()
 
     def resume(self) -> int:
-        """Take the newest checkpoint back; returns the steps that are done."""
+        """Restore the newest checkpoint; returns the number of steps done."""
         checkpoint = self._store.load()
         if checkpoint is None:
             return 0

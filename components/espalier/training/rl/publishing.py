@@ -1,4 +1,4 @@
-"""Publishing weights: from now on, rollers sample from what has been trained."""
+"""Publishing weights: rollers sample from what has been trained so far."""
 
 from __future__ import annotations
 
@@ -10,41 +10,24 @@ from typing import Protocol
 from transformers import PreTrainedModel
 
 from espalier.policy.loading import Policy, save_policy
+from espalier.rollout.roller import Roller
 from espalier.training.checkpoint import cloned_weights
 from espalier.training.hardware import copy_weights
-from espalier.training.rl.rollout_worker import RolloutWorker
+from espalier.training.rl.asynchronous import RolloutWorker
 
 
 class Publisher(Protocol):
-    """Makes the trained weights those of the rollers."""
+    """Hands the trained weights to the rollers."""
 
     def publish(self, version: int) -> None:
-        """Let them sample from the weights as they are now, under this version."""
-        ...
-
-
-class SamplesPolicy(Protocol):
-    """What publishing needs of a roller."""
-
-    @property
-    def policy_version(self) -> int:
-        """Of the weights that sample."""
-        ...
-
-    @policy_version.setter
-    def policy_version(self, version: int) -> None: ...
-
-    def load_weights(self, policy_dir: Path, version: int) -> None:
-        """Sample from the weights of `policy_dir` from now on."""
+        """Let the rollers sample from the current weights, under this version."""
         ...
 
 
 class MemoryPublisher:
-    """For rollers that sample in this process, from `policy` in memory."""
+    """Publishes to rollers that sample in this process, from `policy` in memory."""
 
-    def __init__(
-        self, trained: PreTrainedModel, policy: Policy, rollers: Sequence[SamplesPolicy]
-    ) -> None:
+    def __init__(self, trained: PreTrainedModel, policy: Policy, rollers: Sequence[Roller]) -> None:
         self._trained = trained
         self._policy = policy
         self._rollers = rollers
@@ -57,7 +40,7 @@ class MemoryPublisher:
 
 
 class WorkerPublisher:
-    """For a worker that samples beside the learner, and rollers in the learner's thread."""
+    """Publishes to a worker thread, and to rollers in the learner's thread."""
 
     def __init__(
         self, local: MemoryPublisher, policy: Policy, worker: RolloutWorker, *, every: int = 1
@@ -76,13 +59,13 @@ class WorkerPublisher:
 
 
 class DirectoryPublisher:
-    """For rollers that ask a server, which reads weights from a directory that it sees too."""
+    """Publishes to a server, which reads weights from a directory shared with this process."""
 
     def __init__(
         self,
         trained: PreTrainedModel,
         policy: Policy,
-        rollers: Sequence[SamplesPolicy],
+        rollers: Sequence[Roller],
         directory: Path,
     ) -> None:
         self._trained = trained

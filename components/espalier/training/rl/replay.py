@@ -1,7 +1,7 @@
-"""A buffer of former groups that later steps learn from again.
+"""A replay buffer of groups that later steps learn from again.
 
-Recorded behaviour log-probs stay with their trajectories, so that the importance ratio of an old
-token is taken to the policy that sampled it.
+Trajectories keep their recorded behaviour log-probs, so that the importance ratio of an old token
+compares with the policy that sampled it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from espalier.records.trajectory import Trajectory, read_trajectories, write_tra
 from espalier.training.rl.rows import Group
 
 Perplexities = Callable[[Sequence[Trajectory]], list[float]]
-"""Perplexity of each trajectory's actions under the policy of today."""
+"""Perplexity of each trajectory's actions under the current policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,18 @@ class _Entry:
 
 
 class ReplayBuffer:
-    """Keeps groups, forgets the stalest, and draws some for each step."""
+    """Keeps groups, drops stale ones, and draws some for each step."""
 
     def __init__(
         self, config: ReplayConfig, perplexities: Perplexities, *, compares_groups: bool
     ) -> None:
-        """Start with nothing.
+        """Start empty.
 
         Args:
             config: what is kept and drawn.
-            perplexities: of trajectories under the policy of today.
-            compares_groups: whether credit comes from the differences inside a group. One that has
-                shrunk to a single trajectory is not replayed then: its reward would stand alone,
-                without a mean of siblings to be compared with.
+            perplexities: of trajectories under the current policy.
+            compares_groups: whether advantages compare the trajectories of a group. A group of one
+                is not replayed then: it has no siblings to be compared with.
         """
         self._config = config
         self._least_members = 2 if compares_groups else 1
@@ -50,7 +49,7 @@ class ReplayBuffer:
         return len(self._entries)
 
     def add(self, groups: Sequence[Group], *, version: int) -> None:
-        """Keep `groups`, as of the policy of `version`; make room where there is none."""
+        """Keep `groups`, sampled by step `version`; drop the stale, and those over capacity."""
         if not self._config.capacity:
             return
         for group in groups:
@@ -62,11 +61,11 @@ class ReplayBuffer:
         self._entries = [entry for entry in self._entries if entry.version > oldest]
         surplus = len(self._entries) - self._config.capacity
         if surplus > 0:
-            leaving = set(self._leaving_first()[:surplus])
+            leaving = set(self._eviction_order()[:surplus])
             self._entries = [e for n, e in enumerate(self._entries) if n not in leaving]
 
     def draw(self, step_groups: int, rng: random.Random) -> list[Group]:
-        """The groups that a step of `step_groups` replays; none before there are enough."""
+        """Draw the groups that a step of `step_groups` replays; none before there are enough."""
         count = round(self._config.share * step_groups)
         inside = self._within_window() if self._entries else []
         candidates = [group for group in inside if len(group.trajectories) >= self._least_members]
@@ -75,7 +74,7 @@ class ReplayBuffer:
         if self._config.order == "fifo":
             return rng.sample(candidates, count)
         # Efraimidis and Spirakis 2006: the largest u^(1/w) are a weighted draw without replacement
-        keys = [rng.random() ** (1 / max(_spread(group), 1e-9)) for group in candidates]
+        keys = [rng.random() ** (1 / max(_reward_std(group), 1e-9)) for group in candidates]
         ranked = sorted(range(len(candidates)), key=lambda n: -keys[n])
         return [candidates[n] for n in ranked[:count]]
 
@@ -104,11 +103,11 @@ class ReplayBuffer:
             group = Group(trajectories=members, baseline_reward=baseline, is_silenced=any(silenced))
             self._entries.append(_Entry(group, int(version)))
 
-    def _leaving_first(self) -> list[int]:
-        """Places of the entries, those that make room first in front."""
-        places = list(range(len(self._entries)))  # entries stand in the order of their arrival
+    def _eviction_order(self) -> list[int]:
+        """Indices of the entries, those to be dropped first in front."""
+        places = list(range(len(self._entries)))  # entries are in the order of their arrival
         if self._config.order == "priority":
-            places.sort(key=lambda n: _spread(self._entries[n].group))
+            places.sort(key=lambda n: _reward_std(self._entries[n].group))
         return places
 
     def _within_window(self) -> list[Group]:
@@ -131,6 +130,5 @@ def _successes(group: Group) -> Group:
     return replace(group, trajectories=kept)
 
 
-def _spread(group: Group) -> float:
-    """Standard deviation of the rewards: how much there is to learn from comparing them."""
+def _reward_std(group: Group) -> float:
     return pstdev(t.total_reward for t in group.trajectories)

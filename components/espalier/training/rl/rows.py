@@ -1,4 +1,8 @@
-"""A step's trajectories as dense rows, with every quantity in the column of its token.
+"""A step's trajectories as dense rows: which are learned from, their layout, and their batches.
+
+    groups -> learning_batch -> dense_rows -> minibatches -> micro_batches
+
+A unit is what must stay together: one row, or the two rows of a preference pair.
 
 Axes: B trajectories, T token columns (the longest trajectory), K terms of the reward. See
 `espalier.algorithms.batch` for a worked instance.
@@ -7,54 +11,64 @@ Axes: B trajectories, T token columns (the longest trajectory), K terms of the r
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from espalier.algorithms.batch import Totals
+from espalier.algorithms.material import (
+    AttemptSummary,
+    Everything,
+    MaterialRule,
+    PreferencePairs,
+    Successes,
+)
 from espalier.records.trajectory import TURNS_TERM, Trajectory
 from espalier.training.packing import TrainingSequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The trajectories of one task; one whose environment was lost has left it already."""
+    """The trajectories of one task, without those whose environment was lost."""
 
     trajectories: tuple[Trajectory, ...]
     baseline_reward: float | None = None
     """Reward of the greedy trajectory, where the advantages need one (ReMax)."""
     is_silenced: bool = False
-    """Whether it counts in the loss's normaliser alone: a filter took its credit."""
+    """Whether a filter set its advantages to 0; its tokens still count in the loss's normaliser."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What sampling left, in the order of the groups; no weights have touched it yet."""
+    """Sampled trajectories in the order of their groups; nothing here depends on weights."""
 
     sequences: tuple[TrainingSequence, ...]
-    """Their loss mask is `loss_mask_BT`, less the first token, which nothing predicts."""
+    """Their loss masks are the rows of `loss_mask_BT`."""
     groups_B: Tensor
     versions_B: Tensor
     """Int64: version of the policy that sampled the trajectory."""
     total_tokens_B: Tensor
     rewards_BT: Tensor
-    """Where each reward fell: a turn's on the last token of its action, the rest on the last."""
+    """A turn's reward on the last token of its action, the rest on the last action token."""
     reward_terms_BK: Tensor
     """The named terms in the order of `reward_names`; NaN where a trajectory lacks one."""
     reward_names: tuple[str, ...]
     action_mask_BT: Tensor
     loss_mask_BT: Tensor
-    """The action mask; in the ablation all that follows the prompt."""
+    """The action mask; with `train_on_observations` all that follows the prompt."""
     observed_BT: Tensor
-    """Bool, from the spans of the turns: what the environment said. It must stay out of the loss,
-    and is told by other means than the mask, so that one can be checked by the other."""
+    """Bool: observations, which must stay out of the loss. Read from the spans of the turns and not
+    from the action mask, so that one can be checked by the other."""
     turns_BT: Tensor
     behavior_logprobs_BT: Tensor
     """Nats; NaN on loss tokens that no engine sampled."""
     baseline_rewards_B: Tensor | None
     silenced_B: Tensor
-    """Bool, see `Group`."""
+    """Bool, see `Group.is_silenced`."""
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -135,10 +149,120 @@ def _rewards(trajectories: Sequence[Trajectory], action_BT: Tensor) -> Tensor:
     columns_T = torch.arange(action_BT.shape[1])
     last_B = (columns_T * action_BT).amax(dim=1)
     for row, trajectory in enumerate(trajectories):
-        # a trajectory that never acted has no token to be paid at
+        # a trajectory without an action has no token to carry a reward
         if bool(action_BT[row].any()):
             by_turn = trajectory.reward.get(TURNS_TERM, 0.0)
             rewards_BT[row, last_B[row]] = trajectory.total_reward - by_turn
             for turn in trajectory.turns:
                 rewards_BT[row, turn.action_end - 1] += turn.reward
     return rewards_BT
+
+
+class LearningBatch(NamedTuple):
+    """Groups whose trajectories are all learned from, and which of them stay together."""
+
+    groups: list[Group]
+    units: list[Unit]
+    """Row numbers, counted over all groups."""
+
+
+def learning_batch(groups: Sequence[Group], rule: MaterialRule) -> LearningBatch:
+    """Choose what to learn from as the algorithm's rule says; nothing may be left."""
+    match rule:
+        case Everything():
+            return _single(list(groups))
+        case Successes():
+            chosen = [_only(group, rule.kept(_attempts(group))) for group in groups]
+            return _single([group for group in chosen if group.trajectories])
+        case PreferencePairs():
+            pairs = [
+                _only(group, pair) for group in groups for pair in rule.pairs(_attempts(group))
+            ]
+            return LearningBatch(pairs, [(2 * n, 2 * n + 1) for n in range(len(pairs))])
+
+
+def _single(groups: list[Group]) -> LearningBatch:
+    rows = sum(len(group.trajectories) for group in groups)
+    return LearningBatch(groups, [(row,) for row in range(rows)])
+
+
+def _only(group: Group, places: Sequence[int]) -> Group:
+    return replace(group, trajectories=tuple(group.trajectories[place] for place in places))
+
+
+def _attempts(group: Group) -> list[AttemptSummary]:
+    return [_attempt(trajectory) for trajectory in group.trajectories]
+
+
+def _attempt(trajectory: Trajectory) -> AttemptSummary:
+    return AttemptSummary(
+        reward=trajectory.total_reward,
+        is_success=trajectory.is_right,
+        turns=len(trajectory.turns),
+        action_tokens=sum(trajectory.action_mask),
+        token_ids=trajectory.token_ids,
+    )
+
+
+Unit = tuple[int, ...]
+"""Row numbers."""
+
+
+def minibatches(units: Sequence[Unit], *, count: int, rng: random.Random) -> list[list[Unit]]:
+    """Shuffle `units` and cut them into at most `count` minibatches (the last may be smaller).
+
+    A minibatch is at least one unit, so few units make fewer minibatches.
+    """
+    order = list(units)
+    rng.shuffle(order)
+    share = -(-len(order) // count)
+    return [order[start : start + share] for start in range(0, len(order), share)]
+
+
+def micro_batches(
+    units: Sequence[Unit], lengths: Sequence[int], *, max_tokens: int
+) -> list[list[Unit]]:
+    """Cut `units`, sorted by length, into runs of at most `max_tokens` tokens.
+
+    Args:
+        units: of one minibatch.
+        lengths: tokens of each row of the step.
+        max_tokens: a longer unit gets a run of its own.
+    """
+
+    def tokens(unit: Unit) -> int:
+        return sum(lengths[row] for row in unit)
+
+    runs: list[list[Unit]] = []
+    used = 0
+    for unit in sorted(units, key=tokens):
+        if not runs or used + tokens(unit) > max_tokens:
+            runs.append([])
+            used = 0
+        runs[-1].append(unit)
+        used += tokens(unit)
+    return runs
+
+
+def rows_of(units: Sequence[Unit]) -> list[int]:
+    """The rows of `units`, in their order."""
+    return [row for unit in units for row in unit]
+
+
+def totals(units: Sequence[Unit], loss_mask_BT: Tensor, *, max_tokens: float) -> Totals:
+    """Sizes by which a minibatch's loss is normalised.
+
+    Args:
+        units: all of the minibatch.
+        loss_mask_BT: [B, T] of the step.
+        max_tokens: the longest action sequence that is possible, for Dr. GRPO's normaliser.
+    """
+    rows = rows_of(units)
+    lengths_B = loss_mask_BT[rows].sum(dim=1)
+    return Totals(
+        tokens=max(1.0, float(lengths_B.sum())),
+        sequences=max(1.0, float((lengths_B > 0).sum())),
+        rows=float(len(rows)),
+        max_tokens=float(max_tokens),
+        pairs=float(sum(len(unit) == 2 for unit in units)),
+    )

@@ -1,38 +1,164 @@
-"""Sampling a step's groups: draw tasks, roll out, admit what the filters keep, draw again."""
+"""Sampling a step's groups: draw tasks, roll out, admit what the filters keep, draw again.
+
+Processes that train together share the sampling (`SplitRoller`, `RankZeroRoller`,
+`RankZeroSampler`): each of them ends up with all trajectories.
+"""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
+from espalier.algorithms import Algorithm
+from espalier.algorithms.batch import CreditBatch
+from espalier.algorithms.filters import GroupFilter
 from espalier.config import TrainingConfig
+from espalier.curriculum.pool import TaskPool
 from espalier.records import Task
 from espalier.records.trajectory import Trajectory
-from espalier.rollout.roller import RollsOut
-from espalier.training.rl.admission import Admission, DrawsTasks, StepRollouts, is_mixed
-from espalier.training.rl.rows import Group
+from espalier.rollout.roller import TrajectorySampler
+from espalier.training.parallel import Processes
+from espalier.training.rl.rows import Group, dense_rows
 
-Played = dict[str, list[Trajectory]]
+
+@dataclass(slots=True)
+class StepRollouts:
+    """The groups that a step learns from, and figures over all that were sampled."""
+
+    groups: list[Group] = field(default_factory=list)
+    sampled: list[Trajectory] = field(default_factory=list)
+    groups_sampled: int = 0
+    zero_variance: int = 0
+    """Sampled groups whose rewards were all equal."""
+    lost: int = 0
+    """Episodes that ended because their environment was lost; they have no reward."""
+    too_stale: int = 0
+    """Groups that were dropped because their staleness was over the bound."""
+
+    @property
+    def zero_variance_share(self) -> float:
+        """Share of the sampled groups whose rewards were all equal."""
+        return self.zero_variance / max(1, self.groups_sampled)
+
+
+class StepSampler(Protocol):
+    """Samples the groups of a step, in turns with the learner or ahead of it."""
+
+    def sample(self, step: int, *, groups: int) -> StepRollouts:
+        """Return up to `groups` groups for optimizer step `step`."""
+        ...
+
+    def close(self) -> None:
+        """Stop sampling ahead; `sample` is not called any more."""
+        ...
+
+
+class GroupAdmission:
+    """Decides which sampled groups train; counts all of them and reports them to the curriculum."""
+
+    def __init__(self, tasks: TaskPool, config: TrainingConfig) -> None:
+        self._tasks = tasks
+        self._config = config
+        filters = config.algorithm.group_filters
+        self._refilling = [rule for rule in filters if rule.regenerations]
+        self._final = [rule for rule in filters if not rule.regenerations]
+        self.regenerations = max((rule.regenerations for rule in filters), default=0)
+        """How often other tasks may be drawn in place of groups that are not admitted."""
+        self.wants_baselines = "baseline_rewards_B" in config.algorithm.needs
+        """Whether the algorithm compares with a greedy rollout of each task (ReMax)."""
+
+    def count(self, group: Sequence[Trajectory], result: StepRollouts) -> None:
+        """Count a group, without its lost episodes, whether or not it is admitted later."""
+        result.sampled.extend(group)
+        result.groups_sampled += 1
+        rewards = [t.total_reward for t in group]
+        result.zero_variance += max(rewards) == min(rewards)
+        self._tasks.observe(group[0].task_id, attempts=len(group), successes=successes(group))
+
+    def comparable_group(self, group: Sequence[Trajectory], baseline: float | None) -> list[Group]:
+        """The group; [] where lost episodes left it without siblings or without a baseline."""
+        is_alone = len(group) == 1 < self._config.group_size
+        if is_alone or (self.wants_baselines and baseline is None):
+            return []
+        return [Group(trajectories=tuple(group), baseline_reward=baseline)]
+
+    def apply_refill_filters(self, groups: list[Group]) -> list[Group]:
+        """Apply the filters that have dropped groups replaced by further draws."""
+        return self._apply(groups, self._refilling)
+
+    def apply_final_filters(self, groups: list[Group]) -> list[Group]:
+        """Apply the other filters, to all groups of a step at once."""
+        return self._apply(groups, self._final)
+
+    def _apply(self, groups: list[Group], filters: Sequence[GroupFilter]) -> list[Group]:
+        for rule in filters:
+            found = rule.select(filter_values(groups, rule, self._config.algorithm))
+            groups = [
+                replace(groups[p], is_silenced=groups[p].is_silenced or p in found.silenced)
+                for p in found.kept
+            ]
+        return groups
+
+
+def successes(group: Sequence[Trajectory]) -> int:
+    """How many of the group the verifier accepted."""
+    return sum(t.is_right for t in group)
+
+
+def is_mixed(group: Sequence[Trajectory]) -> bool:
+    """Whether some of the group succeeded and some did not."""
+    return 0 < successes(group) < len(group)
+
+
+def filter_values(
+    groups: Sequence[Group], rule: GroupFilter, algorithm: Algorithm
+) -> list[list[float]]:
+    """One number per trajectory of each group: its reward, or its largest advantage in size."""
+    if rule.reads == "rewards" or not groups:
+        return [[t.total_reward for t in group.trajectories] for group in groups]
+    rows = dense_rows(groups, with_observations=False)
+    assert algorithm.advantage is not None, "the profile's validation demands one for this filter"
+    credit = algorithm.advantage.credit(
+        CreditBatch(
+            rewards_BT=rows.rewards_BT,
+            action_mask_BT=rows.action_mask_BT,
+            groups_B=rows.groups_B,
+            turns_BT=rows.turns_BT,
+            baseline_rewards_B=rows.baseline_rewards_B,
+            total_tokens_B=rows.total_tokens_B,
+            reward_terms_BK=rows.reward_terms_BK,
+        )
+    )
+
+    places_B1 = credit.advantages_BT.abs().argmax(dim=1, keepdim=True)
+    strongest = credit.advantages_BT.gather(1, places_B1).squeeze(1).tolist()
+    numbers = iter(strongest)
+    return [[next(numbers) for _ in group.trajectories] for group in groups]
+
+
+GroupsByTask = dict[str, list[Trajectory]]
 """Trajectories by task id, in the order in which the tasks were drawn; groups may be ragged."""
 
-LEAST_PASSED = 0.25
-"""Bound on the share that is expected to pass the screening: one bad draw is no reason to draw
-hundreds of tasks."""
+MIN_EXPECTED_PASS_SHARE = 0.25
+"""Lower bound on the share of tasks expected to pass the screening: without it, one bad draw would
+have the next one draw hundreds of tasks."""
 
 
 class GroupSampler:
     """Fills a step with groups that the algorithm's filters admit.
 
-    With `screening`, a task gets so many rollouts at first, and the rest of its group only where
-    some of them solve it and some do not (SPEED-RL, arXiv:2506.09016): a task out of reach, or
-    mastered, costs `screening` rollouts and not a whole group.
+    With `screening`, each task is sampled that many times first, and the rest of its group only if
+    some of these rollouts solve it and some do not (SPEED-RL, arXiv:2506.09016): a task that is too
+    hard or too easy costs `screening` rollouts and not a whole group.
     """
 
     def __init__(
         self,
-        roller: RollsOut,
-        tasks: DrawsTasks,
+        roller: TrajectorySampler,
+        tasks: TaskPool,
         config: TrainingConfig,
         *,
         seed: int,
@@ -43,13 +169,10 @@ class GroupSampler:
         self._tasks = tasks
         self._config = config
         self._seed = seed
-        self._admission = Admission(tasks, config)
+        self._admission = GroupAdmission(tasks, config)
 
     def sample(self, step: int, *, groups: int) -> StepRollouts:
-        """Sample until there are `groups` groups, or the regenerations are used up.
-
-        Every trajectory counts as sampled, also those of dropped groups.
-        """
+        """Sample until there are `groups` groups, or the regenerations are used up."""
         rng = random.Random(f"tasks:{self._seed}:{step}")
         result = StepRollouts()
         used: set[str] = set()
@@ -60,66 +183,69 @@ class GroupSampler:
             if not tasks:
                 break
             used.update(task.task_id for task in tasks)
-            played = self._play(tasks, missing, step, self._draw_seed(step, attempt), result)
-            result.groups += self._admission.admitted(self._comparable(tasks, played, result))
-        result.groups = self._admission.chosen(result.groups)
+            seed = self._draw_seed(step, attempt)
+            sampled = self._sample_groups(tasks, missing, step, seed, result)
+            result.groups += self._admission.apply_refill_filters(
+                self._comparable(tasks, sampled, result)
+            )
+        result.groups = self._admission.apply_final_filters(result.groups)
         return result
 
     def close(self) -> None:
-        """Nothing: between steps nothing is sampled."""
+        """Do nothing: no sampling runs between steps."""
 
     def _tries(self, missing: int, result: StepRollouts) -> int:
         """How many tasks to draw, so that about `missing` of them pass the screening."""
         if not self._screening:
             return missing
         passed = len(result.groups) / result.groups_sampled if result.groups_sampled else 0.5
-        return math.ceil(missing / max(passed, LEAST_PASSED))
+        return math.ceil(missing / max(passed, MIN_EXPECTED_PASS_SHARE))
 
-    def _play(
+    def _sample_groups(
         self, tasks: Sequence[Task], missing: int, step: int, seed: int, result: StepRollouts
-    ) -> Played:
+    ) -> GroupsByTask:
         """A whole group of every task, or of the first `missing` that pass the screening."""
         size = self._config.group_size
         if not self._screening:
             return self._roll_out(tasks, size, step, seed, result)
-        played = self._roll_out(tasks, self._screening, step, seed, result)
-        promising = [task for task in tasks if is_mixed(played.get(task.task_id, []))][:missing]
+        groups = self._roll_out(tasks, self._screening, step, seed, result)
+        promising = [task for task in tasks if is_mixed(groups.get(task.task_id, []))][:missing]
         rest = size - self._screening
         more = self._roll_out(promising, rest, step, seed + 1, result) if promising else {}
         for task in promising:
-            played[task.task_id] += more.get(task.task_id, [])
+            groups[task.task_id] += more.get(task.task_id, [])
         chosen = {task.task_id for task in promising}
-        for task_id in [task_id for task_id in played if task_id not in chosen]:
-            self._admission.count(played.pop(task_id), result)
-        return played
+        for task_id in [task_id for task_id in groups if task_id not in chosen]:
+            self._admission.count(groups.pop(task_id), result)
+        return groups
 
     def _roll_out(
         self, tasks: Sequence[Task], samples: int, step: int, seed: int, result: StepRollouts
-    ) -> Played:
-        """`samples` trajectories a task, without the episodes whose environment was lost."""
+    ) -> GroupsByTask:
+        """`samples` trajectories per task, without the episodes whose environment was lost."""
         trajectories = self._roller.roll_out(
             tasks, samples=samples, temperature=self._config.temperature_at(step), seed=seed
         )
-        played: Played = {}
+        groups: GroupsByTask = {}
         for trajectory in trajectories:
             if not trajectory.is_lost:
-                played.setdefault(trajectory.task_id, []).append(trajectory)
-        result.lost += len(trajectories) - sum(len(group) for group in played.values())
-        return played
+                groups.setdefault(trajectory.task_id, []).append(trajectory)
+        result.lost += len(trajectories) - sum(len(group) for group in groups.values())
+        return groups
 
     def _comparable(
-        self, tasks: Sequence[Task], played: Played, result: StepRollouts
+        self, tasks: Sequence[Task], sampled: GroupsByTask, result: StepRollouts
     ) -> list[Group]:
-        """The groups that were played, each with its baseline where the algorithm reads one."""
-        baselines = self._baselines([task for task in tasks if task.task_id in played])
+        """Count the sampled groups; returns the comparable ones, with their baselines."""
+        baselines = self._baselines([task for task in tasks if task.task_id in sampled])
         groups: list[Group] = []
-        for task_id, group in played.items():
+        for task_id, group in sampled.items():
             self._admission.count(group, result)
-            groups += self._admission.comparable(group, baselines.get(task_id))
+            groups += self._admission.comparable_group(group, baselines.get(task_id))
         return groups
 
     def _baselines(self, tasks: Sequence[Task]) -> dict[str, float]:
-        """Reward of the greedy trajectory of each task, where the algorithm reads it (ReMax)."""
+        """Reward of each task's greedy rollout, where the algorithm needs it (ReMax)."""
         if not self._admission.wants_baselines or not tasks:
             return {}
         greedy = self._roller.roll_out(tasks, samples=1, temperature=0.0, seed=0)
@@ -127,3 +253,64 @@ class GroupSampler:
 
     def _draw_seed(self, step: int, attempt: int) -> int:
         return random.Random(f"draw:{self._seed}:{step}:{attempt}").getrandbits(48)
+
+
+class SplitRoller:
+    """Each rank rolls out tasks[rank::count] on an engine of its own; all get all trajectories."""
+
+    def __init__(self, own: TrajectorySampler, processes: Processes) -> None:
+        self._own = own
+        self._processes = processes
+
+    def roll_out(
+        self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
+    ) -> list[Trajectory]:
+        """See `Roller.roll_out`; what is drawn depends on the number of processes."""
+        rank, count = self._processes.rank, self._processes.count
+        if count > 1:  # one seed would give the first task of each process the same draws
+            seed = random.Random(f"process:{seed}:{rank}").getrandbits(48)
+        own = self._own.roll_out(
+            tasks[rank::count], samples=samples, temperature=temperature, seed=seed
+        )
+        by_process = self._processes.gather(own)
+        found: list[Trajectory] = []
+        for number in range(len(tasks)):
+            start = number // count * samples
+            found += by_process[number % count][start : start + samples]
+        return found
+
+
+class RankZeroRoller:
+    """Rank 0 rolls out for all processes: it alone talks to the inference server."""
+
+    def __init__(self, own: TrajectorySampler, processes: Processes) -> None:
+        self._own = own
+        self._processes = processes
+
+    def roll_out(
+        self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
+    ) -> list[Trajectory]:
+        """See `Roller.roll_out`."""
+        own: list[Trajectory] = []
+        if self._processes.is_first:
+            own = self._own.roll_out(tasks, samples=samples, temperature=temperature, seed=seed)
+        return self._processes.broadcast(own)
+
+
+class RankZeroSampler:
+    """Rank 0 samples for all processes: it alone has a worker that samples ahead."""
+
+    def __init__(self, own: StepSampler | None, processes: Processes) -> None:
+        """`own` is None on ranks > 0."""
+        self._own = own
+        self._processes = processes
+
+    def sample(self, step: int, *, groups: int) -> StepRollouts:
+        """See `StepSampler`."""
+        own = StepRollouts() if self._own is None else self._own.sample(step, groups=groups)
+        return self._processes.broadcast(own)
+
+    def close(self) -> None:
+        """See `StepSampler`."""
+        if self._own is not None:
+            self._own.close()

@@ -1,4 +1,4 @@
-"""One step of learning: rows in, several optimizer updates of policy and critic out."""
+"""One training step: rows in, several optimizer updates of policy and critic out."""
 
 from __future__ import annotations
 
@@ -10,29 +10,110 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from espalier.config import TrainingConfig
+from espalier.algorithms.losses.value import CriticSettings
+from espalier.config import OptimizerConfig, TrainingConfig
 from espalier.training.optimization import Updater
-from espalier.training.parallel import sum_gradients
-from espalier.training.rl.agreement import agreement
-from espalier.training.rl.assessment import Assessment, Assessor, Models
-from espalier.training.rl.critic_update import CriticUpdate
-from espalier.training.rl.dense_scoring import Layout
-from espalier.training.rl.minibatch import (
+from espalier.training.parallel import (
+    load_optimizer_state,
+    load_whole_weights,
+    optimizer_state,
+    sum_gradients,
+    whole_weights,
+)
+from espalier.training.rl.assessment import Assessment, Assessor, StepContext, engine_mismatch
+from espalier.training.rl.models import Critic, Layout, Models
+from espalier.training.rl.policy_gradient import (
     Figures,
     Minibatch,
+    PolicyGradient,
+    add_scaled,
     check_no_observation_is_learned,
     mean_figures,
     observed_share,
 )
-from espalier.training.rl.minibatches import Unit, minibatches, rows_of, totals
-from espalier.training.rl.policy_gradient import PolicyGradient
-from espalier.training.rl.rows import Rows
-from espalier.training.rl.step import Step
-from espalier.training.sharding import load_optimizer_state, optimizer_state
+from espalier.training.rl.rows import Rows, Unit, micro_batches, minibatches, rows_of, totals
+
+
+class CriticUpdate:
+    """Fits the critic to the returns, on the policy's minibatches, with its own optimizer."""
+
+    def __init__(
+        self,
+        critic: Critic,
+        settings: CriticSettings,
+        layout: Layout,
+        *,
+        max_skipped_updates: int,
+    ) -> None:
+        """See `Updater` for `max_skipped_updates`."""
+        self.critic = critic
+        self._settings = settings
+        self._layout = layout
+        optimizer = OptimizerConfig(
+            learning_rate=settings.learning_rate,
+            max_grad_norm=settings.max_grad_norm,
+            max_skipped_updates=max_skipped_updates,
+            warmup_share=0.0,
+            final_share=1.0,
+            weight_decay=0.0,
+        )
+        self.updater = Updater(critic, optimizer, total_steps=1)
+
+    def state(self) -> dict[str, Any]:
+        """Weights and optimizer, for a checkpoint."""
+        optimizer = optimizer_state(self.updater.optimizer)
+        return {
+            "model": whole_weights(self.critic),
+            "optimizer": optimizer,
+            "skipped_in_a_row": self.updater.skipped_in_a_row,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        load_whole_weights(self.critic, state["model"])
+        load_optimizer_state(self.updater.optimizer, state["optimizer"])
+        # checkpoints of earlier releases have no such count
+        self.updater.skipped_in_a_row = state.get("skipped_in_a_row", 0)
+
+    def apply(self, minibatch: Minibatch) -> Figures:
+        """Do one optimizer update; returns this process's share of the figures, {} if skipped.
+
+        The critic is fitted on all tokens that advantages are computed over, as in verl, where both
+        share the response mask. That includes tokens that corrections or token filters drop from
+        the policy's loss: the advantages of earlier tokens depend on their values.
+        """
+        assessed, sequences = minibatch.assessment, minibatch.rows.sequences
+        mask_BT = minibatch.rows.loss_mask_BT
+        sizes = totals(minibatch.units, mask_BT, max_tokens=minibatch.totals.max_tokens)
+        assert assessed.values_BT is not None, "the critic has scored the step's rows"
+        lengths = [len(sequence.token_ids) for sequence in sequences]
+        runs = micro_batches(minibatch.units, lengths, max_tokens=self._layout.micro_batch_tokens)
+        figures: Figures = {}
+        for run, weight in self._layout.processes.share(runs):
+            rows = rows_of(run)
+            batch = self._layout.packed([sequences[row] for row in rows])
+            width = max(lengths[row] for row in rows)
+            with self._layout.hardware.precision():
+                values_bT = batch.dense(self.critic(batch), width=width)
+            device = values_bT.device
+            found = self._settings.loss.loss(
+                values_bT,
+                assessed.credit.returns_BT[rows, :width].to(device),
+                old_values_BT=assessed.values_BT[rows, :width].to(device),
+                mask_BT=mask_BT[rows, :width].to(device),
+                totals=sizes,
+            )
+            (found.loss * weight).backward()
+            add_scaled(figures, {"value_loss": found.loss.detach(), **found.metrics}, weight)
+        sum_gradients(self.critic, self._layout.processes)
+        norm = self.updater.apply(0)
+        if not math.isfinite(norm):
+            return {}
+        return figures | {"value_grad_norm": norm / self._layout.processes.count}
 
 
 class PolicyUpdate:
-    """Holds the models and their optimizers; one `apply` is one step."""
+    """Updates policy and critic; one `apply` is one training step."""
 
     def __init__(
         self, models: Models, config: TrainingConfig, layout: Layout, *, max_action_tokens: int
@@ -59,16 +140,16 @@ class PolicyUpdate:
         self.updater = Updater(models.policy, config.optimizer, own_steps)
         self.kl_coefficient = algorithm.kl.coefficient if algorithm.kl else 0.0
 
-    def apply(self, rows: Rows, units: Sequence[Unit], step: Step) -> Figures:
+    def apply(self, rows: Rows, units: Sequence[Unit], step: StepContext) -> Figures:
         """Learn from `rows`.
 
         Args:
             rows: a step's trajectories.
             units: its rows; two together are a preference pair, chosen first.
-            step: which step.
+            step: its number and sampling distribution.
 
         Raises:
-            DataError: an observation stands in the loss.
+            DataError: an observation is in the loss.
             TrainingError: too many updates in a row had a gradient that is not finite.
         """
         assessment = self._assessor.assess(rows, step.request, kl_coefficient=self.kl_coefficient)
@@ -86,13 +167,13 @@ class PolicyUpdate:
         figures = self._summed(mean_figures(updates))
         figures["skipped_updates"] = float(self._skipped - skipped_before)
         if first_BT is not None:
-            figures |= agreement(rows, first_BT, scored=scored, step=step)
+            figures |= engine_mismatch(rows, first_BT, scored=scored, step=step)
         figures |= assessment.figures
         self._adapt_kl(figures, len(rows))
         return figures | _health(rows, assessment, step)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside the policy; `restore` takes it back."""
+        """State for a checkpoint, without the policy's weights; `restore` takes it back."""
         return {
             "optimizer": optimizer_state(self.updater.optimizer),
             "kl_coefficient": self.kl_coefficient,
@@ -115,7 +196,7 @@ class PolicyUpdate:
         return self.updater.skipped + (self.critic.updater.skipped if self.critic else 0)
 
     def _minibatches(
-        self, rows: Rows, assessment: Assessment, units: Sequence[Unit], step: Step
+        self, rows: Rows, assessment: Assessment, units: Sequence[Unit], step: StepContext
     ) -> Iterator[Minibatch]:
         config = self._config
         for epoch in range(config.epochs):
@@ -135,7 +216,7 @@ class PolicyUpdate:
                     draws_BT=draws_BT,
                 )
 
-    def _update(self, minibatch: Minibatch, step: Step) -> tuple[Figures, Tensor | None]:
+    def _update(self, minibatch: Minibatch, step: StepContext) -> tuple[Figures, Tensor | None]:
         figures: Figures = {}
         if self.critic is not None:
             figures |= self.critic.apply(minibatch)
@@ -168,7 +249,7 @@ class PolicyUpdate:
             )
 
 
-def _health(rows: Rows, assessment: Assessment, step: Step) -> Figures:
+def _health(rows: Rows, assessment: Assessment, step: StepContext) -> Figures:
     staleness_B = (step.number - rows.versions_B).float()
     credited_B = (assessment.credit.advantages_BT != 0).any(dim=1)
     return {

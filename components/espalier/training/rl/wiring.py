@@ -1,4 +1,4 @@
-"""Wiring a run: models, rollers, curriculum and publisher of one process."""
+"""Building a run's objects: models, rollers, curriculum and publisher of one process."""
 
 from __future__ import annotations
 
@@ -16,121 +16,126 @@ from espalier.curriculum.pool import TaskPool
 from espalier.environments import EnvironmentsOver
 from espalier.policy.loading import Policy, load_policy
 from espalier.records import read_tasks
-from espalier.rollout.exploration import kind_choice
-from espalier.rollout.roller import Roller, RollsOut
+from espalier.rollout.roller import Roller, TrajectorySampler, kind_choice
 from espalier.training.checkpoint import CheckpointStore
-from espalier.training.dev_score import dev_exact_match
 from espalier.training.hardware import Hardware
 from espalier.training.parallel import Processes
-from espalier.training.rl.admission import SamplesGroups
-from espalier.training.rl.asynchronous import AsynchronousSampler
-from espalier.training.rl.lane import Lane, Plan
-from espalier.training.rl.loop import Parts, RlLoop
-from espalier.training.rl.models import layout_for, trainable
-from espalier.training.rl.posed_tasks import self_play_with, shared_poser
+from espalier.training.rl.asynchronous import (
+    AsynchronousSampler,
+    GroupPlan,
+    PolicyReplica,
+    RolloutWorker,
+)
+from espalier.training.rl.loop import LoopParts, RlLoop
+from espalier.training.rl.models import build_layout, build_models
 from espalier.training.rl.publishing import (
     DirectoryPublisher,
     MemoryPublisher,
     Publisher,
     WorkerPublisher,
 )
-from espalier.training.rl.rollout_worker import RolloutWorker
-from espalier.training.rl.sampling import GroupSampler
-from espalier.training.rl.shared_rollouts import FirstRoller, FirstSampler, SplitRoller
+from espalier.training.rl.sampling import (
+    GroupSampler,
+    RankZeroRoller,
+    RankZeroSampler,
+    SplitRoller,
+    StepSampler,
+)
+from espalier.training.rl.self_play import build_self_play, shared_proposer
+from espalier.training.supervised import dev_exact_match
 
 
-class Run(NamedTuple):
-    """One process's loop, and what comes of it."""
+class TrainingRun(NamedTuple):
+    """One process's loop, with the policy that it trains."""
 
     policy: Policy
-    """The trained one, after the loop."""
     loop: RlLoop
     rollers: Sequence[Roller]
-    """Whoever has sampled; more of them may come while the loop runs."""
+    """Sample the training's trajectories; asynchronous sampling adds some during the loop."""
 
     @property
     def figures(self) -> dict[str, float]:
-        """Throughput of this process, and what its learner waited for."""
+        """Throughput of this process, and the share of its time that the learner waited."""
         seconds = sum(roller.seconds for roller in self.rollers)
         tokens = sum(roller.total_tokens for roller in self.rollers)
-        # beside the learner, sampling has no time of its own
+        # asynchronous sampling overlaps with learning: count the whole duration
         rate = tokens / (seconds or self.loop.seconds or 1.0)
         wait = self.loop.waited_s / (self.loop.seconds or 1.0)
         return {"rollout_tokens_per_s": rate, "learner_wait_share": wait}
 
 
 class _Sampling(NamedTuple):
-    sampler: SamplesGroups
+    sampler: StepSampler
     publisher: Publisher
     dev_roller: Roller
     rollers: Sequence[Roller]
-    trying: Callable[[], RollsOut]
-    """Makes the roller that tries posed tasks, in the learner's thread of every process."""
+    make_trial_roller: Callable[[], TrajectorySampler]
+    """For attempts at proposed tasks, in the learner's thread of every process."""
 
 
-def wired(
+def build_run(
     profile: Profile,
     inputs: Mapping[str, Path],
     store: CheckpointStore,
     processes: Processes,
     environments_over: EnvironmentsOver,
-) -> Run:
-    """The loop of one process; all of several are wired alike.
+) -> TrainingRun:
+    """Build the loop of one process; every process calls this alike.
 
     Args:
         profile: of the run.
-        inputs: what it reads.
-        store: its checkpoints.
+        inputs: artifact directories by name.
+        store: of the run's checkpoints.
         processes: those that train together.
-        environments_over: where the episodes are played, by view.
+        environments_over: makes the environments of a view ("train", "dev").
     """
     config = profile.training
     policy = load_policy(inputs["warm_policy"] / "policy")
-    hardware = Hardware.chosen(profile.hardware)
-    models = trainable(policy.model, config, hardware, processes)
+    hardware = Hardware.from_config(profile.hardware)
+    models = build_models(policy.model, config, hardware, processes)
     pool = _task_pool(profile, inputs["curriculum"])
-    poser = shared_poser(profile, inputs, processes)
+    proposer = shared_proposer(profile, inputs, processes)
     context = SamplerContext(
         profile, policy, models.policy.model, pool, processes, environments_over
     )
     if config.asynchronous.max_staleness:
-        sampling = _beside_the_learner(context)
+        sampling = _asynchronous(context)
     elif profile.rollout.engine == "vllm":
         sampling = _by_server(context, inputs, store.directory / "published")
     else:
         sampling = _in_turns(context)
     dev_tasks = read_tasks(inputs["accepted"] / "tasks" / "dev.jsonl")[: config.dev_questions]
     epsilon = profile.rollout.exploration.kind_epsilon
-    layout = layout_for(policy.model, profile, hardware, processes)
-    parts = Parts(
+    layout = build_layout(policy.model, profile, hardware, processes)
+    parts = LoopParts(
         models=models,
         layout=layout,
         sampler=sampling.sampler,
         pool=pool,
         self_play=None
-        if poser is None
-        else self_play_with(poser, profile, pool, sampling.trying(), models, layout),
-        judge=lambda: dev_exact_match(sampling.dev_roller, dev_tasks),
+        if proposer is None
+        else build_self_play(proposer, profile, pool, sampling.make_trial_roller(), models, layout),
+        dev_score=lambda: dev_exact_match(sampling.dev_roller, dev_tasks),
         publisher=sampling.publisher,
         kind_choice=kind_choice(sampling.dev_roller.dialect, epsilon),
     )
-    return Run(policy, RlLoop(profile, parts, store), sampling.rollers)
+    return TrainingRun(policy, RlLoop(profile, parts, store), sampling.rollers)
 
 
 class SamplerContext(NamedTuple):
-    """What each way of sampling is given."""
+    """What each way of sampling (in turns, by server, asynchronous) is built from."""
 
     profile: Profile
     policy: Policy
     """In memory, for sampling."""
     trained: PreTrainedModel
-    """The same model, or one whose weights are to be copied."""
+    """The same model, or one whose weights the publisher copies."""
     pool: TaskPool
     processes: Processes
     environments_over: EnvironmentsOver
 
-    def group_sampler(self, roller: RollsOut) -> GroupSampler:
-        """Fills a step by `roller`."""
+    def group_sampler(self, roller: TrajectorySampler) -> GroupSampler:
+        """A sampler of groups over `roller`."""
         return GroupSampler(
             roller,
             self.pool,
@@ -141,7 +146,7 @@ class SamplerContext(NamedTuple):
 
 
 def _in_turns(context: SamplerContext) -> _Sampling:
-    """Sampling and learning take turns on one model in memory."""
+    """Sample and learn in turns, on one model in memory."""
     profile, policy = context.profile, context.policy
     exploration = profile.rollout.exploration
     environments = context.environments_over("train")
@@ -150,61 +155,65 @@ def _in_turns(context: SamplerContext) -> _Sampling:
     publisher = MemoryPublisher(context.trained, policy, (roller, dev_roller))
     shared = SplitRoller(roller, context.processes)
     return _Sampling(
-        context.group_sampler(shared), publisher, dev_roller, (roller,), trying=lambda: shared
+        context.group_sampler(shared), publisher, dev_roller, (roller,), lambda: shared
     )
 
 
 def _by_server(context: SamplerContext, inputs: Mapping[str, Path], directory: Path) -> _Sampling:
-    """A server samples, from weights that it reads from `directory`."""
+    """Sample from a server, which reads the weights from `directory`."""
     profile, policy_dir = context.profile, inputs["warm_policy"] / "policy"
     exploration = profile.rollout.exploration
     environments = context.environments_over("train")
     roller = Roller.open(policy_dir, environments, profile, exploration=exploration)
     dev_roller = Roller.open(policy_dir, context.environments_over("dev"), profile)
-    talking = (roller, dev_roller) if context.processes.is_first else ()
-    publisher = DirectoryPublisher(context.trained, context.policy, talking, directory)
-    shared = FirstRoller(roller, context.processes)
+    connected = (roller, dev_roller) if context.processes.is_first else ()
+    publisher = DirectoryPublisher(context.trained, context.policy, connected, directory)
+    shared = RankZeroRoller(roller, context.processes)
     return _Sampling(
-        context.group_sampler(shared), publisher, dev_roller, (roller,), trying=lambda: shared
+        context.group_sampler(shared), publisher, dev_roller, (roller,), lambda: shared
     )
 
 
-def _beside_the_learner(context: SamplerContext) -> _Sampling:
-    """A worker of the first process samples ahead, on copies of the policy."""
+def _asynchronous(context: SamplerContext) -> _Sampling:
+    """Sample ahead of the learner in a worker of rank 0, on copies of the policy."""
     profile, policy, processes = context.profile, context.policy, context.processes
     config, screening = profile.training, profile.curriculum.active_screening
     dev_roller = Roller.local(policy, context.environments_over("dev"), profile)
     local = MemoryPublisher(context.trained, policy, (dev_roller,))
 
-    def trying() -> RollsOut:
-        # an index of its own: the worker's thread searches the other at the same time
+    def make_trial_roller() -> TrajectorySampler:
+        # environments of its own: the worker's thread uses the others at the same time
         environments = context.environments_over("train")
-        return FirstRoller(Roller.local(policy, environments, profile), processes)
+        return RankZeroRoller(Roller.local(policy, environments, profile), processes)
 
     if not processes.is_first:
-        return _Sampling(FirstSampler(None, processes), local, dev_roller, (), trying)
+        return _Sampling(RankZeroSampler(None, processes), local, dev_roller, (), make_trial_roller)
     environments = context.environments_over("train")
     rollers: list[Roller] = []
 
-    def make_lane() -> Lane:
-        # a tokenizer is not to be used by two threads at a time
+    def make_replica() -> PolicyReplica:
+        # a copy of the tokenizer too: it is not safe to use from two threads
         own = copy.deepcopy(policy)
         exploration = profile.rollout.exploration
         rollers.append(Roller.local(own, environments, profile, exploration=exploration))
         wants_baseline = "baseline_rewards_B" in config.algorithm.needs
-        return Lane(rollers[-1], own.model, Plan(config.group_size, screening, wants_baseline))
+        return PolicyReplica(
+            rollers[-1], own.model, GroupPlan(config.group_size, screening, wants_baseline)
+        )
 
-    worker = RolloutWorker(make_lane, threads=max(1, torch.get_num_threads() // 2))
+    worker = RolloutWorker(make_replica, threads=max(1, torch.get_num_threads() // 2))
     sampler = AsynchronousSampler(
         worker, context.pool, config, seed=profile.seed, screening=screening
     )
     worker.start()
     publisher = WorkerPublisher(local, policy, worker, every=config.asynchronous.publish_every)
-    return _Sampling(FirstSampler(sampler, processes), publisher, dev_roller, rollers, trying)
+    return _Sampling(
+        RankZeroSampler(sampler, processes), publisher, dev_roller, rollers, make_trial_roller
+    )
 
 
 def _task_pool(profile: Profile, curriculum: Path) -> TaskPool:
-    """The pool as the filter left it: every candidate with its measured pass rate."""
+    """The pool of the curriculum artifact: every candidate with its measured pass rate."""
     pool = TaskPool(read_tasks(curriculum / "tasks.jsonl"), profile.curriculum)
     for row in pq.read_table(curriculum / "pass_rates.parquet").to_pylist():
         pool.observe(row["task_id"], attempts=row["attempts"], successes=row["successes"])

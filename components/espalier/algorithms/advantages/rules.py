@@ -1,0 +1,64 @@
+"""Base classes of the advantage rules: by outcome, and with a critic."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from espalier.algorithms.batch import AlgorithmRule, Credit, CreditBatch
+from espalier.algorithms.masking import kept, whiten
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class OutcomeRule(AlgorithmRule):
+    """Base of rules that read only the outcome, one number per trajectory.
+
+    A trajectory without an outcome (NaN) gets 0 and is left out of the statistics of its group and
+    of the batch (as TRL does with a reward that is None).
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    rewards_counted: Literal["action_tokens", "all_tokens"] = "action_tokens"
+    """verl also counts rewards on observation and padding tokens."""
+
+    @abstractmethod
+    def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
+        """[B, T], 0 outside the action mask; no outcome is NaN."""
+
+    def credit(self, batch: CreditBatch) -> Credit:
+        """See `Credit`; without a critic, returns are the advantages."""
+        every = self.rewards_counted == "all_tokens"
+        outcomes_B = batch.rewards_BT.sum(dim=1) if every else batch.outcomes_B
+        scorable_B = ~outcomes_B.isnan()
+        advantages_BT = batch.rewards_BT.new_zeros(batch.rewards_BT.shape)
+        if scorable_B.any():
+            scored = batch.rows(scorable_B)
+            advantages_BT[scorable_B] = self.advantages_BT(outcomes_B[scorable_B], scored)
+        return Credit(advantages_BT, advantages_BT)
+
+
+class CriticRule(AlgorithmRule):
+    """Base of rules that read a critic's values; may whiten the advantages."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"values_BT"})
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    """Discount of an action token."""
+    whitened: bool = True
+    """Whiten the advantages over the action tokens of the batch, as verl always does."""
+
+    @abstractmethod
+    def estimate(self, batch: CreditBatch, values_BT: Tensor) -> Credit:
+        """Advantages before whitening, and returns, which may be anything outside the mask."""
+
+    def credit(self, batch: CreditBatch) -> Credit:
+        """See `Credit`; the returns are never whitened."""
+        assert batch.values_BT is not None
+        mask_BT = batch.action_mask_BT
+        advantages_BT, returns_BT = self.estimate(batch, batch.values_BT)
+        if self.whitened:
+            advantages_BT = whiten(advantages_BT, mask_BT)
+        return Credit(advantages_BT, kept(returns_BT, mask_BT))

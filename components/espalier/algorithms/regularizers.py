@@ -1,0 +1,157 @@
+"""Regularisation of the policy: KL(policy || reference) from sampled tokens, and the entropy bonus.
+
+KL estimators after Schulman 2020, "Approximating KL divergence" (joschu.net/blog/kl-approx.html),
+with d = policy less reference log-prob of a token that the policy sampled:
+
+    k1   d                  unbiased; in a loss its gradient has mean 0, so use it in the reward
+    abs  |d|
+    k2   d^2 / 2            biased; its gradient is that of the KL
+    k3   exp(-d) + d - 1    unbiased, never negative
+
+Axes: B trajectories, T token columns, V vocabulary. All in nats. Log-probs and entropy are computed
+in the type of the logits: convert bfloat16 to float32 first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, model_validator
+
+from espalier.algorithms.aggregation import Aggregation, aggregate
+from espalier.algorithms.batch import AlgorithmRule, LossBatch, PolicyLoss
+from espalier.algorithms.masking import kept
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+KlEstimator = Literal["k1", "abs", "k2", "k3"]
+KlConvention = Literal["verl", "trl"]
+"""verl clamps inside k3, at which a token loses its gradient; TRL and prime-rl do not."""
+
+VERL_LOG_RATIO_BOUND = 20.0
+VERL_K3_BOUND = 10.0
+
+
+def token_kl(
+    log_ratio_BT: Tensor, *, estimator: KlEstimator, convention: KlConvention = "trl"
+) -> Tensor:
+    """Estimate for each token, in the shape of `log_ratio_BT` (policy less reference log-prob)."""
+    match estimator:
+        case "k1":
+            return log_ratio_BT
+        case "abs":
+            return log_ratio_BT.abs()
+        case "k2":
+            return log_ratio_BT**2 / 2
+        case "k3" if convention == "verl":
+            bounded_BT = log_ratio_BT.clamp(-VERL_LOG_RATIO_BOUND, VERL_LOG_RATIO_BOUND)
+            return _k3(bounded_BT).clamp(-VERL_K3_BOUND, VERL_K3_BOUND)
+        case "k3":
+            return _k3(log_ratio_BT)
+
+
+def mismatch_kl(policy_logprobs_BT: Tensor, behavior_logprobs_BT: Tensor) -> Tensor:
+    """KL(sampler || policy) of each token by k3: a health signal, not a loss (prime-rl)."""
+    return _k3(behavior_logprobs_BT - policy_logprobs_BT)
+
+
+def _k3(log_ratio_BT: Tensor) -> Tensor:
+    return (-log_ratio_BT).exp() + log_ratio_BT - 1
+
+
+class AdaptiveKl(AlgorithmRule):
+    """A coefficient that steers the KL to a target (Ziegler et al. 2019, arXiv:1909.08593, 2.2).
+
+    Stateless: the trainer keeps the coefficient, and saves it in its checkpoint.
+    """
+
+    target: float = Field(default=6.0, gt=0)
+    """Nats per trajectory or per token, whichever is observed."""
+    horizon: float = Field(default=10_000, gt=0)
+    """Trajectories in which an error of 20% or more moves the coefficient by about a fifth."""
+
+    def next_coefficient(self, coefficient: float, observed: float, trajectories: int) -> float:
+        """The coefficient after `trajectories` more were seen to have the KL `observed`."""
+        error = min(max(observed / self.target - 1, -0.2), 0.2)
+        return coefficient * (1 + error * trajectories / self.horizon)
+
+
+class KlPenalty(AlgorithmRule):
+    """KL penalty on each token, in the loss or in the reward."""
+
+    place: Literal["loss", "reward"] = "loss"
+    coefficient: float = Field(default=1e-3, gt=0)
+    """The first one, when it is adaptive."""
+    estimator: KlEstimator = "k3"
+    convention: KlConvention = "trl"
+    importance_corrected: bool = False
+    """Multiplies a token's estimate by its policy / proximal ratio, gradient included, so that it
+    is unbiased after the first inner step (DeepSeek-V3.2, arXiv:2512.02556, sec. 3.1; TRL)."""
+    adaptive: AdaptiveKl | None = None
+
+    @model_validator(mode="after")
+    def _only_a_loss_is_corrected(self) -> Self:
+        if self.importance_corrected and self.place == "reward":
+            raise ValueError(
+                "kl: importance_corrected acts on the policy that is being updated, which a "
+                'reward does not see; choose place = "loss", or leave it out'
+            )
+        return self
+
+    def loss(self, batch: LossBatch, aggregation: Aggregation, *, coefficient: float) -> PolicyLoss:
+        """The minibatch share of `coefficient` * KL; `kl` is the share of the mean over tokens."""
+        assert batch.reference_logprobs_BT is not None
+        mask_BT = batch.loss_mask_BT
+        log_ratio_BT = kept(batch.policy_logprobs_BT - batch.reference_logprobs_BT, mask_BT)
+        kl_BT = token_kl(log_ratio_BT, estimator=self.estimator, convention=self.convention)
+        if self.importance_corrected:
+            moved_BT = kept(batch.policy_logprobs_BT - batch.proximal_logprobs_BT, mask_BT)
+            kl_BT = kl_BT * moved_BT.exp()
+        share = kept(kl_BT.detach(), mask_BT).sum() / batch.totals.tokens
+        loss = coefficient * aggregate(aggregation, kl_BT, mask_BT, batch.totals)
+        return PolicyLoss(loss, {"kl": share})
+
+    def penalized(
+        self, rewards_BT: Tensor, log_ratio_BT: Tensor, mask_BT: Tensor, *, coefficient: float
+    ) -> Tensor:
+        """[B, T] rewards, less `coefficient` * KL on each token of the mask.
+
+        Args:
+            rewards_BT: [B, T] reward units.
+            log_ratio_BT: [B, T] sampling (or proximal) less reference log-prob.
+            mask_BT: [B, T] bool.
+            coefficient: reward units per nat.
+        """
+        masked_BT = kept(log_ratio_BT, mask_BT)
+        kl_BT = token_kl(masked_BT, estimator=self.estimator, convention=self.convention)
+        return rewards_BT - coefficient * kl_BT
+
+
+def token_logprobs(logits_BTV: Tensor, token_ids_BT: Tensor, *, temperature: float) -> Tensor:
+    """[B, T] log-prob of each token under the softmax of logits / temperature.
+
+    The temperature of the sampler belongs here: without it the ratio to the sampler is off.
+    """
+    chosen_BT = logits_BTV.gather(-1, token_ids_BT.unsqueeze(-1)).squeeze(-1)
+    return chosen_BT / temperature - (logits_BTV / temperature).logsumexp(dim=-1)
+
+
+def token_entropy(logits_BTV: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """[B, T] entropy of each distribution; tokens with logit -inf are allowed and add nothing."""
+    logprobs_BTV = (logits_BTV / temperature).log_softmax(dim=-1)
+    surprise_BTV = logprobs_BTV.masked_fill(logprobs_BTV.isneginf(), 0.0)
+    return -(logprobs_BTV.exp() * surprise_BTV).sum(dim=-1)
+
+
+def entropy_bonus(batch: LossBatch, aggregation: Aggregation, *, coefficient: float) -> PolicyLoss:
+    """The minibatch share of -`coefficient` * entropy (A3C, Mnih et al. 2016, arXiv:1602.01783).
+
+    `entropy` is the share of the mean over tokens.
+    """
+    assert batch.entropy_BT is not None
+    mask_BT = batch.loss_mask_BT
+    loss = -coefficient * aggregate(aggregation, batch.entropy_BT, mask_BT, batch.totals)
+    share = kept(batch.entropy_BT.detach(), mask_BT).sum() / batch.totals.tokens
+    return PolicyLoss(loss, {"entropy": share})

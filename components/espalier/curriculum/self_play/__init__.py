@@ -1,1 +1,0 @@
-"""Self-play: tasks that are posed between the phases of training, and which of them are kept."""

@@ -1,0 +1,344 @@
+"""Launch and join worker processes: several processes that train one model together.
+
+The process that started training is rank 0. It has the workers (ranks 1, 2, ...) started, on this
+machine or on the nodes of a Ray cluster (`ray_workers`), trains with them as one process group, and
+ends with an error when one of them is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from multiprocessing.process import BaseProcess
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed import (
+    TCPStore,  # pyright: ignore[reportPrivateImportUsage] (documented, not listed)
+)
+
+from espalier.determinism import RAY_DRIVER_VARIABLE, prepared_environment
+from espalier.records import TrainingError
+from espalier.training.parallel import Processes
+
+TIMEOUT = timedelta(hours=1)
+"""Of one operation of the process group: the others wait while rank 0 evaluates on dev questions
+and writes checkpoints."""
+JOIN_TIMEOUT = timedelta(minutes=5)
+"""How long rank 0 waits for the workers to join; importing torch takes seconds."""
+_JOIN_POLL_INTERVAL_S = 0.1
+_POLL_INTERVAL_S = 1.0
+_FAILURE_KNOWN_WITHIN_S = 30.0
+"""A broken connection raises at once; Ray knows later that a process on another node has ended."""
+_UNNOTICED_FOR_S = 30.0
+"""How long after a worker is lost rank 0 may go on without an error of its own."""
+
+_log = logging.getLogger(__name__)
+
+WorkerMain = Callable[[int, int], None]
+"""Main function of a worker: takes its rank, and the index of its GPU among those it sees."""
+
+
+class Workers(Protocol):
+    """The processes of ranks 1, 2, ...; the launcher that made them also ends them."""
+
+    @property
+    def address(self) -> str:
+        """Of rank 0's machine, as the workers reach it."""
+        ...
+
+    @property
+    def share_cores(self) -> bool:
+        """Whether they run on the same CPU cores as this process."""
+        ...
+
+    def start(self, main: WorkerMain) -> None:
+        """Run `main`, which can be pickled, on ranks 1, 2, ..."""
+        ...
+
+    def failure(self) -> str | None:
+        """An error message if a worker has failed: which, how, and what to do about it."""
+        ...
+
+    def wait(self) -> None:
+        """Return when all have ended."""
+        ...
+
+
+def lost_worker_message(rank: int, count: int, how: str, *, where: str = "") -> str:
+    """The error message for a lost worker.
+
+    Args:
+        rank: of the lost one.
+        count: of processes, rank 0 included.
+        how: it ended.
+        where: its node, if that is not this machine.
+    """
+    place = f", on node {where}," if where else ""
+    return (
+        f"rank {rank} of {count} processes that train together{place} has ended: {how}; the same "
+        "command goes on from the last checkpoint"
+    )
+
+
+WorkerLauncher = Callable[[int, torch.device], AbstractContextManager[Workers]]
+"""Takes the number of processes, rank 0 included, and the kind of device; the context ends the
+workers when it exits. Raises TrainingError where there are too few GPUs or nodes."""
+
+
+@contextmanager
+def worker_failures_reported(workers: Workers) -> Generator[None]:
+    """Turn the errors of a broken connection into one that names the lost worker.
+
+    Raises:
+        TrainingError: a worker is lost.
+    """
+    done = threading.Event()
+    watch = threading.Thread(target=_exit_if_stuck, args=(workers, done), daemon=True)
+    watch.start()
+    try:
+        yield
+    except RuntimeError as error:  # torch has no narrower one for a peer that is gone
+        # rank 0 has not left the group yet, so a worker that fails now did not fail because of it
+        if failure := _failure_soon(workers):
+            raise TrainingError(failure) from error
+        raise
+    finally:
+        done.set()
+        watch.join()
+
+
+def _exit_if_stuck(workers: Workers, done: threading.Event) -> None:
+    """Exit this process if it hangs in an operation with a worker whose machine is gone.
+
+    A machine that is switched off closes no connection, and torch's collectives cannot be
+    interrupted by an exception: only exiting the process ends the wait.
+    """
+    while not done.wait(_POLL_INTERVAL_S):
+        if (failure := workers.failure()) and not done.wait(_UNNOTICED_FOR_S):
+            _log.critical("error: %s", failure)
+            os._exit(1)
+
+
+def _failure_soon(workers: Workers) -> str | None:
+    deadline = time.monotonic() + _FAILURE_KNOWN_WITHIN_S
+    while (failure := workers.failure()) is None and time.monotonic() < deadline:
+        time.sleep(_POLL_INTERVAL_S / 10)
+    return failure
+
+
+class LocalWorkers:
+    """Worker processes on this machine; each takes the GPU of its rank."""
+
+    address = "127.0.0.1"
+    share_cores = True
+
+    def __init__(self, count: int) -> None:
+        """`count` includes rank 0, which is this process."""
+        self._count = count
+        self._started: dict[int, BaseProcess] = {}
+
+    def start(self, main: WorkerMain) -> None:
+        """See `Workers`."""
+        context = multiprocessing.get_context("spawn")
+        for rank in range(1, self._count):
+            process = context.Process(target=main, args=(rank, rank), daemon=True)
+            process.start()
+            self._started[rank] = process
+
+    def failure(self) -> str | None:
+        """See `Workers`; names a killed worker (exit code < 0) before those that failed with it."""
+        codes = {rank: process.exitcode for rank, process in self._started.items()}
+        lost = {rank: code for rank, code in codes.items() if code}
+        if not lost:
+            return None
+        rank = min(lost, key=lost.__getitem__)
+        code = lost[rank]
+        how = (
+            signal.Signals(-code).name if code < 0 else f"exit code {code}, see its log lines above"
+        )
+        return lost_worker_message(rank, self._count, how)
+
+    def wait(self) -> None:
+        """See `Workers`."""
+        for process in self._started.values():
+            process.join()
+
+    def end(self) -> None:
+        """Terminate the workers that still run."""
+        for process in self._started.values():
+            process.terminate()
+        self.wait()
+
+
+@contextmanager
+def local_workers(count: int, device: torch.device) -> Generator[LocalWorkers]:
+    """Workers on this machine, ended with the block.
+
+    Raises:
+        TrainingError: there are fewer GPUs than processes.
+    """
+    if device.type == "cuda" and torch.cuda.device_count() < count:
+        raise TrainingError(
+            f"training.processes={count} asks for a GPU each, and this machine has "
+            f"{torch.cuda.device_count()}; lower it to that, or train on several nodes "
+            "(kubernetes.ray.workers)"
+        )
+    workers = LocalWorkers(count)
+    try:
+        yield workers
+    finally:
+        workers.end()
+
+
+def worker_launcher(environment: Mapping[str, str]) -> WorkerLauncher:
+    """The launcher for all nodes of the Ray cluster in a RayJob's driver, else for this machine."""
+    if not environment.get(RAY_DRIVER_VARIABLE):
+        return local_workers
+    from espalier.training.ray_workers import ray_workers
+
+    return partial(ray_workers, environment=prepared_environment())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GroupSetup:
+    """Address of the process group's store, and settings that all processes share."""
+
+    address: str
+    port: int
+    count: int
+    device: torch.device
+    threads: int
+    is_deterministic: bool
+
+
+@contextmanager
+def training_processes(
+    count: int,
+    *,
+    device: torch.device,
+    worker_main: Callable[[Processes], None],
+    launcher: WorkerLauncher,
+) -> Generator[Processes]:
+    """Join a process group of `count` as rank 0; the other ranks are started for this block.
+
+    Args:
+        count: of processes; 1 starts none.
+        device: where they compute; on "cuda" each has a GPU of its own.
+        worker_main: what ranks > 0 run; can be pickled.
+        launcher: starts them.
+
+    Yields:
+        Rank 0's view of the group. CPU threads are divided among processes on the same cores.
+
+    Raises:
+        TrainingError: too few GPUs or nodes, or a worker does not join or is lost.
+    """
+    if count == 1:
+        yield Processes()
+        return
+    threads = torch.get_num_threads()
+    with launcher(count, device) as workers, _listening(workers.address, count) as listener:
+        setup = _GroupSetup(
+            address=workers.address,
+            port=listener.getsockname()[1],
+            count=count,
+            device=device,
+            threads=max(1, threads // count) if workers.share_cores else threads,
+            is_deterministic=torch.are_deterministic_algorithms_enabled(),
+        )
+        workers.start(partial(_run_worker, setup, worker_main))
+        # kept until the workers have ended: they may ask the store until then
+        store = _store(setup, listener=listener)
+        try:
+            _wait_for_workers(workers, store, setup)
+            with (
+                _joined(setup, store, rank=0, gpu=0) as processes,
+                worker_failures_reported(workers),
+            ):
+                yield processes
+            workers.wait()
+        finally:
+            torch.set_num_threads(threads)
+
+
+@contextmanager
+def _listening(address: str, count: int) -> Generator[socket.socket]:
+    """Listen on this address alone: torch by itself would listen on all addresses."""
+    with socket.create_server((address, 0), backlog=count) as listener:
+        yield listener
+
+
+def _store(setup: _GroupSetup, *, listener: socket.socket | None = None) -> TCPStore:
+    """The key-value store through which the processes find each other; rank 0 serves it."""
+    return TCPStore(
+        setup.address,
+        setup.port,
+        setup.count,
+        is_master=listener is not None,
+        timeout=JOIN_TIMEOUT,
+        wait_for_workers=False,
+        master_listen_fd=None if listener is None else listener.detach(),
+    )
+
+
+def _wait_for_workers(workers: Workers, store: TCPStore, setup: _GroupSetup) -> None:
+    """Return when every worker has reached the store.
+
+    Raises:
+        TrainingError: a worker has failed, or does not come in time.
+    """
+    deadline = time.monotonic() + JOIN_TIMEOUT.total_seconds()
+    absent = list(range(1, setup.count))
+    while absent := [rank for rank in absent if not store.check([_arrival_key(rank)])]:
+        if failure := workers.failure():
+            raise TrainingError(failure)
+        if time.monotonic() > deadline:
+            raise TrainingError(
+                f"of {setup.count} processes that train together, ranks {absent} did not reach "
+                f"{setup.address}:{setup.port} within {JOIN_TIMEOUT}; see their log lines above, "
+                "and whether a firewall or a network policy lies between"
+            )
+        time.sleep(_JOIN_POLL_INTERVAL_S)
+
+
+def _run_worker(
+    setup: _GroupSetup, worker_main: Callable[[Processes], None], rank: int, gpu: int
+) -> None:
+    torch.use_deterministic_algorithms(mode=setup.is_deterministic)
+    store = _store(setup)
+    store.set(_arrival_key(rank), "")
+    with _joined(setup, store, rank=rank, gpu=gpu) as processes:
+        worker_main(processes)
+
+
+def _arrival_key(rank: int) -> str:
+    return f"here/{rank}"
+
+
+@contextmanager
+def _joined(setup: _GroupSetup, store: TCPStore, *, rank: int, gpu: int) -> Generator[Processes]:
+    torch.set_num_threads(setup.threads)
+    backend = "gloo"
+    if setup.device.type == "cuda":
+        backend = "cpu:gloo,cuda:nccl"
+        # not the rank, which counts over all machines
+        torch.cuda.set_device(gpu)
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=setup.count, timeout=TIMEOUT
+    )
+    try:
+        yield Processes(rank, setup.count)
+    finally:
+        dist.destroy_process_group()

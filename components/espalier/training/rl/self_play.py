@@ -1,0 +1,151 @@
+"""Self-play inside a run: the policy that trains attempts the proposed tasks."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from espalier.config import NoSelfPlayConfig, Profile, TrainingConfig, WebRLConfig
+from espalier.curriculum.pool import TaskPool
+from espalier.curriculum.self_play import SelfPlay
+from espalier.environments import family_of
+from espalier.records import Task
+from espalier.records.trajectory import Trajectory
+from espalier.rollout.roller import TrajectorySampler
+from espalier.synthesis.self_play import Order, Posed, PosesTasks, Trial
+from espalier.training.parallel import Processes
+from espalier.training.rl.models import Critic, Layout, Models, initial_values
+
+
+def shared_proposer(
+    profile: Profile, inputs: Mapping[str, Path], processes: Processes
+) -> PosesTasks | None:
+    """The proposer of tasks, shared by all processes; None where self-play is off."""
+    if isinstance(profile.self_play, NoSelfPlayConfig):
+        return None
+    own = None
+    if processes.is_first:
+        own = family_of(profile).proposer(inputs["knowledge"], inputs["accepted"])
+    return RankZeroProposer(own, processes)
+
+
+def build_self_play(
+    proposer: PosesTasks,
+    profile: Profile,
+    pool: TaskPool,
+    roller: TrajectorySampler,
+    models: Models,
+    layout: Layout,
+) -> SelfPlay:
+    """Build self-play as the profile asks for it.
+
+    Args:
+        proposer: of the tasks.
+        profile: of the run.
+        pool: that training draws from.
+        roller: samples the attempts, over the documents that training searches; shared by all
+            processes.
+        models: their critic estimates the tasks' values where the profile says so.
+        layout: how the critic's rows are packed.
+    """
+    config = profile.self_play
+    assert not isinstance(config, NoSelfPlayConfig), "there is no proposer where self-play is off"
+    asks_critic = isinstance(config, WebRLConfig) and config.value == "critic"
+    trials = PolicyTrials(
+        roller,
+        layout,
+        models.critic if asks_critic else None,
+        profile.training,
+        samples=config.rollouts_per_task,
+        seed=profile.seed,
+    )
+    return SelfPlay(config, proposer, pool, trials, seed=profile.seed)
+
+
+class RankZeroProposer:
+    """Rank 0 proposes for all processes: a model's answers are not reproducible from a seed."""
+
+    def __init__(self, own: PosesTasks | None, processes: Processes) -> None:
+        """`own` is None on ranks > 0."""
+        self._own = own
+        self._processes = processes
+
+    def pose(self, order: Order) -> Posed:
+        """See `PosesTasks`."""
+        own = Posed((), {}) if self._own is None else self._own.pose(order)
+        return self._processes.broadcast(own)
+
+
+class PolicyTrials:
+    """Samples attempts at tasks from the current policy; a critic may estimate their values."""
+
+    def __init__(
+        self,
+        roller: TrajectorySampler,
+        layout: Layout,
+        critic: Critic | None,
+        config: TrainingConfig,
+        *,
+        samples: int,
+        seed: int,
+    ) -> None:
+        """Store what the trials need.
+
+        Args:
+            roller: samples the attempts; shared by all processes.
+            layout: how the critic's rows are packed.
+            critic: None where no values are wanted.
+            config: gives the temperature of the next step, which the attempts share.
+            samples: attempts at each task.
+            seed: of the run.
+        """
+        self._roller = roller
+        self._layout = layout
+        self._critic = critic
+        self._config = config
+        self._samples = samples
+        self._seed = seed
+
+    def __call__(self, tasks: Sequence[Task], step: int) -> list[Trial]:
+        """See `TriesTasks`."""
+        sampled = self._roller.roll_out(
+            tasks,
+            samples=self._samples,
+            temperature=self._config.temperature_at(step),
+            seed=random.Random(f"tried:{self._seed}:{step}").getrandbits(48),
+        )
+        starts = range(0, len(sampled), self._samples)
+        attempts = [sampled[start : start + self._samples] for start in starts]
+        values = self._values(attempts)
+        return [
+            _trial(task, tried, value)
+            for task, tried, value in zip(tasks, attempts, values, strict=True)
+        ]
+
+    def _values(self, attempts: Sequence[Sequence[Trajectory]]) -> list[float]:
+        """The critic's value of each task; NaN without a critic or an attempt with an action.
+
+        One attempt is enough: up to the first action all attempts at a task are equal.
+        """
+        values = [math.nan] * len(attempts)
+        if self._critic is None:
+            return values
+        acted = {
+            number: trajectory
+            for number, tried in enumerate(attempts)
+            for trajectory in tried
+            if any(trajectory.action_mask)
+        }
+        if acted:
+            expected_B = initial_values(list(acted.values()), self._critic, self._layout)
+            for number, value in zip(acted, expected_B.tolist(), strict=True):
+                values[number] = value
+        return values
+
+
+def _trial(task: Task, attempts: Sequence[Trajectory], value: float) -> Trial:
+    counted = [trajectory for trajectory in attempts if not trajectory.is_lost]
+    solved = sum(trajectory.is_right for trajectory in counted)
+    return Trial(task, len(counted), solved, value)

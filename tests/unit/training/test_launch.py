@@ -1,0 +1,153 @@
+import os
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+
+from espalier.determinism import RAY_DRIVER_VARIABLE
+from espalier.records import TrainingError
+from espalier.training import launch
+from espalier.training.launch import local_workers, worker_launcher
+from espalier.training.ray_workers import ray_workers
+
+CPU = torch.device("cpu")
+WILDCARDS = {"00000000", "0" * 32}
+LISTENS = "0A"
+
+
+class ScriptedWorkers:
+    """Workers that never join; every poll takes the next of `failures`, the last one repeatedly."""
+
+    address = "127.0.0.1"
+    share_cores = True
+
+    def __init__(self, failures=()):
+        self.failures = list(failures)
+        self.started = self.ended = False
+        self.on_poll = lambda: None
+
+    def start(self, main):
+        self.started = True
+
+    def failure(self):
+        self.on_poll()
+        return self.failures.pop(0) if len(self.failures) > 1 else (self.failures or [None])[0]
+
+    def wait(self):
+        raise AssertionError("waits for workers that never joined")
+
+    @contextmanager
+    def made(self, count, device):
+        del count, device
+        try:
+            yield self
+        finally:
+            self.ended = True
+
+
+@pytest.fixture(autouse=True)
+def short_timeouts(monkeypatch):
+    monkeypatch.setattr(launch, "_POLL_INTERVAL_S", 0.02)
+    monkeypatch.setattr(launch, "_FAILURE_KNOWN_WITHIN_S", 0.3)
+    monkeypatch.setattr(launch, "JOIN_TIMEOUT", timedelta(seconds=0.5))
+
+
+def join(scripted, count=3):
+    with launch.training_processes(count, device=CPU, worker_main=print, launcher=scripted.made):
+        raise AssertionError("trains without its workers")
+
+
+def listening_addresses():
+    """Addresses that this process listens on, as /proc/net spells them."""
+    own = {os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.exists()}
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]
+    ]
+    return {
+        row[1].split(":")[0] for row in rows if row[3] == LISTENS and f"socket:[{row[9]}]" in own
+    }
+
+
+def test_one_process_starts_no_other():
+    scripted = ScriptedWorkers()
+    with launch.training_processes(
+        1, device=CPU, worker_main=print, launcher=scripted.made
+    ) as processes:
+        assert processes.is_first
+    assert not scripted.started
+
+
+def test_a_worker_that_fails_before_joining_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(launch, "JOIN_TIMEOUT", timedelta(hours=1))
+    scripted = ScriptedWorkers([None, "rank 2 has ended"])
+    with pytest.raises(TrainingError, match="rank 2 has ended"):
+        join(scripted)
+    assert scripted.ended
+
+
+def test_workers_that_do_not_join_are_named():
+    threads = torch.get_num_threads()
+    scripted = ScriptedWorkers()
+    with pytest.raises(TrainingError, match=r"of 3 processes.*ranks \[1, 2\] did not reach 127\.0"):
+        join(scripted)
+    assert scripted.ended
+    assert torch.get_num_threads() == threads
+
+
+def test_workers_are_awaited_on_one_address_only():
+    seen = []
+    scripted = ScriptedWorkers([None, "enough"])
+    scripted.on_poll = lambda: seen.append(listening_addresses())
+    with pytest.raises(TrainingError, match="enough"):
+        join(scripted)
+    assert len(seen[-1]) > 0
+    assert not any(addresses & WILDCARDS for addresses in seen)
+
+
+def test_a_broken_connection_is_explained_by_the_failed_worker():
+    # the failure is known a moment after the connection breaks
+    scripted = ScriptedWorkers([None, None, "rank 1 has ended"])
+    with (
+        pytest.raises(TrainingError, match="rank 1 has ended") as caught,
+        launch.worker_failures_reported(scripted),
+    ):
+        raise RuntimeError("Connection closed by peer")
+    assert "Connection closed" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("own", [RuntimeError("CUDA out of memory"), ValueError("a bug")])
+def test_an_error_of_rank_zero_is_not_replaced(own):
+    with (
+        pytest.raises(type(own), match=str(own)),
+        launch.worker_failures_reported(ScriptedWorkers()),
+    ):
+        raise own
+
+
+def test_rank_zero_is_not_ended_while_it_works_on(monkeypatch):
+    monkeypatch.setattr(launch.os, "_exit", lambda code: pytest.fail(f"ended with {code}"))
+    monkeypatch.setattr(launch, "_UNNOTICED_FOR_S", 5.0)
+    with launch.worker_failures_reported(ScriptedWorkers(["rank 1 has ended"])):
+        time.sleep(0.2)
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with (
+        pytest.raises(TrainingError, match=r"training\.processes=4 .* this machine has 2"),
+        local_workers(4, torch.device("cuda")),
+    ):
+        raise AssertionError("started")
+
+
+def test_a_ray_job_has_its_workers_on_all_nodes(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert worker_launcher({}) is local_workers
+    on_nodes = worker_launcher({RAY_DRIVER_VARIABLE: "1"})
+    assert on_nodes.func is ray_workers
+    assert on_nodes.keywords["environment"]["HF_HUB_OFFLINE"] == "1"

@@ -1,0 +1,258 @@
+"""Self-play inside the loop: tasks are tried by the policy that trains, and trained on."""
+
+import math
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+
+from espalier.config import Profile
+from espalier.curriculum.pool import TaskPool
+from espalier.environments import family_of
+from espalier.environments.search_qa import SearchQA
+from espalier.records import NullTracker, ProfileError
+from espalier.rollout.roller import Roller
+from espalier.synthesis.self_play import Order, Posed
+from espalier.training.checkpoint import CheckpointStore
+from espalier.training.hardware import Hardware
+from espalier.training.parallel import Processes
+from espalier.training.rl.loop import LoopParts, RlLoop
+from espalier.training.rl.models import build_layout, build_models, initial_values
+from espalier.training.rl.publishing import MemoryPublisher
+from espalier.training.rl.sampling import GroupSampler
+from espalier.training.rl.self_play import (
+    PolicyTrials,
+    RankZeroProposer,
+    build_self_play,
+    shared_proposer,
+)
+from espalier.training.supervised import dev_exact_match
+from tests.factories.tiny import lookup_environments
+from tests.factories.training import (
+    FACTS,
+    PROFILE,
+    SEARCH,
+    TASKS,
+    Interrupted,
+    InterruptingTracker,
+    make_task,
+    make_trajectory,
+    warm_policy,
+    warm_roller,
+)
+
+
+def with_self_play(**changes):
+    values = PROFILE.model_dump()
+    values["self_play"] = {"name": "webrl", "posed_tasks": 3, "value_band": (0.0, 1.0)} | changes
+    if changes.get("value") == "critic":
+        values["training"]["algorithm"] = {"preset": "ppo"}
+    return Profile.model_validate(values)
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    return tmp_path_factory.mktemp("warm")
+
+
+class RepeatingProposer:
+    """Asks failed questions again, under another id; the same order gets the same tasks."""
+
+    def __init__(self):
+        self.orders = []
+
+    def pose(self, order):
+        self.orders.append(order)
+        names = [task.task_id.partition("-")[0] for task in order.failed]
+        ids = {task.task_id for task in order.known}
+        posed = [make_task(name, number) for number in range(1, 9) for name in names]
+        fresh = [task for task in posed if task.task_id not in ids]
+        return Posed(fresh[: order.num_tasks], {"asked_before": len(posed) - len(fresh)})
+
+
+class Listener(InterruptingTracker):
+    def __init__(self, steps=99):
+        super().__init__(steps)
+        self.notes = []
+
+    def note(self, line):
+        self.notes.append(line)
+
+
+def loop_of(warm, directory, profile, proposer):
+    policy = warm_policy(warm)
+    roller = Roller.local(policy, lookup_environments(SEARCH, profile), profile)
+    hardware = Hardware.from_config(profile.hardware)
+    models = build_models(policy.model, profile.training, hardware, Processes())
+    layout = build_layout(policy.model, profile, hardware, Processes())
+    pool = TaskPool(TASKS, profile.curriculum)
+    screening = profile.curriculum.active_screening
+    sampler = GroupSampler(roller, pool, profile.training, seed=0, screening=screening)
+    parts = LoopParts(
+        models=models,
+        layout=layout,
+        sampler=sampler,
+        pool=pool,
+        dev_score=lambda: dev_exact_match(roller, TASKS),
+        publisher=MemoryPublisher(models.policy.model, policy, [roller]),
+        self_play=build_self_play(proposer, profile, pool, roller, models, layout),
+    )
+    return RlLoop(profile, parts, CheckpointStore(directory, "run")), policy.model
+
+
+def run(warm, directory, profile=None, tracker=None):
+    proposer = RepeatingProposer()
+    loop, model = loop_of(warm, directory, profile or with_self_play(), proposer)
+    loop.run(tracker or NullTracker())
+    return loop, model, proposer
+
+
+@pytest.mark.slow
+def test_every_refresh_but_the_last_proposes_tasks_from_failures(warm, tmp_path):
+    listener = Listener()
+    loop, _, proposer = run(warm, tmp_path, tracker=listener)
+    phases = loop.self_play.phases
+    assert [phase.step for phase in phases] == [2, 4]
+    assert sum(phase.kept for phase in phases) == len(loop.self_play.tasks) > 0
+    assert listener.notes == [phase.line() for phase in phases]
+    rows = {row["step"]: row for row in loop.history}
+    assert rows[2]["posed_tasks"] == phases[0].posed
+    assert rows[4]["kept_posed_tasks"] == phases[1].kept
+    assert "posed_tasks" not in rows[3]
+    assert [order.seed for order in proposer.orders] == ["posed:0:2", "posed:0:4"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed_after", [1, 3])
+def test_a_resumed_self_play_run_equals_an_unbroken_one(warm, tmp_path, killed_after):
+    unbroken, unbroken_model, _ = run(warm, tmp_path / "unbroken")
+    with pytest.raises(Interrupted):
+        run(warm, tmp_path / "broken", tracker=InterruptingTracker(killed_after))
+    resumed, resumed_model, _ = run(warm, tmp_path / "broken")
+    assert resumed.history == unbroken.history
+    assert resumed.self_play.state() == unbroken.self_play.state()
+    pairs = zip(resumed_model.parameters(), unbroken_model.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+@pytest.mark.slow
+def test_the_critic_gives_the_value_of_a_proposed_task(warm, tmp_path):
+    profile = with_self_play(value="critic", value_band=(-9.0, 9.0))
+    loop, *_ = run(warm, tmp_path, profile)
+    assert loop.self_play.tasks
+    refused = with_self_play(value="critic", value_band=(8.0, 9.0))
+    loop, *_ = run(warm, tmp_path / "refused", refused)
+    assert loop.self_play.tasks == []
+    assert sum(phase.refused.get("too_hard", 0) for phase in loop.self_play.phases) > 0
+
+
+def critic_of(warm, profile):
+    policy = warm_policy(warm)
+    hardware = Hardware.from_config(profile.hardware)
+    models = build_models(policy.model, profile.training, hardware, Processes())
+    torch.nn.init.normal_(models.critic.head.weight, generator=torch.Generator().manual_seed(1))
+    return policy, models.critic, build_layout(policy.model, profile, hardware, Processes())
+
+
+def test_the_initial_value_depends_only_on_the_question(warm):
+    policy, critic, layout = critic_of(warm, with_self_play(value="critic"))
+    roller = warm_roller(policy)
+    played = roller.roll_out(TASKS, samples=3, temperature=1.0, seed=1)
+    values_B = initial_values(played, critic, layout)
+    for start in range(0, len(played), 3):
+        torch.testing.assert_close(
+            values_B[start : start + 3], values_B[start].expand(3), atol=1e-5, rtol=1e-5
+        )
+    assert len({round(value, 4) for value in values_B[::3].tolist()}) == len(FACTS)
+    trials = PolicyTrials(roller, layout, critic, PROFILE.training, samples=3, seed=1)(TASKS, 1)
+    assert [trial.value for trial in trials] == pytest.approx(values_B[::3].tolist(), abs=1e-5)
+
+
+class LosingRoller:
+    """The first attempt at a task is lost, the second solves it, the third never acts."""
+
+    def roll_out(self, tasks, *, samples, temperature, seed):
+        from dataclasses import replace
+
+        from espalier.records.trajectory import FinishReason
+
+        del temperature, seed
+        assert samples == 3
+        return [
+            attempt
+            for task in tasks
+            for attempt in (
+                replace(make_trajectory(task, 0), finish_reason=FinishReason.SANDBOX_LOST),
+                make_trajectory(task, 1),
+                make_trajectory(task, 0),
+            )
+        ]
+
+
+def test_lost_attempts_do_not_count_for_a_task(warm):
+    _, critic, layout = critic_of(warm, with_self_play(value="critic"))
+    asked = PolicyTrials(LosingRoller(), layout, critic, PROFILE.training, samples=3, seed=1)
+    trials = asked(TASKS[:2], 1)
+    assert [(trial.task, trial.attempts, trial.successes) for trial in trials] == [
+        (TASKS[0], 2, 1),
+        (TASKS[1], 2, 1),
+    ]
+    assert all(math.isnan(trial.value) for trial in trials)
+
+
+class AskedAgain(SearchQA):
+    """Question answering whose failed questions are asked again."""
+
+    asked: ClassVar[list] = []
+
+    def proposer(self, knowledge, accepted):
+        self.asked.append((knowledge, accepted))
+        return RepeatingProposer()
+
+
+def test_only_rank_zero_makes_a_proposer():
+    inputs = {name: Path(name) for name in ("knowledge", "accepted", "curriculum")}
+    own = {"environment": {"name": f"{__name__}:AskedAgain"}}
+    off = Profile.model_validate(PROFILE.model_dump() | own)
+    on = Profile.model_validate(with_self_play().model_dump() | own)
+    assert shared_proposer(off, inputs, Processes()) is None
+    assert shared_proposer(on, inputs, Processes(1, 2)) is not None
+    assert AskedAgain.asked == []
+    proposer = shared_proposer(on, inputs, Processes())
+    assert AskedAgain.asked == [(Path("knowledge"), Path("accepted"))]
+    order = Order(2, TASKS[:1], TASKS, "a")
+    assert proposer.pose(order) == RepeatingProposer().pose(order)
+
+
+def test_other_ranks_get_rank_zeros_proposed_tasks():
+    class Second(Processes):
+        def broadcast(self, item):
+            assert item == ((), {})
+            return Posed(TASKS[:1], {"not_unique": 2})
+
+    posed = RankZeroProposer(None, Second(1, 2)).pose(Order(1, (), (), "a"))
+    assert posed == Posed(TASKS[:1], {"not_unique": 2})
+
+
+def test_a_family_without_a_proposer_refuses_self_play(tmp_path):
+    with pytest.raises(ProfileError, match=r'self_play\.name = "off" poses no tasks of'):
+        family_of(PROFILE).proposer(tmp_path, tmp_path)
+
+
+def test_attempts_have_the_temperature_of_the_next_step():
+    class Listening:
+        def roll_out(self, tasks, *, samples, temperature, seed):
+            self.received = (temperature, seed)
+            return [make_trajectory(task, 1) for task in tasks for _ in range(samples)]
+
+    values = PROFILE.model_dump()
+    values["training"]["temperature_schedule"] = {"shape": "linear", "final": 0.5}
+    config, roller = Profile.model_validate(values).training, Listening()
+    trials = PolicyTrials(roller, None, None, config, samples=2, seed=1)
+    first = trials(TASKS[:1], 0) and roller.received
+    last = trials(TASKS[:1], config.steps - 1) and roller.received
+    assert (first[0], last[0]) == (1.0, 0.5)
+    assert first[1] != last[1]
+    assert trials(TASKS[:1], 0) == [(TASKS[0], 2, 2, pytest.approx(math.nan, nan_ok=True))]
+    assert roller.received == first
