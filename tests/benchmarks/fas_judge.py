@@ -69,8 +69,8 @@ def _sampled(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
     from espalier.knowledge.search import SearchTool, documents_path
     from espalier.policy.loading import load_policy
     from espalier.rollout.roller import Roller
-    from espalier.synthesis.fas.embedded import EmbeddedTeacher
-    from espalier.synthesis.fas.schema import Schema
+    from espalier.synthesis.agent_texts.embedded import EmbeddedTeacher
+    from espalier.synthesis.agent_texts.schema import Schema
 
     profile = _profile(options.run)
     knowledge = options.run / "knowledge"
@@ -93,9 +93,8 @@ def _sampled(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
 
 def _judged(task, trajectory, judge, search) -> dict[str, object]:
     from espalier.completions.answers import Refusal
-    from espalier.synthesis.attempts import carried_out
-    from espalier.synthesis.fas.calls import SEARCH, Plan, PlanTold, judge_request
-    from espalier.synthesis.fas.plain import plain
+    from espalier.synthesis.agent_texts.calls import SEARCH, Plan, PlanTold, judge_request, plain
+    from espalier.synthesis.rollouts import attempt_by_plan
 
     action = trajectory.messages[len(task.prompt)]
     # a policy may sample any byte: what could not stand in an answer is no plan either
@@ -110,7 +109,7 @@ def _judged(task, trajectory, judge, search) -> dict[str, object]:
     told = PlanTold(question=task.question, tools=(SEARCH,), plan=plan)
     judgement = asyncio.run(judge.answer(judge_request(told)))
     assert not isinstance(judgement, Refusal), "the embedded judge judges"
-    outcome = carried_out(task, plan, search).reward["outcome"]
+    outcome = attempt_by_plan(task, plan, search).reward["outcome"]
     return {**row, "kept": judgement.likely, "right": outcome > 0, "reason": judgement.reason}
 
 

@@ -29,7 +29,7 @@ def check_queries(
     as_json: JsonOption = False,
 ) -> None:
     """Count the faults of formalized questions (WebShaper's entries), each kind apart."""
-    from espalier.synthesis.webshaper.formalism import files
+    from espalier.synthesis.webshaper import notation_files as files
 
     checked = files.check_file(file)
     if as_json:

@@ -11,7 +11,7 @@ from espalier.completions.cache import AnswerCache
 from espalier.completions.endpoint import EndpointModel
 from espalier.completions.ledger import Ledger, Usage
 from espalier.completions.opening import OpenedModel, opened_model
-from espalier.completions.request import Model, Request
+from espalier.completions.request import Model, Request, StrictModel
 from espalier.completions.vllm_batch import VllmModel
 from espalier.completions.windowed import in_order
 
@@ -24,6 +24,7 @@ __all__ = [
     "PlainText",
     "Refusal",
     "Request",
+    "StrictModel",
     "Usage",
     "VllmModel",
     "all_answers",

@@ -22,15 +22,19 @@ class OpenedModel(NamedTuple):
 
 
 @asynccontextmanager
-async def opened_model(config: EndpointConfig | VllmBatchConfig) -> AsyncGenerator[OpenedModel]:
-    """A server's model, or one that vLLM runs in this process.
+async def opened_model(
+    settings: EndpointConfig | VllmBatchConfig | Model,
+) -> AsyncGenerator[OpenedModel]:
+    """A server's model, one that vLLM runs in this process, or an embedded one as it is.
 
     Raises:
-        EngineError: its settings name no model, or a key that cannot be read.
+        EngineError: the settings name no model, or a key that cannot be read.
     """
-    if isinstance(config, VllmBatchConfig):
-        async with VllmModel(config) as model:
-            yield OpenedModel(model, config.batch_size, model.ledger)
-    else:
-        async with EndpointModel(config) as model:
-            yield OpenedModel(model, config.concurrency, model.ledger)
+    if isinstance(settings, VllmBatchConfig):
+        async with VllmModel(settings) as model:
+            yield OpenedModel(model, settings.batch_size, model.ledger)
+    elif isinstance(settings, EndpointConfig):
+        async with EndpointModel(settings) as model:
+            yield OpenedModel(model, settings.concurrency, model.ledger)
+    else:  # it never waits and costs nothing: more at a time would only take memory
+        yield OpenedModel(settings, 1, Ledger(EndpointConfig()))

@@ -7,10 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from espalier.completions.answers import AnswerT, Refusal
 from espalier.records import json_digest
+
+
+class StrictModel(BaseModel):
+    """A frozen model that refuses unknown keys: base of what requests tell and of their answers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,8 +43,8 @@ from espalier.records import (
     task_id_of,
 )
 from espalier.records.trajectory import ToolResult, Trajectory
+from espalier.synthesis.demonstrations import Rejected
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.rejection import Rejected
 from espalier.synthesis.self_play import PosesTasks
 
 C = TypeVar("C", bound=EnvironmentConfig)

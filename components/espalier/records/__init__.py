@@ -34,6 +34,7 @@ from espalier.records.publishing import (
 )
 from espalier.records.report_groups import group_label, group_of, report_groups, shown_group
 from espalier.records.task import (
+    SPLITS,
     Split,
     Task,
     TaskMetadata,
@@ -47,6 +48,7 @@ from espalier.records.tracker import NullTracker, Progress, Tracker
 
 __all__ = [
     "MANIFEST_NAME",
+    "SPLITS",
     "Action",
     "AgentText",
     "ArtifactError",

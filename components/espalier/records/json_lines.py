@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,3 +40,25 @@ def read_records(path: Path, kind: type[RecordT]) -> list[RecordT]:
                 where = ".".join(str(part) for part in first["loc"]) or "line"
                 raise DataError(f"{path}, line {number}: {where}: {first['msg']}") from error
     return records
+
+
+def read_json_values(path: Path) -> Iterator[tuple[int, object]]:
+    """The JSON value of each line that is not blank, with its line number, from 1.
+
+    Raises:
+        DataError: the file cannot be read, or a line is not JSON.
+    """
+    try:
+        with path.open(encoding="utf-8") as stream:
+            for number, line in enumerate(stream, start=1):
+                if line.strip():
+                    yield number, _json_value(path, number, line)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+
+
+def _json_value(path: Path, number: int, line: str) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:  # nesting of thousands of levels
+        raise DataError(f"{path}, line {number}: not JSON ({error})") from error

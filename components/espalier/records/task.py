@@ -14,6 +14,7 @@ from espalier.records.json_lines import read_records, write_records
 from espalier.records.message import JsonObject, Message
 
 Split = Literal["train", "dev", "heldout"]
+SPLITS: tuple[Split, ...] = ("train", "dev", "heldout")
 
 
 class Verifier(BaseModel, frozen=True, extra="forbid"):

@@ -2,7 +2,13 @@
 
 import pytest
 
-from espalier.synthesis.webshaper import ConstantSet, Intersection, Projection, canonical, evaluate
+from espalier.synthesis.webshaper.query import (
+    ConstantSet,
+    Intersection,
+    Projection,
+    canonical,
+    evaluate,
+)
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
 from .test_rules import TRIPLES, _chain, _world

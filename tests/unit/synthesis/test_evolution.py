@@ -9,15 +9,15 @@ import pytest
 
 from espalier.config import WebRLConfig
 from espalier.records import DataError
-from espalier.synthesis.evolution.patterns import Patterns
-from espalier.synthesis.evolution.poser import (
+from espalier.synthesis.evolution import (
     GraphPoser,
+    Patterns,
+    Prover,
     failed_patterns,
     rewarding_patterns,
 )
-from espalier.synthesis.evolution.proving import Prover
 from espalier.synthesis.self_play import Order
-from espalier.synthesis.webshaper.pools import Chain, Join
+from espalier.synthesis.webshaper.steps import Chain, Join
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
 from .conftest import PROFILE as PLAIN

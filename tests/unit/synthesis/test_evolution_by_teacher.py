@@ -8,8 +8,8 @@ import pytest
 from espalier.completions import Refusal, parsed_answer
 from espalier.config import EndpointConfig
 from espalier.records import EngineError
-from espalier.synthesis.evolution.proving import Prover
-from espalier.synthesis.evolution.teacher import ProposedQuestion, ProposedQuestions, TeacherPoser
+from espalier.synthesis.evolution import Prover
+from espalier.synthesis.evolution_teacher import ProposedQuestion, ProposedQuestions, TeacherPoser
 from espalier.synthesis.self_play import Order
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 from tests.fakes.endpoint_double import Scripted, completion, running_double

@@ -9,7 +9,7 @@ from espalier.knowledge import Document, KnowledgeGraph
 from espalier.knowledge.documents import load_documents
 from espalier.knowledge.graph import Entity, Relation, Triple
 from espalier.knowledge.search import documents_path
-from espalier.synthesis.fas.calls import (
+from espalier.synthesis.agent_texts.calls import (
     SEARCH,
     Claim,
     Judgement,
@@ -22,13 +22,15 @@ from espalier.synthesis.fas.calls import (
     plan_request,
     refine_request,
 )
-from espalier.synthesis.fas.embedded import EmbeddedTeacher
-from espalier.synthesis.fas.memory import Memories, date_in, unsupported
-from espalier.synthesis.fas.mistakes import mistaken
-from espalier.synthesis.fas.planning import Planner
-from espalier.synthesis.fas.reader import QuestionReader
-from espalier.synthesis.fas.reasoning import Reasoner
-from espalier.synthesis.fas.schema import Schema
+from espalier.synthesis.agent_texts.embedded import EmbeddedTeacher, mistaken
+from espalier.synthesis.agent_texts.first_order import (
+    EntityMemories,
+    Planner,
+    Reasoner,
+    date_in,
+    unsupported,
+)
+from espalier.synthesis.agent_texts.schema import QuestionReader, Schema
 from espalier.synthesis.funnel import Funnel
 from tests.factories.records import make_task
 
@@ -197,7 +199,7 @@ def test_a_claim_carries_the_date_that_its_line_states(line, date):
 
 
 def test_claims_are_filed_by_entity_in_the_order_of_their_dates():
-    memories = Memories()
+    memories = EntityMemories()
     first = Document("a", "Ada", ("wrote notes in 1843", "born in 1815"), "train")
     again = Document("b", "ADA", ("wrote notes in 1843",), "train")
     for document in (first, again):

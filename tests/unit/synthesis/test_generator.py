@@ -2,10 +2,10 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.quotas import apportion
+from espalier.synthesis.funnel import Funnel, apportion
 from espalier.synthesis.task_making import kind_of
-from espalier.synthesis.webshaper import (
+from espalier.synthesis.webshaper.generator import Generator, kind_weights
+from espalier.synthesis.webshaper.query import (
     Constant,
     ConstantSet,
     Intersection,
@@ -14,7 +14,6 @@ from espalier.synthesis.webshaper import (
     hops,
     signature,
 )
-from espalier.synthesis.webshaper.generator import Generator, family_weights
 from espalier.synthesis.webshaper.rules import RULES, broken_rule
 
 from .conftest import NUM_QUESTIONS, PROFILE
@@ -101,7 +100,7 @@ def test_rare_paths_appear_as_often_as_common_ones(candidates):
 @pytest.mark.slow
 def test_equal_seeds_draw_equal_questions_and_other_seeds_others(graph, worlds):
     def draw(seed):
-        generator = Generator(graph, family_weights(PROFILE.synthesis), seed)
+        generator = Generator(graph, kind_weights(PROFILE.synthesis), seed)
         found = generator.generate("train", 50, worlds["train"], Funnel())
         return [canonical(candidate.query) for candidate in found]
 

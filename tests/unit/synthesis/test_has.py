@@ -5,10 +5,10 @@ import pytest
 
 from espalier.records import FinalAnswer, Message, ToolCalls
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.synthesis.attempts import carried_out, line_values
-from espalier.synthesis.fas.calls import Alternatives, Candidate, Plan
+from espalier.synthesis.agent_texts.calls import Alternatives, Candidate, Plan
+from espalier.synthesis.agent_texts.decisions import Decider
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.has import Decider
+from espalier.synthesis.rollouts import attempt_by_plan, line_values
 from tests.factories.records import make_task
 
 from . import tags
@@ -42,7 +42,7 @@ OTHERS = (
 
 
 def attempt(analysis="country , capital", query="Lyon country"):
-    return carried_out(TASK, Plan(analysis=analysis, tool="search", query=query), Lookup())
+    return attempt_by_plan(TASK, Plan(analysis=analysis, tool="search", query=query), Lookup())
 
 
 def wanted_of(action):

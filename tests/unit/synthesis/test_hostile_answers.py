@@ -15,8 +15,7 @@ from espalier.records import (
     FinalAnswer,
     Message,
 )
-from espalier.synthesis import plans
-from espalier.synthesis.fas.calls import (
+from espalier.synthesis.agent_texts.calls import (
     Alternatives,
     Claims,
     Guess,
@@ -25,10 +24,10 @@ from espalier.synthesis.fas.calls import (
     Questions,
     Refined,
 )
-from espalier.synthesis.fas.planning import Planner
-from espalier.synthesis.fas.reasoning import Reasoner
+from espalier.synthesis.agent_texts.decisions import Decider
+from espalier.synthesis.agent_texts.first_order import Planner, Reasoner
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.has import Decider
+from espalier.synthesis.search_wording import search_call
 from espalier.validation import HiddenNames, text_columns
 from tests.factories.records import make_task, make_trajectory
 from tests.fakes.endpoint_double import completion
@@ -174,7 +173,7 @@ TRAJECTORY = make_trajectory(
     group_id="teacher/t",
     messages=(
         *TASK.prompt,
-        plans.search("country", "Lyon").message(),
+        search_call("country", "Lyon").message(),
         Message(role="tool", content="Lyon | country: France"),
         FinalAnswer("France", "answer").message(),
     ),

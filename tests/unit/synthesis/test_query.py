@@ -3,18 +3,19 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.synthesis.webshaper import (
+from espalier.synthesis.webshaper.notation import rows_of
+from espalier.synthesis.webshaper.notation_queries import entries_of
+from espalier.synthesis.webshaper.query import (
     Constant,
     ConstantSet,
     Intersection,
     Projection,
     Union,
     canonical,
+    constants,
     hops,
     signature,
 )
-from espalier.synthesis.webshaper.formalism import entries_of, printed
-from espalier.synthesis.webshaper.query import constants
 
 IDS = st.sampled_from(["city:1", "city:2", "a | b", "x]", 'say "c"', "(", "é & f", "C"])
 RELATIONS = st.sampled_from(["capital", "time zone", "r(", "a & b"])
@@ -98,7 +99,7 @@ def test_entries_run_from_the_constants_to_the_target():
         Projection("used_in", Constant("eur")),
     )
     names = {"fr": "France", "de": "Germany", "eur": "Euro"}
-    assert printed(entries_of(Projection("capital", Intersection(lists)), names)) == [
+    assert rows_of(entries_of(Projection("capital", Intersection(lists)), names)) == [
         ["C@{France | Germany}", "neighbours", "V@X1"],
         ["C@Euro", "used_in", "V@X1"],
         ["V@X1", "capital", "?T"],

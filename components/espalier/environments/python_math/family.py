@@ -32,8 +32,8 @@ from espalier.records.trajectory import ToolResult, Trajectory
 from espalier.rewards import final_answer, is_right, retool_reward
 from espalier.sandbox.choice import sandbox_pool
 from espalier.sandbox.pool_thread import PoolThread
+from espalier.synthesis.demonstrations import Rejected
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.rejection import Rejected
 from espalier.synthesis.self_play import PosesTasks
 
 INSTRUCTIONS = (

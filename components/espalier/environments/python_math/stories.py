@@ -9,8 +9,7 @@ from espalier.config import SynthesisConfig
 from espalier.environments.python_math import wording
 from espalier.environments.python_math.arithmetic import OPERATIONS, Chain, Change, split_of
 from espalier.records import Split
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.quotas import apportion
+from espalier.synthesis.funnel import Funnel, apportion
 
 _START = (5, 99)
 _TERM = (2, 99)

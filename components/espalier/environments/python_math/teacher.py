@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from espalier.environments.python_math.arithmetic import VARIABLE
 from espalier.environments.teaching import GaveUp, Script
 from espalier.records import FinalAnswer, Task, ToolCall, ToolCalls
-from espalier.synthesis import plans
+from espalier.synthesis.search_wording import READY_TO_ANSWER
 
 UNKNOWN_NAME = "unknown_name"
 """The detour: a program that prints a name which it never made, and reads the error."""
@@ -41,7 +41,7 @@ def program_script(question: MathQuestion, *, detour: bool) -> Script:
     if not numbers or not printed.succeeded:
         raise GaveUp("program_failed")
     answer = numbers[-1].removesuffix(".0")
-    yield FinalAnswer(rf"\boxed{{{answer}}}", plans.ready_to_answer())
+    yield FinalAnswer(rf"\boxed{{{answer}}}", READY_TO_ANSWER)
 
 
 def _run(plan: str, program: str) -> ToolCalls:

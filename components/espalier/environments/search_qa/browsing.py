@@ -25,7 +25,7 @@ from typing import Protocol
 from espalier.environments.reading import Log
 from espalier.knowledge.documents import Document
 from espalier.records import FinalAnswer, ToolCalls
-from espalier.synthesis import plans
+from espalier.synthesis.search_wording import READY_TO_ANSWER, remaining_hops, search_call
 
 _HOP_WEIGHTS = (0.3, 0.3, 0.25, 0.15)
 """Share of logs of 1 to 4 searches."""
@@ -127,7 +127,7 @@ def _pieces(
     pieces: list[ToolCalls | FinalAnswer | str] = []
     labels = [label for label, _, _ in walk]
     for number, (_, query, observation) in enumerate(walk):
-        pieces.append(plans.search(plans.remaining_hops(labels[number:]), query))
+        pieces.append(search_call(remaining_hops(labels[number:]), query))
         pieces.append(observation)
-    pieces.append(FinalAnswer(answer, plans.ready_to_answer()))
+    pieces.append(FinalAnswer(answer, READY_TO_ANSWER))
     return pieces

@@ -19,7 +19,7 @@ from espalier.environments.search_qa.browsing import ShowsDocuments, invented_na
 from espalier.knowledge.documents import Document
 from espalier.knowledge.folding import content_words
 from espalier.records import FinalAnswer, KnowledgeError
-from espalier.synthesis import plans
+from espalier.synthesis.search_wording import LOOK_UP, READY_TO_ANSWER, search_call
 
 _MAX_SPAN_WORDS = 2
 _MIN_LINE_WORDS = 4
@@ -66,9 +66,9 @@ class ClozeWriter:
         return Log(
             rest,
             (
-                plans.search(plans.look_up(), query),
+                search_call(LOOK_UP, query),
                 self._search.show(shown, query),
-                FinalAnswer(span, plans.ready_to_answer()),
+                FinalAnswer(span, READY_TO_ANSWER),
             ),
         )
 
