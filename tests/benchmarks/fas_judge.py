@@ -65,7 +65,7 @@ def _rows_of(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
 def _sampled(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
     from espalier.environments.search_qa import SearchQA, search_environments
     from espalier.knowledge import KnowledgeGraph
-    from espalier.knowledge.documents import load_documents
+    from espalier.knowledge.graph import load_documents
     from espalier.knowledge.search import SearchTool, documents_path
     from espalier.policy.loading import load_policy
     from espalier.rollout.roller import Roller

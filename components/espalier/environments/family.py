@@ -27,7 +27,7 @@ from espalier.environments.episode import EpisodeRules
 from espalier.environments.reading import DemonstrationReading, ReadingMaterial
 from espalier.environments.teaching import Script, ScriptTeacher
 from espalier.environments.tools import Tool
-from espalier.knowledge.entity_splits import EntitySplits
+from espalier.knowledge.graph import EntitySplits
 from espalier.records import (
     AgentText,
     DataError,

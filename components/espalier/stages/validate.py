@@ -14,7 +14,7 @@ from espalier.chain import opened, provenance
 from espalier.config import Profile, ValidationConfig
 from espalier.dialects import SYNTAXES, chosen_dialect
 from espalier.environments import Family, family_of
-from espalier.knowledge.entity_splits import EntitySplits
+from espalier.knowledge.graph import EntitySplits
 from espalier.records import (
     DataError,
     Draft,

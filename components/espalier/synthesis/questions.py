@@ -11,9 +11,9 @@ from pathlib import Path
 from espalier.completions import opened_model
 from espalier.config import Profile
 from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge.asking import MAX_NAME_CHARACTERS, MAX_NAME_WORDS
-from espalier.knowledge.documents import load_documents
+from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import SearchTool, documents_path
+from espalier.knowledge.splits import MAX_NAME_CHARACTERS, MAX_NAME_WORDS
 from espalier.knowledge.views import View
 from espalier.records import SPLITS, DataError, Split
 from espalier.synthesis.demonstrations import Rejected

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from espalier.environments import Family
-from espalier.knowledge.entity_splits import EntitySplits
 from espalier.knowledge.folding import folded_name, words
+from espalier.knowledge.graph import EntitySplits
 from espalier.records import Task
 from espalier.rewards import normalize_answer
 

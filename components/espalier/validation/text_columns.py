@@ -10,8 +10,8 @@ from typing import Self
 
 import pandas as pd
 
-from espalier.knowledge.entity_splits import EntitySplits
-from espalier.knowledge.names import NameIndex
+from espalier.knowledge.folding import NameIndex
+from espalier.knowledge.graph import EntitySplits
 from espalier.records import Action, AgentText, ArtifactError, Malformed
 
 _CHOICE = re.compile(

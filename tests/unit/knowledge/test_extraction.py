@@ -16,15 +16,21 @@ from espalier.config import (
     RelationConfig,
 )
 from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge.documents import load_documents
 from espalier.knowledge.extraction import extract
-from espalier.knowledge.extraction.calls import Statement
-from espalier.knowledge.extraction.checking import Checker, Mention
-from espalier.knowledge.extraction.chunks import Chunk, chunks_of
-from espalier.knowledge.extraction.spelling import EvenedText, as_named, as_quoted
+from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import documents_path
 from espalier.knowledge.sources import SourceDocument
-from espalier.knowledge.sources.own import load_own
+from espalier.knowledge.statements import (
+    Checker,
+    Chunk,
+    Mention,
+    NormalizedText,
+    Statement,
+    chunks_of,
+    normalized_name,
+    normalized_quotation,
+)
+from espalier.knowledge.user_sources import load_own
 from espalier.records import EngineError, KnowledgeError, NullTracker, open_artifact
 from espalier.stages import ingest as stage
 from tests.fakes.endpoint_double import Scripted, completion, running_double
@@ -94,13 +100,17 @@ def test_spelling_that_differs_from_the_document_is_found_and_its_own_is_kept():
     assert mention.evidence == text
 
 
-@given(st.text(max_size=60), st.text(max_size=12), st.sampled_from([as_quoted, as_named]))
+@given(
+    st.text(max_size=60),
+    st.text(max_size=12),
+    st.sampled_from([normalized_quotation, normalized_name]),
+)
 @settings(max_examples=300, deadline=None)
-def test_what_is_found_in_a_text_reads_like_what_was_sought(text, wanted, even):
-    span = EvenedText(text, even).find(wanted)
+def test_what_is_found_in_a_text_reads_like_what_was_sought(text, wanted, normalize):
+    span = NormalizedText(text, normalize).find(wanted)
     if span is not None:
-        found = "".join(" ".join("".join(map(even, span.of(text))).split()))
-        assert " ".join("".join(map(even, wanted)).split()) in found
+        found = "".join(" ".join("".join(map(normalize, span.of(text))).split()))
+        assert " ".join("".join(map(normalize, wanted)).split()) in found
         assert 0 <= span.start < span.end <= len(text)
 
 

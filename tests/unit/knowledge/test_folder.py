@@ -4,9 +4,9 @@ import pytest
 
 from espalier.config import KnowledgeConfig, Profile, SearchConfig
 from espalier.knowledge import KnowledgeGraph, SearchTool
-from espalier.knowledge.sources.lines import lines_of
-from espalier.knowledge.sources.own import load_own
-from espalier.knowledge.sources.triples import default_phrasings
+from espalier.knowledge.sources import lines_of
+from espalier.knowledge.user_sources import load_own
+from espalier.knowledge.user_triples import default_phrasings
 from espalier.records import KnowledgeError, NullTracker
 from espalier.stages import ingest as stage
 

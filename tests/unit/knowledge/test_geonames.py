@@ -1,7 +1,6 @@
 import numpy as np
 
-from espalier.knowledge.sources.distances import nearest_larger
-from espalier.knowledge.sources.geonames_relations import geonames_relations
+from espalier.knowledge.geonames import geonames_relations, nearest_larger
 
 
 def _names(graph, relation, subject_id):

@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from espalier.config import KnowledgeConfig, Profile
 from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge.sources.dump import dump_documents, plain_text
-from espalier.knowledge.sources.own import load_own
+from espalier.knowledge.user_sources import dump_documents, load_own, plain_text
 from espalier.records import KnowledgeError, NullTracker
 from espalier.stages import ingest as stage
 

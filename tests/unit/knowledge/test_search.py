@@ -4,7 +4,7 @@ import pytest
 
 from espalier.config import SearchConfig
 from espalier.knowledge import SearchTool
-from espalier.knowledge.documents import load_documents
+from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import documents_path
 from espalier.records import ArtifactError
 

@@ -3,18 +3,17 @@ import random
 
 from espalier.config import SplitsConfig
 from espalier.knowledge import Document
-from espalier.knowledge.documents import load_documents
 from espalier.knowledge.folding import folded_name
-from espalier.knowledge.names import leaks
+from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import documents_path
-from espalier.knowledge.sources import Source, SourceEntity
+from espalier.knowledge.sources import KnowledgeSource, SourceEntity
 from espalier.knowledge.splits import deal, draw_splits
-from espalier.knowledge.views import forbidden_names
+from espalier.knowledge.views import forbidden_names, leaks
 
 
 def _source(*names, kind="person", region_kinds=frozenset()):
     entities = [SourceEntity(f"{kind}:{name}", name, kind) for name in names]
-    return Source("", entities=entities, region_kinds=region_kinds)
+    return KnowledgeSource("", entities=entities, region_kinds=region_kinds)
 
 
 def test_no_hidden_name_stands_in_the_train_or_dev_view(geonames_dir, geonames_graph):

@@ -4,7 +4,7 @@ import pytest
 
 from espalier.config import KnowledgeConfig, Profile, SynthesisConfig
 from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge.documents import load_documents
+from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import documents_path
 from espalier.records import NullTracker, read_tasks
 from espalier.stages import ingest

@@ -6,8 +6,7 @@ import pytest
 from espalier.completions import Refusal
 from espalier.config import AgentTextsConfig
 from espalier.knowledge import Document, KnowledgeGraph
-from espalier.knowledge.documents import load_documents
-from espalier.knowledge.graph import Entity, Relation, Triple
+from espalier.knowledge.graph import Entity, Relation, Triple, load_documents
 from espalier.knowledge.search import documents_path
 from espalier.synthesis.agent_texts.calls import (
     SEARCH,

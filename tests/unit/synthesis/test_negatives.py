@@ -1,4 +1,4 @@
-from espalier.knowledge.documents import load_documents
+from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import documents_path
 from espalier.records import FinalAnswer, ToolCalls, read_tasks
 from espalier.records.trajectory import read_trajectories

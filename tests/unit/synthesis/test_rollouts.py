@@ -5,7 +5,7 @@ import pytest
 
 from espalier.completions import Refusal
 from espalier.config import Profile
-from espalier.knowledge.documents import load_documents
+from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import SearchTool, documents_path
 from espalier.records import Message, NullTracker
 from espalier.records.trajectory import FinishReason, read_trajectories

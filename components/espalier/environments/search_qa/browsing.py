@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from espalier.environments.reading import Log
-from espalier.knowledge.documents import Document
+from espalier.knowledge.graph import Document
 from espalier.records import FinalAnswer, ToolCalls
 from espalier.synthesis.search_wording import READY_TO_ANSWER, remaining_hops, search_call
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 
 from espalier.environments.reading import Log
 from espalier.environments.search_qa.browsing import ShowsDocuments, invented_name
-from espalier.knowledge.documents import Document
 from espalier.knowledge.folding import content_words
+from espalier.knowledge.graph import Document
 from espalier.records import FinalAnswer, KnowledgeError
 from espalier.synthesis.search_wording import LOOK_UP, READY_TO_ANSWER, search_call
 

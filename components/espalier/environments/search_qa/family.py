@@ -22,8 +22,7 @@ from espalier.environments.reading import ReadingMaterial
 from espalier.environments.search_qa.config import SearchQAConfig
 from espalier.environments.tools import Tool, ToolOutput
 from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge.documents import load_documents
-from espalier.knowledge.entity_splits import EntitySplits
+from espalier.knowledge.graph import EntitySplits, load_documents
 from espalier.knowledge.search import NO_RESULTS, SearchTool, documents_path
 from espalier.records import Draft, Split, Task, Tracker
 from espalier.records.trajectory import Trajectory

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from espalier.knowledge import Document, KnowledgeGraph, Relation
 from espalier.knowledge.folding import EMPTY_WORDS, folded_name, words
-from espalier.knowledge.graph import Split
+from espalier.knowledge.graph import EntitySplit
 from espalier.synthesis.agent_texts.calls import Judgement, PlanTold
 from espalier.synthesis.search_wording import LABEL_SEPARATOR
 from espalier.synthesis.task_making import FRAMES, JOINED_FRAMES
 
-VISIBLE: frozenset[Split] = frozenset({"train", "hub"})
+VISIBLE: frozenset[EntitySplit] = frozenset({"train", "hub"})
 """Splits whose names a text for training may say."""
 
 Facts = Mapping[str, Sequence[str]]

@@ -12,7 +12,7 @@ from espalier.completions import Model, Refusal, in_order, opened_model
 from espalier.config import Profile
 from espalier.dialects import SYNTAXES, chosen_dialect
 from espalier.knowledge import Document, KnowledgeGraph
-from espalier.knowledge.documents import load_documents
+from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import SearchTool, documents_path
 from espalier.records import AgentText, DataError, Task, Tracker
 from espalier.records.trajectory import Trajectory

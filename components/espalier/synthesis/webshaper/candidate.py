@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from espalier.knowledge import Document, KnowledgeGraph, Triple
-from espalier.knowledge.folding import content_words, folded_name, words
-from espalier.knowledge.names import NameIndex
+from espalier.knowledge.folding import NameIndex, content_words, folded_name, words
 from espalier.synthesis.webshaper.query import Query, Read, Trace, trace
 
 _MIN_SENTENCES = 5

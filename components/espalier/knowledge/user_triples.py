@@ -8,18 +8,17 @@ from typing import NamedTuple
 
 from espalier.knowledge.folding import folded_name
 from espalier.knowledge.graph import Relation, Triple
-from espalier.knowledge.sources.json_lines import JsonLine
-from espalier.knowledge.sources.source import Source, SourceEntity
+from espalier.knowledge.sources import JsonLine, KnowledgeSource, SourceEntity
 from espalier.records import KnowledgeError
 
 _UNTYPED = "entity"
 _MIN_HUB_SUBJECTS = 3
-"""An object of so many subjects, itself subject of nothing, is shared by every split."""
+"""An object of so many subjects that is itself no subject becomes a hub of all splits."""
 
 _PREPOSITIONS = frozenset({"in", "of", "by", "at", "from", "to", "for", "with", "on", "into"})
 
 
-class _End(NamedTuple):
+class _TripleEnd(NamedTuple):
     kind: str
     folded: str
 
@@ -28,19 +27,19 @@ class _End(NamedTuple):
         return f"{self.kind}:{self.folded}"
 
 
-class _Row(NamedTuple):
-    subject: _End
+class _TripleRow(NamedTuple):
+    subject: _TripleEnd
     relation: str
-    object: _End
+    object: _TripleEnd
 
 
-def add_triples(source: Source, lines: Iterable[JsonLine]) -> list[Triple]:
+def add_triples(source: KnowledgeSource, lines: Iterable[JsonLine]) -> list[Triple]:
     """Add entities, relations and triples to `source`, and tie entities to their documents.
 
     Returns:
         The triple of every line, in their order: equal lines have equal triples.
     """
-    spellings: dict[_End, str] = {}
+    spellings: dict[_TripleEnd, str] = {}
     rows = _rows(list(lines), spellings)
     names = _relation_names(rows)
     stated = [
@@ -51,7 +50,7 @@ def add_triples(source: Source, lines: Iterable[JsonLine]) -> list[Triple]:
     source.triples = list(dict.fromkeys(stated))
     source.relations = _relations(names, source.triples)
     titled = {folded_name(document.title): document.document_id for document in source.documents}
-    subjects_of: dict[_End, list[_End]] = defaultdict(list)
+    subjects_of: dict[_TripleEnd, list[_TripleEnd]] = defaultdict(list)
     for row in rows:
         subjects_of[row.object].append(row.subject)
     subjects = {row.subject for row in rows}
@@ -71,7 +70,7 @@ def add_triples(source: Source, lines: Iterable[JsonLine]) -> list[Triple]:
 
 
 def default_phrasings(label: str, object_kind: str, *, functional: bool) -> tuple[str, ...]:
-    """Noun phrases for a relation that came without any."""
+    """Noun phrases for a relation without phrasings of its own."""
     first, *_, last = label.split() if " " in label else (label, label)
     thing = "thing" if object_kind == _UNTYPED else object_kind
     if last in _PREPOSITIONS:
@@ -82,8 +81,8 @@ def default_phrasings(label: str, object_kind: str, *, functional: bool) -> tupl
     return (f"one {label} of {{x}}", f"something {{x}} has as {label}", f"any {label} of {{x}}")
 
 
-def _rows(lines: list[JsonLine], spellings: dict[_End, str]) -> list[_Row]:
-    """Rows with typed ends; a name typed in one row keeps that type where a row gives none."""
+def _rows(lines: list[JsonLine], spellings: dict[_TripleEnd, str]) -> list[_TripleRow]:
+    """Rows with typed ends; a type given in one row holds for rows that give none."""
     types: dict[str, str] = {}
     for line in lines:
         for end in ("subject", "object"):
@@ -95,9 +94,9 @@ def _rows(lines: list[JsonLine], spellings: dict[_End, str]) -> list[_Row]:
         for end in ("subject", "object"):
             folded = _folded(line, end)
             given = line.text(f"{end}_type") if f"{end}_type" in line.row else None
-            ends.append(_End(given or types.get(folded, _UNTYPED), folded))
+            ends.append(_TripleEnd(given or types.get(folded, _UNTYPED), folded))
             spellings.setdefault(ends[-1], line.text(end))
-        rows.append(_Row(ends[0], line.text("relation"), ends[1]))
+        rows.append(_TripleRow(ends[0], line.text("relation"), ends[1]))
     return rows
 
 
@@ -107,7 +106,7 @@ def _folded(line: JsonLine, end: str) -> str:
     raise KnowledgeError(f"{line.place}: {end!r} is {line.row[end]!r}, which holds no word")
 
 
-def _relation_names(rows: list[_Row]) -> dict[tuple[str, str, str], str]:
+def _relation_names(rows: list[_TripleRow]) -> dict[tuple[str, str, str], str]:
     """(Relation, subject kind, object kind) -> name; a relation between other kinds is its own."""
     names: dict[tuple[str, str, str], str] = {}
     taken: set[str] = set()

