@@ -92,7 +92,7 @@ def _sampled(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
 
 
 def _judged(task, trajectory, judge, search) -> dict[str, object]:
-    from espalier.completions.answers import Refusal
+    from espalier.completions.request import Refusal
     from espalier.synthesis.agent_texts.calls import SEARCH, Plan, PlanTold, judge_request, plain
     from espalier.synthesis.rollouts import attempt_by_plan
 

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from espalier.completions import Model, PlainText, Refusal, Request, opened_model
-from espalier.completions.answers import AnswerT
+from espalier.completions.request import AnswerT
 from espalier.config import Profile
 from espalier.knowledge import Document, KnowledgeGraph
 from espalier.knowledge.folding import folded_name

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from espalier.completions import EndpointModel, Refusal, Usage, in_order
-from espalier.completions.wire import Wire
+from espalier.completions import CallUsage, EndpointModel, Refusal, in_order
+from espalier.completions.endpoint import Wire
 from espalier.records import EngineError
 from tests.fakes.endpoint_double import Capital, Scripted, completion, config, request
 
@@ -71,7 +71,7 @@ def test_every_attempt_is_held_to_the_rate(double):
     async def session():
         async with Wire(config(double), "", sleep=Sleeps()) as wire:
             fields = {"model": "small", "messages": [{"role": "user", "content": "hi"}]}
-            return await wire.send(fields, Usage(), admit)
+            return await wire.send(fields, CallUsage(), admit)
 
     asyncio.run(session())
     assert admitted == [0, 1, 2]

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from espalier.completions import in_order
-from espalier.completions.rate_limit import RateLimit
+from espalier.completions.endpoint import RateLimit
 from espalier.config import EndpointConfig
 
 

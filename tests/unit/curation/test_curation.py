@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from espalier.config import CurationConfig
 from espalier.curation import (
     Contamination,
-    Row,
+    TextRow,
     benchmark_texts,
     dataset_card,
     diversity,
@@ -19,7 +19,7 @@ from espalier.curation import (
     screened,
     secret_in,
 )
-from espalier.curation.minhash import overlap, word_runs
+from espalier.curation.screening import overlap, word_runs
 from espalier.records import DataError
 
 WORDS = [f"word{number}" for number in range(400)]
@@ -167,11 +167,11 @@ def test_personal_data_and_secrets_are_found_by_their_shape(text, kind):
 
 def test_the_first_filter_that_refuses_a_row_says_why_and_a_secret_is_not_repeated():
     rows = [
-        Row("fit", "What is the capital of France?"),
-        Row("again", "what is the capital of france"),
-        Row("mail", "What is the capital? ada@example.org"),
-        Row("short", "eh"),
-        Row("test", "Tell me: who wrote the first novel ever?"),
+        TextRow("fit", "What is the capital of France?"),
+        TextRow("again", "what is the capital of france"),
+        TextRow("mail", "What is the capital? ada@example.org"),
+        TextRow("short", "eh"),
+        TextRow("test", "Tell me: who wrote the first novel ever?"),
     ]
     dropped = screened(rows, CONFIG, Contamination(BENCHMARKS, 13))
     assert [tuple(row) for row in dropped] == [
@@ -183,7 +183,10 @@ def test_the_first_filter_that_refuses_a_row_says_why_and_a_secret_is_not_repeat
 
 
 def test_a_row_repeats_none_that_was_left_out_itself():
-    rows = [Row("a", f"ada@example.org {sentence(1)}"), Row("b", f"ada at home {sentence(1)}")]
+    rows = [
+        TextRow("a", f"ada@example.org {sentence(1)}"),
+        TextRow("b", f"ada at home {sentence(1)}"),
+    ]
     assert [row.row_id for row in screened(rows, CONFIG, NOTHING)] == ["a"]
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from espalier.completions import Refusal, Request
-from espalier.completions.answers import AnswerT
+from espalier.completions.request import AnswerT
 from espalier.knowledge import Relation
 from espalier.knowledge.folding import content_words
 from espalier.synthesis.agent_texts.calls import (

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from espalier.completions import PlainText, Refusal, Request
-from espalier.completions.answers import AnswerT
+from espalier.completions.request import AnswerT
 from espalier.synthesis.webshaper.notation import Named, print_term
 
 Text = Annotated[str, Field(max_length=200)]
