@@ -93,15 +93,21 @@ def _sampled(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
 
 def _judged(task, trajectory, judge, search) -> dict[str, object]:
     from espalier.completions.request import Refusal
-    from espalier.synthesis.agent_texts.calls import SEARCH, Plan, PlanTold, judge_request, plain
+    from espalier.synthesis.agent_texts.calls import (
+        SEARCH,
+        Plan,
+        PlanTold,
+        judge_request,
+        plain_text,
+    )
     from espalier.synthesis.rollouts import attempt_by_plan
 
     action = trajectory.messages[len(task.prompt)]
     # a policy may sample any byte: what could not stand in an answer is no plan either
     thought, query = "", ""
     if action.tool_calls:
-        thought = plain(action.thought or "")
-        query = plain(str(action.tool_calls[0].arguments["query"]))
+        thought = plain_text(action.thought or "")
+        query = plain_text(str(action.tool_calls[0].arguments["query"]))
     row = {"question": task.task_id, "hops": task.extra["hops"], "planned": bool(thought and query)}
     if not row["planned"]:
         return {**row, "kept": False, "right": False, "reason": "no plan"}

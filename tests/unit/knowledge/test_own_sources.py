@@ -167,7 +167,7 @@ def test_a_database_is_ingested_like_a_folder(database, tmp_path):
         ({"database": "mysql+unknowndriver://host/db"}, "cannot be opened"),
     ],
 )
-def test_a_database_that_cannot_be_read_is_refused_with_its_reason(database, fields, complaint):
+def test_an_unreadable_database_is_refused_with_its_reason(database, fields, complaint):
     fields = {"database": database} | fields
     with pytest.raises(KnowledgeError, match=complaint):
         load_own(sql(**fields))

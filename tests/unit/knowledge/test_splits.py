@@ -43,7 +43,7 @@ def test_leaks_finds_whole_names_whatever_their_case_and_accents():
     assert [(leak.text, leak.name) for leak in found] == [("lies near SAO TOME today", "sao tome")]
 
 
-def test_a_name_does_not_run_from_one_field_into_the_next():
+def test_a_name_does_not_span_two_fields():
     document = Document("d", "t", ("neighbours: San; Marino", "state: New"), "train")
     assert not leaks([document], ["San Marino", "state new"])
 
@@ -88,7 +88,7 @@ def test_regions_whose_names_contain_each_other_share_a_split():
         assert splits["state:Mexico"] == splits["state:Mexico City State"]
 
 
-def test_an_entity_that_contains_a_heldout_name_is_held_out_too():
+def test_an_entity_containing_a_heldout_name_is_held_out():
     names = [f"Person {number}" for number in range(40)]
     source = _source(*names, *(f"{name} Junior" for name in names))
     splits = draw_splits(source, SplitsConfig(), 1)
@@ -98,7 +98,7 @@ def test_an_entity_that_contains_a_heldout_name_is_held_out_too():
             assert splits.by_entity[f"person:{name} Junior"] == "heldout"
 
 
-def test_a_name_inside_many_names_is_given_up_and_said_to_be_common():
+def test_a_name_inside_many_names_counts_as_common():
     others = [f"San Lugar {chr(97 + number)}" for number in range(26)]
     for seed in range(12):
         source = _source("San", *others)

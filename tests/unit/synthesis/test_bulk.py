@@ -77,7 +77,7 @@ def test_a_stream_yields_fair_questions_each_once(new_stream):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_part_that_is_cut_anywhere_ends_as_an_unbroken_one(new_stream, unbroken, tmp_path, seed):
+def test_a_part_cut_anywhere_ends_like_an_unbroken_one(new_stream, unbroken, tmp_path, seed):
     whole, drawn = unbroken
     rng = random.Random(seed)
     broken = tmp_path / "part"
@@ -120,7 +120,7 @@ def test_a_source_that_runs_dry_ends_with_what_it_has(new_stream, tmp_path):
     assert write_part(tmp_path / "part", None, _text, 10**7) == drawn
 
 
-def test_a_part_that_is_asked_for_more_goes_on_as_if_asked_at_once(new_stream, unbroken, tmp_path):
+def test_a_raised_quota_gives_the_rows_of_one_call(new_stream, unbroken, tmp_path):
     whole, drawn = unbroken
     for count in (50, 120):
         widened_part = write_part(tmp_path / "part", new_stream(), _text, count)
@@ -155,7 +155,7 @@ def test_no_two_signatures_write_the_same_question(graph):
     }
 
 
-def test_an_order_of_all_splits_is_shared_out_by_their_entities():
+def test_an_order_is_divided_by_the_splits_entities():
     order = BulkOrder(knowledge=Path(), splits=("train", "dev", "heldout"), count=101, parts=2)
     quotas = first_quotas(order, SplitsConfig(heldout_share=0.25, dev_share=0.1))
     assert sum(quotas.values()) == 101
@@ -163,7 +163,7 @@ def test_an_order_of_all_splits_is_shared_out_by_their_entities():
     assert [part.name for part in quotas][:3] == ["train-0000", "train-0001", "dev-0000"]
 
 
-def test_what_dry_parts_are_short_of_is_drawn_by_those_that_go_on():
+def test_other_parts_draw_what_exhausted_parts_lack():
     first, second, third = (Part("train", number) for number in range(3))
     quotas = {first: 10, second: 10, third: 9}
     wider = widen_quotas(quotas, {first: 3, second: 10, third: 9}, 29)
@@ -213,7 +213,7 @@ def test_an_order_resumes_and_leaves_nothing_of_another(knowledge_dir, tmp_path)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:1", "127.0.0.1:99999"])
-def test_a_ray_cluster_that_does_not_answer_is_one_message_at_once(monkeypatch, tmp_path, address):
+def test_a_silent_ray_cluster_is_reported_at_once(monkeypatch, tmp_path, address):
     monkeypatch.setenv("RAY_ADDRESS", address)
     order = BulkOrder(knowledge=tmp_path, splits=("train",), count=1)
     with (

@@ -122,7 +122,7 @@ def test_an_answer_that_cannot_be_read_is_refused(prover, double, tasks, content
     assert poser_at(prover, double).pose(order(tasks)) == ([], {reason: 1})
 
 
-def test_a_server_that_is_away_ends_the_phase_with_an_error(prover, double, tasks):
+def test_a_missing_server_ends_the_phase_with_an_error(prover, double, tasks):
     double.usual = Scripted({}, status=500)
     with pytest.raises(EngineError):
         poser_at(prover, double).pose(order(tasks))

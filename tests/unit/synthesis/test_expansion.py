@@ -161,7 +161,7 @@ def test_the_endless_walk_stops_where_nothing_new_comes(graph, worlds):
     assert asyncio.run(_some(questions, 1)) == []
 
 
-def test_a_walk_never_turns_back_and_has_the_length_that_was_asked_for(steps, graph):
+def test_a_walk_never_turns_back_and_has_the_requested_length(steps, graph):
     walks = RandomWalks(steps, random.Random(3)).queries(2, 3)
     lengths = Counter()
     for _ in range(200):
@@ -272,7 +272,7 @@ def _hostile_entries(rng, names, relations):
     return rows
 
 
-def test_nothing_that_a_model_submits_crashes_or_is_accepted_without_proof(lyon, tools, graph):
+def test_no_submission_crashes_or_is_accepted_without_proof(lyon, tools, graph):
     question, country, _ = lyon
     rng = random.Random(0)
     names = [e.name for e in graph.entities.values() if e.askable][:4000]
@@ -319,7 +319,7 @@ def test_a_server_grows_what_the_embedded_expander_grows(grown, graph, worlds, s
     assert texts == [canonical(question.query) for question in grown[0][:3]]
 
 
-def test_the_embedded_expander_looks_at_a_union_before_it_submits_it():
+def test_the_embedded_expander_summarizes_a_union_before_submitting_it():
     facts = tuple(
         Fact(subject=name, relation="used_in", objects=objects)
         for name, objects in [
@@ -355,7 +355,7 @@ def test_the_embedded_expander_looks_at_a_union_before_it_submits_it():
     assert tools_used
 
 
-def test_a_share_of_grown_questions_takes_the_place_of_drawn_ones(knowledge_dir, graph):
+def test_grown_questions_replace_a_share_of_drawn_ones(knowledge_dir, graph):
     expansion = ExpansionConfig(share=0.25)
     synthesis = PROFILE.synthesis.model_copy(update={"expansion": expansion})
     profile = PROFILE.model_copy(update={"synthesis": synthesis})
@@ -380,7 +380,7 @@ def test_the_teacher_answers_grown_questions_through_the_real_tool(grown, knowle
     assert len(lost) < len(outcomes) // 10
 
 
-def test_a_question_that_no_episode_has_turns_for_is_refused_when_the_profile_loads():
+def test_a_profile_with_too_few_turns_for_questions_is_refused():
     tables = {"expansion": {"share": 0.1, "max_searches": 6}}
     with pytest.raises(ValueError, match=r"max_searches=6 leaves no turn .*max_turns=6"):
         Profile.model_validate({"synthesis": tables})

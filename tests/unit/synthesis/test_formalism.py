@@ -144,7 +144,7 @@ def test_rows_that_parse_print_as_they_were_read(rows):
 
 
 @pytest.mark.skipif(not ROWS.is_file(), reason="the public WebShaper rows are not here")
-def test_every_public_row_that_can_be_read_prints_as_it_was():
+def test_every_readable_public_row_prints_as_it_was():
     rows = [json.loads(line)["formalization"] for line in ROWS.open(encoding="utf-8")]
     readable = [row for row in rows if all(fault.entry is None for fault in check(row))]
     assert len(readable) > 100
@@ -163,7 +163,7 @@ def _renamed(rows, rng):
 
 
 @given(QUERIES, st.integers(0, 100))
-def test_renaming_variables_keeps_the_question_and_a_changed_relation_does_not(query, seed):
+def test_renamed_variables_are_equivalent_and_changed_relations_are_not(query, seed):
     names = {entity: entity for entity in _ids()}
     rows = rows_of(entries_of(query, names))
     renamed = parse(_renamed(rows, random.Random(seed)))

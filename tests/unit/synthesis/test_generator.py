@@ -60,7 +60,7 @@ def test_no_query_occurs_twice_in_or_across_splits(candidates):
     assert len(set(texts)) == len(texts)
 
 
-def test_every_entity_of_a_chain_is_of_the_split_or_a_hub(candidates, graph):
+def test_chain_entities_belong_to_the_split_or_are_hubs(candidates, graph):
     for split, found in candidates.items():
         for candidate in found:
             entities = [graph.entities[entity_id] for entity_id in candidate.entities]
@@ -108,7 +108,7 @@ def test_equal_seeds_draw_equal_questions_and_other_seeds_others(graph, worlds):
     assert draw(1) != draw(2)
 
 
-def test_a_source_that_runs_dry_gives_what_it_has_and_says_so(graph, worlds):
+def test_an_exhausted_source_gives_what_it_has_and_is_reported(graph, worlds):
     generator = Generator(graph, {"union": 1.0}, 0)
     funnel = Funnel()
     found = generator.generate("dev", 100_000, worlds["dev"], funnel)

@@ -47,12 +47,12 @@ def _reordered(query, rng):
 
 
 @given(QUERIES, st.integers(0, 1000))
-def test_order_nesting_and_repetition_of_parts_do_not_change_the_canonical_text(query, seed):
+def test_order_nesting_and_repetition_keep_the_canonical_text(query, seed):
     assert canonical(_reordered(query, random.Random(seed))) == canonical(query)
 
 
 @given(QUERIES, QUERIES)
-def test_equal_canonical_texts_name_the_same_constants_and_as_many_hops(first, second):
+def test_equal_canonical_texts_have_equal_constants_and_hops(first, second):
     if canonical(first) == canonical(second):
         assert set(constants(first)) == set(constants(second))
         assert hops(first) == hops(second)

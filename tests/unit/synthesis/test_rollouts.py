@@ -103,7 +103,7 @@ def test_the_same_search_in_other_spelling_is_a_repetition(asked):
     assert reason_against(longer, task) == "repetition"
 
 
-def test_the_embedded_teacher_is_right_now_and_then_and_never_kept_when_wrong(
+def test_wrong_attempts_of_the_embedded_teacher_are_never_kept(
     knowledge_dir, graph, candidates, search
 ):
     documents = load_documents(documents_path(knowledge_dir, "train"))

@@ -78,7 +78,7 @@ def test_a_fair_chain_breaks_no_rule():
     assert broken_rule(CandidateQuestion(_chain("lyon", "country", "currency"), _world())) is None
 
 
-def test_a_single_projection_is_the_seed_form_and_may_stand_beside_its_constant():
+def test_a_single_projection_may_be_next_to_its_constant():
     assert broken_rule(CandidateQuestion(_chain("lyon", "country"), _world())) is None
 
 
@@ -134,7 +134,7 @@ def test_an_intermediate_that_is_not_one_entity_is_ambiguous():
     assert rules_module.ambiguous_step(candidate)
 
 
-def test_an_answer_in_another_line_of_the_last_document_is_refused():
+def test_an_answer_in_another_line_of_its_document_is_refused():
     world = _world(extra_lines={"france": ["note: paid in euro everywhere"]})
     query = _chain("lyon", "country", "currency")
     assert broken_rule(CandidateQuestion(query, world)) == "answer_twice_in_last_document"
@@ -156,7 +156,7 @@ def test_a_sentence_that_states_the_triple_is_no_shortcut(sentence, rule):
     assert broken_rule(CandidateQuestion(_chain("lyon", "country", "currency"), world)) == rule
 
 
-def test_an_answer_in_the_text_of_the_first_document_is_refused():
+def test_an_answer_in_the_first_document_text_is_refused():
     world = _world(extra_lines={"lyon": ["note: shops take the Euro"]})
     query = _chain("lyon", "country", "currency")
     assert broken_rule(CandidateQuestion(query, world)) == "answer_in_earlier_document"
@@ -167,12 +167,12 @@ def test_a_part_of_a_word_is_no_occurrence():
     assert broken_rule(CandidateQuestion(_chain("lyon", "country", "currency"), world)) is None
 
 
-def test_a_chain_whose_last_label_works_on_its_constant_is_refused():
+def test_a_chain_whose_last_step_suffices_is_refused():
     candidate = CandidateQuestion(_chain("lyon", "country", "country_zone"), _world())
     assert rules_module.shorter_chain(candidate)
 
 
-def test_a_join_with_a_step_that_can_be_left_out_is_refused():
+def test_a_join_with_a_skippable_step_is_refused():
     arms = (_chain("lyon", "country", "country_zone"), _chain("nice", "country", "country_zone"))
     assert rules_module.skippable_step(CandidateQuestion(Intersection(arms), _world()))
     lists = (_chain("france", "borders"), _chain("spain", "borders"))
@@ -180,7 +180,7 @@ def test_a_join_with_a_step_that_can_be_left_out_is_refused():
     assert not rules_module.skippable_step(CandidateQuestion(fair, _world()))
 
 
-def test_a_route_through_a_join_inside_a_join_walks_the_inner_one_first():
+def test_a_route_follows_the_inner_of_nested_joins_first():
     inner = Intersection((_chain("france", "borders"), _chain("spain", "borders")))
     arms = (Projection("borders", inner), _chain("lyon", "country", "borders"))
     route = route_of(Projection("capital", Intersection(arms)), _world().graph)

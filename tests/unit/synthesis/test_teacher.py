@@ -58,7 +58,7 @@ def test_the_environment_replays_a_demonstration_word_by_word(demonstrations, se
         assert tuple(episode.tool_results) == trajectory.tool_results
 
 
-def test_a_teacher_types_only_names_it_was_given_or_has_read(demonstrations):
+def test_a_teacher_types_only_given_or_observed_names(demonstrations):
     for task, trajectory in demonstrations:
         if trajectory.detour:
             continue
@@ -100,7 +100,7 @@ def test_demonstrations_have_the_mix_of_the_held_out_questions(demonstrations, s
         assert abs(mix[stratum] - share) <= 1, stratum
 
 
-def test_a_line_that_the_search_does_not_show_rejects_the_route(candidates, search):
+def test_a_line_not_shown_by_search_rejects_the_route(candidates, search):
     question = formal_question(candidates["heldout"][0], "heldout", PROFILE.seed)
     teacher = RouteTeacher(search, PROFILE.search.max_observation_words, PROFILE.seed)
     assert question.route is not None

@@ -18,11 +18,11 @@ STYLES: tuple[Style, ...] = ("retrieval", "numeric", "multi_hop", "synthesis")
 """One claim; a quantity; a chain over several documents; several claims put together."""
 
 Date = Annotated[str, StringConstraints(pattern=r"^(\d{4}(-\d{2}(-\d{2})?)?)?$")]
-"""Year, month or day, as 1843, 1843-07 or 1843-07-02; empty where the text states none."""
+"""Year, month or day, as 1843, 1843-07 or 1843-07-02; "" if the text states none."""
 
 
 class OfferedTool(StrictModel):
-    """A tool that the agent is offered."""
+    """A tool offered to the agent."""
 
     name: str
     description: str
@@ -55,7 +55,7 @@ class Claims(StrictModel):
 
 
 class MemoryTold(StrictModel):
-    """An entity and what is known of it; a question is wanted for each style."""
+    """An entity with its claims, and the styles to write questions in."""
 
     entity: str
     claims: tuple[Claim, ...]
@@ -76,7 +76,7 @@ class Questions(StrictModel):
 
 
 class QuestionTold(StrictModel):
-    """A question and the tools at hand."""
+    """A question and the offered tools."""
 
     question: str
     tools: tuple[OfferedTool, ...] = (SEARCH,)
@@ -91,7 +91,7 @@ class Plan(StrictModel):
 
 
 class PlanTold(StrictModel):
-    """A plan to be judged: neither the right answer nor what the tool would return is told."""
+    """A plan to be judged, without the right answer and without results of the tool."""
 
     question: str
     tools: tuple[OfferedTool, ...]
@@ -113,7 +113,7 @@ class Guess(StrictModel):
 
 
 class KnowledgeTold(StrictModel):
-    """A question, a first answer, and what is known about it."""
+    """A question, a first answer, and knowledge about it."""
 
     question: str
     first_answer: str
@@ -136,7 +136,7 @@ class Candidate(StrictModel):
 
 
 class StepTold(StrictModel):
-    """A step of an attempt: what was seen before it, and what was done."""
+    """A step of an attempt: earlier observations, the action taken, alternatives wanted."""
 
     question: str
     seen: tuple[str, ...]
@@ -151,7 +151,7 @@ class Alternatives(StrictModel):
 
 
 def claims_request(told: DocumentTold) -> Request[Claims]:
-    """What does the document state, and about whom?"""
+    """Ask for the claims of a document."""
     return Request(
         call="draw_claims",
         instructions="List every claim of the document: the entity it is about, the date that it "
@@ -162,7 +162,7 @@ def claims_request(told: DocumentTold) -> Request[Claims]:
 
 
 def questions_request(told: MemoryTold) -> Request[Questions]:
-    """What could be asked about the memory?"""
+    """Ask for questions about a memory."""
     return Request(
         call="ask_questions",
         instructions="Write one question about the entity in each of the styles: retrieval (one "
@@ -174,7 +174,7 @@ def questions_request(told: MemoryTold) -> Request[Questions]:
 
 
 def plan_request(told: QuestionTold, sample: int = 0) -> Request[Plan]:
-    """What would an agent do first?"""
+    """Ask for an analysis and the first action."""
     return Request(
         call="plan_first_action",
         instructions="Analyse what has to be found out, in order, and give the first tool call. "
@@ -186,7 +186,7 @@ def plan_request(told: QuestionTold, sample: int = 0) -> Request[Plan]:
 
 
 def judge_request(told: PlanTold) -> Request[Judgement]:
-    """Is the plan any good?"""
+    """Ask whether a plan is likely to succeed."""
     return Request(
         call="judge_plan",
         instructions="Judge whether the plan, beginning with this tool call, is likely to obtain "
@@ -197,7 +197,7 @@ def judge_request(told: PlanTold) -> Request[Judgement]:
 
 
 def guess_request(told: QuestionTold) -> Request[Guess]:
-    """Without tools: what are the parts, and what might the answer be?"""
+    """Ask for the parts of a question and a guess, without tools."""
     return Request(
         call="guess_answer",
         instructions="Without any tool, decompose the question into its parts and guess the "
@@ -208,7 +208,7 @@ def guess_request(told: QuestionTold) -> Request[Guess]:
 
 
 def refine_request(told: KnowledgeTold) -> Request[Refined]:
-    """With the knowledge: what is the answer?"""
+    """Ask for the answer that the knowledge supports."""
     return Request(
         call="refine_answer",
         instructions="Reason from the knowledge, step by step, to the answer of the question; give "
@@ -219,7 +219,7 @@ def refine_request(told: KnowledgeTold) -> Request[Refined]:
 
 
 def alternatives_request(told: StepTold) -> Request[Alternatives]:
-    """What else could an agent do at this step?"""
+    """Ask for other actions at a step."""
     return Request(
         call="offer_alternatives",
         instructions="Give as many other actions as `count` says that an agent might take at this "
@@ -232,8 +232,8 @@ def alternatives_request(told: StepTold) -> Request[Alternatives]:
 _ADAPTER = TypeAdapter(PlainText)
 
 
-def plain(text: str) -> str:
-    """`text` as it may stand in an answer; empty where it holds tags or too much."""
+def plain_text(text: str) -> str:
+    """`text` as `PlainText`; "" if it contains tags or is too long."""
     try:
         return _ADAPTER.validate_python(text)
     except ValidationError:

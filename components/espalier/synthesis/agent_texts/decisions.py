@@ -21,7 +21,12 @@ from typing import Literal
 from espalier.completions import Model, Refusal, in_order
 from espalier.records import AgentText, FinalAnswer, Message, Task
 from espalier.records.trajectory import Trajectory
-from espalier.synthesis.agent_texts.calls import Candidate, StepTold, alternatives_request, plain
+from espalier.synthesis.agent_texts.calls import (
+    Candidate,
+    StepTold,
+    alternatives_request,
+    plain_text,
+)
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.search_wording import WriteAction, search_call
 from espalier.synthesis.task_making import evidence_of
@@ -52,11 +57,11 @@ class Decider:
 
     async def texts(self, attempts: Iterable[tuple[Task, Trajectory]]) -> AsyncGenerator[AgentText]:
         """The decision texts of the attempts, in their order."""
-        async for text in in_order(self._decided, attempts, in_flight=self._in_flight):
+        async for text in in_order(self._decision_text, attempts, in_flight=self._in_flight):
             if text is not None:
                 yield text
 
-    async def _decided(self, attempt: tuple[Task, Trajectory]) -> AgentText | None:
+    async def _decision_text(self, attempt: tuple[Task, Trajectory]) -> AgentText | None:
         task, trajectory = attempt
         rng = random.Random(f"{self._seed}/{trajectory.group_id}/decision")
         pieces: list[Message] = []
@@ -88,7 +93,7 @@ class Decider:
             sources=evidence_of(task),
         )
 
-    def _written(self, candidate: Candidate) -> str:
+    def _action_text(self, candidate: Candidate) -> str:
         if candidate.action == "search":
             return self._write(search_call(candidate.thought, candidate.text))
         return self._write(FinalAnswer(candidate.text, candidate.thought))
@@ -96,7 +101,7 @@ class Decider:
     async def _choice(
         self, task: Task, seen: tuple[str, ...], action: Message, rng: random.Random
     ) -> str | None:
-        """The options in random order and which of them is taken; None where there is no choice."""
+        """The options in random order and the one taken; None if there is no alternative."""
         taken = _candidate(action)
         if taken is None:
             self._funnel.count(HEADING, "malformed_action")
@@ -111,23 +116,23 @@ class Decider:
         options = [taken, *others]
         rng.shuffle(options)
         listed = " ".join(
-            f"Option {number}: {self._written(option)}"
+            f"Option {number}: {self._action_text(option)}"
             for number, option in enumerate(options, start=1)
         )
         return f"{listed} I will choose option {options.index(taken) + 1}."
 
 
 def _candidate(action: Message) -> Candidate | None:
-    """The step that was taken; None where a part of it has no plain words."""
-    thought = plain(action.thought or "")
+    """The action taken; None if its thought or text is not plain text."""
+    thought = plain_text(action.thought or "")
     if action.tool_calls:
-        text = plain(str(action.tool_calls[0].arguments.get("query", "")))
+        text = plain_text(str(action.tool_calls[0].arguments.get("query", "")))
         kind: Literal["search", "answer"] = "search"
     else:
-        text, kind = plain(action.content), "answer"
+        text, kind = plain_text(action.content), "answer"
     return Candidate(thought=thought, action=kind, text=text) if thought and text else None
 
 
 def _differs(one: Candidate, other: Candidate) -> bool:
-    """Another action, not another thought before the same one."""
+    """Whether the actions differ, whatever their thoughts."""
     return (one.action, one.text.casefold()) != (other.action, other.text.casefold())

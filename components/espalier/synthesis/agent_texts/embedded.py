@@ -35,7 +35,7 @@ from espalier.synthesis.agent_texts.calls import (
     StepTold,
     Style,
     StyledQuestion,
-    plain,
+    plain_text,
 )
 from espalier.synthesis.agent_texts.first_order import date_in
 from espalier.synthesis.agent_texts.schema import (
@@ -60,8 +60,10 @@ from espalier.synthesis.teacher import misspelled
 Labels = tuple[str, ...]
 
 
-def mistaken(name: str, labels: Labels, schema: Schema, rng: random.Random) -> tuple[str, Labels]:
-    """Name and labels with one mistake; a chain of one has no hop to forget or to swap."""
+def with_mistake(
+    name: str, labels: Labels, schema: Schema, rng: random.Random
+) -> tuple[str, Labels]:
+    """Name and labels with one mistake: a hop forgotten, swapped or another, or a wrong name."""
     recipes = ["another_line", "misspelled", "another_name"]
     if len(labels) > 1:
         recipes += ["forgotten", "swapped"] * 2
@@ -80,17 +82,17 @@ def mistaken(name: str, labels: Labels, schema: Schema, rng: random.Random) -> t
         case "misspelled":
             return misspelled(name, rng), labels
         case _:
-            return plain(rng.choice(schema.names)) or name, labels
+            return plain_text(rng.choice(schema.names)) or name, labels
 
 
 _TRIES = 40
 
 
-def stray_candidates(told: StepTold, schema: Schema, rng: random.Random) -> Alternatives:
-    """Up to `told.count` different actions, none of them the one that was taken."""
+def alternative_actions(told: StepTold, schema: Schema, rng: random.Random) -> Alternatives:
+    """Up to `told.count` distinct actions other than the one taken."""
     found: dict[str, Candidate] = {}
     for thought, action, text in _drawn(told, schema, rng):
-        text = plain(text)
+        text = plain_text(text)
         key = f"{action} {text}".casefold()
         if text and key != f"{told.taken.action} {told.taken.text}".casefold():
             found.setdefault(key, Candidate(thought=thought, action=action, text=text))
@@ -102,7 +104,7 @@ def stray_candidates(told: StepTold, schema: Schema, rng: random.Random) -> Alte
 def _drawn(
     told: StepTold, schema: Schema, rng: random.Random
 ) -> Iterator[tuple[str, Literal["search", "answer"], str]]:
-    """Thought, kind and text of one action after the other."""
+    """Thought, kind and text of candidate actions."""
     names = [hit.title for text in told.seen for hit in shown_hits(text) if hit.title]
     shown = [
         value
@@ -132,7 +134,7 @@ _DIGIT = re.compile(r"\d")
 
 
 class QuestionDrafter:
-    """Asks about a memory, phrase by phrase as the relations are phrased."""
+    """Words questions about a memory with the phrasings of its relations."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -144,11 +146,11 @@ class QuestionDrafter:
         }
 
     def questions(self, told: MemoryTold, rng: random.Random) -> Questions:
-        """One question for each style that the memory allows."""
+        """One question for each wanted style that the memory allows."""
         asked = []
         for style in told.styles:
             phrase = self._styles[style](told, rng)
-            text = plain(rng.choice(_FRAMES).format(np=phrase)) if phrase else ""
+            text = plain_text(rng.choice(_FRAMES).format(np=phrase)) if phrase else ""
             if text:
                 asked.append(StyledQuestion(style=style, question=text))
         return Questions(questions=tuple(asked))
@@ -189,7 +191,7 @@ class QuestionDrafter:
         return f"both {phrases[0]} and {phrases[1]}"
 
     def _related(self, told: MemoryTold) -> list[tuple[Relation, list[str]]]:
-        """Claims that state a relation of one of the entity's kinds, and what each lists."""
+        """Relations of the entity's kinds that its claims state, each with the listed objects."""
         kinds = sorted(self._schema.kinds(told.entity))
         return [
             (relation, list(listed))
@@ -204,7 +206,7 @@ def _facts(told: MemoryTold) -> Facts:
 
 
 def _phrase(relation: Relation, inner: str, rng: random.Random, *, ends: bool = False) -> str:
-    """A phrasing around `inner`; around a phrase, one that ends with it nests more readably."""
+    """A phrasing around `inner`; with `ends` one that ends with it, which nests more readably."""
     ending = [text for text in relation.phrasings if text.endswith("{x}")] if ends else []
     return rng.choice(ending or list(relation.phrasings)).replace("{x}", inner)
 
@@ -232,7 +234,7 @@ class EmbeddedTeacher:
             Judgement: self._judgement,
             Guess: self._guess,
             Refined: self._refined,
-            Alternatives: lambda told, rng: stray_candidates(told, self._schema, rng),
+            Alternatives: lambda told, rng: alternative_actions(told, self._schema, rng),
         }
 
     async def answer(self, request: Request[AnswerT]) -> AnswerT | Refusal:
@@ -247,9 +249,9 @@ class EmbeddedTeacher:
         return answer
 
     def _claims(self, told: DocumentTold, rng: random.Random) -> Claims:
-        del rng  # what a document states leaves nothing to draw
-        title = plain(told.title)
-        stated = [line for line in map(plain, told.lines) if line] if title else []
+        del rng  # deterministic: the document states its claims
+        title = plain_text(told.title)
+        stated = [line for line in map(plain_text, told.lines) if line] if title else []
         return Claims(
             claims=tuple(Claim(entity=title, date=date_in(line), text=line) for line in stated)
         )
@@ -260,11 +262,11 @@ class EmbeddedTeacher:
         reading = self._reader.read(told.question)
         if reading is None or not reading.labels:
             found = content_words(told.question)[:_MAX_QUERY_WORDS]
-            query = plain(" ".join(found))
+            query = plain_text(" ".join(found))
             return Plan(analysis=LOOK_UP, tool="search", query=query or _UNKNOWN)
         name, labels = reading.name, reading.labels
         if rng.random() < self._mistake_share:
-            name, labels = mistaken(name, labels, self._schema, rng)
+            name, labels = with_mistake(name, labels, self._schema, rng)
         query = search_query(name, labels[0])
         return Plan(analysis=remaining_hops(labels), tool="search", query=query)
 
@@ -279,9 +281,9 @@ class EmbeddedTeacher:
         return Guess(parts=reading.labels, answer=self._guessed(reading, rng))
 
     def _guessed(self, reading: QuestionReading, rng: random.Random) -> str:
-        """Some name that could be the answer: of a kind that the last line leads to."""
+        """A random name of a kind that the last line can lead to."""
         for name in rng.choices(self._schema.names, k=50):
-            if self._schema.kinds(name) & reading.kinds and (text := plain(name)):
+            if self._schema.kinds(name) & reading.kinds and (text := plain_text(name)):
                 return text
         return _UNKNOWN
 
@@ -299,6 +301,6 @@ class EmbeddedTeacher:
             value = found[0]
             steps.append(f"{name} {label} is {value}")
             name = value
-        if reading is None or len(steps) < len(reading.labels) or not plain(name):
+        if reading is None or len(steps) < len(reading.labels) or not plain_text(name):
             return Refined(reasoning="the knowledge does not say", answer=told.first_answer)
         return Refined(reasoning=LABEL_SEPARATOR.join(steps), answer=name)

@@ -57,7 +57,7 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(slots=True)
 class EntityMemory:
-    """What is known of one entity, oldest claim first; undated claims come before all."""
+    """The claims about one entity, oldest first; undated claims come first of all."""
 
     entity: str
     claims: list[Claim] = field(default_factory=list)
@@ -66,13 +66,13 @@ class EntityMemory:
 
 
 class EntityMemories:
-    """Memories by folded name, in the order in which their entities were met."""
+    """Memories by folded name, in the order of their first claims."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, EntityMemory] = {}
 
     def add(self, document: Document, claims: Iterable[Claim]) -> None:
-        """File the claims of a document under their entities; a repeated claim is one."""
+        """Add the claims of a document to the memories of their entities, without repeats."""
         for claim in claims:
             memory = self._by_name.setdefault(folded_name(claim.entity), EntityMemory(claim.entity))
             if all(claim.text != known.text for known in memory.claims):
@@ -81,14 +81,14 @@ class EntityMemories:
                 memory.sources.append(document.document_id)
 
     def all(self) -> list[EntityMemory]:
-        """Every memory, its claims in the order of their dates."""
+        """All memories, with claims ordered by date."""
         for memory in self._by_name.values():
             memory.claims.sort(key=lambda claim: claim.date)
         return list(self._by_name.values())
 
 
 def unsupported(claim: Claim, document: Document) -> bool:
-    """Whether the document lacks the entity's name, the year, or a number that the claim states."""
+    """Whether the document lacks the entity's name, the year, or a number of the claim."""
     text = " ".join((document.title, *document.lines))
     if f" {folded_name(claim.entity)} " not in f" {folded_name(text)} ":
         return True
@@ -96,7 +96,7 @@ def unsupported(claim: Claim, document: Document) -> bool:
 
 
 def date_in(line: str) -> str:
-    """The first date that a line states, as 1843 or 1843-07-02; empty where there is none."""
+    """The first date in a line, as 1843 or 1843-07-02; "" if there is none."""
     found = _DATE.search(line)
     return found[0] if found else ""
 
@@ -116,7 +116,7 @@ class Planner:
         *,
         in_flight: int,
     ) -> None:
-        """Set up; `write` spells actions in the policy's dialect."""
+        """Set up; `write` writes actions in the policy's dialect."""
         self._write = write
         self._model = model
         self._config = config
@@ -132,7 +132,7 @@ class Planner:
             memories.add(document, claims)
         met = memories.all()[: self._config.memories]
         self._funnel.count(PLANNING, "memories", len(met))
-        async for kept in in_order(self._questioned, met, in_flight=self._in_flight):
+        async for kept in in_order(self._plans_about, met, in_flight=self._in_flight):
             for text in kept:
                 yield text
 
@@ -147,7 +147,7 @@ class Planner:
             self._funnel.count(PLANNING, "claims_unsupported", dropped)
         return document, supported
 
-    async def _questioned(self, memory: EntityMemory) -> list[AgentText]:
+    async def _plans_about(self, memory: EntityMemory) -> list[AgentText]:
         styles = STYLES[: self._config.questions_per_memory]
         told = MemoryTold(entity=memory.entity, claims=tuple(memory.claims), styles=styles)
         answer = await self._model.answer(questions_request(told))
@@ -160,10 +160,10 @@ class Planner:
                 asked[question.style] = question
             else:
                 self._funnel.count(PLANNING, "style_not_asked_for")
-        texts = [await self._planned(question, memory) for question in asked.values()]
+        texts = [await self._plan(question, memory) for question in asked.values()]
         return [text for text in texts if text is not None]
 
-    async def _planned(self, question: StyledQuestion, memory: EntityMemory) -> AgentText | None:
+    async def _plan(self, question: StyledQuestion, memory: EntityMemory) -> AgentText | None:
         told = QuestionTold(question=question.question)
         plan = await self._model.answer(plan_request(told))
         if isinstance(plan, Refusal):
@@ -211,7 +211,7 @@ class Reasoner:
             model: guesses and refines.
             documents: those that training may read, by id.
             funnel: counts what is kept, and why the rest is not.
-            write: spells actions in the policy's dialect.
+            write: writes actions in the policy's dialect.
             in_flight: tasks worked on at a time.
         """
         self._model = model
@@ -222,11 +222,11 @@ class Reasoner:
 
     async def texts(self, tasks: Iterable[Task]) -> AsyncGenerator[AgentText]:
         """The texts of the tasks whose refined answer is right."""
-        async for text in in_order(self._reasoned, tasks, in_flight=self._in_flight):
+        async for text in in_order(self._reasoning_text, tasks, in_flight=self._in_flight):
             if text is not None:
                 yield text
 
-    async def _reasoned(self, task: Task) -> AgentText | None:
+    async def _reasoning_text(self, task: Task) -> AgentText | None:
         knowledge = [self._documents[d] for d in evidence_of(task) if d in self._documents]
         if not knowledge or len(knowledge) < len(evidence_of(task)):
             self._funnel.count(REASONING, "evidence_not_visible")

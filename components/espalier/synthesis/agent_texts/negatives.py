@@ -14,7 +14,7 @@ from typing import TypeVar
 from espalier.knowledge import Document
 from espalier.records import AgentText, FinalAnswer, Message, Task, action_of
 from espalier.records.trajectory import Trajectory
-from espalier.synthesis.agent_texts.calls import plain
+from espalier.synthesis.agent_texts.calls import plain_text
 from espalier.synthesis.agent_texts.schema import facts_of
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.search_wording import WriteAction
@@ -29,17 +29,17 @@ UNKNOWN_TOOLS = ("map", "calculator", "browser", "database", "translator", "cale
 
 
 def not_offered_prompt(question: str) -> str:
-    """The question where nothing is offered that could answer it."""
+    """The question with the remark that no tool is offered."""
     return f"No tool is offered. {question}"
 
 
 def not_existing_prompt(question: str, tool: str) -> str:
-    """The question with a demand for a tool that is not there."""
+    """The question with the demand to use a tool that does not exist."""
     return f"Use the {tool} tool. {question}"
 
 
 def not_needed_prompt(title: str, label: str, value: str) -> str:
-    """A question whose answer stands before it."""
+    """A question that is preceded by its answer."""
     return f"The {label} of {title} is {value}. What is the {label} of {title}?"
 
 
@@ -54,7 +54,7 @@ class Negatives:
         write: WriteAction,
         seed: int,
     ) -> None:
-        """Set up; `write` spells actions in the policy's dialect."""
+        """Set up; `write` writes actions in the policy's dialect."""
         self._tasks = tasks
         self._write = write
         self._documents = documents
@@ -62,7 +62,7 @@ class Negatives:
         self._rng = random.Random(f"{seed}/negatives")
 
     def texts(self, demonstrations: Sequence[Trajectory], count: int) -> list[AgentText]:
-        """Up to `count` negatives, the kinds in turn; one that runs dry leaves room to others."""
+        """Up to `count` negatives, the kinds in turn; others replace an exhausted kind."""
         streams: dict[str, Iterator[AgentText]] = {
             NOT_OFFERED: self._not_offered(),
             NOT_NEEDED: self._not_needed(),
@@ -88,11 +88,11 @@ class Negatives:
     def _not_needed(self) -> Iterator[AgentText]:
         for document in self._shuffled(list(self._documents)):
             facts = [(label, v[0]) for label, v in facts_of(document.lines).items() if len(v) == 1]
-            title = plain(document.title)
+            title = plain_text(document.title)
             if not facts or not title:
                 continue
             label, value = self._rng.choice(facts)
-            if plain(value):
+            if plain_text(value):
                 answer = self._write(FinalAnswer(value, "answer"))
                 prompt = not_needed_prompt(title, label, value)
                 yield _negative(NOT_NEEDED, prompt, [answer], document)
@@ -112,7 +112,7 @@ class Negatives:
 
 
 def _negative(kind: str, prompt: str, pieces: Sequence[str], about: Task | Document) -> AgentText:
-    """Pieces are an action, what it found, an action, and so on."""
+    """A negative text; `pieces` alternate between actions and observations."""
     if isinstance(about, Task):
         name, task_id, sources = about.task_id, about.task_id, evidence_of(about)
     else:

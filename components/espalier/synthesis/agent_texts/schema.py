@@ -18,10 +18,10 @@ from espalier.synthesis.search_wording import LABEL_SEPARATOR
 from espalier.synthesis.task_making import FRAMES, JOINED_FRAMES
 
 VISIBLE: frozenset[EntitySplit] = frozenset({"train", "hub"})
-"""Splits whose names a text for training may say."""
+"""Splits whose names texts for training may contain."""
 
 Facts = Mapping[str, Sequence[str]]
-"""Label of a line -> what it lists."""
+"""Label of a line -> its values."""
 
 
 class Schema:
@@ -58,15 +58,15 @@ class Schema:
         return self._names
 
     def kinds(self, name: str) -> frozenset[str]:
-        """Kinds of whatever bears the name; empty for an unknown one."""
+        """Kinds of all entities of that name; empty for an unknown name."""
         return frozenset(self._kinds.get(folded_name(name), ()))
 
     def relation(self, kind: str, label: str) -> Relation | None:
-        """The relation that a line `label` of a document of `kind` states."""
+        """The relation that a line `label` states in a document about `kind`."""
         return self._by_label.get((kind, label))
 
     def facts(self, name: str, kind: str) -> Facts:
-        """What the document of that name and kind states; empty where there is none."""
+        """The facts in the document of that name and kind; empty if there is none."""
         return self._facts.get((folded_name(name), kind), {})
 
 
@@ -82,7 +82,7 @@ _BOTH, _AND = "both ", " and "
 
 @dataclass(frozen=True, slots=True)
 class QuestionReading:
-    """Start at `name` and read `labels` one after the other, which ends at one of `kinds`."""
+    """A question read as a chain: from `name` along `labels` to an entity of one of `kinds`."""
 
     name: str
     labels: tuple[str, ...]
@@ -90,7 +90,10 @@ class QuestionReading:
 
 
 class QuestionReader:
-    """Reads questions over a schema."""
+    """Reads questions phrase by phrase, down to a name; it undoes the wording of chains.
+
+    A reading rests on the question's words and the schema alone; there is no guessing.
+    """
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -101,7 +104,7 @@ class QuestionReader:
         ]
 
     def read(self, question: str) -> QuestionReading | None:
-        """The first reading that fits names and kinds; None where there is none."""
+        """The first reading that fits names and kinds; None if there is none."""
         for phrase in _phrases_in(question):
             reading = self._read(phrase, 0)
             if reading is not None:
@@ -136,7 +139,7 @@ class QuestionReader:
         return self._read(inner, depth + 1) if inner.strip() else None
 
     def _joined(self, phrase: str, depth: int) -> Iterator[QuestionReading]:
-        """Both A and B: what is read for A, and then for B."""
+        """Read "both A and B": the labels of A, then those of B."""
         for place in re.finditer(_AND, phrase):
             first = self._read(phrase[: place.start()], depth + 1)
             second = self._read(phrase[place.end() :], depth + 1)
@@ -146,7 +149,7 @@ class QuestionReader:
 
 
 def _phrases_in(question: str) -> Iterator[str]:
-    """What a question asks for, without its frame."""
+    """The noun phrases that remain when a frame of the question is removed."""
     for frame in _FRAME_PATTERNS:
         if found := frame.fullmatch(question.strip()):
             yield found["np"]
@@ -167,12 +170,17 @@ _FRAME_WORDS = EMPTY_WORDS | {
 
 
 class PlanJudge:
-    """Judges plans over a schema."""
+    """Judges plans by comparing words of the question with words of the plan.
+
+    It knows names, labels and kinds, and the words by which questions speak of a relation. It does
+    not parse the question, executes nothing and is told no answer, so it is wrong now and then:
+    whether two equal hops were meant, or in which order two hops that fit both ways.
+    """
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._words: dict[str, set[str]] = defaultdict(set)
-        """Label -> words by which questions speak of it."""
+        """Label -> words that questions use for it."""
         for relation in schema.relations:
             text = " ".join((relation.label, *relation.phrasings)).replace("{x}", " ")
             self._words[relation.label] |= set(words(text)) - _FRAME_WORDS
@@ -202,7 +210,7 @@ class PlanJudge:
         return self._chain_fault(name, labels) or self._word_fault(told.question, name, labels)
 
     def _chain_fault(self, name: str, labels: list[str]) -> str:
-        """Whether documents of these kinds have these lines, one leading to the next."""
+        """The fault if documents of these kinds lack a line; each line leads to the next."""
         kinds = self._schema.kinds(name)
         if not kinds:
             return "nothing of that name is known"
@@ -215,7 +223,7 @@ class PlanJudge:
         return ""
 
     def _word_fault(self, question: str, name: str, labels: list[str]) -> str:
-        """Whether every line is spoken of, and nothing spoken of is left out."""
+        """The fault if question and plan differ in the lines that they speak of."""
         asked = set(words(question)) - set(words(name)) - _FRAME_WORDS
         if any(not (asked & self._words[label]) for label in labels):
             return "the question does not speak of a line in the analysis"

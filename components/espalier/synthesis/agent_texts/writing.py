@@ -29,7 +29,7 @@ from espalier.synthesis.search_wording import SEARCH_TOOL, WriteAction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSources:
-    """What agent texts are made from: training may read all of it."""
+    """What agent texts are made from; training may read all of it."""
 
     graph: KnowledgeGraph
     documents: Sequence[Document]
@@ -40,7 +40,7 @@ class TextSources:
 
 @dataclass(slots=True)
 class WrittenTexts:
-    """The texts of a run, and what asking for them cost."""
+    """The texts of a run, and the usage of the teacher."""
 
     texts: list[AgentText]
     negatives: list[AgentText]
@@ -54,7 +54,7 @@ def text_sources(
     tasks: Sequence[Task],
     demonstrations: Sequence[Trajectory],
 ) -> TextSources:
-    """The train view of a knowledge artifact, beside its training tasks and demonstrations."""
+    """Load the train view of a knowledge artifact; add training tasks and demonstrations."""
     return TextSources(
         graph=KnowledgeGraph.load(knowledge),
         documents=load_documents(documents_path(knowledge, "train")),
@@ -88,7 +88,7 @@ def write_texts(
 
 
 def written_by(profile: Profile) -> WriteAction:
-    """Spells actions in the dialect of the profile's policy."""
+    """A function that writes actions in the dialect of the profile's policy."""
     syntax = SYNTAXES[chosen_dialect(profile.policy.dialect, profile.policy.model)]
     return lambda action: syntax.write(action, (SEARCH_TOOL,))
 
@@ -96,7 +96,7 @@ def written_by(profile: Profile) -> WriteAction:
 async def _write(
     profile: Profile, sources: TextSources, funnel: Funnel, kept: Callable[[], None]
 ) -> tuple[list[AgentText], dict[str, object]]:
-    """The texts, and what the teacher's calls cost; `kept` is called after each text."""
+    """The texts and the teacher's usage by call; `kept` is called after each text."""
     texts: list[AgentText] = []
     async with opened_model(profile.teacher.model or _embedded(profile, sources)) as opened:
         writer = _TextWriter(profile, sources, funnel, opened.model, opened.in_flight)
@@ -149,7 +149,7 @@ class _TextWriter:
             yield text
 
     async def _attempts(self) -> list[tuple[Task, Trajectory]]:
-        """Failed attempts up to their share, and demonstrations for the rest, shuffled."""
+        """Failed attempts up to `failed_share`, demonstrations for the rest, shuffled."""
         wanted = self._config.decisions
         failed = await self._failed(round(wanted * self._config.failed_share))
         tasks = {task.task_id: task for task in self._sources.tasks}
@@ -159,14 +159,14 @@ class _TextWriter:
         return attempts
 
     async def _failed(self, count: int) -> list[tuple[Task, Trajectory]]:
-        """Attempts whose plan, carried out by the real tool, leads to a wrong answer."""
+        """Attempts whose plan leads to a wrong answer when followed with the real tool."""
         if not count:
             return []
         shown = {trajectory.task_id for trajectory in self._sources.demonstrations}
         tasks = (task for task in self._drawn("attempts") if task.task_id not in shown)
         attempts = in_order(self._attempt, tasks, in_flight=self._in_flight)
         failed = []
-        # counted here and not in `_attempt`: what is begun and not needed depends on the network
+        # counted here, not in `_attempt`: how many more were started depends on the network
         async for task, trajectory in attempts:
             if isinstance(trajectory, Refusal):
                 self._funnel.count("attempts", f"plan_{trajectory.reason}")
