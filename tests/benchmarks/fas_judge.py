@@ -65,12 +65,12 @@ def _rows_of(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
 def _sampled(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
     from espalier.environments.search_qa import SearchQA, search_environments
     from espalier.knowledge import KnowledgeGraph
-    from espalier.knowledge.documents import load_documents
+    from espalier.knowledge.graph import load_documents
     from espalier.knowledge.search import SearchTool, documents_path
     from espalier.policy.loading import load_policy
     from espalier.rollout.roller import Roller
-    from espalier.synthesis.fas.embedded import EmbeddedTeacher
-    from espalier.synthesis.fas.schema import Schema
+    from espalier.synthesis.agent_texts.embedded import EmbeddedTeacher
+    from espalier.synthesis.agent_texts.schema import Schema
 
     profile = _profile(options.run)
     knowledge = options.run / "knowledge"
@@ -92,17 +92,22 @@ def _sampled(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
 
 
 def _judged(task, trajectory, judge, search) -> dict[str, object]:
-    from espalier.completions.answers import Refusal
-    from espalier.synthesis.attempts import carried_out
-    from espalier.synthesis.fas.calls import SEARCH, Plan, PlanTold, judge_request
-    from espalier.synthesis.fas.plain import plain
+    from espalier.completions.request import Refusal
+    from espalier.synthesis.agent_texts.calls import (
+        SEARCH,
+        Plan,
+        PlanTold,
+        judge_request,
+        plain_text,
+    )
+    from espalier.synthesis.rollouts import attempt_by_plan
 
     action = trajectory.messages[len(task.prompt)]
     # a policy may sample any byte: what could not stand in an answer is no plan either
     thought, query = "", ""
     if action.tool_calls:
-        thought = plain(action.thought or "")
-        query = plain(str(action.tool_calls[0].arguments["query"]))
+        thought = plain_text(action.thought or "")
+        query = plain_text(str(action.tool_calls[0].arguments["query"]))
     row = {"question": task.task_id, "hops": task.extra["hops"], "planned": bool(thought and query)}
     if not row["planned"]:
         return {**row, "kept": False, "right": False, "reason": "no plan"}
@@ -110,7 +115,7 @@ def _judged(task, trajectory, judge, search) -> dict[str, object]:
     told = PlanTold(question=task.question, tools=(SEARCH,), plan=plan)
     judgement = asyncio.run(judge.answer(judge_request(told)))
     assert not isinstance(judgement, Refusal), "the embedded judge judges"
-    outcome = carried_out(task, plan, search).reward["outcome"]
+    outcome = attempt_by_plan(task, plan, search).reward["outcome"]
     return {**row, "kept": judgement.likely, "right": outcome > 0, "reason": judgement.reason}
 
 

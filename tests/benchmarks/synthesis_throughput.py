@@ -25,7 +25,7 @@ from espalier.records.trajectory import Trajectory
 from espalier.stages import ingest
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.questions import FormalQuestions
-from espalier.synthesis.task_making import Question
+from espalier.synthesis.task_making import RoutedTask
 from espalier.synthesis.teacher import RouteTeacher
 from tests.benchmarks.keeping import provenance
 
@@ -90,7 +90,7 @@ def measured(knowledge: Path, profile: Profile, asked: argparse.Namespace) -> Ra
     return Rates(distinct / drawn_s, answered / (time.perf_counter() - started))
 
 
-def _answers(teacher: RouteTeacher, question: Question) -> bool:
+def _answers(teacher: RouteTeacher, question: RoutedTask) -> bool:
     if question.route is None:
         return False
     return isinstance(teacher.demonstrate(question.task, question.route, ""), Trajectory)

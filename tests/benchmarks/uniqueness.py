@@ -22,11 +22,10 @@ import pyarrow.parquet as pq
 
 from espalier.config import Profile
 from espalier.knowledge import KnowledgeGraph
-from espalier.records import NullTracker, Task
+from espalier.records import SPLITS, NullTracker, Task
 from espalier.stages import ingest
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.questions import FormalQuestions
-from espalier.synthesis.task_making import SPLITS
 
 from .brute_force import Store, answers, faults, parsed
 

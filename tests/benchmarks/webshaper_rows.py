@@ -23,20 +23,18 @@ from espalier.knowledge import KnowledgeGraph
 from espalier.records import NullTracker
 from espalier.stages import ingest
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.grown_questions import GrownQuestions
-from espalier.synthesis.questions import FormalQuestions
-from espalier.synthesis.webshaper.formalism import (
+from espalier.synthesis.questions import FormalQuestions, GrownQuestions
+from espalier.synthesis.webshaper.generator import Generator, kind_weights
+from espalier.synthesis.webshaper.notation import (
+    FaultKind,
     FormalismError,
-    Kind,
-    check,
-    entries_of,
     parse,
-    printed,
-    structure_of,
+    read_entries,
+    rows_of,
 )
-from espalier.synthesis.webshaper.formalism.entries import read
-from espalier.synthesis.webshaper.formalism.files import structure_figures
-from espalier.synthesis.webshaper.generator import Generator, family_weights
+from espalier.synthesis.webshaper.notation_checks import check, structure_of
+from espalier.synthesis.webshaper.notation_files import structure_figures
+from espalier.synthesis.webshaper.notation_queries import entries_of
 
 from .webshaper_count import UNREADABLE, kinds_of
 
@@ -83,13 +81,13 @@ def count(rows: list[list[list[str]]]) -> tuple[dict[str, int], int]:
     totals = Counter(kind for kinds in ours for kind in kinds)
     others = Counter(kind for kinds in theirs for kind in kinds)
     print(f"{'kind':24s}{'checker':>8s}{'count':>8s}")
-    for kind in (*Kind, "without fault"):
+    for kind in (*FaultKind, "without fault"):
         own, other = totals[kind], others[kind]
         if kind == "without fault":
             own, other = ours.count(set()), theirs.count(set())
         if own or other:
             print(f"{kind:24s}{own:8d}{other:8d}{'' if own == other else '  DIFFER'}")
-    judged = len(rows) - sum(bool(read(row).faults) for row in rows)
+    judged = len(rows) - sum(bool(read_entries(row).faults) for row in rows)
     other = sum(not kinds & UNREADABLE for kinds in theirs)
     print(f"{'judged as a whole':24s}{judged:8d}{other:8d}{'' if judged == other else '  DIFFER'}")
     same = sum(a == b for a, b in zip(ours, theirs, strict=True))
@@ -100,7 +98,7 @@ def count(rows: list[list[list[str]]]) -> tuple[dict[str, int], int]:
 def round_trip(row: list[list[str]]) -> str:
     """Whether a row that can be read prints as it was."""
     try:
-        return "same" if printed(parse(row)) == row else "changed"
+        return "same" if rows_of(parse(row)) == row else "changed"
     except FormalismError:
         return "not readable"
 
@@ -109,7 +107,7 @@ def compare(rows: list[list[list[str]]], knowledge: Path, num_questions: int) ->
     """Print the figures of public rows without fault beside those of drawn questions."""
     graph = KnowledgeGraph.load(knowledge)
     names = {entity_id: entity.name for entity_id, entity in graph.entities.items()}
-    generator = Generator(graph, family_weights(SynthesisConfig()), seed=0)
+    generator = Generator(graph, kind_weights(SynthesisConfig()), seed=0)
     funnel = Funnel()
     world = FormalQuestions(Profile(), knowledge, graph, funnel).world("train")
     growing = GrownQuestions(Profile(), knowledge, generator)

@@ -8,7 +8,7 @@ import torch
 from espalier.config import OptimizerConfig, Profile
 from espalier.records import FinalAnswer, NullTracker
 from espalier.rollout.roller import Roller
-from espalier.synthesis import plans
+from espalier.synthesis.search_wording import search_call
 from espalier.training.checkpoint import CheckpointStore, cloned_weights
 from espalier.training.demonstrations import encode_pieces
 from espalier.training.hardware import Hardware
@@ -67,7 +67,7 @@ def demonstration(task):
     """How a teacher would answer, as a training sequence."""
     name = task.task_id.partition("-")[0]
     pieces = (
-        plans.search("country", name),
+        search_call("country", name),
         SEARCH.observation(name),
         FinalAnswer(FACTS[name], "answer"),
     )

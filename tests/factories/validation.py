@@ -17,7 +17,7 @@ from espalier.records.trajectory import (
     ToolResult,
     write_trajectories,
 )
-from espalier.synthesis import plans
+from espalier.synthesis.search_wording import search_call
 from tests.factories.records import make_task, make_trajectory
 
 FAMILY = SearchQA(Profile())
@@ -35,7 +35,7 @@ def a_task(task_id, split="train", *, question=None, gold=("Lyon",), query=None,
 
 
 def search(query):
-    return plans.search("look", query).message()
+    return search_call("look", query).message()
 
 
 def answer(text):

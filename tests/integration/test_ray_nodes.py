@@ -24,8 +24,8 @@ from espalier.config import KnowledgeConfig, Profile
 from espalier.records import EngineError, NullTracker, open_artifact
 from espalier.records.artifact import work_dir
 from espalier.stages import ingest
-from espalier.synthesis.bulk import Asked, draw_questions, local_workers
-from espalier.synthesis.bulk.ray_workers import _made_on_a_node
+from espalier.synthesis.bulk_drawing import BulkOrder, draw_questions, local_workers
+from espalier.synthesis.bulk_ray_workers import _make_on_node
 from espalier.training.parallel import Processes
 from tests.integration.ray_drawing import ORDER
 from tests.integration.ray_driver import CASES
@@ -105,8 +105,8 @@ def knowledge(tmp_path_factory):
 def drawn_here(knowledge, tmp_path_factory):
     """The content of the order, drawn in one process of this machine."""
     out = tmp_path_factory.mktemp("drawn here") / "questions"
-    asked = Asked(knowledge=knowledge, **ORDER)
-    return draw_questions(Profile(), asked, out, NullTracker(), workers=local_workers(1)).content
+    order = BulkOrder(knowledge=knowledge, **ORDER)
+    return draw_questions(Profile(), order, out, NullTracker(), workers=local_workers(1)).content
 
 
 def driver(cluster, call):
@@ -262,6 +262,6 @@ def test_a_killed_command_leaves_no_worker_and_is_continued(nodes, knowledge, dr
 
 
 def test_a_node_without_the_shared_folder_says_so(nodes, knowledge, tmp_path):
-    asked = Asked(knowledge=knowledge, **ORDER)
+    order = BulkOrder(knowledge=knowledge, **ORDER)
     with pytest.raises(EngineError, match=r"node 127\.0\.0\.1 .* has no .*not mounted"):
-        _made_on_a_node("", asked, None, 1, tmp_path / "not mounted")
+        _make_on_node("", order, None, 1, tmp_path / "not mounted")

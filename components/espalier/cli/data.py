@@ -10,7 +10,7 @@ import typer
 from espalier.cli.app import JsonOption, ProfileOption, data, examples, print_json, resumable
 
 if TYPE_CHECKING:
-    from espalier.synthesis.bulk.workers import Workers
+    from espalier.synthesis.bulk_drawing import Workers
 
 
 @data.command(
@@ -31,7 +31,7 @@ def check_queries(
     as_json: JsonOption = False,
 ) -> None:
     """Count the faults of formalized questions (WebShaper's entries), each kind apart."""
-    from espalier.synthesis.webshaper.formalism import files
+    from espalier.synthesis.webshaper import notation_files as files
 
     checked = files.check_file(file)
     if as_json:
@@ -84,18 +84,18 @@ def draw_questions(  # noqa: PLR0913 (its arguments are its options)
     """Draw questions by the million, in constant memory; the same command resumes a killed one."""
     if ray and processes != 1:
         raise typer.BadParameter("--processes is for this machine; --ray draws on a cluster")
+    from espalier.records import SPLITS
     from espalier.steps.console import ConsoleTracker
     from espalier.steps.profiles import named_profile
-    from espalier.synthesis.bulk import Asked, draw_questions, local_workers
-    from espalier.synthesis.task_making import SPLITS
+    from espalier.synthesis.bulk_drawing import BulkOrder, draw_questions, local_workers
 
     splits = SPLITS if split == "all" else (split,)
-    asked = Asked(knowledge=knowledge, splits=splits, count=count, parts=parts)
+    order = BulkOrder(knowledge=knowledge, splits=splits, count=count, parts=parts)
     settings = named_profile(profile)
     workers = _on_ray() if ray else local_workers(processes)
     with resumable("The same command goes on after the last row"):
         manifest = draw_questions(
-            settings, asked, out, ConsoleTracker("draw questions"), workers=workers
+            settings, order, out, ConsoleTracker("draw questions"), workers=workers
         )
     typer.echo(f"wrote {sum(manifest.rows.values())} questions to {out}  {manifest.content}")
 
@@ -105,7 +105,7 @@ def _on_ray() -> Workers:
     from espalier.records import EngineError
 
     try:
-        from espalier.synthesis.bulk.ray_workers import ray_workers
+        from espalier.synthesis.bulk_ray_workers import ray_workers
     except ModuleNotFoundError as error:
         raise EngineError(
             f"--ray needs the package {error.name}: {install_command('ray')}, here and on the nodes"

@@ -5,18 +5,22 @@ without one; `opened_model` is whichever a profile names. Whatever else implemen
 the same requests without either, as synthesis's embedded teacher does.
 """
 
-from espalier.completions.answers import PlainText, Refusal, parsed_answer
-from espalier.completions.asking import all_answers
-from espalier.completions.cache import AnswerCache
+from espalier.completions.answering import AnswerCache, CallUsage, Ledger
 from espalier.completions.endpoint import EndpointModel
-from espalier.completions.ledger import Ledger, Usage
-from espalier.completions.opening import OpenedModel, opened_model
-from espalier.completions.request import Model, Request
+from espalier.completions.opening import OpenedModel, all_answers, in_order, opened_model
+from espalier.completions.request import (
+    Model,
+    PlainText,
+    Refusal,
+    Request,
+    StrictModel,
+    parsed_answer,
+)
 from espalier.completions.vllm_batch import VllmModel
-from espalier.completions.windowed import in_order
 
 __all__ = [
     "AnswerCache",
+    "CallUsage",
     "EndpointModel",
     "Ledger",
     "Model",
@@ -24,7 +28,7 @@ __all__ = [
     "PlainText",
     "Refusal",
     "Request",
-    "Usage",
+    "StrictModel",
     "VllmModel",
     "all_answers",
     "in_order",

@@ -1,26 +1,163 @@
-"""What every door has in common: the cache, asking again, and the account of it."""
+"""What all models share: the cache of answers, repeated requests, and the ledger of their cost."""
 
 from __future__ import annotations
 
+import itertools
+import os
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from espalier.completions.answers import AnswerT, Refusal, parsed_answer
-from espalier.completions.cache import AnswerCache
-from espalier.completions.ledger import Ledger
-from espalier.completions.request import Request
+from pydantic import BaseModel, ValidationError
+
+from espalier.completions.request import AnswerT, Refusal, Request, parsed_answer
 from espalier.config import EndpointConfig, VllmBatchConfig
 from espalier.records import EngineError
+
+_TOKENS_PER_PRICE = 1_000_000
+_BYTES_PER_TOKEN = 3
+"""Fewer than common tokenizers have for English, so that token counts are overestimated."""
+
+
+@dataclass(slots=True)
+class CallUsage:
+    """Totals of the calls of one name."""
+
+    answers: int = 0
+    from_cache: int = 0
+    requests: int = 0
+    """Requests sent to a server or decoded here, including repeats."""
+    retries: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+    """In the currency of the profile's prices."""
+
+
+class Ledger:
+    """Counts tokens and cost by call; refuses a request that could exceed the limit."""
+
+    def __init__(self, config: EndpointConfig) -> None:
+        self._config = config
+        self._usage: dict[str, CallUsage] = defaultdict(CallUsage)
+        self._refusals: dict[str, Counter[str]] = defaultdict(Counter)
+        self._reserved = 0.0
+
+    @property
+    def cost(self) -> float:
+        """Cost so far."""
+        return sum(usage.cost for usage in self._usage.values())
+
+    def of(self, call: str) -> CallUsage:
+        """The mutable totals of one call name."""
+        return self._usage[call]
+
+    def refused(self, call: str, reason: str) -> None:
+        """Count a refused answer."""
+        self._refusals[call][reason] += 1
+
+    def reserve(self, prompt_tokens: int) -> float:
+        """Set aside what a request of that length may cost at most, and return it.
+
+        Raises:
+            EngineError: spent, reserved and this request together exceed the limit.
+        """
+        limit = self._config.max_cost
+        price = self._price(prompt_tokens, self._config.max_tokens)
+        if limit and self.cost + self._reserved + price > limit:
+            raise EngineError(
+                f"{self._config.url}: the next request could cost {price:.4f}, {self.cost:.4f} of "
+                f"max_cost={limit} are spent and {self._reserved:.4f} under way. Raise the limit "
+                "and run the same command again: answers so far are kept in the cache"
+            )
+        self._reserved += price
+        return price
+
+    def settle(
+        self, call: str, reserved: float, prompt_tokens: int, completion_tokens: int
+    ) -> None:
+        """Replace a reservation by the tokens really used."""
+        self._reserved -= reserved
+        usage = self._usage[call]
+        usage.prompt_tokens += prompt_tokens
+        usage.completion_tokens += completion_tokens
+        usage.cost += self._price(prompt_tokens, completion_tokens)
+
+    def as_dict(self) -> dict[str, object]:
+        """Call name -> totals and refusals, for a run's records."""
+        calls = sorted(self._usage.keys() | self._refusals.keys())
+        return {
+            call: asdict(self._usage[call])
+            | {"refusals": dict(sorted(self._refusals[call].items()))}
+            for call in calls
+        }
+
+    def _price(self, prompt_tokens: int, completion_tokens: int) -> float:
+        config = self._config
+        prompt_cost = prompt_tokens * config.prompt_price
+        return (prompt_cost + completion_tokens * config.completion_price) / _TOKENS_PER_PRICE
+
+
+def estimated_tokens(text: str) -> int:
+    """An upper estimate of the tokens of a text."""
+    return len(text.encode()) // _BYTES_PER_TOKEN + 1
+
+
+_numbers = itertools.count()
+
+
+class CachedReply(BaseModel, frozen=True, extra="forbid"):
+    """The body of a reply and the key of its request."""
+
+    key: str
+    body: str
+
+
+class AnswerCache:
+    """Replies on disk, one file each (`ab/abcdef....json`); processes may share the folder."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def get(self, key: str) -> bytes | None:
+        """The body stored under `key`; None if there is none, or only a damaged file."""
+        try:
+            kept = CachedReply.model_validate_json(self._path(key).read_bytes(), strict=True)
+        except (FileNotFoundError, ValidationError):
+            return None
+        return kept.body.encode() if kept.key == key else None
+
+    def put(self, key: str, body: bytes) -> None:
+        """Store a body by one rename, so that a kill leaves no partial file."""
+        path = self._path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}-{next(_numbers)}.partial")
+        partial.write_text(CachedReply(key=key, body=_text(body)).model_dump_json(), "utf-8")
+        partial.replace(path)
+
+    def _path(self, key: str) -> Path:
+        return self._directory / key[:2] / f"{key}.json"
+
+
+def _text(body: bytes) -> str:
+    """Decode a body; undecodable bytes become "", which is refused as an answer all the same."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return ""
+
 
 ModelConfig = EndpointConfig | VllmBatchConfig
 
 Send = Callable[[Request[Any], int], Awaitable[bytes]]
-"""The body of a chat completion for a request; its number tells repeated asks apart."""
+"""Request and number of the ask, from 0 -> body of a chat completion."""
 
 _SETTINGS = {"url", "model", "temperature", "max_tokens", "response_format"}
 
 
-class Answering:
+class CachedAnswers:
     """Answers requests from the cache, or by sending them.
 
     An answer that cannot be read is asked for again, `asks` times in all; the last reply is kept in
@@ -71,10 +208,10 @@ class Answering:
 
 
 def answer_settings(config: ModelConfig) -> Mapping[str, object]:
-    """What an answer depends on beside its request; a model in this process has no address."""
+    """Settings that an answer depends on beside its request; an in-process model has no url."""
     return {"url": "", **config.model_dump(include=_SETTINGS)}
 
 
 def seed_of(request: Request[Any], ask: int, asks: int) -> int:
-    """A seed of its own for every draw and ask: models that know seeds answer equal ones alike."""
+    """A distinct seed per sample and ask: with equal seeds a server may repeat its answer."""
     return request.sample * asks + ask

@@ -1,26 +1,252 @@
-"""The one door to the `openai` package: structured answers of an OpenAI-compatible server."""
+"""The only module that uses `openai`: structured answers of an OpenAI-compatible server."""
 
 from __future__ import annotations
 
 import asyncio
+import email.utils
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from espalier.completions.answering import Answering, seed_of
-from espalier.completions.answers import AnswerT, Refusal, usage_of
-from espalier.completions.ledger import Ledger, estimated_tokens
-from espalier.completions.rate_limit import RateLimit, Sleep
-from espalier.completions.request import Request
-from espalier.completions.wire import Wire, api_key
+import httpx2
+import openai
+import tenacity
+
+from espalier.completions.answering import (
+    CachedAnswers,
+    CallUsage,
+    Ledger,
+    estimated_tokens,
+    seed_of,
+)
+from espalier.completions.request import AnswerT, Refusal, Request, usage_of
 from espalier.config import EndpointConfig
 from espalier.records import EngineError
 
+_MINUTE_S = 60.0
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class RateLimit:
+    """Two token buckets, requests and tokens per minute; a request waits for both."""
+
+    def __init__(
+        self,
+        requests_per_minute: int,
+        tokens_per_minute: int,
+        *,
+        clock: Callable[[], float],
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """Start with full buckets.
+
+        Args:
+            requests_per_minute: 0 sets no limit.
+            tokens_per_minute: 0 sets no limit; prompt and longest possible answer count.
+            clock: seconds, never running backwards.
+            sleep: how time is spent.
+        """
+        self._buckets = [
+            _Bucket(limit, clock()) for limit in (requests_per_minute, tokens_per_minute)
+        ]
+        self._clock = clock
+        self._sleep = sleep
+        self._turn = asyncio.Lock()
+
+    async def acquire(self, tokens: int) -> None:
+        """Wait until a request of `tokens` is allowed; first come, first served."""
+        async with self._turn:
+            while wait_s := self._wait_s(tokens):
+                await self._sleep(wait_s)
+            for bucket, amount in zip(self._buckets, (1, tokens), strict=True):
+                bucket.take(amount)
+
+    def _wait_s(self, tokens: int) -> float:
+        now = self._clock()
+        waits = [b.wait_s(a, now) for b, a in zip(self._buckets, (1, tokens), strict=True)]
+        return max(waits)
+
+
+class _Bucket:
+    def __init__(self, per_minute: int, now: float) -> None:
+        self._per_minute = per_minute
+        self._level = float(per_minute)
+        self._filled_at = now
+
+    def wait_s(self, amount: float, now: float) -> float:
+        """Seconds until `amount` is available; amounts beyond the size wait for a full bucket."""
+        if not self._per_minute:
+            return 0.0
+        per_second = self._per_minute / _MINUTE_S
+        filled = self._level + (now - self._filled_at) * per_second
+        self._level, self._filled_at = min(float(self._per_minute), filled), now
+        missing = min(amount, self._per_minute) - self._level
+        # below a millisecond is rounding: waiting for it could go on for ever
+        return missing / per_second if missing > per_second / 1000 else 0.0
+
+    def take(self, amount: float) -> None:
+        self._level -= amount
+
+
+_RETRIED = frozenset({408, 409, 425, 429})
+"""Statuses below 500 that are worth a retry; every 5xx is."""
+_FIRST_WAIT_S = 0.5
+_MAX_BODY_BYTES = 8 << 20
+_REMEDIES = {
+    401: "check the key in key_file",
+    403: "check the key in key_file, and what it may use",
+    404: "check url (with its version, as https://host/v1) and model",
+}
+_KEPT_MESSAGE = 300
+
+WaitForAdmission = Callable[[], Awaitable[None]]
+
+
+class Wire:
+    """One connection pool, and the only object that knows the key."""
+
+    def __init__(self, config: EndpointConfig, key: str, *, sleep: Sleep) -> None:
+        self._config = config
+        self._key = key
+        self._sleep = sleep
+        self._client = openai.AsyncOpenAI(
+            api_key=key or "none",
+            base_url=config.url,
+            max_retries=0,  # tenacity's below are the only ones
+            timeout=config.timeout_s,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._client.close()
+
+    async def send(
+        self, fields: dict[str, Any], usage: CallUsage, admitted: WaitForAdmission
+    ) -> bytes:
+        """The body of a successful response.
+
+        Args:
+            fields: of the chat completion.
+            usage: counts what is sent.
+            admitted: waited for before every attempt, repeats included.
+
+        Raises:
+            EngineError: the server refuses for good, or does not answer in `attempts` tries.
+        """
+        retrying = tenacity.AsyncRetrying(
+            sleep=self._sleep,
+            stop=tenacity.stop_after_attempt(self._config.attempts),
+            wait=self._wait_s,
+            retry=tenacity.retry_if_exception(_is_transient),
+            reraise=True,
+        )
+        try:
+            async for attempt in retrying:
+                with attempt:
+                    await admitted()
+                    usage.requests += 1
+                    usage.retries += attempt.retry_state.attempt_number > 1
+                    return await self._body(fields)
+        except (openai.APIError, httpx2.HTTPError, TimeoutError, _TooLongError) as error:
+            raise EngineError(self._explained(error)) from None  # a cause may quote the headers
+        raise AssertionError("the loop above returns or raises")
+
+    async def _body(self, fields: dict[str, Any]) -> bytes:
+        # The client's own limit is for one read: a server that drips a byte a second passes it.
+        async with (
+            asyncio.timeout(self._config.timeout_s),
+            self._client.chat.completions.with_streaming_response.create(**fields) as response,
+        ):
+            body = bytearray()
+            async for chunk in response.iter_bytes():
+                body += chunk
+                if len(body) > _MAX_BODY_BYTES:
+                    raise _TooLongError(f"an answer of more than {_MAX_BODY_BYTES} bytes")
+            return bytes(body)
+
+    def _wait_s(self, state: tenacity.RetryCallState) -> float:
+        """Exponential backoff with jitter, or the server's Retry-After; at most `max_wait_s`."""
+        limit = self._config.max_wait_s
+        backoff = tenacity.wait_random_exponential(multiplier=_FIRST_WAIT_S, max=limit)(state)
+        error = state.outcome.exception() if state.outcome else None
+        return min(limit, max(backoff, _requested_wait_s(error)))
+
+    def _explained(self, error: Exception) -> str:
+        config = self._config
+        status = getattr(error, "status_code", None)
+        if isinstance(error, TimeoutError):
+            text = f"no whole answer in timeout_s={config.timeout_s}"
+        else:
+            text = f"HTTP {status}: {error}" if status else str(error)
+        if self._key:
+            text = text.replace(self._key, "***")
+        text = " ".join(text.split())[:_KEPT_MESSAGE]
+        if _is_transient(error):
+            remedy = (
+                f"{config.attempts} attempts failed; run the same command again, or raise attempts"
+            )
+        else:
+            remedy = _REMEDIES.get(status or 0, "it refuses the request for good")
+        return f"{config.url} ({config.model}): {text}; {remedy}"
+
+
+class _TooLongError(Exception):
+    """A reply beyond the size limit."""
+
+
+def api_key(config: EndpointConfig) -> str:
+    """The key in the endpoint's key file; empty where it names none.
+
+    Raises:
+        EngineError: the file cannot be read or is empty.
+    """
+    if config.key_file is None:
+        return ""
+    try:
+        key = config.key_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise EngineError(
+            f"key_file={config.key_file}: cannot be read as a key ({error})"
+        ) from error
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise EngineError(f"key_file={config.key_file}: does not hold one line with a key")
+    return key
+
+
+def _is_transient(error: BaseException) -> bool:
+    if isinstance(error, openai.APIStatusError):
+        return error.status_code in _RETRIED or error.status_code >= 500
+    # a connection that breaks inside a body raises the transport's own error
+    return isinstance(error, openai.APIConnectionError | httpx2.TransportError | TimeoutError)
+
+
+def _requested_wait_s(error: BaseException | None) -> float:
+    """Seconds of the Retry-After header, a number or a date; 0 without one."""
+    if not isinstance(error, openai.APIStatusError):
+        return 0.0
+    header = error.response.headers.get("retry-after", "")
+    if header.strip().isdecimal() and len(header) < 10:
+        return float(header)
+    try:
+        when = email.utils.parsedate_to_datetime(header)
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+    return max(0.0, when.timestamp() - time.time())
+
 
 class EndpointModel:
-    """A `Model` behind an address; use it as an async context manager."""
+    """A `Model` on a server; use it as an async context manager."""
 
     def __init__(self, config: EndpointConfig, *, sleep: Sleep = asyncio.sleep) -> None:
         """Open nothing yet.
@@ -40,7 +266,7 @@ class EndpointModel:
         self._wire = Wire(config, api_key(config), sleep=sleep)
         self._open = AsyncExitStack()
         self.ledger = Ledger(config)
-        self._answering = Answering(config, self.ledger, self._sent)
+        self._answering = CachedAnswers(config, self.ledger, self._sent)
 
     async def __aenter__(self) -> Self:
         await self._open.enter_async_context(self._wire)

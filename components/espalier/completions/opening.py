@@ -1,20 +1,47 @@
-"""The model that a profile names, whichever door it is behind."""
+"""Opens the model that a profile names, and sends it many requests at a time."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from espalier.completions.answering import Ledger
 from espalier.completions.endpoint import EndpointModel
-from espalier.completions.ledger import Ledger
-from espalier.completions.request import Model
+from espalier.completions.request import AnswerT, Model, Refusal, Request
 from espalier.completions.vllm_batch import VllmModel
 from espalier.config import EndpointConfig, VllmBatchConfig
 
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+async def in_order(
+    work: Callable[[ItemT], Coroutine[Any, Any, ResultT]], items: Iterable[ItemT], *, in_flight: int
+) -> AsyncGenerator[ResultT]:
+    """`work` of every item, with at most `in_flight` of them begun and not yet handed on.
+
+    Items are drawn as they are needed, so that a stream of any length takes constant memory. An
+    error ends everything: what is in flight is cancelled.
+    """
+    window: deque[asyncio.Task[ResultT]] = deque()
+    try:
+        for item in items:
+            window.append(asyncio.create_task(work(item)))
+            if len(window) >= in_flight:
+                yield await window.popleft()
+        while window:
+            yield await window.popleft()
+    finally:
+        for task in window:
+            task.cancel()
+        await asyncio.gather(*window, return_exceptions=True)
+
 
 class OpenedModel(NamedTuple):
-    """A model that can be asked, how many requests it takes at a time, and what they cost."""
+    """A model ready for requests, how many it takes at a time, and the ledger of their cost."""
 
     model: Model
     in_flight: int
@@ -22,15 +49,38 @@ class OpenedModel(NamedTuple):
 
 
 @asynccontextmanager
-async def opened_model(config: EndpointConfig | VllmBatchConfig) -> AsyncGenerator[OpenedModel]:
-    """A server's model, or one that vLLM runs in this process.
+async def opened_model(
+    settings: EndpointConfig | VllmBatchConfig | Model,
+) -> AsyncGenerator[OpenedModel]:
+    """A server's model, one that vLLM runs in this process, or an embedded one as it is.
 
     Raises:
-        EngineError: its settings name no model, or a key that cannot be read.
+        EngineError: the settings name no model, or a key that cannot be read.
     """
-    if isinstance(config, VllmBatchConfig):
-        async with VllmModel(config) as model:
-            yield OpenedModel(model, config.batch_size, model.ledger)
-    else:
-        async with EndpointModel(config) as model:
-            yield OpenedModel(model, config.concurrency, model.ledger)
+    if isinstance(settings, VllmBatchConfig):
+        async with VllmModel(settings) as model:
+            yield OpenedModel(model, settings.batch_size, model.ledger)
+    elif isinstance(settings, EndpointConfig):
+        async with EndpointModel(settings) as model:
+            yield OpenedModel(model, settings.concurrency, model.ledger)
+    else:  # it never waits and costs nothing: more at a time would only take memory
+        yield OpenedModel(settings, 1, Ledger(EndpointConfig()))
+
+
+def all_answers(
+    endpoint: EndpointConfig, requests: Iterable[Request[AnswerT]]
+) -> list[AnswerT | Refusal]:
+    """The answers, in the order of the requests.
+
+    Raises:
+        EngineError: the server cannot be used.
+    """
+    return asyncio.run(_answered(endpoint, requests))
+
+
+async def _answered(
+    endpoint: EndpointConfig, requests: Iterable[Request[AnswerT]]
+) -> list[AnswerT | Refusal]:
+    async with EndpointModel(endpoint) as model:
+        answers = in_order(model.answer, requests, in_flight=endpoint.concurrency)
+        return [answer async for answer in answers]

@@ -1,16 +1,163 @@
-"""A structured call: what is told, what is asked, and the type that must come back."""
+"""A structured request to a model, and the strict parsing of its answer.
+
+Every byte of a reply was written by somebody else. Nothing is repaired beyond a code fence and a
+leading block of thoughts: an answer is parsed whole and strictly, or refused with a reason.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol
+from typing import Annotated, Generic, Literal, NoReturn, Protocol, TypeVar
 
-from pydantic import BaseModel
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
-from espalier.completions.answers import AnswerT, Refusal
 from espalier.records import json_digest
+
+Reason = Literal["refused", "filtered", "truncated", "empty", "broken_json", "wrong_shape"]
+"""The model declined; content filter; token limit; no text; not JSON; not of the type."""
+
+AnswerT = TypeVar("AnswerT", bound=BaseModel)
+
+_FENCE = re.compile(r"```(?:json)?\s*\n(?P<body>.*?)\n?\s*```", re.DOTALL)
+_THOUGHTS = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
+_MAX_DETAIL = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No answer, and why."""
+
+    reason: Reason
+    detail: str = ""
+
+
+def _one_text_without_tags(text: str) -> str:
+    """Refuse control characters and angle brackets, so that an answer cannot contain a tag."""
+    if _CONTROL.search(text):
+        raise ValueError("it holds control characters")
+    if "<" in text or ">" in text:
+        raise ValueError("it holds angle brackets")
+    return " ".join(text.split())
+
+
+PlainText = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=2000, strip_whitespace=True),
+    AfterValidator(_one_text_without_tags),
+]
+"""Text that may be put into a message: not blank, of limited length, without tags."""
+
+
+class ReplyUsage(BaseModel, frozen=True):
+    """Token counts of a reply, by the server."""
+
+    prompt_tokens: int = Field(ge=0, le=10**9)
+    completion_tokens: int = Field(ge=0, le=10**9)
+
+
+class _Message(BaseModel, frozen=True):
+    content: str | None = None
+    refusal: str | None = None
+
+
+class _ReplyChoice(BaseModel, frozen=True):
+    finish_reason: str | None = None
+    message: _Message
+
+
+class _Reply(BaseModel, frozen=True):
+    choices: tuple[_ReplyChoice, ...] = Field(min_length=1)
+
+
+def parsed_answer(body: bytes, answer: type[AnswerT]) -> AnswerT | Refusal:
+    """Read the body of a chat completion; never raises, whatever it holds.
+
+    Args:
+        body: of an HTTP response with status 200.
+        answer: the type whose JSON the message must be, no key more and no type bent.
+    """
+    try:
+        choice = _Reply.model_validate_json(body, strict=True).choices[0]
+    except ValidationError as error:
+        return Refusal("broken_json", f"no chat completion: {_first(error)}")
+    if choice.message.refusal:
+        return Refusal("refused", _cut(choice.message.refusal))
+    if choice.finish_reason == "content_filter":
+        return Refusal("filtered")
+    if choice.finish_reason == "length":
+        return Refusal("truncated")
+    if choice.finish_reason != "stop":
+        return Refusal("wrong_shape", f"finish_reason {_cut(str(choice.finish_reason))!r}")
+    return _answer_in(choice.message.content or "", answer)
+
+
+def usage_of(body: bytes) -> ReplyUsage | None:
+    """The token counts of a chat completion; None if they are missing or implausible."""
+    try:
+        return _ReplyWithUsage.model_validate_json(body, strict=True).usage
+    except ValidationError:
+        return None
+
+
+class _ReplyWithUsage(BaseModel, frozen=True):
+    usage: ReplyUsage
+
+
+def _answer_in(content: str, answer: type[AnswerT]) -> AnswerT | Refusal:
+    text = (
+        _THOUGHTS.sub("", content, count=1) if content.lstrip().startswith("<think>") else content
+    )
+    text = text.strip()
+    if fenced := _FENCE.fullmatch(text):
+        text = fenced["body"].strip()
+    if not text:
+        return Refusal("empty")
+    try:
+        json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_number)
+        return answer.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        return Refusal("wrong_shape", _first(error))
+    except (ValueError, RecursionError) as error:
+        return Refusal("broken_json", _cut(str(error)))
+
+
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Refuse repeated keys, of which json and pydantic would silently take the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _first(error: ValidationError) -> str:
+    fault = error.errors(include_input=False, include_url=False)[0]
+    place = ".".join(str(part) for part in fault["loc"])
+    return _cut(f"{place}: {fault['msg']}" if place else fault["msg"])
+
+
+def _cut(text: str) -> str:
+    return " ".join(text.split())[:_MAX_DETAIL]
+
+
+class StrictModel(BaseModel):
+    """A frozen model that refuses unknown keys: base of what requests tell and of their answers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +168,12 @@ class Request(Generic[AnswerT]):
     """
 
     call: str
-    """Name under which the ledger sums up its cost, such as "plan_first_action"."""
+    """Name of the call in the ledger, such as "plan_first_action"."""
     instructions: str
     material: BaseModel
     answer: type[AnswerT]
     sample: int = 0
-    """Tells draws of one request apart: each has an answer of its own."""
+    """Number of the sample: samples of one request have answers of their own."""
 
     def messages(self) -> list[dict[str, str]]:
         """The chat messages of the request."""
@@ -41,13 +188,13 @@ class Request(Generic[AnswerT]):
         ]
 
     def key(self, settings: Mapping[str, object]) -> str:
-        """Digest of everything that the answer depends on, `settings` of the model included."""
+        """Digest of all that the answer depends on, including `settings` of the model."""
         content = {"messages": self.messages(), "sample": self.sample, "settings": dict(settings)}
         return json_digest(content)
 
 
 class Model(Protocol):
-    """Answers structured requests; the endpoint and the embedded teacher are two siblings."""
+    """Answers structured requests: a server, vLLM in this process, or an embedded teacher."""
 
     async def answer(self, request: Request[AnswerT]) -> AnswerT | Refusal:
         """The answer, or why there is none; a refusal is data and no error.

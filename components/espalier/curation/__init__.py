@@ -5,19 +5,22 @@ and the card that says what a dataset is made of. Rows are texts with an id; not
 tasks or trajectories.
 """
 
-from espalier.curation.card import dataset_card
-from espalier.curation.contamination import Contamination, benchmark_texts
-from espalier.curation.minhash import near_duplicates
-from espalier.curation.mixing import mixed
-from espalier.curation.quality import quality_fault
-from espalier.curation.screening import Dropped, Row, screened
-from espalier.curation.secrets import secret_in
-from espalier.curation.statistics import diversity
+from espalier.curation.dataset import dataset_card, diversity, mixed
+from espalier.curation.screening import (
+    Contamination,
+    Dropped,
+    TextRow,
+    benchmark_texts,
+    near_duplicates,
+    quality_fault,
+    screened,
+    secret_in,
+)
 
 __all__ = [
     "Contamination",
     "Dropped",
-    "Row",
+    "TextRow",
     "benchmark_texts",
     "dataset_card",
     "diversity",

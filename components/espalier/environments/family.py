@@ -29,7 +29,7 @@ from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.reading import DemonstrationReading, ReadingMaterial
 from espalier.environments.teaching import Script, ScriptTeacher
 from espalier.environments.tools import Tool
-from espalier.knowledge.entity_splits import EntitySplits
+from espalier.knowledge.graph import EntitySplits
 from espalier.records import (
     AgentText,
     DataError,
@@ -45,8 +45,8 @@ from espalier.records import (
     task_id_of,
 )
 from espalier.records.trajectory import Trajectory
+from espalier.synthesis.demonstrations import Rejected
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.rejection import Rejected
 from espalier.synthesis.self_play import PosesTasks
 
 C = TypeVar("C", bound=EnvironmentConfig)

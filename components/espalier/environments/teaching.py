@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 from espalier.environments.contract import Environment, EnvironmentLostError, Environments, Step
 from espalier.records import Action, Message, Task
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.synthesis.rejection import Rejected
+from espalier.synthesis.demonstrations import Rejected
 
 
 class Observed(str):

@@ -1,14 +1,16 @@
-"""Folding of text: what makes two spellings of a name the same, in search and in checks."""
+"""Folding of text, so that spellings of a name compare equal, and finding names in text."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 _WORD = re.compile(r"\w+")
 _APOSTROPHES = str.maketrans("", "", "'\u2019\u2018\u02bb\u02bc`\u00b4")
 EMPTY_WORDS = frozenset({"of", "the", "a", "an", "is", "in", "that"})
-"""Words that say nothing about which line or title a query means."""
+"""Words that do not help to tell lines or titles apart."""
 
 
 def fold(text: str) -> str:
@@ -26,11 +28,37 @@ def words(text: str) -> list[str]:
 
 
 def folded_name(name: str) -> str:
-    """The key under which two names are the same."""
+    """The key by which names are compared."""
     return " ".join(words(name))
 
 
 def content_words(text: str) -> list[str]:
-    """The folded words that carry meaning; all of them where none does."""
+    """The folded words without `EMPTY_WORDS`; all words if nothing else is left."""
     found = words(text)
     return [word for word in found if word not in EMPTY_WORDS] or found
+
+
+_SEGMENT_BREAK = re.compile(r": |; | \| ")
+"""Separators of fields in a line; a name never spans two fields."""
+
+
+class NameIndex:
+    """Folded names, looked up by first word and length."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._lengths: dict[str, set[int]] = defaultdict(set)
+        self._names: set[tuple[str, ...]] = set()
+        for name in names:
+            if name_words := tuple(words(name)):
+                self._names.add(name_words)
+                self._lengths[name_words[0]].add(len(name_words))
+
+    def found_in(self, text: str) -> Iterator[str]:
+        """Every occurrence of a name in `text`, folded."""
+        for segment in _SEGMENT_BREAK.split(text):
+            text_words = words(segment)
+            for start, first in enumerate(text_words):
+                for length in self._lengths.get(first, ()):
+                    candidate = tuple(text_words[start : start + length])
+                    if candidate in self._names:
+                        yield " ".join(candidate)

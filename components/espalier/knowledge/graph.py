@@ -1,49 +1,49 @@
-"""The knowledge graph: typed entities, directed relations, and the triples that join them."""
+"""The knowledge graph as it is stored: entities, relations, triples, documents, splits of names."""
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from espalier.knowledge.folding import folded_name
 from espalier.records import ArtifactError
 
-Split = Literal["train", "dev", "heldout", "hub"]
-SPLITS: tuple[Split, ...] = ("train", "dev", "heldout", "hub")
+EntitySplit = Literal["train", "dev", "heldout", "hub"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A thing with a name that questions ask about, or that answers them."""
+    """A named thing that questions ask about or that answers them."""
 
     entity_id: str
     name: str
     kind: str
     hub: bool
-    """Shared by every split: a currency or a time zone says nothing about one country alone."""
-    split: Split
+    """Shared by all splits, as a currency or time zone that many countries have."""
+    split: EntitySplit
     askable: bool
-    """Unique after folding, short and speakable: can stand in a question or be its answer."""
+    """Unique after folding, short and of letters: can occur in a question or be its answer."""
     document_id: str
-    """Empty where the entity has no document."""
+    """Empty if the entity has no document."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A directed relation, readable in the subject's document as "label: object; object"."""
+    """A directed relation; the subject's document lists it as "label: object; object"."""
 
     name: str
     label: str
     subject_kind: str
     object_kind: str
     functional: bool
-    """Every subject has at most one object."""
+    """No subject has more than one object."""
     phrasings: tuple[str, ...]
     """Noun phrases around "{x}", such as "the capital of {x}"; they nest."""
 
@@ -57,7 +57,7 @@ class Triple(NamedTuple):
 
 
 class KnowledgeGraph:
-    """Entities by id, relations by name, and both directions of every triple."""
+    """Entities by id, relations by name, and triples indexed in both directions."""
 
     def __init__(
         self, entities: Iterable[Entity], relations: Iterable[Relation], triples: Iterable[Triple]
@@ -73,11 +73,11 @@ class KnowledgeGraph:
             self._subjects[triple.relation, triple.object].append(triple.subject)
 
     def objects(self, relation: str, subject_id: str) -> tuple[str, ...]:
-        """Ids of what `subject_id` has as its `relation`, in the order of the document line."""
+        """Ids of the relation's objects for a subject, in the order of the document's line."""
         return tuple(self._objects.get((relation, subject_id), ()))
 
     def subjects(self, relation: str, object_id: str) -> tuple[str, ...]:
-        """Ids of those that have `object_id` as their `relation`."""
+        """Ids of the relation's subjects for an object."""
         return tuple(self._subjects.get((relation, object_id), ()))
 
     def triples(self) -> Iterator[Triple]:
@@ -138,3 +138,78 @@ _ENTITY_SCHEMA = pa.schema(
 _TRIPLE_SCHEMA = pa.schema(
     [("subject", pa.string()), ("relation", pa.string()), ("object", pa.string())]
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A title and its lines; an entity's lines read "label: object; object"."""
+
+    document_id: str
+    title: str
+    lines: tuple[str, ...]
+    split: EntitySplit
+
+
+def save_documents(documents: Iterable[Document], path: Path) -> None:
+    """Write documents as parquet, in the given order."""
+    rows = [asdict(document) for document in documents]
+    pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), path)
+
+
+def load_documents(path: Path) -> list[Document]:
+    """Read what `save_documents` wrote.
+
+    Raises:
+        ArtifactError: the file is missing, truncated or not parquet.
+    """
+    return [Document(**{**row, "lines": tuple(row["lines"])}) for row in read_rows(path)]
+
+
+_SCHEMA = pa.schema(
+    [
+        ("document_id", pa.string()),
+        ("title", pa.string()),
+        ("lines", pa.list_(pa.string())),
+        ("split", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EntitySplits:
+    """Names of entities and the splits they may occur in, as a knowledge artifact says."""
+
+    splits: Mapping[str, frozenset[str]]
+    """Folded name -> splits of all entities with that name."""
+    hubs: frozenset[str]
+    """Folded names of hubs, which all splits share."""
+    hub_kinds: Mapping[str, int] = field(default_factory=dict)
+    """Kind of entity -> number of its hubs; reported as exempt from splits."""
+
+    @classmethod
+    def none(cls) -> Self:
+        """For tasks that name no entities."""
+        return cls({}, frozenset())
+
+    @classmethod
+    def load(cls, knowledge_dir: Path) -> Self:
+        """Read them from `entities.parquet`.
+
+        Raises:
+            ArtifactError: the file is missing, truncated, or lacks a column.
+        """
+        path = knowledge_dir / "entities.parquet"
+        splits: dict[str, set[str]] = defaultdict(set)
+        hubs: set[str] = set()
+        hub_kinds: Counter[str] = Counter()
+        try:
+            for row in read_rows(path):
+                name = folded_name(str(row["name"]))
+                splits[name].add(str(row["split"]))
+                if row["hub"]:
+                    hubs.add(name)
+                    hub_kinds[str(row["kind"])] += 1
+        except KeyError as error:
+            raise ArtifactError(f"{path}: has no column {error}. Run ingest again.") from error
+        frozen = {name: frozenset(found) for name, found in splits.items()}
+        return cls(frozen, frozenset(hubs), dict(sorted(hub_kinds.items())))

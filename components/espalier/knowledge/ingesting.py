@@ -1,4 +1,4 @@
-"""Writing a knowledge artifact: triples, documents and one search index for each view.
+"""Writes a knowledge artifact: triples, documents, and one search index per view.
 
 entities.parquet, relations.json, triples.parquet, documents.parquet
 index/{train,dev,full}/         what is searched, without what a view hides
@@ -10,24 +10,111 @@ evidence.jsonl, extraction.json, run.json     of triples that a model states
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from espalier.config import KnowledgeConfig, Profile
-from espalier.knowledge.asking import build_graph
-from espalier.knowledge.documents import Document, save_documents
-from espalier.knowledge.evidence import Evidence, find_evidence, save_evidence
+from espalier.config import KnowledgeConfig, Profile, SplitsConfig
 from espalier.knowledge.extraction import extract, save_extracted
-from espalier.knowledge.graph import KnowledgeGraph, Split
-from espalier.knowledge.index import TextIndex
-from espalier.knowledge.names import leaks
-from espalier.knowledge.search import documents_path, index_dir
-from espalier.knowledge.sources import Source
-from espalier.knowledge.sources.geonames import load_geonames
-from espalier.knowledge.sources.own import load_own
-from espalier.knowledge.splits import Splits, draw_splits
-from espalier.knowledge.views import VIEWS, View, forbidden_names, view_documents
+from espalier.knowledge.folding import NameIndex, words
+from espalier.knowledge.geonames import load_geonames
+from espalier.knowledge.graph import Document, EntitySplit, KnowledgeGraph, save_documents
+from espalier.knowledge.search import TextIndex, documents_path, index_dir
+from espalier.knowledge.sources import KnowledgeSource, SourceQuestion
+from espalier.knowledge.splits import Splits, build_graph, deal, draw_splits
+from espalier.knowledge.user_sources import load_own
+from espalier.knowledge.views import VIEWS, View, forbidden_names, leaks, view_documents
 from espalier.records import Draft, KnowledgeError, Tracker
+
+_EVIDENCE_HITS = 5
+_SHOWN_DROPPED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class EvidencedQuestion:
+    """A question and the document that contains its answer."""
+
+    question: str
+    answers: tuple[str, ...]
+    document_id: str
+    split: EntitySplit
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionEvidence:
+    """The user's questions that a search can answer, and those that it cannot."""
+
+    questions: tuple[EvidencedQuestion, ...]
+    dropped: tuple[str, ...]
+    document_splits: Mapping[str, EntitySplit]
+    """The split of every document that answers a question."""
+
+
+def find_evidence(
+    questions: Sequence[SourceQuestion],
+    documents: Sequence[Document],
+    config: SplitsConfig,
+    seed: int,
+) -> QuestionEvidence:
+    """Find for each question the best hit that holds its answer, and assign documents to splits.
+
+    Raises:
+        KnowledgeError: no question has evidence.
+    """
+    index = TextIndex.build(documents)
+    found: dict[str, Document] = {}
+    for question in questions:
+        hits = (
+            documents[hit.place] for hit in index.rank(words(question.question), _EVIDENCE_HITS)
+        )
+        for document in hits:
+            if _holds(document, question.answers):
+                found[question.question] = document
+                break
+    if questions and not found:
+        raise KnowledgeError(
+            f"none of {len(questions)} questions has its answer in one of the {_EVIDENCE_HITS} "
+            "documents that match it best; check that knowledge.questions and knowledge.path "
+            "belong together"
+        )
+    splits = _document_splits(list(found.values()), config, seed)
+    kept = tuple(
+        EvidencedQuestion(q.question, q.answers, doc.document_id, splits[doc.document_id])
+        for q in questions
+        if (doc := found.get(q.question))
+    )
+    dropped = tuple(q.question for q in questions if q.question not in found)
+    return QuestionEvidence(kept, dropped, splits)
+
+
+def save_evidence(evidence: QuestionEvidence, directory: Path) -> None:
+    """Write questions.jsonl, and questions_dropped.json with the count and the first of them."""
+    rows = (json.dumps(asdict(q), sort_keys=True, ensure_ascii=False) for q in evidence.questions)
+    (directory / "questions.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    content = {
+        "kept": len(evidence.questions),
+        "without_evidence": len(evidence.dropped),
+        "first_without_evidence": evidence.dropped[:_SHOWN_DROPPED],
+    }
+    text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
+    (directory / "questions_dropped.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _holds(document: Document, answers: Sequence[str]) -> bool:
+    index = NameIndex(answers)
+    texts = (document.title, " ".join(document.lines))
+    return any(next(index.found_in(text), None) is not None for text in texts)
+
+
+def _document_splits(
+    documents: Sequence[Document], config: SplitsConfig, seed: int
+) -> dict[str, EntitySplit]:
+    """Split of each document: its entity's, or drawn if it has none or belongs to a hub."""
+    owned: dict[str, EntitySplit] = {d.document_id: d.split for d in documents if d.split != "hub"}
+    free = sorted({d.document_id for d in documents} - owned.keys())
+    dealt = deal([[[name] for name in free]], config, random.Random(f"documents-{seed}"))
+    return {**owned, **dealt}
 
 
 def write_knowledge(profile: Profile, draft: Draft, tracker: Tracker) -> None:
@@ -42,7 +129,7 @@ def write_knowledge(profile: Profile, draft: Draft, tracker: Tracker) -> None:
     extracted = extract(source, extraction, tracker) if extraction else None
     splits = draw_splits(source, profile.splits, profile.seed)
     graph = build_graph(source, splits)
-    document_splits: Mapping[str, Split] = {}
+    document_splits: Mapping[str, EntitySplit] = {}
     graph.save(draft.path)
     if extracted:
         draft.rows["mentions"] = save_extracted(extracted, draft.path)
@@ -63,20 +150,20 @@ def write_knowledge(profile: Profile, draft: Draft, tracker: Tracker) -> None:
     tracker.params({"knowledge.source": profile.knowledge.source, **draft.rows})
 
 
-def _load(config: KnowledgeConfig) -> Source:
+def _load(config: KnowledgeConfig) -> KnowledgeSource:
     return load_geonames(config) if config.source == "geonames" else load_own(config)
 
 
-def _evidence(source: Source, graph: KnowledgeGraph, profile: Profile) -> Evidence:
+def _evidence(source: KnowledgeSource, graph: KnowledgeGraph, profile: Profile) -> QuestionEvidence:
     documents = view_documents(source, graph, {}, "full", frozenset())
     return find_evidence(source.questions, documents, profile.splits, profile.seed)
 
 
 def _checked_view(
-    source: Source,
+    source: KnowledgeSource,
     graph: KnowledgeGraph,
     splits: Splits,
-    document_splits: Mapping[str, Split],
+    document_splits: Mapping[str, EntitySplit],
     view: View,
 ) -> list[Document]:
     forbidden = forbidden_names(graph, view, splits.common_names)
@@ -96,7 +183,7 @@ def _write_view(directory: Path, view: View, documents: list[Document]) -> None:
 
 
 def _write_names(draft: Draft, splits: Splits) -> None:
-    """Say which names no view hides: words of questions, or parts of many names."""
+    """Write the names that no view hides: words of questions, or parts of many names."""
     content = {"common_names": sorted(splits.common_names), "moved_for_their_name": splits.moved}
     text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
     (draft.path / "names.json").write_text(text + "\n", encoding="utf-8")

@@ -1,18 +1,149 @@
-"""The search tool: what a query finds, and what the agent reads of it."""
+"""The search tool: what a query finds in a view, and what the agent reads of it."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import json
+import logging
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from types import ModuleType
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from espalier.config import SearchConfig
-from espalier.knowledge.documents import Document, load_documents
-from espalier.knowledge.folding import content_words, words
-from espalier.knowledge.index import TextIndex
+from espalier.knowledge.folding import EMPTY_WORDS, content_words, words
+from espalier.knowledge.graph import Document, load_documents
 from espalier.knowledge.views import View
+from espalier.records import ArtifactError
+
+if TYPE_CHECKING:
+    import bm25s
+
+_TITLE_REPEATS = 3
+"""Ranks an entity's own document above documents that mention it."""
+
+_TITLE_BONUS = 2.0
+"""Per idf of the title's words: "Lyon time zone" means Lyon before the shorter "Lyon County"."""
+
+_ARRAY_FILES = ("data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy")
+_JSON_FILES = ("vocab.index.json", "params.index.json")
+
+
+def _imported_bm25s() -> ModuleType:
+    """bm25s, which comes with the extra `train`: whoever reads a profile needs no index."""
+    import bm25s
+
+    # on import it asks for its debug messages, which then pass every handler of an application
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
+    return bm25s
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A document's position in the indexed list, and its score."""
+
+    place: int
+    score: float
+
+
+class TextIndex:
+    """Ranks documents by BM25, with a bonus for titles that the query spells out."""
+
+    def __init__(self, bm25: bm25s.BM25, documents: Sequence[Document]) -> None:
+        self._bm25 = bm25
+        frequencies = np.diff(np.asarray(bm25.scores["indptr"])).astype(np.float64)
+        self._idf = np.log1p((len(documents) - frequencies + 0.5) / (frequencies + 0.5))
+        self._titles: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for place, document in enumerate(documents):
+            self._titles[tuple(words(document.title))].append(place)
+        self._max_title_words = max((len(title) for title in self._titles), default=0)
+
+    @classmethod
+    def build(cls, documents: Sequence[Document]) -> Self:
+        """Index titles and lines."""
+        vocabulary: dict[str, int] = {}
+        texts = (
+            " ".join((*(document.title,) * _TITLE_REPEATS, *document.lines))
+            for document in documents
+        )
+        token_ids = [
+            [vocabulary.setdefault(word, len(vocabulary)) for word in words(text)] for text in texts
+        ]
+        bm25 = _imported_bm25s().BM25(backend="numpy", csc_backend="numpy")
+        bm25.index((token_ids, vocabulary), create_empty_token=False, show_progress=False)
+        return cls(bm25, documents)
+
+    def save(self, directory: Path) -> None:
+        """Write the index's files into `directory`."""
+        self._bm25.save(directory, show_progress=False)
+
+    @classmethod
+    def load(cls, directory: Path, documents: Sequence[Document]) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            ArtifactError: a file is missing, truncated, or of another set of documents.
+        """
+        for name in (*_ARRAY_FILES, *_JSON_FILES):
+            _check_readable(directory / name)
+        bm25 = _imported_bm25s().BM25.load(directory, show_progress=False, backend="numpy")
+        if bm25.scores["num_docs"] != len(documents):
+            raise ArtifactError(
+                f"{directory / 'params.index.json'}: the index is of {bm25.scores['num_docs']} "
+                f"documents, but the view holds {len(documents)}. Run ingest again."
+            )
+        return cls(bm25, documents)
+
+    def rank(self, query_words: Sequence[str], limit: int) -> list[Ranked]:
+        """The best documents of positive score; ties in the documents' order."""
+        known = self._bm25.get_tokens_ids(list(dict.fromkeys(query_words)))
+        if not known:
+            return []
+        scores: NDArray[np.float32] = self._bm25.get_scores_from_ids(known)
+        for title in self._spelled_titles(query_words):
+            bonus = _TITLE_BONUS * sum(self.idf(word) for word in set(title))
+            scores[self._titles[title]] += bonus
+        floor = 0.0
+        if limit < len(scores):
+            floor = float(np.partition(scores, len(scores) - limit)[len(scores) - limit])
+        places = np.flatnonzero((scores >= floor) & (scores > 0))
+        best = places[np.argsort(-scores[places], kind="stable")][:limit]
+        return [Ranked(int(place), float(scores[place])) for place in best]
+
+    def _spelled_titles(self, query_words: Sequence[str]) -> set[tuple[str, ...]]:
+        """Titles that occur in the query as consecutive words; longest match, no overlap."""
+        spelled: set[tuple[str, ...]] = set()
+        start = 0
+        while start < len(query_words):
+            longest = min(self._max_title_words, len(query_words) - start)
+            spans = (tuple(query_words[start : start + n]) for n in range(longest, 0, -1))
+            title = next(
+                (s for s in spans if s in self._titles and not EMPTY_WORDS.issuperset(s)), ()
+            )
+            if title:
+                spelled.add(title)
+            start += len(title) or 1
+        return spelled
+
+    def idf(self, word: str) -> float:
+        """Inverse document frequency of `word`; 0 if no document has it."""
+        token = self._bm25.vocab_dict.get(word)
+        return 0.0 if token is None else float(self._idf[token])
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        if path.suffix == ".npy":
+            np.load(path, mmap_mode="r", allow_pickle=False)
+        else:
+            json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, EOFError) as error:
+        raise ArtifactError(f"{path}: cannot be read ({error}). Run ingest again.") from error
+
 
 NO_RESULTS = "no results"
 _CACHED_QUERIES = 65536
@@ -20,7 +151,7 @@ _CACHED_QUERIES = 65536
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One document that a query found, and its lines that match best."""
+    """One document that a query found, and its best-matching lines."""
 
     document_id: str
     title: str
@@ -53,7 +184,7 @@ class SearchTool:
         return cls(documents, index, config)
 
     def search(self, query: str) -> tuple[Hit, ...]:
-        """The best documents for `query`, best first; empty where no word is known."""
+        """The documents for `query`, best first; empty if no word is known."""
         if (cached := self._cache.get(query)) is not None:
             self._cache.move_to_end(query)
             return cached
@@ -67,20 +198,20 @@ class SearchTool:
         return hits
 
     def observation(self, query: str) -> str:
-        """What the agent reads: "title | line | line", hits joined by " || ", cut to length."""
+        """What the agent reads: "title | line | line", hits joined by " || ", truncated."""
         shown = " || ".join(f"{hit.title} | {hit.snippet}" for hit in self.search(query))
         kept = shown.split()[: self._config.max_observation_words]
         return " ".join(kept) or NO_RESULTS
 
     def show(self, document: Document, query: str) -> str:
-        """What `observation(query)` reads if it finds `document`, which need not be of the view."""
+        """The observation of `query` if it finds `document`, which need not be in the view."""
         hit = self._hit(document, query, 0.0)
         return " ".join(
             f"{hit.title} | {hit.snippet}".split()[: self._config.max_observation_words]
         )
 
     def document(self, document_id: str) -> Document:
-        """The document of that id, as the view shows it; KeyError where it shows none."""
+        """The document as the view shows it; KeyError if the view hides it."""
         return self._by_id[document_id]
 
     def _hit(self, document: Document, query: str, score: float) -> Hit:
@@ -89,7 +220,7 @@ class SearchTool:
         return Hit(document.document_id, document.title, " | ".join(lines), score)
 
     def _best_lines(self, lines: Sequence[str], wanted: set[str]) -> list[str]:
-        """Lines that share the rarest words with the query; the first ones where none does."""
+        """Lines that share the rarest words with the query; the first lines if none shares any."""
         scores = [sum(self._index.idf(word) for word in wanted & set(words(x))) for x in lines]
         order = sorted(range(len(lines)), key=lambda place: -scores[place])
         best = [lines[place] for place in order if scores[place] > 0]
@@ -97,12 +228,12 @@ class SearchTool:
 
 
 def documents_path(knowledge_dir: Path, view: View) -> Path:
-    """Where the documents of a view are stored, in the order in which they are indexed."""
+    """Path of a view's documents, stored in the order of the index."""
     if view == "full":
         return knowledge_dir / "documents.parquet"
     return index_dir(knowledge_dir, view) / "documents.parquet"
 
 
 def index_dir(knowledge_dir: Path, view: View) -> Path:
-    """Where the index of a view is stored."""
+    """Folder of a view's index."""
     return knowledge_dir / "index" / view

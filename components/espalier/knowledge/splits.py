@@ -1,34 +1,34 @@
-"""Which entities the policy never meets in training: splits, drawn under a seed.
+"""Which entities the policy never meets in training, and which can be asked about.
 
-Regions (countries, US states) are dealt out in strata of size, and what lies in a region follows
-it. Names then decide the rest: an entity of the training split whose name contains a held-out name
-moves to the held-out split, so that no text of training can show that name.
+Regions (countries, US states) are dealt to splits in strata of size, and what lies in a region
+follows it. Names then decide the rest: an entity of the training split whose name contains a
+held-out name moves to the held-out split, so that no text of training can show that name.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from espalier.config import SplitsConfig
-from espalier.knowledge.folding import folded_name
-from espalier.knowledge.graph import Split
-from espalier.knowledge.names import NameIndex
-from espalier.knowledge.sources import Source, SourceEntity
+from espalier.knowledge.folding import NameIndex, folded_name
+from espalier.knowledge.graph import Entity, EntitySplit, KnowledgeGraph
+from espalier.knowledge.sources import KnowledgeSource, SourceEntity
 
 MAX_MOVED_BY_A_NAME = 10
 """A name inside more names than this ("San", "Santa") is a word of the language, not a secret."""
 
 _SIZE_TIERS = (1000, 300, 100, 30, 5, 0)
-"""Least number of dependants of a stratum: India and Nauru are not dealt from one deck."""
+"""Minimum number of dependants per stratum: large and small countries are drawn separately."""
 
-_SHOWN_BESIDE: dict[Split, tuple[Split, ...]] = {
+_SHOWN_BESIDE: dict[EntitySplit, tuple[EntitySplit, ...]] = {
     "heldout": ("train", "dev", "hub"),
     "dev": ("train", "hub"),
 }
-"""Splits whose names a view shows while it hides the key's."""
+"""Split -> splits whose names a view shows while it hides this one's."""
 
 Group = Sequence[str]
 """Ids of entities that share a split."""
@@ -38,15 +38,15 @@ Group = Sequence[str]
 class Splits:
     """The split of every entity, and the names that cannot be kept secret."""
 
-    by_entity: Mapping[str, Split]
+    by_entity: Mapping[str, EntitySplit]
     common_names: frozenset[str]
     """Folded dev and held-out names that also are words of labels, phrasings or regions, or parts
     of many names: their entities are never asked about, and the names are not checked for."""
     moved: int
-    """Entities that left the training or dev split for their names."""
+    """Number of entities moved out of the training or dev split because of their names."""
 
 
-def draw_splits(source: Source, config: SplitsConfig, seed: int) -> Splits:
+def draw_splits(source: KnowledgeSource, config: SplitsConfig, seed: int) -> Splits:
     """Draw the split of every entity of `source`."""
     dependants = Counter(entity.region for entity in source.entities if entity.region)
     own = [entity for entity in source.entities if not entity.region and not entity.hub]
@@ -71,28 +71,30 @@ def deal(
     config: SplitsConfig,
     rng: random.Random,
     pinned: frozenset[str] = frozenset(),
-) -> dict[str, Split]:
-    """Deal the groups of every deck in random order, each to the split that is owed most."""
-    shares: dict[Split, float] = {
+) -> dict[str, EntitySplit]:
+    """Assign the groups of each deck in random order to the split furthest below its share."""
+    shares: dict[EntitySplit, float] = {
         "train": 1.0 - config.heldout_share - config.dev_share,
         "dev": config.dev_share,
         "heldout": config.heldout_share,
     }
-    owed: dict[Split, float] = {split: rng.random() * share for split, share in shares.items()}
-    dealt: dict[str, Split] = {}
+    owed: dict[EntitySplit, float] = {
+        split: rng.random() * share for split, share in shares.items()
+    }
+    dealt: dict[str, EntitySplit] = {}
     for deck in decks:
         for group in rng.sample(list(deck), len(deck)):
             for split, share in shares.items():
                 owed[split] += share * len(group)
             most_owed = max(owed, key=lambda split: owed[split])
-            chosen: Split = "train" if pinned.intersection(group) else most_owed
+            chosen: EntitySplit = "train" if pinned.intersection(group) else most_owed
             owed[chosen] -= len(group)
             dealt.update(dict.fromkeys(group, chosen))
     return dealt
 
 
-def _public_texts(source: Source) -> list[str]:
-    """Texts that every split shows: labels, phrasings, names of facts, and public hubs."""
+def _public_texts(source: KnowledgeSource) -> list[str]:
+    """Texts that all splits show: labels, phrasings, names of facts, and public hubs."""
     texts = [relation.label for relation in source.relations]
     texts += [text.format(x=" ; ") for relation in source.relations for text in relation.phrasings]
     texts += {fact.partition(":")[0] for entity in source.entities for fact in entity.facts}
@@ -124,7 +126,7 @@ def _strata(regions: Sequence[SourceEntity], dependants: Mapping[str, int]) -> l
 
 
 def _without_shared_names(
-    source: Source, splits: dict[str, Split], regions: Sequence[SourceEntity]
+    source: KnowledgeSource, splits: dict[str, EntitySplit], regions: Sequence[SourceEntity]
 ) -> Splits:
     """Move entities whose names contain a name of a later split; give up on common names."""
     fixed = {entity.entity_id for entity in regions} | source.public
@@ -148,3 +150,42 @@ def _without_shared_names(
         splits.update(dict.fromkeys(moved, split))
         num_moved += len(moved)
     return Splits(splits, frozenset(common), num_moved)
+
+
+MAX_NAME_WORDS = 4
+MAX_NAME_CHARACTERS = 24
+_MIN_NAME_CHARACTERS = 3
+_SPEAKABLE = re.compile(r"(?:[^\W\d_]|[ \-'\u2019./_])+")
+
+
+def build_graph(source: KnowledgeSource, splits: Splits) -> KnowledgeGraph:
+    """The graph of `source`, with each entity's split and whether it is askable."""
+    bearers = Counter(folded_name(entity.name) for entity in source.entities)
+    document_ids = source.entity_documents
+    entities = []
+    for entity in source.entities:
+        folded = folded_name(entity.name)
+        unique = bearers[folded] == 1 and folded not in splits.common_names
+        split = splits.by_entity[entity.entity_id]
+        own_document = entity.entity_id if entity.has_document else ""
+        entities.append(
+            Entity(
+                entity_id=entity.entity_id,
+                name=entity.name,
+                kind=entity.kind,
+                hub=split == "hub",
+                split=split,
+                askable=unique and is_speakable(entity.name),
+                document_id=document_ids.get(entity.entity_id, own_document),
+            )
+        )
+    return KnowledgeGraph(entities, source.relations, source.triples)
+
+
+def is_speakable(name: str) -> bool:
+    """Whether a name is short and of letters only, so that a question can contain it."""
+    return (
+        _MIN_NAME_CHARACTERS <= len(name) <= MAX_NAME_CHARACTERS
+        and len(name.split()) <= MAX_NAME_WORDS
+        and _SPEAKABLE.fullmatch(name) is not None
+    )

@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
 
-from espalier.knowledge.documents import Document
-from espalier.knowledge.folding import folded_name
-from espalier.knowledge.graph import Entity, KnowledgeGraph, Split
-from espalier.knowledge.names import NameIndex
-from espalier.knowledge.sources import Source
+from espalier.knowledge.folding import NameIndex, folded_name
+from espalier.knowledge.graph import Document, Entity, EntitySplit, KnowledgeGraph
+from espalier.knowledge.sources import KnowledgeSource
 
 View = Literal["train", "dev", "full"]
 VIEWS: tuple[View, ...] = ("train", "dev", "full")
-HIDDEN_SPLITS: Mapping[View, frozenset[Split]] = {
+HIDDEN_SPLITS: Mapping[View, frozenset[EntitySplit]] = {
     "train": frozenset({"dev", "heldout"}),
     "dev": frozenset({"heldout"}),
     "full": frozenset(),
 }
 
 
+class Leak(NamedTuple):
+    """A forbidden name found in a document."""
+
+    document_id: str
+    text: str
+    name: str
+
+
 def forbidden_names(
     graph: KnowledgeGraph, view: View, common_names: frozenset[str]
 ) -> frozenset[str]:
-    """Folded names of the view's hidden entities, without those that no view can avoid."""
+    """Folded names of the view's hidden entities, without common names."""
     hidden = HIDDEN_SPLITS[view]
     names = {folded_name(e.name) for e in graph.entities.values() if e.split in hidden}
     return frozenset(names - common_names - {""})
 
 
 def view_documents(
-    source: Source,
+    source: KnowledgeSource,
     graph: KnowledgeGraph,
-    document_splits: Mapping[str, Split],
+    document_splits: Mapping[str, EntitySplit],
     view: View,
     forbidden: frozenset[str],
 ) -> list[Document]:
@@ -67,7 +73,18 @@ def view_documents(
     return documents
 
 
-def _relation_lines(graph: KnowledgeGraph, hidden: frozenset[Split]) -> dict[str, list[str]]:
+def leaks(documents: Iterable[Document], forbidden_names: Iterable[str]) -> list[Leak]:
+    """Every occurrence of a forbidden name in `documents`, as whole words."""
+    index = NameIndex(forbidden_names)
+    return [
+        Leak(document.document_id, text, name)
+        for document in documents
+        for text in (document.title, *document.lines)
+        for name in index.found_in(text)
+    ]
+
+
+def _relation_lines(graph: KnowledgeGraph, hidden: frozenset[EntitySplit]) -> dict[str, list[str]]:
     """Subject id -> lines "label: object; object", without the objects of hidden splits."""
     names: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for triple in graph.triples():
@@ -81,10 +98,10 @@ def _relation_lines(graph: KnowledgeGraph, hidden: frozenset[Split]) -> dict[str
     }
 
 
-def _split(owned_by: list[Entity], otherwise: Split) -> Split:
-    """The most secret split of the document's entities."""
-    secrecy: tuple[Split, ...] = ("heldout", "dev", "train", "hub")
-    splits: set[Split] = {entity.split for entity in owned_by}
+def _split(owned_by: list[Entity], otherwise: EntitySplit) -> EntitySplit:
+    """The most secret split of the document's entities: heldout, dev, train, hub."""
+    secrecy: tuple[EntitySplit, ...] = ("heldout", "dev", "train", "hub")
+    splits: set[EntitySplit] = {entity.split for entity in owned_by}
     for split in secrecy:
         if split in splits:
             return split

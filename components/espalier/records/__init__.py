@@ -49,6 +49,7 @@ from espalier.records.message import (
 )
 from espalier.records.report_groups import group_label, group_of, report_groups, shown_group
 from espalier.records.task import (
+    SPLITS,
     Split,
     Task,
     TaskMetadata,
@@ -61,6 +62,7 @@ from espalier.records.tracker import NullTracker, Progress, Tracker
 
 __all__ = [
     "MANIFEST_NAME",
+    "SPLITS",
     "Action",
     "AgentText",
     "ArtifactError",

@@ -103,7 +103,7 @@ class ToolSpec:
 
     name: str
     description: str = ""
-    parameters: JsonObject = field(default_factory=dict)
+    parameters: JsonObject = field(default_factory=dict[str, JsonValue])
     """JSON schema of the arguments: an object with its properties."""
     call_tag: str = ""
     """Tag of a call in the tag dialect; empty takes the tool's name."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -43,7 +44,30 @@ def read_records(path: Path, kind: type[RecordT]) -> list[RecordT]:
     return records
 
 
+def read_json_values(path: Path) -> Iterator[tuple[int, object]]:
+    """The JSON value of each line that is not blank, with its line number, from 1.
+
+    Raises:
+        DataError: the file cannot be read, or a line is not JSON.
+    """
+    try:
+        with path.open(encoding="utf-8") as stream:
+            for number, line in enumerate(stream, start=1):
+                if line.strip():
+                    yield number, _json_value(path, number, line)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+
+
+def _json_value(path: Path, number: int, line: str) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:  # nesting of thousands of levels
+        raise DataError(f"{path}, line {number}: not JSON ({error})") from error
+
+
 Split = Literal["train", "dev", "heldout"]
+SPLITS: tuple[Split, ...] = ("train", "dev", "heldout")
 
 
 class Verifier(BaseModel, frozen=True, extra="forbid"):

@@ -28,8 +28,7 @@ from espalier.records import (
 )
 from espalier.records.trajectory import Trajectory, write_trajectories
 from espalier.synthesis.demonstrations import Demonstrations, DetourSchedule
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.summary import summarize
+from espalier.synthesis.funnel import Funnel, summarize
 from espalier.usage import used_since
 
 

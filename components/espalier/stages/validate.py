@@ -13,7 +13,7 @@ from espalier.chain import opened, provenance
 from espalier.config import Profile, ValidationConfig
 from espalier.dialects import SYNTAXES, chosen_dialect
 from espalier.environments import Family, family_of
-from espalier.knowledge.entity_splits import EntitySplits
+from espalier.knowledge.graph import EntitySplits
 from espalier.records import (
     DataError,
     Draft,
@@ -25,15 +25,17 @@ from espalier.records import (
 )
 from espalier.records.trajectory import write_trajectories
 from espalier.usage import used_since
-from espalier.validation.curating import curate, write_curation
-from espalier.validation.judge import judge
-from espalier.validation.material import TEXT_FILES, Material, read_material
+from espalier.validation.columns import HiddenNames, task_columns, text_columns, trajectory_columns
+from espalier.validation.curating import (
+    TEXT_FILES,
+    ValidationRows,
+    curate,
+    read_validation_rows,
+    write_curation,
+)
+from espalier.validation.judge import SuiteVerdict, judge
 from espalier.validation.report import describe, write_report
 from espalier.validation.suites import SPLITS, task_suite, text_suite, trajectory_suite
-from espalier.validation.task_columns import task_columns
-from espalier.validation.text_columns import HiddenNames, text_columns
-from espalier.validation.trajectory_columns import trajectory_columns
-from espalier.validation.verdict import Verdict
 
 FAILED_NAME = "validation_failed"
 """Where the report of a stopped run stands, beside the artifact that was not published."""
@@ -53,7 +55,7 @@ def run(
     origin = provenance("validate", profile, opened(inputs))
     family, knowledge = family_of(profile), inputs["knowledge"]
     entities = family.entity_splits(knowledge)
-    material = read_material(inputs["synthetic"])
+    material = read_validation_rows(inputs["synthetic"])
     with tracker.progress("expectations", total=2 + bool(material.texts)) as progress:
         verdicts = [_judge_tasks(material, entities, family)]
         progress.advance()
@@ -86,30 +88,39 @@ def run(
     return draft.published
 
 
-def _judge_tasks(material: Material, entities: EntitySplits, family: Family[Any]) -> Verdict:
+def _judge_tasks(
+    material: ValidationRows, entities: EntitySplits, family: Family[Any]
+) -> SuiteVerdict:
     frame = task_columns(material.tasks, entities, family)
     findings = judge(frame, task_suite(family.profile.validation))
-    return Verdict("tasks", [task.task_id for _, task in material.tasks], findings)
+    return SuiteVerdict("tasks", [task.task_id for _, task in material.tasks], findings)
 
 
-def _judge_trajectories(material: Material, config: ValidationConfig) -> Verdict:
+def _judge_trajectories(material: ValidationRows, config: ValidationConfig) -> SuiteVerdict:
     train_ids = {task.task_id for split, task in material.tasks if split == "train"}
     findings = judge(trajectory_columns(material.trajectories, train_ids), trajectory_suite(config))
-    return Verdict("trajectories", [t.task_id for t in material.trajectories], findings)
+    return SuiteVerdict("trajectories", [t.task_id for t in material.trajectories], findings)
 
 
-def _judge_texts(material: Material, hidden: HiddenNames, family: Family[Any]) -> Verdict:
+def _judge_texts(
+    material: ValidationRows, hidden: HiddenNames, family: Family[Any]
+) -> SuiteVerdict:
     train_ids = {task.task_id for split, task in material.tasks if split == "train"}
     policy = family.profile.policy
     syntax = SYNTAXES[chosen_dialect(policy.dialect, policy.model)]
     specs = [tool.spec for tool in family.built_tools]
     frame = text_columns(material.texts, train_ids, hidden, lambda text: syntax.parse(text, specs))
-    return Verdict("texts", [text.text_id for text in material.texts], judge(frame, text_suite()))
+    return SuiteVerdict(
+        "texts", [text.text_id for text in material.texts], judge(frame, text_suite())
+    )
 
 
 def _accepted(
-    material: Material, tasks: Verdict, trajectories: Verdict, texts: Verdict | None = None
-) -> Material:
+    material: ValidationRows,
+    tasks: SuiteVerdict,
+    trajectories: SuiteVerdict,
+    texts: SuiteVerdict | None = None,
+) -> ValidationRows:
     """What no row-wise expectation drops; a trajectory or text goes with its task."""
     kept_tasks = [task for row, task in enumerate(material.tasks) if row not in tasks.dropped]
     kept_ids = {task.task_id for _, task in kept_tasks}
@@ -123,10 +134,10 @@ def _accepted(
         for row, text in enumerate(material.texts)
         if texts and row not in texts.dropped and (not text.task_id or text.task_id in kept_ids)
     ]
-    return Material(kept_tasks, kept_trajectories, kept_texts)
+    return ValidationRows(kept_tasks, kept_trajectories, kept_texts)
 
 
-def _empty_files(material: Material, accepted: Material) -> list[str]:
+def _empty_files(material: ValidationRows, accepted: ValidationRows) -> list[str]:
     before, after = material.counts(), accepted.counts()
     return [
         f"{name}: not one of {before[name]} rows is left" for name in before if not after.get(name)
@@ -142,7 +153,7 @@ def _stop_message(faults: Sequence[str], failed_dir: Path) -> str:
     )
 
 
-def _write(draft: Draft, accepted: Material, synthetic_dir: Path) -> None:
+def _write(draft: Draft, accepted: ValidationRows, synthetic_dir: Path) -> None:
     (draft.path / "tasks").mkdir()
     for split in SPLITS:
         kept = (task for file_split, task in accepted.tasks if file_split == split)
@@ -160,7 +171,7 @@ def _write(draft: Draft, accepted: Material, synthetic_dir: Path) -> None:
 
 
 def _report_figures(
-    tracker: Tracker, material: Material, accepted: Material, output_dir: Path
+    tracker: Tracker, material: ValidationRows, accepted: ValidationRows, output_dir: Path
 ) -> None:
     before, after = material.counts(), accepted.counts()
     tracker.metrics({f"accepted_{name}": float(count) for name, count in after.items()})

@@ -1,35 +1,87 @@
-"""Teacher trajectories in the mix of the held-out questions."""
+"""Teacher trajectories, mixed as the held-out questions are, and why an attempt is not kept.
+
+WebShaper keeps attempts that are right and neither hallucinate nor repeat themselves (Tao et al.
+2025, arXiv:2507.15061, sec. 4.3). A right answer that no observation showed was guessed: whoever
+learns from it learns to make up what it has not read.
+"""
 
 from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from espalier.knowledge.folding import folded_name
 from espalier.records import Progress, Task
-from espalier.records.trajectory import Trajectory
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.quotas import apportion
-from espalier.synthesis.rejection import Rejected
+from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
+from espalier.rewards import exact_match
+from espalier.synthesis.funnel import Funnel, apportion
+
+WRONG = "wrong_answer"
+UNANSWERED = "unanswered"
+UNKNOWN_TOOL = "hallucinated_tool"
+NEVER_READ = "hallucinated_observation"
+REPEATED = "repetition"
 
 
-class Asked(Protocol):
-    """What is drawn: a task, and whatever its teacher needs beside it."""
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """No demonstration of a task, and why."""
+
+    reason: str
+
+
+_MAX_SAME_CALLS = 1
+"""A repeated call shows nothing new, as the documents do not change."""
+
+
+def reason_against(trajectory: Trajectory, task: Task) -> str | None:
+    """The first reason to reject an attempt at `task`; None if it is fit to learn from."""
+    if trajectory.finish_reason is not FinishReason.ANSWERED or not trajectory.answer:
+        return UNANSWERED
+    if not exact_match(trajectory.answer, task.verifier.gold):
+        return WRONG
+    if _repeats(trajectory.tool_results):
+        return REPEATED
+    return None if _was_read(trajectory.answer, trajectory) else NEVER_READ
+
+
+def _repeats(results: tuple[ToolResult, ...]) -> bool:
+    made = [
+        (one.call.name, *(folded_name(str(value)) for value in one.call.arguments.values()))
+        for one in results
+    ]
+    return any(made.count(call) > _MAX_SAME_CALLS for call in made)
+
+
+def _was_read(answer: str, trajectory: Trajectory) -> bool:
+    """Whether an observation shows the answer and all tool messages are recorded results."""
+    results = [result.content for result in trajectory.tool_results]
+    observed = [message.content for message in trajectory.messages if message.role == "tool"]
+    if any(text not in results for text in observed):
+        return False
+    name = f" {folded_name(answer)} "
+    return any(name in f" {folded_name(text)} " for text in observed)
+
+
+class HasTask(Protocol):
+    """A question to demonstrate: a task, and whatever else its teacher needs."""
 
     @property
     def task(self) -> Task:
-        """What is asked."""
+        """The task itself."""
         ...
 
 
-Q = TypeVar("Q", bound=Asked)
+Q = TypeVar("Q", bound=HasTask)
 Demonstrate = Callable[[Q, str], Trajectory | Rejected]
-"""Question and kind of detour (empty for none) to a trajectory."""
+"""Maps a question and a kind of detour ("" for none) to a trajectory."""
 
 
 class Demonstrations(Generic[Q]):
-    """Draws training questions stratum by stratum until each has its share of trajectories."""
+    """Draws training questions by stratum until each stratum has its share of trajectories."""
 
     def __init__(
         self,
@@ -43,10 +95,10 @@ class Demonstrations(Generic[Q]):
 
         Args:
             demonstrate: the family's teacher.
-            detours: how often it is to make a mistake, and of which kind.
-            stratum_of: what the mix is measured by.
+            detours: decides when the teacher makes a mistake, and which kind.
+            stratum_of: a task's stratum; trajectories are mixed as held-out strata are.
             seed: of the run.
-            funnel: counts what is kept, and why the rest is not.
+            funnel: counts what is kept and what is rejected.
         """
         self._demonstrate = demonstrate
         self._stratum_of = stratum_of
@@ -61,9 +113,9 @@ class Demonstrations(Generic[Q]):
         count: int,
         progress: Progress,
     ) -> list[Trajectory]:
-        """Up to `count` trajectories, one a question, mixed as `heldout` is.
+        """Up to `count` trajectories, at most one per question, mixed as `heldout` is.
 
-        A stratum that training lacks hands its share on to the others.
+        The share of a stratum that training lacks goes to the others.
         """
         by_stratum: dict[str, list[Q]] = defaultdict(list)
         for question in train:
@@ -88,7 +140,7 @@ class Demonstrations(Generic[Q]):
         return kept
 
     def _stream(self, questions: list[Q]) -> Iterator[Trajectory]:
-        """Trajectories of the questions in random order, refused ones counted and left out."""
+        """Trajectories of the questions in random order; rejected ones are counted."""
         shuffled = self._rng.sample(questions, len(questions))
         for question in shuffled:
             outcome = self._demonstrate(question, self._detours.due())
@@ -102,7 +154,7 @@ class Demonstrations(Generic[Q]):
 
 
 class DetourSchedule:
-    """Asks for a detour whenever fewer than the wished share of the kept ones has taken one."""
+    """Requests a detour whenever fewer than `share` of the kept trajectories have one."""
 
     def __init__(self, share: float, kinds: Sequence[str]) -> None:
         self._share = share if kinds else 0.0
@@ -111,13 +163,13 @@ class DetourSchedule:
         self._taken: Counter[str] = Counter()
 
     def due(self) -> str:
-        """The kind that was taken least often, or empty where none is due."""
+        """The kind taken least often so far; "" if no detour is due."""
         if self._taken.total() >= self._share * (self._kept + 1):
             return ""
         return min(self._kinds, key=lambda kind: self._taken[kind])
 
     def taken(self, detour: str) -> None:
-        """Note the detour of a kept trajectory; empty where it took none."""
+        """Record the detour of a kept trajectory; "" if it took none."""
         self._kept += 1
         if detour:
             self._taken[detour] += 1

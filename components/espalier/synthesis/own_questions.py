@@ -1,4 +1,4 @@
-"""Questions of a user's own: tasks as they are, and a teacher that searches for their words."""
+"""A user's own questions, and a teacher that searches for their words."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from pathlib import Path
 from espalier.knowledge import Document
 from espalier.knowledge.folding import folded_name, words
 from espalier.knowledge.search import SearchTool
-from espalier.records import ArtifactError, Task
+from espalier.records import ArtifactError, Split, Task
 from espalier.records.trajectory import Trajectory
 from espalier.rewards import exact_match
-from espalier.synthesis import plans
-from espalier.synthesis.detours import BAD_QUERY
-from espalier.synthesis.episode import TeacherEpisode
-from espalier.synthesis.rejection import Rejected
-from espalier.synthesis.webshaper.steps import TaskSplit
+from espalier.synthesis.demonstrations import Rejected
+from espalier.synthesis.search_wording import LOOK_UP
+from espalier.synthesis.teacher import BAD_QUERY, TeacherEpisode
 
 _STOP_WORDS = frozenset(
     re.findall(
@@ -41,14 +39,14 @@ class OwnQuestion:
     question: str
     answers: tuple[str, ...]
     document_id: str
-    split: TaskSplit
+    split: Split
 
 
 def read_own_questions(path: Path) -> list[OwnQuestion]:
-    """Rows of the file; none where the source has no questions of its own.
+    """The questions in the file; none if there is no file.
 
     Raises:
-        ArtifactError: naming the line that is no question.
+        ArtifactError: names the line that is not a question.
     """
     if not path.exists():
         return []
@@ -70,7 +68,7 @@ def read_own_questions(path: Path) -> list[OwnQuestion]:
 
 
 class WordTeacher:
-    """Searches for the question's content words, then for the rarer half of them."""
+    """Searches for the question's content words, then for the rarer half of them only."""
 
     def __init__(self, search: SearchTool, documents: Iterable[Document]) -> None:
         self._search = search
@@ -79,12 +77,12 @@ class WordTeacher:
             self._frequencies.update(set(words(" ".join((document.title, *document.lines)))))
 
     def demonstrate(self, task: Task) -> Trajectory | Rejected:
-        """The trajectory, if an observation shows an accepted answer."""
+        """The trajectory, if one of the observations shows an accepted answer."""
         episode = TeacherEpisode(task, self._search)
         for attempt, query in enumerate(self._queries(task.question)):
             if attempt:
                 episode.detour = BAD_QUERY
-            observation = episode.search(plans.look_up(), query)
+            observation = episode.search(LOOK_UP, query)
             answer = _shown_answer(observation, task.verifier.gold)
             if answer is not None and exact_match(answer, task.verifier.gold):
                 return episode.answered(answer)
@@ -102,6 +100,6 @@ class WordTeacher:
 
 
 def _shown_answer(observation: str, gold: Iterable[str]) -> str | None:
-    """The accepted answer that the observation contains word by word, if any."""
+    """The first accepted answer whose words the observation contains, in a row."""
     shown = f" {folded_name(observation)} "
     return next((a for a in gold if folded_name(a) and f" {folded_name(a)} " in shown), None)

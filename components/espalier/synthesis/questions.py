@@ -1,35 +1,37 @@
-"""Every split's questions: a user's own first, formal ones up to the number that is asked for."""
+"""Questions of every split: a user's own first, then formal ones up to the number asked for."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from espalier.completions import opened_model
 from espalier.config import Profile
 from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge.asking import MAX_NAME_CHARACTERS, MAX_NAME_WORDS
-from espalier.knowledge.documents import load_documents
-from espalier.knowledge.search import documents_path
+from espalier.knowledge.graph import load_documents
+from espalier.knowledge.search import SearchTool, documents_path
+from espalier.knowledge.splits import MAX_NAME_CHARACTERS, MAX_NAME_WORDS
 from espalier.knowledge.views import View
-from espalier.records import DataError
+from espalier.records import SPLITS, DataError, Split
+from espalier.synthesis.demonstrations import Rejected
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.grown_questions import GrownQuestions
 from espalier.synthesis.own_questions import OwnQuestion, read_own_questions
 from espalier.synthesis.task_making import (
     GROWN,
     INDEX_OF_SPLIT,
-    SPLITS,
-    Question,
-    Split,
+    RoutedTask,
     formal_question,
     own_question,
 )
-from espalier.synthesis.webshaper.candidate import World
-from espalier.synthesis.webshaper.evidence import Evidence
-from espalier.synthesis.webshaper.generator import Generator, family_weights
-from espalier.synthesis.webshaper.steps import MAX_LISTED
+from espalier.synthesis.teacher import DETOUR_KINDS, RouteTeacher
+from espalier.synthesis.webshaper.candidate import CandidateQuestion, DocumentTexts, World
+from espalier.synthesis.webshaper.expansion import QuestionGrower
+from espalier.synthesis.webshaper.expansion_calls import EmbeddedExpander
+from espalier.synthesis.webshaper.generator import Generator, kind_weights
+from espalier.synthesis.webshaper.steps import MAX_LISTED, Steps
 
 _OTHERWISE = (
     "give knowledge.triples with more entities, give more question/answer pairs in "
@@ -59,16 +61,16 @@ _REMEDIES = {
     "subject_without_document": "subjects have no document: give them one of their name",
     "list_too_long": f"subjects have more than {MAX_LISTED} objects of one relation",
 }
-"""What to do about candidates that are refused or left out for a reason."""
+"""Reason for refusing or leaving out candidates -> what the user can do about it."""
 _SHOWN_REASONS = 3
 
 _TITLE_WORDS = 8
-"""Words of an observation set aside for the title and the field name of the line."""
+"""Words of an observation reserved for the title and the label of the line."""
 
 
 def make_questions(
     profile: Profile, knowledge: Path, graph: KnowledgeGraph, funnel: Funnel
-) -> dict[Split, list[Question]]:
+) -> dict[Split, list[RoutedTask]]:
     """The questions of every split, in random order.
 
     Raises:
@@ -76,7 +78,7 @@ def make_questions(
     """
     own = _own_questions(knowledge / "questions.jsonl", profile, funnel)
     formal = FormalQuestions(profile, knowledge, graph, funnel)
-    questions: dict[Split, list[Question]] = {}
+    questions: dict[Split, list[RoutedTask]] = {}
     for split, asked in _asked(profile).items():
         found = own[split]
         if len(found) < asked:
@@ -100,11 +102,11 @@ class FormalQuestions:
         self._graph = graph
         self._funnel = funnel
         self._evidence = self._documents("full")
-        weights = family_weights(profile.synthesis)
+        weights = kind_weights(profile.synthesis)
         self._generator = Generator(graph, weights, profile.seed)
         self._grown = GrownQuestions(profile, knowledge, self._generator)
 
-    def draw(self, split: Split, count: int) -> list[Question]:
+    def draw(self, split: Split, count: int) -> list[RoutedTask]:
         """Up to `count` questions of a split."""
         world = self.world(split)
         wanted = round(count * self._profile.synthesis.expansion.share)
@@ -117,23 +119,89 @@ class FormalQuestions:
         ]
 
     def world(self, split: Split) -> World:
-        """What the questions of a split are judged against."""
+        """Graph and documents that the questions of a split are judged against."""
         view_name = INDEX_OF_SPLIT[split]
         view = self._evidence if view_name == "full" else self._documents(view_name)
         max_words = self._profile.search.max_observation_words - _TITLE_WORDS
         return World(self._graph, self._evidence, view, max_words)
 
-    def _documents(self, view: View) -> Evidence:
-        return Evidence(load_documents(documents_path(self._knowledge, view)))
+    def _documents(self, view: View) -> DocumentTexts:
+        return DocumentTexts(load_documents(documents_path(self._knowledge, view)))
 
 
-def _own_questions(path: Path, profile: Profile, funnel: Funnel) -> dict[Split, list[Question]]:
-    """A user's questions by split, at most as many as the profile asks for."""
+class GrownQuestions:
+    """Draws grown questions; `generator` remembers all queries drawn, grown or not."""
+
+    def __init__(self, profile: Profile, knowledge: Path, generator: Generator) -> None:
+        self._profile = profile
+        self._knowledge = knowledge
+        self._generator = generator
+
+    def draw(
+        self, split: Split, count: int, world: World, funnel: Funnel
+    ) -> list[CandidateQuestion]:
+        """Up to `count` questions of a split; fewer where walks yield nothing new.
+
+        Raises:
+            EngineError: the teacher's model cannot be used.
+        """
+        return asyncio.run(self._drawn(split, count, world, funnel)) if count else []
+
+    async def _drawn(
+        self, split: Split, count: int, world: World, funnel: Funnel
+    ) -> list[CandidateQuestion]:
+        found: list[CandidateQuestion] = []
+        model = self._profile.teacher.model or EmbeddedExpander(self._profile.seed)
+        async with opened_model(model) as opened:
+            growing = QuestionGrower(
+                opened.model,
+                self._generator,
+                self._profile.synthesis.expansion,
+                seed=self._profile.seed,
+                in_flight=opened.in_flight,
+            )
+            steps = Steps(world.graph, split)
+            rollouts = _Rollouts(self._profile, self._knowledge, split)
+            questions = growing.questions(steps, world, rollouts.some_right, funnel)
+            async for candidate in questions:
+                found.append(candidate)
+                if len(found) == count:
+                    break
+            await questions.aclose()
+            for call, usage in opened.ledger.as_dict().items():
+                funnel.remark(f"{split}: {call}: {usage}")
+        return found
+
+
+class _Rollouts:
+    """Attempts of the route teacher at a seed question, each after another kind of mistake."""
+
+    def __init__(self, profile: Profile, knowledge: Path, split: Split) -> None:
+        search = SearchTool.open(knowledge, INDEX_OF_SPLIT[split], profile.search)
+        self._teacher = RouteTeacher(search, profile.search.max_observation_words, profile.seed)
+        self._attempts = ("", *DETOUR_KINDS * profile.synthesis.expansion.seed_rollouts)[
+            : profile.synthesis.expansion.seed_rollouts
+        ]
+        self._seed = profile.seed
+        self._split: Split = split
+
+    def some_right(self, candidate: CandidateQuestion) -> bool:
+        """Whether at least one attempt ends with the right answer."""
+        question = formal_question(candidate, self._split, self._seed)
+        assert question.route is not None, "a formal question has a route"
+        return any(
+            not isinstance(self._teacher.demonstrate(question.task, question.route, kind), Rejected)
+            for kind in self._attempts
+        )
+
+
+def _own_questions(path: Path, profile: Profile, funnel: Funnel) -> dict[Split, list[RoutedTask]]:
+    """A user's questions by split, at most the number that the profile asks for."""
     by_split: dict[Split, list[OwnQuestion]] = {split: [] for split in SPLITS}
     for question in read_own_questions(path):
         by_split[question.split].append(question)
     asked = _asked(profile)
-    kept: dict[Split, list[Question]] = {}
+    kept: dict[Split, list[RoutedTask]] = {}
     for split, found in by_split.items():
         if len(found) > asked[split]:
             funnel.count(f"{split}.own_questions", "more_than_asked_for", len(found) - asked[split])
@@ -145,12 +213,12 @@ def _own_questions(path: Path, profile: Profile, funnel: Funnel) -> dict[Split, 
 
 
 def _nothing_to_ask(empty: Sequence[str], num_relations: int, num_own: int, funnel: Funnel) -> str:
-    """Why splits have no question: what was refused, by reason, and what helps against it."""
+    """The error for splits without a question: refusals by reason, and remedies."""
     lines = [f"synthesis: no question for {', '.join(empty)}."]
     reasons: Counter[str] = Counter()
     for split in empty:
         refused = Counter(funnel.counts(f"{split}.drawn"))
-        del refused["signature_given_up"]  # a decision that follows from refusals, not one more
+        del refused["signature_given_up"]  # follows from refusals that are counted already
         left_out = Counter(funnel.counts(f"{split}.excluded_before_drawing"))
         # what was drawn and refused says more than what could not be drawn
         reasons += refused or left_out
@@ -171,9 +239,9 @@ def _asked(profile: Profile) -> Mapping[Split, int]:
     return {"train": config.train_tasks, "dev": config.dev_tasks, "heldout": config.heldout_tasks}
 
 
-def _without_repeats(questions: list[Question], split: Split, funnel: Funnel) -> list[Question]:
-    """One question a task id and a wording; repeats are counted."""
-    kept: dict[str, Question] = {}
+def _without_repeats(questions: list[RoutedTask], split: Split, funnel: Funnel) -> list[RoutedTask]:
+    """Keep the first question of each wording; repeats are counted."""
+    kept: dict[str, RoutedTask] = {}
     for question in questions:
         kept.setdefault(question.task.question, question)
     if len(kept) < len(questions):

@@ -1,36 +1,156 @@
-"""Attempts of a model at a question, through the real tool; one that stands up is kept."""
+"""Attempts at a question through the real search tool, by a plan or move by move with a model."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Literal
 
-from espalier.completions import Model, Refusal, opened_model
+from pydantic import BaseModel
+
+from espalier.completions import Model, PlainText, Refusal, Request, opened_model
+from espalier.completions.request import AnswerT
 from espalier.config import Profile
 from espalier.knowledge import Document, KnowledgeGraph
+from espalier.knowledge.folding import folded_name
 from espalier.knowledge.search import SearchTool
 from espalier.records import Task
 from espalier.records.trajectory import Trajectory
-from espalier.synthesis.episode import TeacherEpisode
-from espalier.synthesis.fas.embedded import EmbeddedTeacher
-from espalier.synthesis.fas.schema import Schema
+from espalier.rewards import exact_match
+from espalier.synthesis.agent_texts.calls import Plan, QuestionTold, plan_request
+from espalier.synthesis.agent_texts.embedded import EmbeddedTeacher
+from espalier.synthesis.agent_texts.schema import Schema
+from espalier.synthesis.demonstrations import UNANSWERED, UNKNOWN_TOOL, Rejected, reason_against
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.moves import (
-    ANSWER,
-    SEARCH,
-    EmbeddedSolver,
-    EpisodeTold,
-    Seen,
-    move_request,
+from espalier.synthesis.search_wording import (
+    LABEL_SEPARATOR,
+    READY_TO_ANSWER,
+    VALUE_SEPARATOR,
+    remaining_hops,
+    search_query,
+    shown_hits,
 )
-from espalier.synthesis.rejection import UNANSWERED, UNKNOWN_TOOL, Rejected, reason_against
+from espalier.synthesis.teacher import TeacherEpisode
 
-_HEADING = "rollouts"
+MAX_SEARCHES = 6
+"""A plan with more lines is followed so far and then answered."""
+
+NOTHING_READ = "unknown"
+
+
+def attempt_by_plan(task: Task, plan: Plan, search: SearchTool) -> Trajectory:
+    """Search as planned: each value read goes into the next search, the last one is the answer.
+
+    Nothing but the plan is followed: if a line is not shown, the attempt answers with the value
+    read before. The outcome in the trajectory's reward is verified, 1.0 or 0.0.
+    """
+    episode = TeacherEpisode(task, search)
+    labels = plan.analysis.split(LABEL_SEPARATOR)[:MAX_SEARCHES]
+    query, answer = plan.query, NOTHING_READ
+    for number, label in enumerate(labels):
+        observation = episode.search(remaining_hops(labels[number:]), query)
+        found = line_values(observation, label)
+        if not found:
+            break
+        answer = found[0]
+        if number + 1 < len(labels):
+            query = search_query(answer, labels[number + 1])
+    outcome = float(exact_match(answer, task.verifier.gold))
+    return episode.answered(answer, outcome=outcome)
+
+
+def line_values(observation: str, label: str) -> tuple[str, ...]:
+    """Values of the first line with that label in any hit; labels are compared folded."""
+    wanted = folded_name(label)
+    for hit in shown_hits(observation):
+        for line in hit.lines:
+            shown, separator, listed = line.partition(": ")
+            if separator and folded_name(shown) == wanted:
+                return tuple(listed.split(VALUE_SEPARATOR))
+    return ()
+
+
+SEARCH: Literal["search"] = "search"
+ANSWER: Literal["answer"] = "answer"
+
+
+class SearchSeen(BaseModel, frozen=True):
+    """A search that was made, and its observation."""
+
+    query: str
+    observation: str
+
+
+class EpisodeTold(BaseModel, frozen=True):
+    """What a solver is told before a move: the question, and its own searches so far."""
+
+    question: str
+    seen: tuple[SearchSeen, ...] = ()
+
+
+class Move(BaseModel, frozen=True, extra="forbid"):
+    """A thought and a call; the name of the tool is the solver's own, known or not."""
+
+    thought: PlainText
+    tool: PlainText
+    argument: PlainText
+
+
+def move_request(told: EpisodeTold, sample: int) -> Request[Move]:
+    """Ask for the next move."""
+    return Request(
+        call="solve_question",
+        instructions="Answer the question from what the tool shows, step by step. tool is "
+        '"search", with the query as its argument, or "answer", with the answer alone. Search for '
+        "one line of one document at a time; answer with a name that an observation shows.",
+        material=told,
+        answer=Move,
+        sample=sample,
+    )
+
+
+class EmbeddedSolver:
+    """A `Model` for `solve_question` that plans with the embedded teacher and follows the plan.
+
+    Plans contain mistakes as often as the teacher's do; the search tool decides the rest.
+    """
+
+    def __init__(self, planner: Model) -> None:
+        self._planner = planner
+
+    async def answer(self, request: Request[AnswerT]) -> AnswerT | Refusal:
+        """See `Model`."""
+        told = request.material
+        if request.answer is not Move or not isinstance(told, EpisodeTold):
+            return Refusal("refused", f"{request.call} is none of the calls that it knows")
+        wanted = plan_request(QuestionTold(question=told.question), request.sample)
+        plan = await self._planner.answer(wanted)
+        if isinstance(plan, Refusal):
+            return plan
+        labels = plan.analysis.split(LABEL_SEPARATOR)[:MAX_SEARCHES]
+        move = _next_move(told, labels, plan.query)
+        assert isinstance(move, request.answer), "the request asks for a move"
+        return move
+
+
+def _next_move(told: EpisodeTold, labels: list[str], first_query: str) -> BaseModel:
+    answer = NOTHING_READ
+    for number, seen in enumerate(told.seen):
+        found = line_values(seen.observation, labels[number])
+        if not found:
+            return Move(thought=READY_TO_ANSWER, tool=ANSWER, argument=answer)
+        answer = found[0]
+    position = len(told.seen)
+    if position == len(labels):
+        return Move(thought=READY_TO_ANSWER, tool=ANSWER, argument=answer)
+    query = search_query(answer, labels[position]) if position else first_query
+    thought = remaining_hops(labels[position:])
+    return Move(thought=thought, tool=SEARCH, argument=query)
 
 
 class Rollouts:
-    """`rollouts` attempts at a task, side by side; the first that stands up demonstrates it."""
+    """Makes `rollouts` concurrent attempts at a task; the first that is kept demonstrates it."""
 
     def __init__(
         self, model: Model, search: SearchTool, funnel: Funnel, *, rollouts: int, max_turns: int
@@ -41,15 +161,15 @@ class Rollouts:
         self._rollouts = rollouts
         self._max_turns = max_turns
 
-    async def demonstrated(self, task: Task) -> Trajectory | Rejected:
-        """A right attempt without hallucination or repetition; every refused one is counted."""
+    async def demonstrate(self, task: Task) -> Trajectory | Rejected:
+        """A right attempt without hallucination or repetition; refused attempts are counted."""
         attempts = (self._attempt(task, sample) for sample in range(self._rollouts))
         kept: list[Trajectory] = []
         for attempt in await asyncio.gather(*attempts):
             reason = (
                 attempt.reason if isinstance(attempt, Rejected) else reason_against(attempt, task)
             )
-            self._funnel.count(_HEADING, reason or "kept")
+            self._funnel.count("rollouts", reason or "kept")
             if reason is None and isinstance(attempt, Trajectory):
                 kept.append(attempt)
         return kept[0] if kept else Rejected("no_rollout_kept")
@@ -66,21 +186,12 @@ class Rollouts:
             if move.tool != SEARCH:
                 return Rejected(UNKNOWN_TOOL)
             observation = episode.search(move.thought, move.argument)
-            seen = Seen(query=move.argument, observation=observation)
+            seen = SearchSeen(query=move.argument, observation=observation)
             told = told.model_copy(update={"seen": (*told.seen, seen)})
         return Rejected(UNANSWERED)
 
 
-class RolloutTeacher:
-    """Demonstrations by rollouts, for a caller that waits for each."""
-
-    def __init__(self, rollouts: Rollouts, runner: asyncio.Runner) -> None:
-        self._rollouts = rollouts
-        self._runner = runner
-
-    def demonstrate(self, task: Task) -> Trajectory | Rejected:
-        """A kept attempt at the task, or the reason why there is none."""
-        return self._runner.run(self._rollouts.demonstrated(task))
+Demonstrate = Callable[[Task], Trajectory | Rejected]
 
 
 @contextmanager
@@ -90,23 +201,32 @@ def rollout_teacher(
     documents: list[Document],
     search: SearchTool,
     funnel: Funnel,
-) -> Generator[RolloutTeacher]:
-    """The model of `[teacher]` at work; the embedded one makes its mistakes."""
-    settings = profile.teacher
-    limits = {"rollouts": profile.synthesis.rollouts, "max_turns": profile.episode.max_turns}
+) -> Generator[Demonstrate]:
+    """Demonstrate tasks by rollouts of the model of `[teacher]`; each call waits for its result."""
+    teacher = profile.teacher
     with asyncio.Runner() as runner:
-        if settings.model is None:
-            schema = Schema(graph, documents)
-            share = settings.mistake_share
-            planner = EmbeddedTeacher(schema, mistake_share=share, seed=profile.seed)
-            model = EmbeddedSolver(planner)
-            yield RolloutTeacher(Rollouts(model, search, funnel, **limits), runner)
-            return
-        opening = opened_model(settings.model)
+        opening = opened_model(teacher.model or _embedded_solver(profile, graph, documents))
+        # entered by hand: the caller's block is not async, and the runner must go on between calls
         opened = runner.run(opening.__aenter__())
+        rollouts = Rollouts(
+            opened.model,
+            search,
+            funnel,
+            rollouts=profile.synthesis.rollouts,
+            max_turns=profile.episode.max_turns,
+        )
         try:
-            yield RolloutTeacher(Rollouts(opened.model, search, funnel, **limits), runner)
+            yield lambda task: runner.run(rollouts.demonstrate(task))
         finally:
             runner.run(opening.__aexit__(None, None, None))
             for call, usage in opened.ledger.as_dict().items():
                 funnel.remark(f"{call}: {usage}")
+
+
+def _embedded_solver(
+    profile: Profile, graph: KnowledgeGraph, documents: list[Document]
+) -> EmbeddedSolver:
+    share = profile.teacher.mistake_share
+    return EmbeddedSolver(
+        EmbeddedTeacher(Schema(graph, documents), mistake_share=share, seed=profile.seed)
+    )

@@ -1,4 +1,4 @@
-"""What self-play needs of whoever poses tasks, and of whoever tries them."""
+"""What self-play needs of a proposer of tasks, and of the policy that attempts them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from espalier.records import Task
 
 
 class Posed(NamedTuple):
-    """Tasks with a proven answer, and what was refused before anybody tried it."""
+    """Tasks with a proven answer, and what was refused before any attempt."""
 
     tasks: Sequence[Task]
     refused: Mapping[str, int]
@@ -20,40 +20,40 @@ class Posed(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What a phase asks for."""
+    """What a phase of self-play asks a proposer for."""
 
     num_tasks: int
     failed: Sequence[Task]
-    """Tasks that the policy of the last phase tried and never solved."""
+    """Tasks that the policy of the last phase attempted and never solved."""
     known: Sequence[Task]
-    """Tasks that training draws from already: none of them is posed again."""
+    """Tasks that training has already: none of them is proposed again."""
     seed: str
-    """What the draw is a function of, beside the rest of the order."""
+    """The draw depends on it and on the rest of the order alone."""
     earned: Mapping[str, float] = MappingProxyType({})
-    """Signature -> mean reward of the tasks of that kind so far, under rules that pay one."""
+    """Signature -> mean reward of its tasks so far, under rules that reward the proposer."""
 
 
 class PosesTasks(Protocol):
-    """Poses tasks of the training split."""
+    """Proposes tasks of the training split."""
 
     def pose(self, order: Order) -> Posed:
         """At most `order.num_tasks` tasks that are none of `order.known`.
 
         Raises:
-            EspalierError: nothing can be posed any more (a server is away, a budget spent).
+            EspalierError: nothing can be proposed any more (no server, budget spent).
         """
         ...
 
 
 class Trial(NamedTuple):
-    """What became of a posed task when the policy of the moment tried it."""
+    """Attempts of the current policy at a proposed task."""
 
     task: Task
     attempts: int
-    """Without those whose environment was lost."""
+    """Without attempts whose environment was lost."""
     successes: int
     value: float = math.nan
-    """What a critic expects of it, in reward units; NaN where none was asked."""
+    """The critic's expected reward, in reward units; NaN without a critic."""
 
     @property
     def pass_rate(self) -> float:
@@ -62,14 +62,14 @@ class Trial(NamedTuple):
 
 
 TriesTasks = Callable[[Sequence[Task], int], list[Trial]]
-"""One trial a task, in their order, by the policy after so many optimizer steps."""
+"""Tasks and a number of optimizer steps -> one trial per task, by the policy at that step."""
 
 
 def weight_of(rewards: Sequence[float]) -> float:
-    """How often tasks of a kind are posed: by the mean of what they earned.
+    """Sampling weight of a kind of task: the mean reward that its tasks earned.
 
-    A kind that nobody tried counts as middling, and one that earned nothing is tried now and then,
-    as the policy moves on. This draw stands in for the policy of a challenger.
+    An untried kind gets a middling weight, and one that earned nothing a small one, as the policy
+    changes. Sampling by weight stands in for a challenger's policy.
     """
     return max(_LEAST_WEIGHT, mean(rewards)) if rewards else _UNTRIED_WEIGHT
 

@@ -1,19 +1,27 @@
-"""Tasks from fair queries and from a user's own questions."""
+"""Tasks from fair queries, worded as questions, and from a user's own questions.
+
+Every relation has several phrasings and every question several frames; seed and canonical text
+alone decide which ones a question gets. A question that would grow too long gets the shortest
+phrasing of each relation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from espalier.knowledge import KnowledgeGraph, Relation
 from espalier.knowledge.views import View
-from espalier.records import Message, Task, TaskMetadata, Verifier, task_id_of
+from espalier.records import Message, Split, Task, TaskMetadata, Verifier, task_id_of
 from espalier.synthesis.own_questions import OwnQuestion
-from espalier.synthesis.phrasing import question_text
-from espalier.synthesis.routes import Route, route_of
-from espalier.synthesis.webshaper.candidate import Candidate
+from espalier.synthesis.teacher import Route, route_of
+from espalier.synthesis.webshaper.candidate import CandidateQuestion
 from espalier.synthesis.webshaper.query import (
+    Constant,
     ConstantSet,
     Intersection,
+    Projection,
     Query,
     Union,
     canonical,
@@ -21,29 +29,103 @@ from espalier.synthesis.webshaper.query import (
     nodes,
     signature,
 )
-from espalier.synthesis.webshaper.steps import TaskSplit as Split
 
-SPLITS: tuple[Split, ...] = ("train", "dev", "heldout")
+MAX_QUESTION_WORDS = 32
+FRAMES = (
+    "What is {np}?",
+    "Which {kind} is {np}?",
+    "Name {np}.",
+    "Tell me {np}.",
+    "Find {np}.",
+)
+JOINED_FRAMES = (
+    "Which {kind} is {np}?",
+    "What is the {kind} that is {np}?",
+    "Name the {kind} that is {np}.",
+    "Find the {kind} that is {np}.",
+)
+"""For an intersection or union at the root, which is no noun phrase with an article of its own."""
+CONJUNCTIONS = ("{a} and also {b}", "both {a} and {b}")
+
+Choice = Callable[[Sequence[str]], str]
+
+
+def question_text(query: Query, answer_kind: str, graph: KnowledgeGraph, seed: int) -> str:
+    """The question that asks for `query`, whose answer is an entity of `answer_kind`."""
+    rng = random.Random(f"{seed}/{canonical(query)}")
+    text = _sentence(query, answer_kind, graph, rng.choice)
+    if len(text.split()) > MAX_QUESTION_WORDS:
+        text = _sentence(query, answer_kind, graph, _shortest)
+    return text
+
+
+def _sentence(query: Query, answer_kind: str, graph: KnowledgeGraph, choose: Choice) -> str:
+    frames = FRAMES if isinstance(query, Projection) else JOINED_FRAMES
+    return choose(frames).format(kind=answer_kind, np=_noun_phrase(query, graph, choose))
+
+
+def _noun_phrase(query: Query, graph: KnowledgeGraph, choose: Choice) -> str:
+    match query:
+        case Constant(entity_id):
+            return graph.entities[entity_id].name
+        case ConstantSet(entity_ids):
+            return " or ".join(graph.entities[entity_id].name for entity_id in entity_ids)
+        case Projection(relation, inner):
+            phrase = _noun_phrase(inner, graph, choose)
+            if isinstance(inner, Intersection | Union):
+                phrase = f"the {_kind(inner, graph)} that is {phrase}"
+            return choose(_phrasings(graph.relations[relation], inner)).replace("{x}", phrase)
+        case Intersection(parts):
+            phrases = [_noun_phrase(part, graph, choose) for part in parts]
+            if len(phrases) != 2:
+                return " and also ".join(phrases)
+            return choose(CONJUNCTIONS).format(a=phrases[0], b=phrases[1])
+        case Union(parts):
+            return " or ".join(_noun_phrase(part, graph, choose) for part in parts)
+
+
+def _phrasings(relation: Relation, inner: Query) -> Sequence[str]:
+    """Phrasings to use around `inner`; around a phrase, those that end with it nest readably."""
+    if isinstance(inner, Constant | ConstantSet):
+        return relation.phrasings
+    return [text for text in relation.phrasings if text.endswith("{x}")] or relation.phrasings
+
+
+def _kind(query: Query, graph: KnowledgeGraph) -> str:
+    """The kind of entity that an intersection or union leads to."""
+    while isinstance(query, Intersection | Union):
+        query = query.parts[0]
+    if isinstance(query, Projection):
+        return graph.relations[query.relation].object_kind
+    return "one"
+
+
+def _shortest(options: Sequence[str]) -> str:
+    return min(options, key=lambda option: (len(option.split()), option))
+
+
 INDEX_OF_SPLIT: Mapping[Split, View] = {"train": "train", "dev": "dev", "heldout": "full"}
-"""The view that a split's tasks search."""
+"""Split -> the view of the index that its tasks search."""
 OWN = "own"
 """Kind and source of a user's own questions."""
 DRAWN = "webshaper"
-"""Source of questions that are drawn by signature."""
+"""Source of questions drawn by signature."""
 GROWN = "expansion"
-"""Source of questions that are grown layer by layer."""
+"""Source of questions grown layer by layer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A task, and the route that a teacher can walk; none for a user's own question."""
+class RoutedTask:
+    """A task and the route that a teacher can follow; None for a user's own question."""
 
     task: Task
     route: Route | None
 
 
-def formal_question(candidate: Candidate, split: Split, seed: int, source: str = DRAWN) -> Question:
-    """The task that asks for a fair query."""
+def formal_question(
+    candidate: CandidateQuestion, split: Split, seed: int, source: str = DRAWN
+) -> RoutedTask:
+    """The task and route of a fair query."""
     query, graph = candidate.query, candidate.world.graph
     answer = graph.entities[candidate.answer]
     text = canonical(query)
@@ -62,10 +144,10 @@ def formal_question(candidate: Candidate, split: Split, seed: int, source: str =
         },
     )
     prompt = question_text(query, answer.kind, graph, seed)
-    return Question(_task(prompt, (answer.name,), text, metadata), route_of(query, graph))
+    return RoutedTask(_task(prompt, (answer.name,), text, metadata), route_of(query, graph))
 
 
-def own_question(own: OwnQuestion) -> Question:
+def own_question(own: OwnQuestion) -> RoutedTask:
     """The task of a user's own question."""
     text = f"{own.question}\t{own.document_id}"
     metadata = TaskMetadata(
@@ -78,11 +160,11 @@ def own_question(own: OwnQuestion) -> Question:
             "evidence": [own.document_id] if own.document_id else [],
         },
     )
-    return Question(_task(own.question, own.answers, text, metadata), None)
+    return RoutedTask(_task(own.question, own.answers, text, metadata), None)
 
 
 def kind_of(query: Query) -> str:
-    """`union` where one stands anywhere in the query, else `intersection`, else `chain`."""
+    """`union` if the query contains one, else `intersection` if it contains one, else `chain`."""
     found = list(nodes(query))
     if any(isinstance(node, Union | ConstantSet) for node in found):
         return "union"
@@ -101,6 +183,6 @@ def _task(prompt: str, gold: tuple[str, ...], text: str, metadata: TaskMetadata)
 
 
 def evidence_of(task: Task) -> tuple[str, ...]:
-    """Ids of the documents that a solver needs, in their order."""
+    """Ids of the documents that a solver needs, in reading order."""
     found = task.extra.get("evidence")
     return tuple(map(str, found)) if isinstance(found, list) else ()

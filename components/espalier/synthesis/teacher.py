@@ -1,35 +1,227 @@
-"""A teacher that executes the plan of a query through the real search tool.
+"""A teacher that answers a query by following its route through the real search tool.
 
-It knows the route (names in the question, labels of the relations), never the graph: every name it
-types and every answer it gives was read in an observation before.
+It knows the route (names in the question, labels of relations), never the graph: every name it
+types and every answer it gives was read in an observation before. On request it makes a mistake
+first (a detour) and recovers from it.
 """
 
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge.folding import folded_name
-from espalier.knowledge.search import SearchTool
-from espalier.records import Task
-from espalier.records.trajectory import Trajectory
+from espalier.knowledge.search import NO_RESULTS, SearchTool
+from espalier.records import FinalAnswer, Message, Task, ToolCalls
+from espalier.records.trajectory import FinishReason, ToolResult, Trajectory
 from espalier.rewards import exact_match
-from espalier.synthesis import plans
-from espalier.synthesis.detours import KINDS, Lookup, detour_query
-from espalier.synthesis.episode import TeacherEpisode
-from espalier.synthesis.observations import values
-from espalier.synthesis.rejection import Rejected
-from espalier.synthesis.routes import Arm, Route
+from espalier.synthesis.demonstrations import Rejected
+from espalier.synthesis.search_wording import (
+    READY_TO_ANSWER,
+    listed_values,
+    remaining_hops,
+    search_call,
+    search_query,
+    shown_hits,
+)
+from espalier.synthesis.webshaper.query import (
+    Constant,
+    ConstantSet,
+    Intersection,
+    Projection,
+    Query,
+)
+
+
+class TeacherEpisode:
+    """One attempt at one task through the real search tool."""
+
+    def __init__(self, task: Task, search: SearchTool) -> None:
+        self._task = task
+        self._search = search
+        self._messages = list(task.prompt)
+        self._results: list[ToolResult] = []
+        self.detour = ""
+
+    def search(self, thought: str, query: str) -> str:
+        """Search, record call and result, and return the observation."""
+        observation = self._search.observation(query)
+        action = search_call(thought, query)
+        self._say(action)
+        self._messages.append(Message(role="tool", content=observation))
+        found = observation != NO_RESULTS
+        self._results.append(ToolResult(call=action.calls[0], content=observation, succeeded=found))
+        return observation
+
+    def peek(self, query: str) -> str:
+        """The observation of a search, without recording it."""
+        return self._search.observation(query)
+
+    def answered(self, answer: str, *, outcome: float = 1.0) -> Trajectory:
+        """End with `answer`; `outcome` is 1 or 0, as the caller has verified."""
+        self._say(FinalAnswer(answer, READY_TO_ANSWER))
+        return Trajectory(
+            task_id=self._task.task_id,
+            group_id=f"teacher/{self._task.task_id}",
+            messages=tuple(self._messages),
+            tool_results=tuple(self._results),
+            reward={"outcome": outcome},
+            answer=answer,
+            finish_reason=FinishReason.ANSWERED,
+            policy_version=0,
+            detour=self.detour,
+        )
+
+    def _say(self, action: ToolCalls | FinalAnswer) -> None:
+        self._messages.append(action.message())
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Start at each of `names` and follow `labels`; the last line may list several values.
+
+    If `start` is given, `names` is empty: the arm begins at what that route finds.
+    """
+
+    names: tuple[str, ...]
+    labels: tuple[str, ...]
+    start: Route | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Walk every arm, keep what all of them share, and follow `tail` from there."""
+
+    arms: tuple[Arm, ...]
+    tail: tuple[str, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The label of every search, in order."""
+        walked: list[str] = []
+        for arm in self.arms:
+            walked += arm.start.labels if arm.start else ()
+            walked += arm.labels * (1 if arm.start else len(arm.names))
+        return (*walked, *self.tail)
+
+
+def route_of(query: Query, graph: KnowledgeGraph) -> Route:
+    """The route of a chain, or of an intersection of routes followed by a chain.
+
+    Raises:
+        TypeError: a union of projections; it can be evaluated, but no teacher walks it.
+    """
+    labels: list[str] = []
+    while isinstance(query, Projection):
+        labels.insert(0, graph.relations[query.relation].label)
+        query = query.inner
+    if isinstance(query, Intersection):
+        return Route(tuple(_arm(part, graph) for part in query.parts), tuple(labels))
+    if isinstance(query, Constant | ConstantSet):
+        ids = (query.entity_id,) if isinstance(query, Constant) else query.entity_ids
+        names = tuple(graph.entities[entity_id].name for entity_id in ids)
+        return Route((Arm(names, tuple(labels)),), ())
+    raise TypeError(f"no route for {type(query).__name__}: no teacher walks a union of projections")
+
+
+def _arm(query: Query, graph: KnowledgeGraph) -> Arm:
+    """The arm of a part of an intersection; a nested intersection becomes its start."""
+    route = route_of(query, graph)
+    if not route.tail:
+        (arm,) = route.arms
+        return arm
+    return Arm((), route.tail, Route(route.arms, ()))
+
+
+EMPTY_RESULT = "empty_result"
+WRONG_DOCUMENT = "wrong_document"
+BAD_QUERY = "bad_query"
+DETOUR_KINDS = (BAD_QUERY, EMPTY_RESULT, WRONG_DOCUMENT)
+"""The right document without the line; nothing found; another document than meant."""
+
+_LETTERS = re.compile(r"[^\W\d_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """The correct search, which a detour precedes."""
+
+    name: str
+    label: str
+    previous_name: str
+    """The entity read before; empty at the first search."""
+    later_labels: tuple[str, ...]
+
+
+def detour_query(
+    lookup: Lookup, kind: str, observe: Callable[[str], str], rng: random.Random
+) -> str | None:
+    """A query that fails in the way of `kind`, tried with the real tool; None if none does."""
+    for query in _WRONG_QUERIES[kind](lookup, rng):
+        if detour_kind_of(observe(query), lookup) == kind:
+            return query
+    return None
+
+
+def detour_kind_of(observation: str, lookup: Lookup) -> str:
+    """The kind of detour that an observation shows; "" if it shows the line."""
+    if observation == NO_RESULTS:
+        return EMPTY_RESULT
+    if listed_values(observation, lookup.name, lookup.label) is not None:
+        return ""
+    titles = {folded_name(hit.title) for hit in shown_hits(observation)}
+    return BAD_QUERY if folded_name(lookup.name) in titles else WRONG_DOCUMENT
+
+
+def misspelled(name: str, rng: random.Random) -> str:
+    """The name with two letters of its longest word swapped, or one left out."""
+    word = max(_LETTERS.findall(name), key=len, default=name)
+    start = name.index(word)
+    position = start + rng.randrange(min(1, len(word) - 1), max(len(word) - 1, 1))
+    before, here, after = name[:position], name[position], name[position + 1 :]
+    return before + after if rng.random() < 0.5 else before + after[:1] + here + after[1:]
+
+
+def _bad_queries(lookup: Lookup, rng: random.Random) -> Iterator[str]:
+    later = list(dict.fromkeys(lookup.later_labels[::-1]))
+    for label in later:
+        yield search_query(lookup.name, label)
+    yield lookup.name
+
+
+def _empty_queries(lookup: Lookup, rng: random.Random) -> Iterator[str]:
+    for _ in range(8):
+        yield misspelled(lookup.name, rng)
+
+
+def _stray_queries(lookup: Lookup, rng: random.Random) -> Iterator[str]:
+    if lookup.previous_name:
+        yield search_query(lookup.previous_name, lookup.label)
+    for _ in range(4):
+        yield search_query(misspelled(lookup.name, rng), lookup.label)
+    yield lookup.label
+
+
+_WRONG_QUERIES: dict[str, Callable[[Lookup, random.Random], Iterator[str]]] = {
+    BAD_QUERY: _bad_queries,
+    EMPTY_RESULT: _empty_queries,
+    WRONG_DOCUMENT: _stray_queries,
+}
+
 
 MAX_SEARCHES_BEFORE_DETOUR = 4
 """Longer routes take no detour: an episode's limit on turns and tokens would cut them off."""
 
 
-class _Lost(Exception):
-    """The walk cannot go on; becomes a `Rejected` at the teacher's door."""
+class _WalkEnded(Exception):
+    """The route cannot be followed further; `demonstrate` turns it into a `Rejected`."""
 
 
 class RouteTeacher:
-    """Walks routes; with `detour_kind`, one mistake of that kind is made and mended."""
+    """Follows routes; with `detour_kind` it first makes one mistake of that kind."""
 
     def __init__(self, search: SearchTool, max_observation_words: int, seed: int) -> None:
         self._search = search
@@ -37,13 +229,13 @@ class RouteTeacher:
         self._seed = seed
 
     def demonstrate(self, task: Task, route: Route, detour_kind: str = "") -> Trajectory | Rejected:
-        """The trajectory, if the answer that was read is right."""
+        """The trajectory, or why there is none: the line was not shown, the answer was wrong."""
         walk = _Walk(TeacherEpisode(task, self._search), route, self._max_words)
         if detour_kind and len(route.labels) <= MAX_SEARCHES_BEFORE_DETOUR:
             walk.plan_detour(detour_kind, random.Random(f"{self._seed}/{task.task_id}/detour"))
         try:
             answer = walk.answer()
-        except _Lost as lost:
+        except _WalkEnded as lost:
             return Rejected(str(lost))
         if not exact_match(answer, task.verifier.gold):
             return Rejected("wrong_answer")
@@ -61,7 +253,7 @@ class _Walk:
         self._rng = random.Random(0)
 
     def plan_detour(self, kind: str, rng: random.Random) -> None:
-        """Make a mistake of `kind`, or of another kind where that one fails, at a random search."""
+        """Plan one mistake at a random search or later, where a query of `kind` can be found."""
         first = rng.randrange(len(self._route.labels))
         for position in range(first, len(self._route.labels)):
             self._detours[position] = kind
@@ -93,16 +285,17 @@ class _Walk:
     def _read(self, name: str, label: str) -> list[str]:
         """Search for the line and return what it lists."""
         remaining = self._route.labels[self._position :]
-        thought = plans.remaining_hops(remaining)
+        thought = remaining_hops(remaining)
         if self._position in self._detours and not self.episode.detour:
             lookup = Lookup(name, label, self._previous_name, remaining[1:])
             self._stray(lookup, thought)
-        observation = self.episode.search(thought, plans.search_query(name, label))
-        found = values(observation, name, label)
+        observation = self.episode.search(thought, search_query(name, label))
+        found = listed_values(observation, name, label)
         if found is None:
-            raise _Lost("line_not_shown")
+            raise _WalkEnded("line_not_shown")
+        # a full observation that ends with the last value may have cut that value short
         if len(observation.split()) >= self._max_words and observation.endswith(found[-1]):
-            raise _Lost("observation_cut")
+            raise _WalkEnded("observation_cut")
         self._position += 1
         self._previous_name = name
         return list(found)
@@ -110,7 +303,7 @@ class _Walk:
     def _stray(self, lookup: Lookup, thought: str) -> None:
         wanted = self._detours[self._position]
         is_last_chance = self._position == len(self._route.labels) - 1
-        others = self._rng.sample(KINDS, len(KINDS)) if is_last_chance else ()
+        others = self._rng.sample(DETOUR_KINDS, len(DETOUR_KINDS)) if is_last_chance else ()
         for kind in (wanted, *others):
             query = detour_query(lookup, kind, self.episode.peek, self._rng)
             if query is not None:
@@ -121,7 +314,7 @@ class _Walk:
 
 def _only(listed: list[str]) -> str:
     if len(listed) != 1:
-        raise _Lost("several_values" if listed else "lists_share_nothing")
+        raise _WalkEnded("several_values" if listed else "lists_share_nothing")
     return listed[0]
 
 

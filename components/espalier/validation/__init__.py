@@ -6,19 +6,25 @@ critical expectation publishes nothing but the report, beside the artifact, in
 `validation_failed/`.
 """
 
-from espalier.validation.expectations import Expectation, Rule
-from espalier.validation.judge import Finding, judge
+from espalier.validation.columns import (
+    EntitySplits,
+    HiddenNames,
+    SplitTask,
+    task_columns,
+    text_columns,
+    trajectory_columns,
+)
+from espalier.validation.judge import ExpectationResult, judge
 from espalier.validation.suites import (
     TASK_SCHEMA,
     TEXT_SCHEMA,
     TRAJECTORY_SCHEMA,
+    Expectation,
+    ExpectationRule,
     task_suite,
     text_suite,
     trajectory_suite,
 )
-from espalier.validation.task_columns import EntitySplits, SplitTask, task_columns
-from espalier.validation.text_columns import HiddenNames, text_columns
-from espalier.validation.trajectory_columns import trajectory_columns
 
 __all__ = [
     "TASK_SCHEMA",
@@ -26,9 +32,9 @@ __all__ = [
     "TRAJECTORY_SCHEMA",
     "EntitySplits",
     "Expectation",
-    "Finding",
+    "ExpectationResult",
+    "ExpectationRule",
     "HiddenNames",
-    "Rule",
     "SplitTask",
     "judge",
     "task_columns",

@@ -1,4 +1,4 @@
-"""Curation of what the expectations accept: training questions and agent texts.
+"""The rows to validate, and the curation of those that the expectations accept.
 
 Dev and held-out tasks stay as they are: what is measured must not depend on what is trained on.
 """
@@ -15,7 +15,7 @@ from espalier.config import CurationConfig
 from espalier.curation import (
     Contamination,
     Dropped,
-    Row,
+    TextRow,
     benchmark_texts,
     dataset_card,
     diversity,
@@ -23,20 +23,56 @@ from espalier.curation import (
     screened,
 )
 from espalier.environments import Family
-from espalier.records import AgentText, Task
-from espalier.validation.material import Material
+from espalier.records import AgentText, Task, read_agent_texts, read_tasks
+from espalier.records.trajectory import Trajectory, read_trajectories
+from espalier.validation.columns import SplitTask
+from espalier.validation.suites import SPLITS
+
+TEXT_FILES = ("agent_texts.jsonl", "negatives.jsonl")
+"""Texts for continued pre-training, and negatives for the warm start."""
+
+
+class ValidationRows(NamedTuple):
+    """The rows of a synthetic artifact: tasks of all splits, trajectories, agent texts if any."""
+
+    tasks: list[SplitTask]
+    trajectories: list[Trajectory]
+    texts: list[AgentText]
+
+    def counts(self) -> dict[str, int]:
+        """Number of rows by file."""
+        by_split = {split: sum(t.file_split == split for t in self.tasks) for split in SPLITS}
+        texts = {"texts": len(self.texts)} if self.texts else {}
+        return {**by_split, "trajectories": len(self.trajectories), **texts}
+
+
+def read_validation_rows(synthetic_dir: Path) -> ValidationRows:
+    """Read the files of a synthetic artifact.
+
+    Raises:
+        DataError: a line that is no task or text.
+        ArtifactError: a trajectory file that cannot be read.
+    """
+    tasks = [
+        SplitTask(split, task)
+        for split in SPLITS
+        for task in read_tasks(synthetic_dir / "tasks" / f"{split}.jsonl")
+    ]
+    texts = [text for name in TEXT_FILES for text in read_agent_texts(synthetic_dir / name)]
+    return ValidationRows(tasks, read_trajectories(synthetic_dir / "trajectories.parquet"), texts)
+
 
 _ATTRIBUTION = "attribution.txt"
 
 
 class Curated(NamedTuple):
-    """What is left, and what a reader should know of it."""
+    """The rows kept, and the figures of the report."""
 
-    material: Material
+    material: ValidationRows
     report: dict[str, dict[str, object]]
 
 
-def curate(material: Material, family: Family[Any]) -> Curated:
+def curate(material: ValidationRows, family: Family[Any]) -> Curated:
     """Leave out what is unfit, and mix the agent texts by their weights.
 
     A trajectory or text goes with its task.
@@ -48,14 +84,14 @@ def curate(material: Material, family: Family[Any]) -> Curated:
     benchmarks = {name: list(benchmark_texts(path)) for name, path in config.benchmarks.items()}
     contamination = Contamination(benchmarks, config.contamination_words)
     training = [task for split, task in material.tasks if split == "train"]
-    questions = [Row(task.task_id, task.question) for task in training]
+    questions = [TextRow(task.task_id, task.question) for task in training]
     unfit = screened(questions, config, contamination)
     gone = {dropped.row_id for dropped in unfit}
     tied = [text for text in material.texts if text.task_id not in gone]
-    unfit_texts = screened([Row(t.text_id, t.words) for t in tied], config, contamination)
+    unfit_texts = screened([TextRow(t.text_id, t.words) for t in tied], config, contamination)
     gone_texts = {dropped.row_id for dropped in unfit_texts}
     fit = [text for text in tied if text.text_id not in gone_texts]
-    left = Material(
+    left = ValidationRows(
         tasks=[t for t in material.tasks if t.file_split != "train" or t.task.task_id not in gone],
         trajectories=[t for t in material.trajectories if t.task_id not in gone],
         texts=_mixed(fit, config, seed),
@@ -89,7 +125,7 @@ def _mixed(texts: Sequence[AgentText], config: CurationConfig, seed: int) -> lis
 
 
 def _report(
-    left: Material,
+    left: ValidationRows,
     questions: tuple[Sequence[Task], Sequence[Dropped]],
     texts: tuple[Sequence[AgentText], Sequence[Dropped]],
     family: Family[Any],
@@ -119,8 +155,10 @@ def _filtered(before: int, after: int, dropped: Sequence[Dropped]) -> dict[str, 
     }
 
 
-def _lineage(material: Material, family: Family[Any]) -> Iterable[tuple[str, tuple[str, ...]]]:
-    """Every row and the documents that it was made from."""
+def _lineage(
+    material: ValidationRows, family: Family[Any]
+) -> Iterable[tuple[str, tuple[str, ...]]]:
+    """Pairs of row id and ids of the documents that the row was made from."""
     for _, task in material.tasks:
         yield task.task_id, family.documents_of(task)
     for text in material.texts:

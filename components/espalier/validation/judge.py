@@ -1,4 +1,4 @@
-"""The one door to Great Expectations: run a suite over a frame, get plain findings back.
+"""Runs suites with Great Expectations, and decides which rows are dropped or whether the run stops.
 
 The library is imported on the first call: it takes seconds, and commands that validate nothing
 should not pay for them.
@@ -13,28 +13,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from espalier.validation.expectations import Expectation
+from espalier.validation.suites import Expectation
 
 if TYPE_CHECKING:
     import pandas as pd
+from espalier.validation.suites import SuiteName
 
 ROW_COLUMN = "row"
-"""Every frame numbers its rows in this column; findings refer to them."""
+"""The column with row numbers that each frame must have; results refer to them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What came of one expectation."""
+class ExpectationResult:
+    """The result of one expectation."""
 
     expectation: Expectation
     success: bool
     rows: tuple[int, ...]
     """Rows that break it, in order; empty for an expectation about the whole table."""
     problem: str
-    """What was seen instead, where no row can be named; otherwise empty."""
+    """The observed value or error, if no row can be named; else empty."""
 
 
-def judge(frame: pd.DataFrame, suite: Sequence[Expectation]) -> tuple[Finding, ...]:
+def judge(frame: pd.DataFrame, suite: Sequence[Expectation]) -> tuple[ExpectationResult, ...]:
     """Run `suite` over `frame` in an ephemeral context and return findings in the suite's order.
 
     Nothing is sent anywhere and nothing is written: no analytics, no data docs, no progress bars.
@@ -95,14 +96,14 @@ def _name(result: Any) -> str:  # noqa: ANN401 (the library's result is untyped 
     return result.expectation_config.meta["name"]
 
 
-def _finding(expectation: Expectation, result: Any) -> Finding:  # noqa: ANN401 (as above)
+def _finding(expectation: Expectation, result: Any) -> ExpectationResult:  # noqa: ANN401 (as above)
     if result.success:
-        return Finding(expectation, success=True, rows=(), problem="")
+        return ExpectationResult(expectation, success=True, rows=(), problem="")
     details: Mapping[str, Any] = result.result
     found = details.get("unexpected_index_list") or ()
     rows = tuple(sorted({int(entry[ROW_COLUMN]) for entry in found}))
     problem = "" if rows else _problem(result.exception_info, details)
-    return Finding(expectation, success=False, rows=rows, problem=problem)
+    return ExpectationResult(expectation, success=False, rows=rows, problem=problem)
 
 
 def _problem(exception_info: Mapping[str, Any], details: Mapping[str, Any]) -> str:
@@ -116,3 +117,63 @@ def _problem(exception_info: Mapping[str, Any], details: Mapping[str, Any]) -> s
         }
     )
     return "; ".join(messages) or f"found {details.get('observed_value')}"
+
+
+SHOWN_ROWS = 10
+"""Number of failing rows that errors and the report name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteVerdict:
+    """The results of one suite over the rows with ids `row_ids`."""
+
+    suite: SuiteName
+    row_ids: Sequence[str]
+    findings: Sequence[ExpectationResult]
+
+    @property
+    def dropped(self) -> Mapping[int, tuple[str, ...]]:
+        """Row to drop -> names of the row-wise expectations that it fails."""
+        broken: dict[int, tuple[str, ...]] = {}
+        for finding in self.findings:
+            if not finding.expectation.critical:
+                for row in finding.rows:
+                    broken[row] = (*broken.get(row, ()), finding.expectation.name)
+        return dict(sorted(broken.items()))
+
+    def examples(self, finding: ExpectationResult) -> list[str]:
+        """Ids of the first failing rows."""
+        return [self.row_ids[row] for row in finding.rows[:SHOWN_ROWS]]
+
+    def faults(self, max_dropped_share: float) -> list[str]:
+        """One sentence per reason to stop the run; none if it may continue."""
+        stopping = [f for f in self.findings if not f.success and _stops(f)]
+        faults = [self._described(finding) for finding in stopping]
+        dropped = self.dropped
+        share = len(dropped) / max(1, len(self.row_ids))
+        if share > max_dropped_share:
+            ids = [self.row_ids[row] for row in list(dropped)[:SHOWN_ROWS]]
+            names = sorted({name for broken in dropped.values() for name in broken})
+            faults.append(
+                f"{self.suite}: {len(dropped)} of {len(self.row_ids)} rows ({share:.1%}) break "
+                f"{', '.join(names)}, more than validation.max_dropped_share="
+                f"{max_dropped_share}: {_listed(ids, len(dropped))}"
+            )
+        return faults
+
+    def _described(self, finding: ExpectationResult) -> str:
+        expectation = finding.expectation
+        where = _listed(self.examples(finding), len(finding.rows)) or finding.problem
+        return (
+            f"{self.suite}: expectation {expectation.name} failed ({expectation.reason}): {where}"
+        )
+
+
+def _stops(finding: ExpectationResult) -> bool:
+    """Whether a failure stops the run: it is critical, or names no rows that could be dropped."""
+    return finding.expectation.critical or not finding.rows
+
+
+def _listed(ids: Sequence[str], total: int) -> str:
+    more = f" and {total - len(ids)} more" if total > len(ids) else ""
+    return ", ".join(ids) + more

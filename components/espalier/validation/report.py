@@ -12,19 +12,18 @@ from pathlib import Path
 
 import jinja2
 
-from espalier.validation.judge import Finding
-from espalier.validation.verdict import Verdict
+from espalier.validation.judge import ExpectationResult, SuiteVerdict
 
 _SHOWN_DROPS = 100
 
 
 def describe(
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[SuiteVerdict],
     faults: Sequence[str],
     accepted: Mapping[str, int],
     hub_kinds: Mapping[str, int],
 ) -> dict[str, object]:
-    """The report as plain data; `accepted` counts the rows that remain, by file."""
+    """The report as plain data; `accepted` has the number of accepted rows by file."""
     return {
         "verdict": "stopped" if faults else "accepted",
         "faults": list(faults),
@@ -50,7 +49,7 @@ def rendered(report: Mapping[str, object]) -> str:
     return environment.from_string(source.read_text(encoding="utf-8")).render(report=report)
 
 
-def _suite(verdict: Verdict) -> dict[str, object]:
+def _suite(verdict: SuiteVerdict) -> dict[str, object]:
     dropped = verdict.dropped
     return {
         "rows": len(verdict.row_ids),
@@ -63,7 +62,7 @@ def _suite(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _expectation(verdict: Verdict, finding: Finding) -> dict[str, object]:
+def _expectation(verdict: SuiteVerdict, finding: ExpectationResult) -> dict[str, object]:
     expectation = finding.expectation
     return {
         "name": expectation.name,

@@ -1,24 +1,90 @@
-"""The suites: every expectation declared once, with its weight and its reason."""
+"""The suites: every expectation with its rule, its weight and its reason."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from espalier.config import ValidationConfig
-from espalier.validation.expectations import (
-    Expectation,
-    Rule,
-    SuiteName,
-    Weight,
-    between,
-    has_columns,
-    has_rows,
-    is_type,
-    one_of,
-    true,
-    unique,
-    zero,
-)
+
+SuiteName = Literal["tasks", "trajectories", "texts"]
+Weight = Literal["critical", "row"]
+"""A failing critical expectation stops the run; a row-wise one drops the rows that fail it."""
+
+
+class ExpectationRule(NamedTuple):
+    """The name of a class of great_expectations.expectations, and its arguments."""
+
+    kind: str
+    arguments: Mapping[str, object]
+
+    @property
+    def column(self) -> str:
+        """The judged column; "" for a rule about the whole table."""
+        return str(self.arguments.get("column", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """One line of a suite."""
+
+    name: str
+    suite: SuiteName
+    weight: Weight
+    rule: ExpectationRule
+    reason: str
+
+    @property
+    def critical(self) -> bool:
+        """Whether a failure stops the run."""
+        return self.weight == "critical"
+
+
+def has_rows() -> ExpectationRule:
+    """At least one row."""
+    return ExpectationRule("ExpectTableRowCountToBeBetween", {"min_value": 1})
+
+
+def has_columns(columns: Sequence[str]) -> ExpectationRule:
+    """These columns and no other."""
+    arguments = {"column_set": list(columns), "exact_match": True}
+    return ExpectationRule("ExpectTableColumnsToMatchSet", arguments)
+
+
+def is_type(column: str, type_name: str) -> ExpectationRule:
+    """Values of one type: "str", "int64", "float64" or "bool"."""
+    # Not ExpectColumnValuesToBeInTypeList: up to 1.24 it does not know the string type of pandas 3.
+    return ExpectationRule("ExpectColumnValuesToBeOfType", {"column": column, "type_": type_name})
+
+
+def unique(column: str) -> ExpectationRule:
+    """All values are distinct."""
+    return ExpectationRule("ExpectColumnValuesToBeUnique", {"column": column})
+
+
+def one_of(column: str, values: Sequence[object]) -> ExpectationRule:
+    """Every value is one of `values`."""
+    return ExpectationRule(
+        "ExpectColumnValuesToBeInSet", {"column": column, "value_set": list(values)}
+    )
+
+
+def between(column: str, low: float, high: float) -> ExpectationRule:
+    """Every value is in the closed interval."""
+    arguments = {"column": column, "min_value": low, "max_value": high}
+    return ExpectationRule("ExpectColumnValuesToBeBetween", arguments)
+
+
+def zero(column: str) -> ExpectationRule:
+    """Every value of a column that counts faults is 0."""
+    return one_of(column, [0])
+
+
+def true(column: str) -> ExpectationRule:
+    """Every value is true."""
+    return one_of(column, [True])
+
 
 SPLITS = ("train", "dev", "heldout")
 """Splits of the task files, in the order in which they are read."""
@@ -65,7 +131,7 @@ TEXT_SCHEMA = {
 }
 """Column of the agent texts' frame -> type of its values (`text_columns` computes them)."""
 
-Line = tuple[str, Weight, Rule, str]
+Line = tuple[str, Weight, ExpectationRule, str]
 """Name, weight, rule, reason."""
 
 

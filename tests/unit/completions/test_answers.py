@@ -71,7 +71,7 @@ def test_what_is_no_such_object_is_refused_with_its_reason(content, reason):
         ({"refusal": "I cannot do that."}, "refused"),
     ],
 )
-def test_an_answer_that_the_server_did_not_finish_is_refused_even_if_it_parses(fields, reason):
+def test_an_unfinished_answer_is_refused_even_if_it_parses(fields, reason):
     assert parsed(PARIS, **fields).reason == reason
 
 
@@ -92,7 +92,7 @@ def test_a_body_that_is_no_completion_is_refused(body):
     assert parsed_answer(body, Capital).reason == "broken_json"
 
 
-def test_ten_thousand_damaged_replies_give_the_very_answer_or_a_refusal():
+def test_damaged_replies_give_the_original_answer_or_a_refusal():
     whole = json.dumps(completion(PARIS)).encode()
     wanted = Capital(city="Paris", inhabitants=2)
     rng = random.Random(0)
@@ -129,7 +129,7 @@ def _damaged(body, rng):
 @pytest.mark.parametrize(
     "text", ["", "   ", "<search> lyon </search>", "a\x00b", "right\u202eleft", "x" * 2001]
 )
-def test_a_text_that_could_not_stand_in_a_message_is_refused(text):
+def test_a_text_unfit_for_a_message_is_refused(text):
     with pytest.raises(ValidationError):
         TypeAdapter(PlainText).validate_python(text)
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from espalier.completions import EndpointModel, Refusal, Usage, in_order
-from espalier.completions.wire import Wire
+from espalier.completions import CallUsage, EndpointModel, Refusal, in_order
+from espalier.completions.endpoint import Wire
 from espalier.records import EngineError
 from tests.fakes.endpoint_double import Capital, Scripted, completion, config, request
 
@@ -54,7 +54,7 @@ def test_a_server_is_asked_for_the_format_that_it_knows(double, kind, sent):
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503])
-def test_a_server_that_is_busy_for_a_while_is_asked_again(double, status):
+def test_a_busy_server_is_asked_again(double, status):
     double.script = [Scripted({"error": {"message": "busy"}}, status)] * 2
     (answer,), model = asked(config(double), request())
     assert answer == PARIS
@@ -71,7 +71,7 @@ def test_every_attempt_is_held_to_the_rate(double):
     async def session():
         async with Wire(config(double), "", sleep=Sleeps()) as wire:
             fields = {"model": "small", "messages": [{"role": "user", "content": "hi"}]}
-            return await wire.send(fields, Usage(), admit)
+            return await wire.send(fields, CallUsage(), admit)
 
     asyncio.run(session())
     assert admitted == [0, 1, 2]
@@ -85,7 +85,7 @@ def test_pauses_grow_and_stay_under_the_limit(double):
     assert 0 < max(sleep.taken) <= 4
 
 
-def test_retry_after_is_waited_for_as_a_number_and_as_a_date(double):
+def test_retry_after_may_be_a_number_or_a_date(double):
     in_a_while = email.utils.formatdate(time.time() + 30, usegmt=True)
     double.script = [
         Scripted({}, 429, headers={"Retry-After": "17"}),
@@ -101,7 +101,7 @@ def test_retry_after_is_waited_for_as_a_number_and_as_a_date(double):
     assert sleep.taken[3] < 40
 
 
-def test_a_server_that_stays_away_is_an_error_that_says_what_to_do(double):
+def test_a_server_that_stays_away_is_an_error_with_remedy(double):
     double.usual = Scripted({"error": {"message": "overloaded"}}, 500)
     with pytest.raises(EngineError, match=r"HTTP 500.*overloaded.*3 attempts failed"):
         asked(config(double, attempts=3), request())
@@ -122,7 +122,7 @@ def test_nobody_listening_is_an_error_that_names_the_address(double):
         asked(settings, request())
 
 
-def test_a_body_cut_off_in_the_middle_is_asked_for_again(double):
+def test_a_truncated_body_is_asked_for_again(double):
     double.script = [Scripted(completion("{}"), cut=True)]
     (answer,), model = asked(config(double), request())
     assert answer == PARIS
@@ -145,14 +145,14 @@ def test_an_endless_body_is_given_up(double):
         asked(config(double), request())
 
 
-def test_an_answer_that_cannot_be_read_is_asked_for_again_with_another_seed(double):
+def test_an_unreadable_answer_is_asked_for_with_another_seed(double):
     double.script = [Scripted(completion("Paris!")), Scripted(completion('{"city": 3}'))]
     (answer,), _ = asked(config(double, asks=3), request())
     assert answer == PARIS
     assert len({body["seed"] for _, body, _ in double.seen}) == 3
 
 
-def test_an_answer_that_stays_unreadable_is_a_refusal_and_no_error(double):
+def test_an_answer_that_stays_unreadable_is_a_refusal(double):
     double.usual = Scripted(completion(None, refusal="I would rather not."))
     (answer,), model = asked(config(double, asks=2), request())
     assert answer == Refusal("refused", "I would rather not.")
@@ -160,7 +160,7 @@ def test_an_answer_that_stays_unreadable_is_a_refusal_and_no_error(double):
     assert model.ledger.as_dict()["capital"]["refusals"] == {"refused": 1}
 
 
-def test_an_answer_is_asked_for_once_and_then_read_from_the_cache(double, tmp_path):
+def test_a_repeated_request_is_answered_from_the_cache(double, tmp_path):
     settings = config(double, cache=tmp_path)
     first, _ = asked(settings, request(), request("Spain"), request(sample=1))
     again, model = asked(settings, request(), request("Spain"), request(sample=1))
@@ -219,7 +219,7 @@ def test_the_cost_limit_is_never_exceeded(double):
     assert 0 < ledger.cost <= 700
 
 
-def test_a_server_that_does_not_count_is_charged_for_the_longest_answer(double):
+def test_a_server_without_counts_is_charged_the_longest_answer(double):
     double.usual = Scripted(completion('{"city": "Paris", "inhabitants": 2}', usage=None))
     _, model = asked(config(double, max_tokens=50), request())
     usage = model.ledger.of("capital")

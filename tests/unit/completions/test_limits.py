@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from espalier.completions import in_order
-from espalier.completions.rate_limit import RateLimit
+from espalier.completions.endpoint import RateLimit
 from espalier.config import EndpointConfig
 
 
@@ -40,7 +40,7 @@ def test_without_limits_nobody_waits():
     assert times_of(100, tokens=10**9) == [0.0] * 100
 
 
-def test_a_full_bucket_goes_at_once_and_then_at_its_rate():
+def test_a_full_bucket_empties_at_once_then_at_its_rate():
     assert times_of(5, requests_per_minute=3) == [0.0, 0.0, 0.0, 20.0, 40.0]
 
 
@@ -48,11 +48,11 @@ def test_tokens_are_limited_as_requests_are():
     assert times_of(4, tokens=50, tokens_per_minute=100) == [0.0, 0.0, 30.0, 60.0]
 
 
-def test_a_request_of_more_tokens_than_a_minute_holds_waits_for_a_full_bucket():
+def test_a_request_beyond_the_bucket_waits_until_it_is_full():
     assert times_of(2, tokens=500, tokens_per_minute=100) == [0.0, 300.0]
 
 
-def test_results_come_in_the_order_of_the_items_and_only_so_many_are_drawn_ahead():
+def test_results_keep_their_order_and_a_bounded_number_runs_ahead():
     drawn, handed = [], []
 
     def items():

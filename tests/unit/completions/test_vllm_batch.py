@@ -62,7 +62,7 @@ def test_a_window_of_requests_stays_full_from_batch_to_batch(package):
     assert [len(batch) for batch in package.batches] == [8, 8, 8]
 
 
-def test_a_chat_is_decoded_under_the_schema_of_its_answer_and_a_seed_of_its_own(package):
+def test_each_chat_has_its_own_schema_and_seed(package):
     settings = settings_of(temperature=0.3, max_tokens=77, asks=3)
     asked(settings, request(), request(sample=1))
     (first, second) = [params for _, params in package.batches[0]]
@@ -78,7 +78,7 @@ def test_answers_may_be_held_to_less(package, kind, held_to):
     assert (guided and guided.json_object) == held_to
 
 
-def test_the_model_is_loaded_once_with_its_settings_and_given_back(package):
+def test_the_model_is_loaded_once_and_released(package):
     settings = settings_of(batch_size=2, engine={"max_model_len": 512, "enforce_eager": True})
     asked(settings, *map(request, "abcdef"), in_flight=2)
     assert package.loaded == [("DIR", {"max_model_len": 512, "enforce_eager": True})]
@@ -87,7 +87,7 @@ def test_the_model_is_loaded_once_with_its_settings_and_given_back(package):
     assert threading.get_ident() not in package.threads
 
 
-def test_an_answer_that_cannot_be_read_is_asked_for_again_with_another_seed(package):
+def test_an_unreadable_answer_is_asked_for_with_another_seed(package):
     package.respond = lambda messages, params: PARIS if params.seed == 2 else "Paris!"
     (answer,), _ = asked(settings_of(asks=3), request())
     assert answer == ANSWER
@@ -104,7 +104,7 @@ def test_an_answer_that_cannot_be_read_is_asked_for_again_with_another_seed(pack
         (("\ud800", "stop"), "broken_json"),
     ],
 )
-def test_an_answer_that_stays_unreadable_is_a_refusal_and_no_error(package, answered, reason):
+def test_an_answer_that_stays_unreadable_is_a_refusal(package, answered, reason):
     package.respond = lambda messages, params: answered
     (answer,), model = asked(settings_of(asks=2), request())
     assert isinstance(answer, Refusal)
@@ -127,7 +127,7 @@ def test_what_the_cache_holds_needs_no_vllm(package, monkeypatch, tmp_path):
         asked(settings_of(cache=tmp_path, replay_only=True), request("Italy"))
 
 
-def test_memory_and_batches_are_no_part_of_a_cache_key_and_sampling_is(package, tmp_path):
+def test_the_cache_key_depends_on_sampling_not_on_batches(package, tmp_path):
     asked(settings_of(cache=tmp_path), request())
     asked(settings_of(cache=tmp_path, batch_size=3, engine={"max_model_len": 9}), request())
     assert len(package.batches) == 1
@@ -136,7 +136,7 @@ def test_memory_and_batches_are_no_part_of_a_cache_key_and_sampling_is(package, 
     assert len(package.batches) == 3
 
 
-def test_a_server_and_this_process_are_different_models_to_a_cache(package, tmp_path):
+def test_the_cache_separates_server_and_in_process_models(package, tmp_path):
     asked(settings_of(cache=tmp_path), request())
     server = EndpointConfig(url="http://h/v1", model="DIR", cache=tmp_path, replay_only=True)
 
@@ -151,7 +151,7 @@ def test_a_server_and_this_process_are_different_models_to_a_cache(package, tmp_
 @pytest.mark.parametrize(
     "failure", [vllm_package.VLLMError("too long"), ValueError("no"), RuntimeError("dead")]
 )
-def test_a_batch_that_fails_is_an_error_for_all_who_were_in_it(package, failure):
+def test_a_failed_batch_is_an_error_for_all_its_requests(package, failure):
     package.failure = failure
 
     async def session():
@@ -170,7 +170,7 @@ def test_a_setting_that_vllm_does_not_know_is_named(package):
         asked(settings_of(engine={"max_lenght": 3}), request())
 
 
-def test_an_unforeseen_error_reaches_the_caller_and_nobody_waits_for_ever(package):
+def test_an_unforeseen_error_reaches_the_caller_and_blocks_nobody(package):
     package.failure = ZeroDivisionError("a fault of ours")
     with pytest.raises(ZeroDivisionError):
         asked(settings_of(), *map(request, "abcdef"))
@@ -216,7 +216,7 @@ def test_a_profile_chooses_the_door(package):
         ({"kind": "vllm", "vllm": {"model": "DIR", "replay_only": True}}, "nothing to replay"),
     ],
 )
-def test_settings_of_the_teacher_that_do_not_go_together_are_refused(teacher, complaint):
+def test_contradictory_settings_of_the_teacher_are_refused(teacher, complaint):
     with pytest.raises(ValidationError, match=complaint):
         Profile.model_validate({"teacher": teacher})
 

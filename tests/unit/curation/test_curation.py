@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from espalier.config import CurationConfig
 from espalier.curation import (
     Contamination,
-    Row,
+    TextRow,
     benchmark_texts,
     dataset_card,
     diversity,
@@ -19,7 +19,7 @@ from espalier.curation import (
     screened,
     secret_in,
 )
-from espalier.curation.minhash import overlap, word_runs
+from espalier.curation.screening import overlap, word_runs
 from espalier.records import DataError
 
 WORDS = [f"word{number}" for number in range(400)]
@@ -99,7 +99,7 @@ def test_every_run_of_a_benchmark_is_found_wherever_it_stands(data):
     assert Contamination({"b": [" ".join(text)]}, 13).found_in(row) == "b: 13 words in a row"
 
 
-def test_a_benchmark_is_lines_of_text_or_every_string_of_its_rows(tmp_path):
+def test_benchmarks_are_lines_of_text_or_strings_of_rows(tmp_path):
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     rows = [{"question": "q1", "answers": ["x", {"deep": "y"}], "n": 3}, {"question": "q2"}]
     (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
@@ -165,13 +165,13 @@ def test_personal_data_and_secrets_are_found_by_their_shape(text, kind):
     assert secret_in(text) == kind
 
 
-def test_the_first_filter_that_refuses_a_row_says_why_and_a_secret_is_not_repeated():
+def test_the_first_refusing_filter_gives_the_reason_without_the_secret():
     rows = [
-        Row("fit", "What is the capital of France?"),
-        Row("again", "what is the capital of france"),
-        Row("mail", "What is the capital? ada@example.org"),
-        Row("short", "eh"),
-        Row("test", "Tell me: who wrote the first novel ever?"),
+        TextRow("fit", "What is the capital of France?"),
+        TextRow("again", "what is the capital of france"),
+        TextRow("mail", "What is the capital? ada@example.org"),
+        TextRow("short", "eh"),
+        TextRow("test", "Tell me: who wrote the first novel ever?"),
     ]
     dropped = screened(rows, CONFIG, Contamination(BENCHMARKS, 13))
     assert [tuple(row) for row in dropped] == [
@@ -183,11 +183,14 @@ def test_the_first_filter_that_refuses_a_row_says_why_and_a_secret_is_not_repeat
 
 
 def test_a_row_repeats_none_that_was_left_out_itself():
-    rows = [Row("a", f"ada@example.org {sentence(1)}"), Row("b", f"ada at home {sentence(1)}")]
+    rows = [
+        TextRow("a", f"ada@example.org {sentence(1)}"),
+        TextRow("b", f"ada at home {sentence(1)}"),
+    ]
     assert [row.row_id for row in screened(rows, CONFIG, NOTHING)] == ["a"]
 
 
-def test_a_mix_is_as_large_as_its_weights_allow_and_keeps_the_order():
+def test_a_mix_is_as_large_as_its_weights_allow():
     by_kind = {"planning": list(range(100)), "decision": list(range(30)), "negative": [1, 2, 3]}
     kept = mixed(by_kind, {"planning": 2.0, "decision": 1.0}, seed=4)
     assert {kind: len(rows) for kind, rows in kept.items()} == {
@@ -210,7 +213,7 @@ def test_diversity_is_one_where_no_pair_of_words_repeats():
     assert diversity([])["rows"] == 0
 
 
-def test_a_card_shows_figures_and_nothing_that_breaks_out_of_its_table():
+def test_a_card_escapes_what_would_break_its_table():
     card = dataset_card({"kinds_of_text": {"a|b\n# x": "<script>", "rows": [1, 2]}}, "GeoNames | x")
     assert "| a\\|b # x | &lt;script> |" in card
     assert "GeoNames \\| x" in card

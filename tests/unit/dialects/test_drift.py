@@ -8,15 +8,15 @@ from espalier.dialects import SYNTAXES
 from espalier.dialects.dialect import Dialect, TurnPieces
 from espalier.policy.embedded import train_tokenizer
 from espalier.records import FinalAnswer, Malformed, Message, PolicyError, action_of
-from espalier.synthesis.plans import search
+from espalier.synthesis.search_wording import search_call
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.tiny import TEXTS, TOOLS
 
 QUESTION = (Message(role="user", content="What is the currency of the country of Lyon?"),)
 ACTIONS = (
-    search("country , currency", "lyon country"),
-    search("currency", "france currency"),
-    search("check", "euro"),
+    search_call("country , currency", "lyon country"),
+    search_call("currency", "france currency"),
+    search_call("check", "euro"),
     FinalAnswer("euro", "answer"),
 )
 RESULTS = ("lyon | country: france", "france | currency: euro", "euro")

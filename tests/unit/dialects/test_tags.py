@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from espalier.config import Profile
 from espalier.environments.python_math import PythonMath
 from espalier.records import FinalAnswer, Malformed, ToolCall, ToolCalls
-from espalier.synthesis.plans import search
+from espalier.synthesis.search_wording import search_call
 from tests.factories.tiny import TAGS, TOOLS
 
 PYTHON = PythonMath(Profile.model_validate({"environment": {"name": "python_math"}})).specs
@@ -21,7 +21,7 @@ def program(code, thought=None):
 @pytest.mark.parametrize(
     ("text", "action"),
     [
-        ("<think> a </think> <search> lyon  country </search>", search("a", "lyon country")),
+        ("<think> a </think> <search> lyon  country </search>", search_call("a", "lyon country")),
         ("<think></think><answer>Euro</answer>", FinalAnswer("Euro", "")),
         (" <think>x</think>\n<answer> new york </answer>\n", FinalAnswer("new york", "x")),
     ],
@@ -111,5 +111,5 @@ def test_no_mixture_of_tags_makes_an_empty_program(text):
 
 
 def test_of_several_calls_the_first_is_written_as_a_closing_tag_ends_the_turn():
-    two = ToolCalls((*search("", "lyon").calls, *search("", "paris").calls), "both")
+    two = ToolCalls((*search_call("", "lyon").calls, *search_call("", "paris").calls), "both")
     assert TAGS.write(two, TOOLS) == "<think> both </think> <search> lyon </search>"

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espalier.environments.search_qa.reading_logs import BrowsingWriter, invented_name
-from espalier.knowledge.documents import Document
+from espalier.knowledge.graph import Document
 from espalier.records import FinalAnswer, ToolCalls
 
 DOCUMENTS = [

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from espalier.environments.search_qa.reading_logs import ClozeWriter
-from espalier.knowledge.documents import Document
+from espalier.knowledge.graph import Document
 from espalier.records import FinalAnswer, KnowledgeError, ToolCalls
 
 

@@ -18,8 +18,8 @@ from espalier.records import (
     ToolCalls,
 )
 from espalier.records.trajectory import FinishReason, Trajectory
+from espalier.synthesis.demonstrations import Rejected
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.rejection import Rejected
 from tests.unit.environments.prices import Prices
 
 NOWHERE = Path("no-knowledge-is-read")

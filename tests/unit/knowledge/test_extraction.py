@@ -16,15 +16,21 @@ from espalier.config import (
     RelationConfig,
 )
 from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge.documents import load_documents
 from espalier.knowledge.extraction import extract
-from espalier.knowledge.extraction.calls import Statement
-from espalier.knowledge.extraction.checking import Checker, Mention
-from espalier.knowledge.extraction.chunks import Chunk, chunks_of
-from espalier.knowledge.extraction.spelling import EvenedText, as_named, as_quoted
+from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import documents_path
 from espalier.knowledge.sources import SourceDocument
-from espalier.knowledge.sources.own import load_own
+from espalier.knowledge.statements import (
+    Checker,
+    Chunk,
+    Mention,
+    NormalizedText,
+    Statement,
+    chunks_of,
+    normalized_name,
+    normalized_quotation,
+)
+from espalier.knowledge.user_sources import load_own
 from espalier.records import EngineError, KnowledgeError, NullTracker, open_artifact
 from espalier.stages import ingest as stage
 from tests.fakes.endpoint_double import Scripted, completion, running_double
@@ -50,7 +56,7 @@ def judged(**fields):
     return Checker(CHUNK, (BORN_IN, WORKED_WITH)).mention(statement)
 
 
-def test_a_proven_statement_is_kept_with_its_place_in_the_document():
+def test_a_proven_statement_is_kept_with_its_position():
     mention = judged()
     assert isinstance(mention, Mention)
     assert mention[:3] == ("Ada Lovelace", "born_in", "London")
@@ -78,11 +84,11 @@ def test_a_proven_statement_is_kept_with_its_place_in_the_document():
         ({"relation": ""}, "unknown_relation"),
     ],
 )
-def test_a_statement_that_the_document_does_not_prove_is_refused_with_its_reason(fields, fault):
+def test_an_unproven_statement_is_refused_with_its_reason(fields, fault):
     assert judged(**fields) == fault
 
 
-def test_spelling_that_differs_from_the_document_is_found_and_its_own_is_kept():
+def test_differing_spelling_is_found_and_the_document_spelling_kept():
     text = "\u201cZo\u00eb  d\u2019Arc\u201d was\nborn in S\u00e3o Paulo \u2013 in 1\u00a0900."
     statement = said("zoe d'arc", "Born in", "Sao Paulo", '"Zoe\u0308 d\'Arc" was born in')
     statement["evidence"] += " S\u00e3o Paulo - in 1 900."
@@ -94,13 +100,17 @@ def test_spelling_that_differs_from_the_document_is_found_and_its_own_is_kept():
     assert mention.evidence == text
 
 
-@given(st.text(max_size=60), st.text(max_size=12), st.sampled_from([as_quoted, as_named]))
+@given(
+    st.text(max_size=60),
+    st.text(max_size=12),
+    st.sampled_from([normalized_quotation, normalized_name]),
+)
 @settings(max_examples=300, deadline=None)
-def test_what_is_found_in_a_text_reads_like_what_was_sought(text, wanted, even):
-    span = EvenedText(text, even).find(wanted)
+def test_text_found_equals_text_sought_after_normalization(text, wanted, normalize):
+    span = NormalizedText(text, normalize).find(wanted)
     if span is not None:
-        found = "".join(" ".join("".join(map(even, span.of(text))).split()))
-        assert " ".join("".join(map(even, wanted)).split()) in found
+        found = "".join(" ".join("".join(map(normalize, span.of(text))).split()))
+        assert " ".join("".join(map(normalize, wanted)).split()) in found
         assert 0 <= span.start < span.end <= len(text)
 
 
@@ -109,7 +119,7 @@ def test_what_is_found_in_a_text_reads_like_what_was_sought(text, wanted, even):
     st.integers(1, 12),
 )
 @settings(max_examples=200, deadline=None)
-def test_chunks_hold_every_line_once_at_the_offset_that_they_tell(lines, max_words):
+def test_chunks_hold_every_line_once_at_their_offset(lines, max_words):
     document = SourceDocument("d", "t", tuple(lines))
     text = "\n".join(lines)
     chunks = list(chunks_of(document, max_words))
@@ -119,7 +129,7 @@ def test_chunks_hold_every_line_once_at_the_offset_that_they_tell(lines, max_wor
         assert len(chunk.text.split()) <= max_words or "\n" not in chunk.text
 
 
-def test_a_line_that_is_no_prose_is_shown_to_nobody_and_moves_no_offset():
+def test_an_overlong_line_is_skipped_and_moves_no_offset():
     lines = ("one", "x" * 5000, "two")
     chunks = list(chunks_of(SourceDocument("d", "t", lines), 100))
     assert [chunk.text for chunk in chunks] == ["one", "two"]
@@ -173,7 +183,7 @@ def ingested(profile, directory):
     return manifest, directory
 
 
-def test_a_folder_is_ingested_with_the_triples_that_a_model_proves(double, people, tmp_path):
+def test_a_folder_is_ingested_with_proven_triples_of_a_model(double, people, tmp_path):
     double.respond = reader
     profile = profile_of(people, settings_of(double, tmp_path))
     manifest, out = ingested(profile, tmp_path / "knowledge")
@@ -203,9 +213,7 @@ def test_every_triple_leads_back_to_the_words_of_its_document(double, people, tm
         assert line["subject"].removeprefix("person:") in evidence.lower()
 
 
-def test_an_ingest_that_stopped_goes_on_with_what_was_answered_and_ends_the_same(
-    double, people, tmp_path
-):
+def test_a_resumed_ingest_uses_cached_answers_and_ends_the_same(double, people, tmp_path):
     double.respond = lambda body: (
         reader(body) | {"usage": {"prompt_tokens": 500, "completion_tokens": 100}}
     )
@@ -272,7 +280,7 @@ def test_objects_that_contradict_each_other_are_dropped_and_repeats_counted(
     }
 
 
-def test_objects_of_a_relation_that_may_have_several_are_all_kept(double, two_texts, tmp_path):
+def test_all_objects_of_a_non_functional_relation_are_kept(double, two_texts, tmp_path):
     answering(double, *BOTH)
     many = BORN_IN.model_copy(update={"functional": False})
     source, found = extracted(double, two_texts, tmp_path, relations=(many,))
@@ -280,9 +288,7 @@ def test_objects_of_a_relation_that_may_have_several_are_all_kept(double, two_te
     assert len(found.mentions) == 4  # two documents say where Ada was born
 
 
-def test_an_open_set_of_relations_is_evened_out_counted_and_rid_of_what_is_rare(
-    double, two_texts, tmp_path
-):
+def test_open_relations_are_normalized_counted_and_dropped_if_rare(double, two_texts, tmp_path):
     answering(
         double,
         BOTH[0] | {"relation": "Born  in"},
@@ -312,7 +318,7 @@ def test_an_open_set_of_relations_is_evened_out_counted_and_rid_of_what_is_rare(
         (completion(json.dumps({"triples": [said(evidence="x" * 2001)]})), "wrong_shape"),
     ],
 )
-def test_an_answer_that_cannot_be_read_is_counted_and_the_others_are_used(
+def test_an_unreadable_answer_is_counted_and_others_are_used(
     double, two_texts, tmp_path, answer, reason
 ):
     double.script = [Scripted(answer)]
@@ -322,7 +328,7 @@ def test_an_answer_that_cannot_be_read_is_counted_and_the_others_are_used(
     assert found.funnel["statements"] == {"kept": 1}
 
 
-def test_a_model_that_proves_nothing_is_an_error_that_says_why(double, two_texts, tmp_path):
+def test_a_model_without_proven_statements_is_an_error(double, two_texts, tmp_path):
     answering(double, said(evidence="Ada was born in Vienna."))
     with pytest.raises(KnowledgeError, match="evidence_not_in_document': 2"):
         extracted(double, two_texts, tmp_path)
@@ -355,7 +361,7 @@ def test_ten_thousand_hostile_statements_leave_only_words_of_the_document():
         assert 0 < kept < 2500
 
 
-def test_documents_of_a_database_and_of_json_lines_are_read_as_well(double, tmp_path):
+def test_documents_of_databases_and_json_lines_are_read(double, tmp_path):
     answering(double, BOTH[2])
     path = tmp_path / "own.db"
     with sqlite3.connect(path) as connection:
@@ -404,7 +410,7 @@ ASKED = {"endpoint": {"url": "http://h/v1", "model": "m"}}
         ({"extraction": ASKED | {"relations": [{"name": "<born>"}]}}, "pattern"),
     ],
 )
-def test_settings_of_an_extraction_that_do_not_go_together_are_refused(fields, complaint):
+def test_contradictory_settings_of_an_extraction_are_refused(fields, complaint):
     whole = {"source": "folder", "path": "texts", "extraction": ASKED}
     KnowledgeConfig.model_validate(whole)
     KnowledgeConfig.model_validate(whole | {"extraction": {"vllm": {"model": "DIR"}}})
@@ -412,7 +418,7 @@ def test_settings_of_an_extraction_that_do_not_go_together_are_refused(fields, c
         KnowledgeConfig.model_validate(whole | fields)
 
 
-def test_without_an_extraction_a_profile_has_the_digests_that_it_had():
+def test_a_profile_without_extraction_keeps_its_digests():
     assert "extraction" not in Profile().model_dump(mode="json")["knowledge"]
     extraction = ExtractionConfig(endpoint=EndpointConfig(url="http://h/v1", model="m"))
     with_model = profile_of("texts", extraction)

@@ -4,9 +4,9 @@ import pytest
 
 from espalier.config import KnowledgeConfig, Profile, SearchConfig
 from espalier.knowledge import KnowledgeGraph, SearchTool
-from espalier.knowledge.sources.lines import lines_of
-from espalier.knowledge.sources.own import load_own
-from espalier.knowledge.sources.triples import default_phrasings
+from espalier.knowledge.sources import lines_of
+from espalier.knowledge.user_sources import load_own
+from espalier.knowledge.user_triples import default_phrasings
 from espalier.records import KnowledgeError, NullTracker
 from espalier.stages import ingest as stage
 
@@ -19,7 +19,7 @@ def _config(folder, **paths):
     return KnowledgeConfig(source="folder", path=folder, **paths)
 
 
-def test_each_text_file_is_a_document_titled_by_its_heading_or_name(folder):
+def test_a_text_file_is_titled_by_heading_or_name(folder):
     documents = {d.document_id: d for d in load_own(_config(folder)).documents}
     assert documents["document:ada.md"].title == "Ada Lovelace"
     assert documents["document:ada.md"].lines == (
@@ -49,7 +49,7 @@ def test_a_folder_without_documents_is_refused(tmp_path):
         load_own(_config(tmp_path / "away"))
 
 
-def test_a_file_that_is_not_utf8_is_named_with_the_byte(folder):
+def test_a_file_that_is_not_utf8_is_named(folder):
     (folder / "old.txt").write_bytes("caf\u00e9".encode("latin-1"))
     with pytest.raises(KnowledgeError, match=r"old\.txt: not UTF-8 at byte 3"):
         load_own(_config(folder))
@@ -96,7 +96,7 @@ def test_triples_become_typed_entities_and_relations(folder, triples_file):
     assert source.entity_documents["person:ada lovelace"] == "document:ada.md"
 
 
-def test_a_relation_between_other_kinds_is_a_relation_of_its_own(folder, tmp_path):
+def test_a_relation_between_other_kinds_is_a_separate_relation(folder, tmp_path):
     path = tmp_path / "t.jsonl"
     rows = [("a", "in", "b", "city", "land"), ("b", "in", "c", "land", "planet")]
     keys = ("subject", "relation", "object", "subject_type", "object_type")

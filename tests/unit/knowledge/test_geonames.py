@@ -1,7 +1,6 @@
 import numpy as np
 
-from espalier.knowledge.sources.distances import nearest_larger
-from espalier.knowledge.sources.geonames_relations import geonames_relations
+from espalier.knowledge.geonames import geonames_relations, nearest_larger
 
 
 def _names(graph, relation, subject_id):
@@ -18,7 +17,7 @@ def test_facts_of_france_and_its_capital_are_in_the_graph(geonames_graph):
     assert _names(geonames_graph, "time_zone", paris) == ["Europe/Paris"]
 
 
-def test_currencies_that_share_a_name_are_told_apart_by_their_code(geonames_graph):
+def test_currencies_of_equal_name_are_distinguished_by_code(geonames_graph):
     assert _names(geonames_graph, "currency", "country:GA") == ["Franc XAF"]
     assert _names(geonames_graph, "currency", "country:CH") == ["Franc CHF"]
 

@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from espalier.config import KnowledgeConfig, Profile
 from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge.sources.dump import dump_documents, plain_text
-from espalier.knowledge.sources.own import load_own
+from espalier.knowledge.user_sources import dump_documents, load_own, plain_text
 from espalier.records import KnowledgeError, NullTracker
 from espalier.stages import ingest as stage
 
@@ -168,7 +167,7 @@ def test_a_database_is_ingested_like_a_folder(database, tmp_path):
         ({"database": "mysql+unknowndriver://host/db"}, "cannot be opened"),
     ],
 )
-def test_a_database_that_cannot_be_read_is_refused_with_its_reason(database, fields, complaint):
+def test_an_unreadable_database_is_refused_with_its_reason(database, fields, complaint):
     fields = {"database": database} | fields
     with pytest.raises(KnowledgeError, match=complaint):
         load_own(sql(**fields))

@@ -4,7 +4,7 @@ import pytest
 
 from espalier.config import SearchConfig
 from espalier.knowledge import SearchTool
-from espalier.knowledge.documents import load_documents
+from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import documents_path
 from espalier.records import ArtifactError
 
@@ -22,9 +22,7 @@ def test_every_triple_is_readable_in_its_subjects_full_document(search, geonames
         assert geonames_graph.entities[object_].name in lines[label].split("; ")
 
 
-def test_the_train_view_shows_exactly_the_triples_between_train_and_hub_entities(
-    geonames_dir, geonames_graph
-):
+def test_the_train_view_shows_exactly_train_and_hub_triples(geonames_dir, geonames_graph):
     documents = load_documents(documents_path(geonames_dir, "train"))
     lines = {
         (document.document_id, *line.split(": ", 1))

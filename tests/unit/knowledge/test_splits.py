@@ -3,18 +3,17 @@ import random
 
 from espalier.config import SplitsConfig
 from espalier.knowledge import Document
-from espalier.knowledge.documents import load_documents
 from espalier.knowledge.folding import folded_name
-from espalier.knowledge.names import leaks
+from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import documents_path
-from espalier.knowledge.sources import Source, SourceEntity
+from espalier.knowledge.sources import KnowledgeSource, SourceEntity
 from espalier.knowledge.splits import deal, draw_splits
-from espalier.knowledge.views import forbidden_names
+from espalier.knowledge.views import forbidden_names, leaks
 
 
 def _source(*names, kind="person", region_kinds=frozenset()):
     entities = [SourceEntity(f"{kind}:{name}", name, kind) for name in names]
-    return Source("", entities=entities, region_kinds=region_kinds)
+    return KnowledgeSource("", entities=entities, region_kinds=region_kinds)
 
 
 def test_no_hidden_name_stands_in_the_train_or_dev_view(geonames_dir, geonames_graph):
@@ -44,7 +43,7 @@ def test_leaks_finds_whole_names_whatever_their_case_and_accents():
     assert [(leak.text, leak.name) for leak in found] == [("lies near SAO TOME today", "sao tome")]
 
 
-def test_a_name_does_not_run_from_one_field_into_the_next():
+def test_a_name_does_not_span_two_fields():
     document = Document("d", "t", ("neighbours: San; Marino", "state: New"), "train")
     assert not leaks([document], ["San Marino", "state new"])
 
@@ -89,7 +88,7 @@ def test_regions_whose_names_contain_each_other_share_a_split():
         assert splits["state:Mexico"] == splits["state:Mexico City State"]
 
 
-def test_an_entity_that_contains_a_heldout_name_is_held_out_too():
+def test_an_entity_containing_a_heldout_name_is_held_out():
     names = [f"Person {number}" for number in range(40)]
     source = _source(*names, *(f"{name} Junior" for name in names))
     splits = draw_splits(source, SplitsConfig(), 1)
@@ -99,7 +98,7 @@ def test_an_entity_that_contains_a_heldout_name_is_held_out_too():
             assert splits.by_entity[f"person:{name} Junior"] == "heldout"
 
 
-def test_a_name_inside_many_names_is_given_up_and_said_to_be_common():
+def test_a_name_inside_many_names_counts_as_common():
     others = [f"San Lugar {chr(97 + number)}" for number in range(26)]
     for seed in range(12):
         source = _source("San", *others)

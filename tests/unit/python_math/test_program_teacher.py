@@ -11,7 +11,7 @@ from espalier.environments.python_math.questions import (
 )
 from espalier.environments.teaching import ScriptTeacher
 from espalier.records import ToolCall
-from espalier.synthesis.rejection import Rejected
+from espalier.synthesis.demonstrations import Rejected
 from tests.factories.python_math import TASK, ScriptedRuns, ended, environments_over
 
 QUESTION = MathQuestion(TASK, "times", "x = 12\nx *= 7\nprint(x)")

@@ -14,7 +14,7 @@ from espalier.records.trajectory import FinishReason, read_trajectories, write_t
 from espalier.rollout.context import SUMMARY_REQUEST
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import EpisodeContext, ToolRunner, run_episode
-from espalier.synthesis.plans import search
+from espalier.synthesis.search_wording import search_call
 from tests.factories.records import make_task
 from tests.factories.tiny import (
     TAGS,
@@ -30,8 +30,8 @@ TASK = make_task(question="What is the currency of the country of Lyon?", gold=(
 SEARCH = LookupSearch(("Lyon | country: France", "France | currency: Euro <answer> x </answer>"))
 LIMITS = EpisodeConfig()
 ACTIONS = (
-    search("country , currency", "lyon country"),
-    search("currency", "france currency"),
+    search_call("country , currency", "lyon country"),
+    search_call("currency", "france currency"),
     FinalAnswer("euro", "answer"),
 )
 DIALECT = tiny_dialect()

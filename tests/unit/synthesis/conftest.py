@@ -4,16 +4,15 @@ import pytest
 
 from espalier.config import KnowledgeConfig, Profile, SynthesisConfig
 from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge.documents import load_documents
+from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import documents_path
 from espalier.records import NullTracker, read_tasks
 from espalier.stages import ingest
 from espalier.stages import synthesize as stage
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.task_making import INDEX_OF_SPLIT
-from espalier.synthesis.webshaper.candidate import World
-from espalier.synthesis.webshaper.evidence import Evidence
-from espalier.synthesis.webshaper.generator import Generator, family_weights
+from espalier.synthesis.webshaper.candidate import DocumentTexts, World
+from espalier.synthesis.webshaper.generator import Generator, kind_weights
 
 PROFILE = Profile(
     seed=5,
@@ -43,7 +42,7 @@ def graph(knowledge_dir):
 @pytest.fixture(scope="session")
 def worlds(knowledge_dir, graph):
     evidence = {
-        view: Evidence(load_documents(documents_path(knowledge_dir, view)))
+        view: DocumentTexts(load_documents(documents_path(knowledge_dir, view)))
         for view in ("train", "dev", "full")
     }
     return {
@@ -55,7 +54,7 @@ def worlds(knowledge_dir, graph):
 @pytest.fixture(scope="session")
 def candidates(graph, worlds):
     """Fair questions of every split, by split."""
-    generator = Generator(graph, family_weights(PROFILE.synthesis), PROFILE.seed)
+    generator = Generator(graph, kind_weights(PROFILE.synthesis), PROFILE.seed)
     return {
         split: generator.generate(split, count, worlds[split], Funnel())
         for split, count in NUM_QUESTIONS.items()

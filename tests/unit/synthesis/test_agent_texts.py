@@ -56,13 +56,13 @@ def test_the_same_seed_writes_the_same_texts(written, knowledge_dir, tmp_path):
 
 
 def test_agent_texts_change_nothing_else_of_the_artifact(written, synthetic_dir):
-    files, plain = open_artifact(written).files, open_artifact(synthetic_dir).files
-    changed = {name for name in files if files[name] != plain.get(name)}
+    files, plain_text = open_artifact(written).files, open_artifact(synthetic_dir).files
+    changed = {name for name in files if files[name] != plain_text.get(name)}
     assert changed <= {"agent_texts.jsonl", "negatives.jsonl", "funnel.json", "run.json"}
 
 
 def test_every_text_is_traced_back_to_its_documents_and_task(written, knowledge_dir):
-    from espalier.knowledge.documents import load_documents
+    from espalier.knowledge.graph import load_documents
     from espalier.knowledge.search import documents_path
 
     readable = {d.document_id for d in load_documents(documents_path(knowledge_dir, "train"))}
@@ -84,7 +84,7 @@ def test_validation_accepts_texts_that_say_no_hidden_name(accepted, knowledge_di
     assert report["suites"]["texts"]["dropped"] <= 2
 
 
-def test_a_teacher_that_answers_nothing_usable_stops_the_run_and_says_why(tmp_path):
+def test_a_teacher_without_usable_answers_stops_the_run(tmp_path):
     folder = tmp_path / "texts"
     folder.mkdir()
     rows = []

@@ -2,7 +2,13 @@
 
 import pytest
 
-from espalier.synthesis.webshaper import ConstantSet, Intersection, Projection, canonical, evaluate
+from espalier.synthesis.webshaper.query import (
+    ConstantSet,
+    Intersection,
+    Projection,
+    canonical,
+    evaluate,
+)
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
 from .test_rules import TRIPLES, _chain, _world
@@ -23,7 +29,7 @@ FAIR = [
 
 
 @pytest.mark.parametrize("query", FAIR, ids=canonical)
-def test_sql_and_the_evaluator_agree_on_the_text_of_a_query(query, store):
+def test_sql_and_the_evaluator_agree_on_a_query(query, store):
     assert answers(parsed(canonical(query)), store) == evaluate(query, _world().graph)
 
 

@@ -5,21 +5,37 @@ from pathlib import Path
 import pytest
 
 from espalier.config import SplitsConfig, SynthesisConfig
-from espalier.records import ArtifactError, EngineError, NullTracker, open_artifact, read_tasks
+from espalier.records import (
+    SPLITS,
+    ArtifactError,
+    EngineError,
+    NullTracker,
+    open_artifact,
+    read_tasks,
+)
 from espalier.records.artifact import work_dir
-from espalier.synthesis.bulk import Asked, draw_questions, local_workers
-from espalier.synthesis.bulk.journal import Event, events_of, packed, recover
-from espalier.synthesis.bulk.making import distinct_signatures
-from espalier.synthesis.bulk.order import Part, first_quotas, widened
-from espalier.synthesis.bulk.part import write_part
-from espalier.synthesis.bulk.ray_workers import ray_workers
-from espalier.synthesis.bulk.stream import QuestionStream
-from espalier.synthesis.task_making import SPLITS
-from espalier.synthesis.webshaper import canonical
-from espalier.synthesis.webshaper.generator import family_weights
-from espalier.synthesis.webshaper.pools import chains, intersections
+from espalier.synthesis.bulk_drawing import (
+    BulkOrder,
+    Part,
+    distinct_signatures,
+    draw_questions,
+    first_quotas,
+    local_workers,
+    widen_quotas,
+)
+from espalier.synthesis.bulk_parts import (
+    DrawEvent,
+    QuestionStream,
+    pack_event,
+    read_events,
+    recover_part,
+    write_part,
+)
+from espalier.synthesis.bulk_ray_workers import ray_workers
+from espalier.synthesis.webshaper.generator import kind_weights
+from espalier.synthesis.webshaper.query import canonical
 from espalier.synthesis.webshaper.rules import broken_rule
-from espalier.synthesis.webshaper.steps import Steps
+from espalier.synthesis.webshaper.steps import Steps, chains, intersections
 
 from .conftest import PROFILE
 
@@ -33,7 +49,7 @@ def new_stream(graph, worlds):
     """A stream of short chains and joins, in its first state, on every call."""
     steps = Steps(graph, "train")
     signatures = {"chain-2": chains(graph, 2)[::6], "intersection": intersections(graph)[::40]}
-    weights = family_weights(PROFILE.synthesis)
+    weights = kind_weights(PROFILE.synthesis)
     return lambda: QuestionStream(signatures, weights, steps, worlds["train"], "7")
 
 
@@ -61,7 +77,7 @@ def test_a_stream_yields_fair_questions_each_once(new_stream):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_part_that_is_cut_anywhere_ends_as_an_unbroken_one(new_stream, unbroken, tmp_path, seed):
+def test_a_part_cut_anywhere_ends_like_an_unbroken_one(new_stream, unbroken, tmp_path, seed):
     whole, drawn = unbroken
     rng = random.Random(seed)
     broken = tmp_path / "part"
@@ -104,7 +120,7 @@ def test_a_source_that_runs_dry_ends_with_what_it_has(new_stream, tmp_path):
     assert write_part(tmp_path / "part", None, _text, 10**7) == drawn
 
 
-def test_a_part_that_is_asked_for_more_goes_on_as_if_asked_at_once(new_stream, unbroken, tmp_path):
+def test_a_raised_quota_gives_the_rows_of_one_call(new_stream, unbroken, tmp_path):
     whole, drawn = unbroken
     for count in (50, 120):
         widened_part = write_part(tmp_path / "part", new_stream(), _text, count)
@@ -115,20 +131,20 @@ def test_a_part_that_is_asked_for_more_goes_on_as_if_asked_at_once(new_stream, u
 
 def test_rows_without_event_and_events_without_row_are_cut_off(tmp_path):
     rows, journal = tmp_path / "rows.jsonl", tmp_path / "journal"
-    events = [Event(d, accepted=d < 9) for d in (3, 200, 1, 9)]
+    events = [DrawEvent(d, accepted=d < 9) for d in (3, 200, 1, 9)]
     rows.write_bytes(b"a\nb\nc\nhalf")
-    journal.write_bytes(b"".join(map(packed, events)) + b"\x01")
-    kept = recover(rows, journal)
+    journal.write_bytes(b"".join(map(pack_event, events)) + b"\x01")
+    kept = recover_part(rows, journal)
     assert (kept.rows, kept.row_bytes, kept.events) == (2, 4, 3)
     assert rows.read_bytes() == b"a\nb\n"
-    assert list(events_of(journal, 3)) == events[:3]
+    assert list(read_events(journal, 3)) == events[:3]
     rows.write_bytes(b"")
-    assert recover(rows, journal).events == 0
+    assert recover_part(rows, journal).events == 0
 
 
 def test_a_journal_of_another_order_is_refused(new_stream):
     with pytest.raises(ArtifactError, match="journal"):
-        new_stream().replay(Event(10**7, accepted=True))
+        new_stream().replay(DrawEvent(10**7, accepted=True))
 
 
 def test_no_two_signatures_write_the_same_question(graph):
@@ -139,30 +155,30 @@ def test_no_two_signatures_write_the_same_question(graph):
     }
 
 
-def test_an_order_of_all_splits_is_shared_out_by_their_entities():
-    asked = Asked(knowledge=Path(), splits=("train", "dev", "heldout"), count=101, parts=2)
-    quotas = first_quotas(asked, SplitsConfig(heldout_share=0.25, dev_share=0.1))
+def test_an_order_is_divided_by_the_splits_entities():
+    order = BulkOrder(knowledge=Path(), splits=("train", "dev", "heldout"), count=101, parts=2)
+    quotas = first_quotas(order, SplitsConfig(heldout_share=0.25, dev_share=0.1))
     assert sum(quotas.values()) == 101
     assert [quota for part, quota in quotas.items() if part.split == "dev"] == [5, 5]
     assert [part.name for part in quotas][:3] == ["train-0000", "train-0001", "dev-0000"]
 
 
-def test_what_dry_parts_are_short_of_is_drawn_by_those_that_go_on():
+def test_other_parts_draw_what_exhausted_parts_lack():
     first, second, third = (Part("train", number) for number in range(3))
     quotas = {first: 10, second: 10, third: 9}
-    wider = widened(quotas, {first: 3, second: 10, third: 9}, 29)
+    wider = widen_quotas(quotas, {first: 3, second: 10, third: 9}, 29)
     assert wider == {first: 10, second: 14, third: 12}
-    last = widened(wider, {first: 3, second: 14, third: 10}, 29)
+    last = widen_quotas(wider, {first: 3, second: 14, third: 10}, 29)
     assert last == {first: 10, second: 16, third: 12}
-    assert widened(last, {first: 3, second: 15, third: 10}, 29) == last
-    assert widened(last, {first: 3, second: 16, third: 10}, 29) == last
+    assert widen_quotas(last, {first: 3, second: 15, third: 10}, 29) == last
+    assert widen_quotas(last, {first: 3, second: 16, third: 10}, 29) == last
 
 
 def test_an_order_is_filled_although_parts_run_dry(knowledge_dir, graph, tmp_path):
     profile = PROFILE.model_copy(update={"synthesis": ONLY_SHORT_CHAINS})
-    asked = Asked(knowledge=knowledge_dir, splits=("dev",), count=500, parts=8)
+    order = BulkOrder(knowledge=knowledge_dir, splits=("dev",), count=500, parts=8)
     manifest = draw_questions(
-        profile, asked, tmp_path / "questions", NullTracker(), workers=local_workers(1)
+        profile, order, tmp_path / "questions", NullTracker(), workers=local_workers(1)
     )
     rows = list(manifest.rows.values())
     assert sum(rows) == 500
@@ -170,9 +186,9 @@ def test_an_order_is_filled_although_parts_run_dry(knowledge_dir, graph, tmp_pat
 
 
 def test_files_hold_questions_of_one_split_each(knowledge_dir, tmp_path):
-    asked = Asked(knowledge=knowledge_dir, splits=SPLITS, count=60, parts=2)
+    order = BulkOrder(knowledge=knowledge_dir, splits=SPLITS, count=60, parts=2)
     out = tmp_path / "questions"
-    manifest = draw_questions(PROFILE, asked, out, NullTracker(), workers=local_workers(1))
+    manifest = draw_questions(PROFILE, order, out, NullTracker(), workers=local_workers(1))
     assert sum(manifest.rows.values()) == 60
     for split in SPLITS:
         for path in out.glob(f"{split}-*.jsonl"):
@@ -181,27 +197,27 @@ def test_files_hold_questions_of_one_split_each(knowledge_dir, tmp_path):
 
 @pytest.mark.slow
 def test_an_order_resumes_and_leaves_nothing_of_another(knowledge_dir, tmp_path):
-    asked = Asked(knowledge=knowledge_dir, splits=("train",), count=30, parts=2)
+    order = BulkOrder(knowledge=knowledge_dir, splits=("train",), count=30, parts=2)
     out = tmp_path / "questions"
     stale = work_dir(out) / "another order"
     stale.mkdir(parents=True)
-    manifest = draw_questions(PROFILE, asked, out, NullTracker(), workers=local_workers(1))
+    manifest = draw_questions(PROFILE, order, out, NullTracker(), workers=local_workers(1))
     assert open_artifact(out).content == manifest.content
     assert not work_dir(out).exists()
     tasks = [task for part in ("0000", "0001") for task in read_tasks(out / f"train-{part}.jsonl")]
     assert len({task.extra["query"] for task in tasks}) == 30
     again = draw_questions(
-        PROFILE, asked, tmp_path / "again", NullTracker(), workers=local_workers(2)
+        PROFILE, order, tmp_path / "again", NullTracker(), workers=local_workers(2)
     )
     assert again.content == manifest.content
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:1", "127.0.0.1:99999"])
-def test_a_ray_cluster_that_does_not_answer_is_one_message_at_once(monkeypatch, tmp_path, address):
+def test_a_silent_ray_cluster_is_reported_at_once(monkeypatch, tmp_path, address):
     monkeypatch.setenv("RAY_ADDRESS", address)
-    asked = Asked(knowledge=tmp_path, splits=("train",), count=1)
+    order = BulkOrder(knowledge=tmp_path, splits=("train",), count=1)
     with (
         pytest.raises(EngineError, match=r"RAY_ADDRESS=.*: no Ray cluster answers there"),
-        ray_workers(PROFILE, asked, tmp_path),
+        ray_workers(PROFILE, order, tmp_path),
     ):
         pass

@@ -9,15 +9,15 @@ import pytest
 
 from espalier.config import WebRLConfig
 from espalier.records import DataError
-from espalier.synthesis.evolution.patterns import Patterns
-from espalier.synthesis.evolution.poser import (
+from espalier.synthesis.evolution import (
     GraphPoser,
+    Patterns,
+    Prover,
     failed_patterns,
     rewarding_patterns,
 )
-from espalier.synthesis.evolution.proving import Prover
 from espalier.synthesis.self_play import Order
-from espalier.synthesis.webshaper.pools import Chain, Join
+from espalier.synthesis.webshaper.steps import Chain, Join
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
 from .conftest import PROFILE as PLAIN
@@ -77,9 +77,7 @@ def test_nothing_is_posed_twice_or_asked_already(posed, poser, tasks):
     assert again.refused["asked_before"] > posed.refused.get("asked_before", 0)
 
 
-def test_a_posed_question_has_the_pattern_of_a_failed_one_or_one_hop_more_or_less(
-    posed, tasks, graph
-):
+def test_a_proposed_question_varies_a_failed_pattern_by_one_hop(posed, tasks, graph):
     patterns = Patterns(graph)
     near = set()
     for task in tasks["train"][:80]:
@@ -100,7 +98,7 @@ def test_one_failed_pattern_leads_to_its_neighbours_alone(poser, tasks):
 
 
 @pytest.mark.slow
-def test_equal_seeds_pose_equal_tasks_whoever_poses_and_other_seeds_others(
+def test_equal_seeds_propose_equal_tasks_and_other_seeds_others(
     poser, posed, tasks, knowledge_dir, synthetic_dir
 ):
     fresh = GraphPoser(Prover(PROFILE, knowledge_dir, synthetic_dir), failed_patterns).pose(
@@ -110,7 +108,7 @@ def test_equal_seeds_pose_equal_tasks_whoever_poses_and_other_seeds_others(
     assert poser.pose(order(tasks, seed="b")).tasks != posed.tasks
 
 
-def test_a_question_of_dev_or_heldout_is_refused_by_that_name(prover, graph, tasks, monkeypatch):
+def test_a_question_of_dev_or_heldout_is_refused(prover, graph, tasks, monkeypatch):
     texts = {task.extra["query"] for task in tasks["train"]}
     monkeypatch.setattr(prover, "_apart_queries", texts)
     pattern = Patterns(graph).of(tasks["train"][0].metadata.pattern)
@@ -118,7 +116,7 @@ def test_a_question_of_dev_or_heldout_is_refused_by_that_name(prover, graph, tas
     assert "asked_in_dev_or_heldout" in [prover.proven(query, set()) for query in queries]
 
 
-def test_a_wording_of_dev_or_heldout_is_refused_by_that_name(prover, poser, posed, monkeypatch):
+def test_a_wording_of_dev_or_heldout_is_refused(prover, poser, posed, monkeypatch):
     questions = {" ".join(task.question.lower().split()) for task in posed.tasks}
     monkeypatch.setattr(prover, "_apart_questions", questions)
     verdicts = poser.pose(Order(60, posed.tasks, (), "a"))

@@ -8,8 +8,8 @@ import pytest
 from espalier.completions import Refusal, parsed_answer
 from espalier.config import EndpointConfig
 from espalier.records import EngineError
-from espalier.synthesis.evolution.proving import Prover
-from espalier.synthesis.evolution.teacher import ProposedQuestion, ProposedQuestions, TeacherPoser
+from espalier.synthesis.evolution import Prover
+from espalier.synthesis.evolution_teacher import ProposedQuestion, ProposedQuestions, TeacherPoser
 from espalier.synthesis.self_play import Order
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 from tests.fakes.endpoint_double import Scripted, completion, running_double
@@ -122,7 +122,7 @@ def test_an_answer_that_cannot_be_read_is_refused(prover, double, tasks, content
     assert poser_at(prover, double).pose(order(tasks)) == ([], {reason: 1})
 
 
-def test_a_server_that_is_away_ends_the_phase_with_an_error(prover, double, tasks):
+def test_a_missing_server_ends_the_phase_with_an_error(prover, double, tasks):
     double.usual = Scripted({}, status=500)
     with pytest.raises(EngineError):
         poser_at(prover, double).pose(order(tasks))

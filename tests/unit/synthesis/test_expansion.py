@@ -8,28 +8,38 @@ from espalier.completions import EndpointModel, Refusal
 from espalier.config import EndpointConfig, ExpansionConfig, Profile
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.questions import FormalQuestions
-from espalier.synthesis.routes import route_of
 from espalier.synthesis.task_making import GROWN, formal_question
-from espalier.synthesis.webshaper import Constant, Projection, canonical, evaluate, hops
-from espalier.synthesis.webshaper.candidate import Candidate
-from espalier.synthesis.webshaper.expansion import EmbeddedExpander, Growing
-from espalier.synthesis.webshaper.expansion.agent import Expander
-from espalier.synthesis.webshaper.expansion.calls import (
-    Action,
-    Fact,
-    Found,
-    GiveUp,
-    Growth,
-    Search,
-    Summarize,
-    Turn,
-    Validate,
-    Verdict,
+from espalier.synthesis.teacher import route_of
+from espalier.synthesis.webshaper.candidate import CandidateQuestion
+from espalier.synthesis.webshaper.expansion import (
+    Expander,
+    ExpanderTools,
+    QuestionGrower,
+    RandomWalks,
+    with_sub_question,
 )
-from espalier.synthesis.webshaper.expansion.tools import Tools, replaced
-from espalier.synthesis.webshaper.expansion.walks import Walks
+from espalier.synthesis.webshaper.expansion_calls import (
+    Action,
+    EmbeddedExpander,
+    ExpanderTurn,
+    ExpansionState,
+    Fact,
+    FactsFound,
+    GiveUp,
+    Search,
+    SubQuestionVerdict,
+    Summarize,
+    Validate,
+)
 from espalier.synthesis.webshaper.generator import Generator
-from espalier.synthesis.webshaper.query import constants
+from espalier.synthesis.webshaper.query import (
+    Constant,
+    Projection,
+    canonical,
+    constants,
+    evaluate,
+    hops,
+)
 from espalier.synthesis.webshaper.rules import RULES, broken_rule
 from espalier.synthesis.webshaper.steps import Steps
 from tests.fakes.endpoint_double import EndpointDouble, Scripted, completion
@@ -70,13 +80,15 @@ def steps(graph):
 
 @pytest.fixture(scope="module")
 def tools(steps, worlds):
-    return Tools(steps, worlds["train"], broken_rule, seed=0)
+    return ExpanderTools(steps, worlds["train"], broken_rule, seed=0)
 
 
 @pytest.fixture(scope="module")
 def grown(graph, worlds, steps):
     funnel = Funnel()
-    growing = Growing(EmbeddedExpander(0), Generator(graph, {}, 0), CONFIG, seed=0, in_flight=1)
+    growing = QuestionGrower(
+        EmbeddedExpander(0), Generator(graph, {}, 0), CONFIG, seed=0, in_flight=1
+    )
     world = worlds["train"]
     return asyncio.run(_some(growing.questions(steps, world, lambda _: True, funnel), 150)), funnel
 
@@ -89,7 +101,7 @@ def lyon(graph, worlds):
         if triple.relation == "capital_of" and graph.entities[triple.subject].split == "train":
             query = Projection("currency", Constant(triple.object))
             if len(evaluate(query, graph)) == 1 and graph.entities[triple.object].askable:
-                return Candidate(query, world), triple.object, triple.subject
+                return CandidateQuestion(query, world), triple.object, triple.subject
     raise AssertionError("the graph has a capital")
 
 
@@ -106,7 +118,9 @@ def test_grown_questions_keep_every_rule_and_the_limit_of_searches(grown, graph)
 
 def test_some_questions_grow_by_joins_and_unions(graph, worlds, steps):
     config = ExpansionConfig(share=0.5, layers=3, max_searches=8)
-    growing = Growing(EmbeddedExpander(1), Generator(graph, {}, 0), config, seed=1, in_flight=1)
+    growing = QuestionGrower(
+        EmbeddedExpander(1), Generator(graph, {}, 0), config, seed=1, in_flight=1
+    )
     questions = growing.questions(steps, worlds["train"], lambda _: True, Funnel())
     shapes = Counter(len(constants(q.query)) for q in asyncio.run(_some(questions, 300)))
     assert shapes[1] > shapes[2] > 0
@@ -114,7 +128,9 @@ def test_some_questions_grow_by_joins_and_unions(graph, worlds, steps):
 
 
 def test_equal_seeds_grow_equal_questions(grown, graph, worlds, steps):
-    growing = Growing(EmbeddedExpander(0), Generator(graph, {}, 0), CONFIG, seed=0, in_flight=1)
+    growing = QuestionGrower(
+        EmbeddedExpander(0), Generator(graph, {}, 0), CONFIG, seed=0, in_flight=1
+    )
     again = growing.questions(steps, worlds["train"], lambda _: True, Funnel())
     texts = [canonical(question.query) for question in asyncio.run(_some(again, 20))]
     assert texts == [canonical(question.query) for question in grown[0][:20]]
@@ -122,7 +138,9 @@ def test_equal_seeds_grow_equal_questions(grown, graph, worlds, steps):
 
 def test_only_seeds_that_a_rollout_answers_are_grown(graph, worlds, steps):
     funnel = Funnel()
-    growing = Growing(EmbeddedExpander(0), Generator(graph, {}, 0), CONFIG, seed=0, in_flight=1)
+    growing = QuestionGrower(
+        EmbeddedExpander(0), Generator(graph, {}, 0), CONFIG, seed=0, in_flight=1
+    )
     hopeful = iter([True] * 40)
     questions = growing.questions(steps, worlds["train"], lambda _: next(hopeful, False), funnel)
     assert asyncio.run(_some(questions, 100))
@@ -133,16 +151,18 @@ def test_only_seeds_that_a_rollout_answers_are_grown(graph, worlds, steps):
 def test_the_endless_walk_stops_where_nothing_new_comes(graph, worlds):
     lonely = Steps(graph, "train")
     lonely.single = {name: {} for name in lonely.single}
-    assert list(Walks(lonely, random.Random(0)).queries(1, 2)) == []
+    assert list(RandomWalks(lonely, random.Random(0)).queries(1, 2)) == []
     narrow = Steps(graph, "train")
     narrow.single = {name: dict(list(step.items())[:1]) for name, step in narrow.single.items()}
-    growing = Growing(Scripts(GiveUp()), Generator(graph, {}, 0), CONFIG, seed=0, in_flight=1)
+    growing = QuestionGrower(
+        Scripts(GiveUp()), Generator(graph, {}, 0), CONFIG, seed=0, in_flight=1
+    )
     questions = growing.questions(narrow, worlds["train"], lambda _: True, Funnel())
     assert asyncio.run(_some(questions, 1)) == []
 
 
-def test_a_walk_never_turns_back_and_has_the_length_that_was_asked_for(steps, graph):
-    walks = Walks(steps, random.Random(3)).queries(2, 3)
+def test_a_walk_never_turns_back_and_has_the_requested_length(steps, graph):
+    walks = RandomWalks(steps, random.Random(3)).queries(2, 3)
     lengths = Counter()
     for _ in range(200):
         query = next(walks)
@@ -157,9 +177,9 @@ def test_every_layer_replaces_what_the_layer_before_brought_in(lyon, tools):
     lists_it = Validate(entries=((f"C@{question.name(capital)}", "capital_of", "?T"),))
     model = Scripts(lists_it, GiveUp())
     expander = Expander(model, tools, CONFIG, Funnel(), "train.expansion")
-    judged_fair = Tools(Steps(world.graph, "train"), world, lambda _: None, seed=0)
+    judged_fair = ExpanderTools(Steps(world.graph, "train"), world, lambda _: None, seed=0)
     expander = Expander(model, judged_fair, CONFIG, Funnel(), "train.expansion")
-    grown = asyncio.run(expander.grown(question))
+    grown = asyncio.run(expander.grow(question))
     assert grown.query == Projection("currency", Projection("capital_of", Constant(capital)))
     assert grown.answer == question.answer
     assert [told.leaf for told in model.told] == [question.name(country), question.name(capital)]
@@ -169,17 +189,17 @@ def test_an_agent_that_never_submits_runs_out_of_actions(lyon, tools):
     funnel = Funnel()
     model = Scripts(Search(name="Atlantis"))
     expander = Expander(model, tools, CONFIG, funnel, "train.expansion")
-    assert asyncio.run(expander.grown(lyon[0])) is None
+    assert asyncio.run(expander.grow(lyon[0])) is None
     assert len(model.told) == CONFIG.max_actions
     assert len(model.told[-1].turns) == CONFIG.max_actions - 1
-    assert model.told[-1].turns[0].result == Found(facts=())
+    assert model.told[-1].turns[0].result == FactsFound(facts=())
     assert funnel.counts("train.expansion") == {"out_of_actions": 1}
 
 
 def test_a_model_that_refuses_leaves_the_question_as_it_is(lyon, tools):
     funnel = Funnel()
     expander = Expander(Scripts(Refusal("truncated")), tools, CONFIG, funnel, "train.expansion")
-    assert asyncio.run(expander.grown(lyon[0])) is None
+    assert asyncio.run(expander.grow(lyon[0])) is None
     assert funnel.counts("train.expansion") == {"model_truncated": 1}
 
 
@@ -228,7 +248,7 @@ def test_search_shows_no_fact_of_another_split(tools, graph, steps):
 def test_replacing_a_leaf_leaves_sets_and_other_constants_alone(lyon):
     _, country, capital = lyon
     other = Projection("capital", Constant("elsewhere"))
-    assert replaced(other, country, Constant(capital)) == other
+    assert with_sub_question(other, country, Constant(capital)) == other
 
 
 def _hostile_entries(rng, names, relations):
@@ -252,7 +272,7 @@ def _hostile_entries(rng, names, relations):
     return rows
 
 
-def test_nothing_that_a_model_submits_crashes_or_is_accepted_without_proof(lyon, tools, graph):
+def test_no_submission_crashes_or_is_accepted_without_proof(lyon, tools, graph):
     question, country, _ = lyon
     rng = random.Random(0)
     names = [e.name for e in graph.entities.values() if e.askable][:4000]
@@ -261,7 +281,7 @@ def test_nothing_that_a_model_submits_crashes_or_is_accepted_without_proof(lyon,
     accepted = 0
     for _ in range(10_000):
         verdict = tools.validate(_hostile_entries(rng, names, relations), question.query, country)
-        if isinstance(verdict, Candidate):
+        if isinstance(verdict, CandidateQuestion):
             accepted += 1
             assert evaluate(verdict.query, graph) == {question.answer}
             assert country not in constants(verdict.query)
@@ -274,7 +294,7 @@ class ThinkingDouble(EndpointDouble):
 
     @property
     def usual(self):
-        growth = Growth.model_validate_json(self.seen[-1][1]["messages"][1]["content"])
+        growth = ExpansionState.model_validate_json(self.seen[-1][1]["messages"][1]["content"])
         request = type("R", (), {"material": growth, "answer": Action, "sample": 0, "call": ""})
         action = asyncio.run(EmbeddedExpander(0).answer(request))
         return Scripted(completion(action.model_dump_json()))
@@ -289,7 +309,7 @@ def test_a_server_grows_what_the_embedded_expander_grows(grown, graph, worlds, s
 
     async def session(url):
         async with EndpointModel(EndpointConfig(url=url, model="small")) as model:
-            growing = Growing(model, Generator(graph, {}, 0), CONFIG, seed=0, in_flight=1)
+            growing = QuestionGrower(model, Generator(graph, {}, 0), CONFIG, seed=0, in_flight=1)
             world = worlds["train"]
             return await _some(growing.questions(steps, world, lambda _: True, Funnel()), 3)
 
@@ -299,15 +319,19 @@ def test_a_server_grows_what_the_embedded_expander_grows(grown, graph, worlds, s
     assert texts == [canonical(question.query) for question in grown[0][:3]]
 
 
-def test_the_embedded_expander_looks_at_a_union_before_it_submits_it():
+def test_the_embedded_expander_summarizes_a_union_before_submitting_it():
     facts = tuple(
         Fact(subject=name, relation="used_in", objects=objects)
         for name, objects in [
             ("A", ("leaf", "x")), ("B", ("leaf", "y")), ("C", ("leaf", "z")), ("D", ("leaf", "w")),
         ]
     )  # fmt: skip
-    growth = Growth(question=(("C@leaf", "r", "?T"),), leaf="leaf", leaf_kind="k", relations=())
-    told = Turn(action=Action(thought="so", call=Search(name="leaf")), result=Found(facts=facts))
+    growth = ExpansionState(
+        question=(("C@leaf", "r", "?T"),), leaf="leaf", leaf_kind="k", relations=()
+    )
+    told = ExpanderTurn(
+        action=Action(thought="so", call=Search(name="leaf")), result=FactsFound(facts=facts)
+    )
     tools_used = set()
     for seed in range(40):
         turns, calls = (told,), []
@@ -318,20 +342,20 @@ def test_the_embedded_expander_looks_at_a_union_before_it_submits_it():
             )  # fmt: skip
             call = asyncio.run(EmbeddedExpander(seed).answer(request)).call
             calls.append(call)
-            refused = Verdict(accepted=False, reason="no")
-            result = refused if isinstance(call, Validate) else Found(facts=())
+            refused = SubQuestionVerdict(accepted=False, reason="no")
+            result = refused if isinstance(call, Validate) else FactsFound(facts=())
             if isinstance(call, Summarize):
-                from espalier.synthesis.webshaper.expansion.calls import Summary
+                from espalier.synthesis.webshaper.expansion_calls import UnionMembers
 
-                result = Summary(objects=("leaf",))
+                result = UnionMembers(objects=("leaf",))
                 tools_used.add(call.names)
-            turns = (*turns, Turn(action=Action(thought="so", call=call), result=result))
+            turns = (*turns, ExpanderTurn(action=Action(thought="so", call=call), result=result))
         submitted = [call for call in calls if isinstance(call, Validate)]
         assert len({call.entries for call in submitted}) == len(submitted)
     assert tools_used
 
 
-def test_a_share_of_grown_questions_takes_the_place_of_drawn_ones(knowledge_dir, graph):
+def test_grown_questions_replace_a_share_of_drawn_ones(knowledge_dir, graph):
     expansion = ExpansionConfig(share=0.25)
     synthesis = PROFILE.synthesis.model_copy(update={"expansion": expansion})
     profile = PROFILE.model_copy(update={"synthesis": synthesis})
@@ -343,7 +367,7 @@ def test_a_share_of_grown_questions_takes_the_place_of_drawn_ones(knowledge_dir,
 
 def test_the_teacher_answers_grown_questions_through_the_real_tool(grown, knowledge_dir):
     from espalier.knowledge.search import SearchTool
-    from espalier.synthesis.rejection import Rejected
+    from espalier.synthesis.demonstrations import Rejected
     from espalier.synthesis.teacher import RouteTeacher
 
     search = SearchTool.open(knowledge_dir, "train", PROFILE.search)
@@ -356,7 +380,7 @@ def test_the_teacher_answers_grown_questions_through_the_real_tool(grown, knowle
     assert len(lost) < len(outcomes) // 10
 
 
-def test_a_question_that_no_episode_has_turns_for_is_refused_when_the_profile_loads():
+def test_a_profile_with_too_few_turns_for_questions_is_refused():
     tables = {"expansion": {"share": 0.1, "max_searches": 6}}
     with pytest.raises(ValueError, match=r"max_searches=6 leaves no turn .*max_turns=6"):
         Profile.model_validate({"synthesis": tables})

@@ -6,10 +6,9 @@ import pytest
 from espalier.completions import Refusal
 from espalier.config import AgentTextsConfig
 from espalier.knowledge import Document, KnowledgeGraph
-from espalier.knowledge.documents import load_documents
-from espalier.knowledge.graph import Entity, Relation, Triple
+from espalier.knowledge.graph import Entity, Relation, Triple, load_documents
 from espalier.knowledge.search import documents_path
-from espalier.synthesis.fas.calls import (
+from espalier.synthesis.agent_texts.calls import (
     SEARCH,
     Claim,
     Judgement,
@@ -22,13 +21,15 @@ from espalier.synthesis.fas.calls import (
     plan_request,
     refine_request,
 )
-from espalier.synthesis.fas.embedded import EmbeddedTeacher
-from espalier.synthesis.fas.memory import Memories, date_in, unsupported
-from espalier.synthesis.fas.mistakes import mistaken
-from espalier.synthesis.fas.planning import Planner
-from espalier.synthesis.fas.reader import QuestionReader
-from espalier.synthesis.fas.reasoning import Reasoner
-from espalier.synthesis.fas.schema import Schema
+from espalier.synthesis.agent_texts.embedded import EmbeddedTeacher, with_mistake
+from espalier.synthesis.agent_texts.first_order import (
+    EntityMemories,
+    Planner,
+    Reasoner,
+    date_in,
+    unsupported,
+)
+from espalier.synthesis.agent_texts.schema import QuestionReader, Schema
 from espalier.synthesis.funnel import Funnel
 from tests.factories.records import make_task
 
@@ -106,14 +107,12 @@ def test_a_question_is_read_phrase_by_phrase(small, question, name, labels):
     "question",
     ["", "?", "Who built Lyon?", "What is the capital of Lyon?", "Name the capital of ."],
 )
-def test_a_question_that_does_not_fit_the_schema_is_not_read(small, question):
+def test_a_question_outside_the_schema_is_not_read(small, question):
     assert QuestionReader(small[0]).read(question) is None
 
 
 @pytest.mark.slow
-def test_every_formal_training_question_of_a_chain_is_read_as_it_was_asked(
-    candidates, knowledge_dir, graph
-):
+def test_every_training_chain_is_read_as_it_was_asked(candidates, knowledge_dir, graph):
     from espalier.synthesis.task_making import formal_question
 
     reader = QuestionReader(Schema(graph, load_documents(documents_path(knowledge_dir, "train"))))
@@ -128,13 +127,13 @@ def test_every_formal_training_question_of_a_chain_is_read_as_it_was_asked(
     assert right / len(chains) > 0.95
 
 
-def test_a_plan_searches_for_the_first_line_and_names_the_rest(small):
+def test_a_plan_searches_the_first_line_and_names_the_rest(small):
     told = QuestionTold(question="Find the capital of the country of Lyon.")
     plan = answered(teacher(small[0]), plan_request(told))
     assert plan == Plan(analysis="country , capital", tool="search", query="Lyon country")
 
 
-def test_a_teacher_declines_to_plan_without_a_tool_that_could_find_it(small):
+def test_a_teacher_declines_to_plan_without_a_search_tool(small):
     told = QuestionTold(question="Find the capital of France.", tools=())
     assert answered(teacher(small[0]), plan_request(told)).reason == "refused"
 
@@ -149,7 +148,7 @@ def test_equal_requests_have_equal_answers_and_samples_differ(small):
 
 def test_a_mistaken_plan_is_another_plan(small):
     labels = ("country", "neighbours", "capital")
-    made = [mistaken("Lyon", labels, small[0], random.Random(seed)) for seed in range(200)]
+    made = [with_mistake("Lyon", labels, small[0], random.Random(seed)) for seed in range(200)]
     assert sum(plan != ("Lyon", labels) for plan in made) > 180
     assert {len(found) for _, found in made} == {2, 3}
 
@@ -182,7 +181,7 @@ def test_the_judge_is_told_neither_the_answer_nor_a_result():
     assert set(Plan.model_fields) == {"analysis", "tool", "query"}
 
 
-def test_a_plan_with_a_tool_that_is_not_offered_is_unlikely(small):
+def test_a_plan_with_an_unknown_tool_is_judged_unlikely(small):
     plan = Plan(analysis="country", tool="map", query="Lyon country")
     told = PlanTold(question="What is the country of Lyon?", tools=(SEARCH,), plan=plan)
     assert not answered(teacher(small[0]), judge_request(told)).likely
@@ -196,8 +195,8 @@ def test_a_claim_carries_the_date_that_its_line_states(line, date):
     assert date_in(line) == date
 
 
-def test_claims_are_filed_by_entity_in_the_order_of_their_dates():
-    memories = Memories()
+def test_claims_are_grouped_by_entity_and_ordered_by_date():
+    memories = EntityMemories()
     first = Document("a", "Ada", ("wrote notes in 1843", "born in 1815"), "train")
     again = Document("b", "ADA", ("wrote notes in 1843",), "train")
     for document in (first, again):
@@ -217,7 +216,7 @@ def test_claims_are_filed_by_entity_in_the_order_of_their_dates():
         (Claim(entity="Ada", text="wrote 7 notes"), True),
     ],
 )
-def test_a_claim_that_the_document_does_not_hold_is_told_apart(claim, invented):
+def test_a_claim_that_the_document_lacks_is_unsupported(claim, invented):
     document = Document("a", "Ada", ("Ada wrote notes in 1843",), "train")
     assert unsupported(claim, document) is invented
 
@@ -229,7 +228,7 @@ def planned(model, documents, **fields):
     return texts, funnel.counts("planning")
 
 
-def test_a_memory_is_asked_about_in_every_style_that_it_allows(small):
+def test_a_memory_yields_a_question_in_every_possible_style(small):
     texts, counts = planned(teacher(small[0]), small[1])
     assert {text.style for text in texts} == {"retrieval", "numeric", "multi_hop", "synthesis"}
     assert counts["kept"] == len(texts)
@@ -244,7 +243,7 @@ def test_plans_that_go_wrong_are_dropped_by_the_judge(small):
     assert counts["judged_unlikely"] > len(texts)
 
 
-def test_only_as_many_styles_are_asked_for_as_the_profile_says(small):
+def test_the_profile_limits_the_number_of_styles(small):
     texts, _ = planned(teacher(small[0]), small[1], questions_per_memory=1)
     assert {text.style for text in texts} == {"retrieval"}
 
@@ -270,7 +269,7 @@ class Sabotaged:
         (Refusal("refused"), "plan_refused"),
     ],
 )
-def test_a_plan_that_cannot_be_used_is_counted_with_its_reason(small, plan, reason):
+def test_an_unusable_plan_is_counted_with_its_reason(small, plan, reason):
     texts, counts = planned(Sabotaged(teacher(small[0]), Plan, plan), small[1])
     assert texts == []
     assert counts[reason] > 0
@@ -297,7 +296,7 @@ def reasoned(model, documents, task):
     return texts, funnel.counts("reasoning")
 
 
-def test_a_refined_answer_that_is_the_gold_one_is_kept_with_guess_and_reasoning(small):
+def test_a_right_refined_answer_is_kept_with_guess_and_reasoning(small):
     (text,), counts = reasoned(teacher(small[0]), small[1], a_task())
     guess, knowledge, answer = (piece.content for piece in text.pieces)
     assert guess.startswith("<think> country , capital , maybe ")
@@ -306,12 +305,12 @@ def test_a_refined_answer_that_is_the_gold_one_is_kept_with_guess_and_reasoning(
     assert counts["kept"] == 1
 
 
-def test_a_refined_answer_that_is_not_the_gold_one_is_dropped(small):
+def test_a_wrong_refined_answer_is_dropped(small):
     texts, counts = reasoned(teacher(small[0]), small[1], a_task(gold="Turin"))
     assert (texts, counts) == ([], {"wrong_answer": 1})
 
 
-def test_a_task_whose_evidence_training_may_not_read_is_left_out(small):
+def test_a_task_with_hidden_evidence_is_left_out(small):
     task = a_task(evidence=("city:Lyon", "country:Secret"))
     assert reasoned(teacher(small[0]), small[1], task)[1] == {"evidence_not_visible": 1}
 

@@ -9,22 +9,20 @@ from hypothesis import strategies as st
 
 from espalier.knowledge import Entity, KnowledgeGraph, Relation, Triple
 from espalier.records import DataError
-from espalier.synthesis.webshaper import Constant, Projection, canonical, evaluate
-from espalier.synthesis.webshaper.formalism import (
+from espalier.synthesis.webshaper.notation import (
     EXPLANATIONS,
+    MAX_ENTRIES,
+    FaultKind,
     FormalismError,
-    Kind,
-    answers,
-    check,
-    entries_of,
-    equivalent,
+    Named,
     parse,
-    printed,
-    query_of,
-    structure_of,
+    parse_term,
+    print_term,
+    rows_of,
 )
-from espalier.synthesis.webshaper.formalism.kinds import MAX_ENTRIES
-from espalier.synthesis.webshaper.formalism.terms import Named, parse_term, print_term
+from espalier.synthesis.webshaper.notation_checks import check, equivalent, structure_of
+from espalier.synthesis.webshaper.notation_queries import answers, entries_of, query_of
+from espalier.synthesis.webshaper.query import Constant, Projection, canonical, evaluate
 
 from .test_query import IDS, QUERIES
 
@@ -32,28 +30,28 @@ ROWS = Path(__file__).parents[4] / "shared" / "data" / "webshaper" / "webshaper.
 NAMES = st.text(st.sampled_from('abV@C{}|" \\?é\n0'), min_size=1, max_size=12)
 FAIR = [["C@Lyon", "country", "V@X"], ["V@X", "currency", "?"]]
 BROKEN = {
-    Kind.NOT_A_LIST: {"entries": FAIR},
-    Kind.NO_ENTRY: [],
-    Kind.TOO_MANY_ENTRIES: FAIR * MAX_ENTRIES,
-    Kind.ENTRY_NOT_A_LIST: [*FAIR, "V@X, size, C@3"],
-    Kind.ENTRY_NOT_THREE_ITEMS: [*FAIR, ["V@X", "is landlocked"]],
-    Kind.ITEM_NOT_TEXT: [*FAIR, ["V@X", "population", 3]],
-    Kind.BLANK_RELATION: [*FAIR, ["V@X", " ", "C@3"]],
-    Kind.ENTITY_IN_RELATION: [*FAIR, ["V@X", "left V@Y for", "C@Bonn"]],
-    Kind.UNMARKED_ENTITY: [*FAIR, ["V@X", "population", "3"]],
-    Kind.NAMELESS_ENTITY: [*FAIR, ["V@X", "population", "C@ "]],
-    Kind.SEVERAL_ENTITIES: [*FAIR, ["V@X", "borders", "C@Italy and C@Spain"]],
-    Kind.BROKEN_SET: [*FAIR, ["V@X", "borders", 'C@{"Italy | Spain}']],
-    Kind.REPEATED_MEMBER: [*FAIR, ["V@X", "borders", "C@{Italy | Italy}"]],
-    Kind.CONSTANT_CONSTANT_EDGE: [*FAIR, ["C@Lyon", "river", "C@Rhone"]],
-    Kind.CONSTANT_BESIDE_TARGET: [*FAIR, ["C@Lyon", "pays in", "?"]],
-    Kind.REPEATED_ENTRY: [*FAIR, FAIR[0]],
-    Kind.ENTRY_ABOUT_ITSELF: [*FAIR, ["V@X", "borders", "V@X"]],
-    Kind.NO_TARGET: [["C@Lyon", "country", "V@X"]],
-    Kind.SEVERAL_TARGETS: [*FAIR, ["V@X", "capital", "?city"]],
-    Kind.DISCONNECTED: [*FAIR, ["C@Bonn", "country", "V@Y"]],
-    Kind.CYCLE: [*FAIR, ["V@X", "borders", "V@Y"], ["V@Y", "pays in", "?"]],
-    Kind.LEAF_VARIABLE: [*FAIR, ["V@X", "capital", "V@Y"]],
+    FaultKind.NOT_A_LIST: {"entries": FAIR},
+    FaultKind.NO_ENTRY: [],
+    FaultKind.TOO_MANY_ENTRIES: FAIR * MAX_ENTRIES,
+    FaultKind.ENTRY_NOT_A_LIST: [*FAIR, "V@X, size, C@3"],
+    FaultKind.ENTRY_NOT_THREE_ITEMS: [*FAIR, ["V@X", "is landlocked"]],
+    FaultKind.ITEM_NOT_TEXT: [*FAIR, ["V@X", "population", 3]],
+    FaultKind.BLANK_RELATION: [*FAIR, ["V@X", " ", "C@3"]],
+    FaultKind.ENTITY_IN_RELATION: [*FAIR, ["V@X", "left V@Y for", "C@Bonn"]],
+    FaultKind.UNMARKED_ENTITY: [*FAIR, ["V@X", "population", "3"]],
+    FaultKind.NAMELESS_ENTITY: [*FAIR, ["V@X", "population", "C@ "]],
+    FaultKind.SEVERAL_ENTITIES: [*FAIR, ["V@X", "borders", "C@Italy and C@Spain"]],
+    FaultKind.BROKEN_SET: [*FAIR, ["V@X", "borders", 'C@{"Italy | Spain}']],
+    FaultKind.REPEATED_MEMBER: [*FAIR, ["V@X", "borders", "C@{Italy | Italy}"]],
+    FaultKind.CONSTANT_CONSTANT_EDGE: [*FAIR, ["C@Lyon", "river", "C@Rhone"]],
+    FaultKind.CONSTANT_BESIDE_TARGET: [*FAIR, ["C@Lyon", "pays in", "?"]],
+    FaultKind.REPEATED_ENTRY: [*FAIR, FAIR[0]],
+    FaultKind.ENTRY_ABOUT_ITSELF: [*FAIR, ["V@X", "borders", "V@X"]],
+    FaultKind.NO_TARGET: [["C@Lyon", "country", "V@X"]],
+    FaultKind.SEVERAL_TARGETS: [*FAIR, ["V@X", "capital", "?city"]],
+    FaultKind.DISCONNECTED: [*FAIR, ["C@Bonn", "country", "V@Y"]],
+    FaultKind.CYCLE: [*FAIR, ["V@X", "borders", "V@Y"], ["V@Y", "pays in", "?"]],
+    FaultKind.LEAF_VARIABLE: [*FAIR, ["V@X", "capital", "V@Y"]],
 }
 
 
@@ -65,9 +63,9 @@ def test_a_fair_row_has_no_fault():
     assert check(FAIR) == ()
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", FaultKind)
 def test_each_kind_of_fault_is_told_apart(kind):
-    assert _kinds(BROKEN[kind]) - {Kind.REPEATED_ENTRY} == {kind} - {Kind.REPEATED_ENTRY}
+    assert _kinds(BROKEN[kind]) - {FaultKind.REPEATED_ENTRY} == {kind} - {FaultKind.REPEATED_ENTRY}
     assert kind in _kinds(BROKEN[kind])
     assert EXPLANATIONS[kind] in str(next(f for f in check(BROKEN[kind]) if f.kind == kind))
 
@@ -81,28 +79,28 @@ def test_two_entries_between_the_same_variables_are_a_cycle():
 
 def test_a_repeated_entry_closes_no_cycle():
     repeated = [*FAIR, ["V@X", "borders", "V@Y"], ["V@X", "borders", "V@Y"], ["C@A", "r", "V@Y"]]
-    assert _kinds(repeated) == {Kind.REPEATED_ENTRY}
+    assert _kinds(repeated) == {FaultKind.REPEATED_ENTRY}
 
 
 def test_a_repeated_entry_does_not_hide_a_leaf():
     repeated = [*FAIR, ["V@X", "borders", "V@Y"], ["V@X", "borders", "V@Y"]]
-    assert _kinds(repeated) == {Kind.REPEATED_ENTRY, Kind.LEAF_VARIABLE}
+    assert _kinds(repeated) == {FaultKind.REPEATED_ENTRY, FaultKind.LEAF_VARIABLE}
 
 
 def test_entries_after_an_unreadable_one_keep_their_numbers():
     rows = [["V@X", "is landlocked"], *FAIR, ["C@Lyon", "river", "C@Rhone"]]
     assert [(fault.kind, fault.entry) for fault in check(rows)] == [
-        (Kind.ENTRY_NOT_THREE_ITEMS, 0),
-        (Kind.CONSTANT_CONSTANT_EDGE, 3),
+        (FaultKind.ENTRY_NOT_THREE_ITEMS, 0),
+        (FaultKind.CONSTANT_CONSTANT_EDGE, 3),
     ]
 
 
 @pytest.mark.parametrize(
     ("item", "kinds"),
     [
-        ("scored by V@Y", {Kind.UNMARKED_ENTITY, Kind.SEVERAL_ENTITIES}),
-        ("C@{a | b and C@c | a}", {Kind.SEVERAL_ENTITIES, Kind.REPEATED_MEMBER}),
-        ('C@{a | a | "b}', {Kind.REPEATED_MEMBER, Kind.BROKEN_SET}),
+        ("scored by V@Y", {FaultKind.UNMARKED_ENTITY, FaultKind.SEVERAL_ENTITIES}),
+        ("C@{a | b and C@c | a}", {FaultKind.SEVERAL_ENTITIES, FaultKind.REPEATED_MEMBER}),
+        ('C@{a | a | "b}', {FaultKind.REPEATED_MEMBER, FaultKind.BROKEN_SET}),
     ],
 )
 def test_every_fault_of_an_item_is_reported(item, kinds):
@@ -110,7 +108,7 @@ def test_every_fault_of_an_item_is_reported(item, kinds):
 
 
 def test_one_broken_item_does_not_hide_the_others():
-    kinds = {Kind.ITEM_NOT_TEXT, Kind.BLANK_RELATION, Kind.UNMARKED_ENTITY}
+    kinds = {FaultKind.ITEM_NOT_TEXT, FaultKind.BLANK_RELATION, FaultKind.UNMARKED_ENTITY}
     assert _kinds([*FAIR, [3, "", "Bonn"]]) == kinds
 
 
@@ -125,7 +123,7 @@ def test_a_constant_in_two_entries_closes_no_cycle():
 
 def test_what_cannot_be_read_is_named_with_its_place():
     with pytest.raises(FormalismError, match="entry 3: entry_not_three_items") as caught:
-        parse(BROKEN[Kind.ENTRY_NOT_THREE_ITEMS])
+        parse(BROKEN[FaultKind.ENTRY_NOT_THREE_ITEMS])
     assert [fault.entry for fault in caught.value.faults] == [2]
 
 
@@ -142,16 +140,16 @@ def test_rows_that_parse_print_as_they_were_read(rows):
         entries = parse(marked)
     except FormalismError:
         return
-    assert parse(printed(entries)) == entries
+    assert parse(rows_of(entries)) == entries
 
 
 @pytest.mark.skipif(not ROWS.is_file(), reason="the public WebShaper rows are not here")
-def test_every_public_row_that_can_be_read_prints_as_it_was():
+def test_every_readable_public_row_prints_as_it_was():
     rows = [json.loads(line)["formalization"] for line in ROWS.open(encoding="utf-8")]
     readable = [row for row in rows if all(fault.entry is None for fault in check(row))]
     assert len(readable) > 100
     for row in readable:
-        assert printed(parse(row)) == row
+        assert rows_of(parse(row)) == row
         assert equivalent(parse(row), parse(_renamed(row, random.Random(0))))
 
 
@@ -165,9 +163,9 @@ def _renamed(rows, rng):
 
 
 @given(QUERIES, st.integers(0, 100))
-def test_renaming_variables_keeps_the_question_and_a_changed_relation_does_not(query, seed):
+def test_renamed_variables_are_equivalent_and_changed_relations_are_not(query, seed):
     names = {entity: entity for entity in _ids()}
-    rows = printed(entries_of(query, names))
+    rows = rows_of(entries_of(query, names))
     renamed = parse(_renamed(rows, random.Random(seed)))
     assert equivalent(parse(rows), renamed)
     rows[-1][1] = "another relation"
@@ -210,7 +208,7 @@ def _ids():
 def test_a_query_survives_its_own_notation(query):
     names = {entity: entity for entity in _ids()}
     entries = entries_of(query, names)
-    assert parse(printed(entries)) == entries
+    assert parse(rows_of(entries)) == entries
     assert canonical(query_of(entries, names)) == canonical(query)
 
 
@@ -254,7 +252,7 @@ def test_an_entry_is_answered_from_either_end(start, random_graph):
 
 def test_what_has_no_answer_is_refused_with_the_reason(random_graph):
     with pytest.raises(FormalismError, match="cycle"):
-        answers(parse(BROKEN[Kind.CYCLE]), random_graph, {})
+        answers(parse(BROKEN[FaultKind.CYCLE]), random_graph, {})
     with pytest.raises(DataError, match="no entity named 'Lyon'"):
         answers(parse(FAIR), random_graph, {})
     with pytest.raises(DataError, match="no relation 'currency'; it has a & b, capital"):
@@ -315,5 +313,5 @@ def test_nothing_that_a_model_writes_crashes_or_passes_unseen():
         assert all(end[:2] in ("V@", "C@") or end[:1] == "?" for end in ends)
         assert len({end for end in ends if end[:1] == "?"}) == 1
         assert not any(row[0][:2] == row[2][:2] == "C@" for row in rows)
-        assert parse(printed(parse(rows))) == parse(rows)
+        assert parse(rows_of(parse(rows))) == parse(rows)
     assert 10 < num_fair < 1000

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from espalier.records import DataError
-from espalier.synthesis.webshaper.formalism.files import check_file, figures, table
+from espalier.synthesis.webshaper.notation_files import check_file, figures, table
 
 FAIR = [["C@Lyon", "country", "V@X"], ["V@X", "currency", "?"]]
 SHORT = [*FAIR, ["V@X", "is landlocked"]]
@@ -16,7 +16,7 @@ def _written(tmp_path, *rows):
     return path
 
 
-def test_rows_are_counted_once_a_kind_and_figures_come_from_those_without_fault(tmp_path):
+def test_faulty_rows_count_once_per_kind_and_have_no_figures(tmp_path):
     path = _written(tmp_path, {"formalization": FAIR}, SHORT, {"formalization": SHORTCUT})
     found = figures(check_file(path))
     assert found["rows"] == 3
@@ -65,7 +65,7 @@ def test_a_file_of_something_else_is_refused_with_the_line(tmp_path, text, messa
         check_file(path)
 
 
-def test_a_missing_file_and_bytes_that_are_no_text_are_named(tmp_path):
+def test_a_missing_or_undecodable_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"rows\.jsonl: cannot be read"):
         check_file(tmp_path / "rows.jsonl")
     (tmp_path / "rows.jsonl").write_bytes(b"\xff\xfe[]")

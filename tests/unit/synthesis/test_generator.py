@@ -2,10 +2,10 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.quotas import apportion
+from espalier.synthesis.funnel import Funnel, apportion
 from espalier.synthesis.task_making import kind_of
-from espalier.synthesis.webshaper import (
+from espalier.synthesis.webshaper.generator import Generator, kind_weights
+from espalier.synthesis.webshaper.query import (
     Constant,
     ConstantSet,
     Intersection,
@@ -14,7 +14,6 @@ from espalier.synthesis.webshaper import (
     hops,
     signature,
 )
-from espalier.synthesis.webshaper.generator import Generator, family_weights
 from espalier.synthesis.webshaper.rules import RULES, broken_rule
 
 from .conftest import NUM_QUESTIONS, PROFILE
@@ -61,7 +60,7 @@ def test_no_query_occurs_twice_in_or_across_splits(candidates):
     assert len(set(texts)) == len(texts)
 
 
-def test_every_entity_of_a_chain_is_of_the_split_or_a_hub(candidates, graph):
+def test_chain_entities_belong_to_the_split_or_are_hubs(candidates, graph):
     for split, found in candidates.items():
         for candidate in found:
             entities = [graph.entities[entity_id] for entity_id in candidate.entities]
@@ -101,7 +100,7 @@ def test_rare_paths_appear_as_often_as_common_ones(candidates):
 @pytest.mark.slow
 def test_equal_seeds_draw_equal_questions_and_other_seeds_others(graph, worlds):
     def draw(seed):
-        generator = Generator(graph, family_weights(PROFILE.synthesis), seed)
+        generator = Generator(graph, kind_weights(PROFILE.synthesis), seed)
         found = generator.generate("train", 50, worlds["train"], Funnel())
         return [canonical(candidate.query) for candidate in found]
 
@@ -109,7 +108,7 @@ def test_equal_seeds_draw_equal_questions_and_other_seeds_others(graph, worlds):
     assert draw(1) != draw(2)
 
 
-def test_a_source_that_runs_dry_gives_what_it_has_and_says_so(graph, worlds):
+def test_an_exhausted_source_gives_what_it_has_and_is_reported(graph, worlds):
     generator = Generator(graph, {"union": 1.0}, 0)
     funnel = Funnel()
     found = generator.generate("dev", 100_000, worlds["dev"], funnel)

@@ -5,10 +5,10 @@ import pytest
 
 from espalier.records import FinalAnswer, Message, ToolCalls
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.synthesis.attempts import carried_out, line_values
-from espalier.synthesis.fas.calls import Alternatives, Candidate, Plan
+from espalier.synthesis.agent_texts.calls import Alternatives, Candidate, Plan
+from espalier.synthesis.agent_texts.decisions import Decider
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.has import Decider
+from espalier.synthesis.rollouts import attempt_by_plan, line_values
 from tests.factories.records import make_task
 
 from . import tags
@@ -42,7 +42,7 @@ OTHERS = (
 
 
 def attempt(analysis="country , capital", query="Lyon country"):
-    return carried_out(TASK, Plan(analysis=analysis, tool="search", query=query), Lookup())
+    return attempt_by_plan(TASK, Plan(analysis=analysis, tool="search", query=query), Lookup())
 
 
 def wanted_of(action):
@@ -68,7 +68,7 @@ def decided(model, *trajectories, alternatives=2):
         ("capital", "Lyon capital", "unknown", 0.0),
     ],
 )
-def test_an_attempt_does_what_was_planned_and_its_outcome_is_real(analysis, query, answer, outcome):
+def test_an_attempt_follows_its_plan_to_a_verified_outcome(analysis, query, answer, outcome):
     trajectory = attempt(analysis, query)
     assert trajectory.answer == answer
     assert trajectory.reward == {"outcome": outcome}
@@ -80,7 +80,7 @@ def test_a_line_is_found_however_its_label_is_spelled():
     assert line_values("no results", "time zone") == ()
 
 
-def test_every_step_is_a_choice_among_shuffled_options_and_the_real_response_follows():
+def test_every_step_chooses_among_shuffled_options_before_the_response():
     model = Offers(*OTHERS)
     (text,), counts = decided(model, attempt())
     roles = [piece.role for piece in text.pieces]
@@ -136,7 +136,7 @@ def test_a_step_without_another_option_makes_no_decision():
     assert decided(Offers(), attempt()) == ([], {"no_alternative": 1})
 
 
-def test_a_trajectory_that_is_no_sequence_of_actions_makes_no_decision():
+def test_a_malformed_trajectory_makes_no_decision_text():
     whole = attempt()
     fields = {f: getattr(whole, f) for f in whole.__dataclass_fields__}
     for messages, reason in (

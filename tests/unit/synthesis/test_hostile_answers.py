@@ -15,8 +15,7 @@ from espalier.records import (
     FinalAnswer,
     Message,
 )
-from espalier.synthesis import plans
-from espalier.synthesis.fas.calls import (
+from espalier.synthesis.agent_texts.calls import (
     Alternatives,
     Claims,
     Guess,
@@ -25,10 +24,10 @@ from espalier.synthesis.fas.calls import (
     Questions,
     Refined,
 )
-from espalier.synthesis.fas.planning import Planner
-from espalier.synthesis.fas.reasoning import Reasoner
+from espalier.synthesis.agent_texts.decisions import Decider
+from espalier.synthesis.agent_texts.first_order import Planner, Reasoner
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.has import Decider
+from espalier.synthesis.search_wording import search_call
 from espalier.validation import HiddenNames, text_columns
 from tests.factories.records import make_task, make_trajectory
 from tests.fakes.endpoint_double import completion
@@ -125,7 +124,7 @@ def test_a_valid_answer_of_every_call_is_accepted(kind):
     assert isinstance(parsed_answer(body, kind), kind)
 
 
-def test_ten_thousand_hostile_answers_are_refused_or_are_word_for_word_what_was_sent():
+def test_hostile_answers_are_refused_or_kept_word_for_word():
     rng = random.Random(7)
     accepted = 0
     for number in range(RESPONSES):
@@ -174,7 +173,7 @@ TRAJECTORY = make_trajectory(
     group_id="teacher/t",
     messages=(
         *TASK.prompt,
-        plans.search("country", "Lyon").message(),
+        search_call("country", "Lyon").message(),
         Message(role="tool", content="Lyon | country: France"),
         FinalAnswer("France", "answer").message(),
     ),
@@ -195,7 +194,7 @@ async def _texts_of(model):
     return [text for stream in streams for text in [t async for t in stream]]
 
 
-def test_what_a_hostile_model_writes_becomes_a_well_formed_text_or_none():
+def test_a_hostile_model_yields_well_formed_texts_or_none():
     texts = [text for seed in range(400) for text in asyncio.run(_texts_of(Hostile(seed)))]
     kinds = {text.kind for text in texts}
     assert kinds == {"planning", "reasoning", "decision"}

@@ -1,9 +1,8 @@
-from espalier.knowledge.documents import load_documents
+from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import documents_path
 from espalier.records import FinalAnswer, ToolCalls, read_tasks
 from espalier.records.trajectory import read_trajectories
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.negatives import (
+from espalier.synthesis.agent_texts.negatives import (
     DECLINED,
     KINDS,
     NOT_EXISTING,
@@ -12,6 +11,7 @@ from espalier.synthesis.negatives import (
     UNKNOWN_TOOLS,
     Negatives,
 )
+from espalier.synthesis.funnel import Funnel
 
 from . import tags
 

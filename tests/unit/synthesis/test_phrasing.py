@@ -1,4 +1,4 @@
-from espalier.synthesis.phrasing import FRAMES, JOINED_FRAMES, MAX_QUESTION_WORDS, question_text
+from espalier.synthesis.task_making import FRAMES, JOINED_FRAMES, MAX_QUESTION_WORDS, question_text
 from espalier.synthesis.webshaper.query import constants
 
 

@@ -3,18 +3,19 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.synthesis.webshaper import (
+from espalier.synthesis.webshaper.notation import rows_of
+from espalier.synthesis.webshaper.notation_queries import entries_of
+from espalier.synthesis.webshaper.query import (
     Constant,
     ConstantSet,
     Intersection,
     Projection,
     Union,
     canonical,
+    constants,
     hops,
     signature,
 )
-from espalier.synthesis.webshaper.formalism import entries_of, printed
-from espalier.synthesis.webshaper.query import constants
 
 IDS = st.sampled_from(["city:1", "city:2", "a | b", "x]", 'say "c"', "(", "é & f", "C"])
 RELATIONS = st.sampled_from(["capital", "time zone", "r(", "a & b"])
@@ -46,12 +47,12 @@ def _reordered(query, rng):
 
 
 @given(QUERIES, st.integers(0, 1000))
-def test_order_nesting_and_repetition_of_parts_do_not_change_the_canonical_text(query, seed):
+def test_order_nesting_and_repetition_keep_the_canonical_text(query, seed):
     assert canonical(_reordered(query, random.Random(seed))) == canonical(query)
 
 
 @given(QUERIES, QUERIES)
-def test_equal_canonical_texts_name_the_same_constants_and_as_many_hops(first, second):
+def test_equal_canonical_texts_have_equal_constants_and_hops(first, second):
     if canonical(first) == canonical(second):
         assert set(constants(first)) == set(constants(second))
         assert hops(first) == hops(second)
@@ -98,7 +99,7 @@ def test_entries_run_from_the_constants_to_the_target():
         Projection("used_in", Constant("eur")),
     )
     names = {"fr": "France", "de": "Germany", "eur": "Euro"}
-    assert printed(entries_of(Projection("capital", Intersection(lists)), names)) == [
+    assert rows_of(entries_of(Projection("capital", Intersection(lists)), names)) == [
         ["C@{France | Germany}", "neighbours", "V@X1"],
         ["C@Euro", "used_in", "V@X1"],
         ["V@X1", "capital", "?T"],

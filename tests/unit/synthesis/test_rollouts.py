@@ -5,16 +5,15 @@ import pytest
 
 from espalier.completions import Refusal
 from espalier.config import Profile
-from espalier.knowledge.documents import load_documents
+from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import SearchTool, documents_path
 from espalier.records import Message, NullTracker
 from espalier.records.trajectory import FinishReason, read_trajectories
 from espalier.rewards import exact_match
 from espalier.stages import synthesize as stage
+from espalier.synthesis.demonstrations import Rejected, reason_against
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.moves import Move
-from espalier.synthesis.rejection import Rejected, reason_against
-from espalier.synthesis.rollouts import Rollouts, rollout_teacher
+from espalier.synthesis.rollouts import Move, Rollouts, rollout_teacher
 from espalier.synthesis.task_making import formal_question
 from espalier.synthesis.teacher import RouteTeacher
 
@@ -55,7 +54,7 @@ def asked(candidates, search):
 def _rolled_out(model, search, task, rollouts=1):
     funnel = Funnel()
     attempts = Rollouts(model, search, funnel, rollouts=rollouts, max_turns=6)
-    return asyncio.run(attempts.demonstrated(task)), funnel.counts("rollouts")
+    return asyncio.run(attempts.demonstrate(task)), funnel.counts("rollouts")
 
 
 def test_each_reason_for_rejecting_an_attempt_is_counted_apart(asked, search):
@@ -104,16 +103,16 @@ def test_the_same_search_in_other_spelling_is_a_repetition(asked):
     assert reason_against(longer, task) == "repetition"
 
 
-def test_the_embedded_teacher_is_right_now_and_then_and_never_kept_when_wrong(
+def test_wrong_attempts_of_the_embedded_teacher_are_never_kept(
     knowledge_dir, graph, candidates, search
 ):
     documents = load_documents(documents_path(knowledge_dir, "train"))
     funnel = Funnel()
     kept = 0
-    with rollout_teacher(PROFILE, graph, documents, search, funnel) as teacher:
+    with rollout_teacher(PROFILE, graph, documents, search, funnel) as demonstrate:
         for candidate in candidates["train"][:60]:
             task = formal_question(candidate, "train", 0).task
-            outcome = teacher.demonstrate(task)
+            outcome = demonstrate(task)
             if not isinstance(outcome, Rejected):
                 kept += 1
                 assert exact_match(outcome.answer, task.verifier.gold)

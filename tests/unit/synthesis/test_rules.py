@@ -1,8 +1,10 @@
 import pytest
 
 from espalier.knowledge import Document, Entity, KnowledgeGraph, Relation, Triple
-from espalier.synthesis.routes import route_of
-from espalier.synthesis.webshaper import (
+from espalier.synthesis.teacher import route_of
+from espalier.synthesis.webshaper import rules as rules_module
+from espalier.synthesis.webshaper.candidate import CandidateQuestion, DocumentTexts, World
+from espalier.synthesis.webshaper.query import (
     Constant,
     ConstantSet,
     Intersection,
@@ -10,9 +12,6 @@ from espalier.synthesis.webshaper import (
     Union,
     evaluate,
 )
-from espalier.synthesis.webshaper import rules as rules_module
-from espalier.synthesis.webshaper.candidate import Candidate, World
-from espalier.synthesis.webshaper.evidence import Evidence
 from espalier.synthesis.webshaper.rules import broken_rule
 
 KINDS = {
@@ -64,7 +63,7 @@ def _world(extra_lines=None, max_line_words=40):
                 lines.append(f"{relation.label}: {'; '.join(name.title() for name in listed)}")
         lines += (extra_lines or {}).get(entity.entity_id, [])
         documents.append(Document(entity.entity_id, entity.name, tuple(lines), "train"))
-    evidence = Evidence(documents)
+    evidence = DocumentTexts(documents)
     return World(graph, evidence, evidence, max_line_words)
 
 
@@ -76,17 +75,17 @@ def _chain(start, *relations):
 
 
 def test_a_fair_chain_breaks_no_rule():
-    assert broken_rule(Candidate(_chain("lyon", "country", "currency"), _world())) is None
+    assert broken_rule(CandidateQuestion(_chain("lyon", "country", "currency"), _world())) is None
 
 
-def test_a_single_projection_is_the_seed_form_and_may_stand_beside_its_constant():
-    assert broken_rule(Candidate(_chain("lyon", "country"), _world())) is None
+def test_a_single_projection_may_be_next_to_its_constant():
+    assert broken_rule(CandidateQuestion(_chain("lyon", "country"), _world())) is None
 
 
 def test_an_intersection_one_projection_before_the_target_is_fair():
     lists = (_chain("france", "borders"), _chain("spain", "borders"))
     query = Projection("capital", Intersection(lists))
-    assert broken_rule(Candidate(query, _world())) is None
+    assert broken_rule(CandidateQuestion(query, _world())) is None
 
 
 @pytest.mark.parametrize(
@@ -124,21 +123,21 @@ def test_an_intersection_one_projection_before_the_target_is_fair():
     ],
 )
 def test_an_unfair_query_is_refused_by_its_rule(query, rule):
-    candidate = Candidate(query, _world())
+    candidate = CandidateQuestion(query, _world())
     assert getattr(rules_module, rule)(candidate)
     assert broken_rule(candidate) is not None
 
 
 def test_an_intermediate_that_is_not_one_entity_is_ambiguous():
-    candidate = Candidate(_chain("spain", "borders", "currency"), _world())
+    candidate = CandidateQuestion(_chain("spain", "borders", "currency"), _world())
     assert candidate.trace.answers == {"euro"}
     assert rules_module.ambiguous_step(candidate)
 
 
-def test_an_answer_in_another_line_of_the_last_document_is_refused():
+def test_an_answer_in_another_line_of_its_document_is_refused():
     world = _world(extra_lines={"france": ["note: paid in euro everywhere"]})
     query = _chain("lyon", "country", "currency")
-    assert broken_rule(Candidate(query, world)) == "answer_twice_in_last_document"
+    assert broken_rule(CandidateQuestion(query, world)) == "answer_twice_in_last_document"
 
 
 @pytest.mark.parametrize(
@@ -154,34 +153,34 @@ def test_an_answer_in_another_line_of_the_last_document_is_refused():
 )
 def test_a_sentence_that_states_the_triple_is_no_shortcut(sentence, rule):
     world = _world(extra_lines={"france": [sentence]})
-    assert broken_rule(Candidate(_chain("lyon", "country", "currency"), world)) == rule
+    assert broken_rule(CandidateQuestion(_chain("lyon", "country", "currency"), world)) == rule
 
 
-def test_an_answer_in_the_text_of_the_first_document_is_refused():
+def test_an_answer_in_the_first_document_text_is_refused():
     world = _world(extra_lines={"lyon": ["note: shops take the Euro"]})
     query = _chain("lyon", "country", "currency")
-    assert broken_rule(Candidate(query, world)) == "answer_in_earlier_document"
+    assert broken_rule(CandidateQuestion(query, world)) == "answer_in_earlier_document"
 
 
 def test_a_part_of_a_word_is_no_occurrence():
     world = _world(extra_lines={"lyon": ["note: a European city"]})
-    assert broken_rule(Candidate(_chain("lyon", "country", "currency"), world)) is None
+    assert broken_rule(CandidateQuestion(_chain("lyon", "country", "currency"), world)) is None
 
 
-def test_a_chain_whose_last_label_works_on_its_constant_is_refused():
-    candidate = Candidate(_chain("lyon", "country", "country_zone"), _world())
+def test_a_chain_whose_last_step_suffices_is_refused():
+    candidate = CandidateQuestion(_chain("lyon", "country", "country_zone"), _world())
     assert rules_module.shorter_chain(candidate)
 
 
-def test_a_join_with_a_step_that_can_be_left_out_is_refused():
+def test_a_join_with_a_skippable_step_is_refused():
     arms = (_chain("lyon", "country", "country_zone"), _chain("nice", "country", "country_zone"))
-    assert rules_module.skippable_step(Candidate(Intersection(arms), _world()))
+    assert rules_module.skippable_step(CandidateQuestion(Intersection(arms), _world()))
     lists = (_chain("france", "borders"), _chain("spain", "borders"))
     fair = Projection("capital", Intersection(lists))
-    assert not rules_module.skippable_step(Candidate(fair, _world()))
+    assert not rules_module.skippable_step(CandidateQuestion(fair, _world()))
 
 
-def test_a_route_through_a_join_inside_a_join_walks_the_inner_one_first():
+def test_a_route_follows_the_inner_of_nested_joins_first():
     inner = Intersection((_chain("france", "borders"), _chain("spain", "borders")))
     arms = (Projection("borders", inner), _chain("lyon", "country", "borders"))
     route = route_of(Projection("capital", Intersection(arms)), _world().graph)
@@ -194,15 +193,15 @@ def test_a_line_longer_than_an_observation_is_refused():
     lists = (_chain("france", "borders"), _chain("spain", "borders"))
     query = Projection("capital", Intersection(lists))
     world = _world(max_line_words=2)
-    assert broken_rule(Candidate(query, world)) == "unreadable_line"
+    assert broken_rule(CandidateQuestion(query, world)) == "unreadable_line"
 
 
 def test_every_member_of_a_union_must_hold_something():
     empty = Projection("capital", ConstantSet(("germany", "spain")))
-    candidate = Candidate(empty, _world())
+    candidate = CandidateQuestion(empty, _world())
     assert rules_module.empty_union_member(candidate)
     full = Union((_chain("germany", "capital"), _chain("italy", "capital")))
-    assert not rules_module.empty_union_member(Candidate(full, _world()))
+    assert not rules_module.empty_union_member(CandidateQuestion(full, _world()))
 
 
 def test_a_union_of_constants_is_the_union_of_their_projections():

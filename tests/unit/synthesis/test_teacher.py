@@ -8,11 +8,16 @@ from espalier.knowledge.search import NO_RESULTS, SearchTool
 from espalier.records import action_of, read_tasks
 from espalier.records.trajectory import FinishReason, read_trajectories
 from espalier.rewards import exact_match
-from espalier.synthesis.detours import KINDS, Lookup, misspelled, outcome
-from espalier.synthesis.observations import values
-from espalier.synthesis.rejection import Rejected
+from espalier.synthesis.demonstrations import Rejected
+from espalier.synthesis.search_wording import listed_values
 from espalier.synthesis.task_making import formal_question
-from espalier.synthesis.teacher import RouteTeacher
+from espalier.synthesis.teacher import (
+    DETOUR_KINDS,
+    Lookup,
+    RouteTeacher,
+    detour_kind_of,
+    misspelled,
+)
 
 from .conftest import PROFILE
 
@@ -53,7 +58,7 @@ def test_the_environment_replays_a_demonstration_word_by_word(demonstrations, se
         assert tuple(episode.tool_results) == trajectory.tool_results
 
 
-def test_a_teacher_types_only_names_it_was_given_or_has_read(demonstrations):
+def test_a_teacher_types_only_given_or_observed_names(demonstrations):
     for task, trajectory in demonstrations:
         if trajectory.detour:
             continue
@@ -68,7 +73,7 @@ def test_a_teacher_types_only_names_it_was_given_or_has_read(demonstrations):
 
 def test_detours_of_every_kind_are_there_in_the_asked_share(demonstrations):
     kinds = Counter(trajectory.detour for _, trajectory in demonstrations if trajectory.detour)
-    assert set(kinds) == set(KINDS)
+    assert set(kinds) == set(DETOUR_KINDS)
     asked = PROFILE.synthesis.detour_share * len(demonstrations)
     assert abs(kinds.total() - asked) <= 2
 
@@ -95,7 +100,7 @@ def test_demonstrations_have_the_mix_of_the_held_out_questions(demonstrations, s
         assert abs(mix[stratum] - share) <= 1, stratum
 
 
-def test_a_line_that_the_search_does_not_show_rejects_the_route(candidates, search):
+def test_a_line_not_shown_by_search_rejects_the_route(candidates, search):
     question = formal_question(candidates["heldout"][0], "heldout", PROFILE.seed)
     teacher = RouteTeacher(search, PROFILE.search.max_observation_words, PROFILE.seed)
     assert question.route is not None
@@ -115,17 +120,17 @@ def test_a_cut_observation_rejects_the_route(candidates, knowledge_dir):
 
 def test_values_are_read_from_the_hit_with_the_title_alone():
     observation = "Lyon | country: France | zone: CET || Bonn | country: Germany; Prussia"
-    assert values(observation, "bonn", "country") == ("Germany", "Prussia")
-    assert values(observation, "Lyon", "zone") == ("CET",)
-    assert values(observation, "Paris", "country") is None
+    assert listed_values(observation, "bonn", "country") == ("Germany", "Prussia")
+    assert listed_values(observation, "Lyon", "zone") == ("CET",)
+    assert listed_values(observation, "Paris", "country") is None
 
 
 def test_outcomes_are_named_by_what_was_shown():
     lookup = Lookup("Lyon", "country", "", ())
-    assert outcome("no results", lookup) == "empty_result"
-    assert outcome("Bonn | country: Germany", lookup) == "wrong_document"
-    assert outcome("Lyon | zone: CET", lookup) == "bad_query"
-    assert outcome("Lyon | country: France", lookup) == ""
+    assert detour_kind_of("no results", lookup) == "empty_result"
+    assert detour_kind_of("Bonn | country: Germany", lookup) == "wrong_document"
+    assert detour_kind_of("Lyon | zone: CET", lookup) == "bad_query"
+    assert detour_kind_of("Lyon | country: France", lookup) == ""
 
 
 def test_a_misspelling_changes_the_longest_word_alone():

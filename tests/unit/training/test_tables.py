@@ -4,7 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from espalier.records import DataError, FinalAnswer, Message
-from espalier.synthesis import plans
+from espalier.synthesis.search_wording import search_call
 from espalier.training.checkpoint import write_history
 from espalier.training.demonstrations import encode_demonstration
 from espalier.training.supervised import dev_exact_match
@@ -53,7 +53,7 @@ def test_dev_score_is_the_share_of_right_greedy_answers():
 
 def test_a_demonstration_is_trained_on_exactly_where_the_teacher_wrote():
     spoken = (
-        plans.search("country", "lyon").message(),
+        search_call("country", "lyon").message(),
         Message(role="tool", content="Lyon | country: France"),
         FinalAnswer("france", "answer").message(),
     )

@@ -5,9 +5,8 @@ import pytest
 from espalier.config import CurationConfig, Profile
 from espalier.environments.search_qa import SearchQA
 from espalier.records import AgentText, Message
-from espalier.validation.curating import curate, write_curation
-from espalier.validation.material import Material
-from espalier.validation.task_columns import SplitTask
+from espalier.validation.columns import SplitTask
+from espalier.validation.curating import ValidationRows, curate, write_curation
 from tests.factories.validation import FAMILY, a_task, a_trajectory
 
 QUESTIONS = {
@@ -40,7 +39,7 @@ def material():
     train = [SplitTask("train", a_task(name, question=q)) for name, q in QUESTIONS.items()]
     heldout = SplitTask("heldout", a_task("h1", "heldout", question=QUESTIONS["t1"]))
     texts = [a_text(1, task_id="t4"), *(a_text(n) for n in range(2, 8)), a_text(8, "decision")]
-    return Material([*train, heldout], [a_trajectory("t1"), a_trajectory("t2")], texts)
+    return ValidationRows([*train, heldout], [a_trajectory("t1"), a_trajectory("t2")], texts)
 
 
 def test_training_questions_are_screened_and_heldout_ones_are_not(material):

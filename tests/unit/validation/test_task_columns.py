@@ -17,7 +17,7 @@ def splits_of(**split_by_name):
     return EntitySplits(found, hubs)
 
 
-def test_a_repeated_question_counts_the_copies_before_it_whatever_its_accents_and_case():
+def test_copies_of_a_question_ignore_accents_and_case():
     frame = columns(
         a_task("a", question="Which city is in Rhône?"),
         a_task("b", question="which CITY is in rhone"),
@@ -37,7 +37,7 @@ def test_a_query_in_two_splits_is_counted_in_both():
     assert frame["other_splits_of_query"].tolist() == [1, 1, 0]
 
 
-def test_a_chain_with_an_entity_of_another_split_is_in_conflict():
+def test_a_chain_with_an_entity_of_another_split_conflicts():
     entities = splits_of(Lyon="train", Turin="heldout")
     frame = columns(
         a_task("a", entities=("Lyon",)), a_task("b", entities=("Lyon", "Turin")), entities=entities
@@ -45,7 +45,7 @@ def test_a_chain_with_an_entity_of_another_split_is_in_conflict():
     assert frame["entity_split_conflicts"].tolist() == [0, 1]
 
 
-def test_a_name_in_chains_of_two_splits_is_in_conflict_even_where_the_knowledge_lacks_it():
+def test_an_unknown_name_in_chains_of_two_splits_conflicts():
     frame = columns(a_task("a", entities=("Lyon",)), a_task("b", "heldout", entities=("LYON",)))
     assert frame["entity_split_conflicts"].tolist() == [1, 1]
 

@@ -56,7 +56,7 @@ def test_calls_without_results_and_results_without_calls_are_faults(episode, fau
     assert row(a_trajectory("t1", *episode))["order_faults"] == faults
 
 
-def test_a_tool_call_that_the_messages_do_not_show_is_a_fault():
+def test_a_tool_call_missing_in_the_messages_is_a_fault():
     assert row(a_trajectory("t1", calls=()))["call_faults"] == 2
     other = a_trajectory("t1", calls=(("rhone", "another result"),))
     assert row(other)["call_faults"] == 1
@@ -87,7 +87,7 @@ def test_a_log_prob_outside_the_mask_is_a_fault():
         (search("q"), saw("x"), Message(role="assistant")),
     ],
 )
-def test_actions_that_the_environment_would_not_end_well_on_are_faults(episode):
+def test_actions_that_the_environment_would_refuse_are_faults(episode):
     assert row(a_trajectory("t1", *episode))["grammar_faults"] == 1
 
 
@@ -108,7 +108,7 @@ def test_evidence_shows_the_answer_word_by_word(observation, final, shown):
     assert found["is_answer_in_evidence"] == shown
 
 
-def test_a_demonstration_of_an_unknown_task_and_an_unsolved_one_are_seen():
+def test_demonstrations_of_unknown_or_unsolved_tasks_are_found():
     found = row(a_trajectory("another", reward=0.0))
     assert not found["is_train_task"]
     assert not found["is_solved"]

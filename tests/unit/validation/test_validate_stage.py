@@ -79,7 +79,7 @@ def test_more_dropped_rows_than_allowed_stop_the_run(validated):
         validated(tasks, sound_trajectories(), max_dropped_share=0.05)
 
 
-def test_a_heldout_entity_in_a_training_chain_stops_the_run_and_names_the_task(validated, tmp_path):
+def test_a_heldout_entity_in_a_training_chain_stops_the_run(validated, tmp_path):
     tasks = [*sound_tasks(), a_task("train-9", entities=("Turin",))]
     with pytest.raises(DataError) as caught:
         validated(tasks, sound_trajectories())
@@ -97,7 +97,7 @@ def test_an_error_names_ten_rows_and_counts_the_rest(validated):
     assert len(re.findall(r"train-9\d\d", str(caught.value))) == 10
 
 
-def test_a_stopped_run_leaves_a_report_and_a_mended_one_removes_it(validated, tmp_path):
+def test_a_stopped_run_leaves_a_report_until_it_succeeds(validated, tmp_path):
     failed = tmp_path / "validation_failed"
     with pytest.raises(DataError):
         validated(sound_tasks(), [a_trajectory("dev-0")])

@@ -40,8 +40,8 @@ from espalier.records import Draft, Split, Task, Tracker
 from espalier.records.trajectory import Trajectory
 from espalier.rewards import final_answer, is_right, retool_reward
 from espalier.sandbox.choice import PoolThread, sandbox_pool
+from espalier.synthesis.demonstrations import Rejected
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.rejection import Rejected
 from espalier.synthesis.self_play import PosesTasks
 
 INSTRUCTIONS = (

@@ -24,8 +24,8 @@ from espalier.records import (
     Verifier,
     task_id_of,
 )
-from espalier.synthesis import plans
 from espalier.synthesis.funnel import Funnel
+from espalier.synthesis.search_wording import READY_TO_ANSWER
 
 UNKNOWN_NAME = "unknown_name"
 """The detour: a program that prints an undefined name; the next turn reads the NameError."""
@@ -58,7 +58,7 @@ def program_script(question: MathQuestion, *, detour: bool) -> Script:
     if not numbers or not printed.succeeded:
         raise GaveUp("program_failed")
     answer = numbers[-1].removesuffix(".0")
-    yield FinalAnswer(rf"\boxed{{{answer}}}", plans.ready_to_answer())
+    yield FinalAnswer(rf"\boxed{{{answer}}}", READY_TO_ANSWER)
 
 
 def _run(plan: str, program: str) -> ToolCalls:

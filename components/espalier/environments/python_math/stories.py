@@ -17,8 +17,7 @@ from espalier.environments.python_math.arithmetic import (
     calculation_split,
 )
 from espalier.records import Split
-from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.quotas import apportion
+from espalier.synthesis.funnel import Funnel, apportion
 
 START_SENTENCES: Sequence[str] = (
     "{name} has {n} {things} .",

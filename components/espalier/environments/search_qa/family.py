@@ -21,18 +21,17 @@ from espalier.environments.family import AgentTexts, Demonstrate, Family, Family
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.tools import Tool, ToolOutput
 from espalier.knowledge import KnowledgeGraph
-from espalier.knowledge.documents import load_documents
-from espalier.knowledge.entity_splits import EntitySplits
+from espalier.knowledge.graph import EntitySplits, load_documents
 from espalier.knowledge.search import NO_RESULTS, SearchTool, documents_path
 from espalier.records import Draft, Split, Task, Tracker
 from espalier.records.trajectory import Trajectory
 from espalier.rewards import exact_match
-from espalier.synthesis.detours import KINDS
+from espalier.synthesis.demonstrations import Rejected
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.plans import SEARCH
-from espalier.synthesis.rejection import Rejected
+from espalier.synthesis.search_wording import SEARCH_TOOL
 from espalier.synthesis.self_play import PosesTasks
-from espalier.synthesis.task_making import Question
+from espalier.synthesis.task_making import RoutedTask
+from espalier.synthesis.teacher import DETOUR_KINDS
 
 
 class SearchQAConfig(EnvironmentConfig):
@@ -62,7 +61,7 @@ def search_tool(searcher: Searcher) -> Tool:
         found = searcher.observation(query)
         return ToolOutput(found, succeeded=found != NO_RESULTS)
 
-    return Tool(search, call_tag=SEARCH.tag, result_tag=SEARCH.result_tag)
+    return Tool(search, call_tag=SEARCH_TOOL.tag, result_tag=SEARCH_TOOL.result_tag)
 
 
 class SearchQA(Family[SearchQAConfig]):
@@ -71,7 +70,7 @@ class SearchQA(Family[SearchQAConfig]):
     name = "search_qa"
     config = SearchQAConfig
     instructions = INSTRUCTIONS
-    detours = KINDS
+    detours = DETOUR_KINDS
     self_play = frozenset({"webrl", "r_zero"})
     reads_knowledge = True
     writes_agent_texts = True
@@ -119,13 +118,13 @@ class SearchQA(Family[SearchQAConfig]):
         if profile.synthesis.solver == "teacher":
             graph = KnowledgeGraph.load(knowledge)
             with rollout_teacher(profile, graph, documents, search, funnel) as by_rollouts:
-                yield lambda question, _: by_rollouts.demonstrate(question.task)
+                yield lambda question, _: by_rollouts(question.task)
             return
         by_route = RouteTeacher(search, profile.search.max_observation_words, profile.seed)
         by_words = WordTeacher(search, documents)
 
         def demonstrate(question: FamilyQuestion, detour: str) -> Trajectory | Rejected:
-            route = cast("Question", question).route
+            route = cast("RoutedTask", question).route
             if route is None:
                 return by_words.demonstrate(question.task)
             return by_route.demonstrate(question.task, route, detour)
@@ -141,14 +140,14 @@ class SearchQA(Family[SearchQAConfig]):
         tracker: Tracker,
     ) -> AgentTexts:
         """Agent texts by FAS, HAS, and negatives."""
-        from espalier.synthesis.agent_texts import material_of, write_texts
+        from espalier.synthesis.agent_texts.writing import text_sources, write_texts
 
         asked = self.profile.agent_texts
         if not (asked.pretraining_texts or asked.negatives):
             return AgentTexts([], [], {})
         tasks = [question.task for question in questions["train"]]
-        material = material_of(self.profile, knowledge, tasks, demonstrations)
-        written = write_texts(self.profile, material, funnel, tracker)
+        sources = text_sources(self.profile, knowledge, tasks, demonstrations)
+        written = write_texts(self.profile, sources, funnel, tracker)
         return AgentTexts(written.texts, written.negatives, written.teacher)
 
     def entity_splits(self, knowledge: Path) -> EntitySplits:
@@ -189,13 +188,13 @@ class SearchQA(Family[SearchQAConfig]):
 
     def proposer(self, knowledge: Path, accepted: Path) -> PosesTasks:
         """WebRL's evolution of failed questions, or R-Zero's challenger."""
-        from espalier.synthesis.evolution.poser import (
+        from espalier.synthesis.evolution import (
             GraphPoser,
+            Prover,
             failed_patterns,
             rewarding_patterns,
         )
-        from espalier.synthesis.evolution.proving import Prover
-        from espalier.synthesis.evolution.teacher import TeacherPoser
+        from espalier.synthesis.evolution_teacher import TeacherPoser
 
         match self.profile.self_play:
             case WebRLConfig(proposer="teacher"):

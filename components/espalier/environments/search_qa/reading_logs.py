@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from espalier.environments.reading import Log
-from espalier.knowledge.documents import Document
 from espalier.knowledge.folding import content_words
+from espalier.knowledge.graph import Document
 from espalier.records import FinalAnswer, KnowledgeError, ToolCalls
-from espalier.synthesis import plans
+from espalier.synthesis.search_wording import LOOK_UP, READY_TO_ANSWER, remaining_hops, search_call
 
 _HOP_WEIGHTS = (0.3, 0.3, 0.25, 0.15)
 """Share of logs of 1 to 4 searches."""
@@ -124,9 +124,9 @@ def _pieces(
     pieces: list[ToolCalls | FinalAnswer | str] = []
     labels = [label for label, _, _ in walk]
     for number, (_, query, observation) in enumerate(walk):
-        pieces.append(plans.search(plans.remaining_hops(labels[number:]), query))
+        pieces.append(search_call(remaining_hops(labels[number:]), query))
         pieces.append(observation)
-    pieces.append(FinalAnswer(answer, plans.ready_to_answer()))
+    pieces.append(FinalAnswer(answer, READY_TO_ANSWER))
     return pieces
 
 
@@ -185,9 +185,9 @@ class ClozeWriter:
         return Log(
             rest,
             (
-                plans.search(plans.look_up(), query),
+                search_call(LOOK_UP, query),
                 self._show(shown, query),
-                FinalAnswer(span, plans.ready_to_answer()),
+                FinalAnswer(span, READY_TO_ANSWER),
             ),
         )
 

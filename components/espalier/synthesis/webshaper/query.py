@@ -1,8 +1,8 @@
 """Queries as trees of knowledge projections (WebShaper, Tao et al. 2025, arXiv:2507.15061).
 
 A knowledge projection R(V) is the set of entities that stand in relation R to the set V. Here the
-projection runs forward: R(V) holds the objects of R whose subject is in V, so that whoever reads
-the documents of V finds them. A question asks for the one entity of such a tree:
+projection runs forward: R(V) holds the objects of R whose subject is in V, so that a solver who
+reads the documents of V finds them. A question asks for the one entity of such a tree:
 
     currency(country([Lyon]))                          the currency of the country of Lyon
     capital((neighbours([A]) & neighbours([B])))       an intersection, then one projection more
@@ -15,7 +15,9 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
+
+from espalier.knowledge import KnowledgeGraph
 
 _PLAIN = re.compile(r"[\w:.\-]+(?: [\w:.\-]+)*")
 
@@ -29,7 +31,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class ConstantSet:
-    """Several named entities that stand for each other: the operand of an R-Union."""
+    """Several named entities as alternatives: the operand of an R-Union."""
 
     entity_ids: tuple[str, ...]
 
@@ -95,9 +97,9 @@ def hops(query: Query) -> int:
 
 
 def canonical(query: Query) -> str:
-    """Text that two queries share exactly when they are the same question.
+    """A text that is equal for two queries exactly if they are the same question.
 
-    The order and the nesting of intersections and unions do not matter, nor do repeated parts.
+    Order and nesting of intersections and unions do not matter, nor do repeated parts.
     """
     match query:
         case Constant(entity_id):
@@ -113,7 +115,7 @@ def canonical(query: Query) -> str:
 
 
 def signature(query: Query) -> str:
-    """The canonical text with `C` for every constant: which relations, in which shape."""
+    """The canonical text with `C` for every constant: the query's relations and shape."""
     match query:
         case Constant():
             return "C"
@@ -141,12 +143,79 @@ def _joined(separator: str, query: Intersection | Union) -> str:
 
 
 def _unwrapped(query: Query) -> Query:
-    """The query inside nodes whose parts are all the same question."""
+    """Strip intersections and unions whose parts are all the same question."""
     while isinstance(query, Intersection | Union) and len(set(map(canonical, query.parts))) == 1:
         query = query.parts[0]
     return query
 
 
 def _quoted(name: str) -> str:
-    """The name itself where it holds no character of the notation, else as a JSON string."""
+    """The name as it is, or as a JSON string if it contains characters of the notation."""
     return name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+class Read(NamedTuple):
+    """One line that a solver reads: that of `relation` in the document of `subject`."""
+
+    subject: str
+    relation: str
+    objects: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The answers of a query, and the lines read to find them."""
+
+    answers: frozenset[str]
+    reads: tuple[Read, ...]
+    """In an order a solver can follow: constants first."""
+    last_reads: tuple[Read, ...]
+    """The reads whose lines list the answers."""
+
+
+def evaluate(query: Query, graph: KnowledgeGraph) -> frozenset[str]:
+    """Every entity that satisfies `query`."""
+    return _answers(query, graph, [])
+
+
+def trace(query: Query, graph: KnowledgeGraph) -> Trace:
+    """Evaluate `query` and record every line read."""
+    reads: list[Read] = []
+    answers = _answers(query, graph, reads)
+    last: list[Read] = []
+    for projection in _outermost(query):
+        for subject in sorted(evaluate(projection.inner, graph)):
+            last.append(
+                Read(subject, projection.relation, graph.objects(projection.relation, subject))
+            )
+    return Trace(answers, tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(last)))
+
+
+def _answers(query: Query, graph: KnowledgeGraph, reads: list[Read]) -> frozenset[str]:
+    match query:
+        case Constant(entity_id):
+            return frozenset((entity_id,))
+        case ConstantSet(entity_ids):
+            return frozenset(entity_ids)
+        case Projection(relation, inner):
+            found: set[str] = set()
+            for subject in sorted(_answers(inner, graph, reads)):
+                objects = graph.objects(relation, subject)
+                reads.append(Read(subject, relation, objects))
+                found.update(objects)
+            return frozenset(found)
+        case Intersection(parts):
+            return frozenset.intersection(*(_answers(part, graph, reads) for part in parts))
+        case Union(parts):
+            return frozenset[str]().union(*(_answers(part, graph, reads) for part in parts))
+
+
+def _outermost(query: Query) -> list[Projection]:
+    """The projections whose objects may be answers."""
+    match query:
+        case Projection():
+            return [query]
+        case Intersection(parts) | Union(parts):
+            return [projection for part in parts for projection in _outermost(part)]
+        case Constant() | ConstantSet():
+            return []

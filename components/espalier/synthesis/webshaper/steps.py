@@ -1,18 +1,27 @@
-"""Which steps a question may take, by split: the typed edges that generators walk along."""
+"""Edges, paths and signatures that questions are drawn from, for each split."""
 
 from __future__ import annotations
 
+import math
+import random
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from espalier.knowledge import Entity, KnowledgeGraph
+from espalier.records import Split
+from espalier.synthesis.webshaper.query import (
+    Constant,
+    ConstantSet,
+    Intersection,
+    Projection,
+    Query,
+)
 
-TaskSplit = Literal["train", "dev", "heldout"]
-Path = tuple[str, ...]
+RelationPath = tuple[str, ...]
 """Relations from the constant outwards."""
 MAX_LISTED = 8
-"""A longer list is no part of a question: reading it would be the whole task."""
+"""Longer lists are used in no question: reading them would be the whole task."""
 _INVERSE_SHARE = 0.9
 _INVERSE_SAMPLE = 100
 
@@ -24,15 +33,15 @@ class Steps:
     `MAX_LISTED` objects, of which those of other splits are distractors and never the answer.
     """
 
-    def __init__(self, graph: KnowledgeGraph, split: TaskSplit) -> None:
+    def __init__(self, graph: KnowledgeGraph, split: Split) -> None:
         self.graph = graph
-        self.split: TaskSplit = split
+        self.split: Split = split
         self.single: dict[str, dict[str, str]] = {}
         self.listed: dict[str, dict[str, tuple[str, ...]]] = {}
         self.excluded: dict[str, int] = defaultdict(int)
-        """Why edges of the graph are no step: reason -> number of subjects."""
+        """Reason why edges of the graph are left out -> number of subjects."""
         self._allowed = {e.entity_id for e in graph.entities.values() if self._admits(e)}
-        self._starts: dict[Path, list[str]] = {}
+        self._starts: dict[RelationPath, list[str]] = {}
         self._sources: dict[str, dict[str, list[str]]] = {}
         self._hosts: dict[str, dict[str, list[str]]] = {}
         subjects: dict[str, dict[str, None]] = {name: {} for name in graph.relations}
@@ -41,8 +50,8 @@ class Steps:
         for relation, ids in subjects.items():
             self._add_relation(relation, list(ids))
 
-    def starts(self, path: Path) -> list[str]:
-        """Constants from which every step of `path` leads to one entity, in the graph's order."""
+    def starts(self, path: RelationPath) -> list[str]:
+        """Constants from which each step of `path` leads to a single entity, in graph order."""
         if path not in self._starts:
             step, rest = self.single[path[0]], path[1:]
             if rest:
@@ -54,7 +63,7 @@ class Steps:
         return self._starts[path]
 
     def sources(self, relation: str, entity_id: str) -> list[str]:
-        """Subjects whose only `relation` is the entity."""
+        """Subjects whose only object of `relation` is the entity."""
         if relation not in self._sources:
             inverted: dict[str, list[str]] = defaultdict(list)
             for subject, reached in self.single[relation].items():
@@ -78,7 +87,7 @@ class Steps:
         return self._allowed.issuperset(entity_ids)
 
     def holds_own_entity(self, entity_ids: Sequence[str]) -> bool:
-        """Whether some entity is of the split itself, and not a hub that every split shares."""
+        """Whether at least one entity is no hub; hubs belong to every split."""
         return any(not self.graph.entities[entity_id].hub for entity_id in entity_ids)
 
     def _admits(self, entity: Entity) -> bool:
@@ -110,10 +119,10 @@ class Steps:
         self.single[relation], self.listed[relation] = single, listed
 
 
-def typed_paths(graph: KnowledgeGraph, length: int) -> list[Path]:
-    """Every chain of `length` relations whose kinds fit, none undoing the one before it."""
+def typed_paths(graph: KnowledgeGraph, length: int) -> list[RelationPath]:
+    """Every chain of `length` relations whose kinds fit, without a step back by an inverse."""
     inverses = inverse_pairs(graph)
-    paths: list[Path] = [(name,) for name in sorted(graph.relations)]
+    paths: list[RelationPath] = [(name,) for name in sorted(graph.relations)]
     for _ in range(length - 1):
         paths = [
             (*path, name)
@@ -126,7 +135,7 @@ def typed_paths(graph: KnowledgeGraph, length: int) -> list[Path]:
 
 
 def inverse_pairs(graph: KnowledgeGraph) -> set[tuple[str, str]]:
-    """Pairs of relations of which the second mostly leads back to where the first came from."""
+    """Pairs of relations (r, s) where s mostly leads from r's object back to r's subject."""
     samples: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for triple in graph.triples():
         if len(samples[triple.relation]) < _INVERSE_SAMPLE:
@@ -137,3 +146,133 @@ def inverse_pairs(graph: KnowledgeGraph) -> set[tuple[str, str]]:
         for second in graph.relations
         if sum((s in graph.objects(second, o)) for s, o in edges) >= _INVERSE_SHARE * len(edges)
     }
+
+
+_DRAWS_PER_JOIN = 20_000
+"""Upper bound of draws per signature; the generator gives up much earlier (MAX_FAILURES)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A signature: projections one after the other, from one constant.
+
+    Its repr is part of the seed of bulk drawing (`synthesis.bulk_parts`): renaming the class or a
+    field changes the questions drawn. The same holds for `Join`.
+    """
+
+    path: RelationPath
+
+    def queries(self, steps: Steps, rng: random.Random) -> Iterator[Query]:
+        """Every query of the path once, in an order drawn from `rng`."""
+        starts = steps.starts(self.path)
+        for position in _permutation(len(starts), rng):
+            yield project(self.path, Constant(starts[position]))
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A signature: two lists that share one entity; `tail` leads on from there to the target.
+
+    An arm is a path of one or two relations, the last of which lists several entities. Without a
+    tail each arm has two, so that no constant stands beside the target.
+    """
+
+    arms: tuple[RelationPath, RelationPath]
+    tail: RelationPath
+    with_union: bool
+    """The first arm starts from either of two constants (an R-Union)."""
+
+    def queries(self, steps: Steps, rng: random.Random) -> Iterator[Query]:
+        """Random queries, repeats included; none where the arms never meet."""
+        first_hosts, second_hosts = (_hosts(arm, steps) for arm in self.arms)
+        meeting = [entity for entity in first_hosts if entity in second_hosts]
+        if self.tail:
+            meeting = [entity for entity in meeting if entity in steps.single[self.tail[0]]]
+        for _ in range(_DRAWS_PER_JOIN if meeting else 0):
+            entity = rng.choice(meeting)
+            first = _constant(self.arms[0], rng.choice(first_hosts[entity]), steps, rng)
+            second = _constant(self.arms[1], rng.choice(second_hosts[entity]), steps, rng)
+            start = self._first_operand(first, steps, rng)
+            arms = (project(self.arms[0], start), project(self.arms[1], Constant(second)))
+            yield project(self.tail, Intersection(arms))
+
+    def _first_operand(self, first: str, steps: Steps, rng: random.Random) -> Query:
+        if not self.with_union:
+            return Constant(first)
+        others = list(steps.listed[self.arms[0][0]])
+        return ConstantSet((first, rng.choice(others)))
+
+
+def chains(graph: KnowledgeGraph, length: int) -> list[Chain]:
+    """Every chain of `length` projections."""
+    return [Chain(path) for path in typed_paths(graph, length)]
+
+
+def intersections(graph: KnowledgeGraph) -> list[Join]:
+    """Two lists that meet at the target or one projection before it."""
+    outer = [Join(arms, (), with_union=False) for arms in _arm_pairs(graph, 2)]
+    inner = [Join(arms, tail, with_union=False) for arms, tail in _tailed(graph)]
+    return outer + inner
+
+
+def unions(graph: KnowledgeGraph) -> list[Join]:
+    """An intersection one projection before the target, one side of which is an R-Union.
+
+    Arms of two projections would take six searches, more than an episode's usual limit.
+    """
+    return [Join(arms, tail, with_union=True) for arms, tail in _tailed(graph)]
+
+
+def project(path: RelationPath, start: Query) -> Query:
+    """Nest the projections of `path` around `start`, the first one innermost."""
+    for relation in path:
+        start = Projection(relation, start)
+    return start
+
+
+def _arm_pairs(graph: KnowledgeGraph, length: int) -> list[tuple[RelationPath, RelationPath]]:
+    """Pairs of paths to the same kind whose last relations can list several entities."""
+    paths = [p for p in typed_paths(graph, length) if not graph.relations[p[-1]].functional]
+    return [
+        (first, second)
+        for first in paths
+        for second in paths
+        if graph.relations[first[-1]].object_kind == graph.relations[second[-1]].object_kind
+    ]
+
+
+def _tailed(graph: KnowledgeGraph) -> list[tuple[tuple[RelationPath, RelationPath], RelationPath]]:
+    return [
+        (arms, (name,))
+        for arms in _arm_pairs(graph, 1)
+        for name, relation in sorted(graph.relations.items())
+        if relation.subject_kind == graph.relations[arms[0][-1]].object_kind
+    ]
+
+
+def _hosts(arm: RelationPath, steps: Steps) -> dict[str, list[str]]:
+    """Entity -> subjects that list it at the end of the arm and can be reached from a constant."""
+    hosts = steps.hosts(arm[-1])
+    if len(arm) == 1:
+        return hosts
+    led_to = {
+        entity: [host for host in found if steps.sources(arm[0], host)]
+        for entity, found in hosts.items()
+    }
+    return {entity: found for entity, found in led_to.items() if found}
+
+
+def _constant(arm: RelationPath, host: str, steps: Steps, rng: random.Random) -> str:
+    """A constant from which the arm leads to `host`."""
+    return host if len(arm) == 1 else rng.choice(steps.sources(arm[0], host))
+
+
+def _permutation(size: int, rng: random.Random) -> Iterator[int]:
+    """Every position once, by an affine walk: no shuffled copy of a long list is needed."""
+    if not size:
+        return
+    offset, stride = rng.randrange(size), rng.randrange(1, size + 1)
+    while math.gcd(stride, size) != 1:
+        stride += 1
+    for step in range(size):
+        yield (offset + step * stride) % size

@@ -1,0 +1,131 @@
+"""The user's triples: entities, relations and phrasings from rows of JSON lines."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from espalier.knowledge.folding import folded_name
+from espalier.knowledge.graph import Relation, Triple
+from espalier.knowledge.sources import JsonLine, KnowledgeSource, SourceEntity
+from espalier.records import KnowledgeError
+
+_UNTYPED = "entity"
+_MIN_HUB_SUBJECTS = 3
+"""An object of so many subjects that is itself no subject becomes a hub of all splits."""
+
+_PREPOSITIONS = frozenset({"in", "of", "by", "at", "from", "to", "for", "with", "on", "into"})
+
+
+class _TripleEnd(NamedTuple):
+    kind: str
+    folded: str
+
+    @property
+    def entity_id(self) -> str:
+        return f"{self.kind}:{self.folded}"
+
+
+class _TripleRow(NamedTuple):
+    subject: _TripleEnd
+    relation: str
+    object: _TripleEnd
+
+
+def add_triples(source: KnowledgeSource, lines: Iterable[JsonLine]) -> list[Triple]:
+    """Add entities, relations and triples to `source`, and tie entities to their documents.
+
+    Returns:
+        The triple of every line, in their order: equal lines have equal triples.
+    """
+    spellings: dict[_TripleEnd, str] = {}
+    rows = _rows(list(lines), spellings)
+    names = _relation_names(rows)
+    stated = [
+        Triple(row.subject.entity_id, names[row.relation, row.subject.kind, row.object.kind],
+               row.object.entity_id)
+        for row in rows
+    ]  # fmt: skip
+    source.triples = list(dict.fromkeys(stated))
+    source.relations = _relations(names, source.triples)
+    titled = {folded_name(document.title): document.document_id for document in source.documents}
+    subjects_of: dict[_TripleEnd, list[_TripleEnd]] = defaultdict(list)
+    for row in rows:
+        subjects_of[row.object].append(row.subject)
+    subjects = {row.subject for row in rows}
+    for end, name in spellings.items():
+        users = [] if end in subjects else list(dict.fromkeys(subjects_of[end]))
+        is_hub = len(users) >= _MIN_HUB_SUBJECTS
+        region = users[0].entity_id if users and not is_hub else ""
+        if end.folded in titled:
+            source.entity_documents[end.entity_id] = titled[end.folded]
+        source.entities.append(
+            SourceEntity(
+                end.entity_id, name, end.kind, hub=is_hub, region=region,
+                has_document=end in subjects,
+            )
+        )  # fmt: skip
+    return stated
+
+
+def default_phrasings(label: str, object_kind: str, *, functional: bool) -> tuple[str, ...]:
+    """Noun phrases for a relation without phrasings of its own."""
+    first, *_, last = label.split() if " " in label else (label, label)
+    thing = "thing" if object_kind == _UNTYPED else object_kind
+    if last in _PREPOSITIONS:
+        verb = label if first.endswith("s") and first != "is" else f"is {label.removeprefix('is ')}"
+        return (f"what {{x}} {verb}", f"the {thing} that {{x}} {verb}", f"whatever {{x}} {verb}")
+    if functional:
+        return (f"the {label} of {{x}}", f"what {{x}} has as its {label}", f"{{x}}'s {label}")
+    return (f"one {label} of {{x}}", f"something {{x}} has as {label}", f"any {label} of {{x}}")
+
+
+def _rows(lines: list[JsonLine], spellings: dict[_TripleEnd, str]) -> list[_TripleRow]:
+    """Rows with typed ends; a type given in one row holds for rows that give none."""
+    types: dict[str, str] = {}
+    for line in lines:
+        for end in ("subject", "object"):
+            if f"{end}_type" in line.row:
+                types.setdefault(_folded(line, end), line.text(f"{end}_type"))
+    rows = []
+    for line in lines:
+        ends = []
+        for end in ("subject", "object"):
+            folded = _folded(line, end)
+            given = line.text(f"{end}_type") if f"{end}_type" in line.row else None
+            ends.append(_TripleEnd(given or types.get(folded, _UNTYPED), folded))
+            spellings.setdefault(ends[-1], line.text(end))
+        rows.append(_TripleRow(ends[0], line.text("relation"), ends[1]))
+    return rows
+
+
+def _folded(line: JsonLine, end: str) -> str:
+    if folded := folded_name(line.text(end)):
+        return folded
+    raise KnowledgeError(f"{line.place}: {end!r} is {line.row[end]!r}, which holds no word")
+
+
+def _relation_names(rows: list[_TripleRow]) -> dict[tuple[str, str, str], str]:
+    """(Relation, subject kind, object kind) -> name; a relation between other kinds is its own."""
+    names: dict[tuple[str, str, str], str] = {}
+    taken: set[str] = set()
+    for row in rows:
+        key = (row.relation, row.subject.kind, row.object.kind)
+        if key not in names:
+            kinds = f"{row.relation} ({row.subject.kind} to {row.object.kind})"
+            names[key] = kinds if row.relation in taken else row.relation
+            taken.add(names[key])
+    return names
+
+
+def _relations(names: dict[tuple[str, str, str], str], triples: list[Triple]) -> list[Relation]:
+    num_objects = Counter((triple.relation, triple.subject) for triple in triples)
+    plural = {relation for (relation, _), count in num_objects.items() if count > 1}
+    relations = []
+    for (relation, subject_kind, object_kind), name in names.items():
+        label = " ".join(relation.replace("_", " ").split())
+        functional = name not in plural
+        phrasings = default_phrasings(label, object_kind, functional=functional)
+        relations.append(Relation(name, label, subject_kind, object_kind, functional, phrasings))
+    return relations

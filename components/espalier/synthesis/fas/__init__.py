@@ -1,1 +1,0 @@
-"""First-order action synthesis: actions planned and answers reasoned, nothing executed."""
