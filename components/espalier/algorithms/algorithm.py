@@ -36,6 +36,7 @@ class Algorithm(Rule):
     """
 
     preset: str = DEFAULT_PRESET
+    """Name of the combination that fills what is not set."""
     material: MaterialRule = Everything()
     advantage: AdvantageRule | None = None
     """None where the material says already what is good."""

@@ -73,7 +73,11 @@ class ContinuedPretrainingConfig(Section):
     """Next-token training on the agent texts, between base policy and warm start."""
 
     enabled: bool = False
+    """Whether the policy is trained on the agent texts before its warm start."""
     steps: int = Field(default=200, ge=1)
+    """Optimizer steps."""
     texts_per_step: int = Field(default=32, ge=1)
+    """Texts in a batch."""
     optimizer: OptimizerConfig = OptimizerConfig()
     checkpoint_every: int = Field(default=50, ge=1)
+    """Steps between two checkpoints."""

@@ -14,6 +14,7 @@ class CurationConfig(Section):
     """Filters over training questions and agent texts; dev and held-out tasks stay as they are."""
 
     enabled: bool = False
+    """Whether training rows are curated at all."""
     near_duplicate: float = Field(default=0.8, gt=0, le=1)
     """A row whose words overlap an earlier one's by so much (Jaccard of 3-word runs) is dropped."""
     benchmarks: dict[str, Path] = Field(default_factory=dict[str, Path])
@@ -22,7 +23,9 @@ class CurationConfig(Section):
     contamination_words: int = Field(default=13, ge=4)
     """So many words in a row that a benchmark has too are contamination (GPT-3 used 13)."""
     min_words: int = Field(default=3, ge=1)
+    """Shorter rows are dropped."""
     max_words: int = Field(default=2000, ge=1)
+    """Longer rows are dropped."""
     max_repeated_share: float = Field(default=0.5, gt=0, le=1)
     """Largest share of a row's 3-word runs that one run may make up, in rows of 20 runs or more."""
     weights: dict[str, float] = Field(default_factory=dict[str, float])

@@ -19,6 +19,7 @@ class AskedConfig(Section):
     response_format: Literal["json_schema", "json_object", "text"] = "json_schema"
     """What its answers are held to; whatever it writes is checked against the schema."""
     temperature: float = Field(default=1.0, ge=0, le=2)
+    """Of sampling; 0 takes the likeliest token."""
     max_tokens: int = Field(default=2048, ge=1)
     """Of one answer."""
     asks: int = Field(default=3, ge=1)
@@ -69,12 +70,15 @@ class EndpointConfig(AskedConfig):
     max_wait_s: float = Field(default=60.0, gt=0)
     """Longest pause between two attempts, whatever Retry-After says."""
     concurrency: int = Field(default=8, ge=1)
+    """Requests that are under way at one time."""
     requests_per_minute: int = Field(default=0, ge=0)
     """0 sets no limit."""
     tokens_per_minute: int = Field(default=0, ge=0)
     """0 sets no limit."""
     prompt_price: float = Field(default=0.0, ge=0)
+    """Price of a million prompt tokens, in a currency of your choice."""
     completion_price: float = Field(default=0.0, ge=0)
+    """Price of a million completion tokens, in the same currency."""
     max_cost: float = Field(default=0.0, ge=0)
     """The run stops before a request that could exceed it; 0 sets no limit."""
 

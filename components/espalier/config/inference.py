@@ -60,6 +60,7 @@ class RolloutConfig(Section):
     engine: Literal["lockstep", "vllm"] = "lockstep"
     """"lockstep" decodes in this process; "vllm" asks the server of [rollout.vllm]."""
     max_rows: int = Field(default=256, ge=1)
+    """Episodes that are played side by side."""
     tool_workers: int = Field(default=0, ge=0)
     """Tool calls that run in threads side by side. 0 makes them in the loop that decodes, without a
     time limit: for tools that answer at once, as the embedded search does, and repeatable."""

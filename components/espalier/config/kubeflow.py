@@ -23,7 +23,10 @@ class KubeflowConfig(Section):
     service_account: DnsLabel | None = None
     """Of the pods of a run; espalier-trainer where its steps use sandboxes."""
     pipeline: DnsLabel = "espalier-data-to-model"
+    """Name under which the compiled pipeline is uploaded."""
     experiment: str = Field(default="espalier", min_length=1)
+    """Kubeflow experiment of the runs."""
     timeout_s: float = Field(default=30.0, gt=0)
+    """How long one request may take."""
     attempts: int = Field(default=4, ge=1)
     """Of a request that changes nothing, while the server is away or fails."""

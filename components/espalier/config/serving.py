@@ -35,6 +35,7 @@ class ServingConfig(Section):
     max_context: int = Field(default=32_768, ge=2)
     """Tokens of a prompt and its answer, where the policy was built for more."""
     max_body_bytes: int = Field(default=1 << 18, ge=1024)
+    """Largest body of a request; a larger one is refused with status 413."""
     max_connections: int = Field(default=1024, ge=1)
     """Open connections; further ones are refused with status 503."""
     body_timeout_s: float = Field(default=10.0, gt=0)

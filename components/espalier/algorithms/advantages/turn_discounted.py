@@ -32,6 +32,7 @@ class TurnDiscounted(Rule):
     scale: Literal["group", "none"] = "group"
     """Whether the standard deviation (ddof 1) of what is compared, plus `std_eps`, divides."""
     std_eps: float = Field(default=1e-6, gt=0)
+    """Added to that deviation."""
 
     def credit(self, batch: CreditBatch) -> Credit:
         """See `Credit`; returns are the discounted sums."""

@@ -24,6 +24,7 @@ class RankedGroups(GroupFilter):
     score: Literal["std", "mean"] = "std"
     """Of a group's rewards. "std" has ddof 1, and is what RAGEN calls reward variance."""
     keep: Literal["largest", "smallest"] = "largest"
+    """Whether the groups of the largest or of the smallest scores are kept."""
     include_zero: bool = True
     """Whether groups of score 0 may be kept."""
 

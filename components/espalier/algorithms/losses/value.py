@@ -21,6 +21,7 @@ class ValueLoss(Rule):
     clip: float | None = Field(default=0.2, gt=0)
     """How far a value may move from what it was when the step began, reward units."""
     aggregation: Aggregation = "token_mean"
+    """How the errors of tokens become one number."""
 
     def loss(
         self,

@@ -23,6 +23,7 @@ class Successes(Rule):
 
     name: Literal["successes"] = "successes"
     per_task: int = Field(default=4, ge=1)
+    """Most successes of one task that a step learns from."""
 
     def kept(self, attempts_G: Sequence[Attempt]) -> list[int]:
         """Places in the group of the attempts to imitate, in their order."""
