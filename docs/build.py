@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
@@ -130,7 +131,7 @@ def build(out: Path, root: Path = ROOT) -> int:
 def _rendered(root: Path, source: str) -> Page:
     page = Page(source)
     text = (root / source).read_text("utf-8")
-    text = _INSERT.sub(lambda m: INSERTS[m[1]](), text)
+    text = _INSERT.sub(lambda match: _inserted(match[1]), text)
     tokens = _MARKDOWN.parse(_COMMENT.sub("", text))
     for token, inline in zip(tokens, [*tokens[1:], None], strict=True):
         if token.type == "heading_open" and inline is not None:
@@ -143,6 +144,11 @@ def _rendered(root: Path, source: str) -> Page:
     page.body = page.body.replace("<table>", '<div class="wide"><table>')
     page.body = page.body.replace("</table>", "</table></div>")
     return page
+
+
+@cache
+def _inserted(name: str) -> str:
+    return INSERTS[name]()
 
 
 def _anchor(page: Page, token: Token, inline: Token) -> None:

@@ -6,6 +6,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -46,7 +47,7 @@ def attribute_docstrings(model: type[BaseModel]) -> dict[str, str]:
         if owner is BaseModel or not issubclass(owner, BaseModel):
             continue
         body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0].body  # pyright: ignore[reportAttributeAccessIssue] (a class)
-        for field, below in zip(body, body[1:], strict=False):
+        for field, below in pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
                 found[ast.unparse(field.target)] = " ".join(ast.literal_eval(below.value).split())
     return found
