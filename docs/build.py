@@ -67,6 +67,8 @@ class Page:
     title: str = ""
     body: str = ""
     anchors: list[str] = field(default_factory=list)
+    chapters: list[tuple[str, str]] = field(default_factory=list)
+    """Anchor and text of each heading of the second level."""
     links: list[str] = field(default_factory=list)
 
     @property
@@ -159,6 +161,8 @@ def _anchor(page: Page, token: Token, inline: Token) -> None:
         slug += "-"
     page.anchors.append(slug)
     token.attrs["id"] = slug
+    if token.tag == "h2":
+        page.chapters.append((slug, said))
 
 
 def _target(root: Path, source: str, link: str) -> tuple[str, str]:
