@@ -57,6 +57,7 @@ def test_links_between_pages_lead_to_pages_and_headings(site):
             if tag != "a" or link.startswith("https://"):
                 continue
             file, _, anchor = link.partition("#")
+            file = file or name
             assert file in ids, f"{name}: {link}"
             assert not anchor or anchor in ids[file], f"{name}: {link}"
 
