@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md")
+PAGES = (
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "k8s" / "README.md",
+)
 _OPENS = re.compile(r"```(\w*)$")
 _SAYS = re.compile(r"<!-- (run|not run|tested|file|needs)(?:: (.+?))? -->$")
 

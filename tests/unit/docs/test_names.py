@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import tomllib
 import typing
 
 import pytest
@@ -104,3 +105,12 @@ def test_a_key_that_is_none_is_noticed():
     assert not is_key("training.group_sizes")
     assert not is_key("training.steps.more")
     assert issubclass(Profile, BaseModel)
+
+
+def test_the_map_of_the_code_has_the_layers_in_order():
+    contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    table = contributing.partition("| package |")[2].partition("\n\n")[0]
+    rows = [set(CODE.findall(row.split("|")[1])) for row in table.splitlines()[2:]]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    layers = next(c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
+    assert rows == [set(layer.split(" | ")) for layer in layers]
