@@ -8,7 +8,7 @@ DEMO_RUN ?= runs/demo
 # Where it is set, every process compiles anew what it imports, which takes as long as the import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-fast test-cluster loss-compare check format dist pins clean
+.PHONY: help install demo test test-fast test-cluster loss-compare docs check format dist pins clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -39,12 +39,16 @@ test-cluster: install ## tests on a real Kubernetes: on that of KUBECONFIG, else
 loss-compare: install ## compare every loss of warm start and GRPO with those of BASE=<commit>, exactly (4 min)
 	$(BIN)/python -m tests.benchmarks.loss_compare --base $(or $(BASE),main) $(LOSS_COMPARE_FLAGS)
 
+docs: install        ## build this repository's documentation into site/ and check all that it says
+	$(BIN)/python -m docs.build
+	$(BIN)/python -m pytest -q tests/unit/docs
+
 check: install       ## format, lint, types, import rules, spelling, shape of the code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/codespell components pipelines tests README.md CHANGELOG.md
+	$(BIN)/codespell components pipelines tests docs README.md CHANGELOG.md CONTRIBUTING.md
 	$(BIN)/python -m pytest -q tests/unit/shape
 
 format: install      ## rewrite the sources in the project's format
@@ -60,4 +64,4 @@ pins: install        ## renew constraints.txt from pyproject.toml
 	mv constraints.new constraints.txt
 
 clean:               ## remove what builds and tests leave behind (not .venv, not runs)
-	rm -rf build dist .pytest_cache .ruff_cache .hypothesis components/*.egg-info
+	rm -rf build dist site .pytest_cache .ruff_cache .hypothesis components/*.egg-info

@@ -37,6 +37,7 @@ class Algorithm(AlgorithmRule):
     """
 
     preset: str = DEFAULT_PRESET
+    """Name of the combination that fills what is not set."""
     material: MaterialRule = Everything()
     advantage: AdvantageRule | None = None
     """None where the material already says what is good: successes, pairs."""

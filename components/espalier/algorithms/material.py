@@ -75,6 +75,7 @@ class Successes(AlgorithmRule):
 
     name: Literal["successes"] = "successes"
     per_task: int = Field(default=4, ge=1)
+    """Most successes of one task that a step learns from."""
 
     def kept(self, attempts_G: Sequence[AttemptSummary]) -> list[int]:
         """Indices of the attempts to imitate, ascending."""

@@ -82,10 +82,13 @@ class KlPenalty(AlgorithmRule):
     """KL penalty on each token, in the loss or in the reward."""
 
     place: Literal["loss", "reward"] = "loss"
+    """A term of the loss, or taken off the reward of each token."""
     coefficient: float = Field(default=1e-3, gt=0)
     """The first one, when it is adaptive."""
     estimator: KlEstimator = "k3"
+    """k1, abs, k2 or k3 of Schulman's note: how the KL is estimated from sampled tokens."""
     convention: KlConvention = "trl"
+    """"verl" clamps inside k3, at which a token loses its gradient; "trl" does not."""
     importance_corrected: bool = False
     """Multiplies a token's estimate by its policy / proximal ratio, gradient included, so that it
     is unbiased after the first inner step (DeepSeek-V3.2, arXiv:2512.02556, sec. 3.1; TRL)."""

@@ -86,8 +86,11 @@ class KubeflowConfig(Section):
     service_account: DnsLabel | None = None
     """Account of a run's pods; espalier-trainer if its steps use sandboxes."""
     pipeline: DnsLabel = "espalier-data-to-model"
+    """Name under which the compiled pipeline is uploaded."""
     experiment: str = Field(default="espalier", min_length=1)
+    """Kubeflow experiment of the runs."""
     timeout_s: float = Field(default=30.0, gt=0)
+    """How long one request may take."""
     attempts: int = Field(default=4, ge=1)
     """Attempts at a request that changes nothing, while the server is away or fails."""
 
@@ -103,6 +106,7 @@ class ImagesConfig(Section):
     """The targets of components/Dockerfile, as this cluster pulls them."""
 
     cpu: PinnedImage = f"espalier-cpu:{__version__}"
+    """Runs the stages without a GPU."""
     train: PinnedImage = f"espalier-train:{__version__}"
     """Runs the stages that use a GPU, and Ray's head and workers."""
 
@@ -111,9 +115,13 @@ class PodResources(Section):
     """What a container asks for, and what it may not exceed."""
 
     cpu_request: Quantity
+    """CPU that a node keeps free for it."""
     memory_request: Quantity
+    """Memory that a node keeps free for it."""
     cpu_limit: Quantity
+    """CPU beyond which it is slowed down."""
     memory_limit: Quantity
+    """Memory beyond which it is killed."""
     disk_limit: Quantity
     """Limit of its writable volumes and its log together; beyond it the pod is evicted."""
 
@@ -172,8 +180,11 @@ class Toleration(Section):
     """A taint that pods put up with."""
 
     key: str = Field(min_length=1)
+    """Of the taint."""
     operator: Literal["Exists", "Equal"] = "Exists"
+    """"Exists" takes any value of the taint, "Equal" the one that is named."""
     value: str = ""
+    """Of the taint, with operator = "Equal"."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
     """Empty puts up with every effect of the taint."""
 
@@ -192,6 +203,7 @@ class GpuConfig(Section):
     count: int = Field(default=0, ge=0)
     """GPUs of each of those stages' pods, and of each Ray worker."""
     resource: str = "nvidia.com/gpu"
+    """What the device plugin calls its GPUs."""
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels of the GPU node pool, beside kubernetes.node_selector."""
     tolerations: tuple[Toleration, ...] = (Toleration(key="nvidia.com/gpu"),)
@@ -233,6 +245,7 @@ class SandboxPodsConfig(Section):
     runtime_class: DnsLabel = "gvisor"
     """The RuntimeClass; "runc" of k8s/overlays/local shares the node's kernel with the sandbox."""
     node_selector: dict[str, str] = Field(default_factory=dict)
+    """Labels of the nodes that sandboxes run on."""
     resources: SandboxResources = SandboxResources()
     scratch: Literal["memory", "disk"] = "memory"
     """Where /workspace and /tmp lie. In memory they are full at exactly disk_limit each; on the
@@ -262,14 +275,18 @@ class KubernetesConfig(Section):
     """How a run's objects look on a cluster that `k8s/` was installed on."""
 
     pipeline_namespace: DnsLabel = "espalier-pipeline"
+    """Where the stages of a run are."""
     sandbox_namespace: DnsLabel = "espalier-sandboxes"
+    """Where the sandboxes are."""
     images: ImagesConfig = ImagesConfig()
     labels: dict[str, str] = Field(default_factory=dict)
     """Put on every object of the run, for accounting."""
     queue: DnsLabel | None = None
     """Kueue's LocalQueue; without it pods start as soon as they fit."""
     node_selector: dict[str, str] = Field(default_factory=dict)
+    """Labels of the nodes that stages run on."""
     tolerations: tuple[Toleration, ...] = ()
+    """Taints that the pods of stages put up with."""
     resources: StageResources = StageResources()
     """Of stages without a GPU."""
     workspace_claim: DnsLabel | None = None
@@ -284,6 +301,7 @@ class KubernetesConfig(Section):
     retries: int = Field(default=3, ge=0)
     """How often a stage is started again after its pod died; not after it refused its input."""
     deadline_s: int = Field(default=24 * 3600, ge=60)
+    """A stage that takes longer is ended, its retries included."""
     keep_s: int = Field(default=24 * 3600, ge=0)
     """How long a finished Job stays, for its log."""
     gpus: GpuConfig = GpuConfig()

@@ -18,7 +18,9 @@ class SplitsConfig(Section):
     """Which share of the entities the policy never meets before it is judged."""
 
     heldout_share: float = Field(default=0.25, gt=0, lt=0.8)
+    """Share of the entities that only held-out questions are about."""
     dev_share: float = Field(default=0.10, gt=0, lt=0.5)
+    """Share of the entities that only dev questions are about."""
 
     @model_validator(mode="after")
     def _something_is_left_to_train_on(self) -> Self:
@@ -34,9 +36,11 @@ class SearchConfig(Section):
     """The search tool that the agent calls."""
 
     top_k: int = Field(default=1, ge=1, le=10)
+    """Documents that a search returns."""
     snippet_lines: int = Field(default=2, ge=1)
     """Lines of a document that a result shows: those that match the query best."""
     max_observation_words: int = Field(default=48, ge=4)
+    """Words of a search result that the policy reads; the rest is cut."""
 
 
 class ExpansionConfig(Section):
@@ -47,6 +51,7 @@ class ExpansionConfig(Section):
     layers: int = Field(default=2, ge=1, le=4)
     """How often the newest constants become variables with a sub-question of their own."""
     max_seed_hops: int = Field(default=2, ge=1, le=4)
+    """Longest chain that a seed question may have, hops."""
     max_searches: int = Field(default=5, ge=2, le=8)
     """Searches that answer a grown question; one turn more is needed for the answer."""
     max_actions: int = Field(default=12, ge=2)
@@ -59,13 +64,19 @@ class SynthesisConfig(Section):
     """Questions from formal queries, and teacher trajectories that answer some of them."""
 
     train_tasks: int = Field(default=6000, ge=1)
+    """Training questions."""
     dev_tasks: int = Field(default=300, ge=1)
+    """Dev questions, for early stopping and the choice of the best weights."""
     heldout_tasks: int = Field(default=1000, ge=1)
+    """Held-out questions: the suite of the final comparison."""
     trajectories: int = Field(default=300, ge=1)
+    """Demonstrations by the teacher, each of a training question of its own."""
     chain_weights: tuple[float, float, float, float] = (0.15, 0.40, 0.30, 0.05)
     """Share of chain questions of 1, 2, 3 and 4 hops."""
     intersection_weight: float = Field(default=0.06, ge=0)
+    """Share of questions about what two conditions have in common."""
     union_weight: float = Field(default=0.04, ge=0)
+    """Share of questions about what meets one of two conditions."""
     detour_share: float = Field(default=0.15, ge=0, le=1)
     """Share of teacher trajectories with a detour (bad query, empty result, wrong document)."""
     solver: Literal["routes", "teacher"] = "routes"
@@ -93,10 +104,13 @@ class ValidationConfig(Section):
     """Bounds of the Great Expectations suites."""
 
     max_question_words: int = Field(default=80, ge=1)
+    """Longest question that is accepted, words."""
     max_turns: int = Field(default=12, ge=1)
+    """Longest trajectory that is accepted, turns."""
     min_action_share: float = Field(default=0.15, ge=0, le=1)
     """Least share of a trajectory's characters after the prompt that the policy writes."""
     max_action_share: float = Field(default=0.95, ge=0, le=1)
+    """Most of that share; a trajectory above it has nearly no observations."""
     max_dropped_share: float = Field(default=0.05, ge=0, le=1)
     """Rows that fail a row-wise, non-critical expectation are dropped, up to this share."""
 
@@ -105,6 +119,7 @@ class CurationConfig(Section):
     """Filters over training questions and agent texts; dev and held-out tasks stay as they are."""
 
     enabled: bool = False
+    """Whether training rows are curated at all."""
     near_duplicate: float = Field(default=0.8, gt=0, le=1)
     """A row whose words overlap an earlier one's by so much (Jaccard of 3-word runs) is dropped."""
     benchmarks: dict[str, Path] = Field(default_factory=dict[str, Path])
@@ -113,7 +128,9 @@ class CurationConfig(Section):
     contamination_words: int = Field(default=13, ge=4)
     """So many words in a row that a benchmark has too are contamination (GPT-3 used 13)."""
     min_words: int = Field(default=3, ge=1)
+    """Shorter rows are dropped."""
     max_words: int = Field(default=2000, ge=1)
+    """Longer rows are dropped."""
     max_repeated_share: float = Field(default=0.5, gt=0, le=1)
     """Largest share of a row's 3-word runs that one run may make up, in rows of 20 runs or more."""
     weights: dict[str, float] = Field(default_factory=dict[str, float])

@@ -60,6 +60,7 @@ class RolloutConfig(Section):
     engine: Literal["lockstep", "vllm"] = "lockstep"
     """"lockstep" decodes in this process; "vllm" asks the server of [rollout.vllm]."""
     max_rows: int = Field(default=256, ge=1)
+    """Episodes that are played side by side."""
     tool_workers: int = Field(default=0, ge=0)
     """Tool calls that run in threads side by side. 0 makes them in the loop that decodes, without a
     time limit: for tools that answer at once, as the embedded search does, and repeatable."""
@@ -106,6 +107,7 @@ class ServingConfig(Section):
     max_context: int = Field(default=32_768, ge=2)
     """Tokens of a prompt and its answer, where the policy was built for more."""
     max_body_bytes: int = Field(default=1 << 18, ge=1024)
+    """Largest body of a request; a larger one is refused with status 413."""
     max_connections: int = Field(default=1024, ge=1)
     """Open connections; further ones are refused with status 503."""
     body_timeout_s: float = Field(default=10.0, gt=0)

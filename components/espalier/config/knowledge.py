@@ -22,6 +22,7 @@ class RelationConfig(Section):
     subject_type: str = Field(default="", pattern=f"{_WORDS}|^$", max_length=40)
     """Unset where the subjects are of no kind in particular, or another relation says it."""
     object_type: str = Field(default="", pattern=f"{_WORDS}|^$", max_length=40)
+    """Unset where the objects are of no kind in particular, or another relation says it."""
     functional: bool = False
     """A subject has one object at most: statements that contradict each other are dropped."""
 
@@ -73,6 +74,8 @@ class KnowledgeConfig(Section):
     """What the agent can search, and what questions are made from."""
 
     source: Literal["geonames", "folder", "dump", "sql"] = "geonames"
+    """Where documents come from: the embedded GeoNames, a folder of files, a MediaWiki dump, or a
+    database."""
     path: Path | None = None
     """"folder": of .md, .txt and .jsonl documents; "dump": a MediaWiki XML export (.xml, .bz2,
     .gz)."""
@@ -82,6 +85,7 @@ class KnowledgeConfig(Section):
     """SQLAlchemy address without a password, as sqlite:///file.db; only with source = "sql". What
     it holds is not part of a run's digests: other content needs another run folder."""
     database_password_file: Path | None = None
+    """File that holds the database's password; unset where it asks for none."""
     documents_query: str = ""
     """SQL that returns the columns title, text and, where there is one, id."""
     triples_query: str = ""
@@ -93,6 +97,7 @@ class KnowledgeConfig(Section):
     extraction: ExtractionConfig | None = Field(default=None, exclude_if=lambda it: it is None)
     """Triples from a model that reads the documents. Where it is not set it is in no digest."""
     min_city_population: Literal[500, 1000, 5000, 15000] = 15000
+    """GeoNames: cities with fewer inhabitants are left out."""
     max_cities: int = Field(default=0, ge=0)
     """Keep only the most populous cities; 0 keeps all."""
 

@@ -16,8 +16,11 @@ class PrestageConfig(Section):
     """Question-free browsing logs that give the embedded policy its reading and copying skill."""
 
     steps: int = Field(default=400, ge=1)
+    """Optimizer steps."""
     tokens_per_step: int = Field(default=8192, ge=64)
+    """Tokens of the logs that a step trains on."""
     learning_rate: float = Field(default=5e-3, gt=0)
+    """Peak of the schedule."""
     substitution_share: float = Field(default=0.6, ge=0, le=1)
     """Share of the names replaced by invented ones, so that names are read and not memorised."""
 
@@ -33,11 +36,15 @@ class PolicyConfig(Section):
     """How it writes thoughts and calls. "auto" takes what the model's chat template teaches; for
     the embedded policy that is "tags"."""
     vocab_size: int = Field(default=2048, ge=300)
+    """Embedded policy: tokens of its vocabulary."""
     hidden_size: int = Field(default=128, ge=16)
+    """Embedded policy: width."""
     attention_heads: int = Field(default=4, ge=1)
+    """Embedded policy: heads of each attention block."""
     layers: tuple[Literal["conv", "attention"], ...] = ("conv", "attention", "conv", "attention")
     """LFM2 blocks (short convolutions and attention), in order."""
     feed_forward_size: int = Field(default=256, ge=16)
+    """Embedded policy: width of the feed-forward layers."""
     prestage: PrestageConfig = PrestageConfig()
 
     @model_validator(mode="after")
@@ -63,6 +70,7 @@ class EpisodeConfig(Section):
     max_tokens: int = Field(default=224, ge=16)
     """Tokens of an episode's context, prompt and observations included."""
     max_turn_tokens: int = Field(default=40, ge=4)
+    """Tokens that the policy may write in one turn."""
     overflow: Literal["stop", "truncate", "summarise"] = "stop"
     """What becomes of an episode whose context is full: it ends, or it goes on in a new context,
     without its oldest observations or with the policy's own summary in the place of all."""
@@ -72,11 +80,17 @@ class OptimizerConfig(Section):
     """AdamW with linear warm-up and cosine decay to `final_share` of the peak."""
 
     learning_rate: float = Field(default=1e-3, gt=0)
+    """Peak of the schedule."""
     warmup_share: float = Field(default=0.05, ge=0, le=1)
+    """Share of the steps in which the rate rises to its peak."""
     final_share: float = Field(default=0.1, ge=0, le=1)
+    """Rate of the last step, as a share of the peak."""
     weight_decay: float = Field(default=0.01, ge=0)
+    """Decoupled weight decay of AdamW."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """Decay rates of AdamW's two moments."""
     max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradients of a larger norm are scaled down to it."""
     max_skipped_updates: int = Field(default=3, ge=1)
     """An update whose gradient is not finite is skipped; so many in a row stop the run. One or two
     come of an odd batch; the weights stay as they were, so that a third, on other data, says that
@@ -95,20 +109,25 @@ class WarmStartConfig(Section):
     """Masked SFT on the teacher's trajectories."""
 
     steps: int = Field(default=300, ge=1)
+    """Optimizer steps."""
     trajectories_per_step: int = Field(default=16, ge=1)
+    """Demonstrations in a batch."""
     optimizer: OptimizerConfig = OptimizerConfig()
     evaluate_every: int = Field(default=50, ge=1)
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=200, ge=1)
+    """Dev questions that choose the best weights."""
 
 
 class CurriculumConfig(Section):
     """Which training tasks are worth sampling, judged by the warm-started policy."""
 
     enabled: bool = True
+    """Whether tasks are chosen by pass rate; without it training draws from all tasks alike."""
     candidates: int = Field(default=1500, ge=1)
     """Training tasks whose pass rate is estimated."""
     rollouts_per_task: int = Field(default=4, ge=2)
+    """Attempts at each candidate, from which its pass rate is estimated."""
     pass_rate_band: tuple[float, float] = (0.05, 0.90)
     """Tasks with a pass rate inside are kept; a task at 0 or at 1 gives a group no gradient."""
     screening_rollouts: int = Field(default=4, ge=0)
@@ -142,7 +161,9 @@ class RewardConfig(Section):
     """Outcome reward with a small format term; the outcome is at least half of any total."""
 
     outcome: float = Field(default=1.0, gt=0)
+    """Paid for an answer that the family's verifier accepts."""
     format: float = Field(default=0.1, ge=0)
+    """Paid for an episode that ends with a well-formed answer, right or wrong."""
 
     @model_validator(mode="after")
     def _outcome_dominates(self) -> Self:
@@ -160,10 +181,15 @@ class EvaluationConfig(Section):
     samples_per_task: int = Field(default=4, ge=1)
     """Sampled answers a question for pass@k; EM and F1 are greedy."""
     sampled_questions: int = Field(default=500, ge=1)
+    """Held-out questions that are answered by sampling, for pass@k."""
     temperature: float = Field(default=1.0, gt=0)
+    """Of those samples."""
     bootstrap_resamples: int = Field(default=10_000, ge=100)
+    """Resamples from which intervals are taken."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    """Level of the intervals, 0.95 for 95 %."""
     kept_trajectories: int = Field(default=20, ge=0)
+    """Trajectories of the trained policy that are kept for the report."""
 
 
 class RegistryConfig(Section):
@@ -173,6 +199,7 @@ class RegistryConfig(Section):
     """Where it is not set, a profile with knowledge of its own names the model after that: after
     the folder, dump, database or problem file."""
     experiment: str = Field(default="espalier", min_length=1)
+    """MLflow experiment of the tracked run."""
     min_gain: float = Field(default=0.0, ge=-1, le=1)
     """The lower end of the paired interval (challenger - champion, EM 0-1) must exceed this."""
     min_questions: int = Field(default=500, ge=1)

@@ -59,7 +59,10 @@ class Profile(Section):
     """Everything that a run depends on, apart from its output folder."""
 
     name: str = Field(default="unnamed", min_length=1)
+    """Of the run in MLflow and in reports; also the default output folder, runs/NAME."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
+    """Every random choice of the run is derived from it: equal seeds and settings give equal
+    artifacts."""
     threads: int = Field(default=2, ge=1)
     """CPU threads of torch; part of what makes a run repeat itself bit for bit."""
     environment: Annotated[

@@ -20,6 +20,7 @@ class AskedConfig(Section):
     response_format: Literal["json_schema", "json_object", "text"] = "json_schema"
     """What its answers are held to; whatever it writes is checked against the schema."""
     temperature: float = Field(default=1.0, ge=0, le=2)
+    """Of sampling; 0 takes the likeliest token."""
     max_tokens: int = Field(default=2048, ge=1)
     """Of one answer."""
     asks: int = Field(default=3, ge=1)
@@ -70,12 +71,15 @@ class EndpointConfig(AskedConfig):
     max_wait_s: float = Field(default=60.0, gt=0)
     """Longest pause between two attempts, whatever Retry-After says."""
     concurrency: int = Field(default=8, ge=1)
+    """Requests that are under way at one time."""
     requests_per_minute: int = Field(default=0, ge=0)
     """0 sets no limit."""
     tokens_per_minute: int = Field(default=0, ge=0)
     """0 sets no limit."""
     prompt_price: float = Field(default=0.0, ge=0)
+    """Price of a million prompt tokens, in a currency of your choice."""
     completion_price: float = Field(default=0.0, ge=0)
+    """Price of a million completion tokens, in the same currency."""
     max_cost: float = Field(default=0.0, ge=0)
     """The run stops before a request that could exceed it; 0 sets no limit."""
 
@@ -164,7 +168,11 @@ class ContinuedPretrainingConfig(Section):
     """Next-token training on the agent texts, between base policy and warm start."""
 
     enabled: bool = False
+    """Whether the policy is trained on the agent texts before its warm start."""
     steps: int = Field(default=200, ge=1)
+    """Optimizer steps."""
     texts_per_step: int = Field(default=32, ge=1)
+    """Texts in a batch."""
     optimizer: OptimizerConfig = OptimizerConfig()
     checkpoint_every: int = Field(default=50, ge=1)
+    """Steps between two checkpoints."""

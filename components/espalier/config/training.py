@@ -29,6 +29,7 @@ class TemperatureSchedule(Section):
     """How the sampling temperature moves from `training.temperature` to `final`."""
 
     shape: Literal["constant", "linear", "cosine"] = "constant"
+    """How it moves there."""
     final: float = Field(default=1.0, gt=0)
     """Reached in the last step; a constant temperature never moves."""
 
@@ -109,8 +110,11 @@ class TrainingConfig(Section):
     """Reinforcement learning over multi-turn episodes."""
 
     steps: int = Field(default=100, ge=0)
+    """Optimizer steps; each samples anew."""
     tasks_per_step: int = Field(default=16, ge=1)
+    """Tasks that a step draws: P of the notation."""
     group_size: int = Field(default=16, ge=1)
+    """Trajectories of each task: G. Credit comes from their differences."""
     algorithm: Algorithm = Algorithm.model_validate({})
     minibatches: int = Field(default=2, ge=1)
     """Optimizer updates of an epoch, each on a part of the step's trajectories. From the second on
@@ -119,6 +123,7 @@ class TrainingConfig(Section):
     epochs: int = Field(default=1, ge=1)
     """How often a step's trajectories are gone through."""
     temperature: float = Field(default=1.0, gt=0)
+    """Of sampling in training."""
     temperature_schedule: TemperatureSchedule = TemperatureSchedule()
     replay: ReplayConfig = ReplayConfig()
     asynchronous: AsynchronousConfig = AsynchronousConfig()
@@ -136,6 +141,7 @@ class TrainingConfig(Section):
     evaluate_every: int = Field(default=20, ge=1)
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=300, ge=1)
+    """Dev questions that choose the best weights."""
     stop_after_idle_steps: int = Field(default=40, ge=0)
     """Stops the run, with its best weights, after so many steps in a row in which no trajectory got
     credit: all groups had equal rewards, or the screening or a filter dropped them. The default is

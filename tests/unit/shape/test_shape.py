@@ -10,7 +10,7 @@ from espalier.config import load_profile
 
 ROOT = Path(__file__).parents[3]
 DRAWERS = re.compile(r"(utils?|common|misc|helper\w*|base)\.py")
-TOP_FOLDERS = ("components", "pipelines", "tests", "k8s", "sandbox-images", ".ci")
+TOP_FOLDERS = ("components", "docs", "pipelines", "tests", "k8s", "sandbox-images", ".ci")
 TEXTS = (".py", ".toml", ".txt", ".md", ".yaml", ".yml", ".json", ".cfg", ".jinja", ".sh", "")
 # in pieces, because this file is searched as well
 INDEX_ADDRESSES = tuple(

@@ -21,6 +21,7 @@ class DrGrpo(OutcomeRule):
 
     name: Literal["dr_grpo"] = "dr_grpo"
     group_of_one: GroupOfOne = "reward"
+    """What a trajectory without siblings gets: its "reward" uncentred (verl), or "zero" (TRL)."""
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
         """See `OutcomeRule`: one number for every action token of a trajectory."""

@@ -31,6 +31,7 @@ class Grpo(OutcomeRule):
     std_floor: float = Field(default=0.0, ge=0)
     """Smallest deviation that divides, so that rewards almost equal are not blown up."""
     group_of_one: GroupOfOne = "reward"
+    """What a trajectory without siblings gets: its "reward" uncentred (verl), or "zero" (TRL)."""
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
         """See `OutcomeRule`: one number for every action token of a trajectory."""

@@ -28,6 +28,7 @@ class GrpoLengthPenalty(OutcomeRule):
     input_weight: float = Field(default=0.1, ge=0)
     """The same for prompt and observation tokens."""
     turns_weight: float = Field(default=0.1, ge=0)
+    """The same for the number of turns."""
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
         """See `OutcomeRule`: one number for every action token of a trajectory."""

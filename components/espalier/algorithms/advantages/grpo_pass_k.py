@@ -25,6 +25,7 @@ class GrpoPassK(OutcomeRule):
     scale: Literal["group", "none"] = "group"
     """Whether the lead is divided by the group's standard deviation (ddof 1) plus `std_eps`."""
     std_eps: float = Field(default=1e-6, gt=0)
+    """Added to that deviation."""
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
         """See `OutcomeRule`: one number for every action token of a trajectory."""

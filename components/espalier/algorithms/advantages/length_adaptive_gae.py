@@ -26,6 +26,7 @@ class LengthAdaptiveGae(CriticRule):
     alpha: float = Field(default=0.05, gt=0)
     """The paper's. Up to 1 / alpha tokens lambda is 0."""
     critic_lambda: float = Field(default=1.0, ge=0, le=1)
+    """Lambda of the returns that the critic is fitted to."""
 
     def estimate(self, batch: CreditBatch, values_BT: Tensor) -> Credit:
         """See `CriticRule`."""

@@ -29,6 +29,7 @@ class Rloo(OutcomeRule):
     normalize: bool = False
     """Standardise over the batch (TRL's option), trajectories without siblings left out."""
     group_of_one: GroupOfOne = "reward"
+    """What a trajectory without siblings gets: its "reward" uncentred (verl), or "zero" (TRL)."""
 
     def advantages_BT(self, outcomes_B: Tensor, batch: CreditBatch) -> Tensor:
         """See `OutcomeRule`: one number for every action token of a trajectory."""

@@ -30,6 +30,7 @@ class TurnDiscounted(AlgorithmRule):
     scale: Literal["group", "none"] = "group"
     """Whether to divide by the standard deviation (ddof 1) of the compared turns plus `std_eps`."""
     std_eps: float = Field(default=1e-6, gt=0)
+    """Added to that deviation."""
 
     def credit(self, batch: CreditBatch) -> Credit:
         """See `Credit`; returns are the discounted sums."""

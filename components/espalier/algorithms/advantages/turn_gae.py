@@ -25,6 +25,7 @@ class TurnGae(CriticRule):
     needs: ClassVar[frozenset[str]] = frozenset({"values_BT", "turns_BT"})
     name: Literal["turn_gae"] = "turn_gae"
     gae_lambda: float = Field(default=1.0, ge=0, le=1)
+    """Lambda of GAE, from turn to turn."""
 
     def estimate(self, batch: CreditBatch, values_BT: Tensor) -> Credit:
         """See `CriticRule`."""

@@ -19,6 +19,7 @@ class AdvantageGate(GroupFilter):
     reads: ClassVar[Literal["rewards", "advantages"]] = "advantages"
     name: Literal["advantage_gate"] = "advantage_gate"
     reject_low: float = 0.0
+    """Lower end of the rejected range."""
     reject_high: float = 0.0
     """With the defaults, only groups of zeros are dropped."""
     max_regenerations: int = Field(default=0, ge=0)

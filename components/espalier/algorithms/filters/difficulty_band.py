@@ -15,6 +15,7 @@ class DifficultyBand(GroupFilter):
 
     name: Literal["difficulty_band"] = "difficulty_band"
     low: float = Field(default=0.2, ge=0, le=1)
+    """Lowest pass rate that is kept."""
     high: float = Field(default=0.8, ge=0, le=1)
     """The paper's online prompt filter keeps 0.2 to 0.8."""
     success_reward: float = 1.0

@@ -18,6 +18,7 @@ class GroupMinP(RankedGroups):
 
     name: Literal["group_min_p"] = "group_min_p"
     ratio: float = Field(default=0.8, gt=0, le=1)
+    """Of the largest score, the least that is kept."""
 
     def cut(self, scores: Mapping[int, float], num_groups: int) -> Sequence[int]:
         """See `RankedGroups`."""

@@ -15,6 +15,7 @@ class GroupTopKAbs(RankedGroups):
 
     name: Literal["group_top_k_abs"] = "group_top_k_abs"
     count: int = Field(ge=1)
+    """Groups that are kept."""
 
     def cut(self, scores: Mapping[int, float], num_groups: int) -> Sequence[int]:
         """See `RankedGroups`."""

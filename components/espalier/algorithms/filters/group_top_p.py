@@ -21,6 +21,7 @@ class GroupTopP(RankedGroups):
 
     name: Literal["group_top_p"] = "group_top_p"
     share: float = Field(default=0.9, gt=0, le=1)
+    """Of the sum of all weights, what the kept groups reach."""
     weights: Literal["linear", "softmax"] = "linear"
     """Weight of a group: its score, or the softmax of it (or of its negative for the smallest)."""
     slack: float = Field(default=0.01, ge=0)

@@ -58,6 +58,7 @@ class RankedGroups(GroupFilter):
     score: Literal["std", "mean"] = "std"
     """Statistic of a group's rewards; "std" (ddof 1) is what RAGEN calls reward variance."""
     keep: Literal["largest", "smallest"] = "largest"
+    """Whether the groups of the largest or of the smallest scores are kept."""
     include_zero: bool = True
     """Whether groups of score 0 may be kept."""
 

@@ -23,6 +23,7 @@ class ZeroVariance(GroupFilter):
 
     name: Literal["zero_variance"] = "zero_variance"
     action: Literal["skip", "clamp", "regenerate"] = "skip"
+    """Leave the group out, keep it without credit, or sample another task in its place."""
     max_regenerations: int = Field(default=REGENERATIONS, ge=1)
     """Of `regenerate`."""
 

@@ -33,8 +33,11 @@ class ClipCov(PolicyLossRule):
     covariance_low: float = 1.0
     """The band excludes its ends; 1 and 5 are the paper's, far above the mean covariance."""
     covariance_high: float = 5.0
+    """Upper end of the band."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
+    """The ratio counts down to 1 - clip_low."""
     clip_high: float = Field(default=0.2, gt=0)
+    """The ratio counts up to 1 + clip_high."""
 
     @model_validator(mode="after")
     def _band_is_an_interval(self) -> Self:

@@ -25,6 +25,7 @@ class Dpo(PolicyLossRule):
     takes_weights: ClassVar[bool] = False
     name: Literal["dpo"] = "dpo"
     beta: float = Field(default=0.1, gt=0)
+    """How much a nat of margin counts; the paper's 0.1."""
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
         """Metrics: share of pairs in the right order, and the mean reward margin, with beta."""

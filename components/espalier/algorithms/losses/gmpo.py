@@ -24,6 +24,7 @@ class Gmpo(PolicyLossRule):
     clip_low: float = Field(default=0.4, gt=0)
     """Nats, as `clip_high`; 0.4 is the paper's (e^-0.4, e^0.4)."""
     clip_high: float = Field(default=0.4, gt=0)
+    """Bound on a token's log-ratio where the advantage is positive, nats."""
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
         """The share of tokens where the clip binds."""

@@ -24,6 +24,7 @@ class Gspo(PolicyLossRule):
     clip_low: float = Field(default=3e-4, gt=0, lt=1)
     """Sec. 5.1 of the paper, as `clip_high`: a mean log-ratio varies far less than a token's."""
     clip_high: float = Field(default=4e-4, gt=0)
+    """The ratio of a sequence counts up to 1 + clip_high."""
     log_ratio_ceiling: float | None = Field(default=10.0, gt=0)
     """verl's; None as in TRL."""
 

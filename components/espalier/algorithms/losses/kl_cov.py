@@ -26,6 +26,7 @@ class KlCov(PolicyLossRule):
     share: float = Field(default=2e-4, gt=0, le=1)
     """Of the minibatch's tokens, at least one; 2e-4 is the paper's for a 32 B model."""
     coefficient: float = Field(default=1.0, gt=0)
+    """Weight of |log r| on those tokens."""
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
         """The share of tokens that carry the penalty."""

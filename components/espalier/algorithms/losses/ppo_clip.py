@@ -27,7 +27,9 @@ class PpoClip(PolicyLossRule):
 
     name: Literal["ppo_clip"] = "ppo_clip"
     clip_low: float = Field(default=0.2, gt=0, lt=1)
+    """The ratio counts down to 1 - clip_low."""
     clip_high: float = Field(default=0.28, gt=0)
+    """The ratio counts up to 1 + clip_high."""
     dual_clip: float | None = Field(default=None, gt=1)
     """Bound on r where the advantage is negative; None switches it off. verl's default is 3. TRL's
     `delta` is the same bound: it holds for both signs, but where A > 0 clip_high is lower."""

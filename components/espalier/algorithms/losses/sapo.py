@@ -19,6 +19,7 @@ class Sapo(PolicyLossRule):
 
     name: Literal["sapo"] = "sapo"
     temperature_positive: float = Field(default=1.0, gt=0)
+    """Of tokens with a positive advantage; a higher one fades sooner."""
     temperature_negative: float = Field(default=1.05, gt=0)
     """Higher, because lowering one token's probability raises many that were never sampled."""
     log_ratio_bound: float | None = Field(default=LOG_RATIO_BOUND, gt=0)

@@ -22,7 +22,9 @@ class SequencePpoClip(PolicyLossRule):
     fixed_aggregation: ClassVar[Aggregation | None] = "row_mean_token_mean"
     name: Literal["sequence_ppo_clip"] = "sequence_ppo_clip"
     clip_low: float = Field(default=0.2, gt=0, lt=1)
+    """The ratio counts down to 1 - clip_low."""
     clip_high: float = Field(default=0.2, gt=0)
+    """The ratio counts up to 1 + clip_high."""
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
         """The share of rows whose ratio the clip binds."""

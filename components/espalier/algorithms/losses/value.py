@@ -20,6 +20,7 @@ class ValueLoss(AlgorithmRule):
     clip: float | None = Field(default=0.2, gt=0)
     """How far a value may move within a step, reward units."""
     aggregation: Aggregation = "token_mean"
+    """How the errors of tokens become one number."""
 
     def loss(
         self,
@@ -57,6 +58,7 @@ class CriticSettings(AlgorithmRule):
     learning_rate: float = Field(default=1e-3, gt=0)
     """Constant. Higher than the policy's, because the value head starts from nothing."""
     max_grad_norm: float = Field(default=1.0, gt=0)
+    """The critic's gradients of a larger norm are scaled down to it."""
     warmup_steps: int = Field(default=0, ge=0)
     """First steps in which the critic alone is trained (VAPO, arXiv:2504.05118, sec. 4.1); the
     policy's learning-rate schedule begins after them."""

@@ -31,8 +31,11 @@ class Vespo(PolicyLossRule):
     k_positive: float = Field(default=2.0, gt=0)
     """Defaults as in TRL; positive is A >= 0."""
     lambda_positive: float = Field(default=3.0, gt=0)
+    """Lambda of the kernel where A >= 0."""
     k_negative: float = Field(default=3.0, gt=0)
+    """k of the kernel where A < 0."""
     lambda_negative: float = Field(default=2.0, gt=0)
+    """Lambda of the kernel where A < 0."""
 
     def loss(self, batch: LossBatch, aggregation: Aggregation) -> PolicyLoss:
         """`kernel_mean` is the share of the mean kernel over the minibatch's sequences."""

@@ -34,6 +34,7 @@ class ImportanceWeights(CorrectionRule):
 
     name: Literal["importance_weights"] = "importance_weights"
     level: Literal["token", "sequence"] = "token"
+    """One ratio a token, or the product of a sequence's."""
     upper: float = Field(default=2.0, gt=0)
     """2 is verl's default; TRL's clip_max is 3."""
     lower: float | None = Field(default=None, gt=0)

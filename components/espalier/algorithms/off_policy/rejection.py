@@ -31,7 +31,9 @@ class Rejection(CorrectionRule):
     gives_weights: ClassVar[bool] = False
     name: Literal["rejection"] = "rejection"
     level: Literal["token", "seq_sum", "seq_mean", "seq_max"] = "token"
+    """What is judged: each token, or the sum, mean or maximum over a trajectory."""
     estimator: Literal["k1", "k2", "k3"] = "k1"
+    """Of KL(sampler || trainer), from the sampled tokens."""
     upper: float = Field(gt=0)
     """k1: of the ratio sampler / trainer, the inverse of an importance weight. k2, k3: nats."""
     lower: float | None = Field(default=None, gt=0)

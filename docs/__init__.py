@@ -1,0 +1,1 @@
+"""The documentation: Markdown pages, and what builds them into a site."""

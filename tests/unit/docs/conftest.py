@@ -1,0 +1,3 @@
+from tests.integration.conftest import local_sandboxes
+
+__all__ = ["local_sandboxes"]

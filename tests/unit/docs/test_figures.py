@@ -1,0 +1,121 @@
+"""The README's figures are those of tests/benchmarks/baselines, each with commit and command."""
+
+import importlib.util
+import json
+import re
+
+import pytest
+
+from tests.unit.docs.fences import ROOT
+
+FOLDER = ROOT / "tests" / "benchmarks" / "baselines"
+BASELINES = {path.stem: json.loads(path.read_text("utf-8")) for path in FOLDER.glob("*.json")}
+README = (ROOT / "README.md").read_text("utf-8")
+PROSE = " ".join(README.split())
+
+
+def interval(low, high, *, width=0):
+    return f"[{low:+{width}.1f}, {high:+{width}.1f}]"
+
+
+def demo_lines(demo):
+    head = "policy                 EM %    95% interval  F1 %  pass@1 %  pass@4 %  tool calls"
+    lines = [f"{head}  1 hop %  2 hops %  3 hops %  4 hops %"]
+    for one in demo["policies"]:
+        low, high = one["ci95"]
+        hops = "".join(f"{em:{9 if n == 0 else 10}.1f}" for n, em in enumerate(one["em_by_hops"]))
+        lines.append(
+            f"{one['policy']:<21}{one['em']:>6.1f}{f'{low:.1f} to {high:.1f}':>16}"
+            f"{one['f1']:>6.1f}{one['pass_at_1']:>10.1f}{one['pass_at_4']:>10.1f}"
+            f"{one['tool_calls']:>12.2f}{hops}"
+        )
+    low, high = demo["gain"]["ci95"]
+    lines.append(f"trained - warm start  {demo['gain']['em']:+.1f}  {low:+.1f} to {high:+.1f}")
+    lines += ["", f"questions   {demo['questions']} held out, suite {demo['suite']}"]
+    lines.append(f"cost        {demo['seconds']} s, peak memory {demo['peak_memory_mib']} MiB")
+    return lines
+
+
+def gain_line(arm, key):
+    gain = f"{arm['gain']:+.1f} {interval(*arm['ci95'])}"
+    name = f"{arm[key]:<8}" if key == "seed" else f"{arm[key]:>4}    "
+    return (
+        f"{name}{arm['untrained']:>4.1f}{arm['warm_start']:>12.1f}{arm['trained']:>11.1f}    {gain}"
+    )
+
+
+def data_value_line(arm):
+    warm, after = (
+        f"{arm[f'em_{when}']:.1f}"
+        + (f" [{ci[0]:>+5.1f}, {ci[1]:+.1f}]" if (ci := arm[f"ci95_{when}"]) else "")
+        for when in ("warm_start", "after_rl")
+    )
+    calls = f"{arm['calls_not_offered']:>4.1f} %"
+    if arm["calls_not_offered_after_rl"] is not None:
+        calls += f" ({arm['calls_not_offered_after_rl']} % after RL)"
+    return f"{arm['arm']:<17}{warm:<23}{after:<24}{calls}"
+
+
+def test_the_table_of_the_demo_is_its_baseline():
+    assert "\n".join(demo_lines(BASELINES["demo"])) in README
+
+
+def test_the_tables_of_learning_are_their_baseline():
+    learning = BASELINES["learning"]
+    seeds = ["seed  untrained  warm start  trained   gain [95%]"]
+    seeds += [gain_line(arm, "seed") for arm in learning["seeds"]]
+    assert "\n".join(seeds) in README
+    trajectories = [gain_line(arm, "trajectories") for arm in learning["teacher_trajectories"]]
+    assert "\n".join(trajectories) in README
+    observed, long_sft = learning["tool_output_in_the_loss"], learning["three_times_the_sft_steps"]
+    assert f"paired {observed['gain']:+.1f} {interval(*observed['ci95'])}" in README
+    assert (
+        f"dev EM {long_sft['best_dev_em']} at step {long_sft['best_step']} of {long_sft['steps']}, "
+        f"{long_sft['last_dev_em']} at the end"
+    ) in README
+    assert f"{learning['rl_steps']['300']} steps of RL for 300, else" in README
+
+
+def test_the_table_of_data_values_is_its_baseline():
+    for arm in BASELINES["data_value"]["arms"]:
+        assert " ".join(data_value_line(arm).split()) in PROSE
+
+
+def test_figures_inside_sentences_are_their_baselines():
+    curriculum, algorithms = BASELINES["curriculum"], BASELINES["algorithms"]
+    assert "to the same dev EM: {} and {} (two seeds".format(*curriculum["ratios"]) in PROSE
+    assert (
+        f"From one warm start of {algorithms['warm_start_em']} EM, {algorithms['steps']} steps of "
+        f"{algorithms['tasks_per_step']} tasks with {algorithms['group_size']} trajectories raise "
+        f"EM by {algorithms['smallest_gain']} to {algorithms['largest_gain']} points for "
+        f"{algorithms['presets_with_a_gain']} of the {algorithms['presets']} presets"
+    ) in PROSE
+    assert all(f"`{name}`" in PROSE for name in algorithms["without_a_gain"])
+    stories = BASELINES["arithmetic"]
+    low, high = stories["ci95"]
+    assert (
+        f"answers {stories['untrained']} % of {stories['questions']} held-out stories untrained, "
+        f"{stories['warm_start']} % after the warm start and {stories['trained']} % after GRPO: "
+        f"{stories['gain']:+} points (95 % interval {low:+} to {high:+};"
+    ) in PROSE
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_baseline_has_its_command_and_its_commit(name):
+    baseline = BASELINES[name]
+    commit = baseline["commit"] or baseline["reported_in"]
+    assert re.fullmatch(r"[0-9a-f]{7}", commit)
+    program = baseline["command"].split()
+    if program[0] == "make":
+        assert f"\n{program[1]}: " in (ROOT / "Makefile").read_text("utf-8")
+    else:
+        assert importlib.util.find_spec(program[2])
+        assert f"`{baseline['command']}" in README or f"python -m {program[2]}" in README
+    if baseline["commit"]:
+        assert commit in README
+
+
+def test_a_figure_that_was_changed_is_noticed():
+    demo = json.loads(json.dumps(BASELINES["demo"]))
+    demo["policies"][2]["em"] = 64.3
+    assert "\n".join(demo_lines(demo)) not in README

@@ -1,0 +1,116 @@
+"""Paths, modules, profile keys and targets that a page names are there."""
+
+import importlib
+import re
+import tomllib
+import typing
+
+import pytest
+from pydantic import BaseModel
+
+from docs.reference import FAMILIES, _models
+from espalier.config import Profile
+from espalier.config.environment import family_class
+from tests.unit.docs.fences import FENCES, PAGES, ROOT
+
+TOPS = ("components", "docs", "examples", "k8s", "pipelines", "sandbox-images", "tests", ".ci")
+CODE = re.compile(r"`([^`\n]+)`")
+DOTTED = re.compile(r"(?<![\w/.-])espalier(?:\.[A-Za-z_]\w*)+")
+NO_MODULES = {"espalier.dev", "espalier.serving_reason"}
+"""Labels and tags begin alike."""
+MADE = {f.about for f in FENCES if f.says == "file" and f.language != "diff"}
+"""Files that a page tells the reader to write."""
+
+
+def spans(page):
+    """Code in running text, fenced blocks apart."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return CODE.findall(prose)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_that_a_page_names_are_there(page):
+    tops = [top for top in TOPS if (ROOT / top).exists()]
+    for span in spans(page):
+        path = span.rstrip("/")
+        if path.split("/")[0] in tops and re.fullmatch(r"[\w./-]+", path):
+            assert (ROOT / path).exists() or path in MADE, span
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_alone_are_somewhere(page):
+    for span in spans(page):
+        if re.fullmatch(r"\w+\.py", span) and span not in {"utils.py", "common.py", "helpers.py"}:
+            assert span in MADE or any(ROOT.glob(f"*/**/{span}")), span
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_dotted_names_of_a_page_can_be_imported(page):
+    for name in set(DOTTED.findall(page.read_text("utf-8"))):
+        if name in NO_MODULES or any(
+            path.endswith(name.replace(".", "/") + ".py") for path in MADE
+        ):
+            continue
+        assert found(name), name
+
+
+def found(dotted):
+    """Whether a dotted name is a module, or something in one."""
+    parts = dotted.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            value = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[cut:]:
+            value = getattr(value, name, None)
+        return value is not None
+    return False
+
+
+def test_a_name_that_is_nowhere_is_noticed():
+    assert found("espalier.config.Profile")
+    assert not found("espalier.config.Profiles")
+    assert not found("espalier.nowhere")
+
+
+def is_key(dotted, models=(Profile,)):
+    """Whether a dotted key is one of the profile, whichever rule is chosen on the way."""
+    name, _, rest = dotted.partition(".")
+    for model in models:
+        if name in model.model_fields:
+            below = tuple(_models(model.model_fields[name].annotation))
+            if dotted == "environment" or name == "environment":
+                below = tuple(family_class(family).config for family in FAMILIES)
+            plain = typing.get_origin(model.model_fields[name].annotation) is dict
+            if not rest or plain or (below and is_key(rest, below)):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_keys_that_a_page_names_are_keys(page):
+    for span in spans(page):
+        key = span.partition(" = ")[0]
+        if (
+            re.fullmatch(r"[a-z_]+(\.[a-z_0-9]+)+", key)
+            and key.split(".")[0] in Profile.model_fields
+        ):
+            assert is_key(key), span
+
+
+def test_a_key_that_is_none_is_noticed():
+    assert is_key("training.algorithm.loss.clip_high")
+    assert is_key("environment.sandbox.memory_mb")
+    assert not is_key("training.group_sizes")
+    assert not is_key("training.steps.more")
+    assert issubclass(Profile, BaseModel)
+
+
+def test_the_map_of_the_code_has_the_layers_in_order():
+    contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    table = contributing.partition("| package |")[2].partition("\n\n")[0]
+    rows = [set(CODE.findall(row.split("|")[1])) for row in table.splitlines()[2:]]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    layers = next(c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
+    assert rows == [set(layer.split(" | ")) for layer in layers]
