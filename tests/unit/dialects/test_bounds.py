@@ -54,7 +54,7 @@ def test_a_value_is_nested_up_to_64_levels(levels):
         assert json.dumps(parsed_json(text)) == text
 
 
-def test_a_value_in_objects_is_as_deep_as_one_in_lists():
+def test_objects_nest_as_deep_as_lists():
     with pytest.raises(ValueError, match="nested too deeply"):
         parsed_json('{"a": ' * 65 + "1" + "}" * 65)
     with pytest.raises(ValueError, match="nested too deeply"):
@@ -146,7 +146,7 @@ def test_between_calls_of_llama_stands_one_semicolon(text):
     assert isinstance(parsed("llama3", text), Malformed)
 
 
-def test_a_message_of_llama_that_only_holds_braces_is_an_answer():
+def test_braces_inside_a_message_of_llama_are_an_answer():
     assert parsed("llama3", "so {x}") == FinalAnswer("so {x}")
     call = '{"name": "note", "parameters": {"text": "x"}}'
     assert parsed("llama3", f"{call} ;{call};").calls == CALLED.calls * 2
@@ -232,7 +232,7 @@ def test_a_message_ends_within_sixteen_tokens_of_its_tag():
     assert dialect.kind_markers == ("<look_up>", "<answer>")
 
 
-def test_a_call_is_parsed_up_to_the_tokens_that_end_it():
+def test_a_call_is_parsed_up_to_its_end_tokens():
     chatml = (
         "{# <tool_call> #}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
         "<|im_end|>\n{% endfor %}"

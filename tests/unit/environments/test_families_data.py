@@ -378,7 +378,7 @@ def cloze_logs(line, share, count=300):
     return [writer.write(random.Random(seed)) for seed in range(count)]
 
 
-def test_a_gap_is_one_or_two_words_anywhere_in_a_line():
+def test_a_gap_is_one_or_two_words_of_a_line():
     words = ["alpha", "bravo", "charlie", "delta"]
     expected = {" ".join(words[i : i + n]) for n in (1, 2) for i in range(5 - n)}
     logs = cloze_logs("alpha bravo charlie delta.", share=0.0)

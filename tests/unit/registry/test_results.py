@@ -74,7 +74,7 @@ def test_results_on_other_questions_are_not_compared():
             require_same_questions({"t0": True, "t1": False}, other)
 
 
-def test_answers_of_a_champion_become_a_result_on_the_same_suite(tmp_path):
+def test_answers_of_a_champion_become_a_result(tmp_path):
     own = read_result(evaluation(tmp_path / "own"))
     answers = pd.DataFrame({"task_id": ["t0", "t1", "t2", "t3"], "em": [1.0, 0.0, 0.0, 0.0]})
     judged = write_answers(tmp_path / "judged", own, answers)

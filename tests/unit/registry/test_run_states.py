@@ -70,7 +70,7 @@ def test_a_run_goes_on_and_takes_the_new_tags(target):
     assert "espalier.continues" not in tags
 
 
-def test_a_run_that_was_deleted_is_continued_in_a_new_one(target, monkeypatch):
+def test_a_deleted_run_is_continued_in_a_new_one(target, monkeypatch):
     parent = open_parent_run(target, "deleted", {})
     parent.tracker.run.client.delete_run(parent.run_id)
     monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)  # what the caller names comes first

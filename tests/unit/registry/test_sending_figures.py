@@ -128,7 +128,7 @@ def test_a_server_that_is_away_is_asked_seldom(tracker, server, away_for_s, paus
         assert sent(server) == (0 if since < pause_s else 3)
 
 
-def test_a_run_that_cannot_be_ended_is_an_error_only_where_it_succeeded(tracker, server):
+def test_a_failed_run_that_cannot_be_ended_is_logged(tracker, server):
     server.away_for_s = 0.0
     tracker.finish("FAILED")
     with pytest.raises(RegistryError, match="connection refused"):

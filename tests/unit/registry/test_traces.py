@@ -53,7 +53,7 @@ def test_a_call_is_written_as_openai_writes_it(parent):
 
 
 @pytest.mark.parametrize("episode", [{}, {"messages": "text", "tools": 3, "reward": "high"}])
-def test_an_episode_that_says_nothing_is_a_trace_without_a_reward(parent, episode):
+def test_an_empty_episode_is_a_trace_without_a_reward(parent, episode):
     (trace,) = traced(parent, f"empty {len(episode)}", [episode])
     assert [span.name for span in trace.data.spans] == ["episode"]
     assert trace.info.assessments == []

@@ -109,7 +109,7 @@ def deployment(version="3", value=None, container="serving", **status):
         ({"conditions": [{"reason": "ProgressDeadlineExceeded"}]}, Progress.STUCK),
     ],
 )
-def test_a_rollout_is_ready_when_every_pod_is_new_and_available(status, progress):
+def test_a_rollout_is_ready_when_its_pods_are(status, progress):
     assert RolloutState.read(deployment(**status), MODEL).progress is progress
 
 
@@ -138,7 +138,7 @@ def test_a_duration_is_in_every_bucket_that_holds_it(seconds):
     assert 'espalier_serving_request_seconds_bucket{le="+Inf"} 1' in told
 
 
-def test_a_pod_tells_no_more_than_the_end_of_its_words():
+def test_a_pod_tells_only_the_end_of_its_words():
     ended = {"terminated": {"exitCode": 2, "message": "y" + "x" * 300}}
     status = {"containerStatuses": [{"name": "serving", "state": ended}]}
     pod = {"metadata": {"annotations": {"espalier.dev/model-version": "3"}}, "status": status}
@@ -219,7 +219,7 @@ def left_after(*signals, linger_s=0.02):
     return told, asyncio.run(waited())
 
 
-def test_a_server_lingers_after_a_first_signal_and_not_a_second():
+def test_a_server_lingers_after_the_first_signal_alone():
     assert left_after(signal.SIGTERM) == (["leaving"], [False, True])
     assert left_after(signal.SIGTERM, signal.SIGTERM) == (["leaving"], [False, True, True])
     assert left_after(signal.SIGINT) == ([], [True, True])
