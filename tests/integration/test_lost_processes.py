@@ -40,7 +40,7 @@ def test_a_killed_companion_ends_training_with_one_error(tmp_path):
     assert not Path("/proc", str(companion)).exists()
 
 
-def test_a_process_whose_lost_companion_is_silent_ends(tmp_path):
+def test_a_process_that_hears_nothing_of_its_lost_companion_is_ended(tmp_path):
     with started("silent", tmp_path) as process:
         (error,) = errors_of(process)
     assert error.startswith("error: rank 1 of 2 processes that train together has ended: exit code")

@@ -142,7 +142,7 @@ def assert_ended(pid):
         time.sleep(0.1)
 
 
-def test_two_nodes_give_loss_and_weights_of_one_process(cluster, tmp_path):
+def test_two_nodes_give_the_loss_and_the_weights_of_one_process(cluster, tmp_path):
     with driver(cluster, f"ray_driver.together({str(tmp_path)!r})") as process:
         _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, said
@@ -167,7 +167,9 @@ def test_more_processes_than_places_are_refused(cluster):
     assert "the Ray cluster has 2 on 2 nodes" in error
 
 
-def test_a_killed_companion_ends_training_and_frees_its_place(cluster, tmp_path):
+def test_a_killed_companion_ends_training_with_one_error_and_gives_its_place_back(
+    cluster, tmp_path
+):
     with driver(cluster, f"ray_driver.lost({str(tmp_path)!r})") as process:
         companion = pid_of(tmp_path, 1)
         os.kill(companion, signal.SIGKILL)
@@ -227,7 +229,9 @@ def two_that_write(out):
     raise AssertionError("no two parts were written at once")
 
 
-def test_questions_drawn_on_two_nodes_equal_one_process(nodes, knowledge, drawn_here, tmp_path):
+def test_questions_drawn_on_two_nodes_at_once_are_those_of_one_process(
+    nodes, knowledge, drawn_here, tmp_path
+):
     """One worker is killed: another goes on after its last row."""
     out = tmp_path / "questions"
     with driver(nodes, f"ray_drawing.draw({str(knowledge)!r}, {str(out)!r})") as process:

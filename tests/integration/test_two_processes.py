@@ -69,6 +69,6 @@ def test_processes_with_nothing_left_to_learn_stop_together(together):
     assert history == other_history
 
 
-def test_every_process_hears_all_and_all_hear_the_first(together):
+def test_every_process_hears_all_and_the_first_is_heard_by_all(together):
     assert together["ranks"] == [0, 1]
     assert together["said"] == "by 0"

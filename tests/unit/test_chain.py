@@ -79,7 +79,7 @@ def test_every_section_of_a_stage_is_one_of_the_profile():
             assert not key or key in tables[section], f"{stage.name}: {name}"
 
 
-def test_the_pipeline_has_exactly_the_steps_of_the_chain(compiled):
+def test_the_pipeline_has_the_steps_of_the_chain_and_no_others(compiled):
     assert set(tasks(compiled)) == {"resolve-profile", *(step(stage.name) for stage in CHAIN)}
 
 
@@ -106,7 +106,7 @@ def test_artifacts_have_the_kind_that_the_chain_says(compiled):
         assert schema["schemaTitle"] == f"system.{stage.output_kind.capitalize()}"
 
 
-def test_every_step_gets_the_profile_and_is_never_cached(compiled):
+def test_every_step_gets_the_resolved_profile_and_no_step_is_cached(compiled):
     for name, task in tasks(compiled).items():
         assert task["cachingOptions"] == {}, name
         if name != "resolve-profile":
@@ -114,7 +114,7 @@ def test_every_step_gets_the_profile_and_is_never_cached(compiled):
             assert source["producerTask"] == "resolve-profile"
 
 
-def test_every_field_of_the_form_has_default_and_description(compiled):
+def test_every_field_of_the_run_form_has_a_default_and_a_description(compiled):
     fields = compiled["root"]["inputDefinitions"]["parameters"]
     assert {name: field["defaultValue"] for name, field in fields.items()} == {
         "profile": "laptop",
@@ -135,7 +135,7 @@ def test_every_section_has_another_value_in_this_test():
 
 
 @pytest.mark.parametrize("section", OTHER_VALUES)
-def test_a_changed_section_changes_only_its_stages_digests(section):
+def test_a_changed_section_changes_the_digests_of_the_stages_that_read_it(section):
     before, after = Profile(), Profile.model_validate({section: OTHER_VALUES[section]})
     changed = {stage.name for stage in CHAIN if stage.digest(before) != stage.digest(after)}
     reading = {stage.name for stage in CHAIN if section in stage.sections}

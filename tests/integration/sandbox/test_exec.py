@@ -49,7 +49,7 @@ def test_output_and_errors_come_apart_and_as_bytes(run, sandbox):
     assert not result.succeeded
 
 
-def test_a_missing_program_says_127_and_an_unrunnable_one_126(run, sandbox):
+def test_a_program_that_is_not_there_says_127_and_one_that_cannot_run_126(run, sandbox):
     assert run(sandbox.exec(["no-such-program"])).exit_status == 127
     run(sandbox.put("notes.txt", b"no program"))
     assert run(sandbox.exec(["./notes.txt"])).exit_status == 126
@@ -60,7 +60,7 @@ def test_the_signal_that_ended_a_program_is_told(run, sandbox):
     assert (result.exit_status, result.signal, result.killed_by) == (None, 11, None)
 
 
-def test_a_slow_program_is_killed_and_its_output_kept(run, sandbox):
+def test_a_program_that_takes_too_long_is_killed_and_what_it_said_is_kept(run, sandbox):
     started = time.monotonic()
     result = run(sandbox.exec(["sh", "-c", "echo early; sleep 30"], timeout_s=0.5))
     assert (result.stdout, result.signal, result.timed_out) == (b"early\n", 9, True)

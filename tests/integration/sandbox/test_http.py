@@ -191,7 +191,7 @@ def test_broken_and_abandoned_connections_do_no_harm(run, sandbox, said):
     assert run(sandbox.exec(["echo", "on"])).stdout == b"on\n"
 
 
-def test_a_client_that_reads_nothing_stops_its_program_alone(run, sandbox):
+def test_a_client_that_reads_nothing_stops_its_program_and_nobody_else(run, sandbox):
     secret = sandbox._http.headers["authorization"]
     asked = json.dumps({"argv": ["yes"], "limits": {"output_bytes": sandbox.limits.output_bytes}})
     with _connected(sandbox) as connection:

@@ -26,14 +26,14 @@ def test_output_up_to_the_cap_is_whole(run, sandbox):
     assert not result.truncated
 
 
-def test_a_flood_of_output_is_killed_before_its_time(run, sandbox):
+def test_a_flood_of_output_ends_in_its_death_long_before_its_time(run, sandbox):
     started = time.monotonic()
     result = run(sandbox.exec(["yes"]))
     assert (result.killed_by, result.truncated) == ("output", True)
     assert time.monotonic() - started < LIMITS.wall_s / 2
 
 
-def test_a_process_wanting_too_much_memory_gets_none(run, backend, sandbox):
+def test_a_process_that_wants_too_much_memory_is_told_there_is_none(run, backend, sandbox):
     files = FILES_BYTES if is_on_gvisor(backend) else 0  # counted there, so a program may have them
     code = "b'x' * {}"
     for ask in (
@@ -71,7 +71,7 @@ def test_programs_go_before_the_server_where_memory_runs_out(run, sandbox):
         assert program > server
 
 
-def test_a_run_may_have_less_memory_than_the_sandbox(run, sandbox):
+def test_a_run_can_be_given_less_memory_than_the_sandbox_has(run, sandbox):
     less = replace(LIMITS, memory_bytes=64 * 2**20)
     code = f"b'x' * {160 * 2**20}; print('had it')"
     assert run(sandbox.exec(["python", "-c", code])).succeeded
@@ -106,7 +106,7 @@ except OSError as error:
     assert LIMITS.processes // 2 < made <= LIMITS.processes + 32
 
 
-def test_the_workspace_is_limited_and_can_be_used_again(run, sandbox):
+def test_the_workspace_is_limited_in_size_and_can_be_used_again(run, sandbox):
     fill = ["sh", "-c", "head -c 200000000 /dev/zero > big"]
     assert run(sandbox.exec(fill)).exit_status != 0
     with pytest.raises(SandboxRefused) as refusal:

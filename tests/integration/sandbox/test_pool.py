@@ -51,7 +51,7 @@ def test_a_borrower_finds_nothing_of_the_one_before(run, backend):
     assert failures == {}
 
 
-def test_the_probe_tells_what_only_a_reset_removes(run, sandbox):
+def test_the_probe_is_the_same_after_a_reset_and_tells_what_is_left_before(run, sandbox):
     async def look():
         await sandbox.reset()
         fresh = await probe(sandbox)

@@ -20,7 +20,7 @@ def test_the_session_shows_a_last_expression_and_what_is_printed(run, sandbox):
     assert run(sandbox.python("x = 1")).stdout == b""
 
 
-def test_a_session_tells_an_error_and_keeps_its_names(run, sandbox):
+def test_an_error_in_the_session_is_told_and_the_names_stay(run, sandbox):
     run(sandbox.python("x = 41"))
     result = run(sandbox.python("x += 1\nraise ValueError('so')"))
     assert result.exit_status == 1
@@ -31,7 +31,7 @@ def test_a_session_tells_an_error_and_keeps_its_names(run, sandbox):
 
 
 @pytest.mark.parametrize("code", ["def f(:", "x = (", "a\0b", "(" * 5000, "return 1"])
-def test_code_that_is_no_python_is_an_error(run, sandbox, code):
+def test_code_that_is_no_python_is_an_error_like_any_other(run, sandbox, code):
     result = run(sandbox.python(code))
     assert result.exit_status == 1
     assert b"Error" in result.stderr
@@ -47,7 +47,7 @@ def test_a_session_that_exits_or_crashes_starts_anew(run, sandbox):
     assert run(sandbox.python("2")).stdout == b"2\n"
 
 
-def test_a_slow_session_is_killed_and_starts_anew(run, sandbox):
+def test_a_session_that_takes_too_long_is_killed_and_starts_anew(run, sandbox):
     result = run(sandbox.python("print('a')\nwhile True: pass", timeout_s=0.5))
     assert (result.stdout, result.timed_out) == (b"a\n", True)
     assert run(sandbox.python("3")).stdout == b"3\n"

@@ -28,7 +28,7 @@ for folder, folders, files in os.walk(".", followlinks=False):
     return run(sandbox.run_python(code)).stdout
 
 
-def test_a_reset_goes_back_to_the_snapshot(run, sandbox):
+def test_a_reset_goes_back_to_the_snapshot_whatever_was_done_since(run, sandbox):
     assert run(sandbox.exec(["sh", "-c", _TREE])).succeeded
     before = _shown(run, sandbox)
     kept = run(sandbox.snapshot())
@@ -42,7 +42,7 @@ def test_a_reset_goes_back_to_the_snapshot(run, sandbox):
     assert _shown(run, sandbox) == before
 
 
-def test_a_reset_without_a_snapshot_empties_what_is_writable(run, sandbox):
+def test_a_reset_without_a_snapshot_empties_everything_that_can_be_written(run, sandbox):
     litter = "for d in /workspace /tmp /dev/shm; do mkdir -p $d/x/y; echo > $d/x/y/z; done"
     assert run(sandbox.exec(["sh", "-c", litter])).succeeded
     run(sandbox.reset())

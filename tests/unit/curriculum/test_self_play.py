@@ -206,7 +206,7 @@ def test_the_next_order_says_what_each_kind_of_task_has_earned():
     played, _ = self_play(rule=RZeroConfig, poser=poser, repetition_weight=0.0)
     first = played.end_phase(1)
     played.end_phase(2)
-    earned = poser.orders[1].earned
+    earned = played._poser.orders[1].earned
     # every scripted task has a pattern of its own
     assert {kind.split("-")[1]: reward for kind, reward in earned.items()} == {
         "easy": 0.0,

@@ -47,7 +47,7 @@ def test_a_stuck_call_gives_its_worker_back():
 
 
 def test_waiting_for_a_worker_is_not_part_of_a_calls_time():
-    results = _run_all([lambda: time.sleep(0.3)] * 4, workers=1, timeout_s=1.0)
+    results = _run_all([lambda: time.sleep(0.15)] * 4, workers=1, timeout_s=0.4)
     assert results == [None] * 4
 
 
