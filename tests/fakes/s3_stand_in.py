@@ -50,7 +50,7 @@ class S3StandIn:
     def __init__(self):
         self.buckets = {BUCKET: Bucket()}
         self.faults = []
-        self.answer = _handled
+        self.answer = lambda *asked: _handled(*asked)
         self.requests = []  # "PUT /espalier/key?query"
         self.lock = threading.Lock()
         self.server = Server(_Handler)

@@ -103,11 +103,13 @@ def test_a_bucket_that_is_missing_is_named(s3):
         s3_place(s3).manifest()
 
 
-def test_an_address_that_is_no_s3_server_is_said(s3):
+def test_an_address_that_is_no_s3_server_is_said(s3, monkeypatch):
+    import tests.fakes.s3_stand_in as module
+
     def no_xml(*_):
         return 404, {"Content-Type": "text/html"}, b"<html>not here</html>"
 
-    s3.answer = no_xml
+    monkeypatch.setattr(module, "_handled", no_xml)
     with pytest.raises(StorageError, match="an S3 server"):
         s3_place(s3).manifest()
 
