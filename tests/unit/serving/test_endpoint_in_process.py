@@ -14,6 +14,7 @@ from espalier.rollout.engines.engine import Completion, EngineCounters
 from espalier.serving.admission import Admission
 from espalier.serving.app import Endpoint
 from espalier.serving.engine_thread import EngineThread
+from espalier.serving.planning import new_seed
 from espalier.serving.refusal import Refusal
 from espalier.serving.served_policy import ServedPolicy
 from espalier.serving.source import Source
@@ -206,9 +207,19 @@ def test_answers_of_one_request_have_seeds_of_their_own(served, engine):
     assert [prompt for prompt, _ in engine.opened[:4]] == [(5,), (5,), (6, 7), (6, 7)]
     assert first[0] == 3
     assert len(set(first)) == 4
+    assert all(0 <= seed < 1 << 63 for seed in first)  # as a request may give them
     assert (first, free) == (again, 11)
     sampling = engine.opened[-1][1]
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 0, 0.5)
+
+
+def test_seeds_that_nobody_named_are_of_63_bits(served, engine):
+    drawn = [new_seed() for _ in range(64)]
+    served.complete(prompt=[[5]] * 4, n=1, max_tokens=1, seed=(1 << 63) - 1)
+    served.complete(prompt=[[5]] * 4, n=1, max_tokens=1, seed=-1)
+    seeds = [sampling.seed for _, sampling in engine.opened]
+    assert 1 << 60 < max(drawn) < 1 << 63
+    assert (len(seeds), max(seeds) < 1 << 63) == (8, True)
 
 
 def test_usage_counts_each_prompt_once_and_every_answer(served):
