@@ -23,6 +23,7 @@ from espalier.environments.python_math.questions import make_math_questions
 from espalier.environments.python_math.scratch import ScratchWriter
 from espalier.environments.python_math.teacher import MathQuestion, program_script
 from espalier.environments.search_qa import SearchQA
+from espalier.environments.search_qa.browsing import LogWriter, invented_name
 from espalier.environments.search_qa.cloze import ClozeWriter
 from espalier.environments.teaching import Observed
 from espalier.knowledge.documents import Document
@@ -395,3 +396,56 @@ def test_a_cloze_query_has_eight_words_at_most():
     assert {len(query.split()) for query in queries} == {8}
     answers = {log.pieces[-1].text for log in cloze_logs(line, share=1.0)}
     assert not any(answer in line for answer in answers)
+
+
+def browsing_logs(share, count=400):
+    documents = [
+        Document("c1", "Lyon", ("country: France", "Known for its silk."), "train"),
+        Document("c2", "France", ("capital: Lyon; Paris",), "train"),
+        Document("c3", "Mute", ("It states nothing.",), "train"),
+    ]
+    kinds = {"c1": "city", "c2": "country", "c3": "city"}
+    writer = LogWriter(
+        documents,
+        kinds,
+        {"country": "country", "capital": "city"},
+        ShowsQuery(),
+        substitution_share=share,
+    )
+    return [writer.write(random.Random(seed)) for seed in range(count)]
+
+
+def test_a_name_stands_among_up_to_five_labels_and_one():
+    logs = [log.prompt.split() for log in browsing_logs(share=0.0)]
+    places = [next(n for n, word in enumerate(words) if word.istitle()) for words in logs]
+    behind = [len(words) - 1 - place for words, place in zip(logs, places, strict=True)]
+    assert set(places) == {0, 1, 2, 3, 4, 5}
+    assert set(behind) == {0, 1}
+    assert {words[place] for words, place in zip(logs, places, strict=True)} == {"Lyon", "France"}
+
+
+def test_a_walk_has_one_to_four_searches():
+    logs = browsing_logs(share=0.0)
+    searches = [len(log.pieces) // 2 for log in logs]
+    assert [searches.count(n) / len(logs) for n in (1, 2, 3, 4)] == pytest.approx(
+        [0.3, 0.3, 0.25, 0.15], abs=0.07
+    )
+    assert {log.pieces[-1].text for log in logs} == {"Lyon", "France"}
+
+
+@pytest.mark.parametrize(
+    ("head", "tail", "made"), [("Lyon", "Paris", "Lyris"), ("Ulm", "Bonn", "Ulnn")]
+)
+def test_an_invented_name_has_a_head_and_a_tail(head, tail, made):
+    given = iter((head, tail))
+    drawn = SimpleNamespace(choice=lambda names: next(given))
+    assert invented_name((head, tail), drawn) == made
+
+
+def test_names_are_replaced_in_the_share_that_is_asked():
+    known = [
+        sum("Lyon" in log.prompt or "France" in log.prompt for log in browsing_logs(share)) / 400
+        for share in (0.0, 0.5)
+    ]
+    assert known[0] == 1.0
+    assert 0.4 < known[1] < 0.65  # of two names some make one of them again
