@@ -133,7 +133,9 @@ def write_accepted(path: Path) -> None:
 
 def write_evaluation(folder: Path, ems: dict[str, float], suite: str, n: int) -> None:
     trained = read_manifest(folder / "trained_policy").content
-    with publishing(folder / "evaluation", _provenance("evaluate", trained_policy=trained)) as draft:
+    with publishing(
+        folder / "evaluation", _provenance("evaluate", trained_policy=trained)
+    ) as draft:
         rows = [
             pd.DataFrame(
                 {"task_id": [f"t{i}" for i in range(n)], "policy": policy, "em": exact(em, n)}
