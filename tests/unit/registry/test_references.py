@@ -88,15 +88,14 @@ def test_a_registered_policy_is_described_by_its_figures(bench):
 
 
 def test_a_rollback_of_a_hand_moved_alias_finds_who_led_last(bench):
-    for em in (0.4, 0.6, 0.8):
+    for em in (0.4, 0.6):
         bench.register(em, warm=0.1)
         promote(bench.model, bench.gate())
     bench.register(0.1)
-    bench.model.point("champion", bench.model.version("4"))
+    bench.model.point("champion", bench.model.version("3"))
     done = rollback(bench.model)
-    assert (done.version, done.previous, done.gate) == ("3", "4", "passed")
-    assert bench.model.version("previous").version == "2"
-    assert rollback(bench.model).version == "2"
+    assert (done.version, done.previous, done.gate) == ("2", "3", "passed")
+    assert bench.model.version("previous").version == "1"
     assert rollback(bench.model).version == "1"
     assert bench.model.find("previous") is None
 
