@@ -149,7 +149,7 @@ def test_bytes_that_are_wrong_twice_leave_nothing_half(s3, tmp_path):
     s3.objects["runs/r17/knowledge/rows"] = (b"other", "0")
     draft = tmp_path / ".there.fetch"
     draft.mkdir()
-    (draft / "rows.espalier-partial").write_bytes(b"ot")
+    (draft / "rows.espalier-partial").write_bytes(b"oth")
     with pytest.raises(ArtifactError, match="not those that were published"):
         place.fetch(tmp_path / "there")
     assert list(draft.iterdir()) == []
