@@ -25,7 +25,7 @@ demo: install        ## the main job on the embedded default: knowledge in, regi
 	$(BIN)/espalier run --profile laptop --out $(DEMO_RUN)
 
 test-fast: install   ## unit tests by themselves, without those marked slow: under 90 s on two cores
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow' tests/unit
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not slow' tests/unit
 
 test: install        ## unit and integration tests: no root, no cluster, no GPU
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \

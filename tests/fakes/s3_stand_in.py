@@ -50,6 +50,7 @@ class S3StandIn:
     def __init__(self):
         self.buckets = {BUCKET: Bucket()}
         self.faults = []
+        self.answer = lambda *asked: _handled(*asked)
         self.requests = []  # "PUT /espalier/key?query"
         self.lock = threading.Lock()
         self.server = Server(_Handler)
@@ -119,7 +120,7 @@ class _Handler(Handler):
                 return self._hang_up()
             _check_signature(self.command, self.path, self.headers, body)
             with stand_in.lock:
-                status, headers, content = _handled(stand_in, self, body)
+                status, headers, content = stand_in.answer(stand_in, self, body)
         except Refusal as refusal:
             text = f"<Code>{refusal.code}</Code><Message>{escape(refusal.message)}</Message>"
             status, content = refusal.status, f"<Error>{text}</Error>".encode()

@@ -60,9 +60,7 @@ def through_s3(folder):
 
 
 @pytest.mark.slow
-def test_steps_with_s3_between_them_make_the_artifacts_of_a_run_in_one_process(
-    in_process, through_s3
-):
+def test_steps_over_s3_make_the_artifacts_of_one_process(in_process, through_s3):
     objects, _, _ = through_s3
     made = {
         stage.output: json.loads(objects[f"runs/r17/{stage.output}/manifest.json"][0])["content"]
@@ -72,7 +70,7 @@ def test_steps_with_s3_between_them_make_the_artifacts_of_a_run_in_one_process(
 
 
 @pytest.mark.slow
-def test_every_step_is_tracked_below_the_run_that_it_was_given(through_s3):
+def test_every_step_is_tracked_below_its_run(through_s3):
     _, client, run_id = through_s3
     experiment = client.get_run(run_id).info.experiment_id
     found = client.search_runs([experiment], f"tags.mlflow.parentRunId = '{run_id}'")

@@ -82,7 +82,7 @@ def test_programs_share_nothing_unless_the_profile_says_so(tmp_path):
         assert "NameError" in play(over("train"), program("print(x)"), actions[2])[0][0]
 
 
-def test_a_program_that_never_ends_or_breaks_out_harms_one_observation_only(tmp_path):
+def test_a_hostile_program_harms_one_observation_only(tmp_path):
     with family_with(code_timeout_s=1.0).environments(tmp_path) as over:
         observations, _ = play(
             over("train"),
@@ -99,7 +99,7 @@ def test_a_program_that_never_ends_or_breaks_out_harms_one_observation_only(tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_a_lost_sandbox_ends_one_episode_with_its_cause_and_the_next_one_plays():
+def test_a_lost_sandbox_ends_one_episode_and_no_other():
     math = family_with(session="stateful")
     with sandbox_pool(math.settings.sandbox, math.profile.kubernetes) as sandboxes:
         environments = math.environments_in(sandboxes)

@@ -59,7 +59,7 @@ def wait_until(condition):
         time.sleep(0.05)
 
 
-def test_a_pod_that_is_deleted_takes_its_ray_job_with_it(s3, cluster, tmp_path):
+def test_a_deleted_pod_takes_its_ray_job_with_it(s3, cluster, tmp_path):
     cluster.script = [state("Running", "RUNNING")]
     with started(s3, cluster, tmp_path) as process:
         wait_until(lambda: "GET" in cluster.requests)

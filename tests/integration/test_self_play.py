@@ -45,7 +45,7 @@ def answered(environments, task, text):
 
 
 @pytest.mark.parametrize("session", ["stateless", "stateful"])
-def test_gold_answers_of_posed_tasks_are_paid_and_others_are_not(posed, session, tmp_path):
+def test_only_gold_answers_of_posed_tasks_are_paid(posed, session, tmp_path):
     assert len(posed.tasks) == 12
     environment = PROFILE.environment.model_copy(update={"session": session})
     profile = PROFILE.model_copy(update={"environment": environment})
@@ -80,13 +80,13 @@ def test_programs_that_nobody_screened_are_refused_by_what_they_do(program, faul
         assert asyncio.run(executed(program, ["3"], runs)) == fault
 
 
-def test_an_address_is_refused_whether_or_not_it_is_the_same_in_both_runs():
+def test_an_address_is_refused_even_where_both_runs_agree():
     with sandbox_pool(PROFILE.environment.sandbox, PROFILE.kubernetes) as sandboxes:
         found = asyncio.run(executed("def f(x):\n return f", ["3"], SeparateRuns(sandboxes, 2.0)))
     assert found in ("not_deterministic", "output_no_plain_value")
 
 
-def test_a_file_that_one_run_leaves_is_not_there_in_the_next():
+def test_a_file_of_one_run_is_gone_in_the_next():
     program = (
         "import os\ndef f(x):\n was = os.path.exists('mark')\n open('mark', 'w').close()\n"
         " return was"

@@ -94,7 +94,7 @@ def evolved(artifacts, tmp_path_factory):
     return profile, out, manifest, listener.notes
 
 
-def test_posed_tasks_are_proven_by_another_evaluator_and_apart_from_heldout(artifacts, evolved):
+def test_posed_tasks_are_proven_again_and_apart_from_heldout(artifacts, evolved):
     _, out, manifest, notes = evolved
     tasks = read_tasks(out / "posed" / "tasks.jsonl")
     phases = json.loads((out / "posed" / "phases.json").read_text())
@@ -119,7 +119,7 @@ def test_posed_tasks_are_proven_by_another_evaluator_and_apart_from_heldout(arti
     assert not (own - shown) & {name for task in tasks for name in task.extra["entities"]}
 
 
-def test_a_killed_training_with_self_play_ends_with_the_same_content(artifacts, evolved, tmp_path):
+def test_killed_training_with_self_play_ends_the_same(artifacts, evolved, tmp_path):
     profile, _, unbroken, _ = evolved
     with pytest.raises(Killed):
         train.run(profile, artifacts, tmp_path / "trained", Killing(3))

@@ -149,7 +149,7 @@ def test_a_mixed_choice_of_kind_follows_its_token(address, policies):
     assert logprobs[at] == pytest.approx(-0.6931, abs=1e-4)
 
 
-def test_a_stop_text_ends_an_action_with_the_ids_that_spell_it(address, policies):
+def test_a_stop_text_ends_an_action_with_its_ids(address, policies):
     tokenizer = tiny_tokenizer()
     alone, _ = _roll(address, policies[0], [Sampling(temperature=1.0, seed=2)], turns=1)
     written = alone[0][0][len(PROMPT) : -3]

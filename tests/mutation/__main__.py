@@ -56,7 +56,7 @@ def main() -> None:
         mutants = [m for p in packages for m in all_mutants(p) if m.name in options.mutant]
     ledger = Ledger(options.results)
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-        bench = Bench(Copy(Path(folder)), ledger)
+        bench = Bench(Copy(Path(folder)), ledger, limit_s=options.limit_s)
         for number, mutant in enumerate(mutants, 1):
             record = bench.record(mutant)
             print(f"{number}/{len(mutants)} {record['verdict']:8} {mutant.name}", flush=True)
@@ -69,9 +69,11 @@ def main() -> None:
 class Bench:
     """Tries mutants that the ledger does not know yet."""
 
-    def __init__(self, copy: Copy, ledger: Ledger) -> None:
+    def __init__(self, copy: Copy, ledger: Ledger, *, limit_s: float | None = None) -> None:
+        """`limit_s` is what the tests of a mutant may take; None measures each package first."""
         self._copy = copy
         self._ledger = ledger
+        self._given_limit_s = limit_s
         self._limits_s: dict[str, float] = {}
 
     def record(self, mutant: Mutant) -> dict[str, Any]:
@@ -86,6 +88,8 @@ class Bench:
 
     def _limit_s(self, package: str, tests: Sequence[Path]) -> float:
         """Four times what the tests take on the library as it is, which they must accept."""
+        if self._given_limit_s is not None:
+            return self._given_limit_s
         if package not in self._limits_s:
             whole = self._copy.run(tests, limit_s=1800)
             if whole.verdict != "survived":
@@ -188,6 +192,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=100, help="mutants over all packages")
     parser.add_argument("--package", nargs="+", choices=TESTS, help="default: all of them")
     parser.add_argument("--mutant", nargs="+", help="these mutants by name, instead of a sample")
+    parser.add_argument(
+        "--limit-s",
+        type=float,
+        metavar="S",
+        help="what the tests of a mutant may take, where nobody is to measure it first",
+    )
     parser.add_argument("--results", type=Path, default=ROOT / "runs" / "mutation.jsonl")
     return parser.parse_args()
 

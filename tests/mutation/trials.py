@@ -1,4 +1,4 @@
-"""Runs the quick tests of a package against one mutant after another.
+"""Runs the quick tests of a package against one mutant after another, those nearest to it first.
 
 Each run is a fork of one process that has loaded the large libraries and nothing of this one, which
 spares most of what a run takes.
@@ -6,6 +6,7 @@ spares most of what a run takes.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import importlib.util
@@ -15,10 +16,12 @@ import resource
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -28,8 +31,30 @@ from tests.mutation.mutants import Mutant, mutate
 
 ROOT = Path(__file__).parents[2]
 COMPONENTS = ROOT / "components"
-PRELOADED = ("hypothesis", "httpx2", "mlflow", "numpy", "pandas", "pydantic", "torch", "tokenizers")
+PRELOADED = (
+    "hypothesis",
+    "httpx2",
+    "minio",
+    "mlflow.store.model_registry.sqlalchemy_store",
+    "mlflow.store.tracking.sqlalchemy_store",
+    "networkx",
+    "numpy",
+    "openai",
+    "pandas",
+    "pyarrow.parquet",
+    "pydantic",
+    "scipy.stats",
+    "starlette.applications",
+    "sympy",
+    "tokenizers",
+    "torch",
+    "transformers.models.auto",
+    "uvicorn",
+)
 QUICK = ("-m", "not slow", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", "--hypothesis-seed=0")
+BATCHES = (2, 4)
+"""Test files that are run before all others, and before what is left: pytest loads all the files of
+a run before the first test, and most mutants are killed by the tests nearest to them."""
 MAX_ADDRESS_BYTES = 16 * 2**30
 MAX_FILE_BYTES = 2**30
 """A loop that a mutant has made endless must not fill the machine before its time is over."""
@@ -55,26 +80,30 @@ class Copy:
         self._components = folder / "components"
         ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
         shutil.copytree(COMPONENTS, self._components, ignore=ignored)
+        self._commit()
         for name in PRELOADED:
             importlib.import_module(name)
 
     def try_mutant(self, mutant: Mutant, tests: Sequence[Path], *, limit_s: float) -> Outcome:
         """Run the tests with the mutant in place of its file, which is put back after.
 
-        The test files that name the mutated module are run first, by themselves.
+        The test files nearest to the mutant are run first, in batches of their own.
         """
         path = self._components / mutant.path
         source = path.read_text(encoding="utf-8")
-        near = [test for test in tests if _names(test, mutant)]
-        rest = [test for test in tests if test not in near]
+        rest = by_nearness(mutant, source, tests)
+        seconds = 0.0
         self._write(path, mutate(source, mutant))
         try:
-            first = self.run(near, limit_s=limit_s)
-            if first.verdict != "survived" or not rest:
-                return first
-            return self.run(rest, limit_s=limit_s)
+            for size in (*BATCHES, len(rest)):
+                batch, rest = rest[:size], rest[size:]
+                outcome = self.run(batch, limit_s=limit_s)
+                seconds += outcome.seconds
+                if outcome.verdict != "survived":
+                    break
         finally:
             self._write(path, source)
+        return Outcome(outcome.verdict, round(seconds, 1), outcome.by)
 
     def run(self, tests: Sequence[Path], *, limit_s: float) -> Outcome:
         """Run the quick ones of these tests until the first that fails."""
@@ -118,6 +147,12 @@ class Copy:
         finally:
             os._exit(code)
 
+    def _commit(self) -> None:
+        """Keep the copy in git, as the library of a checkout is: a run says its commit."""
+        git = ["git", "-C", str(self._folder), "-c", "user.name=copy", "-c", "user.email=copy"]
+        for command in (["init", "-q"], ["add", "components"], ["commit", "-q", "-m", "copy"]):
+            subprocess.run([*git, *command], check=True)
+
     @staticmethod
     def _write(path: Path, source: str) -> None:
         path.write_text(source, encoding="utf-8")
@@ -137,10 +172,36 @@ def test_files(paths: Sequence[str]) -> list[Path]:
     ]
 
 
-def _names(test: Path, mutant: Mutant) -> bool:
-    """Whether a test file has the name of the mutated module or of its class in its text."""
-    module = Path(mutant.path).stem.replace("_", "")
-    return module in test.read_text(encoding="utf-8").replace("_", "").lower()
+def by_nearness(mutant: Mutant, source: str, tests: Sequence[Path]) -> list[Path]:
+    """The test files, first those that import the mutated module or use what the mutant is in."""
+    module = mutant.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    stem = module.rpartition(".")[2]
+    tree = ast.parse(source)
+    defined = {node.name for node in tree.body if isinstance(node, _Definition)}
+    around = {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, _Definition)
+        and node.lineno <= mutant.line <= (node.end_lineno or node.lineno)
+    }
+
+    def distance(test: Path) -> tuple[float, Path]:
+        text, words = _text_and_words(test)
+        imports = re.search(rf"{re.escape(module)}\b", text) is not None
+        points = 4 * len(around & words) + len(defined & words) + 3 * imports
+        points += 2 * (stem in test.stem) + (Path(mutant.path).parent.name in test.parts)
+        return -points, test
+
+    return sorted(tests, key=distance)
+
+
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@cache
+def _text_and_words(test: Path) -> tuple[str, frozenset[str]]:
+    text = test.read_text(encoding="utf-8")
+    return text, frozenset(re.findall(r"\w+", text))
 
 
 def _status_within(child: int, limit_s: float) -> int | None:

@@ -94,7 +94,7 @@ class Prices(Family[PricesConfig]):
 OWN = f'environment.name="{__name__}:Prices"'
 
 
-def test_a_family_of_ones_own_is_named_by_where_it_is(load):
+def test_an_own_family_is_named_by_its_place(load):
     profile = load(OWN, "environment.currency=CHF")
     assert profile.environment == PricesConfig(name=f"{__name__}:Prices", currency="CHF")
     assert Profile.model_validate_json(profile.model_dump_json()) == profile

@@ -111,12 +111,12 @@ def test_an_unknown_key_is_answered_with_the_nearest_valid_name(write, text, com
         ('preset = "dapoo"', "no such preset; did you mean dapo"),
     ],
 )
-def test_a_fault_inside_a_rule_is_placed_where_the_profile_spells_it(write, text, complaint):
+def test_a_fault_inside_a_rule_is_placed_in_the_profile(write, text, complaint):
     with pytest.raises(ProfileError, match=complaint):
         load_profile(write(f"[training.algorithm]\n{text}\n"))
 
 
-def test_a_preset_and_what_overrides_it_come_from_the_same_table(write):
+def test_a_preset_is_overridden_from_its_own_table(write):
     path = write('[training.algorithm]\npreset = "gspo"\nloss.clip_high = 1e-3\n')
     algorithm = load_profile(
         path, ["training.algorithm.entropy_coefficient=0.01"]
@@ -239,7 +239,7 @@ def changed(before, after):
         ("policy", "dialect", "hermes", {"prepare_policy", *USES_DIALECT}),
     ],
 )
-def test_a_changed_key_changes_the_digests_of_the_stages_that_read_it(section, key, value, stages):
+def test_a_changed_key_changes_only_its_stages_digests(section, key, value, stages):
     before, after = Profile(), Profile.model_validate({section: {key: value}})
     assert changed(before, after) == stages
 
@@ -254,7 +254,7 @@ def test_a_changed_key_changes_the_digests_of_the_stages_that_read_it(section, k
         ("training.reward.format=0.2", r"training\.reward: no such key; it is reward now"),
     ],
 )
-def test_a_key_of_version_0_1_is_answered_with_where_it_is_now(write, override, now):
+def test_a_moved_key_is_answered_with_its_place(write, override, now):
     with pytest.raises(ProfileError, match=now):
         load_profile(write(""), [override])
 
@@ -270,7 +270,7 @@ def test_the_name_of_a_run_changes_no_digest():
     assert not changed(before, after)
 
 
-def test_a_digest_does_not_depend_on_whether_a_default_was_spelt_out(write):
+def test_a_digest_is_the_same_with_defaults_spelt_out(write):
     spelt = load_profile(write(f"[training]\nsteps = {Profile().training.steps}\n"))
     assert not changed(spelt, Profile())
 

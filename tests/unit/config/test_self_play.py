@@ -56,7 +56,7 @@ def test_settings_that_do_not_fit_are_refused_by_name(load, overrides, complaint
         load(*overrides)
 
 
-def test_only_training_depends_on_self_play_and_on_the_teacher_where_it_poses(load):
+def test_only_training_depends_on_self_play_and_its_teacher(load):
     def changed(before, after):
         return {stage.name for stage in CHAIN if stage.digest(before) != stage.digest(after)}
 

@@ -26,7 +26,7 @@ def test_the_temperature_of_every_step_by_hand(shape, expected):
     final=st.floats(0.1, 3),
     steps=st.integers(1, 50),
 )
-def test_the_temperature_moves_from_its_start_to_its_end_and_never_back(shape, start, final, steps):
+def test_the_temperature_moves_one_way_to_its_end(shape, start, final, steps):
     schedule = TemperatureSchedule(shape=shape, final=final)
     found = [schedule.at(start, step, steps) for step in range(steps)]
     assert found[0] == pytest.approx(start)
@@ -35,14 +35,14 @@ def test_the_temperature_moves_from_its_start_to_its_end_and_never_back(shape, s
     assert found == pytest.approx(ordered)
 
 
-def test_setting_one_thing_of_the_optimizer_leaves_the_others_as_they_were():
+def test_one_setting_of_the_optimizer_leaves_the_others():
     asked = TrainingConfig.model_validate({"optimizer": {"learning_rate": 1e-4}}).optimizer
     untouched = TrainingConfig().optimizer
     assert asked.learning_rate == 1e-4
     assert asked.model_copy(update={"learning_rate": untouched.learning_rate}) == untouched
 
 
-def test_a_group_of_one_is_enough_for_an_algorithm_with_a_critic():
+def test_a_group_of_one_is_enough_with_a_critic():
     config = TrainingConfig.model_validate(
         {"group_size": 1, "minibatches": 1, "algorithm": {"preset": "ppo"}}
     )

@@ -1,4 +1,4 @@
-"""One sqlite database for the whole session (migrating a new one takes seconds), a model a test."""
+"""One sqlite database for the whole session, a model a test."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from espalier.registry import (
     tracking_target,
 )
 from espalier.stages.register import run
+from tests.factories.mlflow_database import empty_database
 
 QUESTIONS = 200
 
@@ -31,7 +32,8 @@ def target(tmp_path_factory) -> TrackingTarget:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "ESPALIER_PARENT_RUN"):
             patch.delenv(name, raising=False)
-        return tracking_target(tmp_path_factory.mktemp("mlflow") / "mlflow.db", "tests")
+        database = empty_database(tmp_path_factory.mktemp("mlflow") / "mlflow.db")
+        return tracking_target(database, "tests")
 
 
 @pytest.fixture(scope="session")

@@ -86,13 +86,13 @@ def test_figures_are_sent_in_batches_not_one_by_one(parent):
     assert (shown_early, shown_late) == (1, 5)
 
 
-def test_ten_thousand_figures_all_arrive(parent):
+def test_a_thousand_figures_all_arrive(parent):
     with parent.stage("many") as tracker:
-        for step in range(1000):
+        for step in range(100):
             tracker.metrics({f"figure_{i}": float(step) for i in range(10)}, step=step)
         tracker.flush()
     history = tracker.run.client.get_metric_history(tracker.run.run_id, "figure_3")
-    assert [figure.step for figure in sorted(history, key=lambda f: f.step)] == list(range(1000))
+    assert [figure.step for figure in sorted(history, key=lambda f: f.step)] == list(range(100))
 
 
 def test_trajectory_becomes_one_trace_with_a_span_for_each_turn(parent):
@@ -100,6 +100,8 @@ def test_trajectory_becomes_one_trace_with_a_span_for_each_turn(parent):
         tracker.episodes([EPISODE] * 3)
     with parent.stage("traced") as resumed:
         resumed.episodes([EPISODE] * 30)
+    with parent.stage("traced") as full:
+        full.episodes([EPISODE])
     traces = tracker.run.client.search_traces(
         locations=[tracker.run.experiment_id], run_id=tracker.run.run_id, max_results=50
     )

@@ -157,7 +157,7 @@ def test_pass_at_k_is_shown_for_each_measured_k(tmp_path):
     assert re.findall(r'<th scope="row">(pass.\d)</th>', html) == ["pass@2", "pass^2"]
 
 
-@pytest.mark.parametrize("last_stage", list(STAGES))
+@pytest.mark.parametrize("last_stage", ["ingest", "warm_start", "register"])
 def test_a_run_that_stopped_shows_the_rest_as_not_run(tmp_path, last_stage):
     html = write_report(make_run(tmp_path / "run", last_stage=last_stage)).read_text("utf-8")
 

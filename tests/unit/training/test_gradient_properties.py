@@ -17,7 +17,7 @@ from tests.factories.training_episodes import (
     step_of,
 )
 
-QUICK = {"default", "dpo", "ppo"}
+QUICK = {"clip_cov", "default", "dpo", "ppo"}
 """Presets that differ most; all others take minutes together."""
 ALL = [
     pytest.param(preset, marks=() if preset in QUICK else pytest.mark.slow)

@@ -1,0 +1,23 @@
+"""Tests of one folder stay in one process: what they share is made once, not once a process.
+
+Examples of hypothesis have no time limit: on a busy machine any of them may take long.
+"""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+UNIT = Path(__file__).parent
+
+settings.register_profile("unit", max_examples=60, deadline=None)
+settings.load_profile("unit")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        if item.path.is_relative_to(UNIT):
+            folder = item.path.relative_to(UNIT).parts[0]
+            item.add_marker(pytest.mark.xdist_group(name=folder))

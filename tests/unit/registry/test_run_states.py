@@ -1,0 +1,125 @@
+"""How runs of MLflow end, and which run a stage goes on in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from espalier.records import NullTracker, RegistryError
+from espalier.registry import TrackingTarget, open_parent_run, tracker_from_environment
+from espalier.registry.connection import connect, experiment_id, shown
+from espalier.registry.tracking import mark_killed
+
+
+def state(tracker):
+    return tracker.run.client.get_run(tracker.run.run_id).info.status
+
+
+def left_running(parent, stage):
+    """A stage whose process was lost before it could end its run."""
+    context = parent.stage(stage)
+    tracker = context.__enter__()
+    tracker.finish = lambda status: None
+    return tracker
+
+
+@pytest.mark.parametrize("status", ["FAILED", "KILLED"])
+def test_a_run_that_did_not_finish_ends_those_below_it(target, status):
+    parent = open_parent_run(target, "lost", {})
+    with parent.stage("done") as done:
+        done.note("well")
+    lost = left_running(parent, "lost")
+    parent.finish(status)
+    assert [state(tracker) for tracker in (done, lost, parent.tracker)] == [
+        "FINISHED",
+        status,
+        status,
+    ]
+
+
+def test_a_finished_run_leaves_other_processes_alone(target):
+    parent = open_parent_run(target, "finished", {})
+    running = left_running(parent, "elsewhere")
+    parent.finish()
+    assert (state(parent.tracker), state(running)) == ("FINISHED", "RUNNING")
+
+
+def test_a_run_is_marked_killed_with_all_below_it(target):
+    parent = open_parent_run(target, "stopped", {})
+    running = left_running(parent, "running")
+    parent.mark_killed()
+    mark_killed(NullTracker())
+    assert (state(parent.tracker), state(running)) == ("KILLED", "KILLED")
+
+
+def test_a_stage_that_is_interrupted_ends_as_killed(target):
+    parent = open_parent_run(target, "interrupted", {})
+    with pytest.raises(KeyboardInterrupt), parent.stage("one") as stage:
+        raise KeyboardInterrupt
+    assert state(stage) == "KILLED"
+
+
+def test_a_run_goes_on_and_takes_the_new_tags(target):
+    parent = open_parent_run(target, "goes on", {"espalier.profile": "smoke"})
+    parent.finish("FAILED")
+    again = open_parent_run(target, "goes on", {"espalier.profile": "laptop"}, parent.run_id)
+    tags = again.tracker.run.client.get_run(again.run_id).data.tags
+    assert (again.run_id, state(again.tracker)) == (parent.run_id, "RUNNING")
+    assert tags["espalier.profile"] == "laptop"
+    assert "espalier.continues" not in tags
+
+
+def test_a_deleted_run_is_continued_in_a_new_one(target, monkeypatch):
+    parent = open_parent_run(target, "deleted", {})
+    parent.tracker.run.client.delete_run(parent.run_id)
+    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)  # what the caller names comes first
+    again = open_parent_run(target, "deleted", {}, parent.run_id)
+    tags = again.tracker.run.client.get_run(again.run_id).data.tags
+    assert again.run_id != parent.run_id
+    assert tags["espalier.continues"] == parent.run_id
+
+
+def test_a_stage_without_a_parent_stands_alone(target, monkeypatch):
+    connect(target.uri)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", target.uri)
+    tracker = tracker_from_environment("train")
+    client = tracker.run.client
+    assert tracker.run.parent_run_id is None
+    assert client.get_experiment(tracker.run.experiment_id).name == "espalier"
+    assert client.get_run(tracker.run.run_id).data.tags["espalier.stage"] == "train"
+
+
+def test_a_stage_of_an_unknown_parent_is_refused(target, monkeypatch):
+    connect(target.uri)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", target.uri)
+    monkeypatch.setenv("ESPALIER_PARENT_RUN", "0" * 32)
+    with pytest.raises(RegistryError, match=r"its parent run 0{32} is not known"):
+        tracker_from_environment("train")
+
+
+def test_an_experiment_is_made_once_and_not_after_its_deletion(target):
+    client = connect(target.uri)
+    mine = TrackingTarget(target.uri, "mine")
+    made = experiment_id(client, mine)
+    assert experiment_id(client, mine) == made
+    assert client.get_experiment(made).artifact_location == target.artifact_location
+    client.delete_experiment(made)
+    with pytest.raises(RegistryError, match="experiment mine was deleted"):
+        experiment_id(client, mine)
+
+
+def test_a_database_that_is_not_there_is_named(tmp_path):
+    path = tmp_path / "mlflow.db"
+    target = TrackingTarget(f"sqlite:///{path}?timeout=5", "mine")
+    assert target.missing_database == path
+    assert target.artifact_location == str(tmp_path.resolve() / "mlartifacts")
+    path.touch()
+    assert target.missing_database is None
+    server = TrackingTarget("http://mlflow:5000", "mine")
+    assert (server.missing_database, server.artifact_location) == (None, None)
+
+
+def test_a_uri_without_a_password_is_shown_whole():
+    assert shown("http://host:5000/x@y") == "http://host:5000/x@y"
+    assert shown(f"sqlite:///{Path('a@b.db')}") == "sqlite:///a@b.db"

@@ -1,0 +1,167 @@
+"""What a tracker sends to MLflow, when, and what it does while the server is away."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from espalier.records import RegistryError
+from espalier.registry import MlflowTracker
+from espalier.registry.tracker import RunHandle
+
+
+class Server:
+    """Keeps what MLflow's client is told, and is away on request."""
+
+    def __init__(self):
+        self.away_for_s = None
+        self.batches, self.stored, self.ended = [], [], []
+        self.tags, self.params = {}, {}
+        self.now_s = 0.0
+
+    def _answer(self):
+        if self.away_for_s is not None:
+            self.now_s += self.away_for_s
+            raise OSError("connection refused")
+
+    def get_run(self, run_id):
+        return SimpleNamespace(data=SimpleNamespace(params=dict(self.params), tags=self.tags))
+
+    def log_batch(self, run_id, metrics=(), params=()):
+        self._answer()
+        self.batches.append([(m.key, m.value, m.step) for m in metrics] or len(params))
+        self.params |= {param.key: param.value for param in params}
+
+    def set_tag(self, run_id, key, value):
+        self.tags[key] = value
+
+    def set_terminated(self, run_id, status):
+        self._answer()
+        self.ended.append(status)
+
+    def log_artifact(self, run_id, path):
+        self.stored.append(("file", path))
+
+    def log_artifacts(self, run_id, path, folder):
+        self.stored.append(("folder", path, folder))
+
+
+@pytest.fixture
+def server():
+    return Server()
+
+
+@pytest.fixture
+def tracker(server):
+    run = RunHandle(client=server, uri="http://mlflow", run_id="r", experiment_id="e")
+    return MlflowTracker(run, clock=lambda: server.now_s)
+
+
+def sent(server):
+    return sum(len(batch) for batch in server.batches)
+
+
+def test_figures_wait_five_seconds_from_the_last_sending(tracker, server):
+    arrived = []
+    for now_s in (0.0, 4.9, 5.0, 9.9, 10.0):
+        server.now_s = now_s
+        tracker.metrics({"loss": now_s}, step=1)
+        arrived.append(sent(server))
+    assert arrived == [1, 1, 3, 3, 5]
+
+
+def test_a_figure_without_a_step_is_of_step_zero(tracker, server):
+    tracker.metrics({"loss": 2.0, "em": 0.5})
+    tracker.metrics({"loss": 1.0}, step=7)
+    tracker.flush()
+    assert [figure for batch in server.batches for figure in batch] == [
+        ("loss", 2.0, 0),
+        ("em", 0.5, 0),
+        ("loss", 1.0, 7),
+    ]
+
+
+def test_a_batch_is_small_enough_for_mlflow(tracker, server):
+    tracker.metrics({f"figure{i}": 0.0 for i in range(450)})
+    assert sent(server) == 450
+    assert max(map(len, server.batches)) <= 1000
+    assert len({key for batch in server.batches for key, _, _ in batch}) == 450
+
+
+def test_settings_are_sent_a_hundred_at_once(tracker, server):
+    tracker.params({f"key{i}": i for i in range(250)})
+    assert server.batches == [100, 100, 50]
+    assert server.params == {f"key{i}": str(i) for i in range(250)}
+
+
+def test_settings_that_are_known_are_not_sent_again(tracker, server):
+    tracker.params({"a": {"b": 1, "c": {}}, "d": None})
+    tracker.params({"a": {"b": 1}, "e": 2})
+    assert server.params == {"a.b": "1", "a.c": "{}", "d": "None", "e": "2"}
+    assert server.batches == [3, 1]
+    assert server.tags == {}
+
+
+def test_a_parent_keeps_its_first_setting_and_tags_the_later(tracker, server):
+    tracker.params({"steps": 3, "seed": 0})
+    tracker.params({"steps": 4, "seed": 0})
+    assert server.params == {"steps": "3", "seed": "0"}
+    assert server.tags == {"espalier.param.steps": "4"}
+
+
+def test_a_long_setting_is_cut_to_what_mlflow_takes(tracker, server):
+    tracker.params({"prompt": "x" * 7000, "exact": "y" * 6000})
+    assert [len(server.params[key]) for key in ("prompt", "exact")] == [6000, 6000]
+
+
+@pytest.mark.parametrize(("away_for_s", "pause_s"), [(0.5, 30.0), (4.0, 40.0)])
+def test_a_server_that_is_away_is_asked_seldom(tracker, server, away_for_s, pause_s):
+    """Half a minute after a quick failure; ten times as long as a slow one took."""
+    server.away_for_s = away_for_s
+    tracker.metrics({"loss": 1.0}, step=0)
+    failed_at = server.now_s
+    server.away_for_s = None
+    for since in (pause_s - 0.1, pause_s):
+        server.now_s = failed_at + since
+        tracker.metrics({"loss": 1.0}, step=1)
+        assert sent(server) == (0 if since < pause_s else 3)
+
+
+def test_a_failed_run_that_cannot_be_ended_is_logged(tracker, server):
+    server.away_for_s = 0.0
+    tracker.finish("FAILED")
+    with pytest.raises(RegistryError, match="connection refused"):
+        tracker.finish()
+    server.away_for_s = None
+    tracker.finish()
+    assert server.ended == ["FINISHED"]
+
+
+def test_notes_stand_below_the_description(tracker, server):
+    tracker.describe("what it is")
+    tracker.note("one")
+    tracker.note("two")
+    assert server.tags["mlflow.note.content"] == "what it is"
+    tracker.finish()
+    assert server.tags["mlflow.note.content"] == "what it is\n\none\n\ntwo"
+
+
+def test_of_too_many_notes_the_last_are_kept(tracker, server):
+    for number in range(1000):
+        tracker.note(f"note {number}")
+    tracker.finish()
+    text = server.tags["mlflow.note.content"]
+    assert text.endswith("note 999")
+    assert 3900 < len(text) <= 4000
+
+
+def test_a_folder_is_stored_under_its_own_name(tracker, server, tmp_path):
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report.html").touch()
+    tracker.artifact(tmp_path / "report")
+    tracker.artifact(tmp_path / "report.html")
+    assert server.stored == [
+        ("folder", str(tmp_path / "report"), "report"),
+        ("file", str(tmp_path / "report.html")),
+    ]

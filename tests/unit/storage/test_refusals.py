@@ -1,0 +1,210 @@
+"""Which answers of a server are asked for again, which are refusals, and what is said of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import urllib3
+from minio.error import InvalidResponseError, S3Error, ServerError
+
+from espalier.records import ArtifactError, StorageAwayError, StorageError
+from espalier.storage import Patience, open_place
+from espalier.storage.requests import S3Requests
+from espalier.storage.settings import s3_settings
+from espalier.storage.upload import PART_BYTES, part_size, upload
+from tests.factories.storage import artifact, files, s3_place, settings
+from tests.fakes.s3_stand_in import BUCKET
+
+KEYS = {"AWS_ACCESS_KEY_ID": "mine", "AWS_SECRET_ACCESS_KEY": "hush"}
+MIB = 1 << 20
+
+
+def refused(code, status, message="why"):
+    return S3Error(SimpleNamespace(status=status), code, message, "r", "request", "host", BUCKET)
+
+
+@pytest.fixture
+def attempts(s3, pauses):
+    """How often a request that meets this error is sent, and what becomes of it."""
+    requests = S3Requests(settings(s3, patience=Patience(first_pause_s=10, longest_pause_s=10)))
+
+    def count(error):
+        made = []
+
+        def request():
+            made.append(1)
+            raise error
+
+        with pytest.raises(StorageError) as caught:
+            requests.send("read it", request)
+        return len(made), caught.value
+
+    return count
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(refused("Other", status) for status in (408, 429, 500, 502, 503, 504)),
+        refused("SlowDown", 400),
+        refused("IncompleteBody", 400),
+        ServerError("down", 500),
+        InvalidResponseError(500, "text/html", "<html>"),
+        urllib3.exceptions.ProtocolError("broken off"),
+    ],
+    ids=str,
+)
+def test_a_fault_that_may_pass_is_asked_again(attempts, error):
+    """Every ten seconds until two minutes after the first fault."""
+    made, outcome = attempts(error)
+    assert made == 13
+    assert isinstance(outcome, StorageAwayError)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (refused("AccessDenied", 403), "do not allow it"),
+        (refused("RequestTimeTooSkewed", 403), "set them"),
+        (refused("NoSuchBucket", 404), "create it"),
+        (refused("NoSuchKey", 404), "no such object"),
+        (refused("ExpiredToken", 400), "does not accept the credentials"),
+        (refused("Other", 501, ""), r"\(Other\)\. Is AWS_ENDPOINT_URL_S3 an S3 server"),
+        (refused("Other", 400), r"\(Other: why\)"),
+        (ServerError("odd", 499), "an S3 server"),
+        (InvalidResponseError(499, "text/html", "<html>"), "an S3 server"),
+        (urllib3.exceptions.SSLError("not trusted"), "not trusted"),
+    ],
+    ids=str,
+)
+def test_a_refusal_is_said_at_once(attempts, error, said):
+    made, outcome = attempts(error)
+    assert made == 1
+    assert not isinstance(outcome, StorageAwayError)
+    with pytest.raises(StorageError, match=said):
+        raise outcome
+
+
+def test_only_what_is_not_there_is_none(s3):
+    requests = S3Requests(settings(s3))
+
+    def meets(code):
+        def request():
+            raise refused(code, 404)
+
+        return requests.send_or_none("read it", request)
+
+    assert meets("NoSuchKey") is meets("NoSuchUpload") is None
+    with pytest.raises(StorageError, match="no such bucket"):
+        meets("NoSuchBucket")
+
+
+def test_parts_are_whole_mebibytes_and_no_larger_than_needed():
+    assert part_size(PART_BYTES * 10_000 + 1) == 17 * MIB
+    assert part_size(17 * MIB * 10_000) == 17 * MIB
+    assert part_size(17 * MIB * 10_000 + 1) == 18 * MIB
+
+
+def test_a_file_that_another_writer_cuts_is_no_success(s3, tmp_path):
+    (tmp_path / "w").write_bytes(b"content")
+    requests = S3Requests(settings(s3))
+    answered = s3.answer
+
+    def cut(stand_in, request, body):
+        answer = answered(stand_in, request, body)
+        if request.command == "PUT":
+            s3.objects["w"] = (b"cut", "0")
+        return answer
+
+    s3.answer = cut
+    with pytest.raises(StorageError, match="7 bytes were sent and 3 are there"):
+        upload(requests, tmp_path / "w", BUCKET, "w")
+
+
+def test_a_server_without_ranges_begins_again(s3, tmp_path):
+    content = bytes(range(256)) * 40
+    artifact(tmp_path / "here", {"weights": content})
+    place = s3_place(s3)
+    place.publish(tmp_path / "here")
+    answered = s3.answer
+
+    def whole(stand_in, request, body):
+        del request.headers["Range"]
+        return answered(stand_in, request, body)
+
+    s3.answer = whole
+    (tmp_path / ".there.fetch").mkdir()
+    (tmp_path / ".there.fetch" / "weights.espalier-partial").write_bytes(content[:1000])
+    s3.requests.clear()
+    place.fetch(tmp_path / "there")
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+    assert s3.counted("GET", "weights") == 1
+
+
+def test_bytes_that_are_wrong_twice_leave_nothing_half(s3, tmp_path):
+    artifact(tmp_path / "here", {"rows": b"whole"})
+    place = s3_place(s3)
+    place.publish(tmp_path / "here")
+    s3.objects["runs/r17/knowledge/rows"] = (b"other", "0")
+    draft = tmp_path / ".there.fetch"
+    draft.mkdir()
+    (draft / "rows.espalier-partial").write_bytes(b"oth")
+    with pytest.raises(ArtifactError, match="not those that were published"):
+        place.fetch(tmp_path / "there")
+    assert list(draft.iterdir()) == []
+
+
+def test_a_folder_is_its_own_copy(tmp_path):
+    published = artifact(tmp_path / "here")
+    place = open_place(str(tmp_path / "here"), {})
+    before = {path: path.stat().st_ino for path in (tmp_path / "here").iterdir()}
+    assert place.fetch(tmp_path / "here") == place.publish(tmp_path / "here") == published
+    assert {path: path.stat().st_ino for path in (tmp_path / "here").iterdir()} == before
+
+
+def test_a_small_file_is_written_by_one_rename(tmp_path):
+    place = open_place(str(tmp_path / "run"), {})
+    place.write("steps/usage.json", b"{}")
+    place.write("steps/usage.json", b"[]")
+    written = {path.name: path.read_bytes() for path in (tmp_path / "run" / "steps").iterdir()}
+    assert written == {"usage.json": b"[]"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "endpoint", "region"),
+    [
+        ({"AWS_REGION": "a", "AWS_DEFAULT_REGION": "b"}, "https://s3.a.amazonaws.com", "a"),
+        ({}, "https://s3.us-east-1.amazonaws.com", "us-east-1"),
+        ({"AWS_ENDPOINT_URL": "http://all:9"}, "http://all:9", "us-east-1"),
+        (
+            {"AWS_ENDPOINT_URL": "http://all", "AWS_ENDPOINT_URL_S3": "https://s3:9000"},
+            "https://s3:9000",
+            "us-east-1",
+        ),
+    ],
+)
+def test_the_more_particular_name_comes_first(environment, endpoint, region):
+    found = s3_settings({**KEYS, **environment})
+    assert (found.endpoint, found.region) == (endpoint, region)
+    assert found.is_encrypted == endpoint.startswith("https")
+
+
+def test_a_token_and_a_ca_bundle_are_read():
+    named = {"AWS_SESSION_TOKEN": "t", "AWS_CA_BUNDLE": "/ca.pem"}
+    found = s3_settings({**KEYS, **named})
+    assert (found.session_token, found.ca_bundle) == ("t", "/ca.pem")
+    empty = s3_settings({**KEYS, "AWS_SESSION_TOKEN": ""})
+    assert (empty.session_token, empty.ca_bundle) == (None, None)
+
+
+def test_an_address_with_a_query_is_refused():
+    with pytest.raises(StorageError, match="without a path"):
+        s3_settings({**KEYS, "AWS_ENDPOINT_URL_S3": "http://minio:9000?x=1"})
+
+
+def test_a_file_of_credentials_may_lie_anywhere(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    named = {"AWS_SHARED_CREDENTIALS_FILE": str(keys), "HOME": "/nowhere"}
+    assert s3_settings(named).access_key == "a"

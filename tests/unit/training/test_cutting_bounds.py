@@ -1,0 +1,247 @@
+"""Bounds of what a step is cut into: rows, micro-batches, minibatches, shares of a process."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from espalier.config import HardwareConfig, OptimizerConfig, ReplayConfig
+from espalier.training.hardware import Hardware
+from espalier.training.optimization import Updater, learning_rate, skipped_warning
+from espalier.training.packing import TrainingSequence, convolution_reach, pack, plan_rows
+from espalier.training.packing import micro_batches as runs_of_sequences
+from espalier.training.parallel import Processes
+from espalier.training.rl.admission import StepRollouts
+from espalier.training.rl.minibatch import add_scaled, mean_figures
+from espalier.training.rl.minibatches import micro_batches, minibatches
+from espalier.training.rl.models import layout_for
+from espalier.training.rl.perplexity import perplexities
+from espalier.training.rl.replay import ReplayBuffer
+from espalier.training.rl.rows import Group
+from espalier.training.scoring import PLAIN, Scorer, score
+from tests.factories.tiny import tiny_policy
+from tests.factories.training import PROFILE
+from tests.factories.training_episodes import CPU, episode, layout
+
+
+def sequence(*mask, start=20, windows=(0,)):
+    return TrainingSequence(
+        token_ids=tuple(range(start, start + len(mask))), loss_mask=mask, window_starts=windows
+    )
+
+
+@pytest.mark.parametrize(
+    ("lengths", "row_tokens", "gap", "rows"),
+    [
+        ([5, 5], 10, 0, [[0, 1]]),
+        ([5, 6], 10, 0, [[1], [0]]),
+        ([5, 5], 12, 2, [[0, 1]]),
+        ([5, 5], 11, 2, [[0], [1]]),
+        ([3, 8, 2], 10, 0, [[1, 2], [0]]),
+        ([20, 1], 10, 0, [[0], [1]]),
+        ([4, 4, 4], 4, 3, [[0], [1], [2]]),
+        ([2, 3, 2], 7, 0, [[1, 0, 2]]),
+    ],
+)
+def test_a_row_is_filled_to_its_last_token(lengths, row_tokens, gap, rows):
+    assert plan_rows(lengths, row_tokens=row_tokens, gap=gap) == rows
+
+
+def test_packed_tokens_stand_in_their_columns_behind_a_gap():
+    batch = pack([sequence(0, 1, 1), sequence(1, 1, start=40)], row_tokens=7, gap=2)
+    assert batch.token_ids_RT.tolist() == [[20, 21, 22, 0, 0, 40, 41, 0, 0]]
+    assert batch.position_ids_RT.tolist() == [[0, 1, 2, 0, 0, 0, 1, 0, 0]]
+    assert batch.segment_ids_RT.tolist() == [[1, 1, 1, 0, 0, 2, 2, 0, 0]]
+    assert batch.targets_N.tolist() == [21, 22, 41]
+    assert batch.sequence_N.tolist() == [0, 0, 1]
+    assert batch.token_N.tolist() == [1, 2, 1]
+    assert (batch.num_tokens, batch.num_sequences) == (5, 2)
+    dense_BT = batch.dense(torch.tensor([1.0, 2.0, 3.0]), width=3)
+    assert dense_BT.tolist() == [[0, 1, 2], [0, 3, 0]]
+    assert batch.flat(dense_BT).tolist() == [1, 2, 3]
+
+
+def test_a_sequence_of_two_contexts_is_packed_as_two():
+    batch = pack([sequence(1, 1, 1, 1, 1, windows=(0, 2))], row_tokens=3, gap=0)
+    assert batch.token_ids_RT.tolist() == [[22, 23, 24], [20, 21, 0]]
+    assert batch.position_ids_RT.tolist() == [[0, 1, 2], [0, 1, 0]]
+    assert sorted(batch.token_N.tolist()) == [1, 3, 4]
+    assert batch.num_sequences == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "reach"), [({"conv_L_cache": 3}, 2), ({"conv_L_cache": 1}, 0), ({}, 0)]
+)
+def test_a_convolution_reaches_back_by_its_kernel(config, reach):
+    model = SimpleNamespace(config=SimpleNamespace(**config))
+    assert convolution_reach(model) == reach
+
+
+@pytest.mark.parametrize(
+    ("lengths", "max_tokens", "runs"),
+    [
+        ([4, 4], 8, [[0, 1]]),
+        ([4, 5], 8, [[0], [1]]),
+        ([9, 1], 8, [[0], [1]]),
+        ([3, 3, 3], 6, [[0, 1], [2]]),
+        ([1, 9, 1], 8, [[0], [1], [2]]),
+    ],
+)
+def test_sequences_are_cut_in_their_order(lengths, max_tokens, runs):
+    made = [sequence(*[1] * n, start=20 + 10 * i) for i, n in enumerate(lengths)]
+    found = runs_of_sequences(made, max_tokens=max_tokens)
+    assert [[made.index(s) for s in run] for run in found] == runs
+
+
+@pytest.mark.parametrize(
+    ("units", "max_tokens", "runs"),
+    [
+        ([(0,), (1,), (2,)], 12, [[(2,), (0,), (1,)]]),
+        ([(0,), (1,), (2,)], 11, [[(2,), (0,)], [(1,)]]),
+        ([(0,), (1,), (2,)], 5, [[(2,)], [(0,)], [(1,)]]),
+        ([(0, 1), (2,)], 12, [[(2,), (0, 1)]]),
+        ([(0, 1), (2,)], 11, [[(2,)], [(0, 1)]]),
+    ],
+)
+def test_like_lengths_share_a_run_up_to_its_last_token(units, max_tokens, runs):
+    assert micro_batches(units, [4, 6, 2], max_tokens=max_tokens) == runs
+
+
+@pytest.mark.parametrize(
+    ("units", "count", "sizes"),
+    [(4, 2, [2, 2]), (5, 2, [3, 2]), (2, 4, [1, 1]), (7, 3, [3, 3, 1]), (4, 1, [4])],
+)
+def test_units_are_dealt_in_as_many_parts_as_asked(units, count, sizes):
+    parts = minibatches([(n,) for n in range(units)], count=count, rng=random.Random(0))
+    assert [len(part) for part in parts] == sizes
+
+
+def test_every_process_takes_equally_many_turns():
+    items = list("abcde")
+    assert Processes(0, 2).share(items) == [("a", 1.0), ("c", 1.0), ("e", 1.0)]
+    assert Processes(1, 2).share(items) == [("b", 1.0), ("d", 1.0), ("a", 0.0)]
+    assert Processes().share(items) == [(item, 1.0) for item in items]
+    assert [Processes(rank, 6).share("ab")[0][1] for rank in range(3)] == [1.0, 1.0, 0.0]
+    assert [Processes(rank, 2).is_first for rank in range(2)] == [True, False]
+
+
+def test_a_lone_process_talks_to_nobody():
+    alone, tensor = Processes(), torch.ones(2)
+    alone.sum([tensor])
+    assert tensor.tolist() == [1, 1]
+    assert (alone.gather("x"), alone.of_first("x")) == (["x"], "x")
+
+
+def test_figures_are_the_mean_of_the_updates_that_have_them():
+    assert mean_figures([{"loss": 1.0, "kl": 3.0}, {"loss": 2.0}, {}]) == {"loss": 1.5, "kl": 3.0}
+    assert mean_figures([]) == {}
+    figures = {"loss": 1.0}
+    add_scaled(figures, {"loss": torch.tensor(4.0), "kl": 1}, 0.5)
+    assert figures == {"loss": 3.0, "kl": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("share", "total", "rates"),
+    [
+        (0.0, 3, [1.0, 1.0, 0.5, 0.0, 0.0]),  # one step at least
+        (0.5, 4, [0.5, 1.0, 1.0, 0.5, 0.0]),
+        (1.0, 4, [0.25, 0.5, 0.75, 1.0, 1.0]),
+    ],
+)
+def test_a_rate_warms_up_and_decays_by_its_shares(share, total, rates):
+    config = OptimizerConfig(learning_rate=1.0, warmup_share=share, final_share=0.0)
+    assert [learning_rate(config, step, total) for step in range(5)] == pytest.approx(rates)
+
+
+def test_matrices_decay_and_vectors_do_not():
+    model = nn.Module()
+    model.tensor3 = nn.Parameter(torch.zeros(2, 2, 2))
+    model.matrix = nn.Parameter(torch.zeros(2, 2))
+    model.vector = nn.Parameter(torch.zeros(2))
+    groups = Updater(model, OptimizerConfig(weight_decay=0.1), 10).optimizer.param_groups
+    assert [[p.ndim for p in group["params"]] for group in groups] == [[3, 2], [1]]
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+
+
+def test_an_update_is_made_at_the_rate_of_its_step():
+    config = OptimizerConfig(learning_rate=1.0, warmup_share=0.5, final_share=0.0)
+    model = nn.Linear(1, 1, bias=False)
+    updater = Updater(model, config, 4)
+    for step in (0, 3):
+        model.weight.grad = torch.ones(1, 1)
+        updater.apply(step)
+        rates = [group["lr"] for group in updater.optimizer.param_groups]
+        assert rates == [learning_rate(config, step, 4)] * 2
+    assert "step 4: 2 optimizer update(s) skipped" in skipped_warning(4, skipped=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "autocast"),
+    [
+        ({"device": "cpu", "precision": "bfloat16"}, torch.bfloat16),
+        ({"device": "cpu", "precision": "float32"}, None),
+        ({"device": "cpu", "precision": "auto"}, None),
+    ],
+)
+def test_a_cpu_computes_in_float32_unless_asked_otherwise(settings, autocast):
+    chosen = Hardware.chosen(HardwareConfig(**settings))
+    assert (chosen.device.type, chosen.autocast) == ("cpu", autocast)
+    with chosen.precision():
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert product.dtype == (autocast or torch.float32)
+    model = tiny_policy().model
+    assert chosen.placed(model) is model
+
+
+@pytest.mark.parametrize(("sampled", "zero", "share"), [(4, 1, 0.25), (1, 1, 1.0), (0, 0, 0.0)])
+def test_the_share_of_equal_groups_is_of_those_sampled(sampled, zero, share):
+    assert StepRollouts(groups_sampled=sampled, zero_variance=zero).zero_variance_share == share
+
+
+def test_a_perplexity_is_that_of_the_actions_alone():
+    model, shown = tiny_policy().model, [episode(1, 0), episode(2, 1)]
+    how = layout_for(model, PROFILE, CPU, Processes())
+    assert (how.row_tokens, how.gap) == (PROFILE.episode.max_tokens, convolution_reach(model))
+    found = perplexities(shown, Scorer(model), layout(), PLAIN)
+    for trajectory, perplexity in zip(shown, found, strict=True):
+        alone = TrainingSequence(token_ids=trajectory.token_ids, loss_mask=trajectory.action_mask)
+        with torch.no_grad():
+            logprobs_N = score(model, pack([alone], row_tokens=64, gap=2)).logprobs_N
+        assert perplexity == pytest.approx(float((-logprobs_N.mean()).exp()), rel=1e-4)
+
+
+def group(number, rewards=(0, 1), version=0):
+    made = [episode(number * 10 + n, reward, version=version) for n, reward in enumerate(rewards)]
+    return Group(trajectories=tuple(made))
+
+
+@pytest.mark.parametrize(("share", "drawn"), [(0.25, 1), (0.5, 2), (0.1, 0), (0.9, 0)])
+def test_a_step_replays_its_share_or_nothing(share, drawn):
+    buffer = ReplayBuffer(ReplayConfig(capacity=4, share=share), list, compares_groups=True)
+    buffer.add([group(n) for n in range(3)], version=0)
+    assert len(buffer.draw(4, random.Random(0))) == drawn
+
+
+def test_a_buffer_holds_as_many_groups_as_its_capacity():
+    buffer = ReplayBuffer(ReplayConfig(capacity=2, max_staleness=2), list, compares_groups=True)
+    sizes = []
+    for version in range(4):
+        buffer.add([group(version, version=version)], version=version)
+        sizes.append(len(buffer))
+    assert sizes == [1, 2, 2, 2]
+    mixed = Group(trajectories=(episode(1, 0, version=3), episode(2, 1, version=5)))
+    buffer.add([mixed], version=5)  # as stale as its oldest trajectory
+    assert len(buffer) == 0
+
+
+@pytest.mark.parametrize(("window", "kept"), [((1.5, 2.0), 2), ((1.51, 1.99), 0), ((1.1, 9.0), 2)])
+def test_a_window_of_perplexities_holds_its_ends(window, kept):
+    config = ReplayConfig(capacity=2, share=0.5, perplexity_window=window)
+    buffer = ReplayBuffer(config, lambda trajectories: [1.5, 2.0], compares_groups=True)
+    buffer.add([group(1)], version=0)
+    found = buffer.draw(2, random.Random(0))
+    assert sum(len(drawn.trajectories) for drawn in found) == kept

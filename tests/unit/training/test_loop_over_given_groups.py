@@ -1,0 +1,312 @@
+"""The loop over groups made by hand: what it judges, keeps, says, counts and takes up again."""
+
+from __future__ import annotations
+
+import math
+import random
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+
+from espalier.config import Profile
+from espalier.curriculum.pool import TaskPool
+from espalier.records import NullTracker
+from espalier.training.checkpoint import CheckpointStore
+from espalier.training.parallel import Processes
+from espalier.training.rl.admission import StepRollouts
+from espalier.training.rl.loop import HISTORY_COLUMNS, Parts, RlLoop
+from espalier.training.rl.models import trainable
+from espalier.training.rl.rows import Group
+from tests.factories.tiny import tiny_policy
+from tests.factories.training import TASKS
+from tests.factories.training_episodes import CPU, episode, layout
+
+
+def profile(*, curriculum=None, **training):
+    values = {
+        "steps": 5,
+        "tasks_per_step": 2,
+        "group_size": 2,
+        "minibatches": 1,
+        "evaluate_every": 2,
+        "max_mismatch_kl": 1e6,
+    }
+    return Profile.model_validate(
+        {
+            "episode": {"max_turns": 4, "max_tokens": 64, "max_turn_tokens": 14},
+            "curriculum": {"refresh_every": 2, "screening_rollouts": 0} | (curriculum or {}),
+            "training": values | training,
+        }
+    )
+
+
+class Sampler:
+    """Groups of two made-up episodes each, by step; the default is one right and one wrong."""
+
+    def __init__(self, kinds):
+        self._kinds = kinds
+        self.asked = []
+        self.closed = 0
+
+    def sample(self, step, *, groups):
+        self.asked.append((step, groups))
+        kind = self._kinds[step] if step < len(self._kinds) else "mixed"
+        if kind == "nothing":
+            return StepRollouts(lost=3)
+        rewards = {
+            "mixed": [(0, 1)],
+            "equal": [(1, 1)],
+            "wrong": [(0, 0)],
+            "split": [(0, 0), (1, 1)],
+        }
+        rng = random.Random(step)
+        made = [
+            Group(
+                trajectories=tuple(
+                    replace(
+                        episode(n, reward, rng=rng, group=f"lyon{number}", version=step),
+                        messages=(),
+                    )
+                    for n, reward in enumerate(rewards[kind][number % len(rewards[kind])])
+                )
+            )
+            for number in range(groups)
+        ]
+        sampled = [t for group in made for t in group.trajectories]
+        equal = 0 if kind == "mixed" else len(made)
+        return StepRollouts(made, sampled, len(made), equal, lost=1, too_stale=2)
+
+    def close(self):
+        self.closed += 1
+
+
+class Published:
+    def __init__(self):
+        self.versions = []
+
+    def publish(self, version):
+        self.versions.append(version)
+
+
+class Told(NullTracker):
+    def __init__(self, ends_after=99):
+        self.notes, self.rows, self.bar = [], {}, []
+        self._steps, self._ends_after = 0, ends_after
+
+    def note(self, line):
+        self.notes.append(line)
+
+    def metrics(self, values, *, step=None):
+        self.rows[step] = values
+
+    @contextmanager
+    def progress(self, description, total):
+        self.bar.append((description, total))
+        yield self
+
+    def advance(self, count=1, **shown):
+        self.bar.append((count, shown))
+        self._steps += bool(shown)
+        if self._steps > self._ends_after:
+            raise KeyboardInterrupt
+
+
+class Run:
+    """A loop over a fresh tiny policy, in `directory`."""
+
+    def __init__(self, directory, *, kinds=(), scores=(), config=None):
+        self.profile = config or profile()
+        self.sampler, self.published, self.told = Sampler(kinds), Published(), Told()
+        self.model = tiny_policy().model
+        self.weights_when_judged = []
+        self._scores = iter(scores)
+        self.pool = TaskPool(TASKS, self.profile.curriculum)
+        parts = Parts(
+            models=trainable(self.model, self.profile.training, CPU, Processes()),
+            layout=layout(),
+            sampler=self.sampler,
+            pool=self.pool,
+            judge=self._judge,
+            publisher=self.published,
+        )
+        self.loop = RlLoop(self.profile, parts, CheckpointStore(directory, "run"))
+
+    def _judge(self):
+        self.weights_when_judged.append(self.weights())
+        return next(self._scores, 0.0)
+
+    def weights(self):
+        return torch.cat([p.detach().reshape(-1) for p in self.model.parameters()])
+
+    def run(self):
+        self.loop.run(self.told)
+        return self
+
+
+def test_a_run_is_judged_at_intervals_and_at_its_end(tmp_path):
+    run = Run(tmp_path, scores=(0.1, 0.2, 0.3, 0.4)).run()
+    judged = {int(row["step"]): row["dev_em"] for row in run.loop.history if "dev_em" in row}
+    assert judged == {2: 0.2, 4: 0.3, 5: 0.4}
+    assert run.published.versions == [0, 1, 2, 3, 4, 5, 5]
+    assert run.sampler.closed == 1
+    assert run.told.bar[:2] == [("train", 5), (0, {})]
+    assert [count for count, _ in run.told.bar[2:]] == [1] * 5
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ((0.5, 0.5, 0.4, 0.5), 0),
+        ((0.1, 0.3, 0.3, 0.2), 2),
+        ((0.1, 0.2, 0.3, 0.3), 4),
+        ((0.0, 0.0, 0.0, 0.1), 5),
+    ],
+)
+def test_the_first_of_the_best_weights_are_kept(tmp_path, scores, best):
+    run = Run(tmp_path, scores=scores).run()
+    kept = run.weights_when_judged[[0, 2, 4, 5].index(best)]
+    assert run.loop.best_step == best
+    assert run.published.versions[-1] == best
+    assert torch.equal(run.weights(), kept)
+
+
+def test_every_step_says_what_was_sampled(tmp_path):
+    run = Run(tmp_path, kinds=("mixed", "equal", "nothing")).run()
+    mixed, equal, nothing = run.loop.history[:3]
+    assert set(HISTORY_COLUMNS) - {"dev_em", "clipped_share"} <= mixed.keys()
+    assert (mixed["pass_rate"], equal["pass_rate"], nothing["pass_rate"]) == (0.5, 1.0, 0.0)
+    assert (mixed["reward"], equal["reward"]) == (0.5, 1.0)
+    assert (mixed["zero_variance_share"], equal["zero_variance_share"]) == (0.0, 1.0)
+    assert (mixed["lost_episodes"], nothing["lost_episodes"], mixed["too_stale_groups"]) == (
+        1,
+        3,
+        2,
+    )
+    first = Sampler(()).sample(0, groups=2).sampled
+    assert mixed["action_tokens"] == sum(sum(t.action_mask) for t in first) / 4
+    assert (mixed["tool_calls"], nothing["action_tokens"]) == (0, 0)
+    assert [row["kept_tasks"] for row in run.loop.history] == [5] * 5
+    assert [row["rollouts"] for row in run.loop.history] == [4, 8, 8, 12, 16]
+    assert [row["idle_steps"] for row in run.loop.history] == [0, 1, 1, 0, 0]
+    assert mixed["credited_share"] == 1.0
+    assert mixed["staleness_max"] == 0
+    assert "loss" not in nothing
+    assert len(run.loop.last_step) == 4
+
+
+def test_the_tracker_hears_every_figure_but_the_step(tmp_path):
+    run = Run(tmp_path, scores=(0.1, 0.2, 0.3, 0.4)).run()
+    assert list(run.told.rows) == [1, 2, 3, 4, 5]
+    assert all("step" not in told for told in run.told.rows.values())
+    told, row = run.told.rows[2], run.loop.history[1]
+    assert told == {name: value for name, value in row.items() if name != "step"}
+    assert list(told)[:3] == ["reward", "pass_rate", "zero_variance_share"]
+    shown = run.told.bar[3][1]
+    assert (shown["dev_em"], "loss" in shown) == (0.2, False)
+    assert run.told.notes == []
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_killed_run_ends_as_an_unbroken_one(tmp_path, after):
+    scores = {0: 0.1, 2: 0.3, 4: 0.2, 5: 0.25}
+    unbroken = Run(tmp_path / "whole", scores=scores.values()).run()
+    killed = Run(tmp_path / "broken", scores=scores.values())
+    killed.told = Told(ends_after=after)
+    with pytest.raises(KeyboardInterrupt):
+        killed.run()
+    assert killed.sampler.closed == 1
+    done = after + 1 - (after + 1) % 2
+    left = [score for step, score in scores.items() if step > done or not done]
+    resumed = Run(tmp_path / "broken", scores=left).run()
+    assert torch.equal(resumed.weights(), unbroken.weights())
+    assert resumed.loop.history == unbroken.loop.history
+    assert resumed.loop.best_step == unbroken.loop.best_step == 2
+    assert resumed.told.bar[1] == (done, {})
+    assert resumed.sampler.asked[0] == (done, 2)
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path):
+    first = Run(tmp_path, scores=(0.1, 0.2, 0.3, 0.4)).run()
+    again = Run(tmp_path, scores=()).run()
+    assert again.sampler.asked == []
+    assert torch.equal(again.weights(), first.weights())
+    assert len(again.loop.last_step) == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "last_step.parquet",
+        "latest.pt",
+        "replay-5.parquet",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "stopped_after"),
+    [
+        (("mixed", "equal", "equal", "equal"), 3),
+        (("equal", "nothing", "equal"), 3),
+        (("equal", "mixed", "equal", "mixed", "equal"), 5),
+        (("nothing",) * 5, 5),
+    ],
+)
+def test_a_run_stops_after_steps_in_a_row_without_credit(tmp_path, kinds, stopped_after):
+    config = profile(stop_after_idle_steps=2)
+    run = Run(tmp_path, kinds=kinds, scores=(0.2, 0.1), config=config).run()
+    assert len(run.loop.history) == stopped_after
+    assert "dev_em" in run.loop.history[-1]
+    told = [note for note in run.told.notes if "no trajectory got credit" in note]
+    assert len(told) == (stopped_after < 5)
+    resumed = Run(tmp_path, kinds=kinds, config=config).run()
+    assert resumed.sampler.asked == []
+    assert [n for n in resumed.told.notes if "got credit" in n] == told
+
+
+@pytest.mark.parametrize(
+    ("kind", "pass_rate", "remedy"),
+    [
+        ("equal", "100%", "the tasks are mastered: add harder ones"),
+        ("split", "50%", "each task is always solved or never"),
+        ("wrong", "0%", "the tasks are out of reach"),
+    ],
+)
+def test_an_idle_run_says_what_would_let_it_learn(tmp_path, kind, pass_rate, remedy):
+    config = profile(stop_after_idle_steps=3, evaluate_every=9)
+    kinds = ("mixed", kind, "nothing", kind, kind)
+    run = Run(tmp_path, kinds=kinds, scores=(0.2, 0.1), config=config).run()
+    (line,) = run.told.notes
+    assert line.startswith("stopped after step 5 of 5: no trajectory got credit in 3 steps")
+    assert f"pass rate {pass_rate}, 100% of the groups with equal rewards), {remedy}" in line
+    assert "the best weights, of step 0" in line
+
+
+def test_replayed_groups_take_the_place_of_sampled_ones(tmp_path):
+    replay = {"capacity": 4, "share": 0.5, "max_staleness": 9}
+    config = profile(replay=replay)
+    run = Run(tmp_path, config=config).run()
+    assert run.sampler.asked == [(0, 2), (1, 1), (2, 1), (3, 1), (4, 1)]
+    assert [row["rollouts"] for row in run.loop.history] == [4, 6, 8, 10, 12]
+    assert run.loop.history[0]["staleness_max"] == 0
+    assert any(row["staleness_max"] > 0 for row in run.loop.history)
+
+
+def test_the_band_is_drawn_anew_at_its_interval(tmp_path):
+    run = Run(tmp_path, config=profile(curriculum={"pass_rate_band": [0.6, 1.0]}))
+    run.pool.observe(TASKS[0].task_id, attempts=4, successes=0)
+    run.pool.observe(TASKS[1].task_id, attempts=4, successes=4)
+    run.run()
+    assert run.loop.history[0]["kept_tasks"] == 5
+    assert run.loop.history[1]["kept_tasks"] < 5
+
+
+def test_engine_and_trainer_that_disagree_are_said(tmp_path):
+    run = Run(tmp_path, config=profile(max_mismatch_kl=1e-3, steps=1)).run()
+    (note,) = run.told.notes
+    assert note.startswith("warning: step 1: engine and trainer disagree by")
+
+
+def test_a_temperature_follows_its_schedule_by_step(tmp_path):
+    config = profile(temperature_schedule={"shape": "linear", "final": 0.5})
+    run = Run(tmp_path, config=config).run()
+    told = [row["temperature"] for row in run.loop.history]
+    assert told == [1.0, 0.875, 0.75, 0.625, 0.5]
+    assert all(math.isfinite(row["loss"]) for row in run.loop.history)

@@ -1,0 +1,402 @@
+"""Several processes and nodes: who plays what, who publishes, and who is named when one is lost."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from ray.exceptions import RayActorError, RayTaskError
+
+from espalier.config import Profile
+from espalier.policy.loading import save_policy
+from espalier.records import NullTracker, TrainingError
+from espalier.records.task import write_tasks
+from espalier.training import ray_nodes
+from espalier.training.checkpoint import CheckpointStore
+from espalier.training.companions import told_loss
+from espalier.training.local_companions import local_companions
+from espalier.training.parallel import Processes
+from espalier.training.ray_nodes import ray_companions
+from espalier.training.rl.admission import StepRollouts
+from espalier.training.rl.publishing import DirectoryPublisher, MemoryPublisher
+from espalier.training.rl.shared_rollouts import FirstRoller, FirstSampler, SplitRoller
+from espalier.training.rl.wiring import Run, wired
+from tests.factories.tiny import lookup_environments, tiny_policy
+from tests.factories.training import SEARCH, TASKS, make_task
+
+CPU = torch.device("cpu")
+
+
+class Among(Processes):
+    """One of several processes in a test's one; the others' items are given."""
+
+    def __init__(self, rank, count, others=None):
+        super().__init__(rank, count)
+        self._others = others
+
+    def gather(self, item):
+        return [item if rank == self.rank else self._others(rank) for rank in range(self.count)]
+
+    def of_first(self, item):
+        return item if self.is_first else "the first one's"
+
+
+class Plays:
+    """Says what was asked of it; a trajectory is its task's name and number."""
+
+    def __init__(self):
+        self.asked = []
+
+    def roll_out(self, tasks, *, samples, temperature, seed):
+        self.asked.append((tuple(tasks), samples, temperature, seed))
+        return [f"{task}{number}" for task in tasks for number in range(samples)]
+
+
+def split_over(count, tasks, rank=0, samples=2):
+    players = [Plays() for _ in range(count)]
+    asked = {"samples": samples, "temperature": 0.7, "seed": 5}
+
+    def of(other):
+        return players[other].roll_out(tasks[other::count], **asked)
+
+    own = SplitRoller(players[rank], Among(rank, count, of) if count > 1 else Processes())
+    return own.roll_out(tasks, **asked), players
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("tasks", [("a", "b", "c"), ("a", "b", "c", "d", "e"), ()])
+def test_every_process_gets_all_trajectories_in_order(count, tasks):
+    expected = [f"{task}{number}" for task in tasks for number in range(2)]
+    for rank in range(count):
+        found, players = split_over(count, tasks, rank)
+        assert found == expected
+        assert players[rank].asked[0][0] == tasks[rank::count]
+
+
+def test_each_process_draws_by_numbers_of_its_own():
+    _, alone = split_over(1, ("a", "b"))
+    seeds = [split_over(2, ("a", "b"), rank)[1][rank].asked[0][3] for rank in range(2)]
+    assert alone[0].asked == [(("a", "b"), 2, 0.7, 5)]
+    assert len({*seeds, 5}) == 3
+
+
+def test_the_first_process_plays_and_samples_for_all():
+    first, other = Plays(), Plays()
+    asked = {"samples": 1, "temperature": 1.0, "seed": 0}
+    assert FirstRoller(first, Among(0, 2)).roll_out(["a"], **asked) == ["a0"]
+    assert FirstRoller(other, Among(1, 2)).roll_out(["a"], **asked) == "the first one's"
+    assert (len(first.asked), other.asked) == (1, [])
+    sampled, closed = StepRollouts(lost=3), []
+    own = SimpleNamespace(
+        sample=lambda step, *, groups: sampled, close=lambda: closed.append("own")
+    )
+    ours, theirs = FirstSampler(own, Among(0, 2)), FirstSampler(None, Among(1, 2))
+    assert ours.sample(0, groups=2) is sampled
+    assert theirs.sample(0, groups=2) == "the first one's"
+    ours.close()
+    theirs.close()
+    assert closed == ["own"]
+
+
+class Reads:
+    def __init__(self):
+        self.policy_version, self.loaded = None, []
+
+    def load_weights(self, policy_dir, version):
+        assert (policy_dir / "config.json").is_file()
+        self.loaded.append((policy_dir.name, version))
+
+
+def test_only_the_newest_published_directory_is_kept(tmp_path):
+    trained, policy, rollers = tiny_policy(1).model, tiny_policy(0), [Reads(), Reads()]
+    publisher = DirectoryPublisher(trained, policy, rollers, tmp_path)
+    publisher.publish(1)
+    publisher.publish(2)
+    assert [path.name for path in tmp_path.iterdir()] == ["version-2"]
+    assert [roller.loaded for roller in rollers] == [[("version-1", 1), ("version-2", 2)]] * 2
+    for one, other in zip(trained.parameters(), policy.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    DirectoryPublisher(trained, policy, [], tmp_path / "silent").publish(3)
+    assert not (tmp_path / "silent").exists()
+
+
+def test_rollers_in_memory_sample_from_the_trained_weights():
+    trained, policy, rollers = tiny_policy(1).model, tiny_policy(0), [Reads(), Reads()]
+    MemoryPublisher(trained, policy, rollers).publish(4)
+    assert [roller.policy_version for roller in rollers] == [4, 4]
+    for one, other in zip(trained.parameters(), policy.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+class Started:
+    """A process that has this exit code; None still runs."""
+
+    def __init__(self, exitcode):
+        self.exitcode, self.ended = exitcode, []
+
+    def start(self):
+        pass
+
+    def join(self):
+        self.ended.append("joined")
+
+    def terminate(self):
+        self.ended.append("terminated")
+
+
+@pytest.mark.parametrize(
+    ("codes", "said"),
+    [
+        ([None, None], None),
+        ([0, None], None),
+        ([1, None], "rank 1 of 3 processes that train together has ended: exit code 1"),
+        ([1, -9], "rank 2 of 3 processes that train together has ended: SIGKILL"),
+        ([0, 3], "rank 2 of 3"),
+    ],
+)
+def test_who_was_killed_is_named_before_who_noticed(monkeypatch, codes, said):
+    started, given = [Started(code) for code in codes], []
+    waiting = iter(started)
+
+    def made(*, target, args, daemon):
+        given.append(args)
+        return next(waiting)
+
+    monkeypatch.setattr(
+        "espalier.training.local_companions.multiprocessing.get_context",
+        lambda method: SimpleNamespace(Process=made),
+    )
+    with local_companions(3, CPU) as companions:
+        companions.start(print)
+        told = companions.loss()
+    assert given == [(1, 1), (2, 2)]
+    assert told is None if said is None else told.startswith(said)
+    assert [process.ended for process in started] == [["terminated", "joined"]] * 2
+
+
+def test_more_gpus_than_there_are_cannot_be_shared_out(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with (
+        pytest.raises(TrainingError, match="this machine has 2"),
+        local_companions(3, torch.device("cuda")),
+    ):
+        pass
+    with local_companions(2, torch.device("cuda")) as companions:
+        assert companions.loss() is None
+
+
+class Cluster:
+    """Ray, as far as it is asked: nodes with places, and actors that end as they are told to."""
+
+    def __init__(self, *nodes, placed_on=(), ends=()):
+        self._nodes = nodes
+        self._placed_on = list(placed_on)
+        self._ends = dict(enumerate(ends))
+        self.places, self.options, self.killed, self.served = None, [], [], []
+        self.is_up = False
+
+    def init(self, address):
+        self.is_up = True
+
+    def shutdown(self):
+        self.is_up = False
+
+    def nodes(self):
+        return [
+            {
+                "NodeID": name,
+                "NodeManagerAddress": f"address-{name}",
+                "Alive": alive,
+                "Resources": resources,
+            }
+            for name, resources, alive in self._nodes
+        ]
+
+    def get_runtime_context(self):
+        return SimpleNamespace(get_node_id=lambda: "here")
+
+    def remote(self, **options):
+        self.options.append(options)
+        number = len(self.options) - 1
+        node = self._placed_on[number]
+
+        def serve(environment, duty, rank):
+            self.served.append((number, dict(environment), rank))
+            return f"serving {number}"
+
+        actor = SimpleNamespace(
+            number=number,
+            node=SimpleNamespace(remote=lambda: node),
+            serve=SimpleNamespace(remote=serve),
+        )
+        return lambda _: SimpleNamespace(remote=lambda: actor)
+
+    def get(self, what, timeout=None):
+        if isinstance(what, list):
+            return what
+        end = self._ends.get(int(what.split()[1]))
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    def wait(self, serving, *, num_returns, timeout):
+        assert num_returns == len(serving)
+        ended = [one for one in serving if int(one.split()[1]) in self._ends]
+        return ended, [one for one in serving if one not in ended]
+
+    def kill(self, actor):
+        self.killed.append(actor.number)
+
+    def placement_group(self, bundles, strategy):
+        self.places = (bundles, strategy)
+        return "places"
+
+
+@pytest.fixture
+def on(monkeypatch):
+    def cluster(*nodes, **how):
+        ray = Cluster(*nodes, **how)
+        monkeypatch.setattr(ray_nodes, "ray", ray)
+        monkeypatch.setattr(ray_nodes, "placement_group", ray.placement_group)
+        monkeypatch.setattr(ray_nodes, "remove_placement_group", lambda places: None)
+        monkeypatch.setattr(
+            ray_nodes,
+            "PlacementGroupSchedulingStrategy",
+            lambda places, placement_group_bundle_index: placement_group_bundle_index,
+        )
+        return ray
+
+    return cluster
+
+
+def test_ranks_fill_this_node_before_they_go_to_another(on):
+    nodes = (("here", {"CPU": 2}, True), ("b", {"CPU": 2}, True))
+    ray = on(*nodes, placed_on=("b", "here", "b"))
+    with ray_companions(4, CPU, environment={"A": "1"}) as companions:
+        companions.start(print)
+        assert companions.address == "address-here"
+    assert ray.served == [(1, {"A": "1"}, 1), (0, {"A": "1"}, 2), (2, {"A": "1"}, 3)]
+    assert ray.places == ([{"CPU": 1.0}] * 3, "SPREAD")
+    assert [options["num_cpus"] for options in ray.options] == [1, 1, 1]
+    assert [options["num_gpus"] for options in ray.options] == [0, 0, 0]
+    assert [options["scheduling_strategy"] for options in ray.options] == [0, 1, 2]
+    assert (ray.killed, ray.is_up) == ([0, 1, 2], False)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(3, None), (4, "a Ray cluster"), (5, "has 3 on 2 nodes")]
+)
+def test_a_cluster_with_too_few_places_is_refused(on, count, said):
+    nodes = (
+        ("here", {"GPU": 2, "CPU": 64}, True),
+        ("b", {"GPU": 1}, True),
+        ("c", {"CPU": 8}, True),
+        ("gone", {"GPU": 9}, False),
+    )
+    ray = on(*nodes, placed_on=("b", "here", "b", "b"))
+    environment = {}
+    if said is None:
+        with ray_companions(count, torch.device("cuda"), environment=environment):
+            assert [options["num_gpus"] for options in ray.options] == [1, 1]
+            assert ray.places[0] == [{"GPU": 1.0}] * 2
+    else:
+        with (
+            pytest.raises(TrainingError, match=f"asks for {count} GPUs.*has 3 on 2 nodes"),
+            ray_companions(count, torch.device("cuda"), environment=environment),
+        ):
+            pass
+    assert not ray.is_up
+
+
+def broke(cause):
+    return RayTaskError("serve", "Traceback", cause)
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ((), None),
+        ((None, None), None),
+        ((broke(RuntimeError("peer is gone")),), "rank 1 of 3"),
+        ((broke(RuntimeError("peer is gone")), broke(ValueError("own fault"))), "rank 2 of 3"),
+        ((broke(ValueError("own fault")), RayActorError()), "rank 2 of 3"),
+        ((RayActorError(), broke(ValueError("own fault"))), "rank 1 of 3"),
+    ],
+)
+def test_the_gravest_end_of_a_node_is_told(on, ends, said):
+    nodes = (("here", {"CPU": 9}, True), ("b", {"CPU": 9}, True))
+    on(*nodes, placed_on=("b", "b"), ends=ends)
+    with ray_companions(3, CPU, environment={}) as companions:
+        companions.start(print)
+        told = companions.loss()
+        companions.wait()
+    if said is None:
+        assert told is None
+    else:
+        assert told.startswith(f"{said} processes that train together, on node address-b, has")
+
+
+def test_a_loss_on_this_machine_names_no_node():
+    assert told_loss(1, 2, "SIGKILL").startswith("rank 1 of 2 processes that train together has")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "total_s", "rate", "share"),
+    [([2.0, 3.0], 10.0, 12.0, 0.25), ([0.0, 0.0], 10.0, 6.0, 0.25), ([0.0, 0.0], 0.0, 60.0, 2.5)],
+)
+def test_throughput_is_that_of_sampling_where_it_has_its_time(seconds, total_s, rate, share):
+    rollers = [SimpleNamespace(seconds=s, total_tokens=30) for s in seconds]
+    run = Run(None, SimpleNamespace(seconds=total_s, waited_s=2.5), rollers)
+    assert run.figures == {"rollout_tokens_per_s": rate, "learner_wait_share": share}
+
+
+def inputs_in(folder):
+    save_policy(tiny_policy(), folder / "warm_policy" / "policy")
+    (folder / "curriculum").mkdir()
+    (folder / "accepted" / "tasks").mkdir(parents=True)
+    write_tasks(folder / "curriculum" / "tasks.jsonl", TASKS)
+    write_tasks(
+        folder / "accepted" / "tasks" / "dev.jsonl", [make_task("lyon", n) for n in range(3)]
+    )
+    rates = [
+        {"task_id": task.task_id, "attempts": 100, "successes": 50 if place else 0}
+        for place, task in enumerate(TASKS)
+    ]
+    pq.write_table(pa.Table.from_pylist(rates), folder / "curriculum" / "pass_rates.parquet")
+    return {name: folder / name for name in ("warm_policy", "curriculum", "accepted")}
+
+
+@pytest.mark.parametrize("asynchronous", [{}, {"max_staleness": 1}])
+def test_a_run_is_wired_from_its_inputs(tmp_path, asynchronous):
+    profile = Profile.model_validate(
+        {
+            "episode": {"max_turns": 2, "max_tokens": 64, "max_turn_tokens": 14},
+            "curriculum": {"pass_rate_band": [0.2, 0.8], "screening_rollouts": 0},
+            "training": {
+                "steps": 1,
+                "tasks_per_step": 1,
+                "group_size": 2,
+                "minibatches": 1,
+                "dev_questions": 2,
+                "asynchronous": asynchronous,
+                "algorithm": {"filters": []},
+            },
+        }
+    )
+    views = []
+
+    def environments_over(view):
+        views.append(view)
+        return lookup_environments(SEARCH, profile)
+
+    store = CheckpointStore(tmp_path / "work", "run")
+    run = wired(profile, inputs_in(tmp_path), store, Processes(), environments_over)
+    run.loop.run(NullTracker())
+    (row,) = run.loop.history
+    assert row["kept_tasks"] == 4
+    assert row["rollouts"] == 2
+    assert run.figures["rollout_tokens_per_s"] > 0
+    assert sorted(views) == ["dev", "train"]
