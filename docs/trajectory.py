@@ -23,8 +23,8 @@ from espalier.policy.embedded import train_tokenizer
 from espalier.records import FinalAnswer, Task
 from espalier.records.trajectory import Trajectory
 from espalier.rollout.engines.engine import Sampling
-from espalier.rollout.episode import EpisodeContext, ToolRunner, play_episode
-from espalier.synthesis.search_wording import search
+from espalier.rollout.episode import EpisodeContext, ToolRunner, run_episode
+from espalier.synthesis.search_wording import search_call
 from tests.fakes.scripted_engine import ScriptedEngine
 
 DOCUMENTS = {
@@ -34,11 +34,11 @@ DOCUMENTS = {
 QUESTION = "What is the currency of the country of Lyon?"
 ATTEMPTS = (
     (
-        search("country , currency", "Lyon country"),
-        search("currency", "France currency"),
+        search_call("country , currency", "Lyon country"),
+        search_call("currency", "France currency"),
         FinalAnswer("Euro", "answer"),
     ),
-    (search("country , currency", "Lyon country"), FinalAnswer("Paris", "answer")),
+    (search_call("country , currency", "Lyon country"), FinalAnswer("Paris", "answer")),
     (FinalAnswer("Euro", "answer"),),
     "<search> Lyon </search>",  # without the thought that the grammar asks for
 )
@@ -85,7 +85,7 @@ async def _played(attempt: object) -> Trajectory:
         tools=ToolRunner(workers=0, timeout_s=5.0),
         limits=EpisodeConfig(),
     )
-    return (await play_episode(task(), Sampling(temperature=1.0, seed=0), context)).trajectory
+    return (await run_episode(task(), Sampling(temperature=1.0, seed=0), context)).trajectory
 
 
 def printed() -> str:

@@ -13,20 +13,21 @@ import pytest
 from espalier.config import Profile, SplitsConfig
 from espalier.environments import EnvironmentLostError
 from espalier.environments.python_math import PythonMath
-from espalier.environments.python_math.arithmetic import Chain, Change, split_of
+from espalier.environments.python_math.arithmetic import Calculation, Change, calculation_split
 from espalier.environments.python_math.config import PythonMathConfig
-from espalier.environments.python_math.executed import is_proven
-from espalier.environments.python_math.interpreter import shortened
+from espalier.environments.python_math.execution import is_proven
+from espalier.environments.python_math.interpreter import SeparateRuns, SessionRuns, shortened
 from espalier.environments.python_math.problems import deal_problems, load_problems, save_problems
-from espalier.environments.python_math.python_runs import SeparateRuns, SessionRuns
-from espalier.environments.python_math.questions import make_math_questions
+from espalier.environments.python_math.questions import (
+    MathQuestion,
+    make_math_questions,
+    program_script,
+)
 from espalier.environments.python_math.scratch import ScratchWriter
-from espalier.environments.python_math.teacher import MathQuestion, program_script
 from espalier.environments.search_qa import SearchQA
-from espalier.environments.search_qa.browsing import LogWriter, invented_name
-from espalier.environments.search_qa.cloze import ClozeWriter
+from espalier.environments.search_qa.reading_logs import ClozeWriter, LogWriter, invented_name
 from espalier.environments.teaching import Observed
-from espalier.knowledge.documents import Document
+from espalier.knowledge.graph import Document
 from espalier.records import FinalAnswer, NullTracker, ToolCall, ToolCalls
 from espalier.sandbox import SandboxLost, SandboxRefused, SandboxUnavailable
 from espalier.synthesis.funnel import Funnel
@@ -147,8 +148,8 @@ def test_stories_know_their_steps_and_answers(tmp_path):
 
 
 def test_a_chain_belongs_to_a_split_by_its_digest():
-    chains = [Chain(n, (Change("add", (m,)),)) for n in range(2, 80) for m in range(n, 90)]
-    counts = {s: sum(split_of(c) == s for c in chains) for s in ("train", "dev", "heldout")}
+    chains = [Calculation(n, (Change("add", (m,)),)) for n in range(2, 80) for m in range(n, 90)]
+    counts = {s: sum(calculation_split(c) == s for c in chains) for s in ("train", "dev", "heldout")}
     shares = [counts[s] / len(chains) for s in ("train", "dev", "heldout")]
     assert shares == pytest.approx([0.6, 0.1, 0.3], abs=0.025)
 

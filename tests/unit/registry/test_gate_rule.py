@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from espalier.config import RegistryConfig
-from espalier.registry import Comparison, ModelVersion, PromotionGate
+from espalier.registry import GateComparison, ModelVersion, PromotionGate
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def gate():
 
 def comparison(**figures):
     figures = {"questions": 100, "gain": 0.1, "low": 0.06, "high": 0.14} | figures
-    return Comparison("champion m/1", "d" * 64, challenger_em=0.5, baseline_em=0.4, **figures)
+    return GateComparison("champion m/1", "d" * 64, challenger_em=0.5, baseline_em=0.4, **figures)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 
 from espalier.records import RegistryError
 from espalier.registry import load_version, promote, rollback, versions
-from espalier.registry.database import ensure_database
-from espalier.registry.loading import parsed_reference
-from espalier.registry.source import commit_of, operator, source_tags
+from espalier.registry.connection import ensure_database
+from espalier.registry.model import parsed_reference
+from espalier.registry.tracking import commit_of, operator, source_tags
 from tests.factories.mlflow_database import empty_database
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from espalier.records import RegistryError
 from espalier.registry import promote
-from espalier.registry.results import read_result, require_same_questions, write_answers
+from espalier.registry.registration import read_result, require_same_questions, write_answers
 
 QUESTIONS = [("t0", "trained", 1), ("t1", "trained", 0), ("t0", "warm_start", 0)]
 

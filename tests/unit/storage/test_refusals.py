@@ -9,10 +9,10 @@ import urllib3
 from minio.error import InvalidResponseError, S3Error, ServerError
 
 from espalier.records import ArtifactError, StorageAwayError, StorageError
-from espalier.storage import Patience, open_place
+from espalier.storage import S3Retries, open_place
 from espalier.storage.requests import S3Requests
 from espalier.storage.settings import s3_settings
-from espalier.storage.upload import PART_BYTES, part_size, upload
+from espalier.storage.transfer import PART_BYTES, part_size, upload
 from tests.factories.storage import artifact, files, s3_place, settings
 from tests.fakes.s3_stand_in import BUCKET
 
@@ -27,7 +27,7 @@ def refused(code, status, message="why"):
 @pytest.fixture
 def attempts(s3, pauses):
     """How often a request that meets this error is sent, and what becomes of it."""
-    requests = S3Requests(settings(s3, patience=Patience(first_pause_s=10, longest_pause_s=10)))
+    requests = S3Requests(settings(s3, retries=S3Retries(first_pause_s=10, longest_pause_s=10)))
 
     def count(error):
         made = []

@@ -58,18 +58,18 @@ def test_a_gpu_computes_in_bfloat16_where_it_can(monkeypatch, asked, has_bf16, a
     gpu = torch.device("cuda")
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: gpu)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
-    chosen = Hardware.chosen(HardwareConfig(device="auto", precision=asked))
+    chosen = Hardware.from_config(HardwareConfig(device="auto", precision=asked))
     assert (chosen.device, chosen.autocast) == (gpu, autocast)
 
 
 def test_without_an_accelerator_it_is_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
-    assert Hardware.chosen(HardwareConfig(device="auto")).device == torch.device("cpu")
+    assert Hardware.from_config(HardwareConfig(device="auto")).device == torch.device("cpu")
 
 
 def test_a_model_elsewhere_is_trained_as_a_copy():
     model = tiny_policy().model
-    elsewhere = Hardware(torch.device("meta"), None).placed(model)
+    elsewhere = Hardware(torch.device("meta"), None).place(model)
     assert elsewhere is not model
     assert (elsewhere.device.type, model.device.type) == ("meta", "cpu")
     trained = tiny_policy(seed=1).model
@@ -81,7 +81,7 @@ def test_a_model_elsewhere_is_trained_as_a_copy():
 
 def test_activations_are_computed_again_where_asked(monkeypatch):
     model = tiny_policy().model
-    Hardware(model.device, None).placed(model)
+    Hardware(model.device, None).place(model)
     assert not model.is_activation_checkpointing
-    Hardware(model.device, None, checkpoints_activations=True).placed(model)
+    Hardware(model.device, None, checkpoints_activations=True).place(model)
     assert model.is_activation_checkpointing

@@ -15,13 +15,11 @@ from espalier.training.optimization import Updater, learning_rate, skipped_warni
 from espalier.training.packing import TrainingSequence, convolution_reach, pack, plan_rows
 from espalier.training.packing import micro_batches as runs_of_sequences
 from espalier.training.parallel import Processes
-from espalier.training.rl.admission import StepRollouts
-from espalier.training.rl.minibatch import add_scaled, mean_figures
-from espalier.training.rl.minibatches import micro_batches, minibatches
-from espalier.training.rl.models import layout_for
-from espalier.training.rl.perplexity import perplexities
+from espalier.training.rl.models import build_layout, perplexities
+from espalier.training.rl.policy_gradient import add_scaled, mean_figures
 from espalier.training.rl.replay import ReplayBuffer
-from espalier.training.rl.rows import Group
+from espalier.training.rl.rows import Group, micro_batches, minibatches
+from espalier.training.rl.sampling import StepRollouts
 from espalier.training.scoring import PLAIN, Scorer, score
 from tests.factories.tiny import tiny_policy
 from tests.factories.training import PROFILE
@@ -133,7 +131,7 @@ def test_a_lone_process_talks_to_nobody():
     alone, tensor = Processes(), torch.ones(2)
     alone.sum([tensor])
     assert tensor.tolist() == [1, 1]
-    assert (alone.gather("x"), alone.of_first("x")) == (["x"], "x")
+    assert (alone.gather("x"), alone.broadcast("x")) == (["x"], "x")
 
 
 def test_figures_are_the_mean_of_the_updates_that_have_them():
@@ -188,13 +186,13 @@ def test_an_update_is_made_at_the_rate_of_its_step():
     ],
 )
 def test_a_cpu_computes_in_float32_unless_asked_otherwise(settings, autocast):
-    chosen = Hardware.chosen(HardwareConfig(**settings))
+    chosen = Hardware.from_config(HardwareConfig(**settings))
     assert (chosen.device.type, chosen.autocast) == ("cpu", autocast)
     with chosen.precision():
         product = torch.ones(2, 2) @ torch.ones(2, 2)
     assert product.dtype == (autocast or torch.float32)
     model = tiny_policy().model
-    assert chosen.placed(model) is model
+    assert chosen.place(model) is model
 
 
 @pytest.mark.parametrize(("sampled", "zero", "share"), [(4, 1, 0.25), (1, 1, 1.0), (0, 0, 0.0)])
@@ -204,7 +202,7 @@ def test_the_share_of_equal_groups_is_of_those_sampled(sampled, zero, share):
 
 def test_a_perplexity_is_that_of_the_actions_alone():
     model, shown = tiny_policy().model, [episode(1, 0), episode(2, 1)]
-    how = layout_for(model, PROFILE, CPU, Processes())
+    how = build_layout(model, PROFILE, CPU, Processes())
     assert (how.row_tokens, how.gap) == (PROFILE.episode.max_tokens, convolution_reach(model))
     found = perplexities(shown, Scorer(model), layout(), PLAIN)
     for trajectory, perplexity in zip(shown, found, strict=True):

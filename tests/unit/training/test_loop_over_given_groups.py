@@ -15,10 +15,10 @@ from espalier.curriculum.pool import TaskPool
 from espalier.records import NullTracker
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.parallel import Processes
-from espalier.training.rl.admission import StepRollouts
-from espalier.training.rl.loop import HISTORY_COLUMNS, Parts, RlLoop
-from espalier.training.rl.models import trainable
+from espalier.training.rl.loop import HISTORY_COLUMNS, LoopParts, RlLoop
+from espalier.training.rl.models import build_models
 from espalier.training.rl.rows import Group
+from espalier.training.rl.sampling import StepRollouts
 from tests.factories.tiny import tiny_policy
 from tests.factories.training import TASKS
 from tests.factories.training_episodes import CPU, episode, layout
@@ -123,12 +123,12 @@ class Run:
         self.weights_when_judged = []
         self._scores = iter(scores)
         self.pool = TaskPool(TASKS, self.profile.curriculum)
-        parts = Parts(
-            models=trainable(self.model, self.profile.training, CPU, Processes()),
+        parts = LoopParts(
+            models=build_models(self.model, self.profile.training, CPU, Processes()),
             layout=layout(),
             sampler=self.sampler,
             pool=self.pool,
-            judge=self._judge,
+            dev_score=self._judge,
             publisher=self.published,
         )
         self.loop = RlLoop(self.profile, parts, CheckpointStore(directory, "run"))

@@ -8,8 +8,7 @@ import pytest
 
 from espalier.config import CurriculumConfig, TrainingConfig
 from espalier.curriculum.pool import TaskPool
-from espalier.training.rl.asynchronous import AsynchronousSampler
-from espalier.training.rl.lane import PlayedGroup
+from espalier.training.rl.asynchronous import AsynchronousSampler, SampledGroup
 from tests.factories.training import make_task, make_trajectory
 
 
@@ -29,7 +28,7 @@ class PlaysAtOnce:
             return None
         task = self.under_way.popleft().task
         played = [make_trajectory(task, reward) for reward in (0, 1)]
-        return PlayedGroup(task.task_id, self.version, played, None, passed_screening=True)
+        return SampledGroup(task.task_id, self.version, played, None, passed_screening=True)
 
 
 @pytest.mark.parametrize(

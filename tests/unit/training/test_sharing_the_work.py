@@ -14,16 +14,14 @@ from espalier.config import Profile
 from espalier.policy.loading import save_policy
 from espalier.records import NullTracker, TrainingError
 from espalier.records.task import write_tasks
-from espalier.training import ray_nodes
+from espalier.training import ray_workers as on_ray
 from espalier.training.checkpoint import CheckpointStore
-from espalier.training.companions import told_loss
-from espalier.training.local_companions import local_companions
+from espalier.training.launch import local_workers, lost_worker_message
 from espalier.training.parallel import Processes
-from espalier.training.ray_nodes import ray_companions
-from espalier.training.rl.admission import StepRollouts
+from espalier.training.ray_workers import ray_workers
 from espalier.training.rl.publishing import DirectoryPublisher, MemoryPublisher
-from espalier.training.rl.shared_rollouts import FirstRoller, FirstSampler, SplitRoller
-from espalier.training.rl.wiring import Run, wired
+from espalier.training.rl.sampling import RankZeroRoller, RankZeroSampler, SplitRoller, StepRollouts
+from espalier.training.rl.wiring import TrainingRun, build_run
 from tests.factories.tiny import lookup_environments, tiny_policy
 from tests.factories.training import SEARCH, TASKS, make_task
 
@@ -40,7 +38,7 @@ class Among(Processes):
     def gather(self, item):
         return [item if rank == self.rank else self._others(rank) for rank in range(self.count)]
 
-    def of_first(self, item):
+    def broadcast(self, item):
         return item if self.is_first else "the first one's"
 
 
@@ -86,14 +84,14 @@ def test_each_process_draws_by_numbers_of_its_own():
 def test_the_first_process_plays_and_samples_for_all():
     first, other = Plays(), Plays()
     asked = {"samples": 1, "temperature": 1.0, "seed": 0}
-    assert FirstRoller(first, Among(0, 2)).roll_out(["a"], **asked) == ["a0"]
-    assert FirstRoller(other, Among(1, 2)).roll_out(["a"], **asked) == "the first one's"
+    assert RankZeroRoller(first, Among(0, 2)).roll_out(["a"], **asked) == ["a0"]
+    assert RankZeroRoller(other, Among(1, 2)).roll_out(["a"], **asked) == "the first one's"
     assert (len(first.asked), other.asked) == (1, [])
     sampled, closed = StepRollouts(lost=3), []
     own = SimpleNamespace(
         sample=lambda step, *, groups: sampled, close=lambda: closed.append("own")
     )
-    ours, theirs = FirstSampler(own, Among(0, 2)), FirstSampler(None, Among(1, 2))
+    ours, theirs = RankZeroSampler(own, Among(0, 2)), RankZeroSampler(None, Among(1, 2))
     assert ours.sample(0, groups=2) is sampled
     assert theirs.sample(0, groups=2) == "the first one's"
     ours.close()
@@ -166,12 +164,12 @@ def test_who_was_killed_is_named_before_who_noticed(monkeypatch, codes, said):
         return next(waiting)
 
     monkeypatch.setattr(
-        "espalier.training.local_companions.multiprocessing.get_context",
+        "espalier.training.launch.multiprocessing.get_context",
         lambda method: SimpleNamespace(Process=made),
     )
-    with local_companions(3, CPU) as companions:
+    with local_workers(3, CPU) as companions:
         companions.start(print)
-        told = companions.loss()
+        told = companions.failure()
     assert given == [(1, 1), (2, 2)]
     assert told is None if said is None else told.startswith(said)
     assert [process.ended for process in started] == [["terminated", "joined"]] * 2
@@ -181,11 +179,11 @@ def test_more_gpus_than_there_are_cannot_be_shared_out(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with (
         pytest.raises(TrainingError, match="this machine has 2"),
-        local_companions(3, torch.device("cuda")),
+        local_workers(3, torch.device("cuda")),
     ):
         pass
-    with local_companions(2, torch.device("cuda")) as companions:
-        assert companions.loss() is None
+    with local_workers(2, torch.device("cuda")) as companions:
+        assert companions.failure() is None
 
 
 class Cluster:
@@ -259,11 +257,11 @@ class Cluster:
 def on(monkeypatch):
     def cluster(*nodes, **how):
         ray = Cluster(*nodes, **how)
-        monkeypatch.setattr(ray_nodes, "ray", ray)
-        monkeypatch.setattr(ray_nodes, "placement_group", ray.placement_group)
-        monkeypatch.setattr(ray_nodes, "remove_placement_group", lambda places: None)
+        monkeypatch.setattr(on_ray, "ray", ray)
+        monkeypatch.setattr(on_ray, "placement_group", ray.placement_group)
+        monkeypatch.setattr(on_ray, "remove_placement_group", lambda places: None)
         monkeypatch.setattr(
-            ray_nodes,
+            on_ray,
             "PlacementGroupSchedulingStrategy",
             lambda places, placement_group_bundle_index: placement_group_bundle_index,
         )
@@ -275,7 +273,7 @@ def on(monkeypatch):
 def test_ranks_fill_this_node_before_they_go_to_another(on):
     nodes = (("here", {"CPU": 2}, True), ("b", {"CPU": 2}, True))
     ray = on(*nodes, placed_on=("b", "here", "b"))
-    with ray_companions(4, CPU, environment={"A": "1"}) as companions:
+    with ray_workers(4, CPU, environment={"A": "1"}) as companions:
         companions.start(print)
         assert companions.address == "address-here"
     assert ray.served == [(1, {"A": "1"}, 1), (0, {"A": "1"}, 2), (2, {"A": "1"}, 3)]
@@ -299,13 +297,13 @@ def test_a_cluster_with_too_few_places_is_refused(on, count, said):
     ray = on(*nodes, placed_on=("b", "here", "b", "b"))
     environment = {}
     if said is None:
-        with ray_companions(count, torch.device("cuda"), environment=environment):
+        with ray_workers(count, torch.device("cuda"), environment=environment):
             assert [options["num_gpus"] for options in ray.options] == [1, 1]
             assert ray.places[0] == [{"GPU": 1.0}] * 2
     else:
         with (
             pytest.raises(TrainingError, match=f"asks for {count} GPUs.*has 3 on 2 nodes"),
-            ray_companions(count, torch.device("cuda"), environment=environment),
+            ray_workers(count, torch.device("cuda"), environment=environment),
         ):
             pass
     assert not ray.is_up
@@ -329,9 +327,9 @@ def broke(cause):
 def test_the_gravest_end_of_a_node_is_told(on, ends, said):
     nodes = (("here", {"CPU": 9}, True), ("b", {"CPU": 9}, True))
     on(*nodes, placed_on=("b", "b"), ends=ends)
-    with ray_companions(3, CPU, environment={}) as companions:
+    with ray_workers(3, CPU, environment={}) as companions:
         companions.start(print)
-        told = companions.loss()
+        told = companions.failure()
         companions.wait()
     if said is None:
         assert told is None
@@ -340,7 +338,9 @@ def test_the_gravest_end_of_a_node_is_told(on, ends, said):
 
 
 def test_a_loss_on_this_machine_names_no_node():
-    assert told_loss(1, 2, "SIGKILL").startswith("rank 1 of 2 processes that train together has")
+    assert lost_worker_message(1, 2, "SIGKILL").startswith(
+        "rank 1 of 2 processes that train together has"
+    )
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_a_loss_on_this_machine_names_no_node():
 )
 def test_throughput_is_that_of_sampling_where_it_has_its_time(seconds, total_s, rate, share):
     rollers = [SimpleNamespace(seconds=s, total_tokens=30) for s in seconds]
-    run = Run(None, SimpleNamespace(seconds=total_s, waited_s=2.5), rollers)
+    run = TrainingRun(None, SimpleNamespace(seconds=total_s, waited_s=2.5), rollers)
     assert run.figures == {"rollout_tokens_per_s": rate, "learner_wait_share": share}
 
 
@@ -393,7 +393,7 @@ def test_a_run_is_wired_from_its_inputs(tmp_path, asynchronous):
         return lookup_environments(SEARCH, profile)
 
     store = CheckpointStore(tmp_path / "work", "run")
-    run = wired(profile, inputs_in(tmp_path), store, Processes(), environments_over)
+    run = build_run(profile, inputs_in(tmp_path), store, Processes(), environments_over)
     run.loop.run(NullTracker())
     (row,) = run.loop.history
     assert row["kept_tasks"] == 4
