@@ -17,11 +17,15 @@ from espalier.records.trajectory import Trajectory, read_trajectories, write_tra
 
 @dataclass(frozen=True, slots=True)
 class RolloutCost:
-    """What the rollouts took, as the roller counted it."""
+    """What the rollouts took, and how their tokens compare, as the roller counted it."""
 
     action_tokens: int
     total_tokens: int
     seconds: float
+    token_drift: int = 0
+    """Turns whose tokens are not those of the chat template's whole rendering."""
+    compared_turns: int = 0
+    """Turns that were compared with it; see `rollout.compare_every`."""
 
 
 class Judged(NamedTuple):

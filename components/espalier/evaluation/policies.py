@@ -15,6 +15,7 @@ from espalier.evaluation.questions import QuestionRow, score_question
 from espalier.evaluation.suite import Suite, make_suite
 from espalier.records import Task
 from espalier.records.trajectory import Trajectory
+from espalier.rollout.drift import DriftCount
 from espalier.rollout.roller import Roller, RollsOut
 
 
@@ -34,6 +35,11 @@ class CountingRoller(RollsOut, Protocol):
     @property
     def seconds(self) -> float:
         """Spent in rolling out so far."""
+        ...
+
+    @property
+    def drift(self) -> DriftCount:
+        """How the tokens of its episodes compare with the chat template's."""
         ...
 
 
@@ -74,7 +80,13 @@ def judge_policy(roller: CountingRoller, suite: Suite, seed: int) -> Judged:
     ]
     is_right = [row.em for row in rows]
     kept = choose_kept(greedy, is_right, config.kept_trajectories)
-    cost = RolloutCost(roller.action_tokens, roller.total_tokens, round(roller.seconds, 3))
+    cost = RolloutCost(
+        action_tokens=roller.action_tokens,
+        total_tokens=roller.total_tokens,
+        seconds=round(roller.seconds, 3),
+        token_drift=roller.drift.drifted,
+        compared_turns=roller.drift.turns,
+    )
     return Judged(rows, kept, cost)
 
 
