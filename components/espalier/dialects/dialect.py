@@ -10,14 +10,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from jinja2 import TemplateError
 
 from espalier.dialects import SYNTAXES, DialectName, Syntax, detected_dialect
+from espalier.dialects.syntax import THINK
 from espalier.dialects.tags import Tags
-from espalier.records import Action, FinalAnswer, Message, PolicyError, ToolCalls
+from espalier.records import (
+    Action,
+    FinalAnswer,
+    Malformed,
+    Message,
+    PolicyError,
+    ToolCalls,
+    action_of,
+)
 from espalier.records.tool import ToolSpec
 
 if TYPE_CHECKING:
@@ -27,6 +37,7 @@ _TAIL_TOKENS = 16
 """Tokens that are decoded to look for a closing tag that is not one token."""
 _SENTINEL = "\ue000"
 """A private-use character: stands for a message of the policy that must not be rendered again."""
+_OPENED_THOUGHT = re.compile(r"<think>\s*\Z")
 _PROBE = (
     {"role": "user", "content": "a"},
     {"role": "assistant", "content": "<think>\nthought\n</think>\n\nb"},
@@ -102,16 +113,61 @@ class Dialect:
         return self.text_ids(self.syntax.write(action, self.tools))
 
     def text_ids(self, text: str) -> tuple[int, ...]:
-        """Ids of a message of the policy that is given as text, end of turn included."""
-        ids = self._encode(text)
-        return tuple(ids if self.syntax.inline_results else [*ids, self._end_id])
+        """Ids of a message of the policy that is given as text, end of turn included.
+
+        Where the chat template begins the thought, the ids begin behind that.
+        """
+        if self.syntax.inline_results:
+            return tuple(self._encode(text))
+        if self._opened_thought:
+            text = _behind_opened_thought(text, self._opened_thought)
+        return (*self._encode(text), self._end_id)
 
     def parse(self, token_ids: Sequence[int]) -> Action:
         """What the policy's message comes to; never raises."""
+        return self.parse_text(self.message_text(token_ids))
+
+    def message_text(self, token_ids: Sequence[int]) -> str:
+        """The text of the policy's message, without its end of turn."""
         written = list(token_ids)
         while written and not self.syntax.inline_results and written[-1] in self.stop_ids:
             written.pop()
-        return self.syntax.parse(self.text(written), self.tools)
+        return self.text(written)
+
+    def parse_text(self, text: str) -> Action:
+        """What a message comes to, given as `message_text` gives it; never raises."""
+        if self.syntax.inline_results or not self._opened_thought:
+            return self.syntax.parse(text, self.tools)
+        if not text.lstrip().startswith(THINK[0]):
+            text = self._opened_thought + text
+        action = self.syntax.parse(text, self.tools)
+        if not isinstance(action, Malformed) and action.thought == "":
+            return replace(action, thought=None)
+        return action
+
+    def conversation_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Ids of a conversation that others recorded, up to where the policy is to write.
+
+        An episode is encoded message by message, see `prompt_ids` and `result_ids`; this encodes
+        the whole anew, so that its ids are those of an episode only where the tokenizer agrees.
+
+        Args:
+            messages: at least one; those of the assistant are spelled in the dialect.
+
+        Raises:
+            PolicyError: the chat template refuses the conversation, or the dialect has no way to
+                write a message of the assistant.
+        """
+        shown = self._spelled_conversation(messages)
+        if not self._is_embedded:
+            told = "" if self._template_tells_tools else self.syntax.instructions(self.tools)
+            first = next((one for one in shown if one["role"] == "user"), shown[0])
+            first["content"] = self._instructions + told + first["content"]
+        goes_on = self.syntax.inline_results and not self._is_embedded
+        if not goes_on or shown[-1]["role"] != "assistant":
+            return tuple(self._encode(self._generation_prompt(shown)))
+        shown[-1]["content"] += _SENTINEL
+        return tuple(self._encode(self._rendered(shown, generate=False).partition(_SENTINEL)[0]))
 
     def text(self, token_ids: Sequence[int]) -> str:
         """The text that `token_ids` spell, tags included."""
@@ -175,11 +231,14 @@ class Dialect:
             body = _SENTINEL.join(["", *read, ""])
             messages = [*messages, {"role": "assistant", "content": body}]
         else:
+            written = {"role": "assistant", "content": _SENTINEL}
+            if not self.syntax.inline_results:
+                written["content"] = self._opened_thought + _SENTINEL
             for turn in observed:
-                messages.append({"role": "assistant", "content": _SENTINEL})
+                messages.append(written)
                 messages += [self._shown(message) for message in turn]
             # behind a last message of the policy's, so that no template treats that as the end
-            messages.append({"role": "assistant", "content": _SENTINEL})
+            messages.append(written)
             messages.append({"role": "tool", "content": ""})
         pieces = self._rendered(messages, generate=False).split(_SENTINEL)[: len(observed) + 1]
         ids = [self._encode(piece) for piece in pieces]
@@ -189,7 +248,41 @@ class Dialect:
         return [tuple(piece) for piece in ids]
 
     def _prompt_ids(self, prompt: tuple[Message, ...]) -> tuple[int, ...]:
-        return tuple(self._encode(self._rendered(self._prompt_messages(prompt), generate=True)))
+        return tuple(self._encode(self._generation_prompt(self._prompt_messages(prompt))))
+
+    def _generation_prompt(self, messages: list[dict[str, Any]]) -> str:
+        """The rendering up to where the policy writes.
+
+        With inline results it writes its thoughts' tags itself: only the first of a message could
+        be begun for it, and every turn is to look alike.
+        """
+        rendered = self._rendered(messages, generate=True)
+        if self.syntax.inline_results:
+            return rendered.removesuffix(self._opened_thought)
+        return rendered
+
+    def _spelled_conversation(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """Messages for the chat template; with inline results, a run of turns is one message."""
+        shown: list[dict[str, Any]] = []
+        for message in messages:
+            joins = self.syntax.inline_results and not self._is_embedded
+            if self.syntax.inline_results and len(message.tool_calls) > 1:
+                raise PolicyError(
+                    f"a message with {len(message.tool_calls)} calls: dialect "
+                    f'"{self.syntax.name}" writes one call a message'
+                )
+            if message.role == "assistant":
+                spelled = self.syntax.write(action_of(message), self.tools)
+                one = {"role": "assistant", "content": _without_sentinel(spelled)}
+            elif message.role == "tool" and joins:
+                one = {"role": "assistant", "content": self._inline_result(message)}
+            else:
+                one = self._shown(message)
+            if joins and one["role"] == "assistant" and shown and shown[-1]["role"] == "assistant":
+                shown[-1]["content"] += one["content"]
+            else:
+                shown.append(one)
+        return shown
 
     def _prompt_messages(self, prompt: tuple[Message, ...]) -> list[dict[str, Any]]:
         messages = [self._shown(message) for message in prompt]
@@ -243,6 +336,13 @@ class Dialect:
         return "tools" in self._template and not isinstance(self.syntax, Tags)
 
     @cached_property
+    def _opened_thought(self) -> str:
+        """What the chat template writes of the policy's thought before it; "" where nothing."""
+        rendered = self._rendered([{"role": "user", "content": "."}], generate=True)
+        match = _OPENED_THOUGHT.search(rendered)
+        return match[0] if match else ""
+
+    @cached_property
     def _end_id(self) -> int:
         """The token that ends a message of the policy: what the template puts behind it."""
         messages = [{"role": "user", "content": "."}, {"role": "assistant", "content": _SENTINEL}]
@@ -274,6 +374,13 @@ class Dialect:
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+
+def _behind_opened_thought(text: str, opened: str) -> str:
+    """A message whose thought was begun already; without a thought it ends that at once."""
+    if text.startswith(THINK[0]):
+        return text.removeprefix(opened if text.startswith(opened) else THINK[0])
+    return f"\n{THINK[1]}\n\n{text}"
 
 
 def _without_sentinel(content: str) -> str:

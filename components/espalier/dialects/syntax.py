@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol, cast
+from typing import Any, ClassVar, NamedTuple, NoReturn, cast
 
 from espalier.records import Action, FinalAnswer, Malformed, ToolCall, ToolCalls
 from espalier.records.tool import ToolSpec
@@ -18,46 +19,118 @@ from espalier.records.tool import ToolSpec
 THINK = ("<think>", "</think>")
 MAX_PARSED_CHARACTERS = 100_000
 """Longer messages are malformed: the parsers' cost stays bounded."""
+WRITES_RESULT = "writes what the tool would say itself"
+MAX_CALLS = 64
+"""Calls of one message; more are malformed. Each is run, and its result read: a message may spell
+thousands in a few characters ("f(),"), and no task needs as many side by side."""
 
 _THOUGHT = re.compile(r"\s*<think>(.*?)</think>", re.DOTALL)
 
 
-class Syntax(Protocol):
+class Syntax(ABC):
     """One dialect's spelling."""
 
-    @property
-    def name(self) -> str:
-        """As profiles spell it."""
-        ...
-
-    @property
-    def inline_results(self) -> bool:
-        """Whether results stand inside the policy's own message, between tags."""
-        ...
+    name: ClassVar[str]
+    """As profiles spell it."""
+    inline_results: ClassVar[bool]
+    """Whether results stand inside the policy's own message, between tags."""
+    max_characters: ClassVar[int] = MAX_PARSED_CHARACTERS
 
     def parse(self, text: str, tools: Sequence[ToolSpec]) -> Action:
         """Read one message, without its end-of-turn token; never raises."""
-        ...
+        if len(text) > self.max_characters:
+            return Malformed("too long", text)
+        return self._parsed(text, tools)
 
+    @abstractmethod
+    def _parsed(self, text: str, tools: Sequence[ToolSpec]) -> Action:
+        """`parse`, for a message that is not too long."""
+
+    @abstractmethod
     def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
         """The message that `parse` reads as `action`."""
-        ...
 
+    @abstractmethod
     def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """Texts that an embedded policy's tokenizer knows as single tokens."""
-        ...
 
+    @abstractmethod
     def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """Texts that end a message once they are written; () where the end-of-turn token does."""
-        ...
 
+    @abstractmethod
     def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
         """A tool's result as an embedded policy reads it."""
-        ...
 
+    @abstractmethod
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """How to write calls, for a policy whose chat template does not say it."""
-        ...
+
+
+class TurnSyntax(Syntax):
+    """A spelling whose messages end with the end-of-turn token: a thought, then calls or answer."""
+
+    inline_results = False
+    call_markers: ClassVar[tuple[str, ...]] = ()
+    result_markers: ClassVar[tuple[str, str]]
+    result_layout: ClassVar[str] = "{}{}{}"
+    """Of the first result marker, the result, and the second marker."""
+
+    def _parsed(self, text: str, tools: Sequence[ToolSpec]) -> Action:
+        thought, rest = split_thought(text)
+        return self._read(rest, thought, text, tools)
+
+    @abstractmethod
+    def _read(self, rest: str, thought: str | None, text: str, tools: Sequence[ToolSpec]) -> Action:
+        """Read what follows the thought; `text` is the whole message, for what is malformed."""
+
+    def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
+        """See `Syntax`."""
+        if isinstance(action, FinalAnswer):
+            return with_thought(action.thought, action.text)
+        return with_thought(action.thought, self._spelled(action.calls))
+
+    @abstractmethod
+    def _spelled(self, calls: Sequence[ToolCall]) -> str:
+        """All calls of a message."""
+
+    def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `Syntax`."""
+        return (*THINK, *self.call_markers, *self.result_markers)
+
+    def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `Syntax`."""
+        return ()
+
+    def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
+        """See `Syntax`."""
+        opening, closing = self.result_markers
+        return self.result_layout.format(opening, content, closing)
+
+
+class TaggedCalls(TurnSyntax):
+    """Each call between tags (Hermes, Qwen), and each result as well."""
+
+    call_markers = ("<tool_call>", "</tool_call>")
+    result_markers = ("<tool_response>", "</tool_response>")
+    result_layout = "{}\n{}\n{}"
+    stray_tags: ClassVar[tuple[str, ...]] = THINK
+    """Beside those of calls: tags that are malformed outside of a call."""
+
+    def _read(self, rest: str, thought: str | None, text: str, tools: Sequence[ToolSpec]) -> Action:
+        opening, closing = self.call_markers
+        blocks, outside = split_blocks(rest, opening, closing)
+        if any(tag in outside for tag in self.result_markers):
+            return Malformed(WRITES_RESULT, text)
+        if any(tag in outside for tag in (*self.call_markers, *self.stray_tags)):
+            return Malformed("a tag that is opened or closed alone", text)
+        if blocks:
+            return calls_or_fault([self._call(block, tools) for block in blocks], thought, text)
+        return answer_or_fault(rest, thought, text)
+
+    @abstractmethod
+    def _call(self, block: str, tools: Sequence[ToolSpec]) -> ToolCall | Malformed:
+        """The call that stands between two tags."""
 
 
 class Thoughtful(NamedTuple):
@@ -207,6 +280,8 @@ def calls_or_fault(
     found: Sequence[ToolCall | Malformed], thought: str | None, text: str
 ) -> ToolCalls | Malformed:
     """All calls of a message, or the first thing that is wrong with one."""
+    if len(found) > MAX_CALLS:
+        return Malformed(f"{len(found)} calls in one message, of at most {MAX_CALLS}", text)
     calls: list[ToolCall] = []
     for call in found:
         if isinstance(call, Malformed):

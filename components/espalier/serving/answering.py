@@ -64,8 +64,8 @@ class Answering:
             async with aclosing(self._events()) as events:
                 async for number, piece in events:
                     sampled += len(piece.token_ids)
-                    if self.shape.has_news(piece):
-                        yield _event(self.shape.piece(number, piece))
+                    if (told := self.shape.piece(number, piece)) is not None:
+                        yield _event(told)
         except (Refusal, EngineError) as error:
             refusal = error if isinstance(error, Refusal) else Refusal(500, str(error))
             yield _event(refusal.body())

@@ -19,11 +19,13 @@ class Order:
     sampling: Sampling
     max_tokens: int
     stops: tuple[str, ...] = ()
+    """Texts that end the answer before themselves."""
+    kept_stops: tuple[str, ...] = ()
+    """Texts that end the answer with themselves."""
     stop_ids: frozenset[int] = frozenset()
     """Beside the policy's own."""
     ignores_end: bool = False
     """Whether the policy's own stop tokens end nothing."""
-    includes_stop: bool = False
     skips_special_tokens: bool = True
     in_pieces: bool = False
     """Whether tokens are wanted as they come."""
@@ -31,7 +33,7 @@ class Order:
     @property
     def is_watched(self) -> bool:
         """Whether each token has to be looked at before the next is worth sampling."""
-        return bool(self.stops or self.stop_ids)
+        return bool(self.stops or self.kept_stops or self.stop_ids)
 
 
 class Piece(NamedTuple):
@@ -50,7 +52,7 @@ class ChoiceReader:
     def __init__(self, order: Order, tokenizer: Decodes) -> None:
         self._order = order
         self._text = GrowingText(tokenizer, skip_special_tokens=order.skips_special_tokens)
-        self._stops = StopTexts(order.stops, included=order.includes_stop)
+        self._stops = StopTexts(order.stops, kept=order.kept_stops)
         self._num_tokens = 0
 
     def read(self, written: Completion) -> Piece:

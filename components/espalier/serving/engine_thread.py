@@ -45,6 +45,7 @@ class EngineThread:
         self._thread.start()
         self._started.wait()
         if self._failure is not None:
+            self._thread.join()
             raise EngineError(f"the engine did not start: {self._failure}") from self._failure
 
     def stop(self) -> None:

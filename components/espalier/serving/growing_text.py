@@ -59,10 +59,10 @@ class GrowingText:
 class StopTexts:
     """Passes text on up to the first of some stop texts, which may come in pieces."""
 
-    def __init__(self, stops: Sequence[str], *, included: bool) -> None:
-        """Wait for `stops`; `included` says whether the one that is met is passed on as well."""
-        self._stops = stops
-        self._included = included
+    def __init__(self, stops: Sequence[str], *, kept: Sequence[str] = ()) -> None:
+        """Wait for the first of `stops`, or of `kept`, which is passed on as well."""
+        self._stops = (*stops, *kept)
+        self._kept = frozenset(kept)
         self._held = ""
         self.is_met = False
 
@@ -73,7 +73,7 @@ class StopTexts:
         if found:
             self.is_met = True
             place, stop = min(found)
-            passed = self._held[: place + len(stop) * self._included]
+            passed = self._held[: place + len(stop) * (stop in self._kept)]
             self._held = ""
             return passed
         keep = self._unsure()

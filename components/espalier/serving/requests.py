@@ -7,6 +7,7 @@ that it was applied.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeGuard, TypeVar
 
 from pydantic import (
@@ -20,10 +21,15 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
+from espalier.dialects.syntax import MAX_CALLS, parsed_json
+from espalier.records import Message, ToolCall
+from espalier.records.tool import ToolSpec
 from espalier.serving.refusal import Refusal
 
 _LEAST_TEMPERATURE = 0.01
 _MAX_STOPS = 16
+_MAX_TOOLS = 128
+"""OpenAI's own limit; their schemas stand in the prompt."""
 _SAYS_NOTHING = frozenset(
     {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}
 )
@@ -168,6 +174,34 @@ class TextPart(_Part):
     text: str
 
 
+class CalledFunction(_Part):
+    """Which function a call runs, and with what; a policy may have named one that is not there."""
+
+    name: str = Field(min_length=1, max_length=256)
+    arguments: str
+    """A JSON object, as text."""
+
+    @field_validator("arguments")
+    @classmethod
+    def _is_an_object(cls, arguments: str) -> str:
+        if not isinstance(parsed_json(arguments), dict):
+            raise ValueError("must spell a JSON object")
+        return arguments
+
+
+class CallPart(_Part):
+    """A call that the assistant made earlier in the conversation."""
+
+    id: str = Field(default="", max_length=256)
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    def call(self) -> ToolCall:
+        """As the library records it."""
+        arguments = json.loads(self.function.arguments)
+        return ToolCall(name=self.function.name, arguments=arguments, call_id=self.id)
+
+
 class ChatMessage(_Part):
     """A message, as the policy's chat template takes it."""
 
@@ -175,19 +209,90 @@ class ChatMessage(_Part):
     content: str | list[TextPart] = ""
     name: str | None = Field(default=None, max_length=256)
     tool_call_id: str | None = Field(default=None, max_length=256)
+    tool_calls: list[CallPart] = Field(default=[], max_length=MAX_CALLS)
+    reasoning_content: str | None = None
+    """The assistant's thought, as an answer with tools gave it."""
+
+    @model_validator(mode="after")
+    def _only_the_assistant_calls_and_thinks(self) -> Self:
+        if self.role != "assistant" and (self.tool_calls or self.reasoning_content is not None):
+            raise ValueError("tool_calls and reasoning_content are for messages of the assistant")
+        return self
+
+    @property
+    def text(self) -> str:
+        """The content, its parts joined."""
+        content = self.content
+        return content if isinstance(content, str) else "".join(part.text for part in content)
 
     def for_template(self) -> dict[str, str]:
         """Role and text, and whatever else was given."""
-        content = self.content
-        text = content if isinstance(content, str) else "".join(part.text for part in content)
         extra = self.model_dump(include={"name", "tool_call_id"}, exclude_none=True)
-        return {"role": self.role, "content": text, **extra}
+        return {"role": self.role, "content": self.text, **extra}
+
+    def as_message(self) -> Message:
+        """As the library records it; what an assistant said beside its calls is its thought."""
+        said = self.text
+        thought = self.reasoning_content
+        if self.tool_calls:
+            thought, said = (said or None) if thought is None else thought, ""
+        return Message(
+            role="system" if self.role == "developer" else self.role,
+            content=said,
+            thought=thought,
+            tool_calls=tuple(part.call() for part in self.tool_calls),
+            call_id=self.tool_call_id or "",
+        )
+
+
+class OfferedFunction(_Part):
+    """A function that the policy may call."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    description: str = ""
+    parameters: dict[str, Any] = {}
+    """JSON schema of the arguments."""
+    strict: Literal[False] = False
+    """That a policy's calls follow the schema cannot be promised."""
+
+    @field_validator("parameters")
+    @classmethod
+    def _describes_an_object(cls, schema: dict[str, Any]) -> dict[str, Any]:
+        properties, required = schema.get("properties", {}), schema.get("required", [])
+        if schema.get("type", "object") != "object":
+            raise ValueError('the schema of arguments must have the type "object"')
+        if not isinstance(properties, dict) or not all(
+            isinstance(one, dict) for one in properties.values()
+        ):
+            raise ValueError("properties must be an object with a schema for each name")
+        if not isinstance(required, list) or not all(isinstance(one, str) for one in required):
+            raise ValueError("required must be a list of names")
+        return schema
+
+
+class OfferedTool(_Part):
+    """An entry of `tools`."""
+
+    type: Literal["function"]
+    function: OfferedFunction
+
+    def spec(self) -> ToolSpec:
+        """As a dialect takes it."""
+        function = self.function
+        return ToolSpec(
+            name=function.name, description=function.description, parameters=function.parameters
+        )
 
 
 class ChatRequest(_Request):
     """Body of /v1/chat/completions."""
 
     messages: list[ChatMessage] = Field(min_length=1)
+    tools: list[OfferedTool] = Field(default=[], max_length=_MAX_TOOLS)
+    tool_choice: Literal["auto", "none"] = "auto"
+    """With "none" a call that the policy writes all the same is content."""
+    parallel_tool_calls: bool = True
+    """Where it is false, the first call of a message is told, and no other."""
     max_completion_tokens: int | None = Field(default=None, ge=1)
     """The later name of max_tokens."""
     logprobs: bool = False
@@ -203,9 +308,32 @@ class ChatRequest(_Request):
     @field_validator("messages")
     @classmethod
     def _somebody_says_something(cls, messages: list[ChatMessage]) -> list[ChatMessage]:
-        if not any(message.content for message in messages):
+        if not any(message.content or message.tool_calls for message in messages):
             raise ValueError("no message has any content")
         return messages
+
+    @field_validator("tool_choice", mode="before")
+    @classmethod
+    def _leaves_the_choice_to_the_policy(cls, choice: object) -> object:
+        if choice == "required" or isinstance(choice, dict):
+            raise ValueError(
+                "a call cannot be forced: the policy itself chooses whether it calls a tool, and "
+                'which. Ask with "auto", or offer the one tool and ask for its call in a message'
+            )
+        return choice
+
+    @field_validator("tools")
+    @classmethod
+    def _names_differ(cls, tools: list[OfferedTool]) -> list[OfferedTool]:
+        names = [tool.function.name for tool in tools]
+        if len(set(names)) < len(names):
+            raise ValueError("two functions have the same name")
+        return tools
+
+    @property
+    def speaks_of_tools(self) -> bool:
+        """Whether the conversation has tools, or calls of some."""
+        return bool(self.tools) or any(message.tool_calls for message in self.messages)
 
     @property
     def wants_logprobs(self) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from espalier.config import ServingConfig
+from espalier.dialects import DialectName
 from espalier.policy.loading import load_policy
 from espalier.records import PolicyError
 from espalier.rollout.engines.choice import lockstep_engine
@@ -39,9 +41,16 @@ class ServedPolicy:
     vocabulary: int
     context: int
     """Tokens of a prompt and its answer."""
+    dialect: DialectName | Literal["auto"] = "auto"
+    """How it writes calls; "auto" takes what its chat template teaches."""
 
 
-def open_policy(directory: Path, source: Source, config: ServingConfig) -> ServedPolicy:
+def open_policy(
+    directory: Path,
+    source: Source,
+    config: ServingConfig,
+    dialect: DialectName | Literal["auto"] = "auto",
+) -> ServedPolicy:
     """Load a policy directory behind an engine in this process.
 
     Raises:
@@ -62,6 +71,7 @@ def open_policy(directory: Path, source: Source, config: ServingConfig) -> Serve
         engine=lockstep_engine(policy.model, stops, max_rows=config.rows),
         vocabulary=text_config.vocab_size,
         context=min(built_for or config.max_context, config.max_context),
+        dialect=dialect,
     )
 
 

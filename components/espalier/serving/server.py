@@ -108,7 +108,7 @@ def _opened(serving: Serving, profile: Profile, kept: ExitStack) -> _Opened:
     from espalier.serving.served_policy import open_policy  # torch comes when all else is right
 
     prepare_torch(profile.threads)
-    policy = open_policy(directory, source, profile.serving)
+    policy = open_policy(directory, source, profile.serving, profile.policy.dialect)
     engine = EngineThread(policy.engine)
     engine.start()
     kept.callback(engine.stop)

@@ -3,7 +3,7 @@
 import pytest
 
 from espalier.dialects.dialect import Dialect, TurnPieces
-from espalier.records import FinalAnswer, Message, PolicyError
+from espalier.records import FinalAnswer, Malformed, Message, PolicyError
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.messages import BOTH, note
 
@@ -75,11 +75,37 @@ def test_each_turn_whose_tokens_differ_has_drifted(chatml):
 
 
 def test_a_prompt_that_differs_is_the_drift_of_the_first_turn():
-    # without a generation prompt the policy would write behind something else
-    dialect = dialect_over(
-        CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
-    )
+    # the history lacks what the policy wrote behind
+    dialect = dialect_over(CHATML.replace("assistant\n{% endif %}", "assistant\nHm. {% endif %}"))
     assert dialect.drifted_turns(PROMPT, []) == 1
+
+
+@pytest.mark.parametrize("opened", ["<think>\n", "<think>"])
+@pytest.mark.parametrize("base", [CHATML, FORGETFUL])
+def test_a_thought_that_the_template_begins_is_read_as_one(base, opened):
+    dialect = dialect_over(base.replace("assistant\n{% end", f"assistant\n{opened}{{% end"))
+    assert dialect.text(dialect.prompt_ids(PROMPT)).endswith(f"assistant\n{opened}")
+    for action in (note("a"), note("a", thought=None), FinalAnswer("done", "enough")):
+        ids = dialect.action_ids(action)
+        assert "<think>" not in dialect.text(ids)
+        assert dialect.parse(ids) == action
+    assert dialect.parse(dialect.text_ids("<think>a</think>b")) == FinalAnswer("b", "a")
+    assert dialect.parse_text("<think>again</think>b") == FinalAnswer("b", "again")
+    assert isinstance(dialect.parse_text("a thought without an end"), Malformed)
+    assert dialect.drifted_turns(PROMPT, [turn(dialect)] * 3) == 0
+    whole = turn(dialect)
+    other = TurnPieces(messages=RESULT, read_ids=(*whole.read_ids[:-1], 7))
+    assert dialect.drifted_turns(PROMPT, [whole, other, whole]) == 1
+
+
+def test_with_inline_results_the_policy_begins_its_thoughts_itself():
+    opened = CHATML.replace("assistant\n{% end", "assistant\n<think>\n{% end")
+    dialect = dialect_over(opened, "tags")
+    assert dialect.text(dialect.prompt_ids(PROMPT)).endswith("assistant\n")
+    action = FinalAnswer("done", "enough")
+    assert dialect.text(dialect.action_ids(action)).startswith("<think> enough")
+    assert dialect.parse(dialect.action_ids(action)) == action
+    assert dialect.drifted_turns(PROMPT, [turn(dialect)] * 2) == 0
 
 
 def test_a_template_that_drops_thoughts_is_compared_up_to_the_last_question():
