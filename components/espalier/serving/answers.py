@@ -1,8 +1,8 @@
 """Answers in OpenAI's shapes, whole or as the events of a stream.
 
 `token_ids`, `prompt_token_ids` and `reasoning_content` stand where vLLM puts them. Where a request
-has tools, what the policy wrote is parsed by its dialect once it is whole: a stream tells calls and
-answer with its last piece.
+has tools, the policy's message is parsed by its dialect once it is complete: a stream has the calls
+or the answer in its last event.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_CALL_ID = 64
 
 @dataclass(slots=True)
 class Written:
-    """What has been written of one answer."""
+    """One answer so far."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list[int])
@@ -49,7 +49,7 @@ class Written:
 
 
 class AnswerShape:
-    """Writes the answer of one request."""
+    """Puts the answers of one request into OpenAI's shape."""
 
     def __init__(
         self,
@@ -68,17 +68,17 @@ class AnswerShape:
         self._created = created
         self._prompts_told: set[int] = set()
         self._written = [Written() for _ in planned.orders]
-        """Of a stream whose answers are parsed when they are whole."""
+        """Answers of a stream so far, where they are parsed at their end."""
 
     def whole(self, answers: Sequence[Written]) -> Json:
-        """The answer, where it is not streamed."""
+        """The whole response, where it is not streamed."""
         choices = [self._choice(n, w.as_piece(), streamed=False) for n, w in enumerate(answers)]
         kind = "chat.completion" if self._is_chat else "text_completion"
         sampled = sum(len(written.token_ids) for written in answers)
         return {**self._envelope(kind, choices), **self._prompt(), "usage": self._usage(sampled)}
 
     def opening(self) -> list[Json]:
-        """The events that begin a stream: in a chat each answer says whose words follow."""
+        """The first events of a stream: in a chat, the role of each answer."""
         if not self._is_chat:
             return []
         events: list[Json] = []
@@ -90,7 +90,7 @@ class AnswerShape:
         return events
 
     def piece(self, number: int, piece: Piece) -> Json | None:
-        """The event of a piece of an answer; None where it tells nothing, as half a character."""
+        """The event of a piece; None where nothing is new, as with half a character."""
         tells_tokens = self._request.return_token_ids or self._request.wants_logprobs
         text = piece.text
         if self._plan.dialect is not None:
@@ -101,7 +101,7 @@ class AnswerShape:
         return self._event([self._choice(number, piece, streamed=True)])
 
     def closing(self, sampled: int) -> list[Json]:
-        """The event that ends a stream where usage was asked for."""
+        """The last event of a stream, where usage was asked for."""
         if not self._request.stream_options.include_usage:
             return []
         return [{**self._event([]), "usage": self._usage(sampled)}]
@@ -186,7 +186,7 @@ class AnswerShape:
         return said
 
     def _calls(self, number: int, calls: Sequence[ToolCall]) -> list[Json]:
-        """Calls as OpenAI writes them, each with an id of its own."""
+        """Calls in OpenAI's shape, each with an id of its own."""
         told: list[Json] = []
         ids: set[str] = set()
         for place, call in enumerate(calls):

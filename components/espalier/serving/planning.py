@@ -1,4 +1,4 @@
-"""From a checked request to the answers that have to be written."""
+"""From a checked request to prompts in token ids and the answers to be sampled."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from espalier.config import ServingConfig
 from espalier.records import PolicyError
 from espalier.rollout.engines.engine import Sampling
 from espalier.serving.choice import Order
-from espalier.serving.refusal import Refusal
-from espalier.serving.requests import ChatRequest, CompletionRequest, Prompt
+from espalier.serving.requests import ChatRequest, CompletionRequest, Prompt, Refusal
 
 if TYPE_CHECKING:  # they bring torch, and probes are to be answered before that is there
     from espalier.dialects.dialect import Dialect
     from espalier.serving.served_policy import ServedPolicy
 
 _DEFAULT_MAX_TOKENS = 16
-"""Of a completion that names none, as OpenAI has it; a chat may fill the context."""
+"""Default of completions, as OpenAI's; a chat may fill the context."""
 
 
 class Plan(NamedTuple):
@@ -30,11 +29,11 @@ class Plan(NamedTuple):
     prompts: tuple[tuple[int, ...], ...]
     orders: tuple[Order, ...]
     dialect: Dialect | None = None
-    """Reads calls and answers out of what the policy writes; None where its text is the answer."""
+    """Parses calls and answers; None where the text is the answer as it is."""
 
     @property
     def prompt_tokens(self) -> int:
-        """As usage counts them: each prompt once."""
+        """Prompt tokens for `usage`: each prompt once."""
         return sum(len(prompt) for prompt in self.prompts)
 
 
@@ -123,7 +122,7 @@ def _dialect(request: ChatRequest, policy: ServedPolicy) -> Dialect:
 
 
 def _conversation_ids(request: ChatRequest, dialect: Dialect) -> tuple[int, ...]:
-    """The conversation in the policy's dialect, up to where it is to write."""
+    """The conversation in the policy's dialect, up to where the policy writes."""
     messages = [message.as_message() for message in request.messages]
     try:
         return dialect.conversation_ids(messages)
@@ -132,7 +131,7 @@ def _conversation_ids(request: ChatRequest, dialect: Dialect) -> tuple[int, ...]
 
 
 def _chat_ids(request: ChatRequest, policy: ServedPolicy) -> tuple[int, ...]:
-    """The conversation in the policy's own template, up to where it is to write."""
+    """The conversation in the chat template, up to where the policy writes."""
     messages = [message.for_template() for message in request.messages]
     try:
         text = policy.tokenizer.apply_chat_template(
@@ -192,7 +191,7 @@ def _max_tokens(
 
 
 def _seed_of(seed: int, number: int) -> int:
-    """The seed of a request's answers: its own for the first, others for the rest."""
+    """The seed of an answer: the request's own for the first, derived ones for the others."""
     return seed if number == 0 else random.Random(f"answer:{seed}:{number}").getrandbits(63)
 
 

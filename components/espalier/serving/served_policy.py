@@ -1,4 +1,4 @@
-"""The policy that an endpoint serves: a directory, or a version that may lead."""
+"""The policy that an endpoint serves, loaded; imports torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from espalier.serving.source import Source
 
 
 class PolicyStops:
-    """The stop rule of a policy: the tokens that its own generation config, or tokenizer, names."""
+    """Stop rule: the stop tokens of the generation config and of the tokenizer."""
 
     stop_texts: tuple[str, ...] = ()
 
@@ -33,7 +33,7 @@ class PolicyStops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedPolicy:
-    """What requests are checked against, and the engine that answers them."""
+    """A policy with its engine, and the bounds that requests are checked against."""
 
     source: Source
     tokenizer: PreTrainedTokenizerBase
@@ -76,7 +76,7 @@ def open_policy(
 
 
 def _stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """As plain transformers generates: the generation config's, beside the tokenizer's own."""
+    """The stop tokens of `generate` in transformers, and the tokenizer's own."""
     generation = getattr(model, "generation_config", None)
     named = getattr(generation, "eos_token_id", None)
     ids = named if isinstance(named, list) else [named]

@@ -11,9 +11,9 @@ from espalier.config import ServingConfig
 from espalier.rollout.engines.choice import lockstep_engine
 from espalier.rollout.engines.engine import Completion, EngineCounters
 from espalier.serving.app import Endpoint
-from espalier.serving.draining import DrainingServer, listening
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.served_policy import PolicyStops, ServedPolicy
+from espalier.serving.server import DrainingServer, listening
 from espalier.serving.source import Source
 from tests.factories.tiny import tiny_policy, tiny_tokenizer
 

@@ -92,7 +92,7 @@ def test_the_openai_package_calls_a_tool_and_reads_the_answer(name):
 
 
 @pytest.mark.parametrize("name", ["tags", "hermes", "given"])
-def test_a_stream_tells_the_same_call_as_an_answer_at_once(name):
+def test_a_stream_has_the_call_of_the_whole_answer(name):
     _, endpoint = served(dialect_of(name), CALL, CALL)
     with endpoint as client:
         whole = client.post(CHAT, json=asked()).json()["choices"][0]

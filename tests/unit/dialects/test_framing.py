@@ -49,7 +49,7 @@ def test_a_template_whose_turns_end_in_plain_text_is_refused():
         dialect_over("{% for m in messages %}[{{ m.content }}]{% endfor %}")
 
 
-def test_a_result_is_read_from_the_end_of_the_turn_to_the_next(chatml):
+def test_a_result_stands_between_two_turns(chatml):
     assert chatml.text(chatml.result_ids(RESULT)) == (
         "\n<|im_start|>tool\nkept<|im_end|>\n<|im_start|>assistant\n"
     )
@@ -74,7 +74,7 @@ def test_each_turn_whose_tokens_differ_has_drifted(chatml):
     assert chatml.drifted_turns(PROMPT, [other, whole, other]) == 2
 
 
-def test_a_prompt_that_differs_is_the_drift_of_the_first_turn():
+def test_a_prompt_that_differs_counts_as_one_turn():
     # the history lacks what the policy wrote behind
     dialect = dialect_over(CHATML.replace("assistant\n{% endif %}", "assistant\nHm. {% endif %}"))
     assert dialect.drifted_turns(PROMPT, []) == 1
@@ -108,10 +108,45 @@ def test_with_inline_results_the_policy_begins_its_thoughts_itself():
     assert dialect.drifted_turns(PROMPT, [turn(dialect)] * 2) == 0
 
 
-def test_a_template_that_drops_thoughts_is_compared_up_to_the_last_question():
+def test_where_thoughts_are_dropped_the_last_question_ends_comparison():
     dialect = dialect_over(FORGETFUL)
     assert dialect.rewrites_history
     asked = turn(dialect, (Message(role="user", content="And now?"),))
     wrong = TurnPieces(messages=RESULT, read_ids=(7,))
     assert dialect.drifted_turns(PROMPT, [wrong, asked, turn(dialect)]) == 1
     assert dialect.drifted_turns(PROMPT, [turn(dialect), asked, wrong]) == 0
+
+
+def test_no_more_turns_drift_than_there_are():
+    dialect = dialect_over(CHATML.replace("assistant\n{% end", "assistant\nHm. {% end"))
+    other = TurnPieces(messages=RESULT, read_ids=(7,))
+    assert dialect.drifted_turns(PROMPT, [other]) == 1
+    assert dialect.drifted_turns(PROMPT, [other, other]) == 2
+
+
+def test_a_template_with_nothing_behind_a_message_is_refused():
+    with pytest.raises(PolicyError, match="ends a message of the assistant with ''"):
+        dialect_over("{% for m in messages %}{{ m.content }}{% endfor %}")
+
+
+def test_a_marker_is_one_token(chatml):
+    assert isinstance(chatml.marker_id("<|im_end|>"), int)
+    assert chatml.marker_id("ab") is None
+    assert chatml.marker_id("") is None
+
+
+def test_all_end_tokens_are_left_out_of_a_message(chatml):
+    end = chatml.marker_id("<|im_end|>")
+    ids = chatml.action_ids(FinalAnswer("done"))
+    assert chatml.message_text((*ids, end, end)) == "done"
+    assert chatml.message_text(()) == ""
+    tags = dialect_over(CHATML, "tags")
+    assert tags.message_text((*tags.text_ids("x"), end)) == "x<|im_end|>"
+
+
+def test_a_stop_text_is_looked_for_in_the_last_tokens():
+    tags = dialect_over(CHATML, "tags")
+    opening = tags.text_ids("</note>")
+    assert tags.ends_action(opening)
+    assert tags.ends_action((*opening, *tags.text_ids("x" * (16 - len(opening)))))
+    assert not tags.ends_action((*opening, *tags.text_ids("x" * 16)))

@@ -44,7 +44,7 @@ def test_turns_and_those_that_drifted_are_counted():
     assert (drift.turns, drift.drifted) == (4, 2)
 
 
-def test_every_so_many_episodes_one_is_compared_beginning_with_the_first():
+def test_one_of_so_many_episodes_is_compared():
     drift = count(compare_every=3)
     for _ in range(7):
         drift.compare(played(DRIFTED, SAME))

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.serving.growing_text import GrowingText, StopTexts
+from espalier.serving.choice import GrowingText, StopTexts
 from tests.factories.tiny import tiny_tokenizer
 
 IDS = st.lists(st.integers(0, 399), max_size=40)

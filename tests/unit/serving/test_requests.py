@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from espalier.records import Message, ToolCall
 from espalier.records.tool import ToolSpec
-from espalier.serving.refusal import Refusal
-from espalier.serving.requests import ChatRequest, CompletionRequest, parse
+from espalier.serving.requests import ChatRequest, CompletionRequest, Refusal, parse
 
 KINDS = (CompletionRequest, ChatRequest)
 COMPLETION = {"model": "m", "prompt": "x"}
@@ -32,7 +31,7 @@ def chat(**changes):
         ([[1], [2, 3]], ((1,), (2, 3))),
     ],
 )
-def test_a_prompt_is_a_text_or_token_ids_or_several_of_them(prompt, read):
+def test_a_prompt_is_text_or_token_ids_or_several(prompt, read):
     assert completion(prompt=prompt).prompt == read
 
 
@@ -249,7 +248,7 @@ def test_calls_that_could_not_be_written_again_are_refused(message):
         b'{"model": "m", "prompt": [' + b"9" * 5000 + b"]}",
     ],
 )
-def test_a_body_that_is_no_request_is_refused_and_not_repeated(body):
+def test_a_body_that_is_no_request_is_refused(body):
     for kind in KINDS:
         with pytest.raises(Refusal) as refused:
             parse(body, kind)
