@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from espalier.dialects.syntax import TaggedCalls, compact_json, json_call, listed_tools
+from espalier.dialects.syntax import TaggedCalls, compact_json, json_call, json_frames, listed_tools
 from espalier.records import Malformed, ToolCall
 from espalier.records.tool import ToolSpec
 
@@ -35,6 +35,10 @@ class Hermes(TaggedCalls):
         return "\n".join(
             f"{opening}\n{call.replace(closing, _ESCAPED_CLOSING)}\n{closing}" for call in written
         )
+
+    def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `Syntax`."""
+        return json_frames(tools, arguments_key="arguments")
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """See `Syntax`."""

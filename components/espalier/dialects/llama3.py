@@ -17,6 +17,7 @@ from espalier.dialects.syntax import (
     calls_or_fault,
     compact_json,
     json_at,
+    json_frames,
     listed_tools,
 )
 from espalier.records import Action, Malformed, ToolCall
@@ -50,6 +51,10 @@ class Llama3(TurnSyntax):
         return "; ".join(
             compact_json({"name": call.name, "parameters": call.arguments}) for call in calls
         )
+
+    def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `Syntax`."""
+        return json_frames(tools, arguments_key="parameters")
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """See `Syntax`."""

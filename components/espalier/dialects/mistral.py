@@ -16,6 +16,7 @@ from espalier.dialects.syntax import (
     call_of_object,
     calls_or_fault,
     compact_json,
+    json_frames,
     listed_tools,
     parsed_json,
 )
@@ -51,6 +52,10 @@ class Mistral(TurnSyntax):
             for call in calls
         ]
         return f"{TOOL_CALLS} {compact_json(written)}"
+
+    def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `Syntax`."""
+        return json_frames(tools, arguments_key="arguments")
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """See `Syntax`."""

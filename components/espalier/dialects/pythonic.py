@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from espalier.dialects.syntax import (
     TurnSyntax,
     answer_or_fault,
+    argument_names,
     calls_or_fault,
     compact_json,
     listed_tools,
@@ -47,6 +48,11 @@ class Pythonic(TurnSyntax):
 
     def _spelled(self, calls: Sequence[ToolCall]) -> str:
         return f"[{', '.join(map(_written, calls))}]"
+
+    def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `Syntax`."""
+        texts = [f"{name}='" for name in argument_names(tools, of_text=True)]
+        return (*(f"[{tool.name}(" for tool in tools), *texts, "')]")
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """See `Syntax`."""

@@ -19,6 +19,7 @@ from pydantic import JsonValue
 
 from espalier.dialects.syntax import (
     TaggedCalls,
+    argument_names,
     compact_json,
     listed_tools,
     named_tool,
@@ -30,6 +31,9 @@ from espalier.records.tool import ToolSpec
 
 _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*)</function>\s*", re.DOTALL)
 _PARAMETER = re.compile(r"([^>\s]+)>\n?(.*?)\n?", re.DOTALL)
+
+
+_CLOSING = ("</parameter>", "</function>")
 
 
 class Qwen3Coder(TaggedCalls):
@@ -47,6 +51,11 @@ class Qwen3Coder(TaggedCalls):
     def _spelled(self, calls: Sequence[ToolCall]) -> str:
         opening, closing = self.call_markers
         return "\n".join(f"{opening}\n{_element(call)}\n{closing}" for call in calls)
+
+    def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `Syntax`."""
+        calls = [f"<function={tool.name}>" for tool in tools]
+        return (*calls, *(f"<parameter={name}>" for name in argument_names(tools)), *_CLOSING)
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """See `Syntax`."""

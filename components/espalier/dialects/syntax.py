@@ -54,6 +54,15 @@ class Syntax(ABC):
     def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """Texts that an embedded policy's tokenizer knows as single tokens."""
 
+    def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """Texts around the arguments of a call, as `write` spells them.
+
+        An embedded policy's tokenizer knows each as a single token. Behind a quote a word would be
+        other tokens than behind a blank, and a small policy does not learn to copy a name from
+        tokens that it reads into tokens that it writes.
+        """
+        return ()
+
     @abstractmethod
     def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """Texts that end a message once they are written; () where the end-of-turn token does."""
@@ -298,6 +307,26 @@ def answer_or_fault(rest: str, thought: str | None, text: str) -> FinalAnswer | 
 def compact_json(value: object) -> str:
     """JSON as chat templates write it (`tojson`)."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def json_frames(tools: Sequence[ToolSpec], *, arguments_key: str) -> tuple[str, ...]:
+    """`Syntax.frames` of calls that are JSON: what begins a call, an argument of text, its end."""
+    calls = [
+        compact_json({"name": tool.name, arguments_key: {}}).removesuffix("}}") for tool in tools
+    ]
+    texts = [f'{compact_json(name)}: "' for name in argument_names(tools, of_text=True)]
+    return (*calls, *texts, '"}}')
+
+
+def argument_names(tools: Sequence[ToolSpec], *, of_text: bool = False) -> tuple[str, ...]:
+    """Names of all tools' arguments, each once; with `of_text` only of those that are text."""
+    names: dict[str, None] = {}
+    for tool in tools:
+        properties = tool.parameters.get("properties")
+        for name, schema in properties.items() if isinstance(properties, dict) else ():
+            if not of_text or (isinstance(schema, dict) and schema.get("type") == "string"):
+                names[name] = None
+    return tuple(names)
 
 
 def listed_tools(tools: Sequence[ToolSpec]) -> str:

@@ -105,6 +105,31 @@ def test_what_a_teacher_wrote_is_read_back_from_its_tokens(name):
     assert isinstance(dialect.parse(()), Malformed)
 
 
+@pytest.mark.contract
+@pytest.mark.parametrize("name", SYNTAXES)
+def test_a_word_has_the_same_tokens_in_an_argument(name):
+    # a small policy copies names token by token, from what it read into its calls
+    dialect = embedded(name)
+    words = list(dialect.tokenizer.encode(" zagreb country", add_special_tokens=False))
+    for action in (search("x", "zagreb country"), FinalAnswer("zagreb country", "x")):
+        ids = list(dialect.action_ids(action))
+        assert any(ids[n : n + len(words)] == words for n in range(len(ids)))
+    read = list(dialect.result_ids(told("zagreb country")))
+    assert any(read[n : n + len(words)] == words for n in range(len(read)))
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", SYNTAXES)
+def test_frames_stand_around_the_arguments_of_a_written_call(name):
+    syntax = SYNTAXES[name]
+    frames = syntax.frames(TOOLS)
+    spelled = syntax.write(ACTIONS[0], TOOLS)
+    assert bool(frames) is not syntax.inline_results
+    for frame in frames:
+        assert frame in spelled
+        assert embedded(name).marker_id(frame) is not None
+
+
 @pytest.mark.parametrize("which", [(0,), (1,), (0, 2), (0, 1, 2)])
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_every_turn_whose_tokens_are_others_is_counted(name, which):
