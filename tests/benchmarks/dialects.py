@@ -41,7 +41,7 @@ SETTINGS = (
     "synthesis.dev_tasks=100",
     "synthesis.heldout_tasks=550",
     "policy.prestage.steps=500",
-    "episode.max_tokens=384",  # a call in JSON has twice the tokens of one between tags
+    "episode.max_tokens=384",  # a call in JSON is longer than one between tags
     "episode.max_turn_tokens=64",
     "warm_start.steps=160",
     "warm_start.evaluate_every=40",
@@ -149,7 +149,7 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
         partial.rename(run_dir / "knowledge")
     run_chain(profile, run_dir, "evaluate")
     result = result_of(run_dir)
-    keep(_result_path(arm, options.out), _asked(options), [result], provenance(profile.threads))
+    keep(_result_path(arm, options.out), asked(options), [result], provenance(profile.threads))
 
 
 def result_of(run_dir: Path) -> dict[str, Any]:
@@ -221,13 +221,13 @@ def _line(name: str, n: int, em: Any, gain: Interval, drift: dict[str, Any]) -> 
     )
 
 
-def _asked(options: argparse.Namespace) -> dict[str, object]:
+def asked(options: argparse.Namespace) -> dict[str, object]:
     """What makes a kept result the answer to what is asked now."""
     return {"profile": options.profile.read_text(), "settings": [*SETTINGS, *options.set]}
 
 
 def _kept_result(arm: Arm, options: argparse.Namespace) -> list[dict[str, Any]] | None:
-    return kept(_result_path(arm, options.out), _asked(options))
+    return kept(_result_path(arm, options.out), asked(options))
 
 
 def _result_path(arm: Arm, out: Path) -> Path:

@@ -1,8 +1,8 @@
 """Between messages and token ids: the only place where text of an episode is tokenised.
 
 Every message is encoded once, when it enters the context; what the policy sampled is never encoded
-again. How a message is framed is the chat template's affair: the text between two of the policy's
-messages is cut out of a rendering in which sentinels stand in their place. `drifted_turns` compares
+again. The chat template frames the messages: the text between two messages of the policy is cut out
+of a rendering in which a sentinel stands for each. `drifted_turns` compares
 a finished episode with the template's rendering of the whole conversation.
 """
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _TAIL_TOKENS = 16
-"""Tokens that are decoded to look for a closing tag that is not one token."""
+"""Tokens that are decoded to find a closing tag that is several tokens."""
 _SENTINEL = "\ue000"
-"""A private-use character: stands for a message of the policy that must not be rendered again."""
+"""A private-use character that stands for a message of the policy in a rendering."""
 _OPENED_THOUGHT = re.compile(r"<think>\s*\Z")
 _PROBE = (
     {"role": "user", "content": "a"},
@@ -48,15 +48,15 @@ _PROBE = (
 
 
 class TurnPieces(NamedTuple):
-    """What an episode read after one message of the policy."""
+    """What an episode read behind one message of the policy."""
 
     messages: tuple[Message, ...]
     read_ids: tuple[int, ...]
-    """As they stand in the context."""
+    """Token ids as they stand in the context."""
 
 
 class Dialect:
-    """A syntax joined with a tokenizer; parses what a policy wrote, encodes what it reads.
+    """A syntax with a tokenizer: parses what a policy wrote, encodes what it reads.
 
     It is the `StopRule` of an engine: `stop_ids` end a message wherever they are sampled, and
     `stop_texts`, empty for a tokenizer that knows the tags, once several tokens spell them.
@@ -124,7 +124,7 @@ class Dialect:
         return (*self._encode(text), self._end_id)
 
     def parse(self, token_ids: Sequence[int]) -> Action:
-        """What the policy's message comes to; never raises."""
+        """The action that the policy's message spells; never raises."""
         return self.parse_text(self.message_text(token_ids))
 
     def message_text(self, token_ids: Sequence[int]) -> str:
@@ -135,7 +135,7 @@ class Dialect:
         return self.text(written)
 
     def parse_text(self, text: str) -> Action:
-        """What a message comes to, given as `message_text` gives it; never raises."""
+        """The action that a message spells, as `message_text` returns it; never raises."""
         if self.syntax.inline_results or not self._opened_thought:
             return self.syntax.parse(text, self.tools)
         if not text.lstrip().startswith(THINK[0]):
@@ -189,7 +189,7 @@ class Dialect:
 
     @property
     def kind_markers(self) -> tuple[str, ...]:
-        """Texts one of which follows a thought and tells a call from an answer; () if none do."""
+        """Texts that may follow a thought and separate calls from answers; () if there are none."""
         return self.syntax.kind_markers(self.tools) if isinstance(self.syntax, Tags) else ()
 
     @cached_property
@@ -218,7 +218,7 @@ class Dialect:
         expected = self._whole_pieces(prompt, [turn.messages for turn in compared])
         found = [tuple(self.prompt_ids(prompt)), *(turn.read_ids for turn in compared)]
         differ = [one != other for one, other in zip(found, expected, strict=True)]
-        # a prompt that differs is the first turn's affair
+        # a prompt that differs is counted with the first turn
         return min(len(turns), sum(differ)) if turns else int(differ[0])
 
     def _whole_pieces(
@@ -292,7 +292,7 @@ class Dialect:
         return messages
 
     def _result_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
-        """Ids of what the environment answers, up to where the policy writes again."""
+        """Ids of what the environment returns, up to where the policy writes again."""
         if self.syntax.inline_results:
             texts = map(self._inline_result, messages)
             return tuple(token_id for text in texts for token_id in self._encode(text))
@@ -308,7 +308,7 @@ class Dialect:
         return self.syntax.write_result(_without_sentinel(message.content), self.tools)
 
     def _shown(self, message: Message) -> dict[str, Any]:
-        """A message for the chat template; a tool's text cannot spell a control token."""
+        """A message for the chat template, in which a tool's text cannot spell a control token."""
         content = _without_sentinel(message.content)
         if message.role == "tool":
             if self.syntax.inline_results:
@@ -320,14 +320,14 @@ class Dialect:
 
     @cached_property
     def _controls(self) -> re.Pattern[str]:
-        """Every text that the tokenizer reads as a token of its own, longest first."""
+        """All texts that the tokenizer reads as one token, longest first."""
         known = {*self._added_texts, *self.syntax.markers(self.tools)}
         texts = sorted((text for text in known if text.strip()), key=lambda text: -len(text))
         return re.compile("|".join(map(re.escape, texts)))
 
     @cached_property
     def _added_texts(self) -> frozenset[str]:
-        """Texts that the tokenizer reads as tokens of their own."""
+        """Texts of the tokenizer's added tokens."""
         tokenizer: Any = self.tokenizer  # its own annotations are those of a special token
         return frozenset((*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens))
 
@@ -344,7 +344,7 @@ class Dialect:
 
     @cached_property
     def _end_id(self) -> int:
-        """The token that ends a message of the policy: what the template puts behind it."""
+        """The token that the template puts behind a message of the policy."""
         messages = [{"role": "user", "content": "."}, {"role": "assistant", "content": _SENTINEL}]
         behind = self._rendered(messages, generate=False).rpartition(_SENTINEL)[2]
         ids = self._encode(behind)
@@ -384,5 +384,5 @@ def _behind_opened_thought(text: str, opened: str) -> str:
 
 
 def _without_sentinel(content: str) -> str:
-    """What is read cannot be cut where a message of the policy would stand."""
+    """The content without the sentinel: a rendering is cut at messages of the policy alone."""
     return content.replace(_SENTINEL, "\ufffd")

@@ -1,4 +1,4 @@
-"""What every dialect is: how one message of a policy spells thoughts, calls and answers.
+"""The spelling of a dialect: how one message of a policy writes thoughts, calls and answers.
 
 A syntax is pure text, knows no task and no tokenizer, and parses whatever a policy writes without
 raising. `espalier.dialects.dialect` joins one with a tokenizer and its chat template.
@@ -28,7 +28,7 @@ _THOUGHT = re.compile(r"\s*<think>(.*?)</think>", re.DOTALL)
 
 
 class Syntax(ABC):
-    """One dialect's spelling."""
+    """The spelling of one dialect."""
 
     name: ClassVar[str]
     """As profiles spell it."""
@@ -73,7 +73,7 @@ class Syntax(ABC):
 
     @abstractmethod
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
-        """How to write calls, for a policy whose chat template does not say it."""
+        """How to write calls, for a policy whose chat template does not teach it."""
 
 
 class TurnSyntax(Syntax):
@@ -143,14 +143,14 @@ class TaggedCalls(TurnSyntax):
 
 
 class Thoughtful(NamedTuple):
-    """A message cut behind its thought."""
+    """A message in two parts."""
 
     thought: str | None
     rest: str
 
 
 def split_thought(text: str) -> Thoughtful:
-    """The thought at the beginning of a message, and what follows it."""
+    """Cut a message behind its thought."""
     match = _THOUGHT.match(text)
     if match is None:
         return Thoughtful(None, text.strip())
@@ -158,19 +158,19 @@ def split_thought(text: str) -> Thoughtful:
 
 
 def with_thought(thought: str | None, rest: str) -> str:
-    """What `split_thought` takes apart."""
+    """The message that `split_thought` cuts."""
     return rest if thought is None else f"<think>\n{thought}\n</think>\n\n{rest}"
 
 
 class Blocks(NamedTuple):
-    """A message cut at pairs of tags."""
+    """A message in the parts between pairs of tags, and the rest."""
 
     inside: tuple[str, ...]
     outside: str
 
 
 def split_blocks(text: str, opening: str, closing: str) -> Blocks:
-    """What stands between each opening tag and the next closing one, and the rest of the text.
+    """Cut a text at each opening tag and the next closing one.
 
     Linear in the text, whatever a policy writes: a pattern that is tried again at every tag that is
     never closed takes 20 s for 100,000 characters.
