@@ -15,11 +15,11 @@ from pydantic import JsonValue
 from espalier.dialects.syntax import (
     TurnSyntax,
     answer_or_fault,
-    argument_names,
     calls_or_fault,
     compact_json,
     listed_tools,
     parsed_json,
+    text_argument_names,
 )
 from espalier.records import Action, JsonObject, Malformed, ToolCall
 from espalier.records.tool import ToolSpec
@@ -51,7 +51,7 @@ class Pythonic(TurnSyntax):
 
     def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """See `Syntax`."""
-        texts = [f"{name}='" for name in argument_names(tools, of_text=True)]
+        texts = [f"{name}='" for name in text_argument_names(tools)]
         return (*(f"[{tool.name}(" for tool in tools), *texts, "')]")
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:

@@ -310,23 +310,29 @@ def compact_json(value: object) -> str:
 
 
 def json_frames(tools: Sequence[ToolSpec], *, arguments_key: str) -> tuple[str, ...]:
-    """`Syntax.frames` of calls that are JSON: what begins a call, an argument of text, its end."""
+    """`Syntax.frames` of JSON calls: the beginnings of calls and of text arguments, and the end."""
     calls = [
         compact_json({"name": tool.name, arguments_key: {}}).removesuffix("}}") for tool in tools
     ]
-    texts = [f'{compact_json(name)}: "' for name in argument_names(tools, of_text=True)]
+    texts = [f'{compact_json(name)}: "' for name in text_argument_names(tools)]
     return (*calls, *texts, '"}}')
 
 
-def argument_names(tools: Sequence[ToolSpec], *, of_text: bool = False) -> tuple[str, ...]:
-    """Names of all tools' arguments, each once; with `of_text` only of those that are text."""
-    names: dict[str, None] = {}
+def argument_names(tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+    """Names of all arguments of the tools, each once."""
+    return tuple(dict.fromkeys(name for name, _ in _arguments(tools)))
+
+
+def text_argument_names(tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+    """Names of the arguments that are text, each once."""
+    return tuple(dict.fromkeys(name for name, is_text in _arguments(tools) if is_text))
+
+
+def _arguments(tools: Sequence[ToolSpec]) -> Iterable[tuple[str, bool]]:
     for tool in tools:
         properties = tool.parameters.get("properties")
         for name, schema in properties.items() if isinstance(properties, dict) else ():
-            if not of_text or (isinstance(schema, dict) and schema.get("type") == "string"):
-                names[name] = None
-    return tuple(names)
+            yield name, isinstance(schema, dict) and schema.get("type") == "string"
 
 
 def listed_tools(tools: Sequence[ToolSpec]) -> str:
