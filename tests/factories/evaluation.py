@@ -1,6 +1,7 @@
 """Hand-built held-out tasks, question rows, and a roller that plays a script."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 from espalier.evaluation.questions import QuestionRow
 from espalier.records import Message, Task, ToolCall
@@ -46,6 +47,7 @@ class ScriptedRoller:
     action_tokens = 10
     total_tokens = 40
     seconds = 2.0
+    drift = SimpleNamespace(drifted=1, turns=6)
 
     def __init__(self, greedy, sampled):
         self._greedy = greedy

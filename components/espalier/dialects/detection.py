@@ -26,7 +26,7 @@ SYNTAXES: dict[DialectName, Syntax] = {
 }
 
 _SIGNS: tuple[tuple[str, DialectName], ...] = (
-    # of policies that were trained from scratch here, whatever else their template spells
+    # policies trained from scratch here name their dialect
     *((f"{{#- dialect: {name} -#}}", name) for name in SYNTAXES),
     ("[TOOL_CALLS]", "mistral"),
     ("<function=", "qwen3_coder"),
@@ -36,11 +36,11 @@ _SIGNS: tuple[tuple[str, DialectName], ...] = (
     ("[func_name1(", "pythonic"),
     ("<|python_start|>", "pythonic"),
 )
-"""What stands in the chat templates of each dialect; the first that is found decides."""
+"""Texts in the chat templates of each dialect; the first that is found decides."""
 
 
 def detected_dialect(chat_template: str) -> DialectName:
-    """The dialect that a chat template teaches; tags where it says nothing of calls."""
+    """The dialect that a chat template teaches; tags where it teaches no calls."""
     for sign, name in _SIGNS:
         if sign in chat_template:
             return name
@@ -60,7 +60,7 @@ def chosen_dialect(setting: DialectName | Literal["auto"], model: Path | None) -
 
 
 def _chat_template(directory: Path) -> str:
-    """The template of a model directory, empty where it has none: whoever loads it says so."""
+    """The template of a model directory; empty where there is none, which loading it reports."""
     for name, read in (("chat_template.jinja", str), ("tokenizer_config.json", _named_template)):
         path = directory / name
         if path.is_file():

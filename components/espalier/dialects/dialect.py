@@ -1,8 +1,8 @@
 """Between messages and token ids: the only place where text of an episode is tokenised.
 
 Every message is encoded once, when it enters the context; what the policy sampled is never encoded
-again. How a message is framed is the chat template's affair: the text between two of the policy's
-messages is cut out of a rendering in which sentinels stand in their place. `drifted_turns` compares
+again. The chat template frames the messages: the text between two messages of the policy is cut out
+of a rendering in which a sentinel stands for each. `drifted_turns` compares
 a finished episode with the template's rendering of the whole conversation.
 """
 
@@ -10,23 +10,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from jinja2 import TemplateError
 
 from espalier.dialects import SYNTAXES, DialectName, Syntax, detected_dialect
+from espalier.dialects.syntax import THINK
 from espalier.dialects.tags import Tags
-from espalier.records import Action, FinalAnswer, Message, PolicyError, ToolCalls
+from espalier.records import (
+    Action,
+    FinalAnswer,
+    Malformed,
+    Message,
+    PolicyError,
+    ToolCalls,
+    action_of,
+)
 from espalier.records.message import ToolSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _TAIL_TOKENS = 16
-"""Tokens that are decoded to look for a closing tag that is not one token."""
+"""Tokens that are decoded to find a closing tag that is several tokens."""
 _SENTINEL = "\ue000"
-"""A private-use character: stands for a message of the policy that must not be rendered again."""
+"""A private-use character that stands for a message of the policy in a rendering."""
+_OPENED_THOUGHT = re.compile(r"<think>\s*\Z")
 _PROBE = (
     {"role": "user", "content": "a"},
     {"role": "assistant", "content": "<think>\nthought\n</think>\n\nb"},
@@ -37,15 +48,15 @@ _PROBE = (
 
 
 class TurnPieces(NamedTuple):
-    """What an episode read after one message of the policy."""
+    """What an episode read behind one message of the policy."""
 
     messages: tuple[Message, ...]
     read_ids: tuple[int, ...]
-    """As they stand in the context."""
+    """Token ids as they stand in the context."""
 
 
 class Dialect:
-    """A syntax joined with a tokenizer; parses what a policy wrote, encodes what it reads.
+    """A syntax with a tokenizer: parses what a policy wrote, encodes what it reads.
 
     It is the `StopRule` of an engine: `stop_ids` end a message wherever they are sampled, and
     `stop_texts`, empty for a tokenizer that knows the tags, once several tokens spell them.
@@ -102,16 +113,61 @@ class Dialect:
         return self.text_ids(self.syntax.write(action, self.tools))
 
     def text_ids(self, text: str) -> tuple[int, ...]:
-        """Ids of a message of the policy that is given as text, end of turn included."""
-        ids = self._encode(text)
-        return tuple(ids if self.syntax.inline_results else [*ids, self._end_id])
+        """Ids of a message of the policy that is given as text, end of turn included.
+
+        Where the chat template begins the thought, the ids begin behind that.
+        """
+        if self.syntax.inline_results:
+            return tuple(self._encode(text))
+        if self._opened_thought:
+            text = _behind_opened_thought(text, self._opened_thought)
+        return (*self._encode(text), self._end_id)
 
     def parse(self, token_ids: Sequence[int]) -> Action:
-        """What the policy's message comes to; never raises."""
+        """The action that the policy's message spells; never raises."""
+        return self.parse_text(self.message_text(token_ids))
+
+    def message_text(self, token_ids: Sequence[int]) -> str:
+        """The text of the policy's message, without its end of turn."""
         written = list(token_ids)
         while written and not self.syntax.inline_results and written[-1] in self.stop_ids:
             written.pop()
-        return self.syntax.parse(self.text(written), self.tools)
+        return self.text(written)
+
+    def parse_text(self, text: str) -> Action:
+        """The action that a message spells, as `message_text` returns it; never raises."""
+        if self.syntax.inline_results or not self._opened_thought:
+            return self.syntax.parse(text, self.tools)
+        if not text.lstrip().startswith(THINK[0]):
+            text = self._opened_thought + text
+        action = self.syntax.parse(text, self.tools)
+        if not isinstance(action, Malformed) and action.thought == "":
+            return replace(action, thought=None)
+        return action
+
+    def conversation_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Ids of a conversation that others recorded, up to where the policy is to write.
+
+        An episode is encoded message by message, see `prompt_ids` and `result_ids`; this encodes
+        the whole anew, so that its ids are those of an episode only where the tokenizer agrees.
+
+        Args:
+            messages: at least one; those of the assistant are spelled in the dialect.
+
+        Raises:
+            PolicyError: the chat template refuses the conversation, or the dialect has no way to
+                write a message of the assistant.
+        """
+        shown = self._spelled_conversation(messages)
+        if not self._is_embedded:
+            told = "" if self._template_tells_tools else self.syntax.instructions(self.tools)
+            first = next((one for one in shown if one["role"] == "user"), shown[0])
+            first["content"] = self._instructions + told + first["content"]
+        goes_on = self.syntax.inline_results and not self._is_embedded
+        if not goes_on or shown[-1]["role"] != "assistant":
+            return tuple(self._encode(self._generation_prompt(shown)))
+        shown[-1]["content"] += _SENTINEL
+        return tuple(self._encode(self._rendered(shown, generate=False).partition(_SENTINEL)[0]))
 
     def text(self, token_ids: Sequence[int]) -> str:
         """The text that `token_ids` spell, tags included."""
@@ -133,7 +189,7 @@ class Dialect:
 
     @property
     def kind_markers(self) -> tuple[str, ...]:
-        """Texts one of which follows a thought and tells a call from an answer; () if none do."""
+        """Texts that may follow a thought and separate calls from answers; () if there are none."""
         return self.syntax.kind_markers(self.tools) if isinstance(self.syntax, Tags) else ()
 
     @cached_property
@@ -162,7 +218,7 @@ class Dialect:
         expected = self._whole_pieces(prompt, [turn.messages for turn in compared])
         found = [tuple(self.prompt_ids(prompt)), *(turn.read_ids for turn in compared)]
         differ = [one != other for one, other in zip(found, expected, strict=True)]
-        # a prompt that differs is the first turn's affair
+        # a prompt that differs is counted with the first turn
         return min(len(turns), sum(differ)) if turns else int(differ[0])
 
     def _whole_pieces(
@@ -175,11 +231,14 @@ class Dialect:
             body = _SENTINEL.join(["", *read, ""])
             messages = [*messages, {"role": "assistant", "content": body}]
         else:
+            written = {"role": "assistant", "content": _SENTINEL}
+            if not self.syntax.inline_results:
+                written["content"] = self._opened_thought + _SENTINEL
             for turn in observed:
-                messages.append({"role": "assistant", "content": _SENTINEL})
+                messages.append(written)
                 messages += [self._shown(message) for message in turn]
             # behind a last message of the policy's, so that no template treats that as the end
-            messages.append({"role": "assistant", "content": _SENTINEL})
+            messages.append(written)
             messages.append({"role": "tool", "content": ""})
         pieces = self._rendered(messages, generate=False).split(_SENTINEL)[: len(observed) + 1]
         ids = [self._encode(piece) for piece in pieces]
@@ -189,7 +248,41 @@ class Dialect:
         return [tuple(piece) for piece in ids]
 
     def _prompt_ids(self, prompt: tuple[Message, ...]) -> tuple[int, ...]:
-        return tuple(self._encode(self._rendered(self._prompt_messages(prompt), generate=True)))
+        return tuple(self._encode(self._generation_prompt(self._prompt_messages(prompt))))
+
+    def _generation_prompt(self, messages: list[dict[str, Any]]) -> str:
+        """The rendering up to where the policy writes.
+
+        With inline results it writes its thoughts' tags itself: only the first of a message could
+        be begun for it, and every turn is to look alike.
+        """
+        rendered = self._rendered(messages, generate=True)
+        if self.syntax.inline_results:
+            return rendered.removesuffix(self._opened_thought)
+        return rendered
+
+    def _spelled_conversation(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """Messages for the chat template; with inline results, a run of turns is one message."""
+        shown: list[dict[str, Any]] = []
+        for message in messages:
+            joins = self.syntax.inline_results and not self._is_embedded
+            if self.syntax.inline_results and len(message.tool_calls) > 1:
+                raise PolicyError(
+                    f"a message with {len(message.tool_calls)} calls: dialect "
+                    f'"{self.syntax.name}" writes one call a message'
+                )
+            if message.role == "assistant":
+                spelled = self.syntax.write(action_of(message), self.tools)
+                one = {"role": "assistant", "content": _without_sentinel(spelled)}
+            elif message.role == "tool" and joins:
+                one = {"role": "assistant", "content": self._inline_result(message)}
+            else:
+                one = self._shown(message)
+            if joins and one["role"] == "assistant" and shown and shown[-1]["role"] == "assistant":
+                shown[-1]["content"] += one["content"]
+            else:
+                shown.append(one)
+        return shown
 
     def _prompt_messages(self, prompt: tuple[Message, ...]) -> list[dict[str, Any]]:
         messages = [self._shown(message) for message in prompt]
@@ -199,7 +292,7 @@ class Dialect:
         return messages
 
     def _result_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
-        """Ids of what the environment answers, up to where the policy writes again."""
+        """Ids of what the environment returns, up to where the policy writes again."""
         if self.syntax.inline_results:
             texts = map(self._inline_result, messages)
             return tuple(token_id for text in texts for token_id in self._encode(text))
@@ -215,7 +308,7 @@ class Dialect:
         return self.syntax.write_result(_without_sentinel(message.content), self.tools)
 
     def _shown(self, message: Message) -> dict[str, Any]:
-        """A message for the chat template; a tool's text cannot spell a control token."""
+        """A message for the chat template, in which a tool's text cannot spell a control token."""
         content = _without_sentinel(message.content)
         if message.role == "tool":
             if self.syntax.inline_results:
@@ -227,14 +320,14 @@ class Dialect:
 
     @cached_property
     def _controls(self) -> re.Pattern[str]:
-        """Every text that the tokenizer reads as a token of its own, longest first."""
+        """All texts that the tokenizer reads as one token, longest first."""
         known = {*self._added_texts, *self.syntax.markers(self.tools)}
         texts = sorted((text for text in known if text.strip()), key=lambda text: -len(text))
         return re.compile("|".join(map(re.escape, texts)))
 
     @cached_property
     def _added_texts(self) -> frozenset[str]:
-        """Texts that the tokenizer reads as tokens of their own."""
+        """Texts of the tokenizer's added tokens."""
         tokenizer: Any = self.tokenizer  # its own annotations are those of a special token
         return frozenset((*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens))
 
@@ -243,8 +336,15 @@ class Dialect:
         return "tools" in self._template and not isinstance(self.syntax, Tags)
 
     @cached_property
+    def _opened_thought(self) -> str:
+        """What the chat template writes of the policy's thought before it; "" where nothing."""
+        rendered = self._rendered([{"role": "user", "content": "."}], generate=True)
+        match = _OPENED_THOUGHT.search(rendered)
+        return match[0] if match else ""
+
+    @cached_property
     def _end_id(self) -> int:
-        """The token that ends a message of the policy: what the template puts behind it."""
+        """The token that the template puts behind a message of the policy."""
         messages = [{"role": "user", "content": "."}, {"role": "assistant", "content": _SENTINEL}]
         behind = self._rendered(messages, generate=False).rpartition(_SENTINEL)[2]
         ids = self._encode(behind)
@@ -276,6 +376,13 @@ class Dialect:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
 
+def _behind_opened_thought(text: str, opened: str) -> str:
+    """A message whose thought was begun already; without a thought it ends that at once."""
+    if text.startswith(THINK[0]):
+        return text.removeprefix(opened if text.startswith(opened) else THINK[0])
+    return f"\n{THINK[1]}\n\n{text}"
+
+
 def _without_sentinel(content: str) -> str:
-    """What is read cannot be cut where a message of the policy would stand."""
+    """The content without the sentinel: a rendering is cut at messages of the policy alone."""
     return content.replace(_SENTINEL, "\ufffd")

@@ -9,40 +9,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from espalier.dialects.syntax import (
-    MAX_PARSED_CHARACTERS,
-    THINK,
+    TurnSyntax,
     answer_or_fault,
     call_of_object,
     calls_or_fault,
     compact_json,
     json_at,
+    json_frames,
     listed_tools,
-    split_thought,
-    with_thought,
 )
-from espalier.records import Action, FinalAnswer, Malformed, ToolCalls
+from espalier.records import Action, Malformed, ToolCall
 from espalier.records.message import ToolSpec
 
 PYTHON_TAG = "<|python_tag|>"
 _SEPARATOR = re.compile(r"\s*(?:;\s*|$)")
-_RESULT = ("<|start_header_id|>ipython<|end_header_id|>", "<|eot_id|>")
 
 
-@dataclass(frozen=True, slots=True)
-class Llama3:
+class Llama3(TurnSyntax):
     """See the module."""
 
-    name: str = "llama3"
-    inline_results: bool = False
+    name = "llama3"
+    call_markers = (PYTHON_TAG,)
+    result_markers = ("<|start_header_id|>ipython<|end_header_id|>", "<|eot_id|>")
+    result_layout = "{}\n\n{}{}"
 
-    def parse(self, text: str, tools: Sequence[ToolSpec]) -> Action:
-        """See `Syntax`."""
-        if len(text) > MAX_PARSED_CHARACTERS:
-            return Malformed("too long", text)
-        thought, rest = split_thought(text)
+    def _read(self, rest: str, thought: str | None, text: str, tools: Sequence[ToolSpec]) -> Action:
         is_marked = rest.startswith(PYTHON_TAG)
         body = rest.removeprefix(PYTHON_TAG).strip()
         if not is_marked and not body.startswith("{"):
@@ -54,26 +47,14 @@ class Llama3:
         found = [call_of_object(one, arguments_key="parameters") for one in objects]
         return calls_or_fault(found, thought, text)
 
-    def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
-        if isinstance(action, FinalAnswer):
-            return with_thought(action.thought, action.text)
-        calls = [
-            compact_json({"name": call.name, "parameters": call.arguments}) for call in action.calls
-        ]
-        return with_thought(action.thought, "; ".join(calls))
+    def _spelled(self, calls: Sequence[ToolCall]) -> str:
+        return "; ".join(
+            compact_json({"name": call.name, "parameters": call.arguments}) for call in calls
+        )
 
-    def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+    def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """See `Syntax`."""
-        return (*THINK, PYTHON_TAG, *_RESULT)
-
-    def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
-        return ()
-
-    def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
-        return f"{_RESULT[0]}\n\n{content}{_RESULT[1]}"
+        return json_frames(tools, arguments_key="parameters")
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """See `Syntax`."""

@@ -8,71 +8,54 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from espalier.dialects.syntax import (
-    MAX_PARSED_CHARACTERS,
-    THINK,
+    WRITES_RESULT,
+    TurnSyntax,
     answer_or_fault,
     call_of_object,
     calls_or_fault,
     compact_json,
+    json_frames,
     listed_tools,
     parsed_json,
-    split_thought,
-    with_thought,
 )
-from espalier.records import Action, FinalAnswer, Malformed, ToolCall, ToolCalls
+from espalier.records import Action, Malformed, ToolCall
 from espalier.records.message import ToolSpec
 
 TOOL_CALLS, ARGS = "[TOOL_CALLS]", "[ARGS]"
-_RESULT = ("[TOOL_RESULTS]", "[/TOOL_RESULTS]")
 _NAMED = re.compile(r"\s*([\w.-]+)\s*\[ARGS\](.*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Mistral:
+class Mistral(TurnSyntax):
     """See the module."""
 
-    name: str = "mistral"
-    inline_results: bool = False
+    name = "mistral"
+    call_markers = (TOOL_CALLS,)
+    result_markers = ("[TOOL_RESULTS]", "[/TOOL_RESULTS]")
+    result_layout = "{} {}{}"
 
-    def parse(self, text: str, tools: Sequence[ToolSpec]) -> Action:
-        """See `Syntax`."""
-        if len(text) > MAX_PARSED_CHARACTERS:
-            return Malformed("too long", text)
-        thought, rest = split_thought(text)
-        if any(tag in rest for tag in _RESULT):
-            return Malformed("writes what the tool would say itself", text)
+    def _read(self, rest: str, thought: str | None, text: str, tools: Sequence[ToolSpec]) -> Action:
         before, marker, body = rest.partition(TOOL_CALLS)
+        if any(tag in before for tag in self.result_markers):
+            return Malformed(WRITES_RESULT, text)
         if not marker:
             return answer_or_fault(rest, thought, text)
         if before.strip() and thought is None:
             thought = before.strip()
         return calls_or_fault(_calls(body), thought, text)
 
-    def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
-        if isinstance(action, FinalAnswer):
-            return with_thought(action.thought, action.text)
-        calls = [
+    def _spelled(self, calls: Sequence[ToolCall]) -> str:
+        written = [
             {"name": call.name, "arguments": call.arguments}
             | ({"id": call.call_id} if call.call_id else {})
-            for call in action.calls
+            for call in calls
         ]
-        return with_thought(action.thought, f"{TOOL_CALLS} {compact_json(calls)}")
+        return f"{TOOL_CALLS} {compact_json(written)}"
 
-    def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+    def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """See `Syntax`."""
-        return (*THINK, TOOL_CALLS, *_RESULT)
-
-    def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
-        return ()
-
-    def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
-        return f"{_RESULT[0]} {content}{_RESULT[1]}"
+        return json_frames(tools, arguments_key="arguments")
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """See `Syntax`."""

@@ -8,45 +8,36 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from pydantic import JsonValue
 
 from espalier.dialects.syntax import (
-    THINK,
+    TurnSyntax,
     answer_or_fault,
     calls_or_fault,
     compact_json,
     listed_tools,
     parsed_json,
-    split_thought,
-    with_thought,
+    text_argument_names,
 )
-from espalier.records import Action, FinalAnswer, JsonObject, Malformed, ToolCall, ToolCalls
+from espalier.records import Action, JsonObject, Malformed, ToolCall
 from espalier.records.message import ToolSpec
 
-_MAX_CHARACTERS = 20_000
-"""Python's own parser is what reads this, and its cost must stay bounded."""
-_RESULT = ("<|result|>", "<|end_result|>")
 
-
-@dataclass(frozen=True, slots=True)
-class Pythonic:
+class Pythonic(TurnSyntax):
     """See the module."""
 
-    name: str = "pythonic"
-    inline_results: bool = False
+    name = "pythonic"
+    max_characters = 20_000  # Python's own parser reads this, and its cost must stay bounded
+    result_markers = ("<|result|>", "<|end_result|>")
+    result_layout = "{} {} {}"
 
-    def parse(self, text: str, tools: Sequence[ToolSpec]) -> Action:
-        """See `Syntax`."""
-        if len(text) > _MAX_CHARACTERS:
-            return Malformed("too long", text)
-        thought, rest = split_thought(text)
+    def _read(self, rest: str, thought: str | None, text: str, tools: Sequence[ToolSpec]) -> Action:
         if not (rest.startswith("[") and rest.endswith(")]")):
             return answer_or_fault(rest, thought, text)
         try:
-            with warnings.catch_warnings():  # "\\d" in a policy's text is no news for a terminal
+            with warnings.catch_warnings():  # "\d" in a policy's text is no news for a terminal
                 warnings.simplefilter("ignore")
                 expression = ast.parse(rest, mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
@@ -55,23 +46,13 @@ class Pythonic:
             return Malformed("calls that are no list", text)
         return calls_or_fault([_call(node) for node in expression.elts], thought, text)
 
-    def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
-        if isinstance(action, FinalAnswer):
-            return with_thought(action.thought, action.text)
-        return with_thought(action.thought, f"[{', '.join(map(_written, action.calls))}]")
+    def _spelled(self, calls: Sequence[ToolCall]) -> str:
+        return f"[{', '.join(map(_written, calls))}]"
 
-    def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+    def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """See `Syntax`."""
-        return (*THINK, *_RESULT)
-
-    def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
-        return ()
-
-    def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
-        return f"{_RESULT[0]} {content} {_RESULT[1]}"
+        texts = [f"{name}='" for name in text_argument_names(tools)]
+        return (*(f"[{tool.name}(" for tool in tools), *texts, "')]")
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """See `Syntax`."""

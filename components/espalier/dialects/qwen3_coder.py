@@ -13,85 +13,60 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from pydantic import JsonValue
 
-from espalier.dialects.hermes import CALL, RESULT
 from espalier.dialects.syntax import (
-    MAX_PARSED_CHARACTERS,
-    THINK,
-    answer_or_fault,
-    calls_or_fault,
+    TaggedCalls,
+    argument_names,
     compact_json,
     listed_tools,
     named_tool,
     split_blocks,
-    split_thought,
     typed_argument,
-    with_thought,
 )
-from espalier.records import Action, FinalAnswer, JsonObject, Malformed, ToolCall, ToolCalls
+from espalier.records import JsonObject, Malformed, ToolCall
 from espalier.records.message import ToolSpec
 
 _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*)</function>\s*", re.DOTALL)
 _PARAMETER = re.compile(r"([^>\s]+)>\n?(.*?)\n?", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Qwen3Coder:
-    """See the module."""
+_CLOSING = ("</parameter>", "</function>")
 
-    name: str = "qwen3_coder"
-    inline_results: bool = False
 
-    def parse(self, text: str, tools: Sequence[ToolSpec]) -> Action:
+class Qwen3Coder(TaggedCalls):
+    """See the module. There are no escapes: an argument with a closing tag cannot be written."""
+
+    name = "qwen3_coder"
+    stray_tags = ("<function=",)
+
+    def _call(self, block: str, tools: Sequence[ToolSpec]) -> ToolCall | Malformed:
+        match = _FUNCTION.fullmatch(block)
+        if match is None:
+            return Malformed("a call without one function element")
+        return _function_call(match[1], match[2], tools)
+
+    def _spelled(self, calls: Sequence[ToolCall]) -> str:
+        opening, closing = self.call_markers
+        return "\n".join(f"{opening}\n{_element(call)}\n{closing}" for call in calls)
+
+    def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """See `Syntax`."""
-        if len(text) > MAX_PARSED_CHARACTERS:
-            return Malformed("too long", text)
-        thought, rest = split_thought(text)
-        if any(tag in rest for tag in RESULT):
-            return Malformed("writes what the tool would say itself", text)
-        blocks, outside = split_blocks(rest, *CALL)
-        if any(tag in outside for tag in (*CALL, "<function=")):
-            return Malformed("a tag that is opened or closed alone", text)
-        if blocks:
-            return calls_or_fault([_call(block, tools) for block in blocks], thought, text)
-        return answer_or_fault(rest, thought, text)
-
-    def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
-        if isinstance(action, FinalAnswer):
-            return with_thought(action.thought, action.text)
-        return with_thought(action.thought, "\n".join(_written(call) for call in action.calls))
-
-    def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
-        return (*THINK, *CALL, *RESULT)
-
-    def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-        """See `Syntax`."""
-        return ()
-
-    def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
-        """See `Syntax`."""
-        return f"{RESULT[0]}\n{content}\n{RESULT[1]}"
+        calls = [f"<function={tool.name}>" for tool in tools]
+        return (*calls, *(f"<parameter={name}>" for name in argument_names(tools)), *_CLOSING)
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """See `Syntax`."""
-        example = _written(ToolCall(name="NAME", arguments={"PARAMETER": "VALUE"}))
+        example = self._spelled([ToolCall(name="NAME", arguments={"PARAMETER": "VALUE"})])
         return (
             f"You may call these tools:\n{listed_tools(tools)}\nTo call one, write\n{example}\nA "
             "message without a call is your final answer.\n"
         )
 
 
-def _call(block: str, tools: Sequence[ToolSpec]) -> ToolCall | Malformed:
-    match = _FUNCTION.fullmatch(block)
-    if match is None:
-        return Malformed("a call without one function element")
-    name, body = match[1], match[2]
+def _function_call(name: str, body: str, tools: Sequence[ToolSpec]) -> ToolCall | Malformed:
     blocks, outside = split_blocks(body, "<parameter=", "</parameter>")
     if outside.strip():
         return Malformed(f"text of {name} outside of its parameters")
@@ -105,10 +80,10 @@ def _call(block: str, tools: Sequence[ToolSpec]) -> ToolCall | Malformed:
     return ToolCall(name=name, arguments=arguments)
 
 
-def _written(call: ToolCall) -> str:
+def _element(call: ToolCall) -> str:
     parameters = "".join(
         f"<parameter={name}>\n{value if isinstance(value, str) else compact_json(value)}\n"
         "</parameter>\n"
         for name, value in call.arguments.items()
     )
-    return f"{CALL[0]}\n<function={call.name}>\n{parameters}</function>\n{CALL[1]}"
+    return f"<function={call.name}>\n{parameters}</function>"

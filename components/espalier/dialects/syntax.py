@@ -1,4 +1,4 @@
-"""What every dialect is: how one message of a policy spells thoughts, calls and answers.
+"""The spelling of a dialect: how one message of a policy writes thoughts, calls and answers.
 
 A syntax is pure text, knows no task and no tokenizer, and parses whatever a policy writes without
 raising. `espalier.dialects.dialect` joins one with a tokenizer and its chat template.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol, cast
+from typing import Any, ClassVar, NamedTuple, NoReturn, cast
 
 from espalier.records import Action, FinalAnswer, Malformed, ToolCall, ToolCalls
 from espalier.records.message import ToolSpec
@@ -18,57 +19,138 @@ from espalier.records.message import ToolSpec
 THINK = ("<think>", "</think>")
 MAX_PARSED_CHARACTERS = 100_000
 """Longer messages are malformed: the parsers' cost stays bounded."""
+WRITES_RESULT = "writes what the tool would say itself"
+MAX_CALLS = 64
+"""Calls of one message; more are malformed. Each is run, and its result read: a message may spell
+thousands in a few characters ("f(),"), and no task needs as many side by side."""
 
 _THOUGHT = re.compile(r"\s*<think>(.*?)</think>", re.DOTALL)
 
 
-class Syntax(Protocol):
-    """One dialect's spelling."""
+class Syntax(ABC):
+    """The spelling of one dialect."""
 
-    @property
-    def name(self) -> str:
-        """As profiles spell it."""
-        ...
-
-    @property
-    def inline_results(self) -> bool:
-        """Whether results stand inside the policy's own message, between tags."""
-        ...
+    name: ClassVar[str]
+    """As profiles spell it."""
+    inline_results: ClassVar[bool]
+    """Whether results stand inside the policy's own message, between tags."""
+    max_characters: ClassVar[int] = MAX_PARSED_CHARACTERS
 
     def parse(self, text: str, tools: Sequence[ToolSpec]) -> Action:
         """Read one message, without its end-of-turn token; never raises."""
-        ...
+        if len(text) > self.max_characters:
+            return Malformed("too long", text)
+        return self._parsed(text, tools)
 
+    @abstractmethod
+    def _parsed(self, text: str, tools: Sequence[ToolSpec]) -> Action:
+        """`parse`, for a message that is not too long."""
+
+    @abstractmethod
     def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
         """The message that `parse` reads as `action`."""
-        ...
 
+    @abstractmethod
     def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """Texts that an embedded policy's tokenizer knows as single tokens."""
-        ...
 
+    def frames(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """Texts around the arguments of a call, as `write` spells them.
+
+        An embedded policy's tokenizer knows each as a single token. Behind a quote a word would be
+        other tokens than behind a blank, and a small policy does not learn to copy a name from
+        tokens that it reads into tokens that it writes.
+        """
+        return ()
+
+    @abstractmethod
     def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
         """Texts that end a message once they are written; () where the end-of-turn token does."""
-        ...
 
+    @abstractmethod
     def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
         """A tool's result as an embedded policy reads it."""
-        ...
 
+    @abstractmethod
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
-        """How to write calls, for a policy whose chat template does not say it."""
-        ...
+        """How to write calls, for a policy whose chat template does not teach it."""
+
+
+class TurnSyntax(Syntax):
+    """A spelling whose messages end with the end-of-turn token: a thought, then calls or answer."""
+
+    inline_results = False
+    call_markers: ClassVar[tuple[str, ...]] = ()
+    result_markers: ClassVar[tuple[str, str]]
+    result_layout: ClassVar[str] = "{}{}{}"
+    """Of the first result marker, the result, and the second marker."""
+
+    def _parsed(self, text: str, tools: Sequence[ToolSpec]) -> Action:
+        thought, rest = split_thought(text)
+        return self._read(rest, thought, text, tools)
+
+    @abstractmethod
+    def _read(self, rest: str, thought: str | None, text: str, tools: Sequence[ToolSpec]) -> Action:
+        """Read what follows the thought; `text` is the whole message, for what is malformed."""
+
+    def write(self, action: ToolCalls | FinalAnswer, tools: Sequence[ToolSpec]) -> str:
+        """See `Syntax`."""
+        if isinstance(action, FinalAnswer):
+            return with_thought(action.thought, action.text)
+        return with_thought(action.thought, self._spelled(action.calls))
+
+    @abstractmethod
+    def _spelled(self, calls: Sequence[ToolCall]) -> str:
+        """All calls of a message."""
+
+    def markers(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `Syntax`."""
+        return (*THINK, *self.call_markers, *self.result_markers)
+
+    def stop_texts(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+        """See `Syntax`."""
+        return ()
+
+    def write_result(self, content: str, tools: Sequence[ToolSpec]) -> str:
+        """See `Syntax`."""
+        opening, closing = self.result_markers
+        return self.result_layout.format(opening, content, closing)
+
+
+class TaggedCalls(TurnSyntax):
+    """Each call between tags (Hermes, Qwen), and each result as well."""
+
+    call_markers = ("<tool_call>", "</tool_call>")
+    result_markers = ("<tool_response>", "</tool_response>")
+    result_layout = "{}\n{}\n{}"
+    stray_tags: ClassVar[tuple[str, ...]] = THINK
+    """Beside those of calls: tags that are malformed outside of a call."""
+
+    def _read(self, rest: str, thought: str | None, text: str, tools: Sequence[ToolSpec]) -> Action:
+        opening, closing = self.call_markers
+        blocks, outside = split_blocks(rest, opening, closing)
+        if any(tag in outside for tag in self.result_markers):
+            return Malformed(WRITES_RESULT, text)
+        if any(tag in outside for tag in (*self.call_markers, *self.stray_tags)):
+            return Malformed("a tag that is opened or closed alone", text)
+        if blocks:
+            return calls_or_fault([self._call(block, tools) for block in blocks], thought, text)
+        return answer_or_fault(rest, thought, text)
+
+    @abstractmethod
+    def _call(self, block: str, tools: Sequence[ToolSpec]) -> ToolCall | Malformed:
+        """The call that stands between two tags."""
 
 
 class Thoughtful(NamedTuple):
-    """A message cut behind its thought."""
+    """A message in two parts."""
 
     thought: str | None
     rest: str
 
 
 def split_thought(text: str) -> Thoughtful:
-    """The thought at the beginning of a message, and what follows it."""
+    """Cut a message behind its thought."""
     match = _THOUGHT.match(text)
     if match is None:
         return Thoughtful(None, text.strip())
@@ -76,19 +158,19 @@ def split_thought(text: str) -> Thoughtful:
 
 
 def with_thought(thought: str | None, rest: str) -> str:
-    """What `split_thought` takes apart."""
+    """The message that `split_thought` cuts."""
     return rest if thought is None else f"<think>\n{thought}\n</think>\n\n{rest}"
 
 
 class Blocks(NamedTuple):
-    """A message cut at pairs of tags."""
+    """A message in the parts between pairs of tags, and the rest."""
 
     inside: tuple[str, ...]
     outside: str
 
 
 def split_blocks(text: str, opening: str, closing: str) -> Blocks:
-    """What stands between each opening tag and the next closing one, and the rest of the text.
+    """Cut a text at each opening tag and the next closing one.
 
     Linear in the text, whatever a policy writes: a pattern that is tried again at every tag that is
     never closed takes 20 s for 100,000 characters.
@@ -207,6 +289,8 @@ def calls_or_fault(
     found: Sequence[ToolCall | Malformed], thought: str | None, text: str
 ) -> ToolCalls | Malformed:
     """All calls of a message, or the first thing that is wrong with one."""
+    if len(found) > MAX_CALLS:
+        return Malformed(f"{len(found)} calls in one message, of at most {MAX_CALLS}", text)
     calls: list[ToolCall] = []
     for call in found:
         if isinstance(call, Malformed):
@@ -223,6 +307,32 @@ def answer_or_fault(rest: str, thought: str | None, text: str) -> FinalAnswer | 
 def compact_json(value: object) -> str:
     """JSON as chat templates write it (`tojson`)."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def json_frames(tools: Sequence[ToolSpec], *, arguments_key: str) -> tuple[str, ...]:
+    """`Syntax.frames` of JSON calls: the beginnings of calls and of text arguments, and the end."""
+    calls = [
+        compact_json({"name": tool.name, arguments_key: {}}).removesuffix("}}") for tool in tools
+    ]
+    texts = [f'{compact_json(name)}: "' for name in text_argument_names(tools)]
+    return (*calls, *texts, '"}}')
+
+
+def argument_names(tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+    """Names of all arguments of the tools, each once."""
+    return tuple(dict.fromkeys(name for name, _ in _arguments(tools)))
+
+
+def text_argument_names(tools: Sequence[ToolSpec]) -> tuple[str, ...]:
+    """Names of the arguments that are text, each once."""
+    return tuple(dict.fromkeys(name for name, is_text in _arguments(tools) if is_text))
+
+
+def _arguments(tools: Sequence[ToolSpec]) -> Iterable[tuple[str, bool]]:
+    for tool in tools:
+        properties = tool.parameters.get("properties")
+        for name, schema in properties.items() if isinstance(properties, dict) else ():
+            yield name, isinstance(schema, dict) and schema.get("type") == "string"
 
 
 def listed_tools(tools: Sequence[ToolSpec]) -> str:

@@ -14,11 +14,11 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from espalier.dialects.syntax import (
-    MAX_PARSED_CHARACTERS,
     THINK,
+    WRITES_RESULT,
+    Syntax,
     compact_json,
     named_tool,
     parsed_json,
@@ -41,17 +41,13 @@ _STRICT = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tags:
+class Tags(Syntax):
     """See the module."""
 
-    name: str = "tags"
-    inline_results: bool = True
+    name = "tags"
+    inline_results = True
 
-    def parse(self, text: str, tools: Sequence[ToolSpec]) -> Action:
-        """See `Syntax`."""
-        if len(text) > MAX_PARSED_CHARACTERS:
-            return Malformed("too long", text)
+    def _parsed(self, text: str, tools: Sequence[ToolSpec]) -> Action:
         if any(tool.takes_code for tool in tools):
             return _parsed_freely(text, tools)
         return _parsed_strictly(text, tools)
@@ -68,9 +64,9 @@ class Tags:
             call = action.calls[0]
             tool = named_tool(call.name, tools)
             if tool is None:
+                known = ", ".join(tool.name for tool in tools) or "none"
                 raise PolicyError(
-                    f"the tags have none for a call of {call.name}, which is no tool; there are "
-                    f"{', '.join(tool.name for tool in tools)}"
+                    f"there are no tags for a call of {call.name}, which is no tool; tools: {known}"
                 )
             argument = call.arguments.get(tool.text_argument or "")
             body = argument if isinstance(argument, str) else _without_angles(call.arguments)
@@ -133,7 +129,7 @@ def _parsed_strictly(text: str, tools: Sequence[ToolSpec]) -> Action:
 
 def _parsed_freely(text: str, tools: Sequence[ToolSpec]) -> Action:
     if any(tag in text for tag in _result_tags(tools)):
-        return Malformed("writes what the tool would say itself", text)
+        return Malformed(WRITES_RESULT, text)
     openings = {f"<{tool.tag}>": tool for tool in tools}
     found = [(text.find(tag), tag) for tag in (*openings, ANSWER[0]) if tag in text]
     if not found:

@@ -23,7 +23,7 @@ from espalier.evaluation.questions import (
 from espalier.evaluation.suite import Suite, make_suite
 from espalier.records import Task
 from espalier.records.trajectory import Trajectory, read_trajectories, write_trajectories
-from espalier.rollout.roller import Roller, TrajectorySampler
+from espalier.rollout.roller import DriftCount, Roller, TrajectorySampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,10 @@ class RolloutCost:
     action_tokens: int
     total_tokens: int
     seconds: float
+    token_drift: int = 0
+    """Turns whose tokens are not those of the chat template's whole rendering."""
+    compared_turns: int = 0
+    """Turns that were compared with it; see `rollout.compare_every`."""
 
 
 class PolicyEvaluation(NamedTuple):
@@ -112,6 +116,11 @@ class CountingRoller(TrajectorySampler, Protocol):
         """Time spent in rollouts so far."""
         ...
 
+    @property
+    def drift(self) -> DriftCount:
+        """How the tokens of its episodes compare with the chat template's."""
+        ...
+
 
 def evaluate_policy(
     policy_dir: Path, tasks: Sequence[Task], environments: Environments, profile: Profile
@@ -149,7 +158,13 @@ def evaluate_on_suite(roller: CountingRoller, suite: Suite, seed: int) -> Policy
     ]
     is_right = [row.em for row in rows]
     kept = choose_examples(greedy, is_right, config.kept_trajectories)
-    cost = RolloutCost(roller.action_tokens, roller.total_tokens, round(roller.seconds, 3))
+    cost = RolloutCost(
+        action_tokens=roller.action_tokens,
+        total_tokens=roller.total_tokens,
+        seconds=round(roller.seconds, 3),
+        token_drift=roller.drift.drifted,
+        compared_turns=roller.drift.turns,
+    )
     return PolicyEvaluation(rows, kept, cost)
 
 

@@ -7,11 +7,13 @@ of that size does not. The tokenizer is an uncased byte-level BPE over words, tr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import torch
 from tokenizers import (
     AddedToken,
+    Regex,
     Tokenizer,
     decoders,
     models,
@@ -92,7 +94,8 @@ def train_tokenizer(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    markers = syntax.markers(tools)
+    frames = syntax.frames(tools)
+    markers = tuple(dict.fromkeys((*syntax.markers(tools), *frames)))
     trainer.vocab_size = vocab_size - len(markers)
     tokenizer.train_from_iterator(texts, trainer)
     # lstrip: no blank token before the closing tag in "lyon </search>"; rstrip: nor line breaks
@@ -101,6 +104,12 @@ def train_tokenizer(
     tokenizer.add_tokens(
         [AddedToken(text, lstrip=True, rstrip=rstrip, normalized=False) for text in markers]
     )
+    if frames:
+        # the blank that every word begins with is none of the argument's
+        behind = "|".join(re.escape(frame) for frame in frames)
+        tokenizer.decoder = decoders.Sequence(
+            [decoders.ByteLevel(), decoders.Replace(Regex(f"(?<={behind}) "), "")]
+        )
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,

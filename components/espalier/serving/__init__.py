@@ -3,9 +3,8 @@
 endpoint        python -m espalier.serving.endpoint --host 0.0.0.0 --port 8000
 fetched         python -m espalier.serving.fetched vllm serve POLICY ...
 controller      python -m espalier.serving.controller --model NAME --namespace NAME
-
-A request goes: bodies -> requests -> planning -> admission -> writing -> answers. The engine runs
-in a thread of its own; its sessions come and go while others decode.
-
 by hand         espalier serve runs/demo/trained_policy/policy
+
+A request: app (admission) -> requests -> planning -> answering -> choice, answers. The engine runs
+in a thread of its own. The controller: following -> decision -> deployment.
 """

@@ -1,34 +1,42 @@
-"""A request while it is answered: whole, or as server-sent events, within its time."""
+"""Answering one request: all its answers sampled side by side, sent whole or streamed, in time."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from espalier.records import EngineError
 from espalier.serving.answers import AnswerShape, Json, Written
-from espalier.serving.bodies import while_connected
+from espalier.serving.choice import ChoiceReader, Decodes, Order, Piece
 from espalier.serving.engine_thread import EngineThread
-from espalier.serving.growing_text import Decodes
 from espalier.serving.metrics import Metrics
 from espalier.serving.planning import Plan
-from espalier.serving.refusal import CLIENT_GONE, Refusal
-from espalier.serving.writing import Event, write_all
+from espalier.serving.requests import CLIENT_GONE, Refusal
 
-_LAST_WORDS_S = 1.0
-"""Beyond an answer's own time: what tells that it is over has to be sent as well."""
+_ERROR_EVENT_S = 1.0
+"""Beyond `request_timeout_s`, so that the event that reports the timeout can still be sent."""
+
+Result = TypeVar("Result")
+
+
+class Event(NamedTuple):
+    """A piece of one of the answers."""
+
+    number: int
+    piece: Piece
 
 
 @dataclass(slots=True)
 class Answering:
-    """What answering one request takes."""
+    """Answers one request."""
 
     plan: Plan
     shape: AnswerShape
@@ -36,14 +44,14 @@ class Answering:
     engine: EngineThread
     metrics: Metrics
     began_s: float
-    """When its body was there, on the clock of `time.perf_counter`."""
+    """When its body had arrived, on the clock of `time.perf_counter`."""
     timeout_s: float
 
     async def whole(self) -> Json:
-        """The answer, once it is written.
+        """The whole answer.
 
         Raises:
-            Refusal: it was not written in time.
+            Refusal: it was not sampled in time.
             EngineError: the engine broke.
         """
         answers = [Written() for _ in self.plan.orders]
@@ -55,7 +63,7 @@ class Answering:
     async def streamed(self) -> AsyncGenerator[bytes]:
         """The answer as server-sent events.
 
-        A fault after the first of them is told as an event of its own, without `[DONE]`.
+        A fault after the first event is an event of its own, and `[DONE]` does not follow.
         """
         sampled = 0
         for opening in self.shape.opening():
@@ -64,8 +72,8 @@ class Answering:
             async with aclosing(self._events()) as events:
                 async for number, piece in events:
                     sampled += len(piece.token_ids)
-                    if self.shape.has_news(piece):
-                        yield _event(self.shape.piece(number, piece))
+                    if (told := self.shape.piece(number, piece)) is not None:
+                        yield _event(told)
         except (Refusal, EngineError) as error:
             refusal = error if isinstance(error, Refusal) else Refusal(500, str(error))
             yield _event(refusal.body())
@@ -75,7 +83,7 @@ class Answering:
         yield b"data: [DONE]\n\n"
 
     async def _events(self) -> AsyncGenerator[Event]:
-        """The pieces of all answers, counted, and no longer than they may take."""
+        """The pieces of all answers, counted in the metrics, until the request's time is over."""
         sampled = 0
         left_s = self.timeout_s - (time.perf_counter() - self.began_s)
         try:
@@ -98,7 +106,7 @@ class Answering:
 
 
 class StreamedAnswer(Response):
-    """Sends the events of an answer; a client that goes away ends it."""
+    """Sends the events of an answer until the client leaves."""
 
     def __init__(self, answering: Answering, places: ExitStack, route: str) -> None:
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-store"})
@@ -108,16 +116,16 @@ class StreamedAnswer(Response):
         self._route = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send; the places are given back however it ends.
+        """Send, then give the places back.
 
-        A client that stays and does not read is left as well, when its time is over.
+        A client that stays connected and does not read is dropped when the time is over.
         """
         metrics, status = self._answering.metrics, 200
         with self._places:
             try:
-                async with asyncio.timeout(self._answering.timeout_s + _LAST_WORDS_S):
+                async with asyncio.timeout(self._answering.timeout_s + _ERROR_EVENT_S):
                     await while_connected(receive, self._send_all(send))
-            except Refusal as refusal:  # the client left: nobody is there to be told
+            except Refusal as refusal:  # the client left: there is nobody to send it to
                 status = refusal.status
             except TimeoutError:
                 status = CLIENT_GONE
@@ -138,3 +146,73 @@ async def _before(deadline_s: float, event: Awaitable[Event | None]) -> Event | 
 
 def _event(content: Json) -> bytes:
     return b"data: " + json.dumps(content, allow_nan=False).encode() + b"\n\n"
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of `work`; cancels it if the client leaves first.
+
+    Raises:
+        Refusal: the client left.
+    """
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise Refusal(CLIENT_GONE, "the client left")
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def write_all(
+    orders: Sequence[Order], engine: EngineThread, tokenizer: Decodes
+) -> AsyncGenerator[Event]:
+    """The pieces of every answer as they come; each ends with one that has a finish reason.
+
+    Leaving the iteration early stops the sampling.
+
+    Raises:
+        EngineError: the engine broke.
+    """
+    events: asyncio.Queue[Event | None] = asyncio.Queue()
+    writers = [
+        asyncio.create_task(_write(number, order, engine, tokenizer, events))
+        for number, order in enumerate(orders)
+    ]
+    try:
+        for _ in writers:
+            while (event := await events.get()) is not None:
+                yield event
+        await asyncio.gather(*writers)
+    finally:
+        for writer in writers:
+            writer.cancel()
+        await asyncio.gather(*writers, return_exceptions=True)
+
+
+async def _write(
+    number: int,
+    order: Order,
+    engine: EngineThread,
+    tokenizer: Decodes,
+    events: asyncio.Queue[Event | None],
+) -> None:
+    """Put the pieces of one answer among the events, and None at its end, also after an error."""
+    reader = ChoiceReader(order, tokenizer)
+    try:
+        async with aclosing(engine.write(order)) as written:
+            async for tokens in written:
+                piece = reader.read(tokens)
+                events.put_nowait(Event(number, piece))
+                if piece.finish_reason is not None:
+                    return
+    finally:
+        events.put_nowait(None)

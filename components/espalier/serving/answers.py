@@ -1,14 +1,19 @@
 """Answers in OpenAI's shapes, whole or as the events of a stream.
 
-`token_ids` and `prompt_token_ids` stand where vLLM puts them.
+`token_ids`, `prompt_token_ids` and `reasoning_content` stand where vLLM puts them. Where a request
+has tools, the policy's message is parsed by its dialect once it is complete: a stream has the calls
+or the answer in its last event.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from espalier.records import Malformed, ToolCall, ToolCalls
 from espalier.serving.choice import FinishReason, Piece
 from espalier.serving.planning import Plan
 from espalier.serving.requests import ChatRequest, CompletionRequest
@@ -18,10 +23,13 @@ if TYPE_CHECKING:  # it brings torch, and probes are to be answered before that 
 
 Json: TypeAlias = dict[str, Any]
 
+_MAX_CALL_ID = 64
+"""Characters of an id that a policy wrote; requests repeat it."""
+
 
 @dataclass(slots=True)
 class Written:
-    """What has been written of one answer."""
+    """One answer so far."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list[int])
@@ -41,7 +49,7 @@ class Written:
 
 
 class AnswerShape:
-    """Writes the answer of one request."""
+    """Puts the answers of one request into OpenAI's shape."""
 
     def __init__(
         self,
@@ -59,16 +67,18 @@ class AnswerShape:
         self._id = f"{'chatcmpl' if self._is_chat else 'cmpl'}-{answer_id}"
         self._created = created
         self._prompts_told: set[int] = set()
+        self._written = [Written() for _ in planned.orders]
+        """Answers of a stream so far, where they are parsed at their end."""
 
     def whole(self, answers: Sequence[Written]) -> Json:
-        """The answer, where it is not streamed."""
+        """The whole response, where it is not streamed."""
         choices = [self._choice(n, w.as_piece(), streamed=False) for n, w in enumerate(answers)]
         kind = "chat.completion" if self._is_chat else "text_completion"
         sampled = sum(len(written.token_ids) for written in answers)
         return {**self._envelope(kind, choices), **self._prompt(), "usage": self._usage(sampled)}
 
     def opening(self) -> list[Json]:
-        """The events that begin a stream: in a chat each answer says whose words follow."""
+        """The first events of a stream: in a chat, the role of each answer."""
         if not self._is_chat:
             return []
         events: list[Json] = []
@@ -79,17 +89,19 @@ class AnswerShape:
         events[0].update(self._prompt())
         return events
 
-    def has_news(self, piece: Piece) -> bool:
-        """Whether a stream tells anything of the piece: half a character may be all that it is."""
+    def piece(self, number: int, piece: Piece) -> Json | None:
+        """The event of a piece; None where nothing is new, as with half a character."""
         tells_tokens = self._request.return_token_ids or self._request.wants_logprobs
-        return bool(piece.text or piece.finish_reason or (tells_tokens and piece.token_ids))
-
-    def piece(self, number: int, piece: Piece) -> Json:
-        """The event of a piece of an answer."""
+        text = piece.text
+        if self._plan.dialect is not None:
+            self._written[number].add(piece)
+            text = ""
+        if not (text or piece.finish_reason or (tells_tokens and piece.token_ids)):
+            return None
         return self._event([self._choice(number, piece, streamed=True)])
 
     def closing(self, sampled: int) -> list[Json]:
-        """The event that ends a stream where usage was asked for."""
+        """The last event of a stream, where usage was asked for."""
         if not self._request.stream_options.include_usage:
             return []
         return [{**self._event([]), "usage": self._usage(sampled)}]
@@ -126,9 +138,13 @@ class AnswerShape:
         if not self._is_chat:
             choice["text"] = piece.text
         elif streamed:
-            choice["delta"] = {"content": piece.text}
+            choice["delta"] = self._delta(number, piece)
         else:
-            choice["message"] = {"role": "assistant", "content": piece.text, "refusal": None}
+            said = self._said(number, piece) if self._plan.dialect else {"content": piece.text}
+            choice["message"] = {"role": "assistant", **said, "refusal": None}
+        told = choice.get("delta") or choice.get("message") or {}
+        if "tool_calls" in told and piece.finish_reason == "stop":
+            choice["finish_reason"] = "tool_calls"
         if self._request.wants_logprobs:
             choice["logprobs"] = self._logprobs(number, piece)
         if self._request.return_token_ids:
@@ -137,6 +153,53 @@ class AnswerShape:
                 self._prompts_told.add(number)
                 choice["prompt_token_ids"] = self._plan.orders[number].prompt_ids
         return choice
+
+    def _delta(self, number: int, piece: Piece) -> Json:
+        if self._plan.dialect is None:
+            return {"content": piece.text}
+        if piece.finish_reason is None:
+            return {}
+        said = self._said(number, self._written[number].as_piece())
+        for place, call in enumerate(said.get("tool_calls", [])):
+            call["index"] = place
+        return said
+
+    def _said(self, number: int, whole: Piece) -> Json:
+        """Content, thought and calls of a whole message; its raw text where it is malformed."""
+        request, dialect = self._request, self._plan.dialect
+        assert isinstance(request, ChatRequest)
+        assert dialect is not None
+        text = dialect.message_text(whole.token_ids)
+        for stop in request.stop:
+            before, met, _ = text.partition(stop)
+            text = before + met * request.include_stop_str_in_output
+        action = dialect.parse_text(text)
+        is_call = isinstance(action, ToolCalls)
+        if isinstance(action, Malformed) or (is_call and request.tool_choice == "none"):
+            return {"content": whole.text}
+        said: Json = {"content": None if isinstance(action, ToolCalls) else action.text}
+        if action.thought is not None:
+            said["reasoning_content"] = action.thought
+        if isinstance(action, ToolCalls):
+            calls = action.calls if request.parallel_tool_calls else action.calls[:1]
+            said["tool_calls"] = self._calls(number, calls)
+        return said
+
+    def _calls(self, number: int, calls: Sequence[ToolCall]) -> list[Json]:
+        """Calls in OpenAI's shape, each with an id of its own."""
+        told: list[Json] = []
+        ids: set[str] = set()
+        for place, call in enumerate(calls):
+            call_id = call.call_id
+            if not call_id or call_id in ids or len(call_id) > _MAX_CALL_ID:
+                # nine letters and digits, which Mistral's chat templates insist on
+                named = f"{self._id}:{number}:{place}"
+                call_id = hashlib.sha256(named.encode()).hexdigest()[:9]
+            ids.add(call_id)
+            arguments = json.dumps(call.arguments, ensure_ascii=False)
+            function = {"name": call.name, "arguments": arguments}
+            told.append({"id": call_id, "type": "function", "function": function})
+        return told
 
     def _logprobs(self, number: int, piece: Piece) -> Json:
         tokens = [str(self._policy.tokenizer.decode([i])) for i in piece.token_ids]

@@ -1,4 +1,4 @@
-"""The endpoint's HTTP face: what it answers, and what it says of itself."""
+"""The HTTP routes of the endpoint: completions and chat, models, health and metrics."""
 
 from __future__ import annotations
 
@@ -6,38 +6,70 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from espalier.config import ServingConfig
 from espalier.records import EngineError
-from espalier.serving.admission import Admission
-from espalier.serving.answering import Answering, StreamedAnswer
+from espalier.serving.answering import Answering, StreamedAnswer, while_connected
 from espalier.serving.answers import AnswerShape
-from espalier.serving.bodies import read_body, while_connected
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.metrics import Gauges, Metrics
 from espalier.serving.planning import Plan, plan
-from espalier.serving.refusal import Refusal
-from espalier.serving.requests import ChatRequest, CompletionRequest, parse
+from espalier.serving.requests import CLIENT_GONE, ChatRequest, CompletionRequest, Refusal, parse
 
-if TYPE_CHECKING:  # it brings torch, and probes are to be answered before that is there
+if TYPE_CHECKING:  # they bring torch, and probes are to be answered before that is there
     from espalier.serving.served_policy import ServedPolicy
 
-_TOLD = (Refusal, EngineError, HTTPException, Exception)
-"""What is answered in OpenAI's shape; the last one is raised again after, for the log."""
+
+_ANSWERED = (Refusal, EngineError, HTTPException, Exception)
+"""Errors that are answered in OpenAI's shape; Starlette raises the last one again, for the log."""
+
+
+class Admission:
+    """Counts the answers that are sampled or wait, and refuses what is beyond the bound."""
+
+    def __init__(self, config: ServingConfig) -> None:
+        self._places = config.rows + config.max_waiting
+        self._rows = config.rows
+        self.taken = 0
+
+    @property
+    def waiting(self) -> int:
+        """Answers that have no row yet."""
+        return max(0, self.taken - self._rows)
+
+    @contextmanager
+    def hold(self, answers: int) -> Iterator[None]:
+        """Take places for the answers of a request while the block runs.
+
+        Raises:
+            Refusal: fewer places are free.
+        """
+        if self.taken + answers > self._places:
+            raise Refusal(
+                429,
+                f"{self.taken} answers are being written or wait, of at most {self._places}; "
+                "try again in a moment",
+                code="rate_limit_exceeded",
+            )
+        self.taken += answers
+        try:
+            yield
+        finally:
+            self.taken -= answers
 
 
 class Endpoint:
-    """Answers requests once it was given a policy; until then, and while it leaves, says so."""
+    """Answers requests once it has a policy; before, and while it drains, probes fail."""
 
     def __init__(self, config: ServingConfig, new_seed: Callable[[], int]) -> None:
         self._config = config
@@ -64,19 +96,19 @@ class Endpoint:
                 Route("/v1/completions", self.completions, methods=["POST"]),
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
             ],
-            exception_handlers=dict.fromkeys(_TOLD, self.refuse),
+            exception_handlers=dict.fromkeys(_ANSWERED, self.refuse),
         )
 
     def wait_for(self, what: str) -> None:
-        """Say why there is no policy yet."""
+        """Set why there is no policy yet, for probes and refusals."""
         self._waits_for = what
 
     def serve(self, policy: ServedPolicy, engine: EngineThread) -> None:
-        """Answer from now on."""
+        """Answer requests from now on."""
         self._policy, self._engine = policy, engine
 
     def leave(self) -> None:
-        """Be ready no more, and answer all the same: others are still being told."""
+        """Fail /readyz, and go on answering: nodes still send requests for a while."""
         self._is_leaving = True
 
     async def health(self, _: Request) -> Response:
@@ -95,13 +127,13 @@ class Endpoint:
         return _status("ok", f"serving {self._policy.source.names[0]}", 200)
 
     async def healthz(self, _: Request) -> Response:
-        """Alive; an engine that broke is not mended by waiting."""
+        """Liveness: fails where the engine broke, which waiting does not mend."""
         if self._engine is not None and self._engine.failure is not None:
             return PlainTextResponse(f"the engine broke: {self._engine.failure}\n", 503)
         return PlainTextResponse("ok\n")
 
     async def readyz(self, request: Request) -> Response:
-        """Whether requests should be sent here."""
+        """Readiness: whether requests should be sent here."""
         if self._is_leaving:
             return PlainTextResponse("leaving\n", 503)
         if self._policy is None:
@@ -109,7 +141,7 @@ class Endpoint:
         return await self.healthz(request)
 
     async def metrics(self, _: Request) -> Response:
-        """For Prometheus."""
+        """Counters for Prometheus."""
         ready = self._policy is not None and not self._is_leaving
         gauges = Gauges(int(ready), self._admission.taken, self._admission.waiting)
         return PlainTextResponse(self._metrics.text(gauges))
@@ -129,7 +161,7 @@ class Endpoint:
         return JSONResponse(_listed(policy, name))
 
     async def completions(self, request: Request) -> Response:
-        """Go on from texts or token ids."""
+        """Continue texts or token ids."""
         return await self._answer(request, CompletionRequest)
 
     async def chat(self, request: Request) -> Response:
@@ -137,7 +169,7 @@ class Endpoint:
         return await self._answer(request, ChatRequest)
 
     async def refuse(self, request: Request, error: Exception) -> Response:
-        """Say why, as OpenAI's API does."""
+        """Answer with an error in OpenAI's shape."""
         refusal = error if isinstance(error, Refusal) else _as_refusal(error)
         self._metrics.count_request(_route(request), refusal.status)
         headers = {"retry-after": "1"} if refusal.status in (429, 503) else None
@@ -150,7 +182,7 @@ class Endpoint:
         began_s = time.perf_counter()
         policy, asked = self._ready_policy(), parse(body, kind)
         with ExitStack() as places:
-            places.enter_context(self._admission.hold(1))  # planning is not to pile up either
+            places.enter_context(self._admission.hold(1))  # also while it is planned
             planned = await asyncio.get_running_loop().run_in_executor(
                 self._planner, plan, asked, policy, self._config, self._new_seed
             )
@@ -209,6 +241,37 @@ def _as_refusal(error: Exception) -> Refusal:
 
 
 def _route(request: Request) -> str:
-    """The path as it is routed: whatever strangers ask for must not grow the metrics."""
+    """The path for the metrics; unknown paths are one, so that they cannot grow without bound."""
     path = request.url.path
     return path if path in ("/v1/completions", "/v1/chat/completions") else "other"
+
+
+async def read_body(request: Request, config: ServingConfig) -> bytes:
+    """Read the whole body.
+
+    Raises:
+        Refusal: it is not declared as JSON, too large, or does not arrive in time.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # a foreign web page cannot send this type unasked
+        raise Refusal(415, "the body must be application/json, and say so as its content-type")
+    most = config.max_body_bytes
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > most:
+        raise _too_large(most)
+    received = bytearray()
+    try:
+        async with asyncio.timeout(config.body_timeout_s):
+            async for data in request.stream():
+                received += data
+                if len(received) > most:
+                    raise _too_large(most)
+    except TimeoutError as error:
+        raise Refusal(408, f"the body did not arrive in {config.body_timeout_s:g} s") from error
+    except ClientDisconnect as error:
+        raise Refusal(CLIENT_GONE, "the client left") from error
+    return bytes(received)
+
+
+def _too_large(most: int) -> Refusal:
+    return Refusal(413, f"a request has at most {most} bytes (serving.max_body_bytes)")

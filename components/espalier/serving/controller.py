@@ -20,21 +20,93 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import FrameType
 
 from espalier.config import ControllerConfig
 from espalier.determinism import prepare_environment
 from espalier.records import EspalierError, RegistryError, ServingError
-from espalier.serving.champion import Registry
 from espalier.serving.deployment import ServingDeployment
-from espalier.serving.following import Follower
-from espalier.serving.health_probe import HealthProbe
-from espalier.serving.heartbeat import Heartbeat
+from espalier.serving.following import Follower, HealthProbe, Registry
 from espalier.steps.profiles import named_profile
 
 log = logging.getLogger(__name__)
+
+_MISSED_PAUSES = 3
+"""The controller counts as dead after so many of its longest pauses without a step."""
+
+
+class Heartbeat:
+    """When the controller last made a step, and whether that worked, for the cluster's probes.
+
+    An API server that is away makes it not ready, and never dead: another start would not help.
+    """
+
+    def __init__(self, config: ControllerConfig, clock: Callable[[], float]) -> None:
+        self._longest_s = _MISSED_PAUSES * (config.max_backoff_s + config.poll_s)
+        self._clock = clock
+        self._beat_s = clock()
+        self._fault: str | None = "no step was made yet"
+
+    @classmethod
+    @contextmanager
+    def serving(
+        cls, port: int, config: ControllerConfig, clock: Callable[[], float]
+    ) -> Iterator[Heartbeat]:
+        """Answer /healthz and /readyz while the block runs.
+
+        Raises:
+            ServingError: the port is taken.
+        """
+        heartbeat = cls(config, clock)
+        try:
+            server = ThreadingHTTPServer(("", port), _handler(heartbeat))
+        except OSError as error:
+            raise ServingError(
+                f"port {port}: cannot be served on ({error}); choose --port"
+            ) from error
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, name="heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield heartbeat
+        finally:
+            server.shutdown()
+            server.server_close()
+
+    def beat(self, *, fault: str | None) -> None:
+        """Note that a step was made; `fault` is why it failed, None where it did not."""
+        self._beat_s, self._fault = self._clock(), fault
+
+    def fault(self, path: str) -> str | None:
+        """Why /healthz or /readyz fails; None where it does not."""
+        silent_s = self._clock() - self._beat_s
+        if silent_s > self._longest_s:
+            return f"no step for {silent_s:.0f} s"
+        return self._fault if path == "/readyz" else None
+
+
+def _handler(heartbeat: Heartbeat) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10  # seconds, of a connection that sends nothing
+
+        def do_GET(self) -> None:
+            """Answer a probe."""
+            known = self.path in ("/healthz", "/readyz")
+            fault = heartbeat.fault(self.path) if known else "no such path"
+            body = f"{fault or 'ok'}\n".encode()
+            self.send_response(200 if fault is None else 503 if known else 404)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Log nothing: probes come every few seconds."""
+
+    return Handler
 
 
 def follow(
@@ -44,7 +116,7 @@ def follow(
     stop: threading.Event,
     jitter: Callable[[], float] = random.random,
 ) -> None:
-    """Step until told to stop; what is away is asked again, after ever longer pauses."""
+    """Step until `stop` is set; after a fault wait longer each time (`pause_s`)."""
     faults = 0
     while not stop.is_set():
         try:
@@ -71,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
-    for client in ("httpx2", "urllib3"):  # their own lines on every request say nothing new
+    for client in ("httpx2", "urllib3"):  # a line for every request says nothing new
         logging.getLogger(client).setLevel(logging.ERROR)
     stop = threading.Event()
 

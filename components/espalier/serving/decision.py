@@ -1,16 +1,163 @@
-"""What to do next, from what is asked for and what there is; no clock, no network, no memory.
+"""What the controller does next: the champion, the Deployment's state, and the decision.
 
-The same look at the world always gives the same step, so it does not matter how often, or by whom,
-it is taken: a controller that was killed goes on where it was.
+`decide` is pure: no clock, no network, no memory. The same state always gives the same step, so a
+controller that was killed goes on where it was. What it has to remember is in the Deployment's own
+annotations:
+
+    espalier.dev/last-good      version that last became ready everywhere
+    espalier.dev/failed         promotion whose roll-out failed, as VERSION@WHEN
+    espalier.dev/failed-reason  and why
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self, TypeAlias
 
-from espalier.serving.champion import Champion
-from espalier.serving.rollout_state import Progress, RolloutState
+from espalier.cluster.objects.names import MODEL_VERSION_ANNOTATION, K8sObject
+from espalier.cluster.objects.serving import CONTAINER, MODEL_VARIABLE, version_reference
+from espalier.registry.model import CHAMPION_SINCE, GATE_REASON, ModelVersion
+
+LAST_GOOD = "espalier.dev/last-good"
+FAILED = "espalier.dev/failed"
+FAILED_REASON = "espalier.dev/failed-reason"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Champion:
+    """A model version, as the controller needs to know it."""
+
+    model: str
+    version: str
+    policy_digest: str
+    may_lead: bool
+    """Whether a gate pass, or a forced promotion's reason, is recorded."""
+    gate: str
+    """The gate's verdict and its reason, for people."""
+    since: str
+    """When it was last promoted; empty where it never was."""
+
+    @classmethod
+    def of(cls, version: ModelVersion) -> Self:
+        """Read it from a registered version."""
+        reason = version.tags.get(GATE_REASON, "")
+        return cls(
+            model=version.model,
+            version=version.version,
+            policy_digest=version.policy_digest,
+            may_lead=version.may_lead,
+            gate=f"{version.gate}: {reason}" if reason else version.gate,
+            since=version.tags.get(CHAMPION_SINCE, ""),
+        )
+
+    @property
+    def promotion(self) -> str:
+        """Names this promotion: the same version promoted again is another."""
+        return f"{self.version}@{self.since}"
+
+
+class Progress(enum.Enum):
+    """How far a roll-out is."""
+
+    ROLLING = "rolling"
+    READY = "ready"
+    """Every pod is of the version asked for, and available."""
+    STUCK = "stuck"
+    """The Deployment's own deadline passed without progress."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the controller wrote into the Deployment's annotations."""
+
+    last_good: str | None = None
+    failed: str | None = None
+    """A `Champion.promotion`."""
+    failed_reason: str | None = None
+
+    @classmethod
+    def read(cls, annotations: Mapping[str, str]) -> Self:
+        """Read the annotations of a Deployment."""
+        return cls(
+            last_good=annotations.get(LAST_GOOD) or None,
+            failed=annotations.get(FAILED) or None,
+            failed_reason=annotations.get(FAILED_REASON) or None,
+        )
+
+    @property
+    def annotations(self) -> dict[str, str | None]:
+        """For a merge patch; None removes an annotation."""
+        return {
+            LAST_GOOD: self.last_good,
+            FAILED: self.failed,
+            FAILED_REASON: self.failed_reason,
+        }
+
+    def with_failure(self, promotion: str, reason: str) -> Self:
+        """The memory after the roll-out of a promotion failed."""
+        return replace(self, failed=promotion, failed_reason=reason)
+
+    def with_success(self, version: str) -> Self:
+        """The memory after a version became ready; an earlier failure may be tried again."""
+        return replace(self, last_good=version, failed=None, failed_reason=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutState:
+    """The serving Deployment at one moment, read from the object alone."""
+
+    uid: str
+    resource_version: str
+    asked: str | None
+    """Version of the pod template; None before the first promotion."""
+    progress: Progress
+    reason: str
+    """Why it is stuck, in Kubernetes' words."""
+    memory: Memory
+
+    @classmethod
+    def read(cls, deployment: K8sObject, model: str) -> Self:
+        """Read the state of a Deployment that serves versions of `model`."""
+        seen = _progress(deployment)
+        return cls(
+            uid=deployment["metadata"].get("uid", ""),
+            resource_version=deployment["metadata"].get("resourceVersion", ""),
+            asked=_asked(deployment, model),
+            progress=seen.progress,
+            reason=seen.reason,
+            memory=Memory.read(deployment["metadata"].get("annotations") or {}),
+        )
+
+
+class _Seen(NamedTuple):
+    progress: Progress
+    reason: str = ""
+
+
+def _asked(deployment: K8sObject, model: str) -> str | None:
+    """The version asked for; None where annotation and environment differ, as after an edit."""
+    template = deployment["spec"]["template"]
+    version = (template["metadata"].get("annotations") or {}).get(MODEL_VERSION_ANNOTATION)
+    expected = {"name": MODEL_VARIABLE, "value": version_reference(model, version or "")}
+    for container in template["spec"]["containers"]:
+        if container["name"] == CONTAINER and expected in (container.get("env") or []):
+            return version
+    return None
+
+
+def _progress(deployment: K8sObject) -> _Seen:
+    """As `kubectl rollout status` computes it; a Deployment without replicas is never ready."""
+    status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
+    if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 0):
+        return _Seen(Progress.ROLLING)
+    for condition in status.get("conditions") or []:
+        if condition.get("reason") == "ProgressDeadlineExceeded":
+            return _Seen(Progress.STUCK, condition.get("message", "its deadline passed"))
+    counts = [status.get(name, 0) for name in ("updatedReplicas", "replicas", "availableReplicas")]
+    is_ready = wanted > 0 and all(count == wanted for count in counts)
+    return _Seen(Progress.READY if is_ready else Progress.ROLLING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +184,24 @@ class Roll:
 
 @dataclass(frozen=True, slots=True)
 class CheckHealth:
-    """All pods are ready: ask the service itself whether it answers as this version."""
+    """All pods are ready: ask the service whether it answers as this version."""
 
     champion: Champion
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The promotion's roll-out failed; the next step goes back."""
+    """The promotion's roll-out failed; the next step rolls back."""
 
     champion: Champion
     reason: str
 
 
-Step: TypeAlias = Wait | Refuse | Roll | CheckHealth | Fail
+Decision: TypeAlias = Wait | Refuse | Roll | CheckHealth | Fail
 
 
-def decide(champion: Champion | None, state: RolloutState) -> Step:
-    """The next step towards serving the champion.
+def decide(champion: Champion | None, state: RolloutState) -> Decision:
+    """The next thing to do towards serving the champion.
 
     Args:
         champion: where the alias points; None where there is none.
@@ -73,15 +220,15 @@ def decide(champion: Champion | None, state: RolloutState) -> Step:
         return Wait(f"version {champion.version} is being rolled out")
     was_good = memory.last_good == champion.version
     if state.progress is Progress.STUCK:
-        # a version that was ready before is not to blame for what else was changed
+        # a version that was ready before is not to blame: something else was changed
         return Wait(f"stuck: {state.reason}") if was_good else Fail(champion, state.reason)
     if not was_good or memory.failed is not None:
         return CheckHealth(champion)
     return Wait(f"version {champion.version} is served")
 
 
-def _after_failure(champion: Champion, state: RolloutState) -> Step:
-    """Back to what was good, and there until the alias is moved, or the version promoted anew."""
+def _after_failure(champion: Champion, state: RolloutState) -> Decision:
+    """Roll back to the last good version; stay there until another promotion."""
     good = state.memory.last_good
     if good is None or good == champion.version:
         return Wait(f"version {champion.version} failed, and none was good before it")

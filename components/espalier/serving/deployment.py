@@ -1,9 +1,9 @@
-"""The serving Deployment: read, applied, annotated, and events of it recorded."""
+"""The serving Deployment: read, apply, annotate, record events, collect the faults of its pods."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,16 +20,17 @@ from espalier.cluster.kubernetes_api import (
     object_path,
     read,
 )
-from espalier.cluster.objects.names import NAME_LABEL, K8sObject
+from espalier.cluster.objects.names import MODEL_VERSION_ANNOTATION, NAME_LABEL, K8sObject
 from espalier.cluster.objects.serving import DEPLOYMENT, FIELD_MANAGER
 from espalier.records import ClusterError, ServingError
-from espalier.serving.pod_faults import pod_faults
-from espalier.serving.rollout_state import Memory, RolloutState
+from espalier.serving.decision import Memory, RolloutState
 
 RETRIES = ApiRetries(attempts=1, timeout_s=10.0)
-"""The controller repeats whole steps."""
+"""One attempt: the controller repeats its whole step."""
 _MAX_NOTE = 1000
 """Characters of an event's message; the API server refuses more than 1,024."""
+_MAX_TERMINATION = 300
+"""Characters of a container's termination message: the end, where an error stands."""
 
 
 class ServingDeployment:
@@ -55,7 +56,7 @@ class ServingDeployment:
             return cls(KubernetesApi(cluster_configuration(kubeconfig), RETRIES), namespace)
 
     def read(self) -> K8sObject:
-        """The object as it is.
+        """Read the object.
 
         Raises:
             ServingError: it is not there, or the API server is away or refuses.
@@ -64,7 +65,7 @@ class ServingDeployment:
             return self._api.send(read(self._path, f"read the Deployment {DEPLOYMENT}"))
 
     def apply(self, fields: K8sObject) -> None:
-        """Own these fields of the Deployment, whoever wrote them last.
+        """Apply these fields, and own them whoever wrote them last (server-side apply).
 
         Raises:
             ServingError: the API server is away or refuses.
@@ -74,7 +75,7 @@ class ServingDeployment:
             self._api.send(apply(self._path, fields, manager=FIELD_MANAGER, purpose=purpose))
 
     def remember(self, memory: Memory, state: RolloutState) -> None:
-        """Write the memory into the Deployment, if it is still the one that was looked at.
+        """Write the memory into the annotations, unless the Deployment changed since it was read.
 
         Raises:
             ServingError: it was changed since, or the API server is away or refuses.
@@ -87,7 +88,7 @@ class ServingDeployment:
             )
 
     def faults(self, version: str) -> str:
-        """What the pods of a version say is wrong with them; empty where they say nothing.
+        """Faults that the pods of a version report; empty where there are none.
 
         Raises:
             ServingError: the API server is away or refuses.
@@ -99,7 +100,7 @@ class ServingDeployment:
         return pod_faults(listed["items"], version)
 
     def record(self, reason: str, note: str, state: RolloutState, *, warns: bool) -> None:
-        """An event of the Deployment; the same one is recorded once, whoever starts anew.
+        """Record an event of the Deployment, once: a restarted controller does not repeat it.
 
         Raises:
             ServingError: the API server is away or refuses.
@@ -116,7 +117,7 @@ class ServingDeployment:
 
 @contextmanager
 def _serving_errors() -> Iterator[None]:
-    """The API server's faults as errors of this room."""
+    """Raise what the API server refuses as a ServingError."""
     try:
         yield
     except ClusterError as error:
@@ -147,3 +148,31 @@ def _event(
         "lastTimestamp": now,
         "count": 1,
     }
+
+
+def pod_faults(pods: Iterable[K8sObject], version: str) -> str:
+    """Why pods of a version are not ready, in one line, each fault once."""
+    faults: dict[str, None] = {}
+    for pod in pods:
+        annotations = pod["metadata"].get("annotations") or {}
+        if annotations.get(MODEL_VERSION_ANNOTATION) == version:
+            faults.update(dict.fromkeys(_faults(pod.get("status") or {})))
+    return "; ".join(faults)
+
+
+def _faults(status: K8sObject) -> Iterator[str]:
+    for condition in status.get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            yield f"not scheduled: {condition.get('message', condition.get('reason', ''))}"
+    for container in status.get("containerStatuses") or []:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason", "ContainerCreating") not in (
+            "ContainerCreating",
+            "PodInitializing",
+        ):
+            yield f"{container['name']}: {waiting['reason']}"
+        for field in ("state", "lastState"):
+            ended = (container.get(field) or {}).get("terminated")
+            if ended:
+                words = " ".join((ended.get("message") or "").split())[-_MAX_TERMINATION:]
+                yield f"{container['name']}: exit {ended.get('exitCode')} {words}".rstrip()

@@ -1,9 +1,9 @@
-"""The program of the serving Deployment: the endpoint of the version that a controller chose.
+"""The program of the serving Deployment: an endpoint for the version that the controller chose.
 
     ESPALIER_MODEL=models:/espalier-search-agent/3 python -m espalier.serving.endpoint
 
-`espalier serve` is the same for people. Large policies are vLLM's to serve (`fetched.py`): it
-answers under the same paths, with the same extensions.
+`espalier serve` does the same by hand. Large policies are vLLM's to serve (`fetched.py`): it
+has the same paths and extensions.
 """
 
 from __future__ import annotations

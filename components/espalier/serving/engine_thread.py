@@ -1,6 +1,6 @@
-"""An engine on an event loop of its own, in a thread: reading a long prompt holds up no request.
+"""An engine on an event loop of its own, in a thread.
 
-Probes of the cluster have to be answered while a step of the engine takes its time.
+A step over a long prompt takes seconds; the cluster's probes are answered meanwhile.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from espalier.rollout.engines.engine import Completion, Engine
 from espalier.serving.choice import Order
 
 _PIECE_S = 0.03
-"""Tokens that are wanted as they come are handed over about so often: with tokens of a millisecond
-each, a message apiece would cost more than sampling them."""
+"""Seconds between two pieces of a streamed answer, about: where a token takes a millisecond,
+handing over each by itself would cost more than sampling it."""
 _MAX_PIECE = 16
 
 _HandOver: TypeAlias = Callable[[Completion | None], None]
 
 
 class EngineThread:
-    """Writes answers for another event loop."""
+    """Samples answers for another event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -37,7 +37,7 @@ class EngineThread:
         self._writers: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Return once answers can be written.
+        """Start the thread; return once answers can be sampled.
 
         Raises:
             EngineError: the engine cannot begin to serve.
@@ -45,23 +45,24 @@ class EngineThread:
         self._thread.start()
         self._started.wait()
         if self._failure is not None:
+            self._thread.join()
             raise EngineError(f"the engine did not start: {self._failure}") from self._failure
 
     def stop(self) -> None:
-        """End what is being written, and the thread."""
+        """Cancel what is being sampled, and end the thread."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
 
     @property
     def failure(self) -> BaseException | None:
-        """What the engine broke on; it writes nothing any more then."""
+        """The error that broke the engine, if one did; it samples nothing from then on."""
         return self._failure
 
     async def write(self, order: Order) -> AsyncGenerator[Completion]:
-        """The tokens of an answer: all at once, or in pieces where somebody waits for them.
+        """The tokens of an answer: all at once, or in pieces where it is streamed.
 
-        Leaving the iteration early gives the row back.
+        Leaving the iteration early frees the row.
 
         Raises:
             EngineError: the engine broke.

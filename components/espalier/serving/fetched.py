@@ -1,11 +1,11 @@
-r"""Starts another server over the version that a controller chose: vLLM, for large policies.
+r"""Starts another server, as vLLM, on the version that the controller chose.
 
     ESPALIER_MODEL=models:/espalier-search-agent/3 python -m espalier.serving.fetched \
         vllm serve POLICY --served-model-name espalier-search-agent '$(ESPALIER_MODEL)'
 
-The version is held to what the endpoint holds it to: a recorded gate pass or a forced reason, the
-digest that was approved, every byte as it was registered. POLICY becomes its directory, and the
-program takes this one's place; Kubernetes fills in `$(ESPALIER_MODEL)` by itself.
+The checks are those of the endpoint: a recorded gate pass or a forced reason, the approved digest,
+every byte as it was registered. POLICY is replaced by the version's directory, and this process by
+the program; Kubernetes fills in `$(ESPALIER_MODEL)`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from espalier.records import EspalierError, ServingError
 from espalier.serving.source import fetched_version, registry_uri
 
 PLACE = "POLICY"
-"""Stands for the directory among the program's arguments."""
+"""Argument that is replaced by the directory."""
 
 
 def become(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Fetch the version and run `command` in this process's place; returns only by an error.
+    """Fetch the version, then replace this process by `command`.
 
     Raises:
         ServingError: no version or no program is named, or the version may not be served.

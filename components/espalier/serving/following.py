@@ -1,38 +1,130 @@
-"""One look, one decision, one deed: what the controller does again and again."""
+"""Makes the serving Deployment follow the alias `champion`: observe, decide, act, repeat."""
 
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from typing import Any
 
-from espalier.cluster.objects.serving import served_version
-from espalier.serving.champion import FAILED, REFUSED, SERVED, Champion, Registry
-from espalier.serving.decision import CheckHealth, Fail, Refuse, Roll, Step, Wait, decide
+import httpx2
+
+from espalier.cluster.objects.serving import served_version, version_reference
+from espalier.registry.model import CHAMPION, RegisteredModel
+from espalier.serving.decision import (
+    Champion,
+    CheckHealth,
+    Decision,
+    Fail,
+    Refuse,
+    Roll,
+    RolloutState,
+    Wait,
+    decide,
+)
 from espalier.serving.deployment import ServingDeployment
-from espalier.serving.rollout_state import RolloutState
+
+STATE_TAG = "espalier.serving"
+REASON_TAG = "espalier.serving_reason"
+"""Tags of a version: what became of it when it was to be served, and why."""
+SERVED, FAILED, REFUSED = "served", "failed", "refused"
+"""Values of STATE_TAG."""
+_PROBE_TIMEOUT_S = 20.0
+_MAX_QUOTED = 200
+"""Characters of a server's answer that a fault quotes."""
 
 log = logging.getLogger(__name__)
 
 
-class Probes(Protocol):
-    """Says whether a version answers."""
+class Registry:
+    """A model's champion, read and tagged."""
+
+    def __init__(self, uri: str, model: str) -> None:
+        self._uri = uri
+        self._name = model
+        self._model: RegisteredModel | None = None
+
+    def champion(self) -> Champion | None:
+        """The version that the alias points at now, whether it may lead or not.
+
+        Raises:
+            RegistryError: MLflow is away.
+        """
+        found = self._opened().find(CHAMPION)
+        return None if found is None else Champion.of(found)
+
+    def version(self, number: str) -> Champion | None:
+        """A version by its number; None where it was deleted.
+
+        Raises:
+            RegistryError: MLflow is away.
+        """
+        found = self._opened().find(number)
+        return None if found is None else Champion.of(found)
+
+    def mark(self, number: str, state: str, reason: str) -> None:
+        """Tag a version with what became of it; tags that are there already are not written again.
+
+        Raises:
+            RegistryError: MLflow is away.
+        """
+        found = self._opened().find(number)
+        tags = {STATE_TAG: state, REASON_TAG: reason}
+        if found is not None and any(found.tags.get(key) != value for key, value in tags.items()):
+            self._opened().tag(found, tags)
+
+    def _opened(self) -> RegisteredModel:
+        # opened late: a server that is away when the controller starts is waited for
+        if self._model is None:
+            self._model = RegisteredModel.open(self._uri, self._name)
+        return self._model
+
+
+class HealthProbe:
+    """Asks an OpenAI-compatible server for one token of a version.
+
+    The version has to be among the names that it serves, as `models:/NAME/3`: vLLM is given it by
+    --served-model-name $(ESPALIER_MODEL).
+    """
+
+    def __init__(self, url: str, model: str) -> None:
+        self._url = url.rstrip("/")
+        self._model = model
 
     def fault(self, version: str) -> str | None:
-        """What is wrong; None where nothing is."""
-        ...
+        """What is wrong; None where a token came."""
+        reference = version_reference(self._model, version)
+        asked = {"model": reference, "prompt": [0], "max_tokens": 1, "temperature": 0.0}
+        try:
+            answer = httpx2.post(
+                f"{self._url}/v1/completions", json=asked, timeout=_PROBE_TIMEOUT_S, trust_env=False
+            )
+        except httpx2.HTTPError as error:
+            return f"{self._url} does not answer ({type(error).__name__})"
+        if answer.status_code != httpx2.codes.OK:
+            said = answer.text[:_MAX_QUOTED]
+            return f"{self._url} answers {reference} with HTTP {answer.status_code}: {said}"
+        return None if _has_token(answer) else f"{self._url} answers {reference} with no token"
+
+
+def _has_token(answer: httpx2.Response) -> bool:
+    try:
+        body: Any = answer.json()
+        return int(body["usage"]["completion_tokens"]) == 1
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 class Follower:
-    """Lets the serving Deployment follow the alias `champion` of one model.
+    """Makes the serving Deployment follow the alias `champion` of one model.
 
-    Everything is told before it is done or remembered: what fails half-way is told and done again.
+    Everything is announced before it is done and remembered: what fails half-way is announced and
+    done again.
     """
 
     def __init__(
         self,
         registry: Registry,
         deployment: ServingDeployment,
-        probe: Probes,
+        probe: HealthProbe,
         *,
         model: str,
         namespace: str,
@@ -43,7 +135,7 @@ class Follower:
         Args:
             registry: of the model.
             deployment: that follows.
-            probe: the last word on whether a roll-out succeeded.
+            probe: decides whether a roll-out succeeded.
             model: registered name.
             namespace: of the Deployment.
             health_attempts: probes in a row that must fail before the version counts as failed.
@@ -55,11 +147,11 @@ class Follower:
         self._namespace = namespace
         self._health_attempts = health_attempts
         self._faults_in_a_row = 0
-        self._last_said = ""
+        self._last_logged = ""
         self._last_refused = ""
 
-    def step(self) -> Step:
-        """Look, decide and act once.
+    def step(self) -> Decision:
+        """Observe, decide and act once.
 
         Raises:
             ServingError: the cluster is away, or refuses; nothing is lost by trying again.
@@ -67,12 +159,12 @@ class Follower:
         """
         champion = self._registry.champion()
         state = RolloutState.read(self._deployment.read(), self._model)
-        step = decide(champion, state)
-        if not isinstance(step, CheckHealth):
+        decision = decide(champion, state)
+        if not isinstance(decision, CheckHealth):
             self._faults_in_a_row = 0
-        match step:
+        match decision:
             case Wait(why):
-                self._say(why)
+                self._log(why)
             case Refuse(refused):
                 self._refuse(refused, state)
             case Roll(version, why):
@@ -81,7 +173,7 @@ class Follower:
                 self._check_health(candidate, state)
             case Fail(failed, reason):
                 self._fail(failed, reason, state)
-        return step
+        return decision
 
     def _refuse(self, champion: Champion, state: RolloutState) -> None:
         note = (
@@ -89,19 +181,19 @@ class Follower:
             f"neither a gate pass nor a forced promotion's reason (gate: {champion.gate})"
         )
         if note != self._last_refused:
-            self._say(note)
+            self._log(note)
             self._deployment.record("Refused", note, state, warns=True)
             self._registry.mark(champion.version, REFUSED, "no gate pass and no forced reason")
             self._last_refused = note
 
     def _roll(self, version: str, why: str, state: RolloutState) -> None:
-        """Whatever is rolled to may lead at this moment, a former version as well."""
+        """Roll to a version, if it may lead at this moment; an earlier one is checked as well."""
         target = self._registry.version(version)
         if target is None or not target.may_lead:
-            self._say(f"version {version} is not rolled to: it may not lead any more, or is gone")
+            self._log(f"version {version} is not rolled to: it may not lead any more, or is gone")
             return
         note = f"rolling {self._model} from {state.asked or 'nothing'} to {version}: {why}"
-        self._say(note)
+        self._log(note)
         self._deployment.record("Rolling", note, state, warns=False)
         self._deployment.apply(
             served_version(
@@ -114,28 +206,28 @@ class Follower:
         if fault is None:
             self._faults_in_a_row = 0
             note = f"{champion.model}/{champion.version} is served ({champion.gate})"
-            self._say(note)
+            self._log(note)
             self._deployment.record("Served", note, state, warns=False)
             self._registry.mark(champion.version, SERVED, champion.gate)
             self._deployment.remember(state.memory.with_success(champion.version), state)
             return
         self._faults_in_a_row += 1
-        self._say(f"probe {self._faults_in_a_row} of {self._health_attempts}: {fault}")
+        self._log(f"probe {self._faults_in_a_row} of {self._health_attempts}: {fault}")
         if self._faults_in_a_row >= self._health_attempts:
             self._faults_in_a_row = 0
             self._fail(champion, fault, state)
 
     def _fail(self, champion: Champion, reason: str, state: RolloutState) -> None:
-        told = self._deployment.faults(champion.version)
-        why = f"{reason} ({told})" if told else reason
+        pods = self._deployment.faults(champion.version)
+        why = f"{reason} ({pods})" if pods else reason
         note = f"{champion.model}/{champion.version} could not be served: {why}"
-        self._say(note)
+        self._log(note)
         self._deployment.record("RolloutFailed", note, state, warns=True)
         self._registry.mark(champion.version, FAILED, why)
         self._deployment.remember(state.memory.with_failure(champion.promotion, why), state)
 
-    def _say(self, what: str) -> None:
-        """Log a thing once, and not with every look."""
-        if what != self._last_said:
-            self._last_said = what
+    def _log(self, what: str) -> None:
+        """Log what differs from the last line."""
+        if what != self._last_logged:
+            self._last_logged = what
             log.info("%s", what)

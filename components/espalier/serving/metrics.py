@@ -1,4 +1,4 @@
-"""Counters of an endpoint, as Prometheus reads them (text format 0.0.4)."""
+"""Metrics of the endpoint in Prometheus' text format 0.0.4."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _BUCKETS_S = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, math.inf)
 
 
 class Gauges(NamedTuple):
-    """What is so at the moment of asking."""
+    """Values at the moment of the scrape."""
 
     ready: int
     taken: int
-    """Answers that are being written or wait."""
+    """Answers that are being sampled or wait."""
     waiting: int
 
 
 class Metrics:
-    """What has happened here since the start."""
+    """Counters and histograms since the start."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -37,25 +37,25 @@ class Metrics:
         self._sums: dict[str, float] = dict.fromkeys(_HISTOGRAMS, 0.0)
 
     def count_request(self, route: str, status: int) -> None:
-        """A request was answered or refused."""
+        """Count a request that was answered or refused."""
         labels = f'{{route="{route}",status="{status}"}}'
         self._counts["espalier_serving_requests_total", labels] += 1
 
     def count_tokens(self, *, prompt: int, sampled: int) -> None:
-        """Tokens of an answered request, or of one that broke off."""
+        """Count the tokens of a request, also of one that broke off."""
         self._counts["espalier_serving_prompt_tokens_total", ""] += prompt
         self._counts["espalier_serving_sampled_tokens_total", ""] += sampled
 
     def observe_first_token(self, seconds: float) -> None:
-        """A request had its first token after so long."""
+        """Note the seconds from a request's body to its first token."""
         self._observe("espalier_serving_first_token_seconds", seconds)
 
     def observe_request(self, seconds: float) -> None:
-        """A request was answered in so long."""
+        """Note the seconds from a request's body to the end of its answer."""
         self._observe("espalier_serving_request_seconds", seconds)
 
     def text(self, gauges: Gauges) -> str:
-        """All of them."""
+        """All metrics."""
         lines: list[str] = []
         for name, told in _COUNTERS.items():
             lines += [f"# HELP {name} {told}", f"# TYPE {name} counter"]

@@ -1,24 +1,26 @@
-"""From a checked request to the answers that have to be written."""
+"""From a checked request to prompts in token ids and the answers to be sampled."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from jinja2 import TemplateError
 
 from espalier.config import ServingConfig
+from espalier.records import PolicyError
 from espalier.rollout.engines.engine import Sampling
 from espalier.serving.choice import Order
-from espalier.serving.refusal import Refusal
-from espalier.serving.requests import ChatRequest, CompletionRequest, Prompt
+from espalier.serving.requests import ChatRequest, CompletionRequest, Prompt, Refusal
 
-if TYPE_CHECKING:  # it brings torch, and probes are to be answered before that is there
+if TYPE_CHECKING:  # they bring torch, and probes are to be answered before that is there
+    from espalier.dialects.dialect import Dialect
     from espalier.serving.served_policy import ServedPolicy
 
 _DEFAULT_MAX_TOKENS = 16
-"""Of a completion that names none, as OpenAI has it; a chat may fill the context."""
+"""Default of completions, as OpenAI's; a chat may fill the context."""
 
 
 class Plan(NamedTuple):
@@ -26,10 +28,12 @@ class Plan(NamedTuple):
 
     prompts: tuple[tuple[int, ...], ...]
     orders: tuple[Order, ...]
+    dialect: Dialect | None = None
+    """Parses calls and answers; None where the text is the answer as it is."""
 
     @property
     def prompt_tokens(self) -> int:
-        """As usage counts them: each prompt once."""
+        """Prompt tokens for `usage`: each prompt once."""
         return sum(len(prompt) for prompt in self.prompts)
 
 
@@ -58,7 +62,11 @@ def plan(
             param="model",
             code="model_not_found",
         )
-    if isinstance(request, ChatRequest):
+    dialect = None
+    if isinstance(request, ChatRequest) and request.speaks_of_tools:
+        dialect = _dialect(request, policy)
+        prompts = (_conversation_ids(request, dialect),)
+    elif isinstance(request, ChatRequest):
         prompts = (_chat_ids(request, policy),)
     else:
         prompts = _completion_ids(request, policy, config)
@@ -66,14 +74,19 @@ def plan(
         raise Refusal(400, f"at most {config.max_choices} answers a request", param="n")
     seed = new_seed() if request.seed is None else request.seed
     limits = [_max_tokens(request, len(prompt), policy) for prompt in prompts]
-    return Plan(
-        prompts,
-        tuple(
-            _order(request, prompt, limit, _seed_of(seed, number * request.n + copy))
-            for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=True))
-            for copy in range(request.n)
-        ),
+    orders = tuple(
+        _order(request, prompt, limit, _seed_of(seed, number * request.n + copy))
+        for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=True))
+        for copy in range(request.n)
     )
+    if not (isinstance(request, ChatRequest) and request.tools and dialect):
+        return Plan(prompts, orders)
+    ends, end_ids = dialect.stop_texts, dialect.stop_ids
+    orders = tuple(
+        replace(order, kept_stops=(*order.kept_stops, *ends), stop_ids=order.stop_ids | end_ids)
+        for order in orders
+    )
+    return Plan(prompts, orders, dialect)
 
 
 def _order(
@@ -88,17 +101,37 @@ def _order(
             top_k=max(0, request.top_k),
         ),
         max_tokens=limit,
-        stops=tuple(request.stop),
+        stops=() if request.include_stop_str_in_output else tuple(request.stop),
+        kept_stops=tuple(request.stop) if request.include_stop_str_in_output else (),
         stop_ids=frozenset(request.stop_token_ids),
         ignores_end=request.ignore_eos,
-        includes_stop=request.include_stop_str_in_output,
         skips_special_tokens=request.skip_special_tokens,
         in_pieces=request.stream,
     )
 
 
+def _dialect(request: ChatRequest, policy: ServedPolicy) -> Dialect:
+    """How the policy writes calls of the request's tools."""
+    from espalier.dialects.dialect import Dialect  # it brings jinja2: see ServedPolicy
+
+    try:
+        tools = [tool.spec() for tool in request.tools]
+        return Dialect(policy.tokenizer, tools, name=policy.dialect)
+    except PolicyError as error:
+        raise Refusal(400, f"this policy cannot call tools: {error}", param="tools") from error
+
+
+def _conversation_ids(request: ChatRequest, dialect: Dialect) -> tuple[int, ...]:
+    """The conversation in the policy's dialect, up to where the policy writes."""
+    messages = [message.as_message() for message in request.messages]
+    try:
+        return dialect.conversation_ids(messages)
+    except PolicyError as error:
+        raise Refusal(400, f"messages: {error}", param="messages") from error
+
+
 def _chat_ids(request: ChatRequest, policy: ServedPolicy) -> tuple[int, ...]:
-    """The conversation in the policy's own template, up to where it is to write."""
+    """The conversation in the chat template, up to where the policy writes."""
     messages = [message.for_template() for message in request.messages]
     try:
         text = policy.tokenizer.apply_chat_template(
@@ -158,7 +191,7 @@ def _max_tokens(
 
 
 def _seed_of(seed: int, number: int) -> int:
-    """The seed of a request's answers: its own for the first, others for the rest."""
+    """The seed of an answer: the request's own for the first, derived ones for the others."""
     return seed if number == 0 else random.Random(f"answer:{seed}:{number}").getrandbits(63)
 
 

@@ -1,12 +1,13 @@
-"""What may be asked of the endpoint: OpenAI's completions and chat, checked before anything runs.
+"""Requests of the endpoint: OpenAI's completions and chat, checked before anything runs.
 
 Fields beyond OpenAI's have the names that vLLM gives them. What would change the answer and is not
-supported is refused by name, never passed over: a client that asks for a penalty must not believe
+supported is refused by name and never ignored: a client that asks for a penalty must not believe
 that it was applied.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeGuard, TypeVar
 
 from pydantic import (
@@ -20,14 +21,34 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
-from espalier.serving.refusal import Refusal
+from espalier.dialects.syntax import MAX_CALLS, parsed_json
+from espalier.records import Message, ToolCall
+from espalier.records.message import ToolSpec
 
+CLIENT_GONE = 499
+"""Status of a request whose client left; counted in the metrics, never sent."""
+
+_ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+}
 _LEAST_TEMPERATURE = 0.01
 _MAX_STOPS = 16
-_SAYS_NOTHING = frozenset(
+_MAX_TOOLS = 128
+"""OpenAI's own limit; their schemas stand in the prompt."""
+_IGNORED = frozenset(
     {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}
 )
-"""Fields of OpenAI's that change no answer."""
+"""OpenAI's fields that change no answer."""
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
@@ -44,15 +65,46 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "tool_calls": ([],),
 }
-"""Fields that are not supported, with the values at which they ask for nothing."""
+"""Fields that are not supported, with the values at which they have no effect."""
 _NO_OTHER_LOGPROBS = (
     "{} is not supported: this endpoint knows the log-probs of the sampled tokens alone; "
     "ask with {}"
 )
 _FAULTS = 3
-"""Of one request that a message tells."""
+"""Faults of one request that a refusal lists."""
 
 Prompt: TypeAlias = str | tuple[int, ...]
+
+
+class Refusal(Exception):
+    """Why a request is not answered, in the shape of OpenAI's API; its text is for the client."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        """Refuse.
+
+        Args:
+            status: HTTP status.
+            message: what was wrong, and what to do.
+            param: field of the request that is at fault.
+            code: one of OpenAI's error codes.
+        """
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+
+    def body(self) -> dict[str, Any]:
+        """The error object that OpenAI's clients read."""
+        return {
+            "error": {
+                "message": str(self),
+                "type": _ERROR_TYPES.get(self.status, "server_error"),
+                "param": self.param,
+                "code": self.code,
+            }
+        }
 
 
 def _one_or_many(value: object) -> object:
@@ -60,7 +112,7 @@ def _one_or_many(value: object) -> object:
 
 
 def _as_prompts(value: object) -> tuple[Prompt, ...]:
-    """A text, token ids, or a list of either: as a list."""
+    """A list of prompts, from one text, one list of token ids, or a list of either."""
     whole = [value] if isinstance(value, str) or _are_ids(value) else value
     if isinstance(whole, list) and whole:
         prompts = tuple(p if isinstance(p, str) else tuple(p) for p in whole if _is_prompt(p))
@@ -87,7 +139,7 @@ class _Part(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_what_asks_for_nothing(cls, given: object) -> object:
+    def _drop_idle_fields(cls, given: object) -> object:
         if not isinstance(given, dict):
             return given
         return {name: value for name, value in given.items() if not cls._is_idle(name, value)}
@@ -97,17 +149,17 @@ class _Part(BaseModel):
         if name in cls.model_fields:
             return value is None
         neutral = _NEUTRAL.get(name, ())
-        return value is None or name in _SAYS_NOTHING or value in neutral
+        return value is None or name in _IGNORED or value in neutral
 
 
 class StreamOptions(_Part):
-    """How a stream ends."""
+    """Options of a stream."""
 
     include_usage: bool = False
 
 
 class _Request(_Part):
-    """What both end points have in common."""
+    """Fields that both endpoints have."""
 
     model: str = Field(min_length=1, max_length=256)
     max_tokens: int | None = Field(default=None, ge=1)
@@ -131,11 +183,11 @@ class _Request(_Part):
 
     @field_validator("temperature")
     @classmethod
-    def _is_zero_where_it_is_next_to_it(cls, temperature: float) -> float:
+    def _round_small_to_zero(cls, temperature: float) -> float:
         return temperature if temperature >= _LEAST_TEMPERATURE else 0.0
 
     @model_validator(mode="after")
-    def _only_a_stream_has_stream_options(self) -> Self:
+    def _stream_options_need_a_stream(self) -> Self:
         if "stream_options" in self.model_fields_set and not self.stream:
             raise ValueError("stream_options needs stream = true")
         return self
@@ -146,7 +198,7 @@ class CompletionRequest(_Request):
 
     prompt: Annotated[tuple[Prompt, ...], BeforeValidator(_as_prompts)] = Field(strict=False)
     logprobs: int | None = Field(default=None, ge=0)
-    """0 tells the log-probs of the sampled tokens; those of others are not known."""
+    """0 returns the log-probs of the sampled tokens; those of others are not known."""
 
     @field_validator("logprobs")
     @classmethod
@@ -157,7 +209,7 @@ class CompletionRequest(_Request):
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether the answer tells them."""
+        """Whether the answer has the log-probs of the sampled tokens."""
         return self.logprobs is not None
 
 
@@ -168,6 +220,34 @@ class TextPart(_Part):
     text: str
 
 
+class CalledFunction(_Part):
+    """Which function a call runs, and with what; a policy may have named one that is not there."""
+
+    name: str = Field(min_length=1, max_length=256)
+    arguments: str
+    """A JSON object, as text."""
+
+    @field_validator("arguments")
+    @classmethod
+    def _is_an_object(cls, arguments: str) -> str:
+        if not isinstance(parsed_json(arguments), dict):
+            raise ValueError("must spell a JSON object")
+        return arguments
+
+
+class CallPart(_Part):
+    """A call that the assistant made earlier in the conversation."""
+
+    id: str = Field(default="", max_length=256)
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    def call(self) -> ToolCall:
+        """As the library records it."""
+        arguments = json.loads(self.function.arguments)
+        return ToolCall(name=self.function.name, arguments=arguments, call_id=self.id)
+
+
 class ChatMessage(_Part):
     """A message, as the policy's chat template takes it."""
 
@@ -175,19 +255,90 @@ class ChatMessage(_Part):
     content: str | list[TextPart] = ""
     name: str | None = Field(default=None, max_length=256)
     tool_call_id: str | None = Field(default=None, max_length=256)
+    tool_calls: list[CallPart] = Field(default=[], max_length=MAX_CALLS)
+    reasoning_content: str | None = None
+    """The assistant's thought, as an answer with tools gave it."""
+
+    @model_validator(mode="after")
+    def _only_the_assistant_calls_and_thinks(self) -> Self:
+        if self.role != "assistant" and (self.tool_calls or self.reasoning_content is not None):
+            raise ValueError("tool_calls and reasoning_content are for messages of the assistant")
+        return self
+
+    @property
+    def text(self) -> str:
+        """The content, its parts joined."""
+        content = self.content
+        return content if isinstance(content, str) else "".join(part.text for part in content)
 
     def for_template(self) -> dict[str, str]:
         """Role and text, and whatever else was given."""
-        content = self.content
-        text = content if isinstance(content, str) else "".join(part.text for part in content)
         extra = self.model_dump(include={"name", "tool_call_id"}, exclude_none=True)
-        return {"role": self.role, "content": text, **extra}
+        return {"role": self.role, "content": self.text, **extra}
+
+    def as_message(self) -> Message:
+        """As the library records it; what an assistant said beside its calls is its thought."""
+        said = self.text
+        thought = self.reasoning_content
+        if self.tool_calls:
+            thought, said = (said or None) if thought is None else thought, ""
+        return Message(
+            role="system" if self.role == "developer" else self.role,
+            content=said,
+            thought=thought,
+            tool_calls=tuple(part.call() for part in self.tool_calls),
+            call_id=self.tool_call_id or "",
+        )
+
+
+class OfferedFunction(_Part):
+    """A function that the policy may call."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    description: str = ""
+    parameters: dict[str, Any] = {}
+    """JSON schema of the arguments."""
+    strict: Literal[False] = False
+    """That a policy's calls follow the schema cannot be promised."""
+
+    @field_validator("parameters")
+    @classmethod
+    def _describes_an_object(cls, schema: dict[str, Any]) -> dict[str, Any]:
+        properties, required = schema.get("properties", {}), schema.get("required", [])
+        if schema.get("type", "object") != "object":
+            raise ValueError('the schema of arguments must have the type "object"')
+        if not isinstance(properties, dict) or not all(
+            isinstance(one, dict) for one in properties.values()
+        ):
+            raise ValueError("properties must be an object with a schema for each name")
+        if not isinstance(required, list) or not all(isinstance(one, str) for one in required):
+            raise ValueError("required must be a list of names")
+        return schema
+
+
+class OfferedTool(_Part):
+    """An entry of `tools`."""
+
+    type: Literal["function"]
+    function: OfferedFunction
+
+    def spec(self) -> ToolSpec:
+        """As a dialect takes it."""
+        function = self.function
+        return ToolSpec(
+            name=function.name, description=function.description, parameters=function.parameters
+        )
 
 
 class ChatRequest(_Request):
     """Body of /v1/chat/completions."""
 
     messages: list[ChatMessage] = Field(min_length=1)
+    tools: list[OfferedTool] = Field(default=[], max_length=_MAX_TOOLS)
+    tool_choice: Literal["auto", "none"] = "auto"
+    """With "none", a call that the policy writes all the same is returned as content."""
+    parallel_tool_calls: bool = True
+    """Where false, the answer has the first call of a message alone."""
     max_completion_tokens: int | None = Field(default=None, ge=1)
     """The later name of max_tokens."""
     logprobs: bool = False
@@ -202,14 +353,37 @@ class ChatRequest(_Request):
 
     @field_validator("messages")
     @classmethod
-    def _somebody_says_something(cls, messages: list[ChatMessage]) -> list[ChatMessage]:
-        if not any(message.content for message in messages):
+    def _some_content(cls, messages: list[ChatMessage]) -> list[ChatMessage]:
+        if not any(message.content or message.tool_calls for message in messages):
             raise ValueError("no message has any content")
         return messages
 
+    @field_validator("tool_choice", mode="before")
+    @classmethod
+    def _leaves_the_choice_to_the_policy(cls, choice: object) -> object:
+        if choice == "required" or isinstance(choice, dict):
+            raise ValueError(
+                "a call cannot be forced: the policy itself chooses whether it calls a tool, and "
+                'which. Ask with "auto", or offer the one tool and ask for its call in a message'
+            )
+        return choice
+
+    @field_validator("tools")
+    @classmethod
+    def _names_differ(cls, tools: list[OfferedTool]) -> list[OfferedTool]:
+        names = [tool.function.name for tool in tools]
+        if len(set(names)) < len(names):
+            raise ValueError("two functions have the same name")
+        return tools
+
+    @property
+    def speaks_of_tools(self) -> bool:
+        """Whether the conversation has tools, or calls of some."""
+        return bool(self.tools) or any(message.tool_calls for message in self.messages)
+
     @property
     def wants_logprobs(self) -> bool:
-        """Whether the answer tells the log-probs of the sampled tokens."""
+        """Whether the answer has the log-probs of the sampled tokens."""
         return self.logprobs
 
 
@@ -235,7 +409,7 @@ def parse(body: bytes, kind: type[Request]) -> Request:
 
 
 def _explained(error: ValidationError) -> Refusal:
-    """The first faults, by field; never what was sent, which may be long or private."""
+    """The first faults by field, without the values sent: those may be long or private."""
     faults: dict[str, str] = {}
     for fault in error.errors(include_url=False, include_context=False, include_input=False):
         where = ".".join(str(part) for part in fault["loc"])[:100] or "request"
@@ -247,5 +421,5 @@ def _explained(error: ValidationError) -> Refusal:
 
 
 def _in_plain_words(message: str) -> str:
-    """What pydantic says of a value, without how pydantic says it."""
+    """A message of pydantic without its own phrases."""
     return message.removeprefix("Value error, ").replace("Input should be", "must be", 1)

@@ -1,14 +1,16 @@
-"""The policy that an endpoint serves: a directory, or a version that may lead."""
+"""The policy that an endpoint serves, loaded; imports torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from espalier.config import ServingConfig
+from espalier.dialects import DialectName
 from espalier.policy.loading import load_policy
 from espalier.records import PolicyError
 from espalier.rollout.engines.engine import Engine
@@ -17,7 +19,7 @@ from espalier.serving.source import Source
 
 
 class PolicyStops:
-    """The stop rule of a policy: the tokens that its own generation config, or tokenizer, names."""
+    """Stop rule: the stop tokens of the generation config and of the tokenizer."""
 
     stop_texts: tuple[str, ...] = ()
 
@@ -31,7 +33,7 @@ class PolicyStops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedPolicy:
-    """What requests are checked against, and the engine that answers them."""
+    """A policy with its engine, and the bounds that requests are checked against."""
 
     source: Source
     tokenizer: PreTrainedTokenizerBase
@@ -39,9 +41,16 @@ class ServedPolicy:
     vocabulary: int
     context: int
     """Tokens of a prompt and its answer."""
+    dialect: DialectName | Literal["auto"] = "auto"
+    """How it writes calls; "auto" takes what its chat template teaches."""
 
 
-def open_policy(directory: Path, source: Source, config: ServingConfig) -> ServedPolicy:
+def open_policy(
+    directory: Path,
+    source: Source,
+    config: ServingConfig,
+    dialect: DialectName | Literal["auto"] = "auto",
+) -> ServedPolicy:
     """Load a policy directory behind an engine in this process.
 
     Raises:
@@ -62,11 +71,12 @@ def open_policy(directory: Path, source: Source, config: ServingConfig) -> Serve
         engine=lockstep_engine(policy.model, stops, max_rows=config.rows),
         vocabulary=text_config.vocab_size,
         context=min(built_for or config.max_context, config.max_context),
+        dialect=dialect,
     )
 
 
 def _stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """As plain transformers generates: the generation config's, beside the tokenizer's own."""
+    """The stop tokens of `generate` in transformers, and the tokenizer's own."""
     generation = getattr(model, "generation_config", None)
     named = getattr(generation, "eos_token_id", None)
     ids = named if isinstance(named, list) else [named]

@@ -1,7 +1,7 @@
-"""Where a served policy comes from, and the one check that no alias gets around.
+"""Where a served policy comes from, and the check that every version has to pass.
 
 A version is served where a gate pass, or a forced promotion's reason, is recorded with it; which
-alias points at it, and who moved that, makes no difference.
+alias points at it makes no difference.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _PREFIX = "models:/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What is served, and under which names."""
+    """What is served, and its names."""
 
     names: tuple[str, ...]
-    """That a request may give as its model; the first one is told."""
+    """Values of a request's `model` that are served here; messages show the first."""
     created: int
     """Seconds since 1970 (UTC)."""
     described: Mapping[str, str]
@@ -34,7 +34,7 @@ class Source:
 
     @property
     def fingerprint(self) -> str | None:
-        """What OpenAI calls so: differs where the weights do."""
+        """`system_fingerprint` of OpenAI's API: differs where the weights do."""
         digest = self.described.get("policy_digest")
         return f"sha256:{digest[:16]}" if digest else None
 
@@ -45,7 +45,7 @@ def is_reference(model: str) -> bool:
 
 
 def registry_uri(runs_dir: Path) -> str:
-    """What MLFLOW_TRACKING_URI names, or the database of the runs in `runs_dir`.
+    """MLFLOW_TRACKING_URI, or the database of the runs in `runs_dir`.
 
     Raises:
         ServingError: there is neither.
@@ -61,7 +61,7 @@ def registry_uri(runs_dir: Path) -> str:
 
 @contextmanager
 def fetched_version(uri: str, reference: str, digest: str | None) -> Iterator[tuple[Path, Source]]:
-    """A registered version's directory, while it is needed, checked byte for byte.
+    """A registered version's directory, checked byte for byte, for the time of the block.
 
     Args:
         uri: of MLflow.
@@ -100,7 +100,7 @@ def expect_may_lead(version: ModelVersion) -> None:
 
 
 def version_source(version: ModelVersion) -> Source:
-    """The source that a version is."""
+    """The source of a registered version."""
     return Source(
         names=(version.model, version_reference(version.model, version.version)),
         created=_seconds(version.created),
@@ -113,7 +113,7 @@ def version_source(version: ModelVersion) -> Source:
 
 
 def directory_source(directory: Path) -> Source:
-    """The source that a policy directory is, served under its own name.
+    """The source of a policy directory, served under its own name.
 
     Raises:
         ServingError: there is no such directory.

@@ -105,7 +105,8 @@ def _tokenizer_texts(
         for _ in range(_DIALECT_LOGS):
             for piece in reading.write(rng).pieces:
                 if not isinstance(piece, str):
-                    yield _without(syntax.markers(family.specs), syntax.write(piece, family.specs))
+                    known = (*syntax.markers(family.specs), *syntax.frames(family.specs))
+                    yield _without(known, syntax.write(piece, family.specs))
 
 
 def _without(markers: Sequence[str], text: str) -> str:

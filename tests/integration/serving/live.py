@@ -11,9 +11,9 @@ from espalier.config import ServingConfig
 from espalier.rollout.engines.engine import Completion, EngineCounters
 from espalier.rollout.engines.lockstep import lockstep_engine
 from espalier.serving.app import Endpoint
-from espalier.serving.draining import DrainingServer, listening
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.served_policy import PolicyStops, ServedPolicy
+from espalier.serving.server import DrainingServer, listening
 from espalier.serving.source import Source
 from tests.factories.tiny import tiny_policy, tiny_tokenizer
 
@@ -49,6 +49,20 @@ class PacedEngine:
         return _PacedSession(self)
 
 
+class ScriptedEngine(PacedEngine):
+    """Writes the next message of a script for each session; notes the prompts."""
+
+    def __init__(self, messages):
+        super().__init__(token_s=0.0)
+        self.messages = list(messages)
+        self.prompts = []
+
+    async def open(self, prompt_ids, sampling):
+        self.prompts.append(tuple(prompt_ids))
+        await super().open(prompt_ids, sampling)
+        return _ScriptedSession(self, list(self.messages.pop(0)))
+
+
 class _PacedSession:
     def __init__(self, engine):
         self._engine = engine
@@ -68,13 +82,28 @@ class _PacedSession:
         self._engine._slots.release()
 
 
+class _ScriptedSession(_PacedSession):
+    def __init__(self, engine, token_ids):
+        super().__init__(engine)
+        self._left = token_ids
+
+    async def sample(self, *, max_tokens):
+        piece, self._left = tuple(self._left[:max_tokens]), self._left[max_tokens:]
+        return Completion(piece, (-1.0,) * len(piece), stopped=not self._left)
+
+
 @contextmanager
-def listening_endpoint(engine, *, context=CONTEXT, **settings):
-    """Serve `engine` behind the tiny tokenizer; yields a client of it."""
+def listening_endpoint(engine, *, context=CONTEXT, tokenizer=None, dialect="auto", **settings):
+    """Serve `engine` behind `tokenizer`, or the tiny one; yields a client of it."""
     config = ServingConfig(**{"rows": 4, "max_waiting": 60, "linger_s": 0.0, **settings})
     source = Source(names=("tiny", "models:/tiny/1"), created=1, described={"version": "1"})
     policy = ServedPolicy(
-        source=source, tokenizer=tiny_tokenizer(), engine=engine, vocabulary=400, context=context
+        source=source,
+        tokenizer=tokenizer or tiny_tokenizer(),
+        engine=engine,
+        vocabulary=400,
+        context=context,
+        dialect=dialect,
     )
     endpoint = Endpoint(config, lambda: SEED)
     writer = EngineThread(engine)

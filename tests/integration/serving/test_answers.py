@@ -137,7 +137,7 @@ def test_a_stop_text_ends_the_answer_before_itself(client):
         assert choices[-1]["finish_reason"] == "stop"
 
 
-def test_the_policys_own_stop_tokens_end_an_answer_unless_they_are_to_be_ignored():
+def test_stop_tokens_of_the_policy_end_an_answer_unless_ignored():
     fourth = sampled(PROMPT).token_ids[3]
     with listening_endpoint(lockstep(stop_ids=[fourth])) as client:
         (ended,) = complete(client).json()["choices"]

@@ -23,7 +23,7 @@ def fetched(bench, tmp_path, *command, **variables):
     )
 
 
-def test_the_program_is_given_the_directory_of_the_version_that_was_approved(bench, tmp_path):
+def test_the_program_gets_the_approved_versions_directory(bench, tmp_path):
     bench.register(0.6)
     promote(bench.model, bench.gate())
     done = fetched(
@@ -47,7 +47,7 @@ def test_the_program_is_given_the_directory_of_the_version_that_was_approved(ben
         (True, ["no-such-program", "POLICY"], "models:/{}/1", "cannot be run"),
     ],
 )
-def test_what_cannot_be_handed_over_is_one_message_and_leaves_nothing(
+def test_a_version_that_cannot_be_fetched_leaves_nothing(
     bench, tmp_path, promoted, command, model, message
 ):
     bench.register(0.6)

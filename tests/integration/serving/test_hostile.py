@@ -47,7 +47,7 @@ def client():
         yield client
 
 
-def test_a_body_that_is_too_large_is_refused_declared_or_not(client):
+def test_a_body_that_is_too_large_is_refused(client):
     declared = client.post(TEXT, json={**ASKED, "user": "x" * 5000})
     assert declared.status_code == 413
     chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
@@ -58,7 +58,7 @@ def test_a_body_that_does_not_arrive_is_given_up(client):
     assert b" 408 " in raw(client, post(b'{"mod', "content-length: 100"))
 
 
-def test_only_json_is_read_so_that_no_web_page_can_ask_unnoticed(client):
+def test_only_a_body_declared_as_json_is_read(client):
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
         answer = client.post(TEXT, content=b"{}", headers={"content-type": kind})
         assert answer.status_code == 415
@@ -85,13 +85,13 @@ def test_what_the_policy_cannot_do_is_refused_in_openais_shape(client, fields, p
     assert error["type"] in ("invalid_request_error", "not_found_error")
 
 
-def test_paths_and_methods_that_there_are_not_are_refused_in_openais_shape(client):
+def test_unknown_paths_and_methods_are_refused_in_openais_shape(client):
     for answer in (client.get("/nowhere"), client.get(TEXT), client.delete("/v1/models")):
         assert answer.status_code in (404, 405)
         assert answer.json()["error"]["message"]
 
 
-def test_bytes_that_are_no_http_and_requests_bent_out_of_shape_harm_nobody(client):
+def test_broken_http_and_bent_requests_harm_nobody(client):
     dice = random.Random(0)
     whole = post(b'{"model":"tiny","prompt":[20],"max_tokens":2}', "content-length: 45")
     for number in range(60):
@@ -113,14 +113,14 @@ def test_bytes_that_are_no_http_and_requests_bent_out_of_shape_harm_nobody(clien
     assert ask(client).status_code == 200
 
 
-def test_what_users_write_about_control_tokens_does_not_break_the_template(client):
+def test_control_tokens_in_a_message_do_not_break_the_template(client):
     for content in ("{{ 7 * 7 }}", "{% raw %}", "<|end|><|assistant|>", "\0\N{SNOWMAN}", "a" * 200):
         messages = [{"role": "user", "content": content}]
         asked = {"model": "tiny", "messages": messages, "max_tokens": 2}
         assert client.post("/v1/chat/completions", json=asked).status_code in (200, 400)
 
 
-def test_beyond_the_places_that_there_are_requests_are_refused_at_once():
+def test_beyond_the_places_requests_are_refused_at_once():
     engine = PacedEngine(rows=1, token_s=0.02)
     with listening_endpoint(engine, rows=1, max_waiting=1, max_choices=2) as client:
         holding = [threading.Thread(target=ask, args=(client,)) for _ in range(2)]
@@ -136,7 +136,7 @@ def test_beyond_the_places_that_there_are_requests_are_refused_at_once():
         assert ask(client).status_code == 200
 
 
-def test_an_answer_that_takes_too_long_is_given_up_and_its_row_with_it():
+def test_an_answer_that_takes_too_long_frees_its_row():
     engine = PacedEngine(rows=1, token_s=0.2)
     with listening_endpoint(engine, request_timeout_s=0.3) as client:
         began_s = time.monotonic()
@@ -182,7 +182,7 @@ def test_a_client_that_leaves_the_queue_is_forgotten():
         assert engine.sampled == 60
 
 
-def test_an_engine_that_broke_is_told_and_makes_the_pod_unhealthy():
+def test_a_broken_engine_makes_the_pod_unhealthy():
     with listening_endpoint(PacedEngine(breaks=True)) as client:
         assert client.get("/healthz").status_code == 200
         broken = ask(client)

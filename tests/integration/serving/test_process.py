@@ -45,7 +45,7 @@ def write_tiny_policy(path, weights):
         save_policy(tiny_policy(), draft.path / "policy")
 
 
-def test_the_champion_is_served_from_the_registry_and_leaves_in_order(
+def test_the_champion_is_served_from_the_registry_and_drains(
     bench,
     tmp_path,
     monkeypatch,
@@ -79,7 +79,7 @@ def test_the_champion_is_served_from_the_registry_and_leaves_in_order(
         assert process.wait(timeout=30) == 0
 
 
-def test_a_version_without_a_pass_ends_the_process_with_one_message(
+def test_a_version_without_a_pass_ends_the_process(
     bench,
     tmp_path,
 ):
@@ -99,7 +99,7 @@ def test_a_version_without_a_pass_ends_the_process_with_one_message(
     assert "Traceback" not in log.read_text()
 
 
-def test_before_a_version_is_chosen_the_process_lives_and_is_not_ready(tmp_path):
+def test_without_a_version_the_process_lives_and_is_unready(tmp_path):
     with endpoint(tmp_path / "log", ESPALIER_MODEL="") as (process, client):
         assert client.get("/healthz").status_code == 200
         assert client.get("/readyz").status_code == 503
@@ -119,7 +119,7 @@ def test_before_a_version_is_chosen_the_process_lives_and_is_not_ready(tmp_path)
         (["."], "not a policy directory"),
     ],
 )
-def test_what_cannot_be_served_is_one_message_and_exit_code_1(tmp_path, arguments, message):
+def test_a_policy_that_cannot_be_served_is_one_message(tmp_path, arguments, message):
     port = ["--port", "0"]
     done = espalier("serve", *arguments, *port, cwd=tmp_path)
     assert done.returncode == 1

@@ -32,7 +32,7 @@ def test_a_template_of_an_embedded_policy_names_its_own_dialect(name):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_model_directory_has_its_template_in_one_of_two_files(tmp_path, name):
+def test_a_template_is_found_in_either_of_two_files(tmp_path, name):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": FAMILIES[name]}))
     assert chosen_dialect("auto", tmp_path) == name
     (tmp_path / "chat_template.jinja").write_text(FAMILIES["mistral"])
@@ -49,13 +49,13 @@ def test_of_several_named_templates_any_may_teach_the_dialect(tmp_path):
 
 
 @pytest.mark.parametrize("config", [None, "{", "[]", "{}"])
-def test_a_directory_without_a_readable_template_is_left_to_whoever_loads_it(tmp_path, config):
+def test_a_directory_without_a_readable_template_has_tags(tmp_path, config):
     if config is not None:
         (tmp_path / "tokenizer_config.json").write_text(config)
     assert chosen_dialect("auto", tmp_path) == "tags"
 
 
-def test_the_embedded_policy_is_taught_tags_and_the_profile_has_the_last_word(tmp_path):
+def test_the_embedded_policy_has_tags_unless_the_profile_says_otherwise(tmp_path):
     (tmp_path / "chat_template.jinja").write_text(FAMILIES["hermes"])
     assert chosen_dialect("auto", None) == "tags"
     assert chosen_dialect("llama3", tmp_path) == "llama3"

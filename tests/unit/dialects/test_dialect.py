@@ -36,12 +36,12 @@ def test_a_prompt_ends_where_the_policy_begins(embedded):
     assert text == "<|user|> country of lyon?<|assistant|>"
 
 
-def test_a_policy_that_knows_the_tags_is_not_told_about_them(embedded):
+def test_an_embedded_policy_gets_no_instructions(embedded):
     assert embedded.stop_texts == ()
     assert "search" not in embedded.text(embedded.prompt_ids(QUESTION))
 
 
-def test_a_given_model_is_told_task_and_dialect_before_the_question(given_model):
+def test_a_given_model_gets_instructions_before_the_question(given_model):
     assert given_model.stop_texts == ("</search>", "</answer>")
     prompt = given_model.text(given_model.prompt_ids(QUESTION))
     instructions = SearchQA.instructions + TAGS.instructions(TOOLS)

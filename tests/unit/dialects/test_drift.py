@@ -105,6 +105,31 @@ def test_what_a_teacher_wrote_is_read_back_from_its_tokens(name):
     assert isinstance(dialect.parse(()), Malformed)
 
 
+@pytest.mark.contract
+@pytest.mark.parametrize("name", SYNTAXES)
+def test_a_word_has_the_same_tokens_in_an_argument(name):
+    # a small policy copies names token by token, from what it read into its calls
+    dialect = embedded(name)
+    words = list(dialect.tokenizer.encode(" zagreb country", add_special_tokens=False))
+    for action in (search_call("x", "zagreb country"), FinalAnswer("zagreb country", "x")):
+        ids = list(dialect.action_ids(action))
+        assert any(ids[n : n + len(words)] == words for n in range(len(ids)))
+    read = list(dialect.result_ids(told("zagreb country")))
+    assert any(read[n : n + len(words)] == words for n in range(len(read)))
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", SYNTAXES)
+def test_frames_stand_around_the_arguments_of_a_written_call(name):
+    syntax = SYNTAXES[name]
+    frames = syntax.frames(TOOLS)
+    spelled = syntax.write(ACTIONS[0], TOOLS)
+    assert bool(frames) is not syntax.inline_results
+    for frame in frames:
+        assert frame in spelled
+        assert embedded(name).marker_id(frame) is not None
+
+
 @pytest.mark.parametrize("which", [(0,), (1,), (0, 2), (0, 1, 2)])
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_every_turn_whose_tokens_are_others_is_counted(name, which):
@@ -147,7 +172,7 @@ def test_a_template_that_drops_earlier_thoughts_is_named():
     assert not embedded("hermes").rewrites_history
 
 
-def test_where_thoughts_are_dropped_drift_is_looked_for_before_the_last_user_message():
+def test_where_thoughts_are_dropped_earlier_turns_are_compared():
     asked_again = (Message(role="user", content="And of Italy?"),)
     answers = [told("lyon"), told("france"), asked_again, told("italy")]
     for template, compared in ((DROPS_THOUGHTS, (0, 1)), (STEADY, (0, 1, 2, 3))):
@@ -179,7 +204,7 @@ def controls(dialect, messages):
     return [token_id for token_id in dialect.result_ids(messages) if token_id in known]
 
 
-def test_the_end_of_turn_is_the_policys_own_token_but_for_tags():
+def test_messages_end_with_the_end_token_except_in_tags():
     for dialect in (embedded("hermes"), given_model(STEADY)):
         *_, end = dialect.action_ids(ACTIONS[0])
         assert dialect.text([end]) in ("<|end|>", "<|im_end|>")
@@ -189,7 +214,7 @@ def test_the_end_of_turn_is_the_policys_own_token_but_for_tags():
     assert embedded("tags").text([last]) == "</search>"
 
 
-def test_a_policy_of_another_dialect_is_told_how_to_call_unless_its_template_does():
+def test_instructions_are_left_out_where_the_template_has_them():
     told_by_us = Dialect(byte_tokenizer(STEADY, ("<|im_end|>",)), TOOLS, name="tags")
     assert "<search>" in told_by_us.text(told_by_us.prompt_ids(QUESTION))
     by_template = given_model(STEADY)
@@ -197,13 +222,13 @@ def test_a_policy_of_another_dialect_is_told_how_to_call_unless_its_template_doe
     assert prompt.count('"name": "search"') == 1
 
 
-def test_a_template_whose_turns_have_no_end_token_is_refused_with_the_remedy():
+def test_a_template_without_an_end_token_is_refused():
     template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}. {% endfor %}"
     with pytest.raises(PolicyError, match=r'is no token of its own.*Set policy\.dialect = "tags"'):
         Dialect(byte_tokenizer(template), TOOLS, name="hermes")
 
 
-def test_a_template_that_refuses_tool_messages_says_so_with_the_remedy():
+def test_a_template_that_refuses_tool_messages_is_named():
     strict = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}"
     rest = "{% endif %}{{ m.content }}<|im_end|>{% endfor %}{# <tool_call> #}"
     dialect = given_model(strict + rest)

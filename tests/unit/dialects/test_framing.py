@@ -3,7 +3,7 @@
 import pytest
 
 from espalier.dialects.dialect import Dialect, TurnPieces
-from espalier.records import FinalAnswer, Message, PolicyError
+from espalier.records import FinalAnswer, Malformed, Message, PolicyError
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.messages import BOTH, note
 
@@ -49,7 +49,7 @@ def test_a_template_whose_turns_end_in_plain_text_is_refused():
         dialect_over("{% for m in messages %}[{{ m.content }}]{% endfor %}")
 
 
-def test_a_result_is_read_from_the_end_of_the_turn_to_the_next(chatml):
+def test_a_result_stands_between_two_turns(chatml):
     assert chatml.text(chatml.result_ids(RESULT)) == (
         "\n<|im_start|>tool\nkept<|im_end|>\n<|im_start|>assistant\n"
     )
@@ -74,18 +74,79 @@ def test_each_turn_whose_tokens_differ_has_drifted(chatml):
     assert chatml.drifted_turns(PROMPT, [other, whole, other]) == 2
 
 
-def test_a_prompt_that_differs_is_the_drift_of_the_first_turn():
-    # without a generation prompt the policy would write behind something else
-    dialect = dialect_over(
-        CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
-    )
+def test_a_prompt_that_differs_counts_as_one_turn():
+    # the history lacks what the policy wrote behind
+    dialect = dialect_over(CHATML.replace("assistant\n{% endif %}", "assistant\nHm. {% endif %}"))
     assert dialect.drifted_turns(PROMPT, []) == 1
 
 
-def test_a_template_that_drops_thoughts_is_compared_up_to_the_last_question():
+@pytest.mark.parametrize("opened", ["<think>\n", "<think>"])
+@pytest.mark.parametrize("base", [CHATML, FORGETFUL])
+def test_a_thought_that_the_template_begins_is_read_as_one(base, opened):
+    dialect = dialect_over(base.replace("assistant\n{% end", f"assistant\n{opened}{{% end"))
+    assert dialect.text(dialect.prompt_ids(PROMPT)).endswith(f"assistant\n{opened}")
+    for action in (note("a"), note("a", thought=None), FinalAnswer("done", "enough")):
+        ids = dialect.action_ids(action)
+        assert "<think>" not in dialect.text(ids)
+        assert dialect.parse(ids) == action
+    assert dialect.parse(dialect.text_ids("<think>a</think>b")) == FinalAnswer("b", "a")
+    assert dialect.parse_text("<think>again</think>b") == FinalAnswer("b", "again")
+    assert isinstance(dialect.parse_text("a thought without an end"), Malformed)
+    assert dialect.drifted_turns(PROMPT, [turn(dialect)] * 3) == 0
+    whole = turn(dialect)
+    other = TurnPieces(messages=RESULT, read_ids=(*whole.read_ids[:-1], 7))
+    assert dialect.drifted_turns(PROMPT, [whole, other, whole]) == 1
+
+
+def test_with_inline_results_the_policy_begins_its_thoughts_itself():
+    opened = CHATML.replace("assistant\n{% end", "assistant\n<think>\n{% end")
+    dialect = dialect_over(opened, "tags")
+    assert dialect.text(dialect.prompt_ids(PROMPT)).endswith("assistant\n")
+    action = FinalAnswer("done", "enough")
+    assert dialect.text(dialect.action_ids(action)).startswith("<think> enough")
+    assert dialect.parse(dialect.action_ids(action)) == action
+    assert dialect.drifted_turns(PROMPT, [turn(dialect)] * 2) == 0
+
+
+def test_where_thoughts_are_dropped_the_last_question_ends_comparison():
     dialect = dialect_over(FORGETFUL)
     assert dialect.rewrites_history
     asked = turn(dialect, (Message(role="user", content="And now?"),))
     wrong = TurnPieces(messages=RESULT, read_ids=(7,))
     assert dialect.drifted_turns(PROMPT, [wrong, asked, turn(dialect)]) == 1
     assert dialect.drifted_turns(PROMPT, [turn(dialect), asked, wrong]) == 0
+
+
+def test_no_more_turns_drift_than_there_are():
+    dialect = dialect_over(CHATML.replace("assistant\n{% end", "assistant\nHm. {% end"))
+    other = TurnPieces(messages=RESULT, read_ids=(7,))
+    assert dialect.drifted_turns(PROMPT, [other]) == 1
+    assert dialect.drifted_turns(PROMPT, [other, other]) == 2
+
+
+def test_a_template_with_nothing_behind_a_message_is_refused():
+    with pytest.raises(PolicyError, match="ends a message of the assistant with ''"):
+        dialect_over("{% for m in messages %}{{ m.content }}{% endfor %}")
+
+
+def test_a_marker_is_one_token(chatml):
+    assert isinstance(chatml.marker_id("<|im_end|>"), int)
+    assert chatml.marker_id("ab") is None
+    assert chatml.marker_id("") is None
+
+
+def test_all_end_tokens_are_left_out_of_a_message(chatml):
+    end = chatml.marker_id("<|im_end|>")
+    ids = chatml.action_ids(FinalAnswer("done"))
+    assert chatml.message_text((*ids, end, end)) == "done"
+    assert chatml.message_text(()) == ""
+    tags = dialect_over(CHATML, "tags")
+    assert tags.message_text((*tags.text_ids("x"), end)) == "x<|im_end|>"
+
+
+def test_a_stop_text_is_looked_for_in_the_last_tokens():
+    tags = dialect_over(CHATML, "tags")
+    opening = tags.text_ids("</note>")
+    assert tags.ends_action(opening)
+    assert tags.ends_action((*opening, *tags.text_ids("x" * (16 - len(opening)))))
+    assert not tags.ends_action((*opening, *tags.text_ids("x" * 16)))

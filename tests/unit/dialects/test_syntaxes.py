@@ -1,10 +1,18 @@
 """The contract of every syntax: what it writes it reads again, and nothing else is a call."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from espalier.dialects import SYNTAXES
+from espalier.dialects.syntax import (
+    MAX_CALLS,
+    json_at,
+    parsed_json,
+    split_blocks,
+    split_thought,
+    with_thought,
+)
 from espalier.records import FinalAnswer, Malformed, PolicyError, ToolCall, ToolCalls
 from tests.factories.messages import ACTIONS, ANSWERS, BOTH, CALLS, NOTE, THOUGHTS, note
 
@@ -28,7 +36,29 @@ def test_what_is_written_is_read_again(name, action):
 @settings(max_examples=100, deadline=None)
 def test_several_calls_of_one_message_are_read_in_order(name, calls, thought):
     syntax, action = SYNTAXES[name], ToolCalls(tuple(calls), thought)
+    assume(name != "qwen3_coder" or "</" not in str(calls))  # it has no escapes
     assert syntax.parse(syntax.write(action, BOTH), BOTH) == action
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", NAMES)
+def test_an_argument_may_speak_of_results_and_tags(name):
+    syntax = SYNTAXES[name]
+    spelled = "".join(m for m in syntax.markers(BOTH) if name != "qwen3_coder" or m[1] != "/")
+    for text in (spelled, "<tool_response>", "[TOOL_RESULTS]"):
+        action = note(text, {"rows": [1]})
+        assert syntax.parse(syntax.write(action, BOTH), BOTH) == action
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_message_holds_so_many_calls_and_no_more(name):
+    syntax = SYNTAXES[name]
+    (call,) = note("x").calls
+    fits, too_many = (ToolCalls((call,) * (MAX_CALLS + more)) for more in (0, 1))
+    assert syntax.parse(syntax.write(fits, BOTH), BOTH) == fits
+    refused = syntax.parse(syntax.write(too_many, BOTH), BOTH)
+    assert refused.reason == f"{MAX_CALLS + 1} calls in one message, of at most {MAX_CALLS}"
 
 
 @pytest.mark.contract
@@ -41,7 +71,7 @@ def test_a_message_without_calls_is_the_final_answer(name, text):
 @pytest.mark.contract
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("text", ["", " \n", "<think>x</think>", "x" * 100_001])
-def test_a_message_that_says_nothing_or_too_much_is_malformed_with_a_reason(name, text):
+def test_an_empty_or_endless_message_is_malformed(name, text):
     action = SYNTAXES[name].parse(text, BOTH)
     assert isinstance(action, Malformed)
     assert action.reason
@@ -50,7 +80,7 @@ def test_a_message_that_says_nothing_or_too_much_is_malformed_with_a_reason(name
 
 @pytest.mark.contract
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_result_or_its_marks_are_never_read_as_a_call(name):
+def test_a_result_is_never_read_as_a_call(name):
     syntax = SYNTAXES[name]
     result = syntax.write_result(syntax.write(note("x"), BOTH), BOTH)
     assert "x" in result
@@ -186,7 +216,7 @@ def test_mistrals_thought_may_stand_before_the_calls_and_ids_survive():
     assert mistral.parse(f"I look. {written}", BOTH) == ToolCalls((call,), "I look.")
 
 
-def test_text_stays_text_where_the_schema_says_so_in_qwen3_coders_dialect():
+def test_qwen3_coder_keeps_text_where_the_schema_says_so():
     coder = SYNTAXES["qwen3_coder"]
     action = note("12", data=12)
     assert coder.parse(coder.write(action, BOTH), BOTH) == action
@@ -199,6 +229,86 @@ def test_arguments_between_tags_keep_blanks_and_angle_brackets():
     assert tags.parse(written, (NOTE,)) == action
 
 
-def test_the_tags_refuse_to_spell_a_call_of_what_is_no_tool():
-    with pytest.raises(PolicyError, match=r"a call of forget, which is no tool; there are note"):
+def test_tags_refuse_a_call_of_what_is_no_tool():
+    with pytest.raises(PolicyError, match=r"a call of forget, which is no tool; tools: note"):
         SYNTAXES["tags"].write(ToolCalls((ToolCall(name="forget"),), ""), (NOTE,))
+
+
+def nested(levels):
+    return "[" * levels + "]" * levels
+
+
+def test_values_may_be_nested_so_deep_and_no_deeper():
+    assert parsed_json(nested(64)) is not None
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parsed_json(nested(65))
+
+
+def test_a_value_is_the_whole_text_but_for_blanks():
+    assert parsed_json(' {"a": 1}\n') == {"a": 1}
+    with pytest.raises(ValueError, match="text behind the value"):
+        parsed_json("1 2")
+    assert json_at('x {"a": 1} y', 2) == ({"a": 1}, 10)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_message_may_be_so_long_and_no_longer(name):
+    syntax = SYNTAXES[name]
+    longest = "x" * syntax.max_characters
+    assert syntax.parse(longest, BOTH) == FinalAnswer(longest)
+    assert syntax.parse(longest + "x", BOTH) == Malformed("too long", longest + "x")
+
+
+def test_blocks_are_cut_at_the_next_closing_tag():
+    assert split_blocks("a<b>1</b>c<b>2</b>", "<b>", "</b>") == (("1", "2"), "ac")
+    assert split_blocks("<b></b>", "<b>", "</b>") == (("",), "")
+    assert split_blocks("</b>a<b>1", "<b>", "</b>") == ((), "</b>a<b>1")
+    assert split_blocks("<b>1</b><b>2", "<b>", "</b>") == (("1",), "<b>2")
+
+
+def test_a_thought_stands_at_the_beginning_or_nowhere():
+    assert split_thought(" <think> a </think> b ") == ("a", "b")
+    assert split_thought(" b <think>a</think>") == (None, "b <think>a</think>")
+    assert with_thought(None, "b") == "b"
+    assert with_thought("", "b") == "<think>\n\n</think>\n\nb"
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("[TOOL_CALLS]note[ARGS]{}", [("note", {}, "")]),
+        ("[TOOL_CALLS] a.b-c [ARGS] {} ", [("a.b-c", {}, "")]),
+        ('[TOOL_CALLS]a[ARGS]{"x": 1}[TOOL_CALLS]b[ARGS]{}', [("a", {"x": 1}, ""), ("b", {}, "")]),
+        ('[TOOL_CALLS] [{"name": "a", "id": "123456789"}]', [("a", {}, "123456789")]),
+        ('[TOOL_CALLS] [{"name": "a", "id": 7}]', [("a", {}, "")]),
+        ('[TOOL_CALLS] [{"name": "a", "arguments": "{}"}]', [("a", {}, "")]),
+        (
+            '[TOOL_CALLS] [{"name": "a", "arguments": {"x": "[ARGS] [TOOL_CALLS]"}}]',
+            [("a", {"x": "[ARGS] [TOOL_CALLS]"}, "")],
+        ),
+    ],
+)
+def test_mistral_reads_both_ways_of_writing_calls(text, calls):
+    found = SYNTAXES["mistral"].parse(text, BOTH).calls
+    assert [(call.name, call.arguments, call.call_id) for call in found] == calls
+
+
+def test_mistral_takes_text_before_a_call_for_the_thought():
+    parse = SYNTAXES["mistral"].parse
+    assert parse(" so [TOOL_CALLS]a[ARGS]{}", BOTH).thought == "so"
+    assert parse("<think>x</think> so [TOOL_CALLS]a[ARGS]{}", BOTH).thought == "x"
+    assert parse(" [TOOL_CALLS]a[ARGS]{}", BOTH).thought is None
+
+
+def test_mistral_writes_an_id_where_there_is_one():
+    write = SYNTAXES["mistral"].write
+    call = ToolCall(name="note", arguments={}, call_id="123456789")
+    assert '"id": "123456789"' in write(ToolCalls((call,)), BOTH)
+    assert "id" not in write(ToolCalls((ToolCall(name="note", arguments={}),)), BOTH)
+
+
+def test_a_large_number_is_named_in_part():
+    with pytest.raises(ValueError, match=r"^1e999000000000000000 is too large$") as refused:
+        parsed_json("1e999" + "0" * 30)
+    assert len(str(refused.value)) < 40

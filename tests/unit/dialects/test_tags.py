@@ -47,7 +47,7 @@ def test_anything_else_is_malformed(text):
 
 
 @given(st.lists(st.sampled_from(SEARCH_TEXT), max_size=40).map("".join) | st.text(max_size=300))
-def test_no_tag_survives_inside_the_body_of_a_search_or_answer(text):
+def test_no_tag_survives_inside_a_search_or_answer(text):
     action = TAGS.parse(text, TOOLS)
     body = ""
     if isinstance(action, ToolCalls):
@@ -110,6 +110,6 @@ def test_no_mixture_of_tags_makes_an_empty_program(text):
         assert call.arguments["code"].strip()
 
 
-def test_of_several_calls_the_first_is_written_as_a_closing_tag_ends_the_turn():
+def test_tags_write_the_first_of_several_calls():
     two = ToolCalls((*search_call("", "lyon").calls, *search_call("", "paris").calls), "both")
     assert TAGS.write(two, TOOLS) == "<think> both </think> <search> lyon </search>"

@@ -25,7 +25,7 @@ from espalier.environments.python_math.questions import (
 )
 from espalier.environments.python_math.scratch import ScratchWriter
 from espalier.environments.search_qa import SearchQA
-from espalier.environments.search_qa.reading_logs import ClozeWriter, LogWriter, invented_name
+from espalier.environments.search_qa.reading_logs import BrowsingWriter, ClozeWriter, invented_name
 from espalier.environments.teaching import Observed
 from espalier.knowledge.graph import Document
 from espalier.records import FinalAnswer, NullTracker, ToolCall, ToolCalls
@@ -149,7 +149,9 @@ def test_stories_know_their_steps_and_answers(tmp_path):
 
 def test_a_chain_belongs_to_a_split_by_its_digest():
     chains = [Calculation(n, (Change("add", (m,)),)) for n in range(2, 80) for m in range(n, 90)]
-    counts = {s: sum(calculation_split(c) == s for c in chains) for s in ("train", "dev", "heldout")}
+    counts = {
+        s: sum(calculation_split(c) == s for c in chains) for s in ("train", "dev", "heldout")
+    }
     shares = [counts[s] / len(chains) for s in ("train", "dev", "heldout")]
     assert shares == pytest.approx([0.6, 0.1, 0.3], abs=0.025)
 
@@ -369,14 +371,13 @@ def test_maths_are_judged_by_meaning():
     assert "sandbox" not in maths().answer_settings()["python"]
 
 
-class ShowsQuery:
-    def show(self, document, query):
-        return f"{query} -> {' | '.join(document.lines)}"
+def show_query(document, query):
+    return f"{query} -> {' | '.join(document.lines)}"
 
 
 def cloze_logs(line, share, count=300):
     documents = [Document("d", "Bakomi", (line, "only three words"), "train")]
-    writer = ClozeWriter(documents, ShowsQuery(), substitution_share=share)
+    writer = ClozeWriter(documents, show_query, substitution_share=share)
     return [writer.write(random.Random(seed)) for seed in range(count)]
 
 
@@ -406,11 +407,11 @@ def browsing_logs(share, count=400):
         Document("c3", "Mute", ("It states nothing.",), "train"),
     ]
     kinds = {"c1": "city", "c2": "country", "c3": "city"}
-    writer = LogWriter(
+    writer = BrowsingWriter(
         documents,
         kinds,
         {"country": "country", "capital": "city"},
-        ShowsQuery(),
+        show_query,
         substitution_share=share,
     )
     return [writer.write(random.Random(seed)) for seed in range(count)]

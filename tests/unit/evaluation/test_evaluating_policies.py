@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -24,6 +24,16 @@ def test_every_question_is_answered_greedily_the_first_also_sampled(judged):
     assert [row.task_id for row in judged.rows] == ["a", "b", "c"]
     assert [row.em for row in judged.rows] == [True, False, False]
     assert [(row.samples, row.samples_right) for row in judged.rows] == [(2, 1), (2, 2), (0, 0)]
+
+
+def test_cost_says_what_the_roller_counted(judged):
+    assert asdict(judged.cost) == {
+        "action_tokens": 10,
+        "total_tokens": 40,
+        "seconds": 2.0,
+        "token_drift": 1,
+        "compared_turns": 6,
+    }
 
 
 def test_a_lost_environment_stops_the_evaluation():

@@ -4,14 +4,26 @@ import pytest
 
 from espalier.config import Profile, RolloutConfig
 from espalier.dialects.dialect import TurnPieces
-from espalier.records import Message, PolicyError, Task, TaskMetadata, Verifier
+from espalier.dialects.tags import Tags
+from espalier.records import FinalAnswer, Message, PolicyError, Task, TaskMetadata, Verifier
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.rollout.episode import FinishedEpisode
 from espalier.rollout.roller import DriftCount, Roller
+from espalier.synthesis.search_wording import search_call
+from tests.factories.records import make_task
 from tests.factories.tiny import LookupSearch, lookup_environments, tiny_dialect, tiny_policy
+from tests.fakes.scripted_engine import ScriptedEngine
+from tests.unit.dialects.test_drift import SHORTENS_OLD_RESULTS, STEADY, given_model
 
 PROMPT = (Message(role="user", content="country of Lyon?"),)
 RESULT = (Message(role="tool", content="lyon | country: france"),)
+EPISODE = {"max_tokens": 8000, "max_turn_tokens": 2000}
+"""Room for a tokenizer of bytes."""
+EPISODE_ACTIONS = (
+    search_call("country , currency", "lyon country"),
+    search_call("currency", "france currency"),
+    FinalAnswer("euro", "answer"),
+)
 SAME, DRIFTED = "same", "drifted"
 
 
@@ -83,3 +95,55 @@ def test_the_embedded_policys_own_episodes_do_not_drift():
     roller.roll_out([task], samples=8, temperature=1.0, seed=0)
     assert roller.drift.turns >= 8
     assert roller.drift.drifted == 0
+
+
+class LouderTags(Tags):
+    """Renders results otherwise than the chat template of its policy."""
+
+    def write_result(self, content, tools):
+        return super().write_result(f"{content} !", tools)
+
+
+def louder_dialect():
+    dialect = tiny_dialect()
+    dialect.syntax = LouderTags()
+    return dialect
+
+
+PLAYED = [
+    (tiny_dialect, 0),
+    (lambda: given_model(STEADY), 0),
+    (louder_dialect, 2),
+    (lambda: given_model(SHORTENS_OLD_RESULTS), 2),
+]
+
+
+def rolled_out(dialect, **rollout):
+    """A roller that has played one episode of two searches and an answer."""
+    profile = Profile.model_validate(
+        {"rollout": {"compare_every": 1, **rollout}, "episode": EPISODE}
+    )
+    lines = ("Lyon | country: France", "France | currency: Euro")
+    engine = ScriptedEngine(dialect, [dialect.action_ids(action) for action in EPISODE_ACTIONS])
+    environments = lookup_environments(LookupSearch(lines), profile)
+    roller = Roller(engine, dialect, environments, profile)
+    task = make_task(question="What is the currency of the country of Lyon?", gold=("euro",))
+    (trajectory,) = roller.roll_out([task], samples=1, temperature=1.0, seed=0)
+    assert trajectory.is_right
+    return roller
+
+
+@pytest.mark.parametrize(("make_dialect", "drifted"), PLAYED)
+def test_injected_drift_is_counted_in_a_run(make_dialect, drifted):
+    roller = rolled_out(make_dialect())
+    assert roller.drift.drifted == drifted
+    assert roller.drift.turns == 2
+
+
+@pytest.mark.parametrize(("make_dialect", "drifted"), PLAYED)
+def test_injected_drift_fails_a_run_that_forbids_it(make_dialect, drifted):
+    if drifted:
+        with pytest.raises(PolicyError, match=rf"{drifted} of 2 turns have other tokens"):
+            rolled_out(make_dialect(), token_drift="fail")
+    else:
+        assert rolled_out(make_dialect(), token_drift="fail").drift.drifted == 0

@@ -57,7 +57,7 @@ def answering(engine, writer, metrics, *, timeout_s):
     return Answering(planned, shape, tiny_tokenizer(), writer, metrics, began_s, timeout_s)
 
 
-def test_a_client_that_stays_and_never_reads_does_not_keep_its_place():
+def test_a_client_that_never_reads_loses_its_place():
     engine, metrics, places, given_back = OneToken(), Metrics(), ExitStack(), []
     places.callback(given_back.append, "place")
     writer = EngineThread(engine)
@@ -98,7 +98,7 @@ def test_stopping_the_engine_ends_what_is_being_written():
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_engine_that_cannot_begin_is_an_error_and_no_wait():
+def test_an_engine_that_cannot_start_is_an_error():
     class Broken(OneToken):
         @asynccontextmanager
         async def serving(self):

@@ -17,7 +17,7 @@ def read(reader, token_ids, *, stopped=False):
     return reader.read(Completion(tuple(token_ids), (-1.0,) * len(token_ids), stopped))
 
 
-def test_tokens_after_a_stop_text_are_not_part_of_the_answer():
+def test_tokens_behind_a_stop_text_are_left_out():
     reader = ChoiceReader(order(stops=(TEXTS[1].strip(),)), tiny_tokenizer())
     piece = read(reader, WORDS)
     assert piece.token_ids == tuple(WORDS[:2])
@@ -32,7 +32,7 @@ def test_a_stop_id_ends_the_answer_with_itself():
     assert (piece.token_ids, piece.finish_reason) == (tuple(WORDS[:3]), "stop")
 
 
-def test_the_policys_own_stop_ends_the_answer_unless_it_is_to_be_ignored():
+def test_the_policys_own_stop_ends_the_answer_unless_ignored():
     assert read(ChoiceReader(order(), tiny_tokenizer()), WORDS, stopped=True).finish_reason
     ignoring = ChoiceReader(order(ignores_end=True), tiny_tokenizer())
     assert read(ignoring, WORDS, stopped=True).finish_reason is None
@@ -53,7 +53,7 @@ def test_an_answer_is_the_same_in_pieces_of_any_size(size):
     assert [piece.finish_reason for piece in pieces][-1] == "length"
 
 
-def test_what_a_stop_text_held_back_is_given_at_the_end():
+def test_text_that_was_held_back_comes_at_the_end():
     beginning = TEXTS[3].strip()
     reader = ChoiceReader(order(stops=(beginning + "never",), max_tokens=4), tiny_tokenizer())
     assert read(reader, WORDS[:4]).text.endswith(beginning)

@@ -2,9 +2,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.serving.champion import Champion
-from espalier.serving.decision import CheckHealth, Fail, Refuse, Roll, Wait, decide
-from espalier.serving.rollout_state import Memory, Progress, RolloutState
+from espalier.serving.decision import (
+    Champion,
+    CheckHealth,
+    Fail,
+    Memory,
+    Progress,
+    Refuse,
+    Roll,
+    RolloutState,
+    Wait,
+    decide,
+)
 
 
 def champion(version="2", *, since="t1", may_lead=True):
@@ -58,7 +67,7 @@ def test_each_situation_has_one_next_step(wanted, found, step):
     assert type(decide(wanted, found)) is step
 
 
-def test_after_a_failure_it_is_the_last_good_version_that_is_rolled_to():
+def test_after_a_failure_the_last_good_version_is_rolled_to():
     step = decide(champion(), state(asked="2", progress=Progress.STUCK, **FAILED))
     assert isinstance(step, Roll)
     assert (step.version, "why" in step.why) == ("1", True)
@@ -75,7 +84,7 @@ VERSIONS = st.sampled_from(["1", "2", "3"])
     st.none() | VERSIONS,
     st.none() | VERSIONS,
 )
-def test_only_the_champion_or_the_last_good_version_is_ever_rolled_to(
+def test_only_champion_and_last_good_version_are_rolled_to(
     wanted, may_lead, asked, progress, good, failed
 ):
     found = state(asked, progress, last_good=good, failed=failed and f"{failed}@t1")

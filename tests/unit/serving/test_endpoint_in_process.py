@@ -11,11 +11,10 @@ import pytest
 
 from espalier.config import ServingConfig
 from espalier.rollout.engines.engine import Completion, EngineCounters
-from espalier.serving.admission import Admission
-from espalier.serving.app import Endpoint
+from espalier.serving.app import Admission, Endpoint
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.planning import new_seed
-from espalier.serving.refusal import Refusal
+from espalier.serving.requests import Refusal
 from espalier.serving.served_policy import ServedPolicy
 from espalier.serving.source import Source
 from tests.factories.tiny import tiny_tokenizer

@@ -6,12 +6,9 @@ import pytest
 from espalier.config import ControllerConfig
 from espalier.records import RegistryError, ServingError
 from espalier.registry.promotion import promote, rollback
-from espalier.serving.champion import Registry
-from espalier.serving.controller import follow, pause_s
+from espalier.serving.controller import Heartbeat, follow, pause_s
 from espalier.serving.decision import Refuse, Wait
-from espalier.serving.following import Follower
-from espalier.serving.health_probe import HealthProbe
-from espalier.serving.heartbeat import Heartbeat
+from espalier.serving.following import Follower, HealthProbe, Registry
 from tests.fakes.serving_cluster import StandInCluster, connected, running
 from tests.unit.k8s.allowed_verbs import PIPELINE
 
@@ -70,9 +67,7 @@ def tags(bench, version):
     return bench.model.version(version).tags
 
 
-def test_a_promoted_version_is_rolled_out_with_its_digest_and_written_down(
-    bench, cluster, new_follower
-):
+def test_a_promoted_version_is_rolled_out_and_recorded(bench, cluster, new_follower):
     bench.register(0.6)
     promote(bench.model, bench.gate())
     settle(new_follower)
@@ -101,9 +96,7 @@ def test_before_the_first_promotion_nothing_is_touched(bench, cluster, new_follo
     assert (cluster.rolls, cluster.events) == (0, [])
 
 
-def test_an_alias_moved_past_the_gate_is_refused_and_what_was_served_stays(
-    bench, cluster, new_follower
-):
+def test_an_alias_moved_past_the_gate_changes_nothing(bench, cluster, new_follower):
     bench.register(0.6)
     promote(bench.model, bench.gate())
     settle(new_follower)
@@ -125,7 +118,7 @@ def test_a_forced_promotion_is_served_with_its_reason(bench, cluster, new_follow
     assert REASON in cluster.events[-1]["message"]
 
 
-def test_a_version_that_does_not_start_gives_way_to_the_last_good_one(bench, cluster, new_follower):
+def test_a_version_that_does_not_start_is_rolled_back(bench, cluster, new_follower):
     for number in ("1", "2"):
         bench.register(0.6)
         cluster.plays["2"] = "stuck"
@@ -143,9 +136,7 @@ def test_a_version_that_does_not_start_gives_way_to_the_last_good_one(bench, clu
     assert cluster.annotations["espalier.dev/last-good"] == "1"
 
 
-def test_a_failed_version_is_tried_again_only_when_it_is_promoted_again(
-    bench, cluster, new_follower
-):
+def test_a_failed_version_is_tried_again_when_promoted_again(bench, cluster, new_follower):
     for number in ("1", "2"):
         bench.register(0.6)
         cluster.plays["2"] = "stuck"
@@ -162,7 +153,7 @@ def test_a_failed_version_is_tried_again_only_when_it_is_promoted_again(
     assert "espalier.dev/failed" not in cluster.annotations
 
 
-def test_a_version_whose_pods_are_ready_but_do_not_answer_gives_way(bench, cluster, new_follower):
+def test_ready_pods_that_do_not_answer_are_rolled_back(bench, cluster, new_follower):
     for number in ("1", "2"):
         bench.register(0.6)
         cluster.answers["2"] = 500
@@ -185,7 +176,7 @@ def test_a_service_that_is_slow_to_answer_gets_another_chance(bench, cluster, ne
     assert cluster.annotations["espalier.dev/last-good"] == "1"
 
 
-def test_where_nothing_was_good_before_a_failure_is_told_and_left(bench, cluster, new_follower):
+def test_without_a_good_version_a_failure_stays(bench, cluster, new_follower):
     bench.register(0.6)
     promote(bench.model, bench.gate())
     cluster.plays["1"] = "stuck"
@@ -216,9 +207,7 @@ def test_the_deployment_follows_the_alias_back(bench, cluster, new_follower):
     assert cluster.annotations["espalier.dev/last-good"] == "1"
 
 
-def test_a_last_good_version_that_may_not_lead_any_more_is_not_rolled_to(
-    bench, cluster, new_follower
-):
+def test_a_good_version_without_a_pass_is_not_rolled_to(bench, cluster, new_follower):
     for number in ("1", "2"):
         bench.register(0.6)
         force(bench, number)
@@ -244,15 +233,13 @@ def test_an_environment_changed_by_hand_is_put_right(bench, cluster, new_followe
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 409, 429, 500, 503])
-def test_an_api_server_that_refuses_is_an_error_that_says_what_was_wanted(
-    bench, cluster, new_follower, status
-):
+def test_a_refusal_of_the_api_server_names_the_purpose(bench, cluster, new_follower, status):
     cluster.faults = [status]
     with pytest.raises(ServingError, match=f"read the Deployment .*: HTTP {status}"):
         new_follower().step()
 
 
-def test_an_api_server_that_is_away_is_an_error_without_secrets(bench):
+def test_an_absent_api_server_is_an_error_without_secrets(bench):
     follower = Follower(
         Registry(bench.target.uri, bench.name),
         connected("http://127.0.0.1:9"),
@@ -266,7 +253,7 @@ def test_an_api_server_that_is_away_is_an_error_without_secrets(bench):
     assert "the-controller" not in str(away.value)
 
 
-def test_a_registry_that_is_away_is_an_error_and_changes_nothing(cluster, address):
+def test_an_absent_registry_is_an_error_and_changes_nothing(cluster, address):
     follower = Follower(
         Registry("http://127.0.0.1:9", "m"),
         connected(address),
@@ -282,9 +269,7 @@ def test_a_registry_that_is_away_is_an_error_and_changes_nothing(cluster, addres
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_an_api_server_that_fails_now_and_then_only_delays_the_outcome(
-    bench, cluster, new_follower, seed
-):
+def test_a_flaky_api_server_only_delays_the_outcome(bench, cluster, new_follower, seed):
     dice = random.Random(seed)
     for number in ("1", "2"):
         bench.register(0.6)

@@ -13,14 +13,13 @@ from espalier.config import ControllerConfig, ServingConfig
 from espalier.records import RegistryError, ServingError
 from espalier.rollout.engines.engine import Completion, EngineCounters, Sampling
 from espalier.serving.choice import Order
-from espalier.serving.controller import follow, pause_s
-from espalier.serving.draining import DrainingServer
+from espalier.serving.controller import Heartbeat, follow, pause_s
+from espalier.serving.decision import Progress, RolloutState
+from espalier.serving.deployment import pod_faults
 from espalier.serving.engine_thread import EngineThread
-from espalier.serving.health_probe import HealthProbe
-from espalier.serving.heartbeat import Heartbeat
+from espalier.serving.following import HealthProbe
 from espalier.serving.metrics import Gauges, Metrics
-from espalier.serving.pod_faults import pod_faults
-from espalier.serving.rollout_state import Progress, RolloutState
+from espalier.serving.server import DrainingServer
 from espalier.serving.source import Source, directory_source, is_reference
 from tests.fakes.loopback import Handler, Server
 from tests.fakes.loopback import serving as listening_on_loopback

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.serving.growing_text import GrowingText, StopTexts
+from espalier.serving.choice import GrowingText, StopTexts
 from tests.factories.tiny import tiny_tokenizer
 
 IDS = st.lists(st.integers(0, 399), max_size=40)
@@ -34,7 +34,7 @@ def test_half_a_character_waits_for_its_rest():
 
 @given(st.text("ab<", max_size=30), st.lists(st.text("ab<", min_size=1, max_size=4), max_size=3))
 def test_what_is_passed_on_ends_where_the_first_stop_begins(text, stops):
-    reader = StopTexts(stops, included=False)
+    reader = StopTexts(stops)
     passed = ""
     for character in text:
         passed += reader.read(character)
@@ -54,12 +54,12 @@ def test_what_is_passed_on_ends_where_the_first_stop_begins(text, stops):
 
 @given(st.text("ab<", max_size=30), CUTS)
 def test_nothing_is_lost_where_no_stop_is_met(text, cuts):
-    reader = StopTexts(["<<<<a", "ba<b<"], included=False)
+    reader = StopTexts(["<<<<a", "ba<b<"])
     passed = [reader.read(part) for part in in_pieces(text, cuts)]
     if not reader.is_met:
         assert "".join(passed) + reader.rest() == text
 
 
 def test_a_stop_text_may_be_kept():
-    reader = StopTexts(["</a>"], included=True)
+    reader = StopTexts([], kept=["</a>"])
     assert [reader.read(part) for part in ("x</", "a", ">y")] == ["x", "", "</a>"]

@@ -6,7 +6,7 @@ import pytest
 
 from espalier.config import ControllerConfig
 from espalier.records import ServingError
-from espalier.serving.heartbeat import Heartbeat
+from espalier.serving.controller import Heartbeat
 
 CONFIG = ControllerConfig(poll_s=5, max_backoff_s=60)
 
@@ -21,7 +21,7 @@ class Clock:
 def test_faults_make_it_not_ready_and_silence_makes_it_dead():
     clock = Clock()
     heartbeat = Heartbeat(CONFIG, clock)
-    assert heartbeat.fault("/readyz") == "it has not looked yet"
+    assert heartbeat.fault("/readyz") == "no step was made yet"
     heartbeat.beat(fault="the API server is away")
     assert heartbeat.fault("/readyz") == "the API server is away"
     assert heartbeat.fault("/healthz") is None

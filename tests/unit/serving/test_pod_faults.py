@@ -1,4 +1,4 @@
-from espalier.serving.pod_faults import pod_faults
+from espalier.serving.deployment import pod_faults
 
 VERSION = {"espalier.dev/model-version": "3"}
 

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.serving.refusal import Refusal
-from espalier.serving.requests import ChatRequest, CompletionRequest, parse
+from espalier.records import Message, ToolCall
+from espalier.records.message import ToolSpec
+from espalier.serving.requests import ChatRequest, CompletionRequest, Refusal, parse
 
 KINDS = (CompletionRequest, ChatRequest)
 COMPLETION = {"model": "m", "prompt": "x"}
@@ -30,7 +31,7 @@ def chat(**changes):
         ([[1], [2, 3]], ((1,), (2, 3))),
     ],
 )
-def test_a_prompt_is_a_text_or_token_ids_or_several_of_them(prompt, read):
+def test_a_prompt_is_text_or_token_ids_or_several(prompt, read):
     assert completion(prompt=prompt).prompt == read
 
 
@@ -137,6 +138,100 @@ def test_messages_that_a_template_could_not_read_are_refused(messages):
     assert refused.value.status == 400
 
 
+TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
+CALL = {"id": "7", "type": "function", "function": {"name": "search", "arguments": '{"a": [1]}'}}
+
+
+def function(**fields):
+    return {"type": "function", "function": {"name": "search", **fields}}
+
+
+def test_tools_are_read_as_what_a_dialect_takes():
+    schema = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+    asked = chat(tools=[function(description="Look.", parameters=schema, strict=False)])
+    (spec,) = (tool.spec() for tool in asked.tools)
+    assert spec == ToolSpec(name="search", description="Look.", parameters=schema)
+    assert asked.speaks_of_tools
+    assert not chat(tools=None, tool_choice=None, parallel_tool_calls=None).speaks_of_tools
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        [{"type": "retrieval"}],
+        [{"type": "function"}],
+        [function(name="")],
+        [function(name="two words")],
+        [function(name="a" * 65)],
+        [function(strict=True)],
+        [function(parameters=[])],
+        [function(parameters={"type": "string"})],
+        [function(parameters={"properties": []})],
+        [function(parameters={"properties": {"a": 1}})],
+        [function(parameters={"required": "a"})],
+        [function(parameters={"required": [1]})],
+        [TOOL, TOOL],
+        [function(name=f"f{n}") for n in range(129)],
+        "search",
+    ],
+)
+def test_what_is_no_tool_is_refused_by_name(tools):
+    with pytest.raises(Refusal, match=r"^tools") as refused:
+        chat(tools=tools)
+    assert refused.value.status == 400
+
+
+def test_as_many_tools_as_openai_takes_are_taken():
+    assert len(chat(tools=[function(name=f"f{n}" * 10) for n in range(128)]).tools) == 128
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function"}, "any", 1])
+def test_a_choice_that_forces_a_call_is_refused(choice):
+    with pytest.raises(Refusal, match="tool_choice"):
+        chat(tools=[TOOL], tool_choice=choice)
+
+
+def test_calls_and_results_of_before_become_messages():
+    asked = chat(
+        messages=[
+            {"role": "developer", "content": "Be brief."},
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "7", "content": "found"},
+            {"role": "assistant", "content": "I look.", "tool_calls": [CALL]},
+            {"role": "assistant", "content": "x", "tool_calls": [CALL], "reasoning_content": "y"},
+            {"role": "assistant", "content": "done", "reasoning_content": "z"},
+        ]
+    )
+    call = ToolCall(name="search", arguments={"a": [1]}, call_id="7")
+    assert asked.speaks_of_tools
+    assert [message.as_message() for message in asked.messages] == [
+        Message(role="system", content="Be brief."),
+        Message(role="assistant", tool_calls=(call,)),
+        Message(role="tool", content="found", call_id="7"),
+        Message(role="assistant", thought="I look.", tool_calls=(call,)),
+        Message(role="assistant", thought="y", tool_calls=(call,)),
+        Message(role="assistant", content="done", thought="z"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "x", "tool_calls": [CALL]},
+        {"role": "tool", "content": "x", "reasoning_content": "y"},
+        {"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "a"}}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "{"}}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "[]"}}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "", "arguments": "{}"}}]},
+        {"role": "assistant", "tool_calls": [CALL] * 65},
+    ],
+)
+def test_calls_that_could_not_be_written_again_are_refused(message):
+    with pytest.raises(Refusal, match="messages") as refused:
+        chat(messages=[{"role": "user", "content": "x"}, message])
+    assert refused.value.status == 400
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -153,7 +248,7 @@ def test_messages_that_a_template_could_not_read_are_refused(messages):
         b'{"model": "m", "prompt": [' + b"9" * 5000 + b"]}",
     ],
 )
-def test_a_body_that_is_no_request_is_refused_and_not_repeated(body):
+def test_a_body_that_is_no_request_is_refused(body):
     for kind in KINDS:
         with pytest.raises(Refusal) as refused:
             parse(body, kind)
@@ -184,6 +279,41 @@ def test_whatever_is_sent_is_a_request_or_refused(kind, fields, is_whole):
         asked = parse(sent, kind)
         assert asked.n >= 1
         assert 0 <= asked.temperature <= 2
+
+
+ARGUMENTS = JSON.map(json.dumps) | st.text(max_size=8)
+FUNCTIONS = st.fixed_dictionaries(
+    {"name": st.sampled_from(["search", "a b", ""])},
+    optional={"arguments": ARGUMENTS, "parameters": JSON, "description": JSON, "strict": JSON},
+)
+TOOL_PARTS = st.fixed_dictionaries(
+    {}, optional={"id": JSON, "type": st.just("function") | JSON, "function": FUNCTIONS | JSON}
+)
+MESSAGES = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "tool", "developer"])},
+    optional={
+        "content": st.text(max_size=8) | JSON,
+        "tool_calls": st.lists(TOOL_PARTS, max_size=3) | JSON,
+        "reasoning_content": JSON,
+        "tool_call_id": JSON,
+    },
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(MESSAGES, max_size=3),
+    st.lists(TOOL_PARTS, max_size=3) | JSON,
+    st.sampled_from(["auto", "none", "required", None]) | JSON,
+)
+def test_whatever_is_sent_of_tools_is_read_or_refused(messages, tools, choice):
+    fields = {"messages": messages, "tools": tools, "tool_choice": choice}
+    with suppress(Refusal):
+        asked = chat(**fields)
+        for message in asked.messages:
+            assert message.as_message().role in ("system", "user", "assistant", "tool")
+        names = [tool.spec().name for tool in asked.tools]
+        assert len(names) == len(set(names))
 
 
 @given(st.binary(max_size=200))

@@ -16,7 +16,7 @@ def fetch(bench, reference, digest=None):
         return directory, source
 
 
-def test_a_version_that_passed_the_gate_is_served_under_its_model_and_its_number(bench):
+def test_a_passed_version_is_served_under_model_and_number(bench):
     bench.register(0.6)
     promote(bench.model, bench.gate())
     directory, source = fetch(bench, f"{bench.name}@champion")
@@ -36,7 +36,7 @@ def test_no_alias_and_no_number_gets_around_the_gate(bench, reference):
         fetch(bench, reference.format(bench.name))
 
 
-def test_a_forced_version_is_served_and_one_forced_without_a_reason_is_not(bench):
+def test_a_forced_version_is_served_only_with_a_reason(bench):
     bench.register(0.1)
     promote(bench.model, bench.gate(), force_reason="the suite was wrong")
     fetch(bench, f"models:/{bench.name}/1")
@@ -64,7 +64,7 @@ def test_files_that_were_changed_in_the_store_are_not_served(bench):
         fetch(bench, f"models:/{bench.name}/1")
 
 
-def test_a_directory_is_served_under_its_own_name_or_its_artifacts(tmp_path):
+def test_a_directory_is_served_under_its_own_name(tmp_path):
     (tmp_path / "trained_policy" / "policy").mkdir(parents=True)
     assert directory_source(tmp_path / "trained_policy").names == ("trained_policy",)
     assert directory_source(tmp_path / "trained_policy" / "policy").names == ("trained_policy",)

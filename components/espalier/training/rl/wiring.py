@@ -55,13 +55,18 @@ class TrainingRun(NamedTuple):
 
     @property
     def figures(self) -> dict[str, float]:
-        """Throughput of this process, and the share of its time that the learner waited."""
+        """Throughput of this process, what its learner waited for, turns whose tokens drifted."""
         seconds = sum(roller.seconds for roller in self.rollers)
         tokens = sum(roller.total_tokens for roller in self.rollers)
         # asynchronous sampling overlaps with learning: count the whole duration
         rate = tokens / (seconds or self.loop.seconds or 1.0)
         wait = self.loop.waited_s / (self.loop.seconds or 1.0)
-        return {"rollout_tokens_per_s": rate, "learner_wait_share": wait}
+        return {
+            "rollout_tokens_per_s": rate,
+            "learner_wait_share": wait,
+            "token_drift": sum(roller.drift.drifted for roller in self.rollers),
+            "compared_turns": sum(roller.drift.turns for roller in self.rollers),
+        }
 
 
 class _Sampling(NamedTuple):

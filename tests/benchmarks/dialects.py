@@ -1,0 +1,238 @@
+"""Does the embedded policy learn the same search tasks in two dialects?
+
+    python -m tests.benchmarks.dialects --seeds 3 --workers 2
+
+An arm is a dialect and a seed: the laptop profile with a shorter schedule of reinforcement learning
+(`SETTINGS`), up to `evaluate`, in a process of its own on one thread. Both dialects of a seed share
+the knowledge; questions are the same, as they are drawn before anything is written in a dialect.
+
+The table has, for each arm, held-out EM of the warm start and of the trained policy, the gain with
+its 95 % interval (paired over the questions; all seeds of a dialect together on the last lines),
+and how many turns of training and evaluation had other tokens than the chat template gives for the
+whole conversation. A killed arm goes on where it stood, and a finished one keeps its result with
+its commit under --out. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+
+from espalier.evaluation.estimates import Interval, paired_difference
+from tests.benchmarks.chain_runs import run_chain
+from tests.benchmarks.keeping import keep, kept, provenance
+
+PROFILE = Path("pipelines/profiles/laptop.toml")
+DIALECTS = ("tags", "hermes")
+POLICIES = ("untrained", "warm_start", "trained")
+RESAMPLES = 10_000
+SETTINGS = (
+    "threads=1",
+    "synthesis.train_tasks=3000",
+    "synthesis.dev_tasks=100",
+    "synthesis.heldout_tasks=550",
+    "policy.prestage.steps=500",
+    "episode.max_tokens=384",  # a call in JSON is longer than one between tags
+    "episode.max_turn_tokens=64",
+    "warm_start.steps=160",
+    "warm_start.evaluate_every=40",
+    "warm_start.dev_questions=100",
+    "training.steps=32",
+    "training.tasks_per_step=8",
+    "training.evaluate_every=8",
+    "training.dev_questions=100",
+    "evaluation.sampled_questions=1",  # pass@k is not asked here
+    "rollout.compare_every=1",
+)
+"""What differs from the profile, in both dialects."""
+
+
+class Arm(NamedTuple):
+    """One dialect under one seed."""
+
+    dialect: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its folder and its result's file."""
+        return f"{self.dialect}-{self.seed}"
+
+    @property
+    def lender(self) -> str:
+        """Name of the arm whose knowledge it takes; empty where it reads the source itself."""
+        return "" if self.dialect == DIALECTS[0] else Arm(DIALECTS[0], self.seed).name
+
+
+def main() -> None:
+    """Run what is missing, then print the table."""
+    options = _options()
+    if options.arm:
+        dialect, _, seed = options.arm.rpartition("-")
+        run_arm(Arm(dialect, int(seed)), options)
+        return
+    arms = [Arm(dialect, seed) for seed in range(options.seeds) for dialect in DIALECTS]
+    run_all([arm for arm in arms if _kept_result(arm, options) is None], options)
+    report(arms, options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--profile", type=Path, default=PROFILE)
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/dialects"))
+    parser.add_argument("--set", nargs="*", default=[], help="further settings, section.key=value")
+    parser.add_argument("--arm", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def run_all(arms: list[Arm], options: argparse.Namespace) -> None:
+    """Run the arms in processes of their own, at most `workers` at a time."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    waiting, running = list(arms), {}
+    while waiting or running:
+        for arm, process in list(running.items()):
+            if process.poll() is not None:
+                del running[arm]
+                if process.returncode:
+                    sys.exit(f"arm {arm.name} failed: see {options.out / arm.name}.log")
+                print(f"{time.strftime('%H:%M:%S')} finished {arm.name}", flush=True)
+        ready = [arm for arm in waiting if _can_start(arm, options.out)]
+        if ready and len(running) < options.workers:
+            waiting.remove(ready[0])
+            running[ready[0]] = _start(ready[0], options)
+        else:
+            time.sleep(0.5)
+
+
+def _can_start(arm: Arm, out: Path) -> bool:
+    return not arm.lender or (out / arm.lender / "knowledge").is_dir()
+
+
+def _start(arm: Arm, options: argparse.Namespace) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.benchmarks.dialects", "--arm", arm.name]
+    command += ["--profile", str(options.profile), "--out", str(options.out)]
+    command += ["--set", *options.set]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (options.out / f"{arm.name}.log").open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+
+def run_arm(arm: Arm, options: argparse.Namespace) -> None:
+    """One arm in this process, up to `evaluate`."""
+    from espalier.determinism import prepare_environment, prepare_torch
+
+    prepare_environment()
+    from espalier.config import load_profile
+
+    named = [f"seed={arm.seed}", f"policy.dialect={arm.dialect}"]
+    profile = load_profile(options.profile, [*SETTINGS, *named, *options.set])
+    prepare_torch(profile.threads)
+    run_dir = options.out / arm.name
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if arm.lender and not (run_dir / "knowledge").is_dir():
+        partial = run_dir / ".knowledge.copy"
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(options.out / arm.lender / "knowledge", partial)
+        partial.rename(run_dir / "knowledge")
+    run_chain(profile, run_dir, "evaluate")
+    result = result_of(run_dir)
+    keep(_result_path(arm, options.out), asked(options), [result], provenance(profile.threads))
+
+
+def result_of(run_dir: Path) -> dict[str, Any]:
+    """What is kept of a finished run."""
+    evaluated = json.loads((run_dir / "evaluation" / "results.json").read_bytes())["eval"]
+    judging = json.loads((run_dir / "evaluation" / "run.json").read_bytes())["policies"]
+    training = json.loads((run_dir / "trained_policy" / "run.json").read_bytes())
+    counted = [training, *judging.values()]
+    rows = pq.read_table(run_dir / "evaluation" / "questions.parquet").to_pylist()
+    rows.sort(key=lambda row: row["task_id"])
+    return {
+        "em": {name: evaluated[name]["em"] for name in POLICIES},
+        "gain": evaluated["gain"],
+        "right": {
+            name: [bool(row["em"]) for row in rows if row["policy"] == name] for name in POLICIES
+        },
+        "token_drift": sum(int(one["token_drift"]) for one in counted),
+        "compared_turns": sum(int(one["compared_turns"]) for one in counted),
+        "best_step": training["best_step"],
+        "timings": json.loads((run_dir / "timings.json").read_bytes()),
+    }
+
+
+def report(arms: list[Arm], options: argparse.Namespace) -> None:
+    """A line an arm, a line a dialect with all its seeds, and the JSON line."""
+    results = {arm: rows[0] for arm in arms if (rows := _kept_result(arm, options))}
+    print("arm          n  untrained  warm start  trained   gain [95%]              token_drift")
+    for arm, result in results.items():
+        em = (100 * result["em"][name] for name in POLICIES)
+        low, high = result["gain"]["ci95"]
+        gain = Interval(result["gain"]["em"], low, high)
+        print(_line(arm.name, len(result["right"]["trained"]), em, gain, result))
+    headline: dict[str, Any] = {}
+    for dialect in DIALECTS:
+        found = [result for arm, result in results.items() if arm.dialect == dialect]
+        if found:
+            headline[dialect] = together(found)
+            one = headline[dialect]
+            em = (100 * one["em"][name] for name in POLICIES)
+            print(_line(f"{dialect}, all", one["n"], em, Interval(*one["gain"]), one))
+    print(json.dumps(headline))
+
+
+def together(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """All seeds of a dialect as one, questions paired within their seed."""
+    right = {
+        name: [value for result in results for value in result["right"][name]] for name in POLICIES
+    }
+    gain = paired_difference(
+        right["trained"], right["warm_start"], resamples=RESAMPLES, confidence=0.95, seed=0
+    )
+    return {
+        "seeds": len(results),
+        "n": len(right["trained"]),
+        "em": {name: sum(values) / len(values) for name, values in right.items()},
+        "gain": list(gain),
+        "token_drift": sum(result["token_drift"] for result in results),
+        "compared_turns": sum(result["compared_turns"] for result in results),
+    }
+
+
+def _line(name: str, n: int, em: Any, gain: Interval, drift: dict[str, Any]) -> str:
+    mean, low, high = (100 * value for value in gain)
+    untrained, warm, trained = em
+    return (
+        f"{name:<11} {n:>4}  {untrained:>8.1f}  {warm:>10.1f}  {trained:>7.1f}  "
+        f"{mean:+6.1f} [{low:+5.1f}, {high:+5.1f}]  "
+        f"{drift['token_drift']} of {drift['compared_turns']} turns"
+    )
+
+
+def asked(options: argparse.Namespace) -> dict[str, object]:
+    """What makes a kept result the answer to what is asked now."""
+    return {"profile": options.profile.read_text(), "settings": [*SETTINGS, *options.set]}
+
+
+def _kept_result(arm: Arm, options: argparse.Namespace) -> list[dict[str, Any]] | None:
+    return kept(_result_path(arm, options.out), asked(options))
+
+
+def _result_path(arm: Arm, out: Path) -> Path:
+    return out / f"{arm.name}.json"
+
+
+if __name__ == "__main__":
+    main()

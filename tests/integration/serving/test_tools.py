@@ -1,0 +1,224 @@
+"""Tools offered to a served policy: calls come back parsed, and the conversation goes on."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from espalier.dialects.dialect import Dialect
+from espalier.records import FinalAnswer, Message, ToolCall, ToolCalls
+from espalier.synthesis.search_wording import search_call
+from tests.factories.byte_tokenizer import byte_tokenizer
+from tests.factories.tiny import TOOLS
+from tests.integration.serving.live import ScriptedEngine, events, listening_endpoint
+from tests.unit.dialects.test_drift import STEADY, embedded
+
+CHAT = "/v1/chat/completions"
+OFFERED = [tool.as_function() for tool in TOOLS]
+QUESTION = {"role": "user", "content": "what is the currency of the country of lyon?"}
+CALL = search_call("country", "lyon country")
+ANSWER = FinalAnswer("euro", "answer")
+RESULT = "lyon | country: france"
+BOTH = ToolCalls(
+    tuple(ToolCall(name="search", arguments={"query": query}) for query in ("lyon", "france")),
+    "both",
+)
+
+
+def dialect_of(name):
+    """A dialect of an embedded policy, or with "given" of a model that knows no tags."""
+    if name == "given":
+        tokenizer = byte_tokenizer(STEADY, ("<|im_start|>", "<|im_end|>"))
+        told = [replace(tool, call_tag="", result_tag="result") for tool in TOOLS]
+        return Dialect(tokenizer, told, name="tags")  # what a client can say of its tools
+    return embedded(name)
+
+
+def served(dialect, *actions):
+    """A client of an endpoint that writes these, and the engine behind it."""
+    messages = [
+        dialect.text_ids(action) if isinstance(action, str) else dialect.action_ids(action)
+        for action in actions
+    ]
+    engine = ScriptedEngine(messages)
+    name = dialect.syntax.name
+    return engine, listening_endpoint(
+        engine, context=8000, tokenizer=dialect.tokenizer, dialect=name
+    )
+
+
+def asked(**fields):
+    return {"model": "tiny", "messages": [QUESTION], "tools": OFFERED, **fields}
+
+
+def joined(answer):
+    """One message from the deltas of a stream, and its finish reason."""
+    choices = [event["choices"][0] for event in events(answer)]
+    whole = {}
+    for choice in choices:
+        whole |= {name: value for name, value in choice["delta"].items() if value != ""}
+    return whole, choices[-1]["finish_reason"]
+
+
+@pytest.mark.parametrize("name", ["tags", "hermes", "mistral", "given"])
+def test_the_openai_package_calls_a_tool_and_reads_the_answer(name):
+    openai = pytest.importorskip("openai", reason="the openai package is not installed")
+    dialect = dialect_of(name)
+    engine, endpoint = served(dialect, CALL, ANSWER)
+    with (
+        endpoint as client,
+        openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="none", max_retries=0) as api,
+    ):
+        messages = [QUESTION]
+        first = api.chat.completions.create(model="tiny", messages=messages, tools=OFFERED)
+        assert first.choices[0].finish_reason == "tool_calls"
+        said = first.choices[0].message
+        (call,) = said.tool_calls
+        assert (call.type, call.function.name) == ("function", "search")
+        assert json.loads(call.function.arguments) == {"query": "lyon country"}
+        messages += [said, {"role": "tool", "tool_call_id": call.id, "content": RESULT}]
+        last = api.chat.completions.create(
+            model="tiny", messages=messages, tools=OFFERED, tool_choice="auto"
+        )
+    assert last.choices[0].finish_reason == "stop"
+    assert last.choices[0].message.content == "euro"
+    assert last.choices[0].message.tool_calls is None
+    asked_first, asked_last = engine.prompts
+    prompt = (Message(role="user", content=QUESTION["content"]),)
+    assert asked_first == dialect.prompt_ids(prompt)
+    if name != "mistral":  # the id that the endpoint gave stands in its conversation
+        result = dialect.result_ids((Message(role="tool", content=RESULT),))
+        assert asked_last == (*asked_first, *dialect.action_ids(CALL), *result)
+
+
+@pytest.mark.parametrize("name", ["tags", "hermes", "given"])
+def test_a_stream_has_the_call_of_the_whole_answer(name):
+    _, endpoint = served(dialect_of(name), CALL, CALL)
+    with endpoint as client:
+        whole = client.post(CHAT, json=asked()).json()["choices"][0]
+        delta, reason = joined(client.post(CHAT, json=asked(stream=True)))
+    message = whole["message"]
+    assert reason == whole["finish_reason"] == "tool_calls"
+    assert message["content"] is None
+    assert delta["reasoning_content"] == message["reasoning_content"] == "country"
+    (streamed,), (told,) = delta["tool_calls"], message["tool_calls"]
+    assert streamed.pop("index") == 0
+    assert streamed["function"] == told["function"]
+    assert len(streamed["id"]) == len(told["id"]) == 9
+
+
+def test_the_openai_package_joins_streamed_calls():
+    openai = pytest.importorskip("openai", reason="the openai package is not installed")
+    _, endpoint = served(embedded("hermes"), BOTH)
+    with (
+        endpoint as client,
+        openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="none", max_retries=0) as api,
+        api.chat.completions.stream(model="tiny", messages=[QUESTION], tools=OFFERED) as stream,
+    ):
+        (choice,) = stream.get_final_completion().choices
+    assert choice.finish_reason == "tool_calls"
+    queries = [json.loads(call.function.arguments)["query"] for call in choice.message.tool_calls]
+    assert queries == ["lyon", "france"]
+    assert len({call.id for call in choice.message.tool_calls}) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stream_keeps_token_ids_and_log_probs(stream):
+    dialect = embedded("hermes")
+    _, endpoint = served(dialect, CALL)
+    fields = asked(stream=stream, return_token_ids=True, logprobs=True)
+    with endpoint as client:
+        answer = client.post(CHAT, json=fields)
+        choices = (
+            [event["choices"][0] for event in events(answer)]
+            if stream
+            else answer.json()["choices"]
+        )
+    ids = [token_id for choice in choices for token_id in choice.get("token_ids", ())]
+    assert tuple(ids) == dialect.action_ids(CALL)
+    entries = [entry for one in choices if one["logprobs"] for entry in one["logprobs"]["content"]]
+    assert len(entries) == len(ids)
+    assert choices[-1]["finish_reason"] == "tool_calls"
+
+
+def test_without_parallel_calls_the_first_is_told_alone():
+    _, endpoint = served(embedded("hermes"), BOTH, BOTH)
+    with endpoint as client:
+        both = client.post(CHAT, json=asked()).json()["choices"][0]["message"]
+        one = client.post(CHAT, json=asked(parallel_tool_calls=False)).json()["choices"][0]
+    assert len(both["tool_calls"]) == 2
+    (call,) = one["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"query": "lyon"}
+
+
+def test_what_is_malformed_is_content_and_no_call():
+    dialect, broken = embedded("hermes"), "<tool_call> {not json} </tool_call>"
+    _, endpoint = served(dialect, broken, broken)
+    with endpoint as client:
+        (choice,) = client.post(CHAT, json=asked()).json()["choices"]
+        delta, reason = joined(client.post(CHAT, json=asked(stream=True)))
+    assert reason == choice["finish_reason"] == "stop"
+    assert "not json" in choice["message"]["content"]
+    assert delta["content"] == choice["message"]["content"]
+    assert "tool_calls" not in choice["message"]
+
+
+def test_where_no_call_is_wanted_a_call_is_content():
+    _, endpoint = served(embedded("hermes"), CALL, ANSWER)
+    with endpoint as client:
+        (called,) = client.post(CHAT, json=asked(tool_choice="none")).json()["choices"]
+        (answered,) = client.post(CHAT, json=asked(tool_choice="none")).json()["choices"]
+    assert called["finish_reason"] == "stop"
+    assert "tool_calls" not in called["message"]
+    assert "lyon country" in called["message"]["content"]
+    assert answered["message"]["content"] == "euro"
+
+
+def test_a_call_that_was_cut_short_says_so():
+    dialect = embedded("hermes")
+    _, endpoint = served(dialect, CALL)
+    with endpoint as client:
+        (choice,) = client.post(CHAT, json=asked(max_tokens=6)).json()["choices"]
+    assert choice["finish_reason"] == "length"
+    assert "tool_calls" not in choice["message"]
+
+
+def test_a_stop_text_of_the_client_cuts_the_answer():
+    _, endpoint = served(embedded("hermes"), FinalAnswer("euro lyon france", "x"))
+    with endpoint as client:
+        (choice,) = client.post(CHAT, json=asked(stop=["lyon"])).json()["choices"]
+    assert choice["message"]["content"] == "euro"
+    assert choice["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "a"}}])
+def test_a_call_cannot_be_forced(choice):
+    _, endpoint = served(embedded("hermes"))
+    with endpoint as client:
+        refused = client.post(CHAT, json=asked(tool_choice=choice))
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["param"] == "tool_choice"
+    assert "a call cannot be forced" in error["message"]
+
+
+def test_calls_that_the_policy_cannot_write_are_refused():
+    function = {"name": "forget", "arguments": "{}"}
+    past = {"role": "assistant", "tool_calls": [{"id": "1", "function": function}]}
+    _, endpoint = served(embedded("tags"))
+    with endpoint as client:
+        refused = client.post(CHAT, json=asked(messages=[QUESTION, past]))
+    assert refused.status_code == 400
+    assert "forget, which is no tool; tools: search" in refused.json()["error"]["message"]
+
+
+def test_a_template_that_ends_no_message_cannot_call_tools():
+    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}. {% endfor %}"
+    engine = ScriptedEngine([])
+    with listening_endpoint(
+        engine, context=8000, tokenizer=byte_tokenizer(template), dialect="hermes"
+    ) as client:
+        refused = client.post(CHAT, json=asked())
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"].startswith("this policy cannot call tools: ")
+    assert refused.json()["error"]["param"] == "tools"
