@@ -227,9 +227,7 @@ def two_that_write(out):
     raise AssertionError("no two parts were written at once")
 
 
-def test_questions_drawn_on_two_nodes_at_once_are_those_of_one_process(
-    nodes, knowledge, drawn_here, tmp_path
-):
+def test_two_nodes_draw_the_questions_of_one_process(nodes, knowledge, drawn_here, tmp_path):
     """One worker is killed: another goes on after its last row."""
     out = tmp_path / "questions"
     with driver(nodes, f"ray_drawing.draw({str(knowledge)!r}, {str(out)!r})") as process:

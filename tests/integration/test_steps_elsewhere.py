@@ -68,7 +68,7 @@ def run_again_does_nothing(s3, profile, tmp_path, manifest):
     assert said == [f"ingest: kept {RUN}/knowledge  sha256:{manifest.content[:12]}"]
 
 
-def test_a_step_that_refuses_publishes_nothing_and_keeps_its_exit_code(s3, profile, tmp_path):
+def test_a_refusing_step_publishes_nothing_and_keeps_its_exit_code(s3, profile, tmp_path):
     absent = profile.knowledge.model_copy(update={"path": tmp_path / "absent"})
     with pytest.raises(StepFailed) as caught:
         run_step(
@@ -89,7 +89,7 @@ def command(*arguments, cwd):
     )
 
 
-def test_storage_that_is_away_has_an_exit_code_of_its_own(s3, profile, tmp_path, monkeypatch):
+def test_unreachable_storage_has_its_own_exit_code(s3, profile, tmp_path, monkeypatch):
     from espalier.cli import runs as module
 
     assert module.TRY_AGAIN not in (1, 2)

@@ -79,7 +79,7 @@ def test_every_section_of_a_stage_is_one_of_the_profile():
             assert not key or key in tables[section], f"{stage.name}: {name}"
 
 
-def test_the_pipeline_has_the_steps_of_the_chain_and_no_others(compiled):
+def test_the_pipeline_has_exactly_the_steps_of_the_chain(compiled):
     assert set(tasks(compiled)) == {"resolve-profile", *(step(stage.name) for stage in CHAIN)}
 
 
@@ -106,7 +106,7 @@ def test_artifacts_have_the_kind_that_the_chain_says(compiled):
         assert schema["schemaTitle"] == f"system.{stage.output_kind.capitalize()}"
 
 
-def test_every_step_gets_the_resolved_profile_and_no_step_is_cached(compiled):
+def test_every_step_gets_the_resolved_profile_uncached(compiled):
     for name, task in tasks(compiled).items():
         assert task["cachingOptions"] == {}, name
         if name != "resolve-profile":
@@ -136,7 +136,7 @@ def test_every_section_has_another_value_in_this_test():
 
 
 @pytest.mark.parametrize("section", OTHER_VALUES)
-def test_a_changed_section_changes_the_digests_of_the_stages_that_read_it(section):
+def test_a_changed_section_changes_digests_of_its_readers(section):
     before, after = Profile(), Profile.model_validate({section: OTHER_VALUES[section]})
     changed = {stage.name for stage in CHAIN if stage.digest(before) != stage.digest(after)}
     reading = {stage.name for stage in CHAIN if section in stage.sections}

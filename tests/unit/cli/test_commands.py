@@ -172,9 +172,7 @@ def test_an_out_folder_that_cannot_be_made_is_one_message(espalier, tmp_path):
     assert (result.exit_code, "Choose another --out" in result.stderr) == (1, True)
 
 
-def test_a_tracking_server_that_is_away_stops_the_run_before_it_starts(
-    espalier, tmp_path, monkeypatch
-):
+def test_an_unreachable_tracking_server_stops_the_run_first(espalier, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     result = espalier("run", "--profile", "smoke", "--out", str(tmp_path / "run"))
     assert result.exit_code == 1
@@ -207,9 +205,7 @@ def test_a_missing_registry_is_said_and_not_made(espalier, tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_a_database_elsewhere_takes_the_place_of_that_beside_the_runs(
-    espalier, tmp_path, monkeypatch
-):
+def test_a_given_database_replaces_the_one_beside_the_runs(espalier, tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{elsewhere}")
     result = espalier("versions", "--runs", str(tmp_path / "runs"))
@@ -244,7 +240,7 @@ def test_compile_puts_every_step_into_the_image_that_was_named(tmp_path):
     }
 
 
-def test_doctor_speaks_json_and_fails_only_for_what_a_laptop_needs(espalier, tmp_path, monkeypatch):
+def test_doctor_fails_only_for_what_a_laptop_needs(espalier, tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     result = espalier("doctor", "--json", "--runs", str(tmp_path))
     findings = json.loads(result.stdout)

@@ -44,7 +44,7 @@ def position(stage, pattern):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_target_ends_as_a_user_that_the_kubelet_can_see_is_not_root(target):
+def test_every_target_ends_as_a_numeric_user_without_root(target):
     users = [rest for keyword, rest in stages()[target] if keyword == "USER"]
     assert users == [f"{USER}:{USER}"]
     after = [keyword for keyword, _ in stages()[target]][-2:]
@@ -61,7 +61,7 @@ def test_what_changes_often_comes_last(target):
 
 
 @pytest.mark.parametrize("target", STEP_TARGETS)
-def test_the_layer_of_a_change_of_code_brings_the_code_alone(target):
+def test_a_change_of_code_changes_one_layer(target):
     copied = [rest for keyword, rest in stages()[target] if keyword in ("COPY", "ADD")]
     assert copied == [
         f"--from=requirements /{target}/torch.txt /requirements/",

@@ -40,7 +40,7 @@ def _references(spec, kind):
 
 @needs_kubectl
 @every_overlay
-def test_no_secret_is_in_the_manifests_and_every_one_that_is_read_is_documented(folder):
+def test_manifests_hold_no_secret_and_document_those_they_read(folder):
     assert of_kind(rendered(folder), "Secret") == []
     read = {
         name
@@ -83,7 +83,7 @@ def test_every_selector_finds_the_pods_of_one_deployment(folder, kind):
 
 @needs_kubectl
 @every_overlay
-def test_every_object_says_that_it_is_ours_and_lives_in_a_namespace_of_ours(folder):
+def test_every_object_has_our_label_and_namespace(folder):
     ours = {SETTINGS.pipeline_namespace, SETTINGS.sandbox_namespace}
     for item in rendered(folder):
         labels = item["metadata"]["labels"]
@@ -166,7 +166,7 @@ def test_the_inference_server_sees_policies_where_the_trainer_writes_them():
 
 
 @needs_kubectl
-def test_the_queue_of_the_kueue_overlay_takes_jobs_of_the_pipeline_alone():
+def test_the_kueue_queue_takes_jobs_of_the_pipeline_alone():
     objects = rendered("overlays/kueue")
     (queue,) = of_kind(objects, "ClusterQueue")
     (local,) = of_kind(objects, "LocalQueue")

@@ -32,16 +32,16 @@ def test_every_object_is_one_of_its_kind(folder):
 
 
 @pytest.mark.parametrize("name", sorted(set(BUILT_IN) - PARTIAL))
-def test_a_built_in_object_of_a_run_is_one_of_its_kind(name):
+def test_built_in_objects_of_a_run_fit_their_kind(name):
     assert faults(MANIFESTS[name]) == []
 
 
 @pytest.mark.parametrize("name", CUSTOM)
-def test_a_custom_object_of_a_run_fits_its_hand_written_schema(name):
+def test_custom_objects_of_a_run_fit_their_schema(name):
     _check(MANIFESTS[name])
 
 
-def test_what_the_controller_applies_lacks_only_what_the_installed_object_has():
+def test_the_controller_applies_only_its_own_fields():
     lacking = faults(MANIFESTS["served-version"])
     assert lacking
     assert all("must not be `None`" in fault for fault in lacking)
@@ -74,7 +74,7 @@ def test_the_schemas_see_a_misspelt_field(name):
 
 
 @needs_kubectl
-def test_flavors_of_a_queue_list_the_resources_in_the_order_of_their_group():
+def test_flavors_list_resources_in_the_order_of_their_group():
     """As ClusterQueue demands: every flavor gives a quota for every covered resource."""
     (queue,) = of_kind(rendered("overlays/kueue"), "ClusterQueue")
     flavors = {

@@ -25,7 +25,7 @@ def test_without_policies_everybody_reaches_everybody():
     assert allows([], INTERNET, API)
 
 
-def test_an_empty_ingress_closes_the_way_in_and_not_the_way_out():
+def test_an_empty_ingress_rule_leaves_egress_open():
     closed = [policy(policyTypes=["Ingress"])]
     assert not allows(closed, WEB, API)
     assert not allows(closed, INTERNET, API)
@@ -65,14 +65,14 @@ def test_a_pod_selector_alone_means_the_same_namespace():
     assert not allows(door, STRANGER, API)
 
 
-def test_selectors_in_one_peer_are_both_needed_and_in_two_peers_either():
+def test_selectors_of_one_peer_are_joined_by_and():
     team = {"namespaceSelector": {"matchLabels": {"team": "b"}}}
     app = {"podSelector": {"matchLabels": {"app": "batch"}}}
     assert not allows([policy(ingress=[{"from": [{**team, **app}]}])], STRANGER, API)
     assert allows([policy(ingress=[{"from": [team, app]}])], STRANGER, API)
 
 
-def test_a_namespace_is_found_by_the_name_that_the_api_server_gives_it():
+def test_a_namespace_is_found_by_its_automatic_name_label():
     two = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "two"}}}
     assert allows([policy(ingress=[{"from": [two]}])], STRANGER, API)
     assert not allows([policy(ingress=[{"from": [two]}])], WEB, API)

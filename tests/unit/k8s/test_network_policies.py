@@ -137,7 +137,7 @@ def test_nothing_in_the_sandbox_namespace_reaches_anything(folder, source):
 @needs_kubectl
 @every_overlay
 @pytest.mark.parametrize("sandbox", ["sandbox", "other-sandbox"])
-def test_only_pods_whose_agent_acts_reach_sandboxd_and_only_on_its_port(folder, sandbox):
+def test_only_pods_with_acting_agents_reach_sandboxd(folder, sandbox):
     expected = dict.fromkeys(("trainer", "ray-head", "ray-worker"), str(SANDBOXD_PORT))
     assert _reaching(folder, sandbox) == expected
     assert _admitted(folder, sandbox) == expected
@@ -164,12 +164,12 @@ def test_nobody_reaches_what_is_no_sandbox_in_the_sandbox_namespace(folder):
         ("sandbox-gc", "kubernetes names"),
     ],
 )
-def test_a_pod_of_the_pipeline_reaches_what_it_works_with_and_nothing_else(folder, source, places):
+def test_a_pipeline_pod_reaches_only_what_it_works_with(folder, source, places):
     assert _paths(folder, source) == _expected(folder, **dict.fromkeys(places.split()))
 
 
 @needs_kubectl
-def test_the_local_s3_server_reaches_nothing_and_admits_whoever_may_reach_s3():
+def test_the_local_s3_server_reaches_nothing():
     assert _paths("overlays/local", "minio") == NAMES
     admitted = _admitted("overlays/local", "minio")
     assert set(admitted.values()) == {"9000"}
@@ -187,7 +187,7 @@ def test_tracking_admits_those_who_write_and_read_it(folder):
 
 
 @needs_kubectl
-def test_with_gpus_the_agent_reaches_the_inference_server_and_nobody_else_does():
+def test_with_gpus_only_the_agent_reaches_the_inference_server():
     expected = dict.fromkeys(("trainer", "ray-head", "ray-worker"), "8000")
     assert _reaching("overlays/gpu", "rollout") == expected
     assert _admitted("overlays/gpu", "rollout") == expected
@@ -195,7 +195,7 @@ def test_with_gpus_the_agent_reaches_the_inference_server_and_nobody_else_does()
 
 
 @needs_kubectl
-def test_pods_of_ray_reach_each_other_and_its_operator_only_their_dashboard():
+def test_ray_pods_reach_each_other_and_the_operator_their_dashboard():
     ray = {"ray-submitter": "all", "ray-head": "all", "ray-worker": "all"}
     for source in ray:
         reached = _paths("overlays/gpu", source)
@@ -211,7 +211,7 @@ def test_pods_of_ray_reach_each_other_and_its_operator_only_their_dashboard():
 @needs_kubectl
 @every_overlay
 @pytest.mark.parametrize("place", ["internet", "metadata"])
-def test_no_pod_of_ours_reaches_the_internet_or_the_metadata_service(folder, place):
+def test_no_pod_reaches_the_internet_or_metadata_service(folder, place):
     network, hosts = _cluster(folder)
     ours = [
         h for h in hosts.values() if isinstance(h, Pod) and h.namespace in (PIPELINE, SANDBOXES)

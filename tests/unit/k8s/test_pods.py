@@ -60,7 +60,7 @@ def test_the_checklist_sees_each_way_to_break_the_standard(change, complaint):
 
 @needs_kubectl
 @every_overlay
-def test_every_container_has_a_read_only_root_and_a_numeric_user(folder):
+def test_containers_have_read_only_roots_and_numeric_users(folder):
     for pod in _pods(folder):
         assert isinstance(pod.spec["securityContext"]["runAsUser"], int), pod.owner
         for container in containers(pod.spec):
@@ -80,7 +80,7 @@ def test_every_container_is_limited_in_cpu_memory_and_disk(folder):
 
 @needs_kubectl
 @every_overlay
-def test_every_empty_volume_has_a_size_and_every_mount_a_volume(folder):
+def test_empty_volumes_have_sizes_and_mounts_have_volumes(folder):
     for pod in _pods(folder):
         volumes = {volume["name"]: volume for volume in pod.spec.get("volumes", [])}
         for volume in volumes.values():
@@ -100,7 +100,7 @@ def test_every_image_is_pinned(folder):
 
 @needs_kubectl
 @every_overlay
-def test_no_pod_is_told_about_services_that_it_does_not_ask_for(folder):
+def test_no_pod_gets_service_variables_it_does_not_want(folder):
     assert all(pod.spec["enableServiceLinks"] is False for pod in _pods(folder))
 
 

@@ -70,7 +70,7 @@ def test_no_role_is_written_that_nobody_holds(folder):
 
 @needs_kubectl
 @every_overlay
-def test_every_account_is_in_the_table_or_named_as_one_without_rights(folder):
+def test_every_account_is_in_the_table_of_rights(folder):
     accounts = {}
     for account in of_kind(rendered(folder), "ServiceAccount"):
         metadata = account["metadata"]

@@ -18,7 +18,7 @@ def _pod(folder, name):
 
 @needs_kubectl
 @every_overlay
-def test_an_answer_that_was_begun_may_be_finished_before_the_pod_is_killed(folder):
+def test_a_pod_has_time_to_finish_its_answers(folder):
     spec, _ = _pod(folder, serving.DEPLOYMENT)
     config = ServingConfig()
     assert config.linger_s + config.drain_s < spec["terminationGracePeriodSeconds"]
@@ -27,7 +27,7 @@ def test_an_answer_that_was_begun_may_be_finished_before_the_pod_is_killed(folde
 @needs_kubectl
 @every_overlay
 @pytest.mark.parametrize("name", [serving.DEPLOYMENT, "espalier-serving-controller"])
-def test_every_path_that_is_probed_is_on_a_port_that_is_named(folder, name):
+def test_every_probed_path_is_on_a_named_port(folder, name):
     _, container = _pod(folder, name)
     ports = {port["name"] for port in container["ports"]}
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
@@ -38,7 +38,7 @@ def test_every_path_that_is_probed_is_on_a_port_that_is_named(folder, name):
 
 @needs_kubectl
 @every_overlay
-def test_the_controller_takes_the_arguments_that_it_is_given_and_listens_where_it_is_probed(folder):
+def test_the_controller_parses_its_arguments_and_listens_where_probed(folder):
     _, container = _pod(folder, "espalier-serving-controller")
     given = controller._parser().parse_args(container["args"])
     assert container["ports"] == [{"name": "health", "containerPort": given.port}]

@@ -24,7 +24,7 @@ class Gate:
 TESTS = {
     "test_a_other.py": "from espalier.registry import versions\n",
     "test_b_package.py": "from espalier.registry import gain\n",
-    "test_c_module.py": "from espalier.registry.promotion import LEAST\n",
+    "test_c_module.py": "from espalier.registry.gate import LEAST\n",
     "test_d_class.py": "from espalier.registry import Gate\nGate().judge(1)\n",
     "test_e_gates.py": "from espalier.registry.gates import other\n",
 }

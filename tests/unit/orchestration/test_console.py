@@ -68,14 +68,14 @@ def test_a_table_has_the_same_columns_in_every_run(log):
 
 
 @pytest.mark.parametrize("columns", [TRAIN_COLUMNS, SUPERVISED_COLUMNS])
-def test_a_table_of_at_most_12_narrow_columns_fits_100_characters(columns):
+def test_twelve_narrow_columns_fit_100_characters(columns):
     assert len(columns) <= 12
     assert all(len(column.title) <= column.width <= 8 for column in columns)
     assert len("filter_curriculum") + sum(column.width + 1 for column in columns) <= 100
 
 
 @given(st.floats(-1e300, 1e300), st.integers(4, 8))
-def test_a_figure_has_the_digits_that_its_column_has_room_for(value, width):
+def test_a_figure_has_the_digits_that_fit_its_column(value, width):
     shown = _fitted(value, width)
     assert len(shown) <= max(width, len("-1e-300"))
     assert float(shown) == pytest.approx(value, rel=0.51, abs=0.6)
@@ -118,7 +118,7 @@ def test_figures_without_a_step_are_one_line(log):
     assert lines() == ["train             sft_tokens_per_s 10322  loss nan"]
 
 
-def test_progress_in_a_log_is_lines_and_always_says_the_end(log):
+def test_progress_in_a_log_always_has_its_last_line(log):
     tracker, lines = log
     with tracker.progress("questions", total=20) as progress:
         progress.advance(5, found=3)

@@ -26,7 +26,7 @@ def test_a_tracking_server_that_is_away_breaks_the_laptop_path(tmp_path, monkeyp
     assert "http://127.0.0.1:9" in finding.found
 
 
-def test_a_kubeflow_endpoint_that_is_away_is_said_with_a_remedy(tmp_path, monkeypatch):
+def test_an_unreachable_kubeflow_is_reported_with_a_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv(doctor.KFP_VARIABLE, "http://127.0.0.1:9")
     finding = by_name(examine(tmp_path))["Kubeflow"]
     assert (finding.state, "mend" in finding.remedy) == ("absent", True)

@@ -95,7 +95,7 @@ def test_a_container_has_the_memory_that_it_may_use(tmp_path):
     assert machine_memory(tmp_path) == ("this machine", 4 << 20, 3 << 20)
 
 
-def test_a_run_on_a_cluster_names_a_place_in_its_pods():
+def test_a_cluster_run_names_a_path_in_its_pods():
     with pytest.raises(ProfileError, match="give the absolute path there"):
         form_defaults("laptop", ["policy.model=models/own"])
     assert form_defaults("laptop", ["policy.model=/models/own"])["profile"] == "laptop"

@@ -89,7 +89,7 @@ def test_a_folder_that_no_stage_published_stops_the_run(tmp_path, stages):
     assert (tmp_path / "synthetic" / "notes.txt").read_text() == "mine"
 
 
-def test_a_deleted_artifact_is_made_again_and_its_readers_are_kept(tmp_path, stages):
+def test_a_deleted_artifact_is_made_again_alone(tmp_path, stages):
     execute(tmp_path)
     (tmp_path / "synthetic" / "rows.txt").unlink()
     (tmp_path / "synthetic" / "manifest.json").unlink()
@@ -111,7 +111,7 @@ def test_an_error_of_another_kind_is_not_renamed(tmp_path, stages):
         execute(tmp_path)
 
 
-def test_checkpoints_of_an_equal_attempt_are_kept_and_its_seconds_add_up(tmp_path, stages):
+def test_an_equal_attempt_keeps_checkpoints_and_adds_seconds(tmp_path, stages):
     stages.faults["ingest"] = DataError("killed here")
     stages.waits_s["ingest"] = 0.05
     for _ in range(2):
@@ -152,7 +152,7 @@ execute(Path(sys.argv[1]))
 """
 
 
-def test_a_run_killed_in_the_middle_resumes_to_the_same_artifacts(tmp_path, stages):
+def test_a_killed_run_resumes_to_the_same_artifacts(tmp_path, stages):
     undisturbed = contents(execute(tmp_path / "undisturbed"))
     killed = tmp_path / "killed"
     process = subprocess.Popen([sys.executable, "-c", KILLED_RUN, str(killed)])

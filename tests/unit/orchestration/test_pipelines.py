@@ -7,7 +7,7 @@ from espalier.records import ProfileError
 from espalier.steps.profiles import FORM_KEYS, named_profile, profile_names, resolved_profile
 
 
-def test_a_profile_of_the_image_stays_a_name_in_the_form():
+def test_a_built_in_profile_stays_a_name_in_the_form():
     assert form_defaults("smoke", ["training.steps=3", "seed=5"]) == {
         "profile": "smoke",
         "seed": 5,

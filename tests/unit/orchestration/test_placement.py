@@ -63,7 +63,7 @@ def placed_as(request):
 
 
 @every_stage
-def test_a_step_runs_the_image_and_gets_the_resources_of_its_job(stage, placed_as):
+def test_a_step_has_the_image_and_resources_of_its_job(stage, placed_as):
     pipeline, settings = placed_as
     container, _ = pipeline[stage]
     (wanted,) = job(stage, settings)["spec"]["containers"]
@@ -78,7 +78,7 @@ def test_a_step_runs_the_image_and_gets_the_resources_of_its_job(stage, placed_a
 
 
 @every_stage
-def test_a_step_runs_on_the_nodes_of_its_job_and_reaches_what_it_reaches(stage, placed_as):
+def test_a_step_has_the_nodes_and_network_of_its_job(stage, placed_as):
     pipeline, settings = placed_as
     _, placed = pipeline[stage]
     template = job(stage, settings)
@@ -108,7 +108,7 @@ def test_steps_share_the_cache_where_the_profile_names_a_claim(cluster, laptop):
         assert "pvcMount" not in laptop[stage][1]
 
 
-def test_credentials_come_from_the_secret_and_addresses_from_the_config_map(laptop):
+def test_credentials_come_from_secrets_and_addresses_from_config_maps(laptop):
     for stage in STAGES:
         (secret,) = laptop[stage][1]["secretAsEnv"]
         assert (secret["secretName"], secret["optional"]) == ("espalier-s3", True)
@@ -158,7 +158,7 @@ def test_a_pipeline_that_is_for_no_cluster_is_left_alone():
     assert "kubernetes" not in platform.platforms
 
 
-def test_training_on_several_nodes_is_launched_by_a_step_without_a_gpu(tmp_path):
+def test_multi_node_training_is_launched_without_a_gpu(tmp_path):
     found = compiled(tmp_path, NODES)
     assert "train" not in found
     container, placed = found["train_on_ray"]

@@ -74,7 +74,7 @@ def test_versions_of_no_model_name_the_models_there_are(bench):
         (["espalier-my-docs", "espalier-search-agent"], "espalier-search-agent"),
     ],
 )
-def test_a_model_that_is_not_named_is_the_default_or_the_only_one(models, chosen):
+def test_an_unnamed_model_is_the_default_or_only_one(models, chosen):
     assert chosen_model(models, "registry") == chosen
 
 

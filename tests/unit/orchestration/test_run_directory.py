@@ -10,7 +10,7 @@ from espalier.records import ArtifactError
 from espalier.usage import Usage
 
 
-def test_a_second_run_in_the_same_folder_is_refused_and_names_the_first(tmp_path):
+def test_a_second_run_in_one_folder_is_refused(tmp_path):
     with (
         locked_run(tmp_path),
         pytest.raises(ArtifactError, match=rf"another run .*process {os.getpid()}"),
@@ -71,7 +71,7 @@ def test_a_damaged_state_file_is_named(tmp_path):
         RunState.load(tmp_path)
 
 
-def test_timings_are_read_back_and_a_damaged_table_counts_as_empty(tmp_path):
+def test_a_damaged_table_of_timings_counts_as_empty(tmp_path):
     Timings(tmp_path).record("train", Usage(2.0, 10.0))
     with Timings(tmp_path).measuring("train"):
         pass

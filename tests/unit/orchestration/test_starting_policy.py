@@ -18,7 +18,7 @@ def test_retraining_needs_to_know_the_registry(tmp_path, monkeypatch):
         with_starting_policy(RETRAINING, tmp_path)
 
 
-def test_a_resumed_run_goes_on_with_the_champion_it_began_with(tmp_path, monkeypatch):
+def test_a_resumed_run_keeps_the_champion_it_began_with(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "champion").mkdir()
     started = with_starting_policy(RETRAINING, tmp_path)

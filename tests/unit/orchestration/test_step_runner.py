@@ -32,7 +32,7 @@ def test_a_profile_is_given_by_name_or_whole():
     assert given_profile("smoke") == given_profile(whole.model_dump_json()) == whole
 
 
-def test_an_input_that_is_not_there_is_named_before_anything_runs(s3, tmp_path):
+def test_a_missing_input_is_named_before_anything_runs(s3, tmp_path):
     with pytest.raises(ArtifactError, match=rf"{RUN}/knowledge: no manifest"):
         run_step(ordered(tmp_path, "synthesize"), silent)
 
@@ -64,9 +64,7 @@ def test_artifacts_of_a_bucket_lie_where_kubeflow_would_put_them(tmp_path):
     ("settings", "source", "is_kept"),
     [(None, None, True), ({"seed": 1}, None, False), (None, "another", False)],
 )
-def test_a_step_is_kept_while_settings_and_inputs_are_those_it_was_made_from(
-    tmp_path, settings, source, is_kept
-):
+def test_a_step_is_kept_while_its_settings_and_inputs_hold(tmp_path, settings, source, is_kept):
     """A damaged input tells the two apart: a step that is kept does not read it."""
     from espalier.chain import STAGES
     from espalier.records import Provenance, publishing

@@ -108,7 +108,7 @@ def test_a_whole_profile_takes_fields_and_overrides_too():
     )
 
 
-def test_a_value_that_the_profile_refuses_is_named_by_its_key():
+def test_a_refused_value_is_named_by_its_key():
     with pytest.raises(ProfileError, match=r"training\.group_size: Input should be greater"):
         resolved_profile("smoke", seed=0, overrides="", form={"group_size": 0})
 

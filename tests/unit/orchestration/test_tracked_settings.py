@@ -23,7 +23,7 @@ def test_the_default_profile_has_few_settings_to_show():
     }  # fmt: skip
 
 
-def test_a_stage_has_its_own_changes_and_a_digest_of_all_its_settings():
+def test_a_stage_has_its_changes_and_a_settings_digest():
     changed = Profile.model_validate({"training": {"steps": 7}, "evaluation": {"temperature": 0.5}})
     assert stage_settings(changed, "evaluate") == {
         "seed": 0,

@@ -87,7 +87,7 @@ def test_a_registered_policy_is_described_by_its_figures(bench):
     assert len(version.created) == len("2026-03-04T12:00:00+00:00")
 
 
-def test_a_rollback_of_a_hand_moved_alias_finds_who_led_last(bench):
+def test_a_rollback_of_a_moved_alias_finds_the_last_leader(bench):
     for em in (0.4, 0.6):
         bench.register(em, warm=0.1)
         promote(bench.model, bench.gate())
@@ -118,7 +118,7 @@ def test_a_former_champion_may_be_promoted_again(bench):
     assert rollback(bench.model).version == "2"
 
 
-def test_a_database_is_used_as_it_is_and_made_where_it_is_empty(tmp_path, monkeypatch):
+def test_an_empty_database_is_made_and_others_used(tmp_path, monkeypatch):
     path = empty_database(tmp_path / "mlflow.db")
     before = path.read_bytes()
     ensure_database(path)

@@ -65,7 +65,7 @@ def test_a_prompt_and_its_answer_may_fill_the_context():
         completion([20] * CONTEXT)
 
 
-def test_a_completion_has_16_tokens_by_default_or_what_is_left():
+def test_a_completion_has_16_tokens_by_default():
     assert completion([20] * 10).orders[0].max_tokens == 16
     assert completion([20] * 30).orders[0].max_tokens == 10
 

@@ -8,8 +8,6 @@ import pytest
 ROOT = Path(__file__).parents[3]
 MOST_WORDS = 10
 FILES = sorted((ROOT / "tests").rglob("*.py"))
-LEFT = Path(__file__).parent / "longer_names.txt"
-"""Names that are still longer, one a line; the list may only shrink."""
 
 
 def long_names(source):
@@ -31,10 +29,9 @@ def test_a_name_may_have_ten_words(words, is_long):
 
 
 def test_no_name_of_a_test_is_longer():
-    found = {
+    found = [
         f"{path.relative_to(ROOT).as_posix()}::{name}"
         for path in FILES
         for name in long_names(path.read_text(encoding="utf-8"))
-    }
-    left = LEFT.read_text(encoding="utf-8").split() if LEFT.exists() else []
-    assert sorted(found - set(left)) == []
+    ]
+    assert found == []
