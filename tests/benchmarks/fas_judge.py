@@ -92,7 +92,7 @@ def _sampled(options: argparse.Namespace, seed: int) -> list[dict[str, object]]:
 
 
 def _judged(task, trajectory, judge, search) -> dict[str, object]:
-    from espalier.completions.request import Refusal
+    from espalier.completions.request import ModelRefusal
     from espalier.synthesis.agent_texts.calls import (
         SEARCH,
         Plan,
@@ -114,7 +114,7 @@ def _judged(task, trajectory, judge, search) -> dict[str, object]:
     plan = Plan(analysis=thought, tool="search", query=query)
     told = PlanTold(question=task.question, tools=(SEARCH,), plan=plan)
     judgement = asyncio.run(judge.answer(judge_request(told)))
-    assert not isinstance(judgement, Refusal), "the embedded judge judges"
+    assert not isinstance(judgement, ModelRefusal), "the embedded judge judges"
     outcome = attempt_by_plan(task, plan, search).reward["outcome"]
     return {**row, "kept": judgement.likely, "right": outcome > 0, "reason": judgement.reason}
 

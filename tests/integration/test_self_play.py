@@ -11,7 +11,7 @@ from espalier.environments.python_math.execution import executed
 from espalier.environments.python_math.interpreter import SeparateRuns
 from espalier.records import FinalAnswer
 from espalier.sandbox.choice import sandbox_pool
-from espalier.synthesis.self_play import Order
+from espalier.synthesis.self_play import ProposalRequest
 
 PROFILE = Profile.model_validate(
     {
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("local_sandboxes")
 @pytest.fixture(scope="module")
 def posed(tmp_path_factory):
     folders = tmp_path_factory.mktemp("k"), tmp_path_factory.mktemp("a")
-    return family_of(PROFILE).proposer(*folders).pose(Order(12, (), (), "a"))
+    return family_of(PROFILE).proposer(*folders).propose(ProposalRequest(12, (), (), "a"))
 
 
 def answered(environments, task, text):
@@ -56,7 +56,9 @@ def test_only_gold_answers_of_posed_tasks_are_paid(posed, session, tmp_path):
 
 
 def test_equal_seeds_pose_equal_tasks_in_other_sandboxes(posed, tmp_path):
-    again = family_of(PROFILE).proposer(tmp_path, tmp_path).pose(Order(12, (), (), "a"))
+    again = (
+        family_of(PROFILE).proposer(tmp_path, tmp_path).propose(ProposalRequest(12, (), (), "a"))
+    )
     assert again == posed
 
 
@@ -98,5 +100,5 @@ def test_a_file_of_one_run_is_gone_in_the_next():
 
 def test_a_phase_leaves_no_sandbox_behind(tmp_path):
     proposer = family_of(PROFILE).proposer(tmp_path, tmp_path)
-    assert len(proposer.pose(Order(2, (), (), "b")).tasks) == 2
+    assert len(proposer.propose(ProposalRequest(2, (), (), "b")).tasks) == 2
     assert "espalier-sandboxes" not in {thread.name for thread in threading.enumerate()}

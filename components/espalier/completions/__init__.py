@@ -10,8 +10,8 @@ from espalier.completions.endpoint import EndpointModel
 from espalier.completions.opening import OpenedModel, all_answers, in_order, opened_model
 from espalier.completions.request import (
     Model,
+    ModelRefusal,
     PlainText,
-    Refusal,
     Request,
     StrictModel,
     parsed_answer,
@@ -24,9 +24,9 @@ __all__ = [
     "EndpointModel",
     "Ledger",
     "Model",
+    "ModelRefusal",
     "OpenedModel",
     "PlainText",
-    "Refusal",
     "Request",
     "StrictModel",
     "VllmModel",

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from espalier.completions.request import AnswerT, Refusal, Request, parsed_answer
+from espalier.completions.request import AnswerT, ModelRefusal, Request, parsed_answer
 from espalier.config import EndpointConfig, VllmBatchConfig
 from espalier.records import EngineError
 
@@ -170,7 +170,7 @@ class CachedAnswers:
         self._ledger = ledger
         self._send = send
 
-    async def answer(self, request: Request[AnswerT]) -> AnswerT | Refusal:
+    async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
         """See `Model`.
 
         Raises:
@@ -193,16 +193,16 @@ class CachedAnswers:
             if self._cache:
                 self._cache.put(key, body)
         usage.answers += 1
-        if isinstance(answer, Refusal):
+        if isinstance(answer, ModelRefusal):
             self._ledger.refused(request.call, answer.reason)
         return answer
 
-    async def _asked(self, request: Request[AnswerT]) -> tuple[bytes, AnswerT | Refusal]:
-        body, answer = b"", Refusal("empty")
+    async def _asked(self, request: Request[AnswerT]) -> tuple[bytes, AnswerT | ModelRefusal]:
+        body, answer = b"", ModelRefusal("empty")
         for ask in range(self._config.asks):
             body = await self._send(request, ask)
             answer = parsed_answer(body, request.answer)
-            if not isinstance(answer, Refusal):
+            if not isinstance(answer, ModelRefusal):
                 break
         return body, answer
 

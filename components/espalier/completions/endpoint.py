@@ -22,7 +22,7 @@ from espalier.completions.answering import (
     estimated_tokens,
     seed_of,
 )
-from espalier.completions.request import AnswerT, Refusal, Request, usage_of
+from espalier.completions.request import AnswerT, ModelRefusal, Request, usage_of
 from espalier.config import EndpointConfig
 from espalier.records import EngineError
 
@@ -280,7 +280,7 @@ class EndpointModel:
     ) -> None:
         await self._open.aclose()
 
-    async def answer(self, request: Request[AnswerT]) -> AnswerT | Refusal:
+    async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
         """See `Model`.
 
         Raises:

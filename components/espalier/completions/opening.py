@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from espalier.completions.answering import Ledger
 from espalier.completions.endpoint import EndpointModel
-from espalier.completions.request import AnswerT, Model, Refusal, Request
+from espalier.completions.request import AnswerT, Model, ModelRefusal, Request
 from espalier.completions.vllm_batch import VllmModel
 from espalier.config import EndpointConfig, VllmBatchConfig
 
@@ -69,7 +69,7 @@ async def opened_model(
 
 def all_answers(
     endpoint: EndpointConfig, requests: Iterable[Request[AnswerT]]
-) -> list[AnswerT | Refusal]:
+) -> list[AnswerT | ModelRefusal]:
     """The answers, in the order of the requests.
 
     Raises:
@@ -80,7 +80,7 @@ def all_answers(
 
 async def _answered(
     endpoint: EndpointConfig, requests: Iterable[Request[AnswerT]]
-) -> list[AnswerT | Refusal]:
+) -> list[AnswerT | ModelRefusal]:
     async with EndpointModel(endpoint) as model:
         answers = in_order(model.answer, requests, in_flight=endpoint.concurrency)
         return [answer async for answer in answers]

@@ -35,7 +35,7 @@ _MAX_DETAIL = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ModelRefusal:
     """No answer, and why."""
 
     reason: Reason
@@ -80,7 +80,7 @@ class _Reply(BaseModel, frozen=True):
     choices: tuple[_ReplyChoice, ...] = Field(min_length=1)
 
 
-def parsed_answer(body: bytes, answer: type[AnswerT]) -> AnswerT | Refusal:
+def parsed_answer(body: bytes, answer: type[AnswerT]) -> AnswerT | ModelRefusal:
     """Read the body of a chat completion; never raises, whatever it holds.
 
     Args:
@@ -90,15 +90,15 @@ def parsed_answer(body: bytes, answer: type[AnswerT]) -> AnswerT | Refusal:
     try:
         choice = _Reply.model_validate_json(body, strict=True).choices[0]
     except ValidationError as error:
-        return Refusal("broken_json", f"no chat completion: {_first(error)}")
+        return ModelRefusal("broken_json", f"no chat completion: {_first(error)}")
     if choice.message.refusal:
-        return Refusal("refused", _cut(choice.message.refusal))
+        return ModelRefusal("refused", _cut(choice.message.refusal))
     if choice.finish_reason == "content_filter":
-        return Refusal("filtered")
+        return ModelRefusal("filtered")
     if choice.finish_reason == "length":
-        return Refusal("truncated")
+        return ModelRefusal("truncated")
     if choice.finish_reason != "stop":
-        return Refusal("wrong_shape", f"finish_reason {_cut(str(choice.finish_reason))!r}")
+        return ModelRefusal("wrong_shape", f"finish_reason {_cut(str(choice.finish_reason))!r}")
     return _answer_in(choice.message.content or "", answer)
 
 
@@ -114,7 +114,7 @@ class _ReplyWithUsage(BaseModel, frozen=True):
     usage: ReplyUsage
 
 
-def _answer_in(content: str, answer: type[AnswerT]) -> AnswerT | Refusal:
+def _answer_in(content: str, answer: type[AnswerT]) -> AnswerT | ModelRefusal:
     text = (
         _THOUGHTS.sub("", content, count=1) if content.lstrip().startswith("<think>") else content
     )
@@ -122,14 +122,14 @@ def _answer_in(content: str, answer: type[AnswerT]) -> AnswerT | Refusal:
     if fenced := _FENCE.fullmatch(text):
         text = fenced["body"].strip()
     if not text:
-        return Refusal("empty")
+        return ModelRefusal("empty")
     try:
         json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_number)
         return answer.model_validate_json(text, strict=True)
     except ValidationError as error:
-        return Refusal("wrong_shape", _first(error))
+        return ModelRefusal("wrong_shape", _first(error))
     except (ValueError, RecursionError) as error:
-        return Refusal("broken_json", _cut(str(error)))
+        return ModelRefusal("broken_json", _cut(str(error)))
 
 
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -196,7 +196,7 @@ class Request(Generic[AnswerT]):
 class Model(Protocol):
     """Answers structured requests: a server, vLLM in this process, or an embedded teacher."""
 
-    async def answer(self, request: Request[AnswerT]) -> AnswerT | Refusal:
+    async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
         """The answer, or why there is none; a refusal is data and no error.
 
         Raises:

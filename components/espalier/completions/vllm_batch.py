@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from espalier.completions.answering import CachedAnswers, Ledger, seed_of
-from espalier.completions.request import AnswerT, Refusal, Request, usage_of
+from espalier.completions.request import AnswerT, ModelRefusal, Request, usage_of
 from espalier.config import EndpointConfig, VllmBatchConfig
 from espalier.extras import install_command
 from espalier.records import EngineError
@@ -173,7 +173,7 @@ class VllmModel:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.close)
         self._thread.shutdown()
 
-    async def answer(self, request: Request[AnswerT]) -> AnswerT | Refusal:
+    async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
         """See `Model`.
 
         Raises:

@@ -18,7 +18,7 @@ from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.repetition import cluster_shares
 from espalier.records import Task
 from espalier.records.trajectory import Trajectory
-from espalier.synthesis.self_play import Order, PosesTasks, Trial, TriesTasks
+from espalier.synthesis.self_play import AttemptTasks, ProposalRequest, TaskProposer, Trial
 
 
 class TrialVerdict(NamedTuple):
@@ -118,9 +118,9 @@ class SelfPlay:
     def __init__(
         self,
         config: PosingConfig,
-        proposer: PosesTasks,
+        proposer: TaskProposer,
         pool: TaskPool,
-        try_tasks: TriesTasks,
+        try_tasks: AttemptTasks,
         *,
         seed: int,
     ) -> None:
@@ -162,14 +162,14 @@ class SelfPlay:
         """
         failed = [task_id for task_id in self._failed if task_id not in self._solved]
         self._failed, self._solved = {}, set()
-        order = Order(
+        order = ProposalRequest(
             num_tasks=self._config.posed_tasks,
             failed=[self._pool.task(task_id) for task_id in failed],
             known=self._pool.tasks,
             seed=f"posed:{self._seed}:{step}",
             earned={kind: total / tried for kind, (tried, total) in self._earned.items()},
         )
-        proposed = self._proposer.pose(order)
+        proposed = self._proposer.propose(order)
         refused = Counter(proposed.refused)
         rewards: list[float] = []
         kept = self._kept(proposed.tasks, step, refused, rewards)

@@ -47,7 +47,7 @@ from espalier.records import (
 from espalier.records.trajectory import Trajectory
 from espalier.synthesis.demonstrations import Rejected
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.self_play import PosesTasks
+from espalier.synthesis.self_play import TaskProposer
 
 C = TypeVar("C", bound=EnvironmentConfig)
 
@@ -271,7 +271,7 @@ class Family(ABC, Generic[C]):
 
     # ------------------------------------------------------------------------------- self-play
 
-    def proposer(self, knowledge: Path, accepted: Path) -> PosesTasks:
+    def proposer(self, knowledge: Path, accepted: Path) -> TaskProposer:
         """Makes new training tasks between the phases of training.
 
         Raises:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from espalier.completions import Model, Refusal, in_order, opened_model
+from espalier.completions import Model, ModelRefusal, in_order, opened_model
 from espalier.config import ExtractionConfig
 from espalier.knowledge.graph import Triple
 from espalier.knowledge.sources import JsonLine, KnowledgeSource
@@ -151,11 +151,11 @@ class _ExtractionReader:
                 progress.advance()
             return opened.ledger.as_dict()
 
-    async def _answer(self, model: Model, chunk: Chunk) -> tuple[Chunk, Statements | Refusal]:
+    async def _answer(self, model: Model, chunk: Chunk) -> tuple[Chunk, Statements | ModelRefusal]:
         return chunk, await model.answer(statements_request(chunk, self._config.relations))
 
-    def _judge(self, chunk: Chunk, answer: Statements | Refusal) -> None:
-        if isinstance(answer, Refusal):
+    def _judge(self, chunk: Chunk, answer: Statements | ModelRefusal) -> None:
+        if isinstance(answer, ModelRefusal):
             self.counts["answers"][answer.reason] += 1
             return
         self.counts["answers"]["read"] += 1

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Registry:
+class RegistrySession:
     """A registered model, and the run to judge with where the caller named one."""
 
     uri: str
@@ -91,7 +91,7 @@ class Registry:
         return promote(self.model, gate, version=version, force_reason=reason)
 
 
-def open_registry(run_dir: Path | None, model_name: str | None, runs_dir: Path) -> Registry:
+def open_registry(run_dir: Path | None, model_name: str | None, runs_dir: Path) -> RegistrySession:
     """The registry that MLFLOW_TRACKING_URI names, or the sqlite database of the run folders.
 
     Args:
@@ -111,7 +111,7 @@ def open_registry(run_dir: Path | None, model_name: str | None, runs_dir: Path) 
             f"{missing}: no registry here, because no run has registered anything. Run the "
             "command beside your runs/, name them with --runs, or set MLFLOW_TRACKING_URI"
         )
-    return Registry(
+    return RegistrySession(
         target.uri, model_name or (run.profile.registry.model_name if run else None), run
     )
 

@@ -15,10 +15,10 @@ from starlette.types import Receive, Scope, Send
 
 from espalier.records import EngineError
 from espalier.serving.answers import AnswerShape, Json, Written
-from espalier.serving.choice import ChoiceReader, Decodes, Order, Piece
+from espalier.serving.choice import ChoiceReader, Decodes, Piece, SamplingOrder
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.metrics import Metrics
-from espalier.serving.planning import Plan
+from espalier.serving.planning import AnswerPlan
 from espalier.serving.requests import CLIENT_GONE, Refusal
 
 _ERROR_EVENT_S = 1.0
@@ -38,7 +38,7 @@ class Event(NamedTuple):
 class Answering:
     """Answers one request."""
 
-    plan: Plan
+    plan: AnswerPlan
     shape: AnswerShape
     tokenizer: Decodes
     engine: EngineThread
@@ -173,7 +173,7 @@ async def _left(receive: Receive) -> None:
 
 
 async def write_all(
-    orders: Sequence[Order], engine: EngineThread, tokenizer: Decodes
+    orders: Sequence[SamplingOrder], engine: EngineThread, tokenizer: Decodes
 ) -> AsyncGenerator[Event]:
     """The pieces of every answer as they come; each ends with one that has a finish reason.
 
@@ -200,7 +200,7 @@ async def write_all(
 
 async def _write(
     number: int,
-    order: Order,
+    order: SamplingOrder,
     engine: EngineThread,
     tokenizer: Decodes,
     events: asyncio.Queue[Event | None],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from espalier.records import Malformed, ToolCall, ToolCalls
 from espalier.serving.choice import FinishReason, Piece
-from espalier.serving.planning import Plan
+from espalier.serving.planning import AnswerPlan
 from espalier.serving.requests import ChatRequest, CompletionRequest
 
 if TYPE_CHECKING:  # it brings torch, and probes are to be answered before that is there
@@ -54,7 +54,7 @@ class AnswerShape:
     def __init__(
         self,
         request: CompletionRequest | ChatRequest,
-        planned: Plan,
+        planned: AnswerPlan,
         policy: ServedPolicy,
         *,
         answer_id: str,

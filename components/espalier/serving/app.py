@@ -23,7 +23,7 @@ from espalier.serving.answering import Answering, StreamedAnswer, while_connecte
 from espalier.serving.answers import AnswerShape
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.metrics import Gauges, Metrics
-from espalier.serving.planning import Plan, plan
+from espalier.serving.planning import AnswerPlan, plan
 from espalier.serving.requests import CLIENT_GONE, ChatRequest, CompletionRequest, Refusal, parse
 
 if TYPE_CHECKING:  # they bring torch, and probes are to be answered before that is there
@@ -197,7 +197,7 @@ class Endpoint:
     def _answering(
         self,
         asked: CompletionRequest | ChatRequest,
-        planned: Plan,
+        planned: AnswerPlan,
         policy: ServedPolicy,
         began_s: float,
     ) -> Answering:

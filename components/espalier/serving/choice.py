@@ -19,7 +19,7 @@ _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class SamplingOrder:
     """One answer to be sampled."""
 
     prompt_ids: tuple[int, ...]
@@ -56,7 +56,7 @@ class Piece(NamedTuple):
 class ChoiceReader:
     """Turns what an engine samples for one order into pieces of text."""
 
-    def __init__(self, order: Order, tokenizer: Decodes) -> None:
+    def __init__(self, order: SamplingOrder, tokenizer: Decodes) -> None:
         self._order = order
         self._text = GrowingText(tokenizer, skip_special_tokens=order.skips_special_tokens)
         self._stops = StopTexts(order.stops, kept=order.kept_stops)

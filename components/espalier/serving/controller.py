@@ -30,7 +30,7 @@ from espalier.config import ControllerConfig
 from espalier.determinism import prepare_environment
 from espalier.records import EspalierError, RegistryError, ServingError
 from espalier.serving.deployment import ServingDeployment
-from espalier.serving.following import Follower, HealthProbe, Registry
+from espalier.serving.following import Follower, HealthProbe, VersionSource
 from espalier.steps.profiles import named_profile
 
 log = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ def _follow_cluster(given: argparse.Namespace, stop: threading.Event) -> None:
         raise ServingError("MLFLOW_TRACKING_URI names no registry whose champion could be followed")
     url = given.serving_url or f"http://espalier-serving.{given.namespace}.svc:8000"
     follower = Follower(
-        Registry(uri, given.model),
+        VersionSource(uri, given.model),
         ServingDeployment.open(given.namespace, given.kubeconfig),
         HealthProbe(url, given.model),
         model=given.model,

@@ -58,7 +58,7 @@ class Champion:
         return f"{self.version}@{self.since}"
 
 
-class Progress(enum.Enum):
+class RolloutProgress(enum.Enum):
     """How far a roll-out is."""
 
     ROLLING = "rolling"
@@ -69,7 +69,7 @@ class Progress(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class RolloutMemory:
     """What the controller wrote into the Deployment's annotations."""
 
     last_good: str | None = None
@@ -112,10 +112,10 @@ class RolloutState:
     resource_version: str
     asked: str | None
     """Version of the pod template; None before the first promotion."""
-    progress: Progress
+    progress: RolloutProgress
     reason: str
     """Why it is stuck, in Kubernetes' words."""
-    memory: Memory
+    memory: RolloutMemory
 
     @classmethod
     def read(cls, deployment: K8sObject, model: str) -> Self:
@@ -127,12 +127,12 @@ class RolloutState:
             asked=_asked(deployment, model),
             progress=seen.progress,
             reason=seen.reason,
-            memory=Memory.read(deployment["metadata"].get("annotations") or {}),
+            memory=RolloutMemory.read(deployment["metadata"].get("annotations") or {}),
         )
 
 
 class _Seen(NamedTuple):
-    progress: Progress
+    progress: RolloutProgress
     reason: str = ""
 
 
@@ -151,13 +151,13 @@ def _progress(deployment: K8sObject) -> _Seen:
     """As `kubectl rollout status` computes it; a Deployment without replicas is never ready."""
     status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
     if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 0):
-        return _Seen(Progress.ROLLING)
+        return _Seen(RolloutProgress.ROLLING)
     for condition in status.get("conditions") or []:
         if condition.get("reason") == "ProgressDeadlineExceeded":
-            return _Seen(Progress.STUCK, condition.get("message", "its deadline passed"))
+            return _Seen(RolloutProgress.STUCK, condition.get("message", "its deadline passed"))
     counts = [status.get(name, 0) for name in ("updatedReplicas", "replicas", "availableReplicas")]
     is_ready = wanted > 0 and all(count == wanted for count in counts)
-    return _Seen(Progress.READY if is_ready else Progress.ROLLING)
+    return _Seen(RolloutProgress.READY if is_ready else RolloutProgress.ROLLING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +216,10 @@ def decide(champion: Champion | None, state: RolloutState) -> Decision:
         return _after_failure(champion, state)
     if state.asked != champion.version:
         return Roll(champion.version, f"champion is version {champion.version}")
-    if state.progress is Progress.ROLLING:
+    if state.progress is RolloutProgress.ROLLING:
         return Wait(f"version {champion.version} is being rolled out")
     was_good = memory.last_good == champion.version
-    if state.progress is Progress.STUCK:
+    if state.progress is RolloutProgress.STUCK:
         # a version that was ready before is not to blame: something else was changed
         return Wait(f"stuck: {state.reason}") if was_good else Fail(champion, state.reason)
     if not was_good or memory.failed is not None:

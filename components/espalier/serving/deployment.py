@@ -23,7 +23,7 @@ from espalier.cluster.kubernetes_api import (
 from espalier.cluster.objects.names import MODEL_VERSION_ANNOTATION, NAME_LABEL, K8sObject
 from espalier.cluster.objects.serving import DEPLOYMENT, FIELD_MANAGER
 from espalier.records import ClusterError, ServingError
-from espalier.serving.decision import Memory, RolloutState
+from espalier.serving.decision import RolloutMemory, RolloutState
 
 RETRIES = ApiRetries(attempts=1, timeout_s=10.0)
 """One attempt: the controller repeats its whole step."""
@@ -74,7 +74,7 @@ class ServingDeployment:
         with _serving_errors():
             self._api.send(apply(self._path, fields, manager=FIELD_MANAGER, purpose=purpose))
 
-    def remember(self, memory: Memory, state: RolloutState) -> None:
+    def remember(self, memory: RolloutMemory, state: RolloutState) -> None:
         """Write the memory into the annotations, unless the Deployment changed since it was read.
 
         Raises:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from espalier.records import EngineError
 from espalier.rollout.engines.engine import Completion, Engine
-from espalier.serving.choice import Order
+from espalier.serving.choice import SamplingOrder
 
 _PIECE_S = 0.03
 """Seconds between two pieces of a streamed answer, about: where a token takes a millisecond,
@@ -59,7 +59,7 @@ class EngineThread:
         """The error that broke the engine, if one did; it samples nothing from then on."""
         return self._failure
 
-    async def write(self, order: Order) -> AsyncGenerator[Completion]:
+    async def write(self, order: SamplingOrder) -> AsyncGenerator[Completion]:
         """The tokens of an answer: all at once, or in pieces where it is streamed.
 
         Leaving the iteration early frees the row.
@@ -105,7 +105,7 @@ class EngineThread:
                 writer.cancel()
             await asyncio.gather(*self._writers, return_exceptions=True)
 
-    async def _write(self, order: Order, hand_over: _HandOver) -> None:
+    async def _write(self, order: SamplingOrder, hand_over: _HandOver) -> None:
         writer = asyncio.current_task()
         assert writer is not None, "it runs as a task of its own"
         self._writers.add(writer)

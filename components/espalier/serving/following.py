@@ -34,7 +34,7 @@ _MAX_QUOTED = 200
 log = logging.getLogger(__name__)
 
 
-class Registry:
+class VersionSource:
     """A model's champion, read and tagged."""
 
     def __init__(self, uri: str, model: str) -> None:
@@ -122,7 +122,7 @@ class Follower:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: VersionSource,
         deployment: ServingDeployment,
         probe: HealthProbe,
         *,

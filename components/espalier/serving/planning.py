@@ -12,7 +12,7 @@ from jinja2 import TemplateError
 from espalier.config import ServingConfig
 from espalier.records import PolicyError
 from espalier.rollout.engines.engine import Sampling
-from espalier.serving.choice import Order
+from espalier.serving.choice import SamplingOrder
 from espalier.serving.requests import ChatRequest, CompletionRequest, Prompt, Refusal
 
 if TYPE_CHECKING:  # they bring torch, and probes are to be answered before that is there
@@ -23,11 +23,11 @@ _DEFAULT_MAX_TOKENS = 16
 """Default of completions, as OpenAI's; a chat may fill the context."""
 
 
-class Plan(NamedTuple):
+class AnswerPlan(NamedTuple):
     """A request's prompts, and its answers: `n` for the first prompt, then for the next."""
 
     prompts: tuple[tuple[int, ...], ...]
-    orders: tuple[Order, ...]
+    orders: tuple[SamplingOrder, ...]
     dialect: Dialect | None = None
     """Parses calls and answers; None where the text is the answer as it is."""
 
@@ -42,7 +42,7 @@ def plan(
     policy: ServedPolicy,
     config: ServingConfig,
     new_seed: Callable[[], int],
-) -> Plan:
+) -> AnswerPlan:
     """Tokenise what was asked, and check it against the policy.
 
     Args:
@@ -80,19 +80,19 @@ def plan(
         for copy in range(request.n)
     )
     if not (isinstance(request, ChatRequest) and request.tools and dialect):
-        return Plan(prompts, orders)
+        return AnswerPlan(prompts, orders)
     ends, end_ids = dialect.stop_texts, dialect.stop_ids
     orders = tuple(
         replace(order, kept_stops=(*order.kept_stops, *ends), stop_ids=order.stop_ids | end_ids)
         for order in orders
     )
-    return Plan(prompts, orders, dialect)
+    return AnswerPlan(prompts, orders, dialect)
 
 
 def _order(
     request: CompletionRequest | ChatRequest, prompt_ids: tuple[int, ...], limit: int, seed: int
-) -> Order:
-    return Order(
+) -> SamplingOrder:
+    return SamplingOrder(
         prompt_ids=prompt_ids,
         sampling=Sampling(
             temperature=request.temperature,

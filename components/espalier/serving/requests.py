@@ -316,7 +316,7 @@ class OfferedFunction(_Part):
         return schema
 
 
-class OfferedTool(_Part):
+class RequestedTool(_Part):
     """An entry of `tools`."""
 
     type: Literal["function"]
@@ -334,7 +334,7 @@ class ChatRequest(_Request):
     """Body of /v1/chat/completions."""
 
     messages: list[ChatMessage] = Field(min_length=1)
-    tools: list[OfferedTool] = Field(default=[], max_length=_MAX_TOOLS)
+    tools: list[RequestedTool] = Field(default=[], max_length=_MAX_TOOLS)
     tool_choice: Literal["auto", "none"] = "auto"
     """With "none", a call that the policy writes all the same is returned as content."""
     parallel_tool_calls: bool = True
@@ -370,7 +370,7 @@ class ChatRequest(_Request):
 
     @field_validator("tools")
     @classmethod
-    def _names_differ(cls, tools: list[OfferedTool]) -> list[OfferedTool]:
+    def _names_differ(cls, tools: list[RequestedTool]) -> list[RequestedTool]:
         names = [tool.function.name for tool in tools]
         if len(set(names)) < len(names):
             raise ValueError("two functions have the same name")

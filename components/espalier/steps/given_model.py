@@ -20,7 +20,7 @@ _GIB = 2**30
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-class Memory(NamedTuple):
+class MemoryBudget(NamedTuple):
     """Memory of the machine, or of the device that trains, in bytes."""
 
     name: str
@@ -62,7 +62,9 @@ def check_given_model(profile: Profile, say: Callable[[str], None]) -> None:
             say(f"warning: {warning}")
 
 
-def memory_fault(model: Path, parameters: int, memory: Memory, *, processes: int) -> str | None:
+def memory_fault(
+    model: Path, parameters: int, memory: MemoryBudget, *, processes: int
+) -> str | None:
     """The warning for a model that may not fit into memory; None if it fits.
 
     More than the memory that there is at all is refused: it could only end with the kernel killing
@@ -146,7 +148,7 @@ def _parameters(model: Path) -> int:
     return count
 
 
-def _training_memory(profile: Profile) -> Memory | None:
+def _training_memory(profile: Profile) -> MemoryBudget | None:
     import torch
 
     from espalier.training.hardware import Hardware
@@ -154,11 +156,11 @@ def _training_memory(profile: Profile) -> Memory | None:
     device = Hardware.from_config(profile.hardware).device
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
-        return Memory(f"the GPU {torch.cuda.get_device_name(device)}", total, free)
+        return MemoryBudget(f"the GPU {torch.cuda.get_device_name(device)}", total, free)
     return machine_memory()
 
 
-def machine_memory(root: Path = Path("/")) -> Memory | None:
+def machine_memory(root: Path = Path("/")) -> MemoryBudget | None:
     """Memory of this machine, or of the container that limits it (cgroup v2); on Linux alone."""
     meminfo = root / "proc/meminfo"
     if not meminfo.is_file():
@@ -170,7 +172,7 @@ def machine_memory(root: Path = Path("/")) -> Memory | None:
         allowed = int(text)
         free = min(free, max(0, allowed - int(used.read_text())))
         total = min(total, allowed)
-    return Memory("this machine", total, free)
+    return MemoryBudget("this machine", total, free)
 
 
 CHAMPION_FOLDER = "champion"

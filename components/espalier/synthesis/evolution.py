@@ -25,7 +25,7 @@ from espalier.knowledge import KnowledgeGraph
 from espalier.records import DataError, Task, read_tasks
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.questions import FormalQuestions
-from espalier.synthesis.self_play import Order, Posed, weight_of
+from espalier.synthesis.self_play import ProposalRequest, ProposedTasks, weight_of
 from espalier.synthesis.task_making import formal_question
 from espalier.synthesis.webshaper.candidate import CandidateQuestion, World
 from espalier.synthesis.webshaper.generator import not_of_split
@@ -203,17 +203,17 @@ _DRAWS_PER_TASK = 40
 is accepted, of a bad one none."""
 
 
-Beginnings = Callable[[Order, random.Random], Iterator[str]]
+Beginnings = Callable[[ProposalRequest, random.Random], Iterator[str]]
 """An endless stream of signatures to vary; empty where an order gives nothing to start from."""
 
 
-def failed_patterns(order: Order, rng: random.Random) -> Iterator[str]:
+def failed_patterns(order: ProposalRequest, rng: random.Random) -> Iterator[str]:
     """Patterns of failed tasks, drawn uniformly over the tasks (WebRL)."""
     while order.failed:
         yield rng.choice(order.failed).metadata.pattern
 
 
-def rewarding_patterns(order: Order, rng: random.Random) -> Iterator[str]:
+def rewarding_patterns(order: ProposalRequest, rng: random.Random) -> Iterator[str]:
     """Patterns of known tasks, weighted by the reward that their tasks earned (R-Zero)."""
     kinds = list(dict.fromkeys(task.metadata.pattern for task in order.known))
     weights = [weight_of([order.earned[k]] if k in order.earned else []) for k in kinds]
@@ -221,19 +221,19 @@ def rewarding_patterns(order: Order, rng: random.Random) -> Iterator[str]:
         yield rng.choices(kinds, weights)[0]
 
 
-class GraphPoser:
-    """Draws new questions over the graph; a `PosesTasks`."""
+class GraphProposer:
+    """Draws new questions over the graph; a `TaskProposer`."""
 
     def __init__(self, prover: Prover, beginnings: Beginnings) -> None:
         self._prover = prover
         self._beginnings = beginnings
         self._patterns = Patterns(prover.graph)
 
-    def pose(self, order: Order) -> Posed:
-        """See `PosesTasks`."""
+    def propose(self, order: ProposalRequest) -> ProposedTasks:
+        """See `TaskProposer`."""
         return proven_of(self._drawn(order), order, self._prover)
 
-    def _drawn(self, order: Order) -> Iterator[Query | str]:
+    def _drawn(self, order: ProposalRequest) -> Iterator[Query | str]:
         """Varied queries, or the reason why a signature cannot be varied."""
         rng = random.Random(order.seed)
         sources: dict[Pattern, Iterator[Query]] = {}
@@ -253,7 +253,9 @@ class GraphPoser:
                 yield query
 
 
-def proven_of(proposals: Iterable[Query | str], order: Order, prover: Prover) -> Posed:
+def proven_of(
+    proposals: Iterable[Query | str], order: ProposalRequest, prover: Prover
+) -> ProposedTasks:
     """The first proposals that can be proven, up to the number of tasks ordered.
 
     Args:
@@ -273,4 +275,4 @@ def proven_of(proposals: Iterable[Query | str], order: Order, prover: Prover) ->
         tasks.append(found)
         if len(tasks) == order.num_tasks:
             break
-    return Posed(tasks, refused)
+    return ProposedTasks(tasks, refused)

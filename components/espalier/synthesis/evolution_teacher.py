@@ -15,13 +15,13 @@ from itertools import pairwise
 
 from pydantic import Field
 
-from espalier.completions import PlainText, Refusal, Request, StrictModel, all_answers
+from espalier.completions import ModelRefusal, PlainText, Request, StrictModel, all_answers
 from espalier.config import EndpointConfig
 from espalier.knowledge import Entity
 from espalier.knowledge.folding import folded_name
 from espalier.records import Task
 from espalier.synthesis.evolution import Prover, proven_of
-from espalier.synthesis.self_play import Order, Posed
+from espalier.synthesis.self_play import ProposalRequest, ProposedTasks
 from espalier.synthesis.webshaper.expansion_calls import RelationTold
 from espalier.synthesis.webshaper.query import Constant, Query
 from espalier.synthesis.webshaper.steps import project
@@ -65,15 +65,15 @@ class ProposedQuestions(StrictModel):
     questions: tuple[ProposedQuestion, ...] = Field(max_length=4 * _PROPOSALS)
 
 
-class TeacherPoser:
-    """Has the model behind an endpoint propose questions; a `PosesTasks`."""
+class TeacherProposer:
+    """Has the model behind an endpoint propose questions; a `TaskProposer`."""
 
     def __init__(self, prover: Prover, endpoint: EndpointConfig) -> None:
         self._prover = prover
         self._endpoint = endpoint
 
-    def pose(self, order: Order) -> Posed:
-        """See `PosesTasks`.
+    def propose(self, order: ProposalRequest) -> ProposedTasks:
+        """See `TaskProposer`.
 
         Raises:
             EngineError: the server cannot be used.
@@ -81,16 +81,16 @@ class TeacherPoser:
         proposals = self._proposed(order) if order.failed else []
         return proven_of(proposals, order, self._prover)
 
-    def _proposed(self, order: Order) -> list[Query | str]:
+    def _proposed(self, order: ProposalRequest) -> list[Query | str]:
         found: list[Query | str] = []
         for answer in all_answers(self._endpoint, self._requests(order)):
-            if isinstance(answer, Refusal):
+            if isinstance(answer, ModelRefusal):
                 found.append(f"answer_{answer.reason}")
             else:
                 found += [self.query_of(proposed) for proposed in answer.questions]
         return found
 
-    def _requests(self, order: Order) -> Iterator[Request[ProposedQuestions]]:
+    def _requests(self, order: ProposalRequest) -> Iterator[Request[ProposedQuestions]]:
         rng = random.Random(order.seed)
         for number in range(-(-order.num_tasks // _PROPOSALS)):
             shown = rng.sample(list(order.failed), min(_PROPOSALS, len(order.failed)))

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from espalier.completions import Model, PlainText, Refusal, Request, opened_model
+from espalier.completions import Model, ModelRefusal, PlainText, Request, opened_model
 from espalier.completions.request import AnswerT
 from espalier.config import Profile
 from espalier.knowledge import Document, KnowledgeGraph
@@ -119,14 +119,14 @@ class EmbeddedSolver:
     def __init__(self, planner: Model) -> None:
         self._planner = planner
 
-    async def answer(self, request: Request[AnswerT]) -> AnswerT | Refusal:
+    async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
         """See `Model`."""
         told = request.material
         if request.answer is not Move or not isinstance(told, EpisodeTold):
-            return Refusal("refused", f"{request.call} is none of the calls that it knows")
+            return ModelRefusal("refused", f"{request.call} is none of the calls that it knows")
         wanted = plan_request(QuestionTold(question=told.question), request.sample)
         plan = await self._planner.answer(wanted)
-        if isinstance(plan, Refusal):
+        if isinstance(plan, ModelRefusal):
             return plan
         labels = plan.analysis.split(LABEL_SEPARATOR)[:MAX_SEARCHES]
         move = _next_move(told, labels, plan.query)
@@ -179,7 +179,7 @@ class Rollouts:
         told = EpisodeTold(question=task.question)
         for _ in range(self._max_turns):
             move = await self._model.answer(move_request(told, sample))
-            if isinstance(move, Refusal):
+            if isinstance(move, ModelRefusal):
                 return Rejected(f"model_{move.reason}")
             if move.tool == ANSWER:
                 return episode.answered(move.argument)

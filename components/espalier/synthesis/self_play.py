@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from espalier.records import Task
 
 
-class Posed(NamedTuple):
+class ProposedTasks(NamedTuple):
     """Tasks with a proven answer, and what was refused before any attempt."""
 
     tasks: Sequence[Task]
@@ -19,7 +19,7 @@ class Posed(NamedTuple):
     """Reason -> proposals."""
 
 
-class Order(NamedTuple):
+class ProposalRequest(NamedTuple):
     """What a phase of self-play asks a proposer for."""
 
     num_tasks: int
@@ -33,10 +33,10 @@ class Order(NamedTuple):
     """Signature -> mean reward of its tasks so far, under rules that reward the proposer."""
 
 
-class PosesTasks(Protocol):
+class TaskProposer(Protocol):
     """Proposes tasks of the training split."""
 
-    def pose(self, order: Order) -> Posed:
+    def propose(self, order: ProposalRequest) -> ProposedTasks:
         """At most `order.num_tasks` tasks that are none of `order.known`.
 
         Raises:
@@ -61,7 +61,7 @@ class Trial(NamedTuple):
         return self.successes / self.attempts
 
 
-TriesTasks = Callable[[Sequence[Task], int], list[Trial]]
+AttemptTasks = Callable[[Sequence[Task], int], list[Trial]]
 """Tasks and a number of optimizer steps -> one trial per task, by the policy at that step."""
 
 

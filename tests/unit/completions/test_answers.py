@@ -4,7 +4,7 @@ import random
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from espalier.completions import PlainText, Refusal, parsed_answer
+from espalier.completions import ModelRefusal, PlainText, parsed_answer
 from tests.fakes.endpoint_double import PARIS, Capital, completion
 
 
@@ -57,7 +57,7 @@ def test_a_fence_and_leading_thoughts_are_taken_off(content):
 )
 def test_what_is_no_such_object_is_refused_with_its_reason(content, reason):
     answer = parsed(content)
-    assert isinstance(answer, Refusal)
+    assert isinstance(answer, ModelRefusal)
     assert answer.reason == reason
 
 
@@ -99,9 +99,9 @@ def test_damaged_replies_give_the_original_answer_or_a_refusal():
     refused = 0
     for _ in range(10_000):
         answer = parsed_answer(_damaged(whole, rng), Capital)
-        refused += isinstance(answer, Refusal)
+        refused += isinstance(answer, ModelRefusal)
         # a changed letter may spell another city, which nobody could tell from an answer
-        assert isinstance(answer, Refusal | Capital)
+        assert isinstance(answer, ModelRefusal | Capital)
         if isinstance(answer, Capital) and answer != wanted:
             assert type(answer.city) is str
             assert type(answer.inhabitants) is int

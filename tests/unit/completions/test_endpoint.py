@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from espalier.completions import CallUsage, EndpointModel, Refusal, in_order
+from espalier.completions import CallUsage, EndpointModel, ModelRefusal, in_order
 from espalier.completions.endpoint import Wire
 from espalier.records import EngineError
 from tests.fakes.endpoint_double import Capital, Scripted, completion, config, request
@@ -155,7 +155,7 @@ def test_an_unreadable_answer_is_asked_for_with_another_seed(double):
 def test_an_answer_that_stays_unreadable_is_a_refusal(double):
     double.usual = Scripted(completion(None, refusal="I would rather not."))
     (answer,), model = asked(config(double, asks=2), request())
-    assert answer == Refusal("refused", "I would rather not.")
+    assert answer == ModelRefusal("refused", "I would rather not.")
     assert len(double.seen) == 2
     assert model.ledger.as_dict()["capital"]["refusals"] == {"refused": 1}
 

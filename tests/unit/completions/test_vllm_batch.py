@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from espalier.chain import STAGES
-from espalier.completions import EndpointModel, Refusal, VllmModel, in_order, opened_model
+from espalier.completions import EndpointModel, ModelRefusal, VllmModel, in_order, opened_model
 from espalier.config import EndpointConfig, Profile, VllmBatchConfig
 from espalier.config.teacher import TeacherConfig
 from espalier.records import EngineError
@@ -107,7 +107,7 @@ def test_an_unreadable_answer_is_asked_for_with_another_seed(package):
 def test_an_answer_that_stays_unreadable_is_a_refusal(package, answered, reason):
     package.respond = lambda messages, params: answered
     (answer,), model = asked(settings_of(asks=2), request())
-    assert isinstance(answer, Refusal)
+    assert isinstance(answer, ModelRefusal)
     assert answer.reason == reason
     assert model.ledger.as_dict()["capital"]["refusals"] == {reason: 1}
 

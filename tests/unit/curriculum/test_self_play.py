@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from espalier.config import AbsoluteZeroConfig, CurriculumConfig, RZeroConfig, WebRLConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play import SelfPlay, judge_trials
-from espalier.synthesis.self_play import Posed, Trial
+from espalier.synthesis.self_play import ProposedTasks, Trial
 from tests.factories.records import make_trajectory
 
 from .test_pool import IDS, TASKS, _task
@@ -29,12 +29,12 @@ class ScriptedProposer:
     def __init__(self):
         self.orders = []
 
-    def pose(self, order):
+    def propose(self, order):
         self.orders.append(order)
         rng = random.Random(order.seed)
         kinds = [rng.choice(list(RATES)) for _ in range(order.num_tasks)]
         tasks = [_task(f"-{kind}-{order.seed}-{number}") for number, kind in enumerate(kinds)]
-        return Posed(tasks, {"not_unique": 1})
+        return ProposedTasks(tasks, {"not_unique": 1})
 
 
 def tried(tasks, step):

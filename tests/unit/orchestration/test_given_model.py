@@ -6,7 +6,7 @@ from espalier.config import PolicyConfig, Profile
 from espalier.orchestration.pipelines import form_defaults
 from espalier.policy.loading import save_policy
 from espalier.records import PolicyError, ProfileError
-from espalier.steps.given_model import Memory, check_given_model, machine_memory, memory_fault
+from espalier.steps.given_model import MemoryBudget, check_given_model, machine_memory, memory_fault
 from tests.factories.tiny import tiny_policy
 
 GIB = 2**30
@@ -74,14 +74,14 @@ def test_weights_that_were_cut_short_are_refused(model):
     [(20, 1, None), (10, 1, "at least 14.9 GiB"), (10, 2, None)],
 )
 def test_what_may_not_fit_is_a_warning(tmp_path, free_gib, processes, said):
-    memory = Memory("this machine", 24 * GIB, free_gib * GIB)
+    memory = MemoryBudget("this machine", 24 * GIB, free_gib * GIB)
     fault = memory_fault(tmp_path, 10**9, memory, processes=processes)
     assert (said in fault) if said else (fault is None)
 
 
 def test_what_can_never_fit_is_refused(tmp_path):
     with pytest.raises(PolicyError, match=r"119\.2 GiB .*this machine has 24\.0 GiB"):
-        memory_fault(tmp_path, 8 * 10**9, Memory("this machine", 24 * GIB, GIB), processes=1)
+        memory_fault(tmp_path, 8 * 10**9, MemoryBudget("this machine", 24 * GIB, GIB), processes=1)
 
 
 def test_a_container_has_the_memory_that_it_may_use(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from espalier.evaluation import gain
-from espalier.orchestration.promotion import Registry, chosen_model
+from espalier.orchestration.promotion import RegistrySession, chosen_model
 from espalier.records import RegistryError
 from espalier.registry.model import CHAMPION
 from tests.factories.evaluation import a_row
@@ -14,7 +14,7 @@ __all__ = ["bench", "parent", "target"]
 
 @pytest.fixture
 def registry(bench):
-    return Registry(bench.target.uri, bench.name, run=None)
+    return RegistrySession(bench.target.uri, bench.name, run=None)
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_promotion_finds_the_interval_that_the_evaluation_reported(bench, regist
 def test_versions_of_no_model_name_the_models_there_are(bench):
     bench.register(0.6)
     with pytest.raises(RegistryError, match=rf"nosuch: no such model at .*{bench.name}"):
-        Registry(bench.target.uri, "nosuch", run=None).versions()
+        RegistrySession(bench.target.uri, "nosuch", run=None).versions()
 
 
 @pytest.mark.parametrize(

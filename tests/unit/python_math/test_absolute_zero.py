@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.completions import Refusal, parsed_answer
+from espalier.completions import ModelRefusal, parsed_answer
 from espalier.config import EndpointConfig
 from espalier.environments import EnvironmentLostError
 from espalier.environments.python_math.absolute_zero.programs import (
@@ -36,7 +36,7 @@ from espalier.environments.python_math.absolute_zero.teacher import (
 from espalier.environments.python_math.arithmetic import Calculation, Change, calculation_split
 from espalier.environments.python_math.execution import Case, executed, is_proven
 from espalier.sandbox import SandboxRefused
-from espalier.synthesis.self_play import Order
+from espalier.synthesis.self_play import ProposalRequest
 from tests.factories.python_math import ProcessRuns, ScriptedRuns, ended
 from tests.fakes.endpoint_double import Scripted, completion, running_double
 
@@ -73,7 +73,7 @@ class Interpreted:
 
 
 def order(count=40, seed="a", known=(), earned=None):
-    return Order(count, (), known, seed, earned or {})
+    return ProposalRequest(count, (), known, seed, earned or {})
 
 
 def posed(asked=ASKED, **fields):
@@ -302,7 +302,7 @@ def test_hostile_programs_are_refused_or_become_drafts_and_never_crash():
     for _ in range(3000):
         body = json.dumps(completion(content_of(mutated(valid, rng), rng))).encode()
         answer = parsed_answer(body, ProposedPrograms)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, ModelRefusal):
             continue
         for one in answer.programs:
             assert isinstance(draft_of(one, rng.choice(ASKED)), str | TaskDraft)

@@ -10,10 +10,10 @@ from espalier.records import EngineError
 from espalier.rollout.engines.engine import Completion, EngineCounters, Sampling
 from espalier.serving.answering import Answering, StreamedAnswer
 from espalier.serving.answers import AnswerShape
-from espalier.serving.choice import Order
+from espalier.serving.choice import SamplingOrder
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.metrics import Gauges, Metrics
-from espalier.serving.planning import Plan
+from espalier.serving.planning import AnswerPlan
 from espalier.serving.requests import CompletionRequest
 from espalier.serving.served_policy import ServedPolicy
 from espalier.serving.source import Source
@@ -43,10 +43,10 @@ class OneToken:
 
 
 def answering(engine, writer, metrics, *, timeout_s):
-    order = Order(
+    order = SamplingOrder(
         prompt_ids=(20,), sampling=Sampling(temperature=1.0, seed=0), max_tokens=5, in_pieces=True
     )
-    planned = Plan(((20,),), (order,))
+    planned = AnswerPlan(((20,),), (order,))
     source = Source(names=("tiny",), created=0, described={})
     policy = ServedPolicy(
         source=source, tokenizer=tiny_tokenizer(), engine=engine, vocabulary=400, context=64
@@ -82,7 +82,7 @@ def test_stopping_the_engine_ends_what_is_being_written():
     writer.start()
 
     async def write():
-        order = Order(
+        order = SamplingOrder(
             prompt_ids=(20,),
             sampling=Sampling(temperature=1.0, seed=0),
             max_tokens=10**9,

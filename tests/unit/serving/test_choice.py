@@ -1,7 +1,7 @@
 import pytest
 
 from espalier.rollout.engines.engine import Completion, Sampling
-from espalier.serving.choice import ChoiceReader, Order
+from espalier.serving.choice import ChoiceReader, SamplingOrder
 from tests.factories.tiny import tiny_tokenizer
 
 SAMPLING = Sampling(temperature=1.0, seed=0)
@@ -10,7 +10,7 @@ TEXTS = [tiny_tokenizer().decode([token_id]) for token_id in WORDS]
 
 
 def order(**changes):
-    return Order(**{"prompt_ids": (5,), "sampling": SAMPLING, "max_tokens": 20, **changes})
+    return SamplingOrder(**{"prompt_ids": (5,), "sampling": SAMPLING, "max_tokens": 20, **changes})
 
 
 def read(reader, token_ids, *, stopped=False):

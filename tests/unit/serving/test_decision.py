@@ -6,10 +6,10 @@ from espalier.serving.decision import (
     Champion,
     CheckHealth,
     Fail,
-    Memory,
-    Progress,
     Refuse,
     Roll,
+    RolloutMemory,
+    RolloutProgress,
     RolloutState,
     Wait,
     decide,
@@ -27,14 +27,14 @@ def champion(version="2", *, since="t1", may_lead=True):
     )
 
 
-def state(asked="1", progress=Progress.READY, **memory):
+def state(asked="1", progress=RolloutProgress.READY, **memory):
     return RolloutState(
         uid="u",
         resource_version="1",
         asked=asked,
         progress=progress,
-        reason="slow" if progress is Progress.STUCK else "",
-        memory=Memory(**memory),
+        reason="slow" if progress is RolloutProgress.STUCK else "",
+        memory=RolloutMemory(**memory),
     )
 
 
@@ -49,13 +49,13 @@ FAILED = {"failed": "2@t1", "failed_reason": "why", "last_good": "1"}
         (champion(may_lead=False), state(asked="2", last_good="1"), Refuse),
         (champion(), state(asked=None), Roll),
         (champion(), state(asked="1", last_good="1"), Roll),
-        (champion(), state(asked="1", progress=Progress.ROLLING), Roll),
-        (champion(), state(asked="2", progress=Progress.ROLLING), Wait),
+        (champion(), state(asked="1", progress=RolloutProgress.ROLLING), Roll),
+        (champion(), state(asked="2", progress=RolloutProgress.ROLLING), Wait),
         (champion(), state(asked="2", last_good="1"), CheckHealth),
         (champion(), state(asked="2", last_good="2"), Wait),
-        (champion(), state(asked="2", progress=Progress.STUCK, last_good="1"), Fail),
-        (champion(), state(asked="2", progress=Progress.STUCK, last_good="2"), Wait),
-        (champion(), state(asked="2", progress=Progress.STUCK, **FAILED), Roll),
+        (champion(), state(asked="2", progress=RolloutProgress.STUCK, last_good="1"), Fail),
+        (champion(), state(asked="2", progress=RolloutProgress.STUCK, last_good="2"), Wait),
+        (champion(), state(asked="2", progress=RolloutProgress.STUCK, **FAILED), Roll),
         (champion(), state(asked="1", **FAILED), Wait),
         (champion(), state(asked="2", failed="2@t1"), Wait),
         (champion(since="t2"), state(asked="1", **FAILED), Roll),
@@ -68,7 +68,7 @@ def test_each_situation_has_one_next_step(wanted, found, step):
 
 
 def test_after_a_failure_the_last_good_version_is_rolled_to():
-    step = decide(champion(), state(asked="2", progress=Progress.STUCK, **FAILED))
+    step = decide(champion(), state(asked="2", progress=RolloutProgress.STUCK, **FAILED))
     assert isinstance(step, Roll)
     assert (step.version, "why" in step.why) == ("1", True)
 
@@ -80,7 +80,7 @@ VERSIONS = st.sampled_from(["1", "2", "3"])
     VERSIONS,
     st.booleans(),
     st.none() | VERSIONS,
-    st.sampled_from(Progress),
+    st.sampled_from(RolloutProgress),
     st.none() | VERSIONS,
     st.none() | VERSIONS,
 )

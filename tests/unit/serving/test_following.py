@@ -8,7 +8,7 @@ from espalier.records import RegistryError, ServingError
 from espalier.registry.promotion import promote, rollback
 from espalier.serving.controller import Heartbeat, follow, pause_s
 from espalier.serving.decision import Refuse, Wait
-from espalier.serving.following import Follower, HealthProbe, Registry
+from espalier.serving.following import Follower, HealthProbe, VersionSource
 from tests.fakes.serving_cluster import StandInCluster, connected, running
 from tests.unit.k8s.allowed_verbs import PIPELINE
 
@@ -32,7 +32,7 @@ def new_follower(bench, address):
 
     def start():
         return Follower(
-            Registry(bench.target.uri, bench.name),
+            VersionSource(bench.target.uri, bench.name),
             connected(address),
             HealthProbe(address, bench.name),
             model=bench.name,
@@ -241,7 +241,7 @@ def test_a_refusal_of_the_api_server_names_the_purpose(bench, cluster, new_follo
 
 def test_an_absent_api_server_is_an_error_without_secrets(bench):
     follower = Follower(
-        Registry(bench.target.uri, bench.name),
+        VersionSource(bench.target.uri, bench.name),
         connected("http://127.0.0.1:9"),
         HealthProbe("http://127.0.0.1:9", bench.name),
         model=bench.name,
@@ -255,7 +255,7 @@ def test_an_absent_api_server_is_an_error_without_secrets(bench):
 
 def test_an_absent_registry_is_an_error_and_changes_nothing(cluster, address):
     follower = Follower(
-        Registry("http://127.0.0.1:9", "m"),
+        VersionSource("http://127.0.0.1:9", "m"),
         connected(address),
         HealthProbe(address, "m"),
         model="m",

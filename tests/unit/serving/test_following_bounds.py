@@ -12,9 +12,9 @@ import pytest
 from espalier.config import ControllerConfig, ServingConfig
 from espalier.records import RegistryError, ServingError
 from espalier.rollout.engines.engine import Completion, EngineCounters, Sampling
-from espalier.serving.choice import Order
+from espalier.serving.choice import SamplingOrder
 from espalier.serving.controller import Heartbeat, follow, pause_s
-from espalier.serving.decision import Progress, RolloutState
+from espalier.serving.decision import RolloutProgress, RolloutState
 from espalier.serving.deployment import pod_faults
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.following import HealthProbe
@@ -98,14 +98,14 @@ def deployment(version="3", value=None, container="serving", **status):
 @pytest.mark.parametrize(
     ("status", "progress"),
     [
-        ({}, Progress.READY),
-        ({"observedGeneration": 3}, Progress.READY),
-        ({"observedGeneration": 1}, Progress.ROLLING),
-        ({"replicas": 3}, Progress.ROLLING),
-        ({"updatedReplicas": 1}, Progress.ROLLING),
-        ({"availableReplicas": 1}, Progress.ROLLING),
-        ({"conditions": [{"reason": "NewReplicaSetAvailable"}]}, Progress.READY),
-        ({"conditions": [{"reason": "ProgressDeadlineExceeded"}]}, Progress.STUCK),
+        ({}, RolloutProgress.READY),
+        ({"observedGeneration": 3}, RolloutProgress.READY),
+        ({"observedGeneration": 1}, RolloutProgress.ROLLING),
+        ({"replicas": 3}, RolloutProgress.ROLLING),
+        ({"updatedReplicas": 1}, RolloutProgress.ROLLING),
+        ({"availableReplicas": 1}, RolloutProgress.ROLLING),
+        ({"conditions": [{"reason": "NewReplicaSetAvailable"}]}, RolloutProgress.READY),
+        ({"conditions": [{"reason": "ProgressDeadlineExceeded"}]}, RolloutProgress.STUCK),
     ],
 )
 def test_a_rollout_is_ready_when_its_pods_are(status, progress):
@@ -115,7 +115,7 @@ def test_a_rollout_is_ready_when_its_pods_are(status, progress):
 def test_a_deployment_without_replicas_is_never_ready():
     none = deployment(replicas=0, updatedReplicas=0, availableReplicas=0)
     none["spec"]["replicas"] = 0
-    assert RolloutState.read(none, MODEL).progress is Progress.ROLLING
+    assert RolloutState.read(none, MODEL).progress is RolloutProgress.ROLLING
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_pieces_take_thirty_milliseconds_and_sixteen_tokens_at_most(
 
     async def written():
         sampling = Sampling(temperature=1.0, seed=0)
-        wanted = Order(prompt_ids=(1,), sampling=sampling, max_tokens=20, **order)
+        wanted = SamplingOrder(prompt_ids=(1,), sampling=sampling, max_tokens=20, **order)
         return [len(piece.token_ids) async for piece in writer.write(wanted)]
 
     sizes = asyncio.run(written())

@@ -10,13 +10,13 @@ import pytest
 from espalier.config import WebRLConfig
 from espalier.records import DataError
 from espalier.synthesis.evolution import (
-    GraphPoser,
+    GraphProposer,
     Patterns,
     Prover,
     failed_patterns,
     rewarding_patterns,
 )
-from espalier.synthesis.self_play import Order
+from espalier.synthesis.self_play import ProposalRequest
 from espalier.synthesis.webshaper.steps import Chain, Join
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 
@@ -32,7 +32,7 @@ def prover(knowledge_dir, synthetic_dir):
 
 @pytest.fixture(scope="module")
 def poser(prover):
-    return GraphPoser(prover, failed_patterns)
+    return GraphProposer(prover, failed_patterns)
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +41,14 @@ def store(graph):
 
 
 def order(tasks, seed="a", count=60, failed=None):
-    return Order(count, tasks["train"][:80] if failed is None else failed, tasks["train"], seed)
+    return ProposalRequest(
+        count, tasks["train"][:80] if failed is None else failed, tasks["train"], seed
+    )
 
 
 @pytest.fixture(scope="module")
 def posed(poser, tasks):
-    return poser.pose(order(tasks))
+    return poser.propose(order(tasks))
 
 
 def test_every_posed_task_is_proven_by_another_evaluator(posed, graph, store):
@@ -71,7 +73,7 @@ def test_posed_tasks_are_apart_from_dev_and_heldout_questions(posed, tasks, grap
 
 
 def test_nothing_is_posed_twice_or_asked_already(posed, poser, tasks):
-    again = poser.pose(order(tasks)._replace(known=[*tasks["train"], *posed.tasks]))
+    again = poser.propose(order(tasks)._replace(known=[*tasks["train"], *posed.tasks]))
     ids = [task.task_id for task in (*tasks["train"], *posed.tasks, *again.tasks)]
     assert len(set(ids)) == len(ids)
     assert again.refused["asked_before"] > posed.refused.get("asked_before", 0)
@@ -90,7 +92,7 @@ def test_a_proposed_question_varies_a_failed_pattern_by_one_hop(posed, tasks, gr
 
 def test_one_failed_pattern_leads_to_its_neighbours_alone(poser, tasks):
     failed = [t for t in tasks["train"] if t.extra["kind"] == "chain" and t.extra["hops"] == 2]
-    found = poser.pose(order(tasks, failed=failed[:1], count=20)).tasks
+    found = poser.propose(order(tasks, failed=failed[:1], count=20)).tasks
     assert {task.extra["hops"] for task in found} == {1, 2, 3}
     inner, outer = failed[0].metadata.pattern.removesuffix("(C))").split("(")[::-1]
     for task in found:
@@ -101,11 +103,11 @@ def test_one_failed_pattern_leads_to_its_neighbours_alone(poser, tasks):
 def test_equal_seeds_propose_equal_tasks_and_other_seeds_others(
     poser, posed, tasks, knowledge_dir, synthetic_dir
 ):
-    fresh = GraphPoser(Prover(PROFILE, knowledge_dir, synthetic_dir), failed_patterns).pose(
+    fresh = GraphProposer(Prover(PROFILE, knowledge_dir, synthetic_dir), failed_patterns).propose(
         order(tasks)
     )
     assert fresh == posed
-    assert poser.pose(order(tasks, seed="b")).tasks != posed.tasks
+    assert poser.propose(order(tasks, seed="b")).tasks != posed.tasks
 
 
 def test_a_question_of_dev_or_heldout_is_refused(prover, graph, tasks, monkeypatch):
@@ -119,7 +121,7 @@ def test_a_question_of_dev_or_heldout_is_refused(prover, graph, tasks, monkeypat
 def test_a_wording_of_dev_or_heldout_is_refused(prover, poser, posed, monkeypatch):
     questions = {" ".join(task.question.lower().split()) for task in posed.tasks}
     monkeypatch.setattr(prover, "_apart_questions", questions)
-    verdicts = poser.pose(Order(60, posed.tasks, (), "a"))
+    verdicts = poser.propose(ProposalRequest(60, posed.tasks, (), "a"))
     assert verdicts.refused["worded_as_in_dev_or_heldout"] > 0
 
 
@@ -127,7 +129,7 @@ def test_questions_too_long_for_an_episode_are_refused(knowledge_dir, synthetic_
     short = PROFILE.model_copy(
         update={"episode": PROFILE.episode.model_copy(update={"max_turns": 2})}
     )
-    posed = GraphPoser(Prover(short, knowledge_dir, synthetic_dir), failed_patterns).pose(
+    posed = GraphProposer(Prover(short, knowledge_dir, synthetic_dir), failed_patterns).propose(
         order(tasks, count=20)
     )
     assert {task.extra["hops"] for task in posed.tasks} == {1}
@@ -135,7 +137,7 @@ def test_questions_too_long_for_an_episode_are_refused(knowledge_dir, synthetic_
 
 
 def test_without_failures_nothing_is_posed(poser, tasks):
-    assert poser.pose(order(tasks, failed=[])) == ([], {})
+    assert poser.propose(order(tasks, failed=[])) == ([], {})
 
 
 def test_failures_of_another_shape_are_refused_and_end(poser, tasks):
@@ -143,7 +145,7 @@ def test_failures_of_another_shape_are_refused_and_end(poser, tasks):
     strange = strange.model_copy(
         update={"metadata": strange.metadata.model_copy(update={"pattern": "own"})}
     )
-    posed = poser.pose(order(tasks, failed=[strange], count=3))
+    posed = poser.propose(order(tasks, failed=[strange], count=3))
     assert posed == ([], {"pattern_of_another_shape": 120})
 
 
@@ -181,7 +183,7 @@ def test_the_challenger_begins_most_often_where_it_earned_most(prover, tasks):
 
 
 def test_the_challenger_needs_no_failures_and_proves_what_it_poses(prover, tasks, graph, store):
-    posed = GraphPoser(prover, rewarding_patterns).pose(order(tasks, failed=[], count=30))
+    posed = GraphProposer(prover, rewarding_patterns).propose(order(tasks, failed=[], count=30))
     assert len(posed.tasks) == 30
     for task in posed.tasks:
         [answer] = answers(parsed(task.extra["query"]), store)
@@ -191,7 +193,7 @@ def test_the_challenger_needs_no_failures_and_proves_what_it_poses(prover, tasks
 def test_whatever_was_posed_can_be_evolved_further(prover, poser, tasks, graph):
     patterns, posed, known = Patterns(graph), tasks["train"][:80], tasks["train"]
     for generation in range(3):
-        posed = poser.pose(Order(40, posed, known, str(generation))).tasks
+        posed = poser.propose(ProposalRequest(40, posed, known, str(generation))).tasks
         assert len(posed) == 40
         assert all(patterns.of(task.metadata.pattern) for task in posed)
         known = [*known, *posed]

@@ -5,12 +5,16 @@ import random
 
 import pytest
 
-from espalier.completions import Refusal, parsed_answer
+from espalier.completions import ModelRefusal, parsed_answer
 from espalier.config import EndpointConfig
 from espalier.records import EngineError
 from espalier.synthesis.evolution import Prover
-from espalier.synthesis.evolution_teacher import ProposedQuestion, ProposedQuestions, TeacherPoser
-from espalier.synthesis.self_play import Order
+from espalier.synthesis.evolution_teacher import (
+    ProposedQuestion,
+    ProposedQuestions,
+    TeacherProposer,
+)
+from espalier.synthesis.self_play import ProposalRequest
 from tests.benchmarks.brute_force import Store, answers, faults, parsed
 from tests.fakes.endpoint_double import Scripted, completion, running_double
 
@@ -31,11 +35,11 @@ def double():
 
 def poser_at(prover, double, **settings):
     endpoint = EndpointConfig(url=double.url, model="m", attempts=1, asks=1, **settings)
-    return TeacherPoser(prover, endpoint)
+    return TeacherProposer(prover, endpoint)
 
 
 def order(tasks, count=8):
-    return Order(count, tasks["train"][:20], tasks["train"], "a")
+    return ProposalRequest(count, tasks["train"][:20], tasks["train"], "a")
 
 
 def proposals(*questions):
@@ -64,7 +68,7 @@ def test_what_a_model_proposes_is_proven_by_the_graph(prover, double, tasks, gra
     double.respond = lambda _: completion(
         proposals(*((rng.choice(cities), rng.choice(relations)) for _ in range(16)))
     )
-    posed = poser_at(prover, double).pose(order(tasks, 20))
+    posed = poser_at(prover, double).propose(order(tasks, 20))
     assert len(posed.tasks) > 5
     for task in posed.tasks:
         node = parsed(task.extra["query"])
@@ -81,7 +85,7 @@ def test_heldout_questions_and_entities_are_refused(prover, double, tasks):
     chains = chains_of(tasks["heldout"])
     assert len(chains) > 50
     double.respond = lambda _: completion(proposals(*chains[:32]))
-    posed = poser_at(prover, double).pose(order(tasks))
+    posed = poser_at(prover, double).propose(order(tasks))
     assert posed.tasks == []
     assert posed.refused == {"asked_in_dev_or_heldout": 32}
 
@@ -89,7 +93,7 @@ def test_heldout_questions_and_entities_are_refused(prover, double, tasks):
 def test_questions_of_training_are_not_asked_again(prover, double, tasks):
     chains = chains_of(tasks["train"])
     double.respond = lambda _: completion(proposals(*chains[:32]))
-    posed = poser_at(prover, double).pose(order(tasks))
+    posed = poser_at(prover, double).propose(order(tasks))
     assert posed == ([], {"asked_before": 32})
 
 
@@ -119,17 +123,17 @@ def test_names_that_mean_nothing_are_refused_by_their_reason(prover, double, que
 )
 def test_an_answer_that_cannot_be_read_is_refused(prover, double, tasks, content, reason):
     double.usual = Scripted(completion(content))
-    assert poser_at(prover, double).pose(order(tasks)) == ([], {reason: 1})
+    assert poser_at(prover, double).propose(order(tasks)) == ([], {reason: 1})
 
 
 def test_a_missing_server_ends_the_phase_with_an_error(prover, double, tasks):
     double.usual = Scripted({}, status=500)
     with pytest.raises(EngineError):
-        poser_at(prover, double).pose(order(tasks))
+        poser_at(prover, double).propose(order(tasks))
 
 
 def test_without_failures_no_model_is_asked(prover, double):
-    assert poser_at(prover, double).pose(Order(8, (), (), "a")) == ([], {})
+    assert poser_at(prover, double).propose(ProposalRequest(8, (), (), "a")) == ([], {})
     assert double.seen == []
 
 
@@ -139,7 +143,7 @@ def test_hostile_proposals_are_refused_or_proven_and_never_crash(prover, double,
     for _ in range(3000):
         body = json.dumps(completion(content_of(mutated(valid, rng), rng))).encode()
         answer = parsed_answer(body, ProposedQuestions)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, ModelRefusal):
             continue
         for proposed in answer.questions:
             found = poser.query_of(proposed)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from espalier.completions import EndpointModel, Refusal
+from espalier.completions import EndpointModel, ModelRefusal
 from espalier.config import EndpointConfig, ExpansionConfig, Profile
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.questions import FormalQuestions
@@ -60,7 +60,7 @@ class Scripts:
     async def answer(self, request):
         self.told.append(request.material)
         call = self.calls.pop(0) if len(self.calls) > 1 else self.calls[0]
-        return call if isinstance(call, Refusal) else Action(thought="so", call=call)
+        return call if isinstance(call, ModelRefusal) else Action(thought="so", call=call)
 
 
 async def _some(questions, count):
@@ -198,7 +198,9 @@ def test_an_agent_that_never_submits_runs_out_of_actions(lyon, tools):
 
 def test_a_model_that_refuses_leaves_the_question_as_it_is(lyon, tools):
     funnel = Funnel()
-    expander = Expander(Scripts(Refusal("truncated")), tools, CONFIG, funnel, "train.expansion")
+    expander = Expander(
+        Scripts(ModelRefusal("truncated")), tools, CONFIG, funnel, "train.expansion"
+    )
     assert asyncio.run(expander.grow(lyon[0])) is None
     assert funnel.counts("train.expansion") == {"model_truncated": 1}
 

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from espalier.completions import Refusal
+from espalier.completions import ModelRefusal
 from espalier.config import AgentTextsConfig
 from espalier.knowledge import Document, KnowledgeGraph
 from espalier.knowledge.graph import Entity, Relation, Triple, load_documents
@@ -266,7 +266,7 @@ class Sabotaged:
     ("plan", "reason"),
     [
         (Plan(analysis="country", tool="map", query="Lyon"), "tool_not_offered"),
-        (Refusal("refused"), "plan_refused"),
+        (ModelRefusal("refused"), "plan_refused"),
     ],
 )
 def test_an_unusable_plan_is_counted_with_its_reason(small, plan, reason):
@@ -276,7 +276,7 @@ def test_an_unusable_plan_is_counted_with_its_reason(small, plan, reason):
 
 
 def test_a_judge_that_refuses_keeps_nothing(small):
-    model = Sabotaged(teacher(small[0]), Judgement, Refusal("broken_json"))
+    model = Sabotaged(teacher(small[0]), Judgement, ModelRefusal("broken_json"))
     texts, counts = planned(model, small[1])
     assert texts == []
     assert counts["judged_unlikely"] > 0

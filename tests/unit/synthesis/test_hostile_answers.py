@@ -8,7 +8,7 @@ import string
 
 import pytest
 
-from espalier.completions import Refusal, parsed_answer
+from espalier.completions import ModelRefusal, parsed_answer
 from espalier.config import AgentTextsConfig
 from espalier.knowledge import Document
 from espalier.records import (
@@ -134,7 +134,7 @@ def test_hostile_answers_are_refused_or_kept_word_for_word():
             value = mutated(value, rng)
         content = content_of(value, rng)
         answer = parsed_answer(json.dumps(completion(content)).encode(), kind)
-        assert isinstance(answer, kind | Refusal)
+        assert isinstance(answer, kind | ModelRefusal)
         if isinstance(answer, kind):
             accepted += 1
             sent = json.loads(re.sub(r"^```json\n|\n```$", "", content))
@@ -158,7 +158,7 @@ class Hostile:
                 value = mutated(value, rng)
             body = json.dumps(completion(content_of(value, rng))).encode()
             answer = parsed_answer(body, request.answer)
-            if not isinstance(answer, Refusal) or rng.random() < 0.2:
+            if not isinstance(answer, ModelRefusal) or rng.random() < 0.2:
                 return answer
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from espalier.completions import Refusal
+from espalier.completions import ModelRefusal
 from espalier.config import Profile
 from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import SearchTool, documents_path
@@ -29,7 +29,7 @@ class Scripts:
     async def answer(self, request):
         attempt = self.attempts[request.sample % len(self.attempts)]
         made = attempt[min(len(request.material.seen), len(attempt) - 1)]
-        if isinstance(made, Refusal):
+        if isinstance(made, ModelRefusal):
             return made
         return Move(thought="so", tool=made[0], argument=made[1])
 
@@ -68,7 +68,7 @@ def test_each_reason_for_rejecting_an_attempt_is_counted_apart(asked, search):
         "hallucinated_observation": [("search", "zzzz"), right],
         "repetition": [queries[0], queries[0], queries[1], right],
         "unanswered": [queries[0]],
-        "model_truncated": [Refusal("truncated")],
+        "model_truncated": [ModelRefusal("truncated")],
     }
     for reason, attempt in attempts.items():
         outcome, counts = _rolled_out(Scripts(attempt), search, task)

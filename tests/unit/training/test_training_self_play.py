@@ -13,7 +13,7 @@ from espalier.environments import family_of
 from espalier.environments.search_qa import SearchQA
 from espalier.records import NullTracker, ProfileError
 from espalier.rollout.roller import Roller
-from espalier.synthesis.self_play import Order, Posed
+from espalier.synthesis.self_play import ProposalRequest, ProposedTasks
 from espalier.training.checkpoint import CheckpointStore
 from espalier.training.hardware import Hardware
 from espalier.training.parallel import Processes
@@ -62,13 +62,13 @@ class RepeatingProposer:
     def __init__(self):
         self.orders = []
 
-    def pose(self, order):
+    def propose(self, order):
         self.orders.append(order)
         names = [task.task_id.partition("-")[0] for task in order.failed]
         ids = {task.task_id for task in order.known}
         posed = [make_task(name, number) for number in range(1, 9) for name in names]
         fresh = [task for task in posed if task.task_id not in ids]
-        return Posed(fresh[: order.num_tasks], {"asked_before": len(posed) - len(fresh)})
+        return ProposedTasks(fresh[: order.num_tasks], {"asked_before": len(posed) - len(fresh)})
 
 
 class Listener(InterruptingTracker):
@@ -221,18 +221,18 @@ def test_only_rank_zero_makes_a_proposer():
     assert AskedAgain.asked == []
     proposer = shared_proposer(on, inputs, Processes())
     assert AskedAgain.asked == [(Path("knowledge"), Path("accepted"))]
-    order = Order(2, TASKS[:1], TASKS, "a")
-    assert proposer.pose(order) == RepeatingProposer().pose(order)
+    order = ProposalRequest(2, TASKS[:1], TASKS, "a")
+    assert proposer.propose(order) == RepeatingProposer().propose(order)
 
 
 def test_other_ranks_get_rank_zeros_proposed_tasks():
     class Second(Processes):
         def broadcast(self, item):
             assert item == ((), {})
-            return Posed(TASKS[:1], {"not_unique": 2})
+            return ProposedTasks(TASKS[:1], {"not_unique": 2})
 
-    posed = RankZeroProposer(None, Second(1, 2)).pose(Order(1, (), (), "a"))
-    assert posed == Posed(TASKS[:1], {"not_unique": 2})
+    posed = RankZeroProposer(None, Second(1, 2)).propose(ProposalRequest(1, (), (), "a"))
+    assert posed == ProposedTasks(TASKS[:1], {"not_unique": 2})
 
 
 def test_a_family_without_a_proposer_refuses_self_play(tmp_path):

@@ -42,7 +42,7 @@ from espalier.rewards import final_answer, is_right, retool_reward
 from espalier.sandbox.choice import PoolThread, sandbox_pool
 from espalier.synthesis.demonstrations import Rejected
 from espalier.synthesis.funnel import Funnel
-from espalier.synthesis.self_play import PosesTasks
+from espalier.synthesis.self_play import TaskProposer
 
 INSTRUCTIONS = (
     "Solve the problem. You may run several Python programs, whose printed output comes back. Give "
@@ -166,7 +166,7 @@ class PythonMath(Family[PythonMathConfig]):
         elsewhere = {"name", "problems", "heldout_problems", "sandbox"}
         return {"python": self.settings.model_dump(mode="json", exclude=elsewhere)}
 
-    def proposer(self, knowledge: Path, accepted: Path) -> PosesTasks:
+    def proposer(self, knowledge: Path, accepted: Path) -> TaskProposer:
         """Absolute Zero's triples of program, input and output."""
         from espalier.environments.python_math.absolute_zero.proposer import (
             ChainDrafts,

@@ -29,7 +29,7 @@ from espalier.rewards import exact_match
 from espalier.synthesis.demonstrations import Rejected
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.search_wording import SEARCH_TOOL
-from espalier.synthesis.self_play import PosesTasks
+from espalier.synthesis.self_play import TaskProposer
 from espalier.synthesis.task_making import RoutedTask
 from espalier.synthesis.teacher import DETOUR_KINDS
 
@@ -186,24 +186,24 @@ class SearchQA(Family[SearchQAConfig]):
         """Settings of the search tool."""
         return {"search": self.profile.search.model_dump(mode="json")}
 
-    def proposer(self, knowledge: Path, accepted: Path) -> PosesTasks:
+    def proposer(self, knowledge: Path, accepted: Path) -> TaskProposer:
         """WebRL's evolution of failed questions, or R-Zero's challenger."""
         from espalier.synthesis.evolution import (
-            GraphPoser,
+            GraphProposer,
             Prover,
             failed_patterns,
             rewarding_patterns,
         )
-        from espalier.synthesis.evolution_teacher import TeacherPoser
+        from espalier.synthesis.evolution_teacher import TeacherProposer
 
         match self.profile.self_play:
             case WebRLConfig(proposer="teacher"):
                 prover = Prover(self.profile, knowledge, accepted)
-                return TeacherPoser(prover, self.profile.teacher.endpoint)
+                return TeacherProposer(prover, self.profile.teacher.endpoint)
             case WebRLConfig():
-                return GraphPoser(Prover(self.profile, knowledge, accepted), failed_patterns)
+                return GraphProposer(Prover(self.profile, knowledge, accepted), failed_patterns)
             case RZeroConfig():
-                return GraphPoser(Prover(self.profile, knowledge, accepted), rewarding_patterns)
+                return GraphProposer(Prover(self.profile, knowledge, accepted), rewarding_patterns)
             case _:
                 return super().proposer(knowledge, accepted)
 

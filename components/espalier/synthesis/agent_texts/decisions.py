@@ -18,7 +18,7 @@ import random
 from collections.abc import AsyncGenerator, Iterable
 from typing import Literal
 
-from espalier.completions import Model, Refusal, in_order
+from espalier.completions import Model, ModelRefusal, in_order
 from espalier.records import AgentText, FinalAnswer, Message, Task
 from espalier.records.trajectory import Trajectory
 from espalier.synthesis.agent_texts.calls import (
@@ -108,7 +108,7 @@ class Decider:
             return None
         told = StepTold(question=task.question, seen=seen, taken=taken, count=self._alternatives)
         answer = await self._model.answer(alternatives_request(told))
-        others = () if isinstance(answer, Refusal) else answer.candidates[: self._alternatives]
+        others = () if isinstance(answer, ModelRefusal) else answer.candidates[: self._alternatives]
         others = tuple(other for other in dict.fromkeys(others) if _differs(other, taken))
         if not others:
             self._funnel.count(HEADING, "no_alternative")

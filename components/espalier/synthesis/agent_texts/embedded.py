@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from espalier.completions import Refusal, Request
+from espalier.completions import ModelRefusal, Request
 from espalier.completions.request import AnswerT
 from espalier.knowledge import Relation
 from espalier.knowledge.folding import content_words
@@ -214,7 +214,7 @@ def _phrase(relation: Relation, inner: str, rng: random.Random, *, ends: bool = 
 _MAX_QUERY_WORDS = 8
 _UNKNOWN = "unknown"
 
-Handler = Callable[[Any, random.Random], BaseModel | Refusal]
+Handler = Callable[[Any, random.Random], BaseModel | ModelRefusal]
 
 
 class EmbeddedTeacher:
@@ -237,15 +237,17 @@ class EmbeddedTeacher:
             Alternatives: lambda told, rng: alternative_actions(told, self._schema, rng),
         }
 
-    async def answer(self, request: Request[AnswerT]) -> AnswerT | Refusal:
+    async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
         """See `Model`."""
         handler = self._handlers.get(request.answer)
         if handler is None:
-            return Refusal("refused", f"{request.call} is none of the calls that it knows")
+            return ModelRefusal("refused", f"{request.call} is none of the calls that it knows")
         told = request.material.model_dump_json()
         rng = random.Random(f"{self._seed}/{request.call}/{request.sample}/{told}")
         answer = handler(request.material, rng)
-        assert isinstance(answer, request.answer | Refusal), "a handler answers in its own type"
+        assert isinstance(answer, request.answer | ModelRefusal), (
+            "a handler answers in its own type"
+        )
         return answer
 
     def _claims(self, told: DocumentTold, rng: random.Random) -> Claims:
@@ -256,9 +258,9 @@ class EmbeddedTeacher:
             claims=tuple(Claim(entity=title, date=date_in(line), text=line) for line in stated)
         )
 
-    def _plan(self, told: QuestionTold, rng: random.Random) -> Plan | Refusal:
+    def _plan(self, told: QuestionTold, rng: random.Random) -> Plan | ModelRefusal:
         if not any(tool.name == "search" for tool in told.tools):
-            return Refusal("refused", "no tool is offered that could find it")
+            return ModelRefusal("refused", "no tool is offered that could find it")
         reading = self._reader.read(told.question)
         if reading is None or not reading.labels:
             found = content_words(told.question)[:_MAX_QUERY_WORDS]

@@ -17,7 +17,7 @@ import re
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from espalier.completions import Model, Refusal, in_order
+from espalier.completions import Model, ModelRefusal, in_order
 from espalier.config import AgentTextsConfig
 from espalier.knowledge import Document
 from espalier.knowledge.folding import folded_name
@@ -139,7 +139,7 @@ class Planner:
     async def _claims(self, document: Document) -> tuple[Document, list[Claim]]:
         told = DocumentTold(title=document.title, lines=document.lines)
         answer = await self._model.answer(claims_request(told))
-        if isinstance(answer, Refusal):
+        if isinstance(answer, ModelRefusal):
             self._funnel.count(PLANNING, f"claims_{answer.reason}")
             return document, []
         supported = [claim for claim in answer.claims if not unsupported(claim, document)]
@@ -151,7 +151,7 @@ class Planner:
         styles = STYLES[: self._config.questions_per_memory]
         told = MemoryTold(entity=memory.entity, claims=tuple(memory.claims), styles=styles)
         answer = await self._model.answer(questions_request(told))
-        if isinstance(answer, Refusal):
+        if isinstance(answer, ModelRefusal):
             self._funnel.count(PLANNING, f"questions_{answer.reason}")
             return []
         asked: dict[str, StyledQuestion] = {}
@@ -166,7 +166,7 @@ class Planner:
     async def _plan(self, question: StyledQuestion, memory: EntityMemory) -> AgentText | None:
         told = QuestionTold(question=question.question)
         plan = await self._model.answer(plan_request(told))
-        if isinstance(plan, Refusal):
+        if isinstance(plan, ModelRefusal):
             self._funnel.count(PLANNING, f"plan_{plan.reason}")
             return None
         if plan.tool not in {tool.name for tool in told.tools}:
@@ -174,7 +174,7 @@ class Planner:
             return None
         judged = PlanTold(question=told.question, tools=told.tools, plan=plan)
         judgement = await self._model.answer(judge_request(judged))
-        if isinstance(judgement, Refusal) or not judgement.likely:
+        if isinstance(judgement, ModelRefusal) or not judgement.likely:
             self._funnel.count(PLANNING, "judged_unlikely")
             return None
         self._funnel.count(PLANNING, "kept")
@@ -232,13 +232,13 @@ class Reasoner:
             self._funnel.count(REASONING, "evidence_not_visible")
             return None
         guess = await self._model.answer(guess_request(QuestionTold(question=task.question)))
-        if isinstance(guess, Refusal):
+        if isinstance(guess, ModelRefusal):
             self._funnel.count(REASONING, f"guess_{guess.reason}")
             return None
         shown = tuple(LINE_SEPARATOR.join((d.title, *d.lines)) for d in knowledge)
         told = KnowledgeTold(question=task.question, first_answer=guess.answer, knowledge=shown)
         refined = await self._model.answer(refine_request(told))
-        if isinstance(refined, Refusal):
+        if isinstance(refined, ModelRefusal):
             self._funnel.count(REASONING, f"refine_{refined.reason}")
             return None
         if not exact_match(refined.answer, task.verifier.gold):

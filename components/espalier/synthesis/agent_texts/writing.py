@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from espalier.completions import Model, Refusal, in_order, opened_model
+from espalier.completions import Model, ModelRefusal, in_order, opened_model
 from espalier.config import Profile
 from espalier.dialects import SYNTAXES, chosen_dialect
 from espalier.knowledge import Document, KnowledgeGraph
@@ -168,7 +168,7 @@ class _TextWriter:
         failed = []
         # counted here, not in `_attempt`: how many more were started depends on the network
         async for task, trajectory in attempts:
-            if isinstance(trajectory, Refusal):
+            if isinstance(trajectory, ModelRefusal):
                 self._funnel.count("attempts", f"plan_{trajectory.reason}")
                 continue
             is_right = trajectory.reward["outcome"] > 0
@@ -180,9 +180,9 @@ class _TextWriter:
         await attempts.aclose()
         return failed
 
-    async def _attempt(self, task: Task) -> tuple[Task, Trajectory | Refusal]:
+    async def _attempt(self, task: Task) -> tuple[Task, Trajectory | ModelRefusal]:
         plan = await self._model.answer(plan_request(QuestionTold(question=task.question)))
-        if isinstance(plan, Refusal):
+        if isinstance(plan, ModelRefusal):
             return task, plan
         return task, attempt_by_plan(task, plan, self._sources.search)
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from espalier.completions import Model, Refusal, in_order
+from espalier.completions import Model, ModelRefusal, in_order
 from espalier.config import ExpansionConfig
 from espalier.records import DataError
 from espalier.synthesis.funnel import Funnel
@@ -274,7 +274,7 @@ class Expander:
         growth = self._state_of(question, leaf)
         for _ in range(self._config.max_actions):
             action = await self._model.answer(action_request(growth, sample=0))
-            if isinstance(action, Refusal):
+            if isinstance(action, ModelRefusal):
                 self._count(f"model_{action.reason}")
                 return None
             if isinstance(action.call, GiveUp):

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from espalier.completions import PlainText, Refusal, Request
+from espalier.completions import ModelRefusal, PlainText, Request
 from espalier.completions.request import AnswerT
 from espalier.synthesis.webshaper.notation import Named, print_term
 
@@ -149,11 +149,11 @@ class EmbeddedExpander:
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
-    async def answer(self, request: Request[AnswerT]) -> AnswerT | Refusal:
+    async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
         """See `Model`."""
         growth = request.material
         if request.answer is not Action or not isinstance(growth, ExpansionState):
-            return Refusal("refused", f"{request.call} is none of the calls that it knows")
+            return ModelRefusal("refused", f"{request.call} is none of the calls that it knows")
         rng = random.Random(f"{self._seed}/{request.sample}/{growth.question}/{growth.leaf}")
         action = self._next(growth, rng)
         assert isinstance(action, request.answer), "the request asks for an action"

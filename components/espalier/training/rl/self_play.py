@@ -14,14 +14,14 @@ from espalier.environments import family_of
 from espalier.records import Task
 from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import TrajectorySampler
-from espalier.synthesis.self_play import Order, Posed, PosesTasks, Trial
+from espalier.synthesis.self_play import ProposalRequest, ProposedTasks, TaskProposer, Trial
 from espalier.training.parallel import Processes
 from espalier.training.rl.models import Critic, Layout, Models, initial_values
 
 
 def shared_proposer(
     profile: Profile, inputs: Mapping[str, Path], processes: Processes
-) -> PosesTasks | None:
+) -> TaskProposer | None:
     """The proposer of tasks, shared by all processes; None where self-play is off."""
     if isinstance(profile.self_play, NoSelfPlayConfig):
         return None
@@ -32,7 +32,7 @@ def shared_proposer(
 
 
 def build_self_play(
-    proposer: PosesTasks,
+    proposer: TaskProposer,
     profile: Profile,
     pool: TaskPool,
     roller: TrajectorySampler,
@@ -67,14 +67,14 @@ def build_self_play(
 class RankZeroProposer:
     """Rank 0 proposes for all processes: a model's answers are not reproducible from a seed."""
 
-    def __init__(self, own: PosesTasks | None, processes: Processes) -> None:
+    def __init__(self, own: TaskProposer | None, processes: Processes) -> None:
         """`own` is None on ranks > 0."""
         self._own = own
         self._processes = processes
 
-    def pose(self, order: Order) -> Posed:
-        """See `PosesTasks`."""
-        own = Posed((), {}) if self._own is None else self._own.pose(order)
+    def propose(self, order: ProposalRequest) -> ProposedTasks:
+        """See `TaskProposer`."""
+        own = ProposedTasks((), {}) if self._own is None else self._own.propose(order)
         return self._processes.broadcast(own)
 
 
@@ -109,7 +109,7 @@ class PolicyTrials:
         self._seed = seed
 
     def __call__(self, tasks: Sequence[Task], step: int) -> list[Trial]:
-        """See `TriesTasks`."""
+        """See `AttemptTasks`."""
         sampled = self._roller.roll_out(
             tasks,
             samples=self._samples,

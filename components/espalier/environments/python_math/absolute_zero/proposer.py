@@ -23,7 +23,7 @@ from espalier.environments.python_math.execution import Asked, Case, case_argume
 from espalier.environments.python_math.interpreter import PythonRuns, SeparateRuns
 from espalier.records import JsonObject, Message, Task, TaskMetadata, ToolSpec, Verifier, task_id_of
 from espalier.sandbox.choice import sandbox_pool
-from espalier.synthesis.self_play import Order, Posed, weight_of
+from espalier.synthesis.self_play import ProposalRequest, ProposedTasks, weight_of
 
 SOURCE = "absolute_zero"
 KINDS: dict[Asked, str] = {
@@ -101,7 +101,7 @@ class TaskDraft(NamedTuple):
     asked: Asked
 
 
-Drafts = Callable[[Order], list[TaskDraft | str]]
+Drafts = Callable[[ProposalRequest], list[TaskDraft | str]]
 """Proposes programs; a text in the place of a draft says why it was refused."""
 
 
@@ -111,7 +111,7 @@ class TripleProposer:
     def __init__(
         self, drafts: Drafts, environment: PythonMathConfig, cluster: KubernetesConfig
     ) -> None:
-        """Store the settings; sandboxes start with each call of `pose`.
+        """Store the settings; sandboxes start with each call of `propose`.
 
         Args:
             drafts: proposes programs.
@@ -122,8 +122,8 @@ class TripleProposer:
         self._environment = environment
         self._cluster = cluster
 
-    def pose(self, order: Order) -> Posed:
-        """See `PosesTasks`.
+    def propose(self, order: ProposalRequest) -> ProposedTasks:
+        """See `TaskProposer`.
 
         Raises:
             EngineError: a model proposes, and it cannot be asked.
@@ -143,7 +143,7 @@ class ChainDrafts:
             (one, steps) for one in asked for steps in range(1, MAX_STEPS + 1)
         ]
 
-    def __call__(self, order: Order) -> list[TaskDraft | str]:
+    def __call__(self, order: ProposalRequest) -> list[TaskDraft | str]:
         """See `Drafts`."""
         rng = random.Random(order.seed)
         weights = _weights(order, self._kinds)
@@ -170,7 +170,9 @@ async def all_executed(drafts: Sequence[TaskDraft | str], runs: PythonRuns) -> l
     return await asyncio.gather(*map(found, drafts))
 
 
-def tasks_from(drafts: Sequence[TaskDraft | str], results: Sequence[Found], order: Order) -> Posed:
+def tasks_from(
+    drafts: Sequence[TaskDraft | str], results: Sequence[Found], order: ProposalRequest
+) -> ProposedTasks:
     """Tasks of the drafts that ran, in order, at most `order.num_tasks`; refusals are counted."""
     refused: Counter[str] = Counter()
     asked_before = {str(task.extra.get("query", "")) for task in order.known}
@@ -186,7 +188,7 @@ def tasks_from(drafts: Sequence[TaskDraft | str], results: Sequence[Found], orde
         else:
             asked_before.add(str(found.extra["query"]))
             tasks.append(found)
-    return Posed(tasks, refused)
+    return ProposedTasks(tasks, refused)
 
 
 def _task(draft: TaskDraft | str, cases: Found) -> Task | str:
@@ -195,7 +197,7 @@ def _task(draft: TaskDraft | str, cases: Found) -> Task | str:
     return cases if isinstance(cases, str) else triple_task(draft.proposal, cases, draft.asked)
 
 
-def _weights(order: Order, kinds: Sequence[tuple[Asked, int]]) -> list[float]:
+def _weights(order: ProposalRequest, kinds: Sequence[tuple[Asked, int]]) -> list[float]:
     """Sampling weight of each kind, from the rewards that its tasks earned."""
     earned: dict[tuple[str, int], list[float]] = defaultdict(list)
     for signature, reward in order.earned.items():

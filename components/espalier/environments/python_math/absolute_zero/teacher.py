@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from espalier.completions import Refusal, Request, all_answers
+from espalier.completions import ModelRefusal, Request, all_answers
 from espalier.config import EndpointConfig
 from espalier.environments.python_math.absolute_zero.programs import (
     ALLOWED_MODULES,
@@ -22,7 +22,7 @@ from espalier.environments.python_math.absolute_zero.proposer import (
 )
 from espalier.environments.python_math.execution import Asked
 from espalier.records import Task
-from espalier.synthesis.self_play import Order
+from espalier.synthesis.self_play import ProposalRequest
 
 INSTRUCTIONS = (
     "Propose Python programs whose behaviour takes thought to foresee, unlike the references. Each "
@@ -70,7 +70,7 @@ class TeacherDrafts:
         self._asked = asked
         self._endpoint = endpoint
 
-    def __call__(self, order: Order) -> list[TaskDraft | str]:
+    def __call__(self, order: ProposalRequest) -> list[TaskDraft | str]:
         """See `Drafts`.
 
         Raises:
@@ -79,14 +79,14 @@ class TeacherDrafts:
         found: list[TaskDraft | str] = []
         rng = random.Random(f"{order.seed}:asked")
         for answer in all_answers(self._endpoint, _requests(order)):
-            if isinstance(answer, Refusal):
+            if isinstance(answer, ModelRefusal):
                 found.append(f"answer_{answer.reason}")
             else:
                 found += [draft_of(one, rng.choice(self._asked)) for one in answer.programs]
         return found
 
 
-def _requests(order: Order) -> Iterator[Request[ProposedPrograms]]:
+def _requests(order: ProposalRequest) -> Iterator[Request[ProposedPrograms]]:
     rng = random.Random(order.seed)
     earlier = [task for task in order.known if task.verifier.kind == "execution"]
     for number in range(-(-order.num_tasks // _PROPOSALS)):
