@@ -31,10 +31,13 @@ NAV: dict[str, Sequence[str]] = {
     "Start": ("docs/index.md", "docs/concepts.md"),
     "Do": (
         "docs/own-model.md", "docs/cluster.md", "docs/retraining.md", "docs/report.md",
-        "docs/operations.md", "k8s/README.md",
+        "docs/operations.md", "k8s/README.md", "examples/README.md",
     ),
     "Extend": (
-        "docs/add-environment.md", "docs/add-reward.md", "docs/add-algorithm.md",
+        "docs/add-environment.md", "examples/own_environment/README.md",
+        "components/espalier/environments/search_qa/README.md",
+        "components/espalier/environments/python_math/README.md",
+        "docs/add-reward.md", "docs/add-algorithm.md",
         "docs/add-sandbox.md", "components/espalier/sandbox/README.md", "CONTRIBUTING.md",
     ),
     "Look up": ("docs/profile.md", "docs/commands.md", "CHANGELOG.md"),
