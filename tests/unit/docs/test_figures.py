@@ -56,6 +56,22 @@ def data_value_line(arm):
     return f"{arm['arm']:<17}{warm:<23}{after:<24}{calls}"
 
 
+def dialect_line(arm):
+    return (
+        f"{arm['dialect']:<9}{arm.get('seed', 'all'):<6}{arm['untrained']:>6.1f}"
+        f"{arm['warm_start']:>12.1f}{arm['trained']:>11.1f}    {arm['gain']:+.1f} "
+        f"{interval(*arm['ci95']):<17}{arm['token_drift']} of {arm['compared_turns']:,}"
+    )
+
+
+def test_the_table_of_dialects_is_its_baseline():
+    dialects = BASELINES["dialects"]
+    for arm in (*dialects["arms"], *dialects["all_seeds"]):
+        assert dialect_line(arm) in README
+        assert arm["ci95"][0] > 0
+        assert arm["token_drift"] == 0
+
+
 def test_the_table_of_the_demo_is_its_baseline():
     assert "\n".join(demo_lines(BASELINES["demo"])) in README
 
