@@ -20,7 +20,7 @@ _HARDWARE = ("hardware",)
 _PLAYING = ("environment", "episode", "rollout", "search", "reward")
 """Sections that say how an episode is played and paid."""
 _external_digests: ContextVar[Mapping[str, str] | None] = ContextVar("digests", default=None)
-"""Of the stage that runs: knowledge may be many gigabytes, which are read once."""
+"""Digests of the current stage's input files: many gigabytes, which are read once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

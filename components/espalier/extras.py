@@ -59,5 +59,5 @@ def missing_extra(error: ModuleNotFoundError) -> str | None:
 
 
 def _module(package: str) -> str:
-    """Of the packages of the extras, each has one module, named alike."""
+    """Module of a package: each package of the extras has one, of the same name."""
     return re.sub(r"[-.]+", "_", package).lower()

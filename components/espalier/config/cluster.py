@@ -137,7 +137,7 @@ class PodResources(Section):
 
 
 class StageResources(PodResources):
-    """Of a stage on CPU cores."""
+    """Resources of a stage on CPU cores."""
 
     cpu_request: Quantity = "1"
     memory_request: Quantity = "2Gi"
@@ -147,7 +147,7 @@ class StageResources(PodResources):
 
 
 class GpuNodeResources(PodResources):
-    """Of a stage, or a Ray worker, that has a node's GPUs."""
+    """Resources of a stage, or a Ray worker, that has a node's GPUs."""
 
     cpu_request: Quantity = "8"
     memory_request: Quantity = "64Gi"
@@ -157,7 +157,7 @@ class GpuNodeResources(PodResources):
 
 
 class RayHeadResources(PodResources):
-    """Of Ray's head, on which its own servers run."""
+    """Resources of Ray's head, on which its own servers run."""
 
     cpu_request: Quantity = "2"
     memory_request: Quantity = "8Gi"
@@ -167,7 +167,7 @@ class RayHeadResources(PodResources):
 
 
 class SandboxResources(PodResources):
-    """Of a sandbox: many share a node, so each asks for little and may burst."""
+    """Resources of a sandbox: many share a node, so each asks for little and may burst."""
 
     cpu_request: Quantity = "10m"
     memory_request: Quantity = "64Mi"
@@ -233,7 +233,7 @@ class RayConfig(Section):
     """Nodes that train together, with kubernetes.gpus.count GPUs each and a process of training on
     every GPU, or without GPUs a process each; 0 trains in one pod, without Ray."""
     version: str = Field(default="2.60.0", pattern=r"\d+\.\d+\.\d+")
-    """Of Ray in kubernetes.images.train."""
+    """Version of Ray in kubernetes.images.train."""
     head: RayHeadResources = RayHeadResources()
     ttl_s: int = Field(default=300, ge=0)
     """How long the cluster of a finished job stays, for its logs."""
@@ -255,7 +255,7 @@ class SandboxPodsConfig(Section):
     included, on any cluster; with them that is up to the NetworkPolicy, and to whether the network
     plugin enforces it. Tests of a repository that serve on loopback need them."""
     ttl_s: int = Field(default=4 * 3600, ge=60)
-    """After which a sandbox is ended by its node, and collected, whoever forgot it."""
+    """Lifetime of a sandbox; then its node ends it, and the collector deletes its pod."""
 
     @model_validator(mode="after")
     def _scratch_leaves_memory(self) -> Self:
@@ -288,7 +288,7 @@ class KubernetesConfig(Section):
     tolerations: tuple[Toleration, ...] = ()
     """Taints that the pods of stages put up with."""
     resources: StageResources = StageResources()
-    """Of stages without a GPU."""
+    """Resources of stages without a GPU."""
     workspace_claim: DnsLabel | None = None
     """Volume claim under the artifacts of a running stage: a stage whose pod is lost goes on from
     its checkpoints. Without it they end with the pod."""

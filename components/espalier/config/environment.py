@@ -131,7 +131,7 @@ class PodmanSandboxConfig(_SandboxConfig):
 
     backend: Literal["podman"] = "podman"
     image: str = Field(min_length=1)
-    """Of sandbox-images/, by digest or by a tag that is never moved."""
+    """An image of sandbox-images/, by digest or by a tag that is never moved."""
 
 
 class KubernetesSandboxConfig(_SandboxConfig):

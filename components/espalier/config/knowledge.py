@@ -37,7 +37,7 @@ class ExtractionConfig(Section):
     relations: tuple[RelationConfig, ...] = ()
     """What may be stated; empty takes any relation, its name evened out."""
     min_mentions: int = Field(default=2, ge=1)
-    """Of an open set: a relation that is stated less often is left out."""
+    """With an open set of relations, one that is stated less often is left out."""
     chunk_words: int = Field(default=300, ge=30)
     """A request shows so many words of one document, in whole lines."""
 

@@ -1,4 +1,4 @@
-"""Profile sections of the learning side: policy, episode, warm start, curriculum, evaluation."""
+"""Profile sections of learning, from the policy and its episodes to evaluation and registry."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class EvaluationConfig(Section):
     sampled_questions: int = Field(default=500, ge=1)
     """Held-out questions that are answered by sampling, for pass@k."""
     temperature: float = Field(default=1.0, gt=0)
-    """Of those samples."""
+    """Sampling temperature of the samples for pass@k."""
     bootstrap_resamples: int = Field(default=10_000, ge=100)
     """Resamples from which intervals are taken."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)

@@ -59,7 +59,7 @@ class Profile(Section):
     """Everything that a run depends on, apart from its output folder."""
 
     name: str = Field(default="unnamed", min_length=1)
-    """Of the run in MLflow and in reports; also the default output folder, runs/NAME."""
+    """Name of the run in MLflow and in reports; also the default output folder, runs/NAME."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     """Every random choice of the run is derived from it: equal seeds and settings give equal
     artifacts."""

@@ -1,4 +1,4 @@
-"""Profile section `self_play`: who poses tasks between the phases of training, by its name."""
+"""Profile section `self_play`: what proposes tasks between the phases of training, by name."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class NoSelfPlayConfig(Section):
 
 class _PosingConfig(Section):
     posed_tasks: int = Field(default=64, ge=1)
-    """Tasks that are posed at a refresh of the curriculum, before any is tried; there may be fewer
+    """Tasks to propose at a refresh of the curriculum, before any is tried; there may be fewer
     where the source runs dry, or nothing has failed."""
     rollouts_per_task: int = Field(default=4, ge=1)
-    """Attempts of the policy of that moment at each of them, from which its pass rate is told."""
+    """Attempts of the current policy at each proposed task, which give the task's pass rate."""
 
 
 class WebRLConfig(_PosingConfig):
@@ -33,7 +33,7 @@ class WebRLConfig(_PosingConfig):
     proposer: Literal["graph", "teacher"] = "graph"
     """"graph" varies the pattern of a failed question over the triples; "teacher" has the model of
     [teacher.endpoint] propose patterns and entities, and refuses what the triples do not prove. Its
-    max_cost holds for each refresh; with its cache set, a resumed run poses what it posed."""
+    max_cost holds for each refresh; with its cache set, a resumed run proposes the same."""
     value: Literal["pass_rate", "critic"] = "pass_rate"
     """What stands for V(s0): the pass rate of the attempts, or what the critic that is trained
     beside the policy says before the first action, in units of the reward."""
@@ -49,7 +49,7 @@ class WebRLConfig(_PosingConfig):
 
 
 class RZeroConfig(_PosingConfig):
-    """A challenger poses what the policy solves every other time (arXiv:2508.05004)."""
+    """A challenger proposes what the policy solves every other time (arXiv:2508.05004)."""
 
     name: Literal["r_zero"] = "r_zero"
     reward: Literal["r_zero", "r_zero_code"] = "r_zero"
@@ -83,7 +83,7 @@ class AbsoluteZeroConfig(_PosingConfig):
 
 
 PosingConfig = WebRLConfig | RZeroConfig | AbsoluteZeroConfig
-"""Whoever poses tasks."""
+"""The rules that propose tasks."""
 SelfPlayConfig = Annotated[NoSelfPlayConfig | PosingConfig, Field(discriminator="name")]
 
 

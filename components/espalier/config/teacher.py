@@ -20,9 +20,9 @@ class AskedConfig(Section):
     response_format: Literal["json_schema", "json_object", "text"] = "json_schema"
     """What its answers are held to; whatever it writes is checked against the schema."""
     temperature: float = Field(default=1.0, ge=0, le=2)
-    """Of sampling; 0 takes the likeliest token."""
+    """Sampling temperature; 0 takes the likeliest token."""
     max_tokens: int = Field(default=2048, ge=1)
-    """Of one answer."""
+    """Maximum number of tokens per answer."""
     asks: int = Field(default=3, ge=1)
     """How often a question is put before an answer that cannot be read counts."""
     cache: Path | None = None

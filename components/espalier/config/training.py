@@ -18,7 +18,7 @@ class HardwareConfig(Section):
     device: str = Field(default="auto", min_length=1)
     """`auto` is the accelerator, where there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of matrix products; `auto` is bfloat16 on a GPU that has it."""
+    """Number format of matrix products; `auto` is bfloat16 on a GPU that has it."""
     activation_checkpointing: bool = False
     """Computes activations again in the backward pass: a third more work, far less memory."""
     micro_batch_tokens: int = Field(default=8192, ge=64)
@@ -51,7 +51,7 @@ class ReplayConfig(Section):
     capacity: int = Field(default=0, ge=0)
     """Groups that are kept; 0 replays nothing."""
     share: float = Field(default=0.25, gt=0, lt=1)
-    """Of a step's groups, how many come out of the buffer once it holds that many."""
+    """Share of a step's groups taken from the buffer, once it holds that many."""
     order: Literal["fifo", "priority"] = "fifo"
     """fifo draws any, and the oldest leaves first; priority draws in proportion to the spread of a
     group's rewards, and the least of them leaves first (Schaul et al. 2016, arXiv:1511.05952)."""
@@ -123,7 +123,7 @@ class TrainingConfig(Section):
     epochs: int = Field(default=1, ge=1)
     """How often a step's trajectories are gone through."""
     temperature: float = Field(default=1.0, gt=0)
-    """Of sampling in training."""
+    """Sampling temperature of training rollouts."""
     temperature_schedule: TemperatureSchedule = TemperatureSchedule()
     replay: ReplayConfig = ReplayConfig()
     asynchronous: AsynchronousConfig = AsynchronousConfig()

@@ -50,7 +50,7 @@ def encode_conversation(
         tools: their JSON schemas.
 
     Raises:
-        PolicyError: the template marks nothing, so that no mask can be told.
+        PolicyError: the template marks nothing, so that there is no mask.
     """
     segments = assistant_segments(tokenizer, messages, tools)
     encoded = tokenizer(

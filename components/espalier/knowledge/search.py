@@ -34,7 +34,7 @@ _JSON_FILES = ("vocab.index.json", "params.index.json")
 
 
 def _imported_bm25s() -> ModuleType:
-    """bm25s, which comes with the extra `train`: whoever reads a profile needs no index."""
+    """Import bm25s late: it comes with the extra `train`, and reading a profile needs no index."""
     import bm25s
 
     # on import it asks for its debug messages, which then pass every handler of an application

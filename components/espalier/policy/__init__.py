@@ -1,1 +1,1 @@
-"""The policy: tokenizer, rendering and architecture of the embedded default, or a given model."""
+"""The policy: tokenizer and architecture of the embedded default, and loading a given model."""

@@ -7,7 +7,8 @@
 
 Modules: `run_directory` finds and checks what a run published; `summary` documents the shape of
 summary.json; `plots` draws figures from tables and embeds them as SVG; `charts`, `comparison`,
-`dataset` and `transcripts` prepare the sections of the page; `report` assembles them.
+`dataset` and `transcripts` prepare the sections of the page, with the number formats of
+`formats`; `report` assembles them.
 """
 
 from espalier.reporting.report import write_report

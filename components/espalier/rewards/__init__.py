@@ -1,4 +1,4 @@
-"""Rewards: what an episode is worth, in named terms."""
+"""Rewards: verifiers of answers, the verdict on an answer, and ReTool's reward of a verdict."""
 
 from espalier.rewards.answers import exact_match, fold_accents, normalize_answer, token_f1
 from espalier.rewards.math_equivalence import (

@@ -1,1 +1,1 @@
-"""Rolling episodes out: trajectories, the episode loop, and the engines that sample tokens."""
+"""Rolling episodes out: the episode loop, an episode's context, the engines that sample tokens."""

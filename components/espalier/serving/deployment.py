@@ -65,7 +65,7 @@ class ServingDeployment:
             return self._api.send(read(self._path, f"read the Deployment {DEPLOYMENT}"))
 
     def apply(self, fields: K8sObject) -> None:
-        """Apply these fields, and own them whoever wrote them last (server-side apply).
+        """Apply these fields and take their ownership (server-side apply, forced).
 
         Raises:
             ServingError: the API server is away or refuses.

@@ -167,7 +167,7 @@ class _Request(_Part):
     """Below 0.01 it is 0: logits divided by less may exceed what single precision holds."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=-1, lt=1 << 31)
-    """Of the likeliest tokens; 0 and -1 draw from all."""
+    """Number of likeliest tokens to draw from; 0 and -1 draw from all."""
     seed: int | None = Field(default=None, ge=-(1 << 63), lt=1 << 63)
     n: int = Field(default=1, ge=1)
     stop: Stops = Field(default=[], max_length=_MAX_STOPS)

@@ -39,7 +39,7 @@ class Serving:
     model: str | None
     """A directory, or a registered version; None waits until a controller names one."""
     digest: str | None = None
-    """Of the policy that was approved; None checks none."""
+    """Digest of the approved policy; None checks none."""
     host: str = "127.0.0.1"
     port: int = 8000
     runs_dir: Path = Path("runs")

@@ -3,8 +3,8 @@
 Enters: knowledge (train and dev views), accepted dev tasks, the curriculum, the warm policy.
 Leaves: policy/ with the best weights by dev EM, history.parquet, trajectories.parquet of the last
 step, run.json with the throughput and the share of time in which there was nothing to learn from;
-with self-play posed/tasks.jsonl, what was posed and kept, and posed/phases.json, how many were
-posed at each refresh, and refused for which reason.
+with self-play posed/tasks.jsonl, the proposed tasks that were kept, and posed/phases.json, how
+many were proposed at each refresh, and refused for which reason.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Questions from formal queries, and a teacher's trajectories that answer some of them."""
+"""Questions from formal queries, demonstrations, agent texts, and proposers of self-play."""

@@ -1,8 +1,8 @@
 """Teacher trajectories, mixed as the held-out questions are, and why an attempt is not kept.
 
 WebShaper keeps attempts that are right and neither hallucinate nor repeat themselves (Tao et al.
-2025, arXiv:2507.15061, sec. 4.3). A right answer that no observation showed was guessed: whoever
-learns from it learns to make up what it has not read.
+2025, arXiv:2507.15061, sec. 4.3). A right answer that no observation showed was guessed: a
+policy that learns from it learns to make up what it has not read.
 """
 
 from __future__ import annotations

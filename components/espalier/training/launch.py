@@ -33,7 +33,7 @@ from espalier.records import TrainingError
 from espalier.training.parallel import Processes
 
 TIMEOUT = timedelta(hours=1)
-"""Of one operation of the process group: the others wait while rank 0 evaluates on dev questions
+"""Limit of a collective operation: the other ranks wait while rank 0 evaluates on dev questions
 and writes checkpoints."""
 JOIN_TIMEOUT = timedelta(minutes=5)
 """How long rank 0 waits for the workers to join; importing torch takes seconds."""
@@ -55,7 +55,7 @@ class Workers(Protocol):
 
     @property
     def address(self) -> str:
-        """Of rank 0's machine, as the workers reach it."""
+        """Address of rank 0's machine, as the workers reach it."""
         ...
 
     @property

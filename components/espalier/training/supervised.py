@@ -1,4 +1,4 @@
-"""Next-token training on masked sequences: the loop of the pre-stage and the warm start."""
+"""Next-token training on masked sequences: pre-stage, continued pre-training and warm start."""
 
 from __future__ import annotations
 

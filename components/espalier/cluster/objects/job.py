@@ -58,7 +58,7 @@ def stage_job(
 
     Args:
         stage: name of the stage.
-        command: of the container, from `orchestration.step_command.container_command`.
+        command: of the container, from `orchestration.step_runner.container_command`.
         run_id: part of the Job's name; one Job per stage and run.
         settings: `kubernetes` of the profile.
         environment: of the step, such as the tracking run that it belongs to.

@@ -24,7 +24,7 @@ _STEP_WEIGHTS = (0.3, 0.3, 0.25, 0.15)
 """Share of logs of 1 to 4 operations."""
 _LARGEST_NUMBER = 99
 _DIGITS = (1, 4)
-"""Of an invented result."""
+"""Least and most digits of an invented result."""
 _MAX_NOISE_WORDS = 6
 _TOKENIZER_LOGS = 500
 """Enough: programs share a small vocabulary."""

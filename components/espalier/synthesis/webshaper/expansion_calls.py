@@ -1,4 +1,4 @@
-"""What the expander agent is told, the calls it may write, and an embedded model that writes them.
+"""Requests to the expander agent, the calls it may write, and an embedded model that writes them.
 
 Material and answers are pydantic models: whatever model answers, its text is validated strictly,
 and every name in it is looked up before it counts.

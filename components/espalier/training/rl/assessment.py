@@ -38,7 +38,7 @@ class Assessment:
     proximal_logprobs_BT: Tensor
     """NaN where neither engine nor trainer has scored the token: the ratio is 1 there."""
     trainer_logprobs_BT: Tensor | None = None
-    """Of the weights that the update starts from, where the algorithm needs them."""
+    """Log-probs under the weights before the update, where the algorithm needs them."""
     reference_logprobs_BT: Tensor | None = None
     values_BT: Tensor | None = None
     weights_BT: Tensor | None = None

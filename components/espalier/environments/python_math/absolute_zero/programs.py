@@ -107,7 +107,7 @@ ALLOWED_MODULES = frozenset(
         """,
     )
 )
-"""Of the standard library, those that compute from their arguments alone."""
+"""Modules of the standard library that compute from their arguments alone."""
 FORBIDDEN_NAMES = frozenset(
     re.findall(
         r"\w+",
