@@ -1,7 +1,7 @@
 """A family of tasks in a package of its own: what it costs to send an order.
 
-send 7 lamps to oslo on a ship , what is the fee ?
-weigh(item="lamp", count=7) -> 84      fee(kilograms=84, carrier="sea") -> 252      answer 252
+send 7 of the article lamp to oslo on a ship , what is the fee ?
+weigh(item="lamp", count=7) -> 35      fee(kilograms=35, carrier="sea") -> 70      answer 70
 """
 
 from __future__ import annotations

@@ -5,9 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from espalier.extras import DISTRIBUTION
 
 PACKAGE = Path(__file__).parents[2] / "examples" / "own_environment"
 SCRIPT = "from espalier.cli import main; main()"
@@ -75,6 +78,11 @@ def test_entry_point_and_import_path_give_derived_schemas(installed, tmp_path, n
             "additionalProperties": False,
         },
     }
+
+
+def test_the_package_depends_on_this_distribution_alone():
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["dependencies"] == [DISTRIBUTION]
 
 
 @pytest.mark.slow

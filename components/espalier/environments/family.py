@@ -15,6 +15,7 @@ the entry point group `espalier.environments`, or by `module:Class` in a profile
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -200,7 +201,10 @@ class Family(ABC, Generic[C]):
         )
 
     def _outcome(self, task: Task, answer: str | None, _turns: TurnResults) -> float:
-        return float(self.verify(task, answer))
+        outcome = float(self.verify(task, answer))
+        if not math.isfinite(outcome):
+            raise DataError(f"{self.name}: verify gave {outcome} for task {task.task_id}")
+        return outcome
 
     # ------------------------------------------------------------------------------- data
 

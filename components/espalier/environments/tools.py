@@ -17,8 +17,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticUserError
 
-from espalier.records import Task, ToolCall
+from espalier.records import EspalierError, Task, ToolCall
 from espalier.records.message import ToolSpec
 from espalier.records.trajectory import ToolResult
 
@@ -37,6 +38,13 @@ class ToolError(Exception):
     """Raised by a tool to refuse a call; the policy reads the message."""
 
 
+class ToolSignatureError(EspalierError, TypeError):
+    """A function that cannot be a tool, because of one of its parameters."""
+
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
 class Tool:
     """A function that a policy may call."""
 
@@ -51,26 +59,40 @@ class Tool:
         """Derive the schema of `function`; see `ToolSpec` for the other arguments.
 
         Raises:
-            TypeError: a parameter without a type.
+            ToolSignatureError: a parameter without a type, or one that no JSON schema describes.
         """
-        hints = typing.get_type_hints(function, include_extras=True)
+        try:
+            hints = typing.get_type_hints(function, include_extras=True)
+        except NameError as error:
+            raise ToolSignatureError(f"tool {function.__name__}: {error}") from error
         parameters = dict(inspect.signature(function).parameters)
         self.wants_task = parameters.pop(_TASK, None) is not None
         fields: dict[str, Any] = {}
         for name, parameter in parameters.items():
             if name not in hints:
-                raise TypeError(f"tool {function.__name__}: parameter {name} has no type")
+                raise ToolSignatureError(f"tool {function.__name__}: parameter {name} has no type")
+            if parameter.kind not in _BY_NAME or name.startswith("_") or name == "model_config":
+                raise ToolSignatureError(
+                    f"tool {function.__name__}: parameter {name} cannot be given by that name"
+                )
             default = ... if parameter.default is parameter.empty else parameter.default
             fields[name] = (hints[name], default)
-        self._arguments: type[BaseModel] = create_model(
-            function.__name__, __config__=ConfigDict(extra="forbid"), **fields
-        )
+        try:
+            self._arguments: type[BaseModel] = create_model(
+                function.__name__, __config__=ConfigDict(extra="forbid"), **fields
+            )
+            schema = _schema(self._arguments)
+        except (PydanticUserError, NameError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ToolSignatureError(
+                f"tool {function.__name__}: its parameters have no JSON schema: {reason}"
+            ) from error
         self._function = function
         self.is_async = inspect.iscoroutinefunction(function)
         self.spec = ToolSpec(
             name=function.__name__,
             description=(inspect.getdoc(function) or "").partition("\n\n")[0].replace("\n", " "),
-            parameters=_schema(self._arguments),
+            parameters=schema,
             call_tag=call_tag,
             result_tag=result_tag,
             takes_code=takes_code,

@@ -2,13 +2,14 @@
 
 import asyncio
 import inspect
+import math
 from dataclasses import replace
 
 import pytest
 
 from espalier.config import Profile
 from espalier.environments import AsyncToolEnvironment, Tool, ToolEnvironment
-from espalier.records import FinalAnswer, Malformed, ToolCall, ToolCalls
+from espalier.records import DataError, FinalAnswer, Malformed, ToolCall, ToolCalls
 from espalier.records.trajectory import FinishReason
 from tests.unit.environments.prices import Prices, price
 
@@ -137,3 +138,12 @@ def test_the_end_is_told_once_however_often_it_comes():
     environment.step(FinalAnswer("2"))
     environment.cut_off(FinishReason.MAX_TOKENS)
     assert told == ["end"]
+
+
+@pytest.mark.parametrize("outcome", [math.nan, math.inf])
+def test_an_outcome_that_is_no_number_is_refused(episode, monkeypatch, outcome):
+    monkeypatch.setattr(Prices, "verify", lambda _family, _task, _answer: outcome)
+    environment = episode()
+    done(environment.step(FinalAnswer("1")))
+    with pytest.raises(DataError, match=r"^prices: verify gave (nan|inf) for task "):
+        done(environment.score())

@@ -2,13 +2,14 @@
 
 import asyncio
 import inspect
+import random
 from typing import Annotated, Literal
 
 import pytest
 from pydantic import BaseModel, Field
 
 from espalier.environments import Tool, ToolError, ToolOutput, make_task
-from espalier.environments.tools import unknown_tool
+from espalier.environments.tools import ToolSignatureError, unknown_tool
 from espalier.records import ToolCall
 
 TASK = make_task("any", "?", gold=("1",), split="train", source="test", key="k")
@@ -97,6 +98,19 @@ def test_the_task_is_handed_over_and_cannot_be_given():
     assert tool.spec.parameters["properties"].keys() == {"digits"}
     assert call(tool, digits=2).content == "11"
     assert "task: Extra inputs" in call(tool, task="mine").content
+
+
+def hidden(_what: int): ...
+def positional(what: int, /): ...
+def several(*what: int): ...
+def unknown(what: "Nowhere"): ...  # noqa: F821
+def no_schema(what: random.Random): ...
+
+
+@pytest.mark.parametrize("function", [hidden, positional, several, unknown, no_schema])
+def test_a_function_that_cannot_be_a_tool_is_refused(function):
+    with pytest.raises(ToolSignatureError, match=rf"^tool {function.__name__}: [^\n]+$"):
+        Tool(function)
 
 
 def test_a_tool_parameter_without_a_type_is_refused():
