@@ -58,7 +58,7 @@ def test_a_profile_parses_and_its_files_are_there(path, example):
 
 @every_profile
 def test_readme_lists_the_profile(path):
-    assert f"({path.relative_to(EXAMPLES).as_posix()})" in (EXAMPLES / "README.md").read_text()
+    assert f"| `{path.relative_to(EXAMPLES).as_posix()}` |" in (EXAMPLES / "README.md").read_text()
 
 
 @every_profile
