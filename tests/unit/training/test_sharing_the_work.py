@@ -348,9 +348,15 @@ def test_a_loss_on_this_machine_names_no_node():
     [([2.0, 3.0], 10.0, 12.0, 0.25), ([0.0, 0.0], 10.0, 6.0, 0.25), ([0.0, 0.0], 0.0, 60.0, 2.5)],
 )
 def test_throughput_is_that_of_sampling_where_it_has_its_time(seconds, total_s, rate, share):
-    rollers = [SimpleNamespace(seconds=s, total_tokens=30) for s in seconds]
+    drift = SimpleNamespace(turns=8, drifted=1)
+    rollers = [SimpleNamespace(seconds=s, total_tokens=30, drift=drift) for s in seconds]
     run = TrainingRun(None, SimpleNamespace(seconds=total_s, waited_s=2.5), rollers)
-    assert run.figures == {"rollout_tokens_per_s": rate, "learner_wait_share": share}
+    assert run.figures == {
+        "rollout_tokens_per_s": rate,
+        "learner_wait_share": share,
+        "token_drift": 2,
+        "compared_turns": 16,
+    }
 
 
 def inputs_in(folder):
