@@ -36,7 +36,7 @@ def profile_keys() -> str:
     Raises:
         LookupError: a key has no description; the message names it.
     """
-    top, sections = _table(Profile, ()), [*_sections(Profile, ())]
+    top, sections = table_of(Profile, ()), [*_sections(Profile, ())]
     return "\n\n".join(["## Keys outside any section", top, *sections])
 
 
@@ -115,8 +115,8 @@ def _sections(model: type[BaseModel], place: tuple[str, ...]) -> Iterator[str]:
 def _model(model: type[BaseModel], keys: tuple[str, ...], title: str) -> Iterator[str]:
     about = (inspect.getdoc(model) or "").partition("\n\n")[0].replace("\n", " ")
     is_member = not title.startswith("[")
-    yield f"{_heading(keys)}{'#' if is_member else ''} {title}\n\n{_escaped(about)}"
-    if table := _table(model, keys):
+    yield f"{_heading(keys)}{'#' if is_member else ''} {title}\n\n{escaped(about)}"
+    if table := table_of(model, keys):
         yield table
     yield from _sections(model, keys)
 
@@ -125,7 +125,12 @@ def _heading(keys: tuple[str, ...]) -> str:
     return "#" * min(4, 1 + len(keys))
 
 
-def _table(model: type[BaseModel], keys: tuple[str, ...]) -> str:
+def table_of(model: type[BaseModel], keys: tuple[str, ...]) -> str:
+    """The keys of a section as a Markdown table; empty where it has none of its own.
+
+    Raises:
+        LookupError: a key has no description.
+    """
     described = attribute_docstrings(model)
     rows: list[tuple[str, str, str, str]] = []
     for name, field in model.model_fields.items():
@@ -139,7 +144,7 @@ def _table(model: type[BaseModel], keys: tuple[str, ...]) -> str:
                 f"{model.__module__}.{model.__name__}.{name} has no description: write it as a "
                 "string below the field"
             )
-        rows.append((f"`{name}`", _type(field), _default(field), _escaped(about)))
+        rows.append((f"`{name}`", _type(field), _default(field), escaped(about)))
     return markdown_table(("key", "type", "default", "what it does"), rows) if rows else ""
 
 
@@ -216,7 +221,7 @@ def _is_list(annotation: Any) -> bool:  # noqa: ANN401 (any annotation)
     return get_origin(annotation) in (tuple, list)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Text that Markdown takes as it is, code between backticks apart."""
     parts = text.split("`")
     for number in range(0, len(parts), 2):
@@ -229,7 +234,7 @@ def _commands(command: Any, path: tuple[str, ...]) -> Iterator[str]:  # noqa: AN
     subcommands = getattr(command, "commands", {})
     if subcommands:
         if len(path) > 1:
-            yield f"## {' '.join(path)}\n\n{_escaped(inspect.cleandoc(command.help or ''))}"
+            yield f"## {' '.join(path)}\n\n{escaped(inspect.cleandoc(command.help or ''))}"
         for name, one in subcommands.items():
             yield from _commands(one, (*path, name))
         return
@@ -237,12 +242,12 @@ def _commands(command: Any, path: tuple[str, ...]) -> Iterator[str]:  # noqa: AN
     yield f"{'#' * len(path)} {' '.join(path)}\n\n`{' '.join(path)} {usage} [options]`".replace(
         "  ", " "
     )
-    yield _escaped(inspect.cleandoc(command.help or ""))
+    yield escaped(inspect.cleandoc(command.help or ""))
     rows = [
         (
             f"`{' '.join(p.opts)}`" if not _is_argument(p) else f"`{p.metavar or p.name}`",
             _default_of(p),
-            _escaped(p.help or ""),
+            escaped(p.help or ""),
         )
         for p in command.params
     ]

@@ -13,12 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from espalier.config import Profile, family_class
-from espalier.records import Manifest, Provenance, Tracker, open_artifact, tree_digest
+from espalier.config import Profile, family_class, family_code_digest
+from espalier.dialects import chosen_dialect
+from espalier.records import (
+    Manifest,
+    Provenance,
+    Tracker,
+    json_digest,
+    open_artifact,
+    tree_digest,
+)
 
 _HARDWARE = ("hardware",)
 _PLAYING = ("environment", "episode", "rollout", "search", "reward")
 """Sections that say how an episode is played and paid."""
+_WRITING = ("synthesize", "validate")
+"""Stages without a policy that write or read in its dialect."""
 _external_digests: ContextVar[Mapping[str, str] | None] = ContextVar("digests", default=None)
 """Digests of the current stage's input files: many gigabytes, which are read once."""
 
@@ -75,7 +85,8 @@ class Stage:
         """Digests of the user's own files that the stage reads, by the key that names them.
 
         They count by content, not by path: an edited source runs the stage again. What is not
-        there is left out: the stage itself says so.
+        there is left out: the stage itself says so. A family of another package counts by its
+        code, and a given model, where only its dialect matters, by that.
         """
         paths: dict[str, Path | None] = {}
         match self.name:
@@ -92,11 +103,19 @@ class Stage:
                 paths["policy.model"] = profile.policy.model
             case _:
                 pass
-        return {
+        found = {
             name: tree_digest(path)
             for name, path in paths.items()
             if path is not None and path.exists()
         }
+        if "environment" in self.sections and (
+            code := family_code_digest(profile.environment.name)
+        ):
+            found["environment.name"] = code
+        if self.name in _WRITING and profile.policy.model is not None:
+            dialect = chosen_dialect(profile.policy.dialect, profile.policy.model)
+            found["policy.dialect"] = json_digest(dialect)
+        return found
 
 
 CHAIN: tuple[Stage, ...] = (
@@ -113,7 +132,18 @@ CHAIN: tuple[Stage, ...] = (
         inputs=("knowledge",),
         output="synthetic",
         output_summary="tasks and trajectories",
-        sections=("environment", "search", "synthesis", "agent_texts", "teacher", "policy.dialect"),
+        sections=(
+            "environment",
+            "splits",
+            "search",
+            "synthesis",
+            "agent_texts",
+            "teacher",
+            "policy.dialect",
+            "episode.max_turns",
+            "episode.max_turn_calls",
+            "reward",
+        ),
         plays_episodes=True,
     ),
     Stage(
@@ -122,7 +152,7 @@ CHAIN: tuple[Stage, ...] = (
         inputs=("knowledge", "synthetic"),
         output="accepted",
         output_summary="tasks and trajectories that passed",
-        sections=("environment", "validation", "curation"),
+        sections=("environment", "validation", "curation", "policy.dialect"),
     ),
     Stage(
         name="prepare_policy",

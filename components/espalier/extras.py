@@ -50,7 +50,7 @@ def missing_extra(error: ModuleNotFoundError) -> str | None:
     """
     module = (error.name or "").partition(".")[0]
     for requirement in requirements():
-        if requirement.extra and _module(requirement.name) == module:
+        if requirement.extra and module_of(requirement.name) == module:
             return (
                 f"this needs the package {requirement.name}, which is not installed: "
                 f"{install_command(requirement.extra)}"
@@ -58,6 +58,6 @@ def missing_extra(error: ModuleNotFoundError) -> str | None:
     return None
 
 
-def _module(package: str) -> str:
+def module_of(package: str) -> str:
     """Module of a package: each package of the extras has one, of the same name."""
     return re.sub(r"[-.]+", "_", package).lower()

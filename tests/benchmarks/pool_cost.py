@@ -95,7 +95,7 @@ async def measure(size: int) -> dict[str, float]:
             row["idle_cpu_percent"] = await _idle()
             row |= await _claims(pool, size)
             began_s = time.monotonic()
-        calls = sum(backend._cluster.server.requests.values())
+        calls = sum(backend.cluster.server.requests.values())
         row["close_s"] = round(time.monotonic() - began_s, 2)
         row |= {"api_calls": calls, "api_calls_each": round(calls / size, 3)}
         await backend.close()

@@ -74,7 +74,7 @@ async def in_one(sandbox: Sandbox, times: int) -> dict[str, dict[str, float]]:
 
 async def by_kubectl(sandbox: Sandbox) -> dict[str, dict[str, float]]:
     """The way into a pod that needs no server in it."""
-    settings = sandbox._cluster.wanted.settings
+    settings = sandbox.cluster.wanted.settings
     command = ["kubectl", "exec", "-n", settings.namespace, sandbox.name, "--", *PROGRAM]
 
     async def ask() -> None:

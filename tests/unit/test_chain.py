@@ -8,8 +8,10 @@ import yaml
 
 from espalier.chain import CHAIN, STAGES, provenance
 from espalier.config import KubernetesConfig, Profile
+from espalier.evaluation.suite import make_suite
 from espalier.orchestration.pipelines import compile_pipeline
 from espalier.records import NullTracker, content_digest, open_artifact, publishing
+from espalier.stages import register
 
 PARAMETERS = ["profile", "inputs", "output_dir", "tracker"]
 OTHER_VALUES = {
@@ -139,9 +141,55 @@ def test_every_section_has_another_value_in_this_test():
 def test_a_changed_section_changes_digests_of_its_readers(section):
     before, after = Profile(), Profile.model_validate({section: OTHER_VALUES[section]})
     changed = {stage.name for stage in CHAIN if stage.digest(before) != stage.digest(after)}
-    reading = {stage.name for stage in CHAIN if section in stage.sections}
+    read = {section, *(f"{section}.{key}" for key in OTHER_VALUES[section])}
+    reading = {stage.name for stage in CHAIN if read & set(stage.sections)}
     named_after_it = {"register"} if section == "environment" else set()
     assert changed == reading | named_after_it
+
+
+@pytest.mark.parametrize(
+    ("stage", "values"),
+    [
+        ("synthesize", {"splits": {"heldout_share": 0.5}}),  # a family may deal its tasks itself
+        ("synthesize", {"episode": {"max_turns": 3}}),  # demonstrations are played
+        ("synthesize", {"episode": {"max_turn_calls": 3}}),
+        ("synthesize", {"reward": {"format": 0.2}}),  # and paid
+        ("synthesize", {"policy": {"dialect": "hermes"}}),  # agent texts are written in it
+        ("validate", {"policy": {"dialect": "hermes"}}),
+    ],
+)
+def test_a_stage_runs_again_for_what_it_reads_indirectly(stage, values):
+    other = Profile.model_validate(values)
+    assert STAGES[stage].digest(other) != STAGES[stage].digest(Profile())
+
+
+def test_data_follow_the_dialect_of_a_given_model(tmp_path):
+    def written_for(template):
+        (tmp_path / "chat_template.jinja").write_text(template)
+        profile = Profile.model_validate({"policy": {"model": str(tmp_path)}})
+        return [STAGES[name].external_inputs(profile) for name in ("synthesize", "validate")]
+
+    hermes, same = written_for("<tool_call>"), written_for("<tool_call> ")
+    assert hermes == same
+    assert all(one != other for one, other in zip(hermes, written_for("[ARGS]"), strict=True))
+
+
+def test_an_edited_family_of_ones_own_runs_again(tmp_path, monkeypatch):
+    source = tmp_path / "own_shop.py"
+    source.write_text(
+        "from tests.unit.environments.prices import Prices\nclass Shop(Prices):\n    rate = 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    own = Profile.model_validate({"environment": {"name": "own_shop:Shop"}})
+    before = {stage.name: stage.external_inputs(own) for stage in CHAIN}
+    code = register.code_digest(own)
+    source.write_text(source.read_text().replace("rate = 1", "rate = 2"))
+    after = {stage.name: stage.external_inputs(own) for stage in CHAIN}
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == STAGES.keys() - {"register"}
+    assert register.code_digest(own) != code
+    assert make_suite(own, [], "k").digest != make_suite(Profile(), [], "k").digest
+    assert not any(stage.external_inputs(Profile()) for stage in CHAIN)
 
 
 def test_a_users_file_is_part_of_the_provenance(tmp_path):

@@ -87,7 +87,7 @@ def test_the_client_loads_nothing_that_extras_bring(tmp_path):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
     brought = {
-        extras._module(found.name)
+        extras.module_of(found.name)
         for line in [*optional["train"], *optional["ray"], *optional["vllm"]]
         if (found := extras.Requirement(extras._REQUIREMENT.match(line)[1], None))
     }

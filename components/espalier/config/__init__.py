@@ -25,6 +25,7 @@ from espalier.config.environment import (
     PodmanSandboxConfig,
     SandboxConfig,
     family_class,
+    family_code_digest,
     family_names,
 )
 from espalier.config.inference import (
@@ -133,6 +134,7 @@ __all__ = [
     "WarmStartConfig",
     "WebRLConfig",
     "family_class",
+    "family_code_digest",
     "family_names",
     "load_profile",
     "override_tables",

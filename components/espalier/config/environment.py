@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +18,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from espalier.config.data import Section
 from espalier.config.faults import fault_lines
+from espalier.records import file_digest, json_digest
 
 if TYPE_CHECKING:
     from espalier.config.profile import Profile
@@ -83,6 +85,29 @@ def family_class(name: str) -> FamilyClass:
     if not (isinstance(found, type) and hasattr(found, "questions") and hasattr(found, "config")):
         raise ValueError(f"{where} is no family: derive it from espalier.environments.SimpleFamily")
     return cast("FamilyClass", found)
+
+
+def family_code_digest(name: str) -> str | None:
+    """Digest of the Python sources of a family's package; None for a built-in family.
+
+    Its tools, tasks and `verify` decide what an artifact holds, as a section of the profile does.
+    The sources of espalier itself are named by their version.
+
+    Raises:
+        ValueError: no such family.
+    """
+    package = family_class(name).__module__.partition(".")[0]
+    if package == __name__.partition(".")[0]:
+        return None
+    # a namespace package has no file of its own: the family's module stands for it
+    given = sys.modules[package].__file__ or sys.modules[family_class(name).__module__].__file__
+    if given is None:
+        return None
+    path = Path(given)
+    sources = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
+    return json_digest(
+        {source.relative_to(path.parent).as_posix(): file_digest(source) for source in sources}
+    )
 
 
 def parsed_environment(content: object) -> EnvironmentConfig:

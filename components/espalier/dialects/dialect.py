@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from jinja2 import TemplateError
 
 from espalier.dialects import SYNTAXES, DialectName, Syntax, detected_dialect
+from espalier.dialects.mistral import Mistral
 from espalier.dialects.syntax import THINK
 from espalier.dialects.tags import Tags
 from espalier.records import (
@@ -38,6 +39,11 @@ _TAIL_TOKENS = 16
 _SENTINEL = "\ue000"
 """A private-use character that stands for a message of the policy in a rendering."""
 _OPENED_THOUGHT = re.compile(r"<think>\s*\Z")
+_CALL_ENDS = ("<|eom_id|>", "<|eom|>")
+"""With one of these Llama ends a message that waits for a tool's result, and with its usual end of
+turn any other; a tokenizer names the latter alone."""
+_MISTRAL_ID = re.compile("[A-Za-z0-9]{9}")
+_NO_ID = "0" * 9
 _PROBE = (
     {"role": "user", "content": "a"},
     {"role": "assistant", "content": "<think>\nthought\n</think>\n\nb"},
@@ -104,7 +110,9 @@ class Dialect:
             self.syntax.inline_results and knows_stops
         )
         if not self.syntax.inline_results:
-            self.stop_ids |= {self._end_id}
+            known: Any = tokenizer  # its own annotations are those of a special token
+            added = known.get_added_vocab()
+            self.stop_ids |= {self._end_id, *(added[end] for end in _CALL_ENDS if end in added)}
         self.result_ids = lru_cache(maxsize=65_536)(self._result_ids)
         self.prompt_ids = lru_cache(maxsize=65_536)(self._prompt_ids)
 
@@ -208,6 +216,10 @@ class Dialect:
             prompt: what the environment opened with.
             turns: what followed each message of the policy, in order; the prompt's ids are those
                 of `prompt_ids`.
+
+        Raises:
+            PolicyError: the template refuses the conversation, as Mistral's own do for two messages
+                of the policy without a user's between them.
         """
         compared = list(turns)
         if self.rewrites_history:
@@ -215,7 +227,10 @@ class Dialect:
                 n for n, turn in enumerate(turns) if any(m.role == "user" for m in turn.messages)
             ]
             compared = compared[: users[-1]] if users else compared
-        expected = self._whole_pieces(prompt, [turn.messages for turn in compared])
+        try:
+            expected = self._whole_pieces(prompt, [turn.messages for turn in compared])
+        except PolicyError as error:
+            raise PolicyError(f"{error}, or rollout.compare_every = 0") from error
         found = [tuple(self.prompt_ids(prompt)), *(turn.read_ids for turn in compared)]
         differ = [one != other for one, other in zip(found, expected, strict=True)]
         # a prompt that differs is counted with the first turn
@@ -239,7 +254,7 @@ class Dialect:
                 messages += [self._shown(message) for message in turn]
             # behind a last message of the policy's, so that no template treats that as the end
             messages.append(written)
-            messages.append({"role": "tool", "content": ""})
+            messages.append(self._shown(Message(role="tool", content="")))
         pieces = self._rendered(messages, generate=False).split(_SENTINEL)[: len(observed) + 1]
         ids = [self._encode(piece) for piece in pieces]
         if not self.syntax.inline_results:
@@ -316,7 +331,11 @@ class Dialect:
             else:
                 content = self._controls.sub(lambda match: f"{match[0][0]} {match[0][1:]}", content)
         shown: dict[str, Any] = {"role": message.role, "content": content}
-        return shown | ({"tool_call_id": message.call_id} if message.call_id else {})
+        call_id = message.call_id
+        if message.role == "tool" and isinstance(self.syntax, Mistral):
+            # its templates refuse a result without nine letters and digits, which policies forget
+            call_id = call_id if _MISTRAL_ID.fullmatch(call_id) else _NO_ID
+        return shown | ({"tool_call_id": call_id} if call_id else {})
 
     @cached_property
     def _controls(self) -> re.Pattern[str]:

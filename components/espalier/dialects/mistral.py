@@ -1,7 +1,8 @@
 """Calls as Mistral's models write them: one JSON list behind a control token.
 
 [TOOL_CALLS] [{"name": "search", "arguments": {"query": "lyon country"}, "id": "abcdefghi"}]
-[TOOL_CALLS]search[ARGS]{"query": "lyon country"}               from tokenizer version 11 on
+[TOOL_CALLS]search[CALL_ID]abcdefghi[ARGS]{"query": "lyon country"}       tokenizer version 11
+[TOOL_CALLS]search[ARGS]{"query": "lyon country"}                         from version 13 on
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from espalier.records import Action, Malformed, ToolCall
 from espalier.records.message import ToolSpec
 
 TOOL_CALLS, ARGS = "[TOOL_CALLS]", "[ARGS]"
-_NAMED = re.compile(r"\s*([\w.-]+)\s*\[ARGS\](.*)", re.DOTALL)
+_NAMED = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*(\w+)\s*)?\[ARGS\](.*)", re.DOTALL)
 
 
 class Mistral(TurnSyntax):
@@ -83,7 +84,8 @@ def _named(part: str) -> ToolCall | Malformed:
     if match is None:
         return Malformed(f"a call without a name before {ARGS}")
     try:
-        arguments = parsed_json(match[2])
+        arguments = parsed_json(match[3])
     except ValueError as error:
         return Malformed(f"arguments that are not JSON: {error}")
-    return call_of_object({"name": match[1], "arguments": arguments}, arguments_key="arguments")
+    named = {"name": match[1], "arguments": arguments, "id": match[2] or ""}
+    return call_of_object(named, arguments_key="arguments")

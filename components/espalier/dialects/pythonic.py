@@ -13,6 +13,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from espalier.dialects.syntax import (
+    NOT_LITERAL,
     TurnSyntax,
     answer_or_fault,
     calls_or_fault,
@@ -24,6 +25,9 @@ from espalier.dialects.syntax import (
 from espalier.records import Action, JsonObject, Malformed, ToolCall
 from espalier.records.message import ToolSpec
 
+_MARKERS = ("<|python_start|>", "<|python_end|>")
+"""Llama 4 may write them around its calls."""
+
 
 class Pythonic(TurnSyntax):
     """See the module."""
@@ -34,6 +38,7 @@ class Pythonic(TurnSyntax):
     result_layout = "{} {} {}"
 
     def _read(self, rest: str, thought: str | None, text: str, tools: Sequence[ToolSpec]) -> Action:
+        rest = rest.removeprefix(_MARKERS[0]).removesuffix(_MARKERS[1]).strip()
         if not (rest.startswith("[") and rest.endswith(")]")):
             return answer_or_fault(rest, thought, text)
         try:
@@ -77,7 +82,7 @@ def _call(node: ast.expr) -> ToolCall | Malformed:
             # through JSON, so that a tuple or a set is what its schema can describe, or refused
             literal = ast.literal_eval(keyword.value)
             arguments[keyword.arg] = cast("JsonValue", parsed_json(compact_json(literal)))
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+        except NOT_LITERAL as error:
             return Malformed(f"{keyword.arg} is no literal: {type(error).__name__}")
     return ToolCall(name=name, arguments=arguments)
 

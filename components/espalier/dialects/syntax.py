@@ -6,9 +6,11 @@ raising. `espalier.dialects.dialect` joins one with a tokenizer and its chat tem
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, NoReturn, cast
@@ -134,6 +136,7 @@ class TaggedCalls(TurnSyntax):
         if any(tag in outside for tag in (*self.call_markers, *self.stray_tags)):
             return Malformed("a tag that is opened or closed alone", text)
         if blocks:
+            thought = thought if thought is not None else outside.strip() or None
             return calls_or_fault([self._call(block, tools) for block in blocks], thought, text)
         return answer_or_fault(rest, thought, text)
 
@@ -267,11 +270,16 @@ def json_call(text: str, *, arguments_key: str = "arguments") -> ToolCall | Malf
     return call_of_object(found, arguments_key=arguments_key)
 
 
+_OTHER_KEY = {"arguments": "parameters", "parameters": "arguments"}
+
+
 def call_of_object(found: object, *, arguments_key: str) -> ToolCall | Malformed:
     """The call that a parsed JSON object describes."""
     if not isinstance(found, dict) or not isinstance(found.get("name"), str) or not found["name"]:
         return Malformed('a call without "name"')
-    arguments = found.get(arguments_key, {})
+    # the other dialects' key says the same; with none of them the call has no arguments
+    other = _OTHER_KEY[arguments_key]
+    arguments = found.get(arguments_key, found.get(other, {}))
     if isinstance(arguments, str):
         try:
             arguments = parsed_json(arguments)
@@ -341,14 +349,64 @@ def listed_tools(tools: Sequence[ToolSpec]) -> str:
 
 
 def typed_argument(text: str, name: str, tool: ToolSpec | None) -> object:
-    """An argument that was written as plain text: JSON, unless the schema says that it is text."""
+    """An argument that was written as plain text, read as its schema says.
+
+    Text stays text, and what is neither JSON nor Python's spelling of the same is left as text, for
+    the tool to refuse.
+    """
     properties: object = tool.parameters.get("properties") if tool else None
     schema: object = properties.get(name) if isinstance(properties, dict) else None
-    if isinstance(schema, dict) and schema.get("type") == "string":
-        return text
+    kinds = _kinds(schema, tool.parameters.get("$defs") if tool else None)
+    if "string" in kinds:
+        return None if text == "null" and "null" in kinds else text
+    if "boolean" in kinds and text.strip() in _BOOLEANS:
+        return _BOOLEANS[text.strip()]
     try:
         return parsed_json(text)
     except ValueError:
+        return _python_literal(text) if kinds & {"array", "object"} else text
+
+
+_BOOLEANS = {"True": True, "False": False}
+_MAX_LITERAL = 20_000
+"""Characters of a Python literal: its parser's cost must stay bounded."""
+NOT_LITERAL = (
+    ArithmeticError, ValueError, TypeError, SyntaxError, MemoryError, RecursionError,
+)  # fmt: skip
+"""What `ast.literal_eval`, and JSON of its result, raise for hostile text."""
+
+
+def _kinds(schema: object, definitions: object, depth: int = 0) -> set[str]:
+    """The JSON types that a schema allows, those of its alternatives and references included."""
+    if not isinstance(schema, dict) or depth > _MAX_SCHEMA_DEPTH:
+        return set()
+    described = cast("dict[str, object]", schema)
+    kind = described.get("type")
+    kinds = set(cast("list[str]", kind)) if isinstance(kind, list) else set[str]()
+    if isinstance(kind, str):
+        kinds.add(kind)
+    branches = [described.get(key) for key in ("anyOf", "oneOf")]
+    for branch in [one for found in branches if isinstance(found, list) for one in found]:
+        kinds |= _kinds(branch, definitions, depth + 1)
+    reference = described.get("$ref")
+    if isinstance(reference, str) and isinstance(definitions, dict):
+        kinds |= _kinds(definitions.get(reference.rpartition("/")[2]), definitions, depth + 1)
+    return kinds
+
+
+_MAX_SCHEMA_DEPTH = 8
+
+
+def _python_literal(text: str) -> object:
+    """A list or object as Python spells it, where JSON differs; the text where it is none."""
+    if len(text) > _MAX_LITERAL:
+        return text
+    try:
+        # a policy's text must not print warnings about its escapes
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return parsed_json(compact_json(ast.literal_eval(text.strip())))
+    except NOT_LITERAL:
         return text
 
 

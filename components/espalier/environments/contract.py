@@ -99,6 +99,8 @@ class Environments:
     tools: tuple[ToolSpec, ...]
     instructions: str
     make: Callable[[Task], Environment]
+    derived_from: frozenset[str] = frozenset()
+    """Names of the families whose tasks this one plays as well."""
 
     def __call__(self, task: Task) -> Environment:
         """An environment for `task`.
@@ -106,7 +108,7 @@ class Environments:
         Raises:
             PolicyError: the task is of another family.
         """
-        if task.environment != self.family:
+        if task.environment not in {self.family, *self.derived_from}:
             raise PolicyError(
                 f"task {task.task_id}: no environment named {task.environment!r}; known: "
                 f"{self.family}"

@@ -29,7 +29,7 @@ from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.reading import DemonstrationReading, ReadingMaterial
 from espalier.environments.teaching import Script, ScriptTeacher
-from espalier.environments.tools import Tool
+from espalier.environments.tools import Tool, refuse_ambiguous_tools
 from espalier.knowledge.graph import EntitySplits
 from espalier.records import (
     AgentText,
@@ -152,8 +152,14 @@ class Family(ABC, Generic[C]):
 
     @property
     def built_tools(self) -> tuple[Tool, ...]:
-        """The tools, with their schemas."""
-        return tuple(tool if isinstance(tool, Tool) else Tool(tool) for tool in self.tools())
+        """The tools, with their schemas.
+
+        Raises:
+            ToolSignatureError: two tools of one name or tag, or a tag with another meaning.
+        """
+        tools = tuple(tool if isinstance(tool, Tool) else Tool(tool) for tool in self.tools())
+        refuse_ambiguous_tools([tool.spec for tool in tools])
+        return tools
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -198,6 +204,11 @@ class Family(ABC, Generic[C]):
             tools=tuple(tool.spec for tool in tools),
             instructions=self.instructions,
             make=lambda task: rules_of(task).environment(),
+            derived_from=frozenset(
+                name
+                for base in type(self).__mro__
+                if isinstance(name := vars(base).get("name"), str)
+            ),
         )
 
     def _outcome(self, task: Task, answer: str | None, _turns: TurnResults) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
@@ -59,38 +59,47 @@ class Tool:
         """Derive the schema of `function`; see `ToolSpec` for the other arguments.
 
         Raises:
-            ToolSignatureError: a parameter without a type, or one that no JSON schema describes.
+            ToolSignatureError: no name, a parameter without a type, or one without a JSON schema.
         """
+        name = getattr(function, "__name__", None)
+        if name is None:
+            raise ToolSignatureError(f"{function!r} has no name that a policy could call: use def")
         try:
             hints = typing.get_type_hints(function, include_extras=True)
         except NameError as error:
-            raise ToolSignatureError(f"tool {function.__name__}: {error}") from error
+            raise ToolSignatureError(f"tool {name}: {error}") from error
         parameters = dict(inspect.signature(function).parameters)
         self.wants_task = parameters.pop(_TASK, None) is not None
+        if self.wants_task and hints.get(_TASK, Task) is not Task:
+            raise ToolSignatureError(
+                f"tool {name}: a parameter named task is handed the episode's Task; "
+                "give this one another name"
+            )
         fields: dict[str, Any] = {}
-        for name, parameter in parameters.items():
-            if name not in hints:
-                raise ToolSignatureError(f"tool {function.__name__}: parameter {name} has no type")
-            if parameter.kind not in _BY_NAME or name.startswith("_") or name == "model_config":
+        for key, parameter in parameters.items():
+            if key not in hints:
+                raise ToolSignatureError(f"tool {name}: parameter {key} has no type")
+            if parameter.kind not in _BY_NAME or key.startswith("_") or key == "model_config":
                 raise ToolSignatureError(
-                    f"tool {function.__name__}: parameter {name} cannot be given by that name"
+                    f"tool {name}: parameter {key} cannot be given by that name"
                 )
             default = ... if parameter.default is parameter.empty else parameter.default
-            fields[name] = (hints[name], default)
+            fields[key] = (hints[key], default)
         try:
             self._arguments: type[BaseModel] = create_model(
-                function.__name__, __config__=ConfigDict(extra="forbid"), **fields
+                name, __config__=ConfigDict(extra="forbid"), **fields
             )
             schema = _schema(self._arguments)
         except (PydanticUserError, NameError, ValueError) as error:
             reason = str(error).partition("\n")[0]
             raise ToolSignatureError(
-                f"tool {function.__name__}: its parameters have no JSON schema: {reason}"
+                f"tool {name}: its parameters have no JSON schema: {reason}"
             ) from error
         self._function = function
-        self.is_async = inspect.iscoroutinefunction(function)
+        # a decorator that wraps a coroutine function is a plain function that returns a coroutine
+        self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
         self.spec = ToolSpec(
-            name=function.__name__,
+            name=name,
             description=(inspect.getdoc(function) or "").partition("\n\n")[0].replace("\n", " "),
             parameters=schema,
             call_tag=call_tag,
@@ -112,16 +121,56 @@ class Tool:
         if self.is_async:
             return self._awaited(call, arguments)
         try:
-            return _result(call, self._function(**arguments))
+            with _FaultNote(call):
+                return _result(call, self._function(**arguments))
         except ToolError as error:
             return refused(call, str(error))
 
     async def _awaited(self, call: ToolCall, arguments: dict[str, Any]) -> ToolResult:
         function = typing.cast("Callable[..., Awaitable[object]]", self._function)
         try:
-            return _result(call, await function(**arguments))
+            with _FaultNote(call):
+                return _result(call, await function(**arguments))
         except ToolError as error:
             return refused(call, str(error))
+
+
+class _FaultNote:
+    """Within the block, an exception gets a note that says which call raised it."""
+
+    def __init__(self, call: ToolCall) -> None:
+        self._call = call
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, ToolError | EspalierError):
+            error.add_note(
+                f"in the tool {self._call.name}, called with {self._call.arguments}; "
+                "a tool raises ToolError for what a policy may cause"
+            )
+
+
+_TAKEN_TAGS = ("answer", "think")
+
+
+def refuse_ambiguous_tools(specs: Sequence[ToolSpec]) -> None:
+    """Check that a call can mean one tool alone, in every dialect.
+
+    Raises:
+        ToolSignatureError: two tools of one name or tag, or a tag that means something else.
+    """
+    taken = [*_TAKEN_TAGS, *{spec.result_tag for spec in specs}]
+    for number, spec in enumerate(specs):
+        before = specs[:number]
+        if any(spec.name == other.name or spec.tag == other.tag for other in before):
+            raise ToolSignatureError(f"two tools are named {spec.name}; give each a name and tag")
+        if spec.tag in taken:
+            raise ToolSignatureError(
+                f"tool {spec.name}: the tag <{spec.tag}> has a meaning already "
+                f"({', '.join(taken)}); give it another name, or a call_tag"
+            )
 
 
 def unknown_tool(call: ToolCall, known: typing.Iterable[str]) -> ToolResult:

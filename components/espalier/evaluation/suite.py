@@ -1,7 +1,7 @@
 """The evaluation suite: the held-out tasks and the settings, under one digest.
 
 Results may be compared if their suite digests are equal: the same questions, over the same
-knowledge, with the same tools and limits.
+knowledge, with the same tools, limits and verifier.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from espalier.config import EvaluationConfig, Profile
+from espalier.config import EvaluationConfig, Profile, family_code_digest
 from espalier.environments import family_of
 from espalier.records import Task, json_digest
 
@@ -67,5 +67,7 @@ def make_suite(profile: Profile, heldout: Sequence[Task], knowledge_content: str
         "episode": profile.episode.model_dump(mode="json"),
         **family.answer_settings(),
     }
+    if code := family_code_digest(profile.environment.name):
+        environment["code"] = code
     groups = [family.report_groups(task) for task in heldout]
     return Suite(heldout, profile.evaluation, environment, knowledge_content, groups)

@@ -26,7 +26,7 @@ from espalier.records import ArtifactError, Message, RegistryError, open_artifac
 from espalier.records.trajectory import Trajectory
 from espalier.registry.promotion import Compare, EvaluateChampion
 from espalier.registry.registration import read_result
-from espalier.steps.profiles import parsed_profile
+from espalier.steps.profiles import saved_profile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +51,7 @@ def open_finished_run(run_dir: Path) -> FinishedRun:
 
     Raises:
         ArtifactError: no run was ever started in that folder.
-        ProfileError: its profile is not one of this version.
+        ProfileError: its profile is neither of this version nor of 0.1.
     """
     path = run_dir / PROFILE_NAME
     if not path.is_file():
@@ -59,7 +59,7 @@ def open_finished_run(run_dir: Path) -> FinishedRun:
             f"{run_dir}: not the folder of a run (no {PROFILE_NAME}). Give the folder that "
             "`espalier run --out` filled"
         )
-    return FinishedRun(run_dir, parsed_profile(path.read_text(encoding="utf-8")))
+    return FinishedRun(run_dir, saved_profile(path.read_text(encoding="utf-8")))
 
 
 class JudgedPolicy(NamedTuple):

@@ -5,7 +5,7 @@ A context that overflows is shortened and continues in a new window, as `episode
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,6 +22,8 @@ class _Piece(NamedTuple):
 
     token_ids: tuple[int, ...]
     is_observation: bool
+    messages: tuple[Message, ...] = ()
+    """Of an observation."""
 
 
 class EpisodeTranscript:
@@ -79,25 +81,35 @@ class EpisodeTranscript:
     def observe(self, token_ids: Sequence[int], messages: Sequence[Message]) -> None:
         """Append an observation."""
         turn, start = self._turns[-1], len(self._token_ids)
-        self._read(_Piece(tuple(token_ids), is_observation=True))
+        self._read(_Piece(tuple(token_ids), is_observation=True, messages=tuple(messages)))
         self._messages.extend(messages)
         if self.num_windows == 1:
             self.pieces.append(TurnPieces(tuple(messages), tuple(token_ids)))
         if turn.action_end == start:
             self._turns[-1] = replace(turn, observation_end=len(self._token_ids))
 
-    def drop_observations(self, tokens: int) -> int:
-        """Remove the oldest observations from the context until `tokens` tokens are removed.
+    def drop_observations(
+        self, tokens: int, rest_of: Callable[[tuple[Message, ...]], tuple[int, ...]]
+    ) -> int:
+        """Shorten the oldest observations in the context until `tokens` tokens are removed.
+
+        Args:
+            tokens: to remove.
+            rest_of: what has to be left of an observation, as token ids.
 
         Returns:
             The number of tokens removed; less than `tokens` where there were not enough.
         """
-        kept, dropped = [], 0
+        kept: list[_Piece] = []
+        dropped = 0
         for piece in self._context:
+            left = piece
             if piece.is_observation and dropped < tokens:
-                dropped += len(piece.token_ids)
-            else:
-                kept.append(piece)
+                rest = piece._replace(token_ids=rest_of(piece.messages))
+                left = min(piece, rest, key=lambda one: len(one.token_ids))
+            dropped += len(piece.token_ids) - len(left.token_ids)
+            if left.token_ids:
+                kept.append(left)
         self._context = kept
         return dropped
 
@@ -149,6 +161,8 @@ SUMMARY_REQUEST = (
 """What the policy reads where `episode.overflow` is "summarise"."""
 
 _SUMMARY_MESSAGE = Message(role="tool", content=SUMMARY_REQUEST)
+_DROPPED = "(removed)"
+"""Stands for a dropped observation where the chat template frames each message."""
 
 
 class _SampledAction(NamedTuple):
@@ -224,7 +238,7 @@ class PolicyContext:
             case "stop":
                 return False
             case "truncate":
-                return self._transcript.drop_observations(excess) > 0
+                return self._transcript.drop_observations(excess, self._left_of) > 0
             case "summarise":
                 return await self._summarise()
 
@@ -233,9 +247,19 @@ class PolicyContext:
         if self._transcript.context_length + len(request_ids) >= self._limits.max_tokens:
             return False
         self._read(request_ids, (_SUMMARY_MESSAGE,))
-        await self._write()
+        summary = await self._write()
+        if not (summary.stopped or self._dialect.syntax.inline_results):
+            return False  # it has no end of turn, and the chat template would never continue it
         self._transcript.keep_prompt_and_last()
         return True
+
+    def _left_of(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        """What stays of a dropped observation: nothing, or the chat template's frame around it."""
+        if self._dialect.syntax.inline_results:
+            return ()
+        return self._dialect.result_ids(
+            tuple(message.model_copy(update={"content": _DROPPED}) for message in messages)
+        )
 
     async def _write(self) -> _SampledAction:
         assert self._session is not None, "a context begins with a prompt"

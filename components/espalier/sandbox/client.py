@@ -71,7 +71,7 @@ class SandboxClient:
         self._waiting: set[asyncio.Timeout] = set()
         self.lost_because = ""
         _, is_local, path = address.partition("unix:")
-        self._http = httpx2.AsyncClient(
+        self.http = httpx2.AsyncClient(
             base_url="http://sandbox" if is_local else address,
             headers=token.header,
             timeout=None,  # `_within` limits each request as a whole
@@ -82,6 +82,7 @@ class SandboxClient:
                 limits=httpx2.Limits(max_connections=_CONNECTIONS, keepalive_expiry=None),
             ),
         )
+        """Requests to the sandbox's server, with its token."""
 
     @property
     def name(self) -> str:
@@ -152,7 +153,7 @@ class SandboxClient:
             SandboxLost: nothing listens.
         """
         async with self._within("to start", within_s, SandboxTimeout):
-            await _checked(await self._http.get("/healthz"), self._name)
+            await _checked(await self.http.get("/healthz"), self._name)
 
     def mark_lost(self, cause: str) -> None:
         """Fail all requests in progress with SandboxLost; the first cause is reported.
@@ -166,7 +167,7 @@ class SandboxClient:
 
     async def close_connections(self) -> None:
         """Close the HTTP connections."""
-        await self._http.aclose()
+        await self.http.aclose()
 
     def _run_limits(self, limits: Limits | None, timeout_s: float | None) -> Limits:
         chosen = limits or self._limits
@@ -176,7 +177,7 @@ class SandboxClient:
         within_s = request.limits.wall_s + _SERVER_TIME_S
         async with (
             self._within("to end a run", within_s, SandboxLost),
-            self._http.stream("POST", "/run", content=request.to_json()) as response,
+            self.http.stream("POST", "/run", content=request.to_json()) as response,
         ):
             await _checked(response, self._name)
             streams = {"stdout": bytearray(), "stderr": bytearray()}
@@ -190,7 +191,7 @@ class SandboxClient:
         self, method: str, path: str, query: Mapping[str, Any], content: bytes | None = None
     ) -> bytes:
         async with self._within(f"{method} {path}", _TRANSFER_S, SandboxTimeout):
-            response = await self._http.request(method, path, params=query, content=content)
+            response = await self.http.request(method, path, params=query, content=content)
             await _checked(response, self._name)
             return response.content
 

@@ -204,7 +204,8 @@ class KubernetesBackend:
     warm_pods: int = 4
     start_timeout_s: float = 120.0
     name: str = field(default="kubernetes", init=False, repr=False)
-    _cluster: Cluster | None = field(default=None, init=False, repr=False)
+    cluster: Cluster | None = field(default=None, init=False, repr=False)
+    """The connection that its sandboxes share, from the first on."""
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -238,15 +239,15 @@ class KubernetesBackend:
 
     async def close(self) -> None:
         """Release the lease, and with it delete every sandbox."""
-        if self._cluster is not None:
-            cluster, self._cluster = self._cluster, None
+        if self.cluster is not None:
+            cluster, self.cluster = self.cluster, None
             await cluster.close()
 
     async def _open(self) -> Cluster:
         async with self._opening:
-            if self._cluster is None:
-                self._cluster = await Cluster.open(self)
-            return self._cluster
+            if self.cluster is None:
+                self.cluster = await Cluster.open(self)
+            return self.cluster
 
     async def _wait_until_running(self, cluster: Cluster, name: str) -> ClusterState:
         last = ClusterState()
@@ -281,7 +282,7 @@ class KubernetesSandbox(SandboxClient):
     ) -> None:
         host = f"[{state.address}]" if ":" in str(state.address) else state.address
         super().__init__(name, limits, token, f"http://{host}:{SANDBOXD_PORT}")
-        self._cluster = cluster
+        self.cluster = cluster
         self._unsubscribe = cluster.watch.subscribe(name, self._on_state)
 
     async def wait_for_server(self, within_s: float) -> None:
@@ -311,8 +312,8 @@ class KubernetesSandbox(SandboxClient):
         """
         await self.close_connections()
         try:
-            if await self._cluster.delete(self.name):
-                await self._cluster.gone(self.name, _END_WITHIN_S)
+            if await self.cluster.delete(self.name):
+                await self.cluster.gone(self.name, _END_WITHIN_S)
         finally:
             self._unsubscribe()
 

@@ -138,7 +138,7 @@ def pause_s(config: ControllerConfig, faults: int, jitter: float) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Follow until SIGTERM."""
-    given = _parser().parse_args(arguments)
+    given = argument_parser().parse_args(arguments)
     prepare_environment()
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
@@ -176,7 +176,8 @@ def _follow_cluster(given: argparse.Namespace, stop: threading.Event) -> None:
         follow(follower, config, heartbeat, stop)
 
 
-def _parser() -> argparse.ArgumentParser:
+def argument_parser() -> argparse.ArgumentParser:
+    """The controller's arguments."""
     parser = argparse.ArgumentParser(
         prog="espalier.serving.controller",
         description=__doc__,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import espalier
 from espalier.chain import opened, provenance
-from espalier.config import Profile
+from espalier.config import Profile, family_code_digest
 from espalier.records import (
     ArtifactError,
     Manifest,
@@ -63,7 +63,7 @@ def run(
         policy_digest=json_digest(payload.files),
         suite_digest=payload.result.suite_digest,
         data_digest=manifests["accepted"].content,
-        code_digest=code_digest(),
+        code_digest=code_digest(profile),
     )
     target = _mlflow_run(tracker)
     version = find_or_register(target, identity, payload)
@@ -94,11 +94,14 @@ def _datasets(
     return found
 
 
-def code_digest() -> str:
-    """Digest over the Python sources of the installed package."""
+def code_digest(profile: Profile) -> str:
+    """Digest over the Python sources of this package, and of the family's where it has its own."""
     root = Path(espalier.__file__).parent
-    sources = sorted(root.rglob("*.py"))
-    return json_digest({path.relative_to(root).as_posix(): file_digest(path) for path in sources})
+    sources = {
+        path.relative_to(root).as_posix(): file_digest(path) for path in sorted(root.rglob("*.py"))
+    }
+    family = family_code_digest(profile.environment.name)
+    return json_digest(sources | ({"environment.name": family} if family else {}))
 
 
 def _payload(

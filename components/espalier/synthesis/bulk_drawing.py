@@ -210,7 +210,7 @@ def draw_questions(
         producer="draw_questions",
         config_digest=json_digest(
             [
-                profile.digest(("environment", "search", "synthesis")),
+                profile.digest(("environment", "splits", "search", "synthesis")),
                 order.splits,
                 order.count,
                 order.parts,

@@ -102,7 +102,7 @@ async def _attack_one(
     most_bytes = _MOST_BYTES_ON_GVISOR if own_kernel else _MOST_BYTES
     aims = aims | {"own_kernel": own_kernel, "most_bytes": most_bytes}
     if name.startswith("pods"):
-        other = neighbour._http.base_url.host
+        other = neighbour.http.base_url.host
         aims = aims | targets.of_the_cluster(os.environ["KUBECONFIG"], other)
     verdicts: dict[Attack, Verdict] = {}
     for attack in attacks:

@@ -93,7 +93,7 @@ async def _run(
     if attack.asks is not None:
         verdict.breaches += await attack.asks(sandbox, targets)
         return
-    secret = sandbox._http.headers["authorization"].split()[1]
+    secret = sandbox.http.headers["authorization"].split()[1]
     told = json.dumps(targets | {"token_beginning": secret[:8]})
     result = await sandbox.exec(
         ["python", "-c", attack.source],

@@ -36,8 +36,8 @@ class Running:
 
     async def kill_server(self):
         """End the sandbox's process 1, or its pod, behind its back."""
-        if hasattr(self.sandbox, "_cluster"):
-            await self.sandbox._cluster.delete(self.sandbox.name)
+        if hasattr(self.sandbox, "cluster"):
+            await self.sandbox.cluster.delete(self.sandbox.name)
         else:
             os.kill(members(self.namespace())[0], signal.SIGKILL)
 

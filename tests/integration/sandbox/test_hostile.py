@@ -231,7 +231,7 @@ def _search(secret):
 def test_the_token_is_nowhere_in_a_program(run, sandbox):
     planted = f"planted = {b'x' * 43!r}\n{_search(b'x' * 43)}"
     assert int(run(sandbox.run_python(planted)).stdout) > 0, "the search finds what is there"
-    secret = sandbox._http.headers["authorization"].split()[1].encode()
+    secret = sandbox.http.headers["authorization"].split()[1].encode()
     assert run(sandbox.run_python(_search(secret))).stdout == b"0\n"
 
 

@@ -51,15 +51,15 @@ _PATH = st.text(
 def _ask(run, sandbox, method, url, **parts):
     async def ask():
         async with asyncio.timeout(20):
-            return await sandbox._http.request(method, url, **parts)
+            return await sandbox.http.request(method, url, **parts)
 
     return run(ask())
 
 
 def _connected(sandbox):
-    path = sandbox._http._transport._pool._uds
+    path = sandbox.http._transport._pool._uds
     if path is None:
-        address = sandbox._http.base_url
+        address = sandbox.http.base_url
         return socket.create_connection((address.host, address.port))
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
@@ -129,7 +129,7 @@ def test_whatever_the_method_and_address_there_is_an_answer(run, sandbox, method
 )
 def test_without_the_token_only_health_and_metrics_answer(run, sandbox, header):
     async def ask():
-        inside = sandbox._http._transport
+        inside = sandbox.http._transport
         requests = [
             ("POST", "/run"), ("GET", "/files?path=x"), ("PUT", "/files?path=x"),
             ("POST", "/reset"), ("POST", "/snapshot"), ("GET", "/"), ("GET", "/nowhere"),
@@ -137,7 +137,7 @@ def test_without_the_token_only_health_and_metrics_answer(run, sandbox, header):
         ]  # fmt: skip
         said = []
         for method, path in requests:
-            request = httpx2.Request(method, sandbox._http.base_url.join(path), headers=header)
+            request = httpx2.Request(method, sandbox.http.base_url.join(path), headers=header)
             response = await inside.handle_async_request(request)
             await response.aread()
             said.append(response.status_code)
@@ -151,7 +151,7 @@ def test_output_is_streamed_while_the_program_runs(run, sandbox):
         loop = asyncio.get_running_loop()
         asked = json.dumps({"argv": ["sh", "-c", "echo early; sleep 8"]})
         started = loop.time()
-        async with sandbox._http.stream("POST", "/run", content=asked) as response:
+        async with sandbox.http.stream("POST", "/run", content=asked) as response:
             async for line in response.aiter_lines():
                 return json.loads(line), loop.time() - started
 
@@ -162,7 +162,7 @@ def test_output_is_streamed_while_the_program_runs(run, sandbox):
 
 def test_metrics_have_prometheus_format(run, sandbox):
     run(sandbox.exec(["false"]))
-    text = run(sandbox._http.get("/metrics")).text
+    text = run(sandbox.http.get("/metrics")).text
     for line in text.splitlines():
         assert line.startswith("# ") or len(line.rsplit(" ", 1)) == 2
     assert 'sandboxd_runs_total{kind="exec",ended_by="itself"}' in text
@@ -192,7 +192,7 @@ def test_broken_and_abandoned_connections_do_no_harm(run, sandbox, said):
 
 
 def test_a_client_that_never_reads_stops_only_its_program(run, sandbox):
-    secret = sandbox._http.headers["authorization"]
+    secret = sandbox.http.headers["authorization"]
     asked = json.dumps({"argv": ["yes"], "limits": {"output_bytes": sandbox.limits.output_bytes}})
     with _connected(sandbox) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)

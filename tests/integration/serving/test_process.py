@@ -41,7 +41,7 @@ def endpoint(log, **variables):
 
 
 def write_tiny_policy(path, weights):
-    with publishing(path, registry._provenance("train")) as draft:
+    with publishing(path, registry.provenance("train")) as draft:
         save_policy(tiny_policy(), draft.path / "policy")
 
 

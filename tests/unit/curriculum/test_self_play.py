@@ -205,7 +205,7 @@ def test_the_next_order_has_mean_rewards_by_kind():
     played, _ = self_play(rule=RZeroConfig, proposer=proposer, repetition_weight=0.0)
     first = played.end_phase(1)
     played.end_phase(2)
-    earned = played._proposer.orders[1].earned
+    earned = proposer.orders[1].earned
     # every scripted task has a pattern of its own
     assert {kind.split("-")[1]: reward for kind, reward in earned.items()} == {
         "easy": 0.0,

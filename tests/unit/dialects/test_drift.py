@@ -7,7 +7,14 @@ import pytest
 from espalier.dialects import SYNTAXES
 from espalier.dialects.dialect import Dialect, TurnPieces
 from espalier.policy.embedded import train_tokenizer
-from espalier.records import FinalAnswer, Malformed, Message, PolicyError, action_of
+from espalier.records import (
+    FinalAnswer,
+    Malformed,
+    Message,
+    PolicyError,
+    ToolCalls,
+    action_of,
+)
 from espalier.synthesis.search_wording import search_call
 from tests.factories.byte_tokenizer import byte_tokenizer
 from tests.factories.tiny import TEXTS, TOOLS
@@ -239,3 +246,43 @@ def test_a_template_that_refuses_tool_messages_is_named():
 def test_messages_survive_as_the_actions_that_they_were():
     for action in ACTIONS:
         assert action_of(action.message()) == action
+
+
+INSISTS_ON_IDS = (
+    "{% for m in messages %}{% if m.role == 'tool' %}"
+    "{% if m.tool_call_id | default('') | length != 9 %}{{ raise_exception('no id') }}{% endif %}"
+    "[TOOL_RESULTS] {{ m.content }}[/TOOL_RESULTS]"
+    "{% elif m.role == 'user' %}[INST] {{ m.content }}[/INST]"
+    "{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}{# [TOOL_CALLS] #}"
+)
+"""As Mistral's do, which a policy's call without an id must not stop."""
+
+
+@pytest.mark.parametrize("call_id", ["", "c1", "abcdefghi"])
+def test_a_template_that_insists_on_ids_is_given_some(call_id):
+    dialect = given_model(INSISTS_ON_IDS)
+    assert dialect.syntax.name == "mistral"
+    read = [(Message(role="tool", content="euro", call_id=call_id),)] * 2
+    turns = turns_of(dialect, read)
+    assert dialect.text(turns[0].read_ids) == "[TOOL_RESULTS] euro[/TOOL_RESULTS]"
+    assert dialect.drifted_turns(QUESTION, turns) == 0
+
+
+def test_a_conversation_that_cannot_be_compared_is_refused():
+    alternates = INSISTS_ON_IDS.replace(
+        "{% else %}",
+        "{% elif loop.previtem and loop.previtem.role == 'tool' %}"
+        "{{ raise_exception('roles must alternate') }}{% else %}",
+    )
+    dialect = given_model(alternates)
+    with pytest.raises(PolicyError, match=r"must alternate.*rollout\.compare_every = 0"):
+        dialect.drifted_turns(QUESTION, turns_of(dialect))
+
+
+@pytest.mark.parametrize("ends", [(), ("<|eom_id|>",)])
+def test_llamas_second_end_of_a_message_ends_it_too(ends):
+    tokenizer = byte_tokenizer(STEADY, ("<|im_start|>", "<|im_end|>", *ends))
+    dialect = Dialect(tokenizer, TOOLS, name="llama3")
+    message = dialect.tokenizer.encode('{"name": "search", "parameters": {}}<|eom_id|>')
+    assert dialect.ends_action(message) is bool(ends)
+    assert isinstance(dialect.parse(message), ToolCalls) is bool(ends)

@@ -1,5 +1,7 @@
 """The contract of every syntax: what it writes it reads again, and nothing else is a call."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -11,9 +13,11 @@ from espalier.dialects.syntax import (
     parsed_json,
     split_blocks,
     split_thought,
+    typed_argument,
     with_thought,
 )
 from espalier.records import FinalAnswer, Malformed, PolicyError, ToolCall, ToolCalls
+from espalier.records.message import ToolSpec
 from tests.factories.messages import ACTIONS, ANSWERS, BOTH, CALLS, NOTE, THOUGHTS, note
 
 NAMES = list(SYNTAXES)
@@ -194,10 +198,12 @@ def test_a_broken_message_says_what_is_wrong(name, text, reason):
     ("name", "text"),
     [
         ("hermes", '<tool_call>{"name": "note", "arguments": "{\\"text\\": \\"x\\"}"}</tool_call>'),
-        ("hermes", 'I look. <tool_call>\n{"name": "note", "arguments": {"text": "x"}}</tool_call>'),
+        ("hermes", '<tool_call>\n{"name": "note", "parameters": {"text": "x"}}</tool_call>'),
+        ("llama3", '{"name": "note", "arguments": {"text": "x"}}'),
         ("llama3", '<|python_tag|>{"name": "note", "parameters": {"text": "x"}}'),
         ("mistral", '[TOOL_CALLS]note[ARGS]{"text": "x"}'),
         ("pythonic", "[note(text='x',)]"),
+        ("pythonic", "<|python_start|>[note(text='x')]<|python_end|>"),
         (
             "qwen3_coder",
             "<tool_call><function=note><parameter=text>x</parameter></function></tool_call>",
@@ -207,6 +213,58 @@ def test_a_broken_message_says_what_is_wrong(name, text, reason):
 def test_other_spellings_of_the_published_models_are_read_too(name, text):
     action = SYNTAXES[name].parse(text, BOTH)
     assert action == ToolCalls((ToolCall(name="note", arguments={"text": "x"}),))
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder"])
+def test_text_beside_a_call_is_kept_as_its_thought(name):
+    syntax, call = SYNTAXES[name], replace(note("x"), thought=None)
+    said = f"I look. {syntax.write(call, BOTH)}"
+    assert syntax.parse(said, BOTH) == replace(call, thought="I look.")
+
+
+def test_mistrals_call_id_may_stand_between_name_and_arguments():
+    written = '[TOOL_CALLS]note[CALL_ID]abcdefghi[ARGS]{"text": "x"}'
+    call = ToolCall(name="note", arguments={"text": "x"}, call_id="abcdefghi")
+    assert SYNTAXES["mistral"].parse(written, BOTH) == ToolCalls((call,))
+
+
+TYPED = ToolSpec(
+    name="book",
+    description="",
+    parameters={
+        "type": "object",
+        "properties": {
+            "flag": {"type": "boolean"},
+            "rows": {"type": "array"},
+            "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "size": {"$ref": "#/$defs/Size"},
+            "count": {"type": ["integer", "null"]},
+        },
+        "$defs": {"Size": {"enum": ["1", "2"], "type": "string"}},
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("flag", "True", True),
+        ("flag", "false", False),
+        ("flag", "maybe", "maybe"),
+        ("rows", "['a', 1]", ["a", 1]),
+        ("rows", '["a", 1]', ["a", 1]),
+        ("rows", "[f()]", "[f()]"),
+        ("rows", "9" * 400 + "+1j", "9" * 400 + "+1j"),
+        ("rows", "[" * 20_001, "[" * 20_001),
+        ("note", "123", "123"),
+        ("note", "null", None),
+        ("size", "1", "1"),
+        ("count", "12", 12),
+        ("other", "12", 12),
+    ],
+)
+def test_an_argument_in_plain_text_is_read_by_its_schema(name, text, value):
+    assert typed_argument(text, name, TYPED) == value
 
 
 def test_mistrals_thought_may_stand_before_the_calls_and_ids_survive():

@@ -72,6 +72,16 @@ def test_the_table_of_dialects_is_its_baseline():
         assert arm["token_drift"] == 0
 
 
+def test_the_gain_of_the_smoke_run_is_its_baseline():
+    smoke = BASELINES["smoke"]
+    said = " ".join((ROOT / "docs" / "index.md").read_text("utf-8").split())
+    first, *others = smoke["arms"]
+    low, high = first["ci95"]
+    assert f"Its gain is {first['gain']:.1f} points ({low:.1f} to {high:.1f})" in said
+    assert low > 0
+    assert [round(arm["gain"]) for arm in others] == [0, 0]
+
+
 def test_the_table_of_the_demo_is_its_baseline():
     assert "\n".join(demo_lines(BASELINES["demo"])) in README
 

@@ -69,7 +69,7 @@ def test_a_key_without_a_description_is_refused_by_name(monkeypatch):
         untold: int = 2
 
     with pytest.raises(LookupError, match=r"Bare\.untold has no description"):
-        reference._table(Bare, ("bare",))
+        reference.table_of(Bare, ("bare",))
     assert "Says something." in reference.markdown_table(("a",), [("Says something.",)])
 
 
@@ -111,4 +111,4 @@ def test_every_command_and_option_is_listed(commands):
 
 
 def test_markup_characters_of_a_description_are_shown():
-    assert reference._escaped("a*b `c*d` [e] <f>") == r"a\*b `c*d` \[e] \<f>"
+    assert reference.escaped("a*b `c*d` [e] <f>") == r"a\*b `c*d` \[e] \<f>"

@@ -205,3 +205,17 @@ def test_a_simple_family_says_what_it_lacks():
 
     with pytest.raises(TypeError, match="demonstrate"):
         Empty(Profile())
+
+
+def test_a_derived_family_plays_the_tasks_of_its_base():
+    class Renamed(Prices):
+        name = "renamed"
+
+    family = Renamed(Profile.model_validate(PROFILE))
+    (task,) = family.tasks("train", 1)
+    with family.environments(NOWHERE) as over:
+        for named in ("renamed", "prices"):
+            played = over("train")(task.model_copy(update={"environment": named}))
+            assert played.reset(task).tools
+        with pytest.raises(PolicyError, match="no environment named 'other'"):
+            over("train")(task.model_copy(update={"environment": "other"}))

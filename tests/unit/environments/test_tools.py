@@ -1,6 +1,7 @@
 """Typed functions as tools: their schema, and what becomes of arguments that do not fit."""
 
 import asyncio
+import functools
 import inspect
 import random
 from typing import Annotated, Literal
@@ -9,8 +10,13 @@ import pytest
 from pydantic import BaseModel, Field
 
 from espalier.environments import Tool, ToolError, ToolOutput, make_task
-from espalier.environments.tools import ToolSignatureError, unknown_tool
+from espalier.environments.tools import (
+    ToolSignatureError,
+    refuse_ambiguous_tools,
+    unknown_tool,
+)
 from espalier.records import ToolCall
+from espalier.records.message import ToolSpec
 
 TASK = make_task("any", "?", gold=("1",), split="train", source="test", key="k")
 
@@ -46,6 +52,39 @@ def test_a_typed_function_is_its_own_schema():
         "required": ["amount"],
         "additionalProperties": False,
     }
+
+
+def test_a_fault_of_a_tool_names_the_call():
+    def price(item: str) -> int:
+        return int(item)
+
+    async def waited_price(item: str) -> int:
+        return int(item)
+
+    for tool in (Tool(price), Tool(waited_price)):
+        with pytest.raises(ValueError, match="invalid literal") as raised:
+            call(tool, item="\u00b2")
+        [note] = raised.value.__notes__
+        assert note.startswith(f"in the tool {tool.spec.name}, called with {{'item': '\u00b2'}}")
+
+
+def test_a_decorated_coroutine_function_is_awaited():
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @functools.wraps(double)
+    def logged(*arguments, **named):
+        return double(*arguments, **named)
+
+    assert call(Tool(logged), number=4).content == "8"
+
+
+@pytest.mark.parametrize("specs", [("one", "one"), ("answer",), ("think", "one"), ("result",)])
+def test_names_that_mean_something_else_are_refused(specs):
+    with pytest.raises(ToolSignatureError, match=r"named one|has a meaning already"):
+        refuse_ambiguous_tools(
+            [ToolSpec(name=name, description="", parameters={}) for name in specs]
+        )
 
 
 def test_what_a_parameter_means_is_told_where_it_is_annotated():

@@ -40,7 +40,7 @@ def test_every_probed_path_is_on_a_named_port(folder, name):
 @every_overlay
 def test_the_controller_parses_its_arguments_and_listens_where_probed(folder):
     _, container = _pod(folder, "espalier-serving-controller")
-    given = controller._parser().parse_args(container["args"])
+    given = controller.argument_parser().parse_args(container["args"])
     assert container["ports"] == [{"name": "health", "containerPort": given.port}]
     assert given.namespace == "espalier-pipeline"
 

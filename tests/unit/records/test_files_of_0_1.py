@@ -10,7 +10,16 @@ import pytest
 from espalier.config import load_profile, read_saved_profile
 from espalier.evaluation.questions import read_questions
 from espalier.evaluation.results import results_table
-from espalier.records import Message, ToolCall, group_of, read_tasks, shown_group, write_tasks
+from espalier.orchestration.finished_run import open_finished_run
+from espalier.records import (
+    Message,
+    ProfileError,
+    ToolCall,
+    group_of,
+    read_tasks,
+    shown_group,
+    write_tasks,
+)
 from espalier.records.trajectory import read_trajectories, write_trajectories
 
 PROFILES = Path(__file__).parents[3] / "pipelines" / "profiles"
@@ -208,6 +217,15 @@ def test_a_former_profile_is_read_with_its_moved_keys():
     profile = read_saved_profile(json.dumps(former))
     changes = ["hardware.micro_batch_tokens=4096", "reward.format=0.2"]
     assert profile == load_profile(PROFILES / "arithmetic-smoke.toml", changes)
+
+
+def test_a_run_of_0_1_is_opened_with_its_moved_keys(tmp_path):
+    former = Path(__file__).with_name("profile_0_1.json").read_text()
+    (tmp_path / "profile.json").write_text(former)
+    assert open_finished_run(tmp_path).profile == read_saved_profile(former)
+    (tmp_path / "profile.json").write_text("{")
+    with pytest.raises(ProfileError, match="profile JSON"):
+        open_finished_run(tmp_path)
 
 
 def test_a_profile_of_today_is_read_as_it_was_saved():

@@ -114,12 +114,12 @@ def difference(challenger: dict[str, bool], baseline: dict[str, bool]) -> tuple[
     return gains.mean(), gains.mean() - half, gains.mean() + half
 
 
-def _provenance(producer: str, **inputs: str) -> Provenance:
+def provenance(producer: str, **inputs: str) -> Provenance:
     return Provenance(producer=producer, config_digest="c", seed=0, inputs=inputs)
 
 
 def write_policy(path: Path, weights: str) -> None:
-    with publishing(path, _provenance("train")) as draft:
+    with publishing(path, provenance("train")) as draft:
         (draft.path / "policy").mkdir()
         (draft.path / "policy" / "config.json").write_text('{"model_type": "lfm2"}')
         (draft.path / "policy" / "model.safetensors").write_bytes(weights.encode() * 100)
@@ -127,15 +127,13 @@ def write_policy(path: Path, weights: str) -> None:
 
 
 def write_accepted(path: Path) -> None:
-    with publishing(path, _provenance("validate", knowledge="4b" * 32)) as draft:
+    with publishing(path, provenance("validate", knowledge="4b" * 32)) as draft:
         (draft.path / "validation.json").write_text("{}")
 
 
 def write_evaluation(folder: Path, ems: dict[str, float], suite: str, n: int) -> None:
     trained = read_manifest(folder / "trained_policy").content
-    with publishing(
-        folder / "evaluation", _provenance("evaluate", trained_policy=trained)
-    ) as draft:
+    with publishing(folder / "evaluation", provenance("evaluate", trained_policy=trained)) as draft:
         rows = [
             pd.DataFrame(
                 {"task_id": [f"t{i}" for i in range(n)], "policy": policy, "em": exact(em, n)}

@@ -147,3 +147,40 @@ def test_injected_drift_fails_a_run_that_forbids_it(make_dialect, drifted):
             rolled_out(make_dialect(), token_drift="fail")
     else:
         assert rolled_out(make_dialect(), token_drift="fail").drift.drifted == 0
+
+
+LONG, SHORT = f"Lyon | country: France {'x' * 900}", "France | currency: Euro"
+
+
+def overflowing(dialect, overflow, messages, *, room):
+    """An engine and the trajectory of an episode whose first result does not fit for long."""
+    profile = Profile.model_validate(
+        {"episode": {"max_tokens": room, "max_turn_tokens": 250, "overflow": overflow}}
+    )
+    engine = ScriptedEngine(dialect, messages)
+    environments = lookup_environments(LookupSearch((LONG, SHORT)), profile)
+    roller = Roller(engine, dialect, environments, profile)
+    task = make_task(question="What is the currency of the country of Lyon?", gold=("euro",))
+    (trajectory,) = roller.roll_out([task], samples=1, temperature=1.0, seed=0)
+    return engine, trajectory
+
+
+def test_a_truncated_context_keeps_the_frames_of_the_template():
+    dialect = given_model(STEADY)
+    written = [dialect.action_ids(action) for action in EPISODE_ACTIONS]
+    engine, trajectory = overflowing(dialect, "truncate", written, room=1750)
+    assert trajectory.is_right
+    before, after = (dialect.text(session.context) for session in engine.sessions)
+    read_then = dialect.text(dialect.result_ids((Message(role="tool", content=SHORT),)))
+    assert after == before.replace(LONG, "(removed)") + read_then + dialect.text(written[2])
+
+
+def test_a_summary_that_was_cut_off_ends_the_episode():
+    dialect = given_model(STEADY)
+    written = [dialect.action_ids(action) for action in EPISODE_ACTIONS]
+    cut_off = dialect.text_ids("country of lyon : france")[:-1]
+    engine, trajectory = overflowing(
+        dialect, "summarise", [*written[:2], cut_off, written[2]], room=2350
+    )
+    assert trajectory.finish_reason is FinishReason.MAX_TOKENS
+    assert len(engine.sessions) == 1

@@ -75,7 +75,7 @@ def test_the_pod_gets_only_the_digest_of_the_token(monkeypatch):
     async def work(backend, cluster):
         sandbox = await backend.create()
         (pod,) = cluster.pods.values()
-        secret = sandbox._http.headers["authorization"].split()[1]
+        secret = sandbox.http.headers["authorization"].split()[1]
         told = _environment(pod)
         assert told["SANDBOXD_TOKEN_SHA256"] == hashlib.sha256(secret.encode()).hexdigest()
         assert told["SANDBOXD_OWN_USER"] == "1"
@@ -214,7 +214,7 @@ def test_an_ended_watch_resumes_without_missing_events(monkeypatch, last):
 def test_a_failed_watch_fails_waiters_and_stops_renewal(monkeypatch):
     async def work(backend, cluster):
         sandbox = await backend.create()
-        backend._cluster.watch.subscribe(sandbox.name, lambda state: 1 / (not state.is_gone))
+        backend.cluster.watch.subscribe(sandbox.name, lambda state: 1 / (not state.is_gone))
         cluster.remove(sandbox.name)
         while not sandbox.lost_because:
             await asyncio.sleep(0.01)
@@ -230,7 +230,7 @@ def test_a_failed_watch_fails_waiters_and_stops_renewal(monkeypatch):
 def test_waiting_on_a_closed_watch_is_not_cancelled(monkeypatch):
     async def work(backend, _):
         sandbox = await backend.create()
-        watch = backend._cluster.watch
+        watch = backend.cluster.watch
         await watch.close()
         with pytest.raises(SandboxTimeout, match=sandbox.name):
             await watch.until(sandbox.name, lambda state: state.is_gone, within_s=0.05)
@@ -248,9 +248,9 @@ def test_a_pool_creates_each_pod_once_under_one_watch(monkeypatch):
             for _ in range(5):
                 async with pool.claim() as sandbox:
                     assert (await sandbox.exec(["true"])).succeeded
-            asked = dict(backend._cluster.server.requests)
+            asked = dict(backend.cluster.server.requests)
         assert cluster.pods == {}
-        return asked, dict(backend._cluster.server.requests)
+        return asked, dict(backend.cluster.server.requests)
 
     filled, closed = _use(monkeypatch, work)
     assert filled == {"POST": 13, "GET": 3}  # a lease; discovery, one list, one watch
@@ -262,7 +262,7 @@ def test_with_agent_sandbox_a_sandbox_is_a_claim(monkeypatch):
         first, second = await backend.create(), await backend.create()
         claims = list(cluster.pods.values())
         assert (await first.exec(["true"])).succeeded
-        assert first._http.headers == second._http.headers, "a template's pods know one token"
+        assert first.http.headers == second.http.headers, "a template's pods know one token"
         await first.close()
         assert list(cluster.pods) == [second.name]
         return claims, cluster.templates
