@@ -219,7 +219,7 @@ def test_a_former_profile_is_read_with_its_moved_keys():
     assert profile == load_profile(PROFILES / "arithmetic-smoke.toml", changes)
 
 
-def test_a_run_of_0_1_is_opened_with_its_moved_keys(tmp_path):
+def test_a_run_of_0_1_is_opened(tmp_path):
     former = Path(__file__).with_name("profile_0_1.json").read_text()
     (tmp_path / "profile.json").write_text(former)
     assert open_finished_run(tmp_path).profile == read_saved_profile(former)
