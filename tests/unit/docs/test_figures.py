@@ -12,6 +12,7 @@ FOLDER = ROOT / "tests" / "benchmarks" / "baselines"
 BASELINES = {path.stem: json.loads(path.read_text("utf-8")) for path in FOLDER.glob("*.json")}
 README = (ROOT / "README.md").read_text("utf-8")
 PROSE = " ".join(README.split())
+QUICKSTART = (ROOT / "docs" / "index.md").read_text("utf-8")
 
 
 def interval(low, high, *, width=0):
@@ -74,7 +75,7 @@ def test_the_table_of_dialects_is_its_baseline():
 
 def test_the_gain_of_the_smoke_run_is_its_baseline():
     smoke = BASELINES["smoke"]
-    said = " ".join((ROOT / "docs" / "index.md").read_text("utf-8").split())
+    said = " ".join(QUICKSTART.split())
     first, *others = smoke["arms"]
     low, high = first["ci95"]
     assert f"Its gain is {first['gain']:.1f} points ({low:.1f} to {high:.1f})" in said
@@ -134,11 +135,13 @@ def test_a_baseline_has_its_command_and_its_commit(name):
     program = baseline["command"].split()
     if program[0] == "make":
         assert f"\n{program[1]}: " in (ROOT / "Makefile").read_text("utf-8")
+    elif program[:3] == ["espalier", "run", "--profile"]:
+        assert (ROOT / "pipelines" / "profiles" / f"{program[3]}.toml").is_file()
     else:
         assert importlib.util.find_spec(program[2])
         assert f"`{baseline['command']}" in README or f"python -m {program[2]}" in README
     if baseline["commit"]:
-        assert commit in README
+        assert commit in README + QUICKSTART
 
 
 def test_a_figure_that_was_changed_is_noticed():
