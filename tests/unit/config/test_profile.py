@@ -6,9 +6,8 @@ from espalier.config import Profile, load_profile
 from espalier.records import ProfileError
 
 PRETRAINED = {"prepare_policy", "continue_pretraining"}
-USES_DIALECT = {stage.name for stage in CHAIN} - {
-    "ingest", "validate", "prepare_policy", "register",
-}  # fmt: skip
+USES_DIALECT = {stage.name for stage in CHAIN} - {"ingest", "register"}
+PAYS = {"synthesize", "warm_start", "filter_curriculum", "train", "evaluate"}
 
 
 @pytest.fixture
@@ -235,8 +234,8 @@ def changed(before, after):
         ("training", "algorithm", {"preset": "gspo"}, {"train"}),
         ("hardware", "micro_batch_tokens", 4096, {*PRETRAINED, "warm_start", "train"}),
         ("hardware", "precision", "bfloat16", {*PRETRAINED, "warm_start", "train"}),
-        ("reward", "format", 0.2, {"warm_start", "filter_curriculum", "train", "evaluate"}),
-        ("policy", "dialect", "hermes", {"prepare_policy", *USES_DIALECT}),
+        ("reward", "format", 0.2, PAYS),
+        ("policy", "dialect", "hermes", USES_DIALECT),
     ],
 )
 def test_a_changed_key_changes_only_its_stages_digests(section, key, value, stages):
