@@ -26,7 +26,7 @@ def bench(own_cluster, tmp_path, monkeypatch):
     """Registers versions of the tiny policy in the cluster's own MLflow."""
 
     def write(path, weights):
-        with publishing(path, registry._provenance("train")) as draft:
+        with publishing(path, registry.provenance("train")) as draft:
             save_policy(tiny_policy(seed=len(weights)), draft.path / "policy")
 
     monkeypatch.setattr(registry, "write_policy", write)
