@@ -267,6 +267,17 @@ def test_an_argument_in_plain_text_is_read_by_its_schema(name, text, value):
     assert typed_argument(text, name, TYPED) == value
 
 
+@pytest.mark.parametrize(("references", "value"), [(8, "12"), (9, 12)])
+def test_a_schema_is_followed_so_deep_and_no_deeper(references, value):
+    definitions = {f"D{n}": {"$ref": f"#/$defs/D{n + 1}"} for n in range(references)}
+    definitions[f"D{references - 1}"] = {"type": "string"}
+    properties = {"deep": {"$ref": "#/$defs/D0"}, "loop": {"$ref": "#/$defs/L"}}
+    parameters = {"properties": properties, "$defs": {**definitions, "L": {"$ref": "#/$defs/L"}}}
+    tool = ToolSpec(name="book", description="", parameters=parameters)
+    assert typed_argument("12", "deep", tool) == value
+    assert typed_argument("12", "loop", tool) == 12
+
+
 def test_mistrals_thought_may_stand_before_the_calls_and_ids_survive():
     call = ToolCall(name="note", arguments={"text": "[ARGS]"}, call_id="abcdefghi")
     mistral = SYNTAXES["mistral"]
