@@ -96,11 +96,12 @@ def family_code_digest(name: str) -> str | None:
     Raises:
         ValueError: no such family.
     """
-    package = family_class(name).__module__.partition(".")[0]
+    module = family_class(name).__module__
+    package = module.partition(".")[0]
     if package == __name__.partition(".")[0]:
         return None
     # a namespace package has no file of its own: the family's module stands for it
-    given = sys.modules[package].__file__ or sys.modules[family_class(name).__module__].__file__
+    given = sys.modules[package].__file__ or sys.modules[module].__file__
     if given is None:
         return None
     path = Path(given)

@@ -17,9 +17,8 @@ from espalier.dialects.syntax import (
     TurnSyntax,
     answer_or_fault,
     calls_or_fault,
-    compact_json,
     listed_tools,
-    parsed_json,
+    literal_as_json,
     text_argument_names,
 )
 from espalier.records import Action, JsonObject, Malformed, ToolCall
@@ -79,9 +78,7 @@ def _call(node: ast.expr) -> ToolCall | Malformed:
         if keyword.arg is None:
             return Malformed("an argument without a name")
         try:
-            # through JSON, so that a tuple or a set is what its schema can describe, or refused
-            literal = ast.literal_eval(keyword.value)
-            arguments[keyword.arg] = cast("JsonValue", parsed_json(compact_json(literal)))
+            arguments[keyword.arg] = cast("JsonValue", literal_as_json(keyword.value))
         except NOT_LITERAL as error:
             return Malformed(f"{keyword.arg} is no literal: {type(error).__name__}")
     return ToolCall(name=name, arguments=arguments)

@@ -376,6 +376,15 @@ NOT_LITERAL = (
 """What `ast.literal_eval`, and JSON of its result, raise for hostile text."""
 
 
+def literal_as_json(literal: str | ast.expr) -> object:
+    """A Python literal as JSON has it: a tuple is a list, and a set is refused.
+
+    Raises:
+        one of `NOT_LITERAL`: it is no literal, or none that JSON can hold.
+    """
+    return parsed_json(compact_json(ast.literal_eval(literal)))
+
+
 def _kinds(schema: object, definitions: object, depth: int = 0) -> set[str]:
     """The JSON types that a schema allows, those of its alternatives and references included."""
     if not isinstance(schema, dict) or depth > _MAX_SCHEMA_DEPTH:
@@ -405,7 +414,7 @@ def _python_literal(text: str) -> object:
         # a policy's text must not print warnings about its escapes
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return parsed_json(compact_json(ast.literal_eval(text.strip())))
+            return literal_as_json(text.strip())
     except NOT_LITERAL:
         return text
 
