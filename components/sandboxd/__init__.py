@@ -13,5 +13,7 @@ seccomp filter and the kernel's protection of pid 1 keep jobs from the other pro
     runs, run, watchdog         the runs of a sandbox: start, output, end; limits by sampling
     spawner, runner             below sandboxd: forks runners; limits, supervises and ends one job
     interpreter                 Python code in a fork of the spawner
-    seccomp, kernel, wire       the filter of jobs; Linux calls and /proc; requests and frames
+    seccomp, syscalls           the system calls that jobs may make
+    landlock                    what they may write, and that runs do not reach each other
+    kernel, sockets, wire       Linux calls and /proc; memory of sockets; requests and frames
 """

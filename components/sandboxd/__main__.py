@@ -23,6 +23,7 @@ import resource
 import socket
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import uvicorn
@@ -31,7 +32,7 @@ from sandboxd import kernel
 from sandboxd.app import Server
 from sandboxd.kernel import has_own_users
 from sandboxd.metrics import Metrics
-from sandboxd.runs import Runs
+from sandboxd.runs import FILE_THREADS, Runs
 from sandboxd.seccomp import job_filter
 from sandboxd.watchdog import countable, watch
 from sandboxd.wire import Limits
@@ -61,18 +62,19 @@ def main(environment: Mapping[str, str]) -> None:
 async def _serve(environment: Mapping[str, str], digest: str, limits: Limits) -> None:
     workspace = Path(environment.get("SANDBOXD_WORKSPACE", "/workspace"))
     metrics = Metrics()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(FILE_THREADS))
     preimport = environment.get("SANDBOXD_PREIMPORT", "numpy").replace(",", " ").split()
     has_own_user = has_own_users() or environment.get("SANDBOXD_OWN_USER") == "1"
+    others = [folder for folder in _OTHER_FOLDERS if os.access(folder, os.W_OK)]
     runs = Runs(
-        workspace,
+        [workspace, *others],
         limits,
         preimport,
         metrics,
         counts_processes=has_own_user,
         internet_sockets=_has_internet_sockets(environment.get("SANDBOXD_SOCKETS", "internet")),
     )
-    writable = [folder for folder in _OTHER_FOLDERS if os.access(folder, os.W_OK)]
-    server = Server(runs, Workspace(workspace, writable), limits, metrics)
+    server = Server(runs, Workspace(workspace, others), limits, metrics)
     await runs.start()
     http = uvicorn.Server(
         uvicorn.Config(
@@ -90,7 +92,7 @@ async def _serve(environment: Mapping[str, str], digest: str, limits: Limits) ->
     )
     if lifeline := environment.get("SANDBOXD_LIFELINE"):
         asyncio.get_running_loop().add_reader(_descriptor(lifeline), _stop, http)
-    watching = asyncio.create_task(watch(runs, limits, countable([workspace, *writable])))
+    watching = asyncio.create_task(watch(runs, limits, countable([workspace, *others])))
     await http.serve(sockets=[listening(environment["SANDBOXD_LISTEN"])])
     watching.cancel()
 

@@ -67,20 +67,20 @@ class Server:
 
     async def get(self, request: Request) -> Response:
         """Read a file of the workspace."""
-        file = open_file(self._workspace.root, _path(request))
+        file = await asyncio.to_thread(open_file, self._workspace.root, _path(request))
         return StreamingResponse(file_chunks(file), media_type="application/octet-stream")
 
     async def snapshot(self, _: Request) -> Response:
         """Save the workspace; refused while a run is in progress."""
-        if any(run.readers for run in self._runs.active):
-            raise RequestError("a run is in progress", status=409)
-        return JSONResponse({"snapshot": self._workspace.snapshot()})
+        with self._runs.between_runs():
+            name = await asyncio.to_thread(self._workspace.snapshot)
+        return JSONResponse({"snapshot": name})
 
     async def reset(self, request: Request) -> Response:
         """End every run and the session, and restore the workspace."""
         to = request.query_params.get("to")
         async with self._runs.quiet():
-            self._workspace.reset(to)
+            await asyncio.to_thread(self._workspace.reset, to)
         self._metrics.count("sandboxd_resets_total")
         return JSONResponse({"reset": to})
 

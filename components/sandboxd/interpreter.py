@@ -6,7 +6,6 @@ import ast
 import atexit
 import code
 import io
-import json
 import linecache
 import math
 import os
@@ -18,8 +17,11 @@ import threading
 import types
 from typing import NoReturn
 
-CALL = struct.Struct(">dI")
-"""Header of each call of a session: its CPU seconds, and the length of its code in bytes."""
+CALL = struct.Struct(">IdI")
+"""Header of each call of a session: its number, CPU seconds, length of its code in bytes."""
+REPLY = struct.Struct(">IB")
+"""What a session says when a call is over: the call's number and its exit status. The code can say
+it too, as it shares the process: see `run.Session` for when it is believed."""
 _SCRIPT = "<script>"
 
 
@@ -66,18 +68,17 @@ def run_once(source: str) -> NoReturn:
 def converse(control: int) -> NoReturn:
     """Run the calls from the channel in one namespace, until it closes or the code exits."""
     _refresh()
-    console, calls = _Console(), 0
+    console = _Console()
     try:
         with socket.socket(fileno=control) as channel, channel.makefile("rb") as incoming:
             while header := incoming.read(CALL.size):
-                cpu_s, length = CALL.unpack(header)
+                number, cpu_s, length = CALL.unpack(header)
                 source = incoming.read(length).decode()
-                calls += 1
                 _allow_cpu(cpu_s)
-                status = console.run(source, f"<call {calls}>", echo=True)
+                status = console.run(source, f"<call {number}>", echo=True)
                 sys.stdout.flush()
                 sys.stderr.flush()
-                channel.sendall(json.dumps({"exit_status": status}).encode() + b"\n")
+                channel.sendall(REPLY.pack(number, status))
         status = 0
     except SystemExit as leaving:
         status = _status(leaving)

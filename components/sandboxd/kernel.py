@@ -68,9 +68,16 @@ def settle_project_ids() -> None:
         file.write(_NO_PROJECT)
 
 
-def filter_calls(program: bytes) -> None:
-    """Install a seccomp filter in this process and all its children, irrevocably."""
+def renounce_rights() -> None:
+    """Set no_new_privs: no program that this process starts gains rights, irrevocably."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def filter_calls(program: bytes) -> None:
+    """Install a seccomp filter in this process and all its children, irrevocably.
+
+    Call `renounce_rights` before.
+    """
     held = _Program(len(program) // 8, program)
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(held))
 
@@ -116,10 +123,15 @@ def _prctl(option: int, *arguments: int) -> None:
 
 
 _PROC = Path("/proc")
-_STATUS_FIELDS = ("PPid", "Threads", "RssAnon", "RssShmem", "VmData", "VmRSS")
+_STATUS_FIELDS = ("PPid", "Threads", "RssAnon", "RssShmem", "VmData", "VmRSS", "VmPTE")
 _AFTER_NAME = "\nState:"
 """gVisor does not escape names, which programs choose: only what follows the name is trusted."""
 _KIB = 1024
+_TIMES = slice(11, 13)
+"""utime and stime, counted from what follows the name."""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_READING = {"x86_64": ("0", "45", "47"), "aarch64": ("63", "207", "212")}
+"""read, recvfrom and recvmsg as /proc/pid/syscall numbers them."""
 _ALL_USERS = "4294967295"
 """The count in uid_map of the host's user namespace."""
 
@@ -130,12 +142,14 @@ class Process:
 
     Attributes:
         held_bytes: resident memory without file pages: private, shared by fork, and shmem.
+        table_bytes: page tables, which also pages without memory of their own need.
     """
 
     pid: int
     parent: int
     threads: int
     held_bytes: int
+    table_bytes: int
 
 
 def all_processes() -> dict[int, Process]:
@@ -157,9 +171,56 @@ def descendants(of: int, processes: Mapping[int, Process]) -> list[Process]:
     return found
 
 
+def pids_below(of: int) -> set[int]:
+    """Pids of all descendants: quicker than `all_processes` where the kernel lists children."""
+    found: set[int] = set()
+    waiting = {of}
+    while waiting:
+        children = _children(waiting.pop())
+        if children is None:
+            return {process.pid for process in descendants(of, all_processes())}
+        waiting |= children - found
+        found |= children
+    return found
+
+
+def _children(pid: int) -> set[int] | None:
+    """Pids of a process's children; None where the kernel does not list them (gVisor)."""
+    found: set[int] = set()
+    tasks = _PROC / str(pid) / "task"
+    try:
+        for task in os.listdir(tasks):
+            found.update(map(int, (tasks / task / "children").read_text(encoding="ascii").split()))
+    except FileNotFoundError:
+        return None if (_PROC / str(pid)).exists() else set()
+    except ProcessLookupError:
+        return found
+    return found
+
+
 def has_own_users() -> bool:
     """Whether RLIMIT_NPROC counts only this sandbox's processes (own user namespace)."""
     return _ALL_USERS not in (_PROC / "self/uid_map").read_text(encoding="ascii").split()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process, all its threads together; 0.0 if it is gone."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0.0
+    ticks = text.rpartition(")")[2].split()[_TIMES]
+    return sum(map(int, ticks)) / _TICKS_PER_S
+
+
+def is_reading(pid: int, descriptor: int) -> bool | None:
+    """Whether a process waits for data of this descriptor; None if the kernel does not tell."""
+    try:
+        words = (_PROC / str(pid) / "syscall").read_text(encoding="ascii").split()
+    except OSError:
+        return None
+    calls = _READING.get(os.uname().machine, ())
+    return len(words) > 1 and words[0] in calls and int(words[1], 16) == descriptor
 
 
 def own_bytes(field: str) -> int:
@@ -195,6 +256,7 @@ def _process(pid: int) -> Process | None:
         parent=values["PPid"],
         threads=values["Threads"],
         held_bytes=_KIB * held,
+        table_bytes=_KIB * values["VmPTE"],
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from sandboxd import kernel
-from sandboxd.interpreter import CALL
+from sandboxd.interpreter import CALL, REPLY
 from sandboxd.wire import Killer, Limits, RequestError, RunEnd, RunRequest, output_frame
 
 _CHUNK_BYTES = 64 * 1024
@@ -24,9 +24,15 @@ _CHUNKS_OF_A_FULL_PIPE = 17
 async def arriving(
     descriptor: int, stop: asyncio.Future[None] | None = None
 ) -> AsyncIterator[bytes]:
-    """Yield data until the end of a pipe, or until `stop` and then what it still holds."""
+    """Yield data until the end of a pipe, or until `stop` and then what it still holds.
+
+    A job may open the reading end of its own output below /proc and take the data first.
+    """
     while await _readable(descriptor, stop):
-        data = os.read(descriptor, _CHUNK_BYTES)
+        try:
+            data = os.read(descriptor, _CHUNK_BYTES)
+        except BlockingIOError:
+            continue
         if not data:
             return
         yield data
@@ -170,6 +176,8 @@ class Run:
         self.limits = limits
         self.descriptors = descriptors
         self.runner_pid = 0
+        self.job_pid = 0
+        self.cpu_before_s = 0.0
         self.killed_by: Killer | None = None
         self.refused: str | None = None
         self.is_clean = True
@@ -195,6 +203,8 @@ class Run:
                     self._on_report(json.loads(line))
                 if self._report or self.refused:
                     break
+        except ValueError:  # no line of a runner: as if it had been killed
+            self.is_clean = False
         finally:
             self.ended.set()
 
@@ -214,14 +224,22 @@ class Run:
         )
 
     def restart_clock(self) -> None:
-        """Start the clock of a session's call."""
+        """Start the clocks of a session's call: wall time, the interpreter's processor time."""
         self._started_s = time.monotonic()
+        self.cpu_before_s = kernel.cpu_seconds(self.job_pid) if self.job_pid else 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Wall time since the run, or a session's call, began."""
+        return time.monotonic() - self._started_s
 
     def _on_report(self, entry: Mapping[str, Any]) -> None:
         if "runner" in entry:
             self.runner_pid = entry["runner"]
             if self.killed_by is not None:
                 self.kill(self.killed_by)
+        elif "job" in entry:
+            self.job_pid = entry["job"]
         elif "refused" in entry:
             self.refused = entry["refused"]
         else:
@@ -242,16 +260,31 @@ class Run:
 
 
 _ENDS_WITHIN_S = 1.0
-_REPLY_BYTES = 256
+_WAITS_WITHIN_S = 0.5
+_POLL_S = 0.0005
+_CONTROL = 3
+"""The interpreter's descriptor of its channel."""
+_STATUSES = (0, 1)
+_STOPPING_ROUNDS = 20
 
 
 class Session:
-    """The Python session: one interpreter that keeps its namespace from call to call."""
+    """The Python session: one interpreter that keeps its namespace from call to call.
+
+    The code of a call shares a process with the interpreter, so it can write to the channel too. A
+    reply therefore counts only if it names this call, nothing follows it, and the kernel shows the
+    interpreter waiting for the next call; anything else ends the session. What the code replies in
+    the interpreter's name changes its own call at most, as `sys.exit` does.
+
+    Between calls the session stands still: every process in it is stopped. So nothing runs without
+    a limit, and a call's result does not depend on how long the caller waited before it.
+    """
 
     def __init__(self, start: Callable[[], Awaitable[Run]]) -> None:
         self._start = start
         self._run: Run | None = None
         self._is_busy = False
+        self._calls = 0
 
     async def begin(self) -> Run:
         """Reserve the interpreter for one `call`, starting it if needed.
@@ -264,7 +297,7 @@ class Session:
         self._is_busy = True
         try:
             if self._run is None or self._run.ended.is_set():
-                self._run = await self._start()
+                self._run, self._calls = await self._start(), 0
         except BaseException:
             self._is_busy = False
             raise
@@ -278,10 +311,17 @@ class Session:
             asyncio.create_task(pump(run.descriptors.stdout, "stdout", output, stop)),
             asyncio.create_task(pump(run.descriptors.stderr, "stderr", output, stop)),
         ]
+        self._calls += 1
         try:
-            status = await _exchange(run, request)
-            if status is None:
+            _signal_all(run, signal.SIGCONT)
+            status = await _exchange(run, request, self._calls)
+            if status is None or not await _waits_for_a_call(run):
+                status = None
                 await _wait_for_end(run)
+            elif not _signal_all(run, signal.SIGSTOP):
+                status = None
+                run.kill("processes")
+                await run.ended.wait()
         finally:
             stop.set_result(None)
             await asyncio.gather(*pumps)
@@ -289,32 +329,60 @@ class Session:
         return run.end(truncated=output.truncated, exit_status=status)
 
 
-async def _exchange(run: Run, request: RunRequest) -> int | None:
-    """Send the code and wait for its exit status; None if the interpreter ended."""
+async def _exchange(run: Run, request: RunRequest, number: int) -> int | None:
+    """Send the code and wait for its exit status; None if the interpreter ended or lied."""
     assert request.code is not None
     control, loop = run.descriptors.control, asyncio.get_running_loop()
     assert control is not None
     source = request.code.encode()
+    header = CALL.pack(number, request.limits.cpu_s, len(source))
+    reply = b""
     try:
-        await loop.sock_sendall(control, CALL.pack(request.limits.cpu_s, len(source)) + source)
-        reply = b""
-        while not reply.endswith(b"\n") and len(reply) < _REPLY_BYTES:
-            data = await loop.sock_recv(control, _REPLY_BYTES)
+        await loop.sock_sendall(control, header + source)
+        while len(reply) < REPLY.size:
+            data = await loop.sock_recv(control, 2 * REPLY.size)
             if not data:
                 return None
             reply += data
     except ConnectionError:
         return None
-    return _exit_status(reply)
-
-
-def _exit_status(reply: bytes) -> int | None:
-    """Parse the interpreter's reply; untrusted, as the code can write to the channel."""
-    try:
-        status = json.loads(reply)["exit_status"]
-    except (ValueError, TypeError, KeyError, RecursionError):
+    if len(reply) > REPLY.size:
         return None
-    return status if status in {0, 1} else None
+    named, status = REPLY.unpack(reply)
+    return status if named == number and status in _STATUSES else None
+
+
+async def _waits_for_a_call(run: Run) -> bool:
+    """Whether the interpreter reads the channel, as the kernel sees it, and has said no more.
+
+    True where the kernel does not show what a process waits for (gVisor): a second reply is then
+    found with the next call, which it ends.
+    """
+    control = run.descriptors.control
+    assert control is not None
+    until = time.monotonic() + _WAITS_WITHIN_S
+    while kernel.is_reading(run.job_pid, _CONTROL) is False:
+        if time.monotonic() > until or run.ended.is_set():
+            return False
+        await asyncio.sleep(_POLL_S)
+    with contextlib.suppress(BlockingIOError, ConnectionError):
+        control.recv(1, socket.MSG_PEEK)
+        return False
+    return True
+
+
+def _signal_all(run: Run, number: signal.Signals) -> bool:
+    """Send a signal to all processes of a run; False if new ones kept appearing meanwhile."""
+    done: set[int] = set()
+    for _ in range(_STOPPING_ROUNDS):
+        new = kernel.pids_below(run.runner_pid) - done
+        if not new:
+            return True
+        for pid in new:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        done |= new
+    return False
 
 
 async def _wait_for_end(run: Run) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from resource import struct_rusage
 from typing import Any, NoReturn
 
-from sandboxd import interpreter, kernel
+from sandboxd import interpreter, kernel, landlock
 from sandboxd.kernel import all_processes, descendants, own_bytes
 from sandboxd.seccomp import job_filter
 
@@ -37,6 +37,11 @@ _RUNNER_BYTES = 4 * 2**20
 """Memory that the runner itself may need, however small the limit."""
 _MOST_DESCRIPTORS = 256
 _ALL_DESCRIPTORS = 2**20
+_MOST_ADDRESSES = 32 * 2**30
+"""Bounds the page tables that a process can fill between two samples, to 64 MiB."""
+_MOST_TIMERS_AND_SIGNALS = 1024
+_NICENESS = 5
+"""Of jobs: sandboxd answers promptly beside them."""
 _DEFAULT_SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that the spawner or Python ignores."""
 
@@ -53,8 +58,9 @@ def start_job(orders: Mapping[str, Any], descriptors: Mapping[str, int]) -> int:
     """Start a job in its own session and return its pid.
 
     Args:
-        orders: argv or code, env, limits, workspace, the pids to protect, whether internet sockets
-            are allowed, and whether RLIMIT_NPROC counts only this sandbox's processes.
+        orders: argv or code, env, limits, workspace, writable folders, the pids to protect,
+            threads of sandboxd, whether internet sockets are allowed, version of Landlock, whether
+            RLIMIT_NPROC counts only this sandbox's processes.
         descriptors: of the three streams and of a session's control channel.
 
     Raises:
@@ -138,12 +144,17 @@ def _restrict(orders: Mapping[str, Any], protected: list[int]) -> None:
     _limit(resource.RLIMIT_FSIZE, limits["disk_bytes"])
     _limit(resource.RLIMIT_NOFILE, _MOST_DESCRIPTORS)
     _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_SIGPENDING, _MOST_TIMERS_AND_SIGNALS)
+    _limit(resource.RLIMIT_MSGQUEUE, 0)
+    os.nice(_NICENESS)
     if not orders["session"]:  # a session limits each of its calls (interpreter._allow_cpu)
         cpu_s = math.ceil(limits["cpu_s"])
         _limit(resource.RLIMIT_CPU, cpu_s, hard=cpu_s + 1)
     if orders["counts_own_processes"]:
-        besides = len(orders["protect"]) + 1
+        besides = len(orders["protect"]) + orders["threads"] + 1
         _limit(resource.RLIMIT_NPROC, limits["processes"] + besides)
+    kernel.renounce_rights()
+    landlock.confine(orders["writable"], orders["landlock"])
     kernel.filter_calls(
         job_filter(os.uname().machine, protected, internet_sockets=orders["internet_sockets"])
     )
@@ -158,10 +169,12 @@ def _limit_memory(memory_bytes: int, *, is_program: bool) -> None:
     held = own_bytes("VmData")
     data_bytes = max(memory_bytes + (0 if is_program else held), held + _RUNNER_BYTES)
     _limit(resource.RLIMIT_DATA, data_bytes)
+    addresses = memory_bytes + _MOST_ADDRESSES
     if kernel.can_map(data_bytes):
         held = own_bytes("VmSize")
         besides = FILES_BYTES if is_program else held
-        _limit(resource.RLIMIT_AS, max(memory_bytes + besides, held + _RUNNER_BYTES))
+        addresses = max(memory_bytes + besides, held + _RUNNER_BYTES)
+    _limit(resource.RLIMIT_AS, addresses)
 
 
 def _limit(what: int, soft: int, *, hard: int | None = None) -> None:
@@ -196,6 +209,7 @@ def supervise(orders: Mapping[str, Any], descriptors: dict[str, int]) -> None:
     except OSError as error:
         os.write(report, refusal(error))
         return
+    _say(report, {"job": first})
     for descriptor in descriptors.values():
         os.close(descriptor)
     ended = _wait(first)

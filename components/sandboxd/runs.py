@@ -8,11 +8,12 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from sandboxd import landlock
 from sandboxd.kernel import all_processes
 from sandboxd.metrics import Metrics
 from sandboxd.run import Descriptors, Output, Run, Session, pump
@@ -96,6 +97,8 @@ class Spawner:
             self.drop()
 
 
+FILE_THREADS = 2
+"""Threads of sandboxd that read and write files; they count as processes of the jobs' user."""
 _MOST_RUNS = 16
 _START_WITHIN_S = 20.0
 _END_WITHIN_S = 3.0
@@ -113,7 +116,7 @@ class Runs:
     """Starts, times and ends the runs of the sandbox.
 
     Args:
-        workspace: working directory of runs.
+        writable: folders that runs may write, first the workspace, where they start.
         limits: maximum limits of every run.
         preimport: modules imported before Python runs.
         metrics: counts ended runs.
@@ -124,7 +127,7 @@ class Runs:
 
     def __init__(
         self,
-        workspace: Path,
+        writable: Sequence[Path],
         limits: Limits,
         preimport: Sequence[str],
         metrics: Metrics,
@@ -132,7 +135,8 @@ class Runs:
         counts_processes: bool,
         internet_sockets: bool,
     ) -> None:
-        self._workspace = workspace
+        self._workspace = writable[0]
+        self._writable = writable
         self._limits = limits
         self._metrics = metrics
         self._programs, self._python = Spawner(()), Spawner(preimport)
@@ -141,6 +145,7 @@ class Runs:
         self._is_quiet = False
         self._counts_processes = counts_processes
         self._internet_sockets = internet_sockets
+        self._landlock = landlock.version()
         self.active: set[Run] = set()
         self.began = asyncio.Event()
 
@@ -175,6 +180,21 @@ class Runs:
             asyncio.get_running_loop().call_later(
                 _END_WITHIN_S, self._end_everything_unless_ended, run
             )
+
+    @contextlib.contextmanager
+    def between_runs(self) -> Iterator[None]:
+        """Refuse new runs inside the block; an idle session stays.
+
+        Raises:
+            RequestError: a run is in progress, or the sandbox is being reset.
+        """
+        if self._is_quiet or any(run.readers for run in self.active):
+            raise RequestError("a run is in progress", status=409)
+        self._is_quiet = True
+        try:
+            yield
+        finally:
+            self._is_quiet = False
 
     @contextlib.asynccontextmanager
     async def quiet(self) -> AsyncIterator[None]:
@@ -227,6 +247,9 @@ class Runs:
             "workspace": str(self._workspace),
             "counts_own_processes": self._counts_processes,
             "internet_sockets": self._internet_sockets,
+            "writable": [str(folder) for folder in self._writable],
+            "landlock": self._landlock,
+            "threads": FILE_THREADS,
             "protect": (os.getpid(), self._programs.pid, self._python.pid),
         }
         try:
@@ -258,15 +281,19 @@ class Runs:
     ) -> None:
         loop = asyncio.get_running_loop()
         timer = loop.call_later(request.limits.wall_s, self.kill, run, "wall_time")
+        end: RunEnd | None = None
         try:
             end = await ending
         finally:
             timer.cancel()
             run.readers -= 1
+            if end is None:  # whatever failed here, the client gets an end and the run is over
+                self.kill(run, "sandbox")
+                end = run.end(truncated=output.truncated)
             self._close_if_over(run)
-        self._metrics.count_run(request, end, output.dropped_bytes)
-        await output.put(end_frame(end))
-        await output.put(None)
+            self._metrics.count_run(request, end, output.dropped_bytes)
+            await output.put(end_frame(end))
+            await output.put(None)
 
     def _close_if_over(self, run: Run) -> None:
         if run.ended.is_set() and run.readers == 0 and run in self.active:

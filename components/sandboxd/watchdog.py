@@ -1,7 +1,9 @@
-"""Limits by sampling where the kernel has none: memory of a run's processes together, and files.
+"""Limits by sampling, where the kernel has none.
 
-A run can exceed them between two samples. Under podman and Kubernetes the sandbox's cgroup also
-limits memory; under bubblewrap only each process has a limit of the kernel.
+Of memory (all processes of a run together, with page tables and socket buffers), of files, of
+terminals, and of the processor time of a process that lifted its own limit.
+
+A run can exceed them between two samples. Where a sandbox has a cgroup, that limits memory too.
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from sandboxd.kernel import Process, all_processes, descendants, proportional_bytes
+from sandboxd import sockets
+from sandboxd.kernel import (
+    Process,
+    all_processes,
+    cpu_seconds,
+    descendants,
+    proportional_bytes,
+)
 from sandboxd.run import Run
 from sandboxd.runs import Runs
 from sandboxd.wire import Killer, Limits
@@ -24,6 +33,11 @@ _MOST_FILES = 65_536
 _FRESH_FILES = 4
 """Most files in a fresh file system of this sandbox; a shared disk has more."""
 _MOUNTS = Path("/proc/self/mounts")
+_TERMINALS = Path("/dev/pts")
+_MOST_TERMINALS = 16
+"""The machine has 4,096 for all its sandboxes."""
+_SPARE_CPU_S = 1.5
+"""Above RLIMIT_CPU, which ends a process that did not lift it."""
 _SPARE_PROCESSES = 8
 """Tolerance above the process limit, which the kernel enforces where it can."""
 
@@ -34,11 +48,12 @@ async def watch(runs: Runs, limits: Limits, folders: Iterable[Path]) -> None:
     while True:
         await _pause(runs)
         if runs.active:
-            for run, cause in offences(runs.active, all_processes(), limits):
+            processes = all_processes()
+            for run, cause in offences(runs.active, processes, limits):
                 runs.kill(run, cause)
-            if any(_count_files(folder) > _MOST_FILES for folder in folders):
+            if (cause := _common_offence(folders, runs.active, processes, limits)) is not None:
                 for run in runs.active:
-                    runs.kill(run, "files")
+                    runs.kill(run, cause)
 
 
 def countable(folders: Iterable[Path]) -> list[Path]:
@@ -55,6 +70,33 @@ def countable(folders: Iterable[Path]) -> list[Path]:
         if (kind := kinds.get(str(folder)))
         and (kind == "tmpfs" or _count_files(folder) <= _FRESH_FILES)
     ]
+
+
+def _common_offence(
+    folders: Iterable[Path],
+    runs: Iterable[Run],
+    processes: Mapping[int, Process],
+    limits: Limits,
+) -> Killer | None:
+    """What all runs together use too much of, where nothing tells whose it is."""
+    if any(_count_files(folder) > _MOST_FILES for folder in folders):
+        return "files"
+    if _count_terminals() > _MOST_TERMINALS:
+        return "terminals"
+    buffered = sockets.held_bytes()
+    if buffered:
+        members = [p for run in runs for p in descendants(run.runner_pid, processes)]
+        if buffered + sum(p.held_bytes + p.table_bytes for p in members) > limits.memory_bytes:
+            held = sum(map(proportional_bytes, members)) + sum(p.table_bytes for p in members)
+            return "memory" if buffered + held > limits.memory_bytes else None
+    return None
+
+
+def _count_terminals() -> int:
+    try:
+        return sum(name.isdigit() for name in os.listdir(_TERMINALS))
+    except OSError:
+        return 0
 
 
 async def _pause(runs: Runs) -> None:
@@ -75,6 +117,9 @@ def offences(
     threads = {run: sum(p.threads for p in members) for run, members in below.items()}
     if threads and sum(threads.values()) > limits.processes + _SPARE_PROCESSES:
         found.append((max(threads, key=lambda run: threads[run]), "processes"))
+    for run, members in below.items():
+        if _is_over_its_time(run, members):
+            found.append((run, "cpu_time"))
     held = {run: _held_bytes(members, run.limits.memory_bytes) for run, members in below.items()}
     over = [run for run, size in held.items() if size > run.limits.memory_bytes]
     if not over and held and sum(held.values()) > limits.memory_bytes:
@@ -86,7 +131,22 @@ def _held_bytes(members: Iterable[Process], limit: int) -> int:
     """Memory of a run; shared pages are counted exactly only if the sum exceeds the limit."""
     members = tuple(members)
     held = sum(process.held_bytes for process in members)
-    return held if held <= limit else sum(proportional_bytes(process) for process in members)
+    tables = sum(process.table_bytes for process in members)
+    if held + tables <= limit:
+        return held + tables
+    return tables + sum(proportional_bytes(process) for process in members)
+
+
+def _is_over_its_time(run: Run, members: Iterable[Process]) -> bool:
+    """Whether a process used more processor time than RLIMIT_CPU lets it."""
+    most_s = run.limits.cpu_s + _SPARE_CPU_S
+    if run.elapsed_s * (os.cpu_count() or 1) < most_s:
+        return False
+    return any(
+        cpu_seconds(process.pid) - (run.cpu_before_s if process.pid == run.job_pid else 0.0)
+        > most_s
+        for process in members
+    )
 
 
 def _count_files(folder: Path) -> int:

@@ -24,8 +24,19 @@ MAX_ARGUMENT_BYTES = 128 * 1024
 """Size of one argument or variable: the kernel's MAX_ARG_STRLEN."""
 MAX_ARGUMENTS = 4096
 
-Killer = Literal["wall_time", "memory", "processes", "files", "output", "closed", "sandbox"]
-"""What killed a run: a limit, a client that disconnected, or the end of the sandbox."""
+Killer = Literal[
+    "wall_time",
+    "cpu_time",
+    "memory",
+    "processes",
+    "files",
+    "terminals",
+    "output",
+    "closed",
+    "sandbox",
+]
+"""What killed a run: a limit, a client that disconnected, or the end of the sandbox, also by what
+the run itself did to its runner or its channel."""
 
 
 class RequestError(ValueError):

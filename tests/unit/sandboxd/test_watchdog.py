@@ -1,6 +1,7 @@
 """Which runs are over their limits, from a picture of the processes."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,16 @@ class _Run:
         self.runner_pid = runner_pid
         self.limits = Limits(memory_bytes=memory_bytes)
         self.readers = 1
+        self.elapsed_s = 0.0
+        self.job_pid = 0
+        self.cpu_before_s = 0.0
 
 
 def _processes(*rows):
     """(pid, parent, threads, MiB); numbers that no machine has, so that nothing else is read."""
-    return {pid: Process(pid, parent, threads, held * MIB) for pid, parent, threads, held in rows}
+    return {
+        pid: Process(pid, parent, threads, held * MIB, 0) for pid, parent, threads, held in rows
+    }
 
 
 RUNNER, OTHER = 2**30, 2**30 + 100
@@ -36,6 +42,23 @@ def test_memory_is_that_of_all_descendants_together():
     )
     assert offences([run], family, LIMITS) == [(run, "memory")]
     assert offences([_Run(OTHER)], family, LIMITS) == []
+
+
+def test_page_tables_count_as_memory():
+    run = _Run(RUNNER)
+    family = {RUNNER + 1: Process(RUNNER + 1, RUNNER, 1, 60 * MIB, 60 * MIB)}
+    assert offences([run], family, LIMITS) == [(run, "memory")]
+
+
+def test_a_process_that_lifted_its_time_limit_is_over_it():
+    run = _Run(os.getppid())
+    run.elapsed_s = 10.0
+    family = {os.getpid(): Process(os.getpid(), os.getppid(), 1, 0, 0)}
+    run.limits = Limits(cpu_s=3600.0)
+    assert offences([run], family, LIMITS) == []
+    run.cpu_before_s, run.job_pid = -3600.0, os.getpid()
+    run.limits = Limits(cpu_s=1.0)
+    assert offences([run], family, LIMITS) == [(run, "cpu_time")]
 
 
 def test_a_run_has_its_own_limit():

@@ -1,0 +1,299 @@
+"""Programs that try to lose their sandbox, to speak in its name, or to outlive their limits."""
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from tests.integration.sandbox.backends import is_on_gvisor
+
+pytestmark = pytest.mark.contract
+
+_DRAIN = """
+import os, threading, time
+def drain(number):
+    taken = os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_NONBLOCK)
+    while True:
+        try: os.read(taken, 65536)
+        except OSError: pass
+for number in (1, 2):
+    threading.Thread(target=drain, args=(number,), daemon=True).start()
+for _ in range(2000):
+    os.write(1, b"x" * 100)
+    os.write(2, b"y" * 100)
+print("last")
+"""
+
+
+@pytest.mark.parametrize("kind", ["exec", "run_python", "python"])
+def test_who_drains_its_own_output_still_gets_an_end(run, sandbox, kind):
+    ask = (
+        sandbox.exec(["python", "-c", _DRAIN]) if kind == "exec" else getattr(sandbox, kind)(_DRAIN)
+    )
+    assert run(ask).killed_by is None
+    assert run(sandbox.run_python("print(6 * 7)")).stdout == b"42\n"
+
+
+_NAMES_THE_CHANNEL = """
+import os, stat, struct
+def say(what):
+    for number in map(int, os.listdir("/proc/self/fd")):
+        try:
+            if number > 2 and stat.S_ISSOCK(os.fstat(number).st_mode): os.write(number, what)
+        except OSError: pass
+"""
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b'{"exit_status": []}\n',
+        b'{"exit_status": 0}\n',
+        b"\0",
+        b"x" * 4096,
+        b"\0\0\0\1\0",  # what the interpreter says of a first call that went well
+        b"\0\0\0\1\0" * 2,
+        b"\0\0\0\2\0",
+        b"\0\0\0\1\xff",
+    ],
+)
+def test_a_reply_by_the_code_itself_is_no_success(run, sandbox, reply):
+    code = f"{_NAMES_THE_CHANNEL}say({reply!r})\nprint('mine')\nraise ValueError('a failure')"
+    result = run(sandbox.python(code))
+    assert not result.succeeded
+    following = run(sandbox.python("print('next')"))
+    assert (following.stdout, following.stderr, following.exit_status) == (b"next\n", b"", 0)
+
+
+def test_a_child_that_replies_early_moves_no_output(run, sandbox):
+    code = f"""{_NAMES_THE_CHANNEL}
+import time
+if os.fork() == 0:
+    say(struct.pack(">IB", 1, 0))
+    time.sleep(0.2)
+    print("later", flush=True)
+    os._exit(0)
+time.sleep(0.5)
+raise ValueError("a failure")
+"""
+    assert not run(sandbox.python(code)).succeeded
+    following = run(sandbox.python("print('next')"))
+    assert (following.stdout, following.exit_status) == (b"next\n", 0)
+
+
+def test_a_reply_left_for_the_next_call_is_not_taken(run, sandbox):
+    code = f"""{_NAMES_THE_CHANNEL}
+import threading, time
+def later():
+    time.sleep(0.3)
+    say(struct.pack(">IB", 2, 0))
+threading.Thread(target=later, daemon=True).start()
+"""
+    run(sandbox.python(code))
+    result = run(sandbox.python("import time; time.sleep(0.6); raise ValueError"))
+    assert not result.succeeded
+
+
+def test_a_session_stands_still_between_its_calls(run, sandbox):
+    run(
+        sandbox.python(
+            "import os, threading, time\n"
+            "count = [0]\n"
+            "def spin():\n"
+            "    while True: count[0] += 1; time.sleep(0.001)\n"
+            "threading.Thread(target=spin, daemon=True).start()\n"
+            "if os.fork() == 0:\n"
+            "    os.setsid()\n"
+            "    while True:\n"
+            "        open('/workspace/alive', 'w').write(str(time.time())); time.sleep(0.01)\n"
+            "time.sleep(0.3)"
+        )
+    )
+    before = run(sandbox.get("alive"))
+    time.sleep(0.5)
+    assert run(sandbox.get("alive")) == before
+    before = int(run(sandbox.python("print(count[0])")).stdout)
+    time.sleep(0.5)
+    assert int(run(sandbox.python("print(count[0])")).stdout) - before < 100
+    run(sandbox.python("time.sleep(0.1)"))
+    assert run(sandbox.get("alive")) != before
+
+
+def test_a_lifted_processor_limit_ends_the_call(run, sandbox):
+    code = """
+import resource
+resource.setrlimit(resource.RLIMIT_CPU, (resource.getrlimit(resource.RLIMIT_CPU)[1],) * 2)
+while True: pass
+"""
+    result = run(sandbox.python(code))  # 4 s of processor time, 15 s in all
+    assert (result.killed_by, result.duration_s < 12) == ("cpu_time", True), result
+
+
+_PAGE_TABLES = """
+import mmap, sys
+held = []
+while len(held) < 64:
+    held.append(mmap.mmap(-1, 2**33, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ))
+    for at in range(0, 2**33, 2**21): held[-1][at]
+print("all of it")
+"""
+_SOCKET_BUFFERS = """
+import socket, os, time
+for _ in range(30):
+    if os.fork() == 0:
+        held = []
+        try:
+            while True:
+                a, b = socket.socketpair()
+                a.setblocking(False)
+                try:
+                    while True: a.send(bytes(65536))
+                except BlockingIOError: pass
+                held.append(b)
+        except OSError: pass
+        time.sleep(60)
+time.sleep(60)
+print("all of it")
+"""
+_PASSED_SOCKETS = """
+import array, socket, os, time
+for _ in range(30):
+    if os.fork() == 0:
+        hold, held = socket.socketpair()
+        try:
+            while True:
+                pairs = [socket.socketpair() for _ in range(50)]
+                for a, _b in pairs:
+                    a.setblocking(False)
+                    try:
+                        while True: a.send(bytes(65536))
+                    except BlockingIOError: pass
+                rights = array.array("i", [b.fileno() for _a, b in pairs])
+                hold.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                for a, b in pairs: a.close(); b.close()
+        except OSError: pass
+        time.sleep(60)
+time.sleep(60)
+print("all of it")
+"""
+_SPLICED_PAGES = """
+import ctypes, mmap, os
+libc = ctypes.CDLL(None, use_errno=True)
+read, write = os.pipe()
+page = mmap.mmap(-1, 2**20)
+class Vector(ctypes.Structure): _fields_ = [("at", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+vector = Vector(ctypes.addressof(ctypes.c_char.from_buffer(page)), 4096)
+print(libc.vmsplice(write, ctypes.byref(vector), ctypes.c_ulong(1), 8), ctypes.get_errno())
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [_PAGE_TABLES, _SOCKET_BUFFERS, _PASSED_SOCKETS],
+    ids=["page tables", "socket buffers", "sockets on their way"],
+)
+def test_memory_that_belongs_to_no_process_is_counted(run, sandbox, backend, code):
+    if is_on_gvisor(backend):
+        pytest.skip("gVisor holds them in its own memory, which the pod's limit counts")
+    result = run(sandbox.exec(["python", "-c", code], timeout_s=10.0))
+    assert b"all of it" not in result.stdout
+    assert result.killed_by == "memory" or result.exit_status, result
+
+
+def test_pages_cannot_be_given_to_a_pipe(run, sandbox):
+    assert run(sandbox.exec(["python", "-c", _SPLICED_PAGES])).stdout == b"-1 38\n"
+
+
+def test_terminals_are_limited_in_number(run, sandbox):
+    code = """
+import os, time
+held = []
+try:
+    while len(held) < 200: held.append(os.openpty())
+except OSError: pass
+if held: time.sleep(5)
+print("all of them" if len(held) > 100 else "few")
+"""
+    result = run(sandbox.exec(["python", "-c", code]))
+    assert result.killed_by == "terminals" or result.stdout == b"few\n", result
+
+
+@pytest.mark.parametrize("name", ["oom_score_adj", "timerslack_ns", "coredump_filter"])
+def test_nothing_is_written_below_proc(run, sandbox, backend, name):
+    if is_on_gvisor(backend):
+        pytest.skip("gVisor has no Landlock; its /proc is its own")
+    code = f"""
+import os
+try: os.write(os.open("/proc/self/{name}", os.O_WRONLY), b"0"); print("written")
+except OSError as error: print(error.errno)
+"""
+    assert run(sandbox.exec(["python", "-c", code])).stdout in {b"13\n", b"2\n", b"1\n"}
+
+
+def test_output_by_its_path_still_works(run, sandbox):
+    result = run(
+        sandbox.exec(["sh", "-c", "echo a > /dev/stdout; echo b > /dev/stderr; : > /dev/null"])
+    )
+    assert (result.stdout, result.stderr, result.exit_status) == (b"a\n", b"b\n", 0)
+
+
+_ANOTHER_RUN = """
+import json, os, signal, socket
+me, found = os.getpid(), []
+mine = {me, os.getppid()}
+for pid in sorted(int(p) for p in os.listdir("/proc") if p.isdigit() and int(p) not in mine):
+    for what, work in {
+        "output": lambda: os.write(os.open(f"/proc/{pid}/fd/1", os.O_WRONLY), b"forged"),
+        "memory": lambda: os.open(f"/proc/{pid}/mem", os.O_RDWR),
+        "environment": lambda: open(f"/proc/{pid}/environ").read(1),
+        "signal": lambda: os.kill(pid, signal.SIGCONT) is None,
+    }.items():
+        try:
+            if work(): found.append((pid, what))
+        except OSError: pass
+print(json.dumps(found))
+"""
+
+
+def test_runs_of_one_sandbox_do_not_reach_each_other(run, sandbox, backend):
+    if is_on_gvisor(backend):
+        pytest.skip("gVisor has no Landlock: there, runs that must not meet get their own sandbox")
+
+    async def beside():
+        graded = asyncio.create_task(sandbox.exec(["python", "-c", "import time; time.sleep(2)"]))
+        await asyncio.sleep(0.7)
+        attack = await sandbox.exec(["python", "-c", _ANOTHER_RUN])
+        return await graded, attack
+
+    graded, attack = run(beside())
+    assert json.loads(attack.stdout) == []
+    assert (graded.stdout, graded.exit_status) == (b"", 0)
+
+
+def test_leases_and_folders_do_not_keep_the_server_waiting(run, sandbox):
+    leased = """
+import fcntl, os, time
+f = os.open("/workspace/leased", os.O_CREAT | os.O_RDWR)
+try: fcntl.fcntl(f, fcntl.F_SETLEASE, fcntl.F_WRLCK); print("leased")
+except OSError as error: print(error.errno)
+"""
+    assert run(sandbox.exec(["python", "-c", leased])).stdout in {b"1\n", b"22\n"}
+
+
+def test_the_server_answers_while_folders_are_removed(run, sandbox):
+    made = "import os\nfor n in range(20000): os.mkdir(f'/workspace/{n}')"
+    run(sandbox.exec(["python", "-c", made]))
+
+    async def meanwhile():
+        removing = asyncio.create_task(sandbox.reset())
+        await asyncio.sleep(0.02)
+        slowest_s = 0.0
+        while not removing.done():
+            asked_s = time.monotonic()
+            await sandbox.wait_until_ready(10.0)
+            slowest_s = max(slowest_s, time.monotonic() - asked_s)
+        await removing
+        return slowest_s
+
+    assert run(meanwhile()) < 2.0  # all of it in the server's loop took as long as the reset
