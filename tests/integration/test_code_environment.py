@@ -141,7 +141,7 @@ def test_every_looping_program_is_judged_however_many_wait():
     assert episodes == [("TimeoutError: the program took too long", -1.0)] * 48
 
 
-def test_a_slow_program_is_cut_at_its_calls_time_and_read():
+def test_a_slow_program_is_cut_at_its_calls_time():
     math = family_with(code_timeout_s=30.0)
 
     async def played(environments):

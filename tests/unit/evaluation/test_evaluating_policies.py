@@ -67,7 +67,7 @@ def test_too_many_lost_episodes_stop_the_evaluation():
         evaluated(Losing(*ALL_RIGHT))
 
 
-def test_an_evaluation_stops_before_it_has_sampled_what_cannot_count():
+def test_an_evaluation_stops_before_sampling_what_cannot_count():
     class Watched(Losing):
         rollouts = 0
 

@@ -267,7 +267,7 @@ def test_a_program_is_tried_in_interpreters_of_their_own():
     assert len(set(runs.codes)) == 1
 
 
-def test_a_program_that_takes_the_names_of_its_script_gains_nothing():
+def test_taking_the_names_of_the_script_gains_nothing():
     program = """
 def print(*_): pass
 def repr(_): return '0'

@@ -82,7 +82,7 @@ def _sampler(script, *, pool=None, seed=0, screening=0, filters=None, **changes)
     return roller, Sampler(roller, pool or RecordingPool(), config, **options)
 
 
-def test_an_episode_that_broke_its_sandbox_is_wrong_in_its_group():
+def test_who_broke_the_sandbox_is_wrong_in_its_group():
     class Breaking(ScriptedRoller):
         def roll_out(self, tasks, **how):
             played = super().roll_out(tasks, **how)
