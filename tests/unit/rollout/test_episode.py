@@ -348,7 +348,7 @@ def test_whose_program_broke_the_sandbox_has_answered_wrong(environment_class, t
     assert read_trajectories(tmp_path / "t.parquet") == [trajectory]
 
 
-def test_a_tool_that_lost_its_sandbox_says_so_in_any_family():
+def test_any_familys_tool_says_whose_doing_a_loss_was():
     def search(query: str) -> str:
         error = SandboxLost("gone")
         error.by_program = query == "lyon country"
