@@ -47,6 +47,7 @@ class ScriptedRoller:
     action_tokens = 10
     total_tokens = 40
     seconds = 2.0
+    replays = 0
     drift = SimpleNamespace(drifted=1, turns=6)
 
     def __init__(self, greedy, sampled):
@@ -54,7 +55,7 @@ class ScriptedRoller:
         self._sampled = sampled
 
     def roll_out(
-        self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
+        self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int, on_lost
     ) -> list[Trajectory]:
         if temperature == 0.0:
             assert samples == 1

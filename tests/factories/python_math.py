@@ -32,10 +32,14 @@ def ended(stdout=b"", stderr=b"", *, status=0, killed_by=None):
 
 
 class ScriptedRuns:
-    """Gives the results of a list, in order; an error of the list is raised."""
+    """Gives the results of a list, in order; an error of the list is raised.
+
+    `fresh` has what was run in an interpreter of its own.
+    """
 
     def __init__(self, *results):
         self.codes = []
+        self.fresh = []
         self.num_ends = 0
         self._results = list(results)
 
@@ -45,6 +49,10 @@ class ScriptedRuns:
         if isinstance(result, Exception):
             raise result
         return result
+
+    async def run_afresh(self, code):
+        self.fresh.append(code)
+        return await self.run(code)
 
     def end(self):
         self.num_ends += 1
@@ -58,6 +66,9 @@ class ProcessRuns:
             [sys.executable, "-I", "-S", "-c", code], capture_output=True, timeout=20, check=False
         )
         return ended(done.stdout, done.stderr, status=done.returncode)
+
+    async def run_afresh(self, code):
+        return await self.run(code)
 
     def end(self):
         pass

@@ -12,6 +12,8 @@ from espalier.chain import CHAIN
 from espalier.config import Profile, load_profile
 from espalier.environments import EnvironmentLostError
 from espalier.environments.python_math import PythonMath
+from espalier.environments.python_math.execution import Case, executed
+from espalier.environments.python_math.interpreter import SeparateRuns
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_directory import RunState
 from espalier.records import (
@@ -21,6 +23,7 @@ from espalier.records import (
     ToolCalls,
 )
 from espalier.records.trajectory import read_trajectories
+from espalier.rollout.episode import ToolRunner
 from espalier.sandbox.choice import sandbox_pool
 from tests.factories.python_math import TASK
 
@@ -115,6 +118,89 @@ def test_a_lost_sandbox_ends_one_episode_and_no_other():
         with pytest.raises(EnvironmentLostError, match="sandbox"):
             asyncio.run(lost())
         assert play(environments, program("print(84)"), ANSWER)[0][0] == "84"
+
+
+def test_every_looping_program_is_judged_however_many_wait():
+    """48 episodes over 4 sandboxes wait longer, one after the other, than one call may take."""
+    math = family_with(code_timeout_s=0.2, sandbox={"packages": [], "size": 4})
+
+    async def played(environments, tools):
+        async def looped():
+            environment = environments(TASK)
+            environment.reset(TASK)
+            step = await tools.run(environment.step, program("while True: pass"))
+            await tools.run(environment.step, FinalAnswer("85"))
+            reward = await tools.run(environment.score)
+            return step.messages[0].content, reward["outcome"]
+
+        return await asyncio.gather(*(looped() for _ in range(48)), return_exceptions=True)
+
+    with sandbox_pool(math.settings.sandbox, math.profile.kubernetes) as sandboxes:
+        tools = ToolRunner(workers=0, timeout_s=1.5)
+        episodes = asyncio.run(played(math.environments_in(sandboxes), tools))
+    assert episodes == [("TimeoutError: the program took too long", -1.0)] * 48
+
+
+def test_a_slow_program_is_cut_at_its_calls_time():
+    math = family_with(code_timeout_s=30.0)
+
+    async def played(environments):
+        environment = environments(TASK)
+        environment.reset(TASK)
+        two = program("while True: pass").calls + program("print(1)").calls
+        step = await ToolRunner(workers=0, timeout_s=1.0).run(environment.step, ToolCalls(two))
+        return [message.content for message in step.messages]
+
+    with sandbox_pool(math.settings.sandbox, math.profile.kubernetes) as sandboxes:
+        read = asyncio.run(played(math.environments_in(sandboxes)))
+    assert read == ["TimeoutError: the program took too long"] * 2
+
+
+@pytest.fixture(scope="module")
+def runs():
+    math = family_with(sandbox={"packages": [], "size": 2})
+    with sandbox_pool(math.settings.sandbox, math.profile.kubernetes) as sandboxes:
+        yield SeparateRuns(sandboxes, math.settings.code_timeout_s)
+
+
+ORDERED_BY_HASH = """
+def f(x):
+    return x * ' '.join({'apple', 'pear', 'plum', 'quince', 'fig', 'lime', 'kiwi'})
+"""
+BY_ADDRESS = "class C: pass\ndef f(x):\n    return int(str(C()).split('0x')[1][:-1], 16) % 997 + x"
+BY_FOLDER = "import os\ndef f(x):\n    return os.getcwd() + str(x)"
+BY_PID = "import os\ndef f(x):\n    return os.getpid() + x"
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        (ORDERED_BY_HASH, "not_deterministic"),
+        (BY_ADDRESS, "not_deterministic"),
+        (BY_FOLDER, "not_deterministic"),
+        (BY_PID, "not_deterministic"),
+        ("def f(x):\n    return sorted({'b', 'a'}) * x", [Case("1", "['a', 'b']")]),
+        ("import math\ndef f(x):\n    return {'k': math.gcd(x, 6)}", [Case("1", "{'k': 1}")]),
+    ],
+)
+def test_only_programs_that_repeat_themselves_elsewhere_are_taken(runs, written, found):
+    assert asyncio.run(executed(written, ["1"], runs)) == found
+
+
+def test_an_interpreter_of_its_own_shares_nothing_with_the_forks(runs):
+    code = "import os\nprint(hash('a'), hex(id(len)), os.getcwd())"
+
+    async def said(run):
+        return (await run(code)).text.split()
+
+    async def all_said():
+        forks = [await said(runs.run) for _ in range(2)]
+        return [*forks, await said(runs.run_afresh), await said(runs.run_afresh)]
+
+    first, second, *fresh = asyncio.run(all_said())
+    assert first[2] == second[2] == "/workspace"
+    hashes, addresses, folders = zip(first, *fresh, strict=True)
+    assert [len(set(one)) for one in (hashes, addresses, folders)] == [3, 3, 3]
 
 
 def test_the_whole_chain_runs_over_sandboxes(tmp_path):

@@ -16,6 +16,7 @@ from espalier.training.rl.publishing import MemoryPublisher
 from espalier.training.rl.rows import dense_rows
 from espalier.training.rl.sampling import GroupSampler, SplitRoller
 from espalier.training.rl.update import PolicyUpdate
+from espalier.training.supervised import DevScore
 from tests.factories.tiny import tiny_policy
 from tests.factories.training import PROFILE, TASKS, make_task, warm_roller
 from tests.factories.training_episodes import (
@@ -82,7 +83,7 @@ def short_loop(processes, directory, steps=3, tasks=TASKS, *, reward=None, **tra
         layout=build_layout(policy.model, profile, CPU, processes),
         sampler=GroupSampler(SplitRoller(roller, processes), pool, profile.training, seed=0),
         pool=pool,
-        dev_score=lambda: float(processes.rank),
+        dev_score=lambda: DevScore(processes.rank),
         publisher=MemoryPublisher(models.policy.model, policy, [roller]),
     )
     loop = RlLoop(profile, parts, CheckpointStore(directory, "run"))

@@ -65,7 +65,13 @@ class RolloutConfig(Section):
     """Tool calls that run in threads side by side. 0 makes them in the loop that decodes, without a
     time limit: for tools that answer at once, as the embedded search does, and repeatable."""
     tool_timeout_s: float = Field(default=60.0, gt=0)
-    """Seconds a tool call may take; an episode whose tool is slower ends unscored."""
+    """Seconds a tool call may take, without its wait for a sandbox. Programs that it runs in
+    sandboxes are ended after so long together, and the policy reads so; a tool that is slow by
+    itself ends its episode as lost."""
+    max_replays: int = Field(default=2, ge=0)
+    """How often an episode that was lost from outside (a drained node, a server that hangs) is
+    played again where scores are compared: held-out and dev questions, pass rates. Training drops
+    it."""
     token_drift: Literal["count", "fail"] = "count"
     """What becomes of a run in which an episode's tokens are not those of the chat template's whole
     rendering: turns are counted, or the run fails."""

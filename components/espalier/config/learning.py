@@ -188,6 +188,10 @@ class EvaluationConfig(Section):
     """Resamples from which intervals are taken."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """Level of the intervals, 0.95 for 95 %."""
+    max_lost_share: float = Field(default=0.01, ge=0, lt=1)
+    """Largest share of a policy's episodes that may stay lost after `rollout.max_replays`: they
+    count as wrong. Beyond it the evaluation stops, as soon as that is certain; one episode is
+    always allowed."""
     kept_trajectories: int = Field(default=20, ge=0)
     """Trajectories of the trained policy that are kept for the report."""
 

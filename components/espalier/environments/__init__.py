@@ -6,6 +6,7 @@ from espalier.environments.contract import (
     Environments,
     EnvironmentsOver,
     Opening,
+    ProgramBrokeSandboxError,
     Step,
 )
 from espalier.environments.episode import AsyncToolEnvironment, EpisodeRules, ToolEnvironment
@@ -37,6 +38,7 @@ __all__ = [
     "Observed",
     "Opening",
     "PlainQuestion",
+    "ProgramBrokeSandboxError",
     "ReadingMaterial",
     "Script",
     "SimpleFamily",

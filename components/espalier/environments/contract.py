@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -10,15 +11,48 @@ from espalier.knowledge.views import View
 from espalier.records import Action, EspalierError, Message, PolicyError, Task
 from espalier.records.message import ToolSpec
 from espalier.records.trajectory import FinishReason, RewardBreakdown, ToolResult
+from espalier.sandbox.protocol import (
+    SandboxError,
+    SandboxLost,
+    SandboxRefused,
+    SandboxUnavailable,
+)
 
 
 class EnvironmentLostError(EspalierError):
     """The environment crashed or its sandbox is gone: the episode cannot be scored.
 
-    It ends one episode and not the run. An environment that talks to a sandbox or a server raises
-    it for broken connections, and for nothing else: what a policy may cause (a failing command, a
-    missing page) is an observation and no error.
+    It ends one episode and not the run. An environment that talks to a server raises it for broken
+    connections, and for nothing else: what a policy may cause (a failing command, a missing page)
+    is an observation and no error. Sandboxes: see `sandbox_losses`.
     """
+
+
+class ProgramBrokeSandboxError(EspalierError):
+    """A program of the policy ended its own sandbox: the episode ends with a wrong answer.
+
+    Not scoring it would let a policy lose what it cannot answer.
+    """
+
+
+@contextmanager
+def sandbox_losses() -> Generator[None]:
+    """Within the block, a sandbox error that ends one episode says whose doing it was.
+
+    Tools and verifiers of `EpisodeRules` are called in such a block.
+
+    Raises:
+        ProgramBrokeSandboxError: a program that ran in it ended the sandbox.
+        EnvironmentLostError: the sandbox was lost from outside, or none was free in time.
+    """
+    try:
+        yield
+    except (SandboxRefused, SandboxUnavailable):
+        raise  # a fault of the caller; nothing that one episode could do without
+    except SandboxError as error:
+        if isinstance(error, SandboxLost) and error.by_program:
+            raise ProgramBrokeSandboxError(f"the program ended its sandbox: {error}") from error
+        raise EnvironmentLostError(f"sandbox: {error}") from error
 
 
 class Opening(NamedTuple):
@@ -75,11 +109,16 @@ class Environment(Protocol):
 
         Raises:
             EnvironmentLostError: the episode cannot go on.
+            ProgramBrokeSandboxError: likewise, and the policy's own program is to blame.
         """
         ...
 
     def cut_off(self, reason: FinishReason) -> None:
-        """End the episode from outside, as when the token budget is used up."""
+        """End the episode from outside, as when the token budget is used up.
+
+        With PROGRAM_BROKE_SANDBOX the episode has no answer that counts: `score` judges it as one
+        that gave none, and runs nothing of the policy's.
+        """
         ...
 
     def score(self) -> RewardBreakdown | Awaitable[RewardBreakdown]:
@@ -87,6 +126,7 @@ class Environment(Protocol):
 
         Raises:
             EnvironmentLostError: the verifier's sandbox is gone.
+            ProgramBrokeSandboxError: the policy's answer ended the verifier's sandbox.
         """
         ...
 

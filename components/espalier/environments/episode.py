@@ -7,7 +7,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from espalier.config import RewardConfig
-from espalier.environments.contract import Environment, Opening, Step
+from espalier.environments.contract import (
+    Environment,
+    Opening,
+    ProgramBrokeSandboxError,
+    Step,
+    sandbox_losses,
+)
 from espalier.environments.tools import Tool, refused, unknown_tool
 from espalier.records import Action, FinalAnswer, Malformed, Message, Task, ToolCall, ToolCalls
 from espalier.records.trajectory import FinishReason, RewardBreakdown, ToolResult
@@ -71,6 +77,8 @@ class _Episode:
 
     def cut_off(self, reason: FinishReason) -> None:
         """See `Environment`."""
+        if reason is FinishReason.PROGRAM_BROKE_SANDBOX:
+            self.answer = None
         self._finish(reason)
 
     @property
@@ -97,6 +105,13 @@ class _Episode:
                 for result in results
             )
         )
+
+    def _broke(
+        self, call: ToolCall, results: Sequence[ToolResult], error: ProgramBrokeSandboxError
+    ) -> Step:
+        """End the episode at a call that ended its sandbox, with what happened as its result."""
+        self._called([*results, refused(call, str(error))])
+        return self._finish(FinishReason.PROGRAM_BROKE_SANDBOX)
 
     def _finish(self, reason: FinishReason) -> Step:
         if self.finish_reason is None:
@@ -129,8 +144,17 @@ class ToolEnvironment(_Episode):
         """See `Environment`."""
         match action:
             case ToolCalls(calls):
-                results = [self._call(*one) for one in enumerate(calls)]
-                return self._called([one for one in results if isinstance(one, ToolResult)])
+                results: list[ToolResult] = []
+                for place, call in enumerate(calls):
+                    try:
+                        result = self._call(place, call)
+                    except ProgramBrokeSandboxError as error:
+                        return self._broke(call, results, error)
+                    assert isinstance(result, ToolResult), (
+                        "an asynchronous tool needs AsyncToolEnvironment"
+                    )
+                    results.append(result)
+                return self._called(results)
             case FinalAnswer(text):
                 return self._answered(text)
             case Malformed():
@@ -138,7 +162,8 @@ class ToolEnvironment(_Episode):
 
     def score(self) -> RewardBreakdown:
         """See `Environment`."""
-        outcome = self._rules.verify(self.task, self.answer, self._turns)
+        with sandbox_losses():
+            outcome = self._rules.verify(self.task, self.answer, self._turns)
         assert not isinstance(outcome, Awaitable), (
             "an asynchronous verifier needs AsyncToolEnvironment"
         )
@@ -152,7 +177,13 @@ class AsyncToolEnvironment(_Episode):
         """See `Environment`."""
         match action:
             case ToolCalls(calls):
-                return self._called([await _waited(self._call(*one)) for one in enumerate(calls)])
+                results: list[ToolResult] = []
+                for place, call in enumerate(calls):
+                    try:
+                        results.append(await _waited(self._call(place, call)))
+                    except ProgramBrokeSandboxError as error:
+                        return self._broke(call, results, error)
+                return self._called(results)
             case FinalAnswer(text):
                 return self._answered(text)
             case Malformed():
@@ -160,8 +191,10 @@ class AsyncToolEnvironment(_Episode):
 
     async def score(self) -> RewardBreakdown:
         """See `Environment`."""
-        outcome = self._rules.verify(self.task, self.answer, self._turns)
-        return self._terms(await outcome if isinstance(outcome, Awaitable) else outcome)
+        with sandbox_losses():
+            outcome = self._rules.verify(self.task, self.answer, self._turns)
+            judged = await outcome if isinstance(outcome, Awaitable) else outcome
+        return self._terms(judged)
 
 
 async def _waited(result: ToolResult | Awaitable[ToolResult]) -> ToolResult:

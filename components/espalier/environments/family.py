@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
@@ -343,7 +344,7 @@ class SimpleFamily(Family[C]):
         with self.environments(knowledge) as environments_over:
             teacher = ScriptTeacher(environments_over("train"))
             yield lambda question, _detour: teacher.demonstrate(
-                question.task, self.demonstrate(question.task)
+                question.task, partial(self.demonstrate, question.task)
             )
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
@@ -354,7 +355,8 @@ class SimpleFamily(Family[C]):
                 trajectory
                 for task in train[:_READ_TASKS]
                 if isinstance(
-                    trajectory := teacher.demonstrate(task, self.demonstrate(task)), Trajectory
+                    trajectory := teacher.demonstrate(task, partial(self.demonstrate, task)),
+                    Trajectory,
                 )
             ]
         return DemonstrationReading(shown, {task.task_id: task for task in train})

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
 from typing import TypeVar, cast
 
-from espalier.environments.contract import Environment, EnvironmentLostError, Environments, Step
+from espalier.environments.contract import (
+    Environment,
+    EnvironmentLostError,
+    Environments,
+    ProgramBrokeSandboxError,
+    Step,
+)
 from espalier.records import Action, Message, Task
 from espalier.records.trajectory import FinishReason, Trajectory
 from espalier.synthesis.demonstrations import Rejected
@@ -29,21 +36,32 @@ class GaveUp(Exception):
     """A script cannot go on; the message is the reason."""
 
 
+_MAX_REPLAYS = 2
+"""As `rollout.max_replays` has it for policies, by default."""
+
+
 class ScriptTeacher:
     """Turns scripts into trajectories, and rejects those that the environment scores as wrong."""
 
     def __init__(self, environments: Environments) -> None:
         self._environments = environments
 
-    def demonstrate(self, task: Task, script: Script, *, detour: str = "") -> Trajectory | Rejected:
+    def demonstrate(
+        self, task: Task, begin: Callable[[], Script], *, detour: str = ""
+    ) -> Trajectory | Rejected:
         """The trajectory, if the environment scores it as right.
+
+        An environment that was lost from outside is played in again, a few times.
 
         Args:
             task: what is played.
-            script: from `Family.demonstrate`.
+            begin: makes a fresh script, as `Family.demonstrate` does.
             detour: kind of mistake that the script makes on the way; empty for none.
         """
-        return asyncio.run(self._played(task, script, detour))
+        for _ in range(1 + _MAX_REPLAYS):
+            with suppress(EnvironmentLostError):
+                return asyncio.run(self._played(task, begin(), detour))
+        return Rejected("sandbox_lost")
 
     async def _played(self, task: Task, script: Script, detour: str) -> Trajectory | Rejected:
         environment = self._environments(task)
@@ -65,14 +83,19 @@ class ScriptTeacher:
         except StopIteration:
             environment.cut_off(FinishReason.MAX_TURNS)
             return Rejected("unanswered")
-        except EnvironmentLostError:
-            return Rejected("sandbox_lost")
+        except ProgramBrokeSandboxError:
+            environment.cut_off(FinishReason.PROGRAM_BROKE_SANDBOX)
+            return Rejected("program_broke_sandbox")
         finally:
+            if environment.finish_reason is None:
+                environment.cut_off(FinishReason.SANDBOX_LOST)  # it gives back what it holds
             script.close()
 
     async def _judged(
         self, task: Task, environment: Environment, messages: tuple[Message, ...], detour: str
     ) -> Trajectory | Rejected:
+        if environment.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX:
+            return Rejected("program_broke_sandbox")
         if environment.finish_reason is not FinishReason.ANSWERED:
             return Rejected("too_few_turns")
         reward = await waited(environment.score())

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
+from espalier.environments.contract import sandbox_losses
 from espalier.records import EspalierError, Task, ToolCall
 from espalier.records.message import ToolSpec
 from espalier.records.trajectory import ToolResult
@@ -108,7 +109,11 @@ class Tool:
         )
 
     def call(self, call: ToolCall, task: Task) -> ToolResult | Awaitable[ToolResult]:
-        """Run the function on validated arguments; invalid arguments give an error observation."""
+        """Run the function on validated arguments; invalid arguments give an error observation.
+
+        Raises:
+            EnvironmentLostError, ProgramBrokeSandboxError: see `sandbox_losses`.
+        """
         try:
             checked = self._arguments.model_validate(call.arguments)
         except ValidationError as error:
@@ -121,7 +126,7 @@ class Tool:
         if self.is_async:
             return self._awaited(call, arguments)
         try:
-            with _FaultNote(call):
+            with _FaultNote(call), sandbox_losses():
                 return _result(call, self._function(**arguments))
         except ToolError as error:
             return refused(call, str(error))
@@ -129,7 +134,7 @@ class Tool:
     async def _awaited(self, call: ToolCall, arguments: dict[str, Any]) -> ToolResult:
         function = typing.cast("Callable[..., Awaitable[object]]", self._function)
         try:
-            with _FaultNote(call):
+            with _FaultNote(call), sandbox_losses():
                 return _result(call, await function(**arguments))
         except ToolError as error:
             return refused(call, str(error))

@@ -23,7 +23,7 @@ from espalier.evaluation.questions import (
 from espalier.evaluation.suite import Suite, make_suite
 from espalier.records import Task
 from espalier.records.trajectory import Trajectory, read_trajectories, write_trajectories
-from espalier.rollout.roller import DriftCount, Roller, TrajectorySampler
+from espalier.rollout.roller import DriftCount, Roller
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ class RolloutCost:
     """Turns whose tokens are not those of the chat template's whole rendering."""
     compared_turns: int = 0
     """Turns that were compared with it; see `rollout.compare_every`."""
+    replays: int = 0
+    """Attempts at episodes that had been lost before; see `rollout.max_replays`."""
 
 
 class PolicyEvaluation(NamedTuple):
@@ -98,8 +100,25 @@ def _spread(places: Sequence[int], count: int) -> list[int]:
     return [places[number * len(places) // count] for number in range(count)]
 
 
-class CountingRoller(TrajectorySampler, Protocol):
-    """A roller that counts its tokens and time."""
+class CountingRoller(Protocol):
+    """A roller that says at once what is lost, and counts its tokens and time."""
+
+    def roll_out(
+        self,
+        tasks: Sequence[Task],
+        *,
+        samples: int,
+        temperature: float,
+        seed: int,
+        on_lost: Callable[[Trajectory], None],
+    ) -> list[Trajectory]:
+        """See `Roller.roll_out`."""
+        ...
+
+    @property
+    def replays(self) -> int:
+        """Attempts so far at episodes that had been lost before."""
+        ...
 
     @property
     def action_tokens(self) -> int:
@@ -136,19 +155,55 @@ def evaluate_policy(
     return evaluate_on_suite(roller, make_suite(profile, tasks, ""), profile.seed).rows
 
 
+class LossLimit:
+    """Ends an evaluation once more episodes stayed lost than it may have.
+
+    A lost question counts as wrong, so that no policy gains by losing it. With many of them the
+    figures would say nothing.
+    """
+
+    def __init__(self, num_episodes: int, share: float) -> None:
+        self._num_episodes = num_episodes
+        self._most = max(1, int(share * num_episodes))
+        self._share = share
+        self._lost: Counter[str] = Counter()
+
+    def count(self, lost: Trajectory) -> None:
+        """Count an episode that is lost in every attempt.
+
+        Raises:
+            EnvironmentLostError: it is one too many, whatever the others come to.
+        """
+        self._lost[lost.finish_reason.value] += 1
+        if self._lost.total() > self._most:
+            causes = ", ".join(f"{count} {reason}" for reason, count in sorted(self._lost.items()))
+            raise EnvironmentLostError(
+                f"{self._lost.total()} of {self._num_episodes} evaluation episodes lost their "
+                f"environment in every attempt ({causes}), and evaluation.max_lost_share="
+                f"{self._share:g} allows {self._most}. Repair the tool, or raise "
+                "rollout.tool_timeout_s, and evaluate again"
+            )
+
+
 def evaluate_on_suite(roller: CountingRoller, suite: Suite, seed: int) -> PolicyEvaluation:
     """Roll the suite out greedily, then its first part by sampling, and score both.
 
     Raises:
-        EnvironmentLostError: some episode lost its environment.
+        EnvironmentLostError: more episodes stayed lost than `evaluation.max_lost_share` allows.
     """
     config = suite.config
-    greedy = roller.roll_out(suite.tasks, samples=1, temperature=0.0, seed=seed)
     each = config.samples_per_task
-    sampled = roller.roll_out(
-        suite.sampled_tasks, samples=each, temperature=config.temperature, seed=seed
+    limit = LossLimit(len(suite.tasks) + each * len(suite.sampled_tasks), config.max_lost_share)
+    greedy = roller.roll_out(
+        suite.tasks, samples=1, temperature=0.0, seed=seed, on_lost=limit.count
     )
-    _require_no_losses((*greedy, *sampled))
+    sampled = roller.roll_out(
+        suite.sampled_tasks,
+        samples=each,
+        temperature=config.temperature,
+        seed=seed,
+        on_lost=limit.count,
+    )
     rows = [
         # A slice past the end is empty: a question outside the sampled part has no samples.
         score_question(
@@ -164,16 +219,6 @@ def evaluate_on_suite(roller: CountingRoller, suite: Suite, seed: int) -> Policy
         seconds=round(roller.seconds, 3),
         token_drift=roller.drift.drifted,
         compared_turns=roller.drift.turns,
+        replays=roller.replays,
     )
     return PolicyEvaluation(rows, kept, cost)
-
-
-def _require_no_losses(trajectories: Sequence[Trajectory]) -> None:
-    """Refuse lost episodes: policies are compared on all questions, and these have no answer."""
-    lost = Counter(t.finish_reason.value for t in trajectories if t.is_lost)
-    if lost:
-        causes = ", ".join(f"{count} {reason}" for reason, count in sorted(lost.items()))
-        raise EnvironmentLostError(
-            f"{lost.total()} of {len(trajectories)} evaluation episodes lost their environment "
-            f"({causes}). Repair the tool, or raise rollout.tool_timeout_s, and evaluate again"
-        )

@@ -34,6 +34,12 @@ class QuestionRow:
     samples: int
     """Number of answers sampled for pass@k; 0 if the question is not sampled."""
     samples_right: int
+    """Of `samples`; a lost one is not right."""
+    lost_episodes: int = 0
+    """Of all its episodes, those that were lost from outside in every attempt: they count as
+    wrong."""
+    broke_sandbox_episodes: int = 0
+    """Of all its episodes, those whose own program ended the sandbox: wrong answers."""
 
 
 def score_question(
@@ -44,17 +50,20 @@ def score_question(
 ) -> QuestionRow:
     """Make a row of one greedy trajectory and the sampled ones of the same question."""
     gold = task.verifier.gold
+    episodes = (greedy, *sampled)
     return QuestionRow(
         task_id=task.task_id,
         groups=dict(groups),
         em=greedy.is_right,
-        f1=token_f1(greedy.answer, gold),
+        f1=token_f1(None if greedy.is_lost else greedy.answer, gold),
         answer=greedy.answer,
         gold=gold[0],
         tool_calls=len(greedy.tool_results),
         finish_reason=greedy.finish_reason.value,
         samples=len(sampled),
         samples_right=sum(one.is_right for one in sampled),
+        lost_episodes=sum(one.is_lost for one in episodes),
+        broke_sandbox_episodes=sum(one.broke_sandbox for one in episodes),
     )
 
 
@@ -78,6 +87,10 @@ def read_questions(path: Path) -> dict[str, list[QuestionRow]]:
         table = pq.read_table(path)
         if "hops" in table.column_names:
             table = _table_of_0_1(table)
+        for name in _COUNTS_OF_LOSSES:
+            if name not in table.column_names:  # a table in which no episode was lost
+                zeros = pa.array([0] * table.num_rows, pa.int64())
+                table = table.append_column(name, zeros)
         rows = table.cast(_SCHEMA).to_pylist()
     except (OSError, ValueError, pa.ArrowException) as error:
         raise ArtifactError(
@@ -113,5 +126,9 @@ _SCHEMA = pa.schema(
         ("finish_reason", pa.string()),
         ("samples", pa.int64()),
         ("samples_right", pa.int64()),
+        ("lost_episodes", pa.int64()),
+        ("broke_sandbox_episodes", pa.int64()),
     ]
 )
+_COUNTS_OF_LOSSES = ("lost_episodes", "broke_sandbox_episodes")
+"""Tables from before a lost episode could be evaluated lack them."""

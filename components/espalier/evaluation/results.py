@@ -23,6 +23,8 @@ from espalier.records import group_label, group_of, shown_group
 _USUAL_K = (1, 4)
 """k of pass@k and pass^k, besides the number of samples taken; pass^1 is pass@1."""
 _DIGITS = 6
+LOSSES = {"lost_episodes": "lost", "broke_sandbox_episodes": "broke sandbox"}
+"""Counts of episodes that are wrong without a verdict on their answer -> title of their column."""
 
 
 def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) -> dict[str, Any]:
@@ -31,8 +33,10 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
     Returns:
         `em`, `f1`, `n`, `ci95` (of em), `f1_ci95`, `pass_at_K` and `pass_hat_K` for each K of 1, 4
         and the number of samples that is not above that number, `tool_calls` (mean),
-        `by_<grouping>` of each grouping, `finish_reasons`. The intervals are at
-        `config.confidence`, 0.95 unless the profile says otherwise.
+        `lost_episodes` (from outside, in every attempt) and `broke_sandbox_episodes` (by the
+        policy's own program), both of all episodes and all wrong, `by_<grouping>` of each grouping,
+        `finish_reasons`. The intervals are at `config.confidence`, 0.95 unless the profile says
+        otherwise.
 
     Raises:
         ValueError: no rows.
@@ -48,6 +52,7 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
         **{f"pass_at_{k}": _mean_over_sampled(rows, pass_at_k, k) for k in ks},
         **{f"pass_hat_{k}": _mean_over_sampled(rows, pass_hat_k, k) for k in ks if k > 1},
         "tool_calls": _rounded(sum(row.tool_calls for row in rows) / len(rows)),
+        **{name: sum(getattr(row, name) for row in rows) for name in LOSSES},
         **{
             f"by_{name}": _grouped(
                 rows, lambda row, name=name: row.groups.get(name, ""), config, seed
@@ -152,7 +157,8 @@ POLICIES = ("untrained", "warm_start", "trained")
 def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
     """One row per policy, and one for the gain of training; all rows have the same keys.
 
-    Of the groupings only the one by difficulty is shown; the report has them all.
+    Of the groupings only the one by difficulty is shown; the report has them all. Lost episodes
+    have a column where there are any.
 
     Args:
         results: what results.json holds.
@@ -170,13 +176,24 @@ def results_table(results: Mapping[str, Any]) -> list[dict[str, str]]:
         }
         row |= {f"pass@{k} %": _percent(found.get(f"pass_at_{k}")) for k in _measured_k(policies)}
         row |= {"tool calls": f"{found['tool_calls']:.2f}"}
-        rows.append(row | group_columns(found, policies))
+        rows.append(row | loss_columns(found, policies) | group_columns(found, policies))
     gain = figures["gain"]
     last = dict.fromkeys(rows[0], "")
     last["policy"] = f"trained - {gain['baseline'].replace('_', ' ')}"
     last["EM %"] = f"{100 * gain['em']:+.1f}"
     last[confidence] = " to ".join(f"{100 * end:+.1f}" for end in gain["ci95"])
     return [*rows, last]
+
+
+def loss_columns(
+    figures: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    """One policy's lost episodes: column title -> count, for each count that some policy has."""
+    return {
+        title: str(figures.get(name, 0))
+        for name, title in LOSSES.items()
+        if any(policy.get(name) for policy in policies)
+    }
 
 
 def group_columns(

@@ -18,7 +18,7 @@ from espalier.evaluation import (
     make_suite,
     summarize,
 )
-from espalier.evaluation.results import group_columns
+from espalier.evaluation.results import group_columns, loss_columns
 from espalier.evaluation.suite import VIEW
 from espalier.orchestration.results import aligned
 from espalier.orchestration.run_directory import PROFILE_NAME
@@ -139,7 +139,7 @@ def _table(policy_dir: Path, figures: dict[str, Any]) -> str:
         "F1 %": f"{100 * figures['f1']:.1f}",
         "tool calls": f"{figures['tool_calls']:.2f}",
     }
-    return aligned([row | group_columns(figures, [figures])])
+    return aligned([row | loss_columns(figures, [figures]) | group_columns(figures, [figures])])
 
 
 class Conversation:

@@ -23,10 +23,12 @@ class FinishReason(enum.StrEnum):
     MAX_TURNS = "max_turns"
     MAX_TOKENS = "max_tokens"
     PARSE_ERROR = "parse_error"
+    PROGRAM_BROKE_SANDBOX = "program_broke_sandbox"
+    """A program of the policy ended its own sandbox: a wrong answer."""
     TIMEOUT = "timeout"
-    """A call of the environment took longer than it may."""
+    """Lost: a call of the environment took longer than it may, and no program was to blame."""
     SANDBOX_LOST = "sandbox_lost"
-    """The environment crashed, or its sandbox is gone."""
+    """Lost: the environment crashed, no sandbox was free in time, or one was lost from outside."""
 
 
 RewardBreakdown = dict[str, float]
@@ -86,8 +88,8 @@ class Trajectory:
     tool_results: tuple[ToolResult, ...]
     """One for each call, in order."""
     reward: RewardBreakdown
-    """`outcome` is one of the terms, other than where the environment was lost: such an attempt was
-    not judged, and has no terms."""
+    """`outcome` is one of the terms, other than where the environment was lost (`is_lost`): such an
+    attempt was not judged, and has no terms."""
     answer: str | None
     finish_reason: FinishReason
     policy_version: int
@@ -112,8 +114,13 @@ class Trajectory:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the environment failed: there is no reward, and nothing to learn from."""
+        """Whether the environment failed by no doing of the policy: there is no reward."""
         return self.finish_reason in _LOST
+
+    @property
+    def broke_sandbox(self) -> bool:
+        """Whether a program of the policy ended its own sandbox: judged as a wrong answer."""
+        return self.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX
 
     @property
     def windows(self) -> tuple[slice, ...]:

@@ -109,7 +109,17 @@ def _overall(scores: Mapping[str, Figures]) -> tuple[MeasureRow, ...]:
         _measure_row(scores, "Tool calls per episode", "tool_calls", _two_decimals, _signed_decimal)
     )
     rows.append(_measure_row(scores, "Questions", "n", number, lambda _: ""))
+    for label, key in _LOSSES.items():
+        if any(key in _figures_of(scores, policy) for policy in POLICIES):
+            rows.append(_measure_row(scores, label, key, number, lambda _: ""))
     return tuple(rows)
+
+
+_LOSSES = {
+    "Episodes lost from outside, counted as wrong": "lost_episodes",
+    "Episodes that broke their sandbox, wrong": "broke_sandbox_episodes",
+}
+"""Label -> key of results.json; earlier releases have none of them."""
 
 
 def _measure_row(

@@ -40,6 +40,10 @@ class PolicyFigures(_Figures):
     """k -> share of questions that at least one of k sampled answers gets right."""
     pass_hat_k: dict[str, float] = Field(default_factory=dict)
     """k -> share of questions that all of k sampled answers get right."""
+    lost_episodes: int | None = None
+    """Episodes that were lost from outside in every attempt; they count as wrong."""
+    broke_sandbox_episodes: int | None = None
+    """Episodes in which a program of the policy ended its own sandbox; they are wrong."""
 
     @model_validator(mode="before")
     @classmethod

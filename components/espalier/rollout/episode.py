@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,11 +14,17 @@ from typing import Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 from espalier.config import EpisodeConfig
 from espalier.dialects.dialect import Dialect, TurnPieces
-from espalier.environments import Environment, EnvironmentLostError, Environments
+from espalier.environments import (
+    Environment,
+    EnvironmentLostError,
+    Environments,
+    ProgramBrokeSandboxError,
+)
 from espalier.records import Message, Task
 from espalier.records.trajectory import FinishReason, RewardBreakdown, Trajectory
 from espalier.rollout.context import EpisodeTranscript, PolicyContext
 from espalier.rollout.engines.engine import Engine, Sampling
+from espalier.sandbox.call_time import CallTime
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,32 +49,33 @@ class ToolRunner:
 
         A coroutine function is awaited. Any other runs in a thread of its own, at most `workers` at
         a time; with 0 workers it runs on the event loop, without a time limit. The time counts
-        from the beginning of the call.
+        from the beginning of the call, without what it waits for a sandbox or runs in one: see
+        `CallTime`.
 
         Raises:
             CallTimeoutError: the call exceeded its time limit.
         """
         if inspect.iscoroutinefunction(call):
-            return await self._within_time(call(*args, **kwargs))
+            return await self._within_time(lambda: call(*args, **kwargs))
         plain = cast("Callable[P, T]", call)
         if not self._workers:
             return plain(*args, **kwargs)
         async with self._free:
-            return await self._within_time(_in_thread(lambda: plain(*args, **kwargs)))
+            return await self._within_time(lambda: _in_thread(lambda: plain(*args, **kwargs)))
 
-    async def _within_time(self, result: Awaitable[T]) -> T:
-        limit = asyncio.timeout(self._timeout_s)
+    async def _within_time(self, begin: Callable[[], Awaitable[T]]) -> T:
+        limit = CallTime(self._timeout_s)
         try:
             async with limit:
-                return await result
+                return await begin()
         except TimeoutError as error:
-            if limit.expired():
+            if limit.has_expired:
                 raise CallTimeoutError from error
             raise
 
 
 def _in_thread(call: Callable[[], T]) -> Awaitable[T]:
-    """Await `call` in a daemon thread.
+    """Await `call` in a daemon thread, which has the caller's context.
 
     Not in a pool: the interpreter joins a pool's threads at exit, and a stuck call would occupy a
     worker for good.
@@ -79,7 +87,8 @@ def _in_thread(call: Callable[[], T]) -> Awaitable[T]:
         with _ForwardsErrors(result):
             result.set_result(call())
 
-    threading.Thread(target=work, name="espalier-tool", daemon=True).start()
+    context = contextvars.copy_context()
+    threading.Thread(target=lambda: context.run(work), name="espalier-tool", daemon=True).start()
     return asyncio.wrap_future(result)
 
 
@@ -126,7 +135,8 @@ async def run_episode(task: Task, sampling: Sampling, context: EpisodeContext) -
     """Run one episode of `task`.
 
     An environment that is stuck or lost ends only this episode: its trajectory has the finish
-    reason TIMEOUT or SANDBOX_LOST, and no reward.
+    reason TIMEOUT or SANDBOX_LOST, and no reward. If a program of the policy ended the sandbox, the
+    reason is PROGRAM_BROKE_SANDBOX and the reward that of no answer.
     """
     transcript = EpisodeTranscript(task)
     view = PolicyContext(transcript, context.engine, sampling, context.dialect, context.limits)
@@ -142,19 +152,27 @@ async def run_episode(task: Task, sampling: Sampling, context: EpisodeContext) -
         environment = await run(context.environments, task)
         prompt = (await run(environment.reset, task)).messages
         has_room = await view.begin(prompt)
-        while environment.finish_reason is None:
-            action = await view.act() if has_room else None
-            if action is None:
-                environment.cut_off(FinishReason.MAX_TOKENS)
-            else:
-                step = await run(environment.step, action)
-                transcript.add_reward(step.reward)
-                has_room = not step.messages or await view.observe(step.messages)
-        reward = await run(environment.score)
-        return record(environment.finish_reason, reward)
+        try:
+            while environment.finish_reason is None:
+                action = await view.act() if has_room else None
+                if action is None:
+                    environment.cut_off(FinishReason.MAX_TOKENS)
+                else:
+                    step = await run(environment.step, action)
+                    transcript.add_reward(step.reward)
+                    has_room = not step.messages or await view.observe(step.messages)
+            reward = await run(environment.score)
+        except ProgramBrokeSandboxError:
+            environment.cut_off(FinishReason.PROGRAM_BROKE_SANDBOX)
+            reward = await run(environment.score)
+        reason = environment.finish_reason
+        assert reason is not None, "an episode that is scored has ended"
+        return record(reason, reward)
     except CallTimeoutError:
         return record(FinishReason.TIMEOUT, {})
     except EnvironmentLostError:
         return record(FinishReason.SANDBOX_LOST, {})
     finally:
+        if environment is not None and environment.finish_reason is None:
+            environment.cut_off(FinishReason.SANDBOX_LOST)  # it gives back what it holds
         view.close()

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol, Self
@@ -108,6 +108,10 @@ def dialect_of(
     )
 
 
+def _ignored(_lost: Trajectory) -> None:
+    """Default of `on_lost`: lost trajectories are among those returned."""
+
+
 class TrajectorySampler(Protocol):
     """Samples trajectories of tasks; a stage needs no more of a roller."""
 
@@ -129,6 +133,7 @@ class Roller:
         profile: Profile,
         *,
         exploration: ExplorationConfig = NO_EXPLORATION,
+        max_replays: int | None = None,
     ) -> None:
         """Store what episodes are run with.
 
@@ -138,16 +143,21 @@ class Roller:
             environments: makes the environment of a task.
             profile: its sections `episode` and `rollout` are read.
             exploration: truncation and exploration of the sampling, for training only.
+            max_replays: how often an episode that was lost from outside is played again; None takes
+                `rollout.max_replays`. Training, which drops such episodes, gives 0.
         """
         self.dialect = dialect
         self.drift = DriftCount(dialect, profile.rollout)
         self.seconds = 0.0
         self.losses: Counter[FinishReason] = Counter()
-        """Number of lost episodes by finish reason."""
+        """Number of lost attempts by finish reason, those that were played again included."""
+        self.replays = 0
+        """Number of attempts at episodes that had been lost before."""
         self._engine = engine
         self._environments = environments
         self._profile = profile
         self._exploration = exploration
+        self._max_replays = profile.rollout.max_replays if max_replays is None else max_replays
         self._kind_choice = kind_choice(dialect, exploration.kind_epsilon)
 
     @classmethod
@@ -158,11 +168,19 @@ class Roller:
         profile: Profile,
         *,
         exploration: ExplorationConfig = NO_EXPLORATION,
+        max_replays: int | None = None,
     ) -> Self:
         """A roller over a policy in memory, which a trainer may change between calls."""
         dialect = dialect_of(policy.tokenizer, environments, profile)
         engine = lockstep_engine(policy.model, dialect, max_rows=profile.rollout.max_rows)
-        return cls(engine, dialect, environments, profile, exploration=exploration)
+        return cls(
+            engine,
+            dialect,
+            environments,
+            profile,
+            exploration=exploration,
+            max_replays=max_replays,
+        )
 
     @classmethod
     def open(
@@ -172,6 +190,7 @@ class Roller:
         profile: Profile,
         *,
         exploration: ExplorationConfig = NO_EXPLORATION,
+        max_replays: int | None = None,
     ) -> Self:
         """A roller over the policy directory `policy_dir`, by the engine that the profile names.
 
@@ -181,12 +200,23 @@ class Roller:
         """
         if profile.rollout.engine == "lockstep":
             return cls.local(
-                load_policy(policy_dir), environments, profile, exploration=exploration
+                load_policy(policy_dir),
+                environments,
+                profile,
+                exploration=exploration,
+                max_replays=max_replays,
             )
         dialect = dialect_of(load_tokenizer(policy_dir), environments, profile)
         config = profile.rollout
         engine = VllmServerEngine(config.vllm, dialect, max_rows=config.max_rows)
-        roller = cls(engine, dialect, environments, profile, exploration=exploration)
+        roller = cls(
+            engine,
+            dialect,
+            environments,
+            profile,
+            exploration=exploration,
+            max_replays=max_replays,
+        )
         roller.load_weights(policy_dir, version=0)
         return roller
 
@@ -219,7 +249,13 @@ class Roller:
         asyncio.run(self._engine.load_weights(policy_dir, version))
 
     def roll_out(
-        self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
+        self,
+        tasks: Sequence[Task],
+        *,
+        samples: int,
+        temperature: float,
+        seed: int,
+        on_lost: Callable[[Trajectory], None] = _ignored,
     ) -> list[Trajectory]:
         """Sample `samples` trajectories of every task.
 
@@ -229,31 +265,46 @@ class Roller:
             temperature: 0 is greedy.
             seed: of the draws. Where tools run on the event loop (`rollout.tool_workers = 0`), the
                 same call with the same weights gives the same trajectories.
+            on_lost: called with each trajectory that stays lost, at once; if it raises, the rollout
+                ends with that error.
 
         Returns:
-            len(tasks) * samples trajectories, task by task. Those whose environment failed are
-            among them: they are `is_lost`, and not scored.
+            len(tasks) * samples trajectories, task by task. Those whose environment failed in every
+            attempt are among them: they are `is_lost`, and not scored.
         """
         started = time.perf_counter()
+        repeated = [task for task in tasks for _ in range(samples)]
         trajectories = asyncio.run(
-            self._roll_out(tasks, samples=samples, temperature=temperature, seed=seed)
+            self._roll_out(repeated, temperature=temperature, seed=seed, on_lost=on_lost)
         )
         self.seconds += time.perf_counter() - started
         return trajectories
 
     async def _roll_out(
-        self, tasks: Sequence[Task], *, samples: int, temperature: float, seed: int
+        self,
+        tasks: Sequence[Task],
+        *,
+        temperature: float,
+        seed: int,
+        on_lost: Callable[[Trajectory], None],
     ) -> list[Trajectory]:
-        repeated = [task for task in tasks for _ in range(samples)]
         async with self.serving() as context:
-            return await asyncio.gather(
-                *(
-                    self.roll_out_one(
-                        task, context, temperature=temperature, name=f"{seed}:{index}"
-                    )
-                    for index, task in enumerate(repeated)
+
+            async def play(index: int, task: Task) -> Trajectory:
+                trajectory = await self.roll_out_one(
+                    task, context, temperature=temperature, name=f"{seed}:{index}"
                 )
-            )
+                if trajectory.is_lost:
+                    on_lost(trajectory)
+                return trajectory
+
+            episodes = [asyncio.ensure_future(play(*one)) for one in enumerate(tasks)]
+            try:
+                return await asyncio.gather(*episodes)
+            finally:
+                for episode in episodes:
+                    episode.cancel()
+                await asyncio.gather(*episodes, return_exceptions=True)
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[EpisodeContext]:
@@ -271,20 +322,26 @@ class Roller:
     async def roll_out_one(
         self, task: Task, context: EpisodeContext, *, temperature: float, name: str
     ) -> Trajectory:
-        """Sample one trajectory.
+        """Sample one trajectory; one that is lost from outside is sampled again, a few times.
 
         Args:
             task: of the episode.
             context: what `serving` yields.
             temperature: 0 is greedy.
-            name: seeds the episode's draws.
+            name: seeds the episode's draws; those of a replay differ.
         """
         episode = await run_episode(task, self._sampling(temperature, name), context)
-        trajectory = episode.trajectory
-        if trajectory.is_lost:
-            self.losses[trajectory.finish_reason] += 1
+        for replay in range(1, 1 + self._max_replays):
+            if not episode.trajectory.is_lost:
+                break
+            self.losses[episode.trajectory.finish_reason] += 1
+            self.replays += 1
+            again = self._sampling(temperature, f"{name}:replay{replay}")
+            episode = await run_episode(task, again, context)
+        if episode.trajectory.is_lost:
+            self.losses[episode.trajectory.finish_reason] += 1
         self.drift.compare(episode)
-        return trajectory
+        return episode.trajectory
 
     def _sampling(self, temperature: float, name: str) -> Sampling:
         seed = random.Random(f"episode:{name}").getrandbits(63)

@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from concurrent.futures import Future
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any, Self, TypeVar
 
 from espalier.config import KubernetesConfig, SandboxConfig
+from espalier.sandbox.call_time import current_call
 from espalier.sandbox.kubernetes import KubernetesBackend
+from espalier.sandbox.lent import LentSandbox
 from espalier.sandbox.local import LocalBackend
 from espalier.sandbox.pod import SandboxPodSettings
 from espalier.sandbox.podman import PodmanBackend
 from espalier.sandbox.pool import PoolSettings, SandboxPool
-from espalier.sandbox.protocol import Backend, Limits
+from espalier.sandbox.protocol import Backend, Limits, Sandbox
 
 T = TypeVar("T")
 
@@ -65,6 +68,22 @@ class PoolThread:
         """Run `work` on the pool's loop and return its result; cancelling this cancels it there."""
         return await asyncio.wrap_future(self.post(work))
 
+    @asynccontextmanager
+    async def claim(self) -> AsyncGenerator[Sandbox]:
+        """Borrow a sandbox, on the pool's loop; it is reset afterwards.
+
+        The wait does not count as time of the environment's call that borrows (`CallTime`), and
+        programs run no longer than that call has time for.
+
+        Raises:
+            SandboxError: see `SandboxPool.claim`.
+        """
+        call = current_call()
+        async with AsyncExitStack() as loan:
+            with nullcontext() if call is None else call.waiting():
+                sandbox = await loan.enter_async_context(self.pool.claim())
+            yield LentSandbox(sandbox)
+
     def post(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Schedule `work` on the pool's loop without waiting."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -86,8 +105,8 @@ _OUTPUT_BYTES = 64 * 1024
 _WALL_S = 60.0
 """Maximum; a run sets its own, shorter limit."""
 _CLAIM_WITHIN_S = 1800.0
-"""Long, because hundreds of episodes share a few sandboxes; rollout.tool_timeout_s limits how long
-an episode waits."""
+"""How long an episode waits for a sandbox: long, because hundreds of them share a few. An episode
+that got none by then is lost, and where episodes are compared it is played again."""
 
 
 def sandbox_pool(config: SandboxConfig, cluster: KubernetesConfig) -> PoolThread:

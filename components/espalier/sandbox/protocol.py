@@ -45,6 +45,9 @@ class SandboxTimeout(SandboxError):
 class SandboxLost(SandboxError):
     """The sandbox ended or is unreachable; a command may have run, so never retry it."""
 
+    by_program: bool = False
+    """Whether a program of the borrower ran meanwhile and nothing outside explains the loss."""
+
 
 class SandboxUnavailable(SandboxError):
     """This machine or cluster cannot create sandboxes."""

@@ -17,7 +17,7 @@ from espalier.config import Profile
 from espalier.environments import Environments, family_of
 from espalier.evaluation.policies import FinishedEvaluations, PolicyEvaluation, evaluate_on_suite
 from espalier.evaluation.questions import questions_table
-from espalier.evaluation.results import POLICIES, gain, summarize
+from espalier.evaluation.results import LOSSES, POLICIES, gain, summarize
 from espalier.evaluation.suite import VIEW, Suite, make_suite
 from espalier.records import (
     Draft,
@@ -53,6 +53,7 @@ def run(
     Raises:
         ArtifactError: an input is missing or damaged, or the output cannot be written.
         PolicyError: a policy cannot be loaded, or cannot act.
+        EnvironmentLostError: too many episodes of a policy stayed lost.
     """
     started = time.perf_counter()
     manifests = opened(inputs)
@@ -166,7 +167,8 @@ def _report_figures(
     tracker.params({"suite_digest": results["suite"]["digest"]})
     figures = results["eval"]
     for name in POLICIES:
-        tracker.metrics({f"{name}_em": figures[name]["em"], f"{name}_f1": figures[name]["f1"]})
+        said = ("em", "f1", *LOSSES)
+        tracker.metrics({f"{name}_{figure}": figures[name][figure] for figure in said})
     tracker.metrics({"gain_em": figures["gain"]["em"]})
     tracker.artifact(output_dir / "results.json")
     tracker.episodes(

@@ -2,7 +2,8 @@
 
 Enters: knowledge (train view), accepted training tasks, the warm policy.
 Leaves: tasks.jsonl (all training tasks), pass_rates.parquet (one row a candidate), kept.jsonl
-(the candidates inside the band), rollouts.json (how many rollouts it took).
+(the candidates inside the band), rollouts.json (how many rollouts were judged, were lost from
+outside in every attempt and so not judged, and broke their own sandbox and so are wrong).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from espalier.records import (
     read_tasks,
     write_tasks,
 )
+from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import Roller
 
 _CHUNK_TASKS = 64
@@ -60,10 +62,13 @@ def run(
         draft.rows["kept"] = write_tasks(draft.path / "kept.jsonl", kept)
         write_tasks(draft.path / "tasks.jsonl", tasks)
         _write_pass_rates(draft.path / "pass_rates.parquet", candidates, tallies, kept)
-        (draft.path / "rollouts.json").write_text(
-            json.dumps({"rollouts": sum(tally.attempts for tally in tallies.values())})
-        )
-    tracker.metrics({"candidates": len(candidates), "kept": len(kept)})
+        counts = {
+            "rollouts": sum(tally.attempts for tally in tallies.values()),
+            "lost_episodes": sum(tally.lost for tally in tallies.values()),
+            "broke_sandbox_episodes": sum(tally.broke_sandbox for tally in tallies.values()),
+        }
+        (draft.path / "rollouts.json").write_text(json.dumps(counts))
+    tracker.metrics({"candidates": len(candidates), "kept": len(kept), **counts})
     return draft.published
 
 
@@ -75,10 +80,20 @@ def _candidates(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
 
 @dataclass(slots=True)
 class _Tally:
-    """Attempts at a task that were judged: one whose environment failed says nothing of it."""
+    """Attempts at a task that were judged: one that was lost from outside says nothing of it."""
 
     attempts: int = 0
     successes: int = 0
+    lost: int = 0
+    broke_sandbox: int = 0
+    """Judged, as wrong."""
+
+    def count(self, trajectory: Trajectory) -> None:
+        """Count one attempt."""
+        self.attempts += not trajectory.is_lost
+        self.successes += trajectory.is_right
+        self.lost += trajectory.is_lost
+        self.broke_sandbox += trajectory.broke_sandbox
 
     @property
     def pass_rate(self) -> float:
@@ -97,9 +112,7 @@ def _judge(
             for trajectory in roller.roll_out(
                 chunk, samples=samples, temperature=profile.training.temperature, seed=seed
             ):
-                if not trajectory.is_lost:
-                    tallies[trajectory.task_id].attempts += 1
-                    tallies[trajectory.task_id].successes += trajectory.is_right
+                tallies[trajectory.task_id].count(trajectory)
             progress.advance(len(chunk))
     return tallies
 
@@ -118,6 +131,8 @@ def _write_pass_rates(
             "difficulty": task.metadata.difficulty,
             "attempts": tallies[task.task_id].attempts,
             "successes": tallies[task.task_id].successes,
+            "lost_episodes": tallies[task.task_id].lost,
+            "broke_sandbox_episodes": tallies[task.task_id].broke_sandbox,
             "pass_rate": tallies[task.task_id].pass_rate,
             "kept": task.task_id in kept_ids,
         }
@@ -133,6 +148,8 @@ _PASS_RATES = pa.schema(
         ("difficulty", pa.float64()),
         ("attempts", pa.int64()),
         ("successes", pa.int64()),
+        ("lost_episodes", pa.int64()),
+        ("broke_sandbox_episodes", pa.int64()),
         ("pass_rate", pa.float64()),
         ("kept", pa.bool_()),
     ]

@@ -31,6 +31,7 @@ from espalier.training.hardware import Hardware
 from espalier.training.packing import TrainingSequence
 from espalier.training.supervised import (
     HISTORY_COLUMNS,
+    DevScore,
     EpochOrder,
     SupervisedLoop,
     SupervisedPlan,
@@ -81,7 +82,7 @@ def _sequences(
 
 
 def _plan(
-    profile: Profile, sequences: Sequence[TrainingSequence], dev_score: Callable[[], float]
+    profile: Profile, sequences: Sequence[TrainingSequence], dev_score: Callable[[], DevScore]
 ) -> SupervisedPlan:
     config = profile.warm_start
     return SupervisedPlan(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from transformers import PreTrainedModel
 
@@ -66,8 +67,8 @@ class SupervisedPlan:
     micro_batch_tokens: int
     checkpoint_every: int
     hardware: Hardware
-    dev_score: Callable[[], float] | None = None
-    """Dev EM (0-1) of the current weights, taken at every checkpoint; the best weights are kept."""
+    dev_score: Callable[[], DevScore] | None = None
+    """Of the current weights, taken at every checkpoint; the best weights are kept."""
 
 
 @dataclass(slots=True)
@@ -161,7 +162,7 @@ class SupervisedLoop:
         if self._plan.dev_score is None:
             return
         copy_weights(self._model, self._sampled)
-        row["dev_em"] = self._plan.dev_score()
+        row |= self._plan.dev_score().figures()
         if row["dev_em"] > self._best[0]:
             self._best = (row["dev_em"], step, cloned_weights(self._model))
 
@@ -200,11 +201,30 @@ class SupervisedLoop:
         )
 
 
-def dev_exact_match(roller: TrajectorySampler, tasks: Sequence[Task]) -> float:
-    """Share of dev `tasks` that greedy decoding answers right, 0-1, without lost episodes.
+class DevScore(NamedTuple):
+    """How a policy answers the dev questions; checkpoints are chosen by `em`."""
+
+    em: float
+    """Share of all questions whose greedy answer is right, 0-1: one without a verdict is wrong, so
+    that no policy gains by losing the hard ones."""
+    lost_episodes: int = 0
+    """Episodes that stayed lost from outside."""
+    broke_sandbox_episodes: int = 0
+    """Episodes in which a program of the policy ended its own sandbox."""
+
+    def figures(self) -> dict[str, float]:
+        """The columns of a history."""
+        return {f"dev_{name}": float(value) for name, value in self._asdict().items()}
+
+
+def dev_exact_match(roller: TrajectorySampler, tasks: Sequence[Task]) -> DevScore:
+    """Score greedy decoding on dev `tasks`.
 
     Checkpoints are chosen by it, and never by held-out tasks.
     """
     trajectories = roller.roll_out(tasks, samples=1, temperature=0.0, seed=0)
-    kept = [trajectory for trajectory in trajectories if not trajectory.is_lost]
-    return sum(t.is_right for t in kept) / max(1, len(kept))
+    return DevScore(
+        em=sum(t.is_right for t in trajectories) / max(1, len(trajectories)),
+        lost_episodes=sum(t.is_lost for t in trajectories),
+        broke_sandbox_episodes=sum(t.broke_sandbox for t in trajectories),
+    )

@@ -1,35 +1,27 @@
 """Answers that are proven by execution, over runs in processes of their own."""
 
 import asyncio
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espalier.environments.python_math.execution import Case, case_arguments, is_proven, returning
+from espalier.environments.python_math.execution import (
+    MAX_ANSWER_CHARACTERS,
+    Case,
+    _script,
+    case_arguments,
+    is_proven,
+    returning,
+)
 from espalier.records import FinalAnswer
 from espalier.sandbox import SandboxRefused
-from tests.factories.python_math import ScriptedRuns, ended
+from tests.factories.python_math import ProcessRuns, ScriptedRuns, ended
 from tests.factories.records import make_task
 
 from .test_python_math import environment
 
 PROGRAM = "def f(x):\n    x += 14\n    x *= 3\n    return x"
-
-
-class ProcessRuns:
-    """Runs the scripts of these tests, all of which are ours, in a Python without site packages."""
-
-    async def run(self, code):
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", code], capture_output=True, timeout=20, check=False
-        )
-        return ended(done.stdout, done.stderr, status=done.returncode)
-
-    def end(self):
-        pass
 
 
 def task(asked, cases, gold, **arguments):
@@ -50,6 +42,7 @@ INDUCTION = task(
 )
 EVEN = task("input", [Case("2", "True")], "2", program="def f(x):\n    return x % 2 == 0")
 LISTS = task("output", [Case("3", "[1, 'a']")], "[1, 'a']")
+PAIRS = task("output", [Case("3", "{'a': 1, 'b': [2]}")], "{'a': 1, 'b': [2]}")
 TWO = task("input", [Case("3, 4", "7")], "3, 4", program="def f(a, b):\n    return a + b")
 
 
@@ -109,6 +102,92 @@ def test_other_right_answers_are_accepted(one, answer):
 )
 def test_near_misses_and_tricks_are_refused(one, answer):
     assert not proven(one, answer)
+
+
+HIDDEN = [Case("1000", "3042"), Case("2000", "6042")]
+UNSEEN = task("program", HIDDEN, "x * 3 + 42", parameters="x")
+"""The policy was shown f(0) is 42 and f(3) is 51; it finds 1000 and 2000 only when it runs."""
+
+OS, SYS, BUILTINS = "__import__('os')", "__import__('sys')", "__import__('builtins')"
+LEAVES = f"{OS}._exit(0)"
+FRAMES = f"[{SYS}._getframe(n) for n in range(3)]"
+
+ATTACKS = {
+    "prints what it was shown, and leaves": f"({OS}.write(1, b'42\\n51\\n'), {LEAVES})",
+    "prints through print, and leaves": f"(print(42), print(51), {LEAVES})",
+    "leaves without a word": LEAVES,
+    "ends by SystemExit": f"(print(42), {SYS}.exit(0))",
+    "prints a verdict": "print(True) or True",
+    "prints every line there could be": "[print(n) for n in range(7000)] and x",
+    "replaces repr": f"{BUILTINS}.__dict__.update(repr=lambda _: '3042') or 42",
+    "replaces print": f"{BUILTINS}.__dict__.update(print=lambda *_: None) or 42",
+    "replaces literal_eval": (
+        "__import__('ast').__dict__.update(literal_eval=lambda _: (1,)) or 42"
+    ),
+    "replaces standard output": (f"setattr({SYS}, 'stdout', open('/dev/null', 'w')) or x"),
+    "is equal to everything": (
+        "type('T', (int,), {'__eq__': lambda *_: True, '__hash__': lambda _: 0})(42)"
+    ),
+    "writes itself as what it was shown": "type('T', (), {'__repr__': lambda _: '42'})()",
+    "shows the script's own frames": f"print(*[f.f_code.co_consts for f in {FRAMES}]) or x",
+    "shows the names of its callers": f"print(*[f.f_locals for f in {FRAMES}]) or x",
+    "shows all texts in memory": (
+        "print(*[o for o in __import__('gc').get_objects() if isinstance(o, (str, list, tuple))"
+        " and '042' in str(o)[:99]]) or x"
+    ),
+    "shows the command line and the variables": (
+        f"print(open('/proc/self/cmdline').read(), dict({OS}.environ)) or x"
+    ),
+    "prints at the end": "__import__('atexit').register(print, 6042) and x",
+    "forks and lets both print": f"{OS}.fork() or x",
+    "raises what is caught": "(_ for _ in ()).throw(StopIteration('3042'))",
+    "defines the script's names": "globals().update(write=len, show=len, f=len) or 42",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_answer_is_proven_by_what_it_prints(attack):
+    answer = ATTACKS[attack]
+    assert len(answer) <= MAX_ANSWER_CHARACTERS
+    assert not proven(UNSEEN, answer)
+
+
+def test_what_would_prove_an_answer_is_not_in_the_sandbox():
+    """Positive control: an answer that knew the outputs could print them."""
+    assert proven(UNSEEN, "x * 3 + 42")
+    assert proven(UNSEEN, f"({OS}.write(1, b'3042\\n6042\\n'), {LEAVES})")
+    script, expected = _script(UNSEEN, "x")
+    assert expected == ["3042", "6042"]
+    assert not any(output in script for output in expected)
+
+
+@pytest.mark.parametrize(
+    ("one", "answer"),
+    [
+        (LISTS, "[True, 'a']"),
+        (LISTS, "[1.0, 'a']"),
+        (LISTS, "(1, 'a')"),
+        (LISTS, "[1, 'a', *[]]"),
+        (LISTS, "[1, b'a']"),
+        (PAIRS, "{'a': True, 'b': [2]}"),
+        (PAIRS, "{'a': 1}"),
+        (PAIRS, "{'a': 1, 'b': [2], 'c': 3}"),
+        (DEDUCTION, "(" * 400 + "153" + ")" * 400),
+        (DEDUCTION, "[" * 499 + "]" * 499),
+        (DEDUCTION, "-" * 999),
+        (DEDUCTION, "{153}"),
+        (DEDUCTION, "f'{153}'"),
+        (ABDUCTION, "*[37]"),
+        (ABDUCTION, "x=37"),
+        (ABDUCTION, "37 #"),
+    ],
+)
+def test_data_that_looks_right_is_refused(one, answer):
+    assert not proven(one, answer)
+
+
+def test_equal_dictionaries_are_right_in_any_order():
+    assert proven(PAIRS, "{'b': [2], 'a': 1}")
 
 
 def test_an_answer_that_is_data_never_becomes_code():

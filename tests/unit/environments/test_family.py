@@ -116,7 +116,7 @@ def test_a_script_reads_observations_and_whether_calls_succeeded(family):
         yield FinalAnswer("2")
 
     with family.environments(NOWHERE) as over:
-        ScriptTeacher(over("train")).demonstrate(item(family, 1), script(), detour="mistake")
+        ScriptTeacher(over("train")).demonstrate(item(family, 1), script, detour="mistake")
     refused = "error: thing99 is not sold here"
     assert seen == [(refused, False), ("1", True), (f"1\n{refused}", False)]
 
@@ -126,7 +126,7 @@ def test_a_detour_is_written_down():
     with family.environments(NOWHERE) as over:
         task = item(family, 1)
         shown = ScriptTeacher(over("train")).demonstrate(
-            task, family.demonstrate(task), detour="mistake"
+            task, lambda: family.demonstrate(task), detour="mistake"
         )
     assert shown.detour == "mistake"
 

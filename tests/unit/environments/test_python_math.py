@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from espalier.config import Profile
-from espalier.environments import EnvironmentLostError
+from espalier.environments import EnvironmentLostError, ProgramBrokeSandboxError
+from espalier.environments.contract import sandbox_losses
 from espalier.environments.python_math import PythonMath
 from espalier.environments.python_math.interpreter import observed, shortened
 from espalier.records import (
@@ -18,7 +19,7 @@ from espalier.records import (
     ToolCalls,
 )
 from espalier.records.trajectory import FinishReason
-from espalier.sandbox import SandboxRefused
+from espalier.sandbox import SandboxLost, SandboxRefused, SandboxTimeout, SandboxUnavailable
 from tests.factories.python_math import TASK, ScriptedRuns, ended
 
 
@@ -110,6 +111,32 @@ def test_a_lost_sandbox_is_a_loss_and_no_observation():
     math = environment(ScriptedRuns(EnvironmentLostError("sandbox: gone")))
     with pytest.raises(EnvironmentLostError, match="gone"):
         asyncio.run(math.step(program("print(1)")))
+
+
+def test_a_program_that_broke_its_sandbox_is_a_wrong_answer():
+    broke = ProgramBrokeSandboxError("the program ended its sandbox: gone")
+    runs = ScriptedRuns(ended(b"84\n"), broke)
+    math = environment(runs)
+    calls = program("print(12*7)").calls + program("attack()").calls + program("print(1)").calls
+    (step,), reward = play(math, ToolCalls(calls))
+    assert step.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX
+    assert reward == {"outcome": -1.0, "format": 0.0}
+    assert [result.succeeded for result in math.tool_results] == [True, False]
+    assert "the program ended its sandbox: gone" in math.tool_results[-1].content
+    assert (len(runs.codes), runs.num_ends) == (2, 1)
+
+
+@pytest.mark.parametrize("by_program", [True, False])
+def test_a_lost_sandbox_says_whose_doing_it_was(by_program):
+    error = SandboxLost("gone")
+    error.by_program = by_program
+    expected = ProgramBrokeSandboxError if by_program else EnvironmentLostError
+    with pytest.raises(expected, match="gone"), sandbox_losses():
+        raise error
+    with pytest.raises(EnvironmentLostError), sandbox_losses():
+        raise SandboxTimeout("no sandbox became free")
+    with pytest.raises(SandboxUnavailable), sandbox_losses():
+        raise SandboxUnavailable("no bwrap")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 from espalier.config import EvaluationConfig, Profile
 from espalier.environments import EnvironmentLostError
 from espalier.evaluation.policies import FinishedEvaluations, choose_examples, evaluate_on_suite
+from espalier.evaluation.results import summarize
 from espalier.evaluation.suite import make_suite
 from espalier.records.trajectory import FinishReason
 from tests.factories.evaluation import ScriptedRoller, a_task, a_trajectory
@@ -33,19 +34,85 @@ def test_cost_says_what_the_roller_counted(judged):
         "seconds": 2.0,
         "token_drift": 1,
         "compared_turns": 6,
+        "replays": 0,
     }
 
 
-def test_a_lost_environment_stops_the_evaluation():
-    class Losing(ScriptedRoller):
-        def roll_out(self, tasks, **how):
-            first, *others = super().roll_out(tasks, **how)
-            return [replace(first, finish_reason=FinishReason.TIMEOUT, reward={}), *others]
+class Losing(ScriptedRoller):
+    """Loses the first `count` episodes of each rollout, also those that would be right."""
 
-    suite = make_suite(Profile(), [a_task(task_id) for task_id in "ab"], "k")
-    sampled = {task_id: ["Lyon"] * 4 for task_id in "ab"}
-    with pytest.raises(EnvironmentLostError, match=r"2 of 10 .* \(2 timeout\)"):
-        evaluate_on_suite(Losing(GREEDY, sampled), suite, seed=0)
+    def __init__(self, greedy, sampled, *, count=1, reason=FinishReason.TIMEOUT):
+        super().__init__(greedy, sampled)
+        self._count, self._reason = count, reason
+
+    def roll_out(self, tasks, *, on_lost, **how):
+        played = super().roll_out(tasks, on_lost=on_lost, **how)
+        lost = [replace(t, finish_reason=self._reason, reward={}) for t in played[: self._count]]
+        for one in lost:
+            on_lost(one)
+        return [*lost, *played[self._count :]]
+
+
+def evaluated(roller, num_tasks=2, **settings):
+    config = EvaluationConfig(samples_per_task=4, sampled_questions=2, **settings)
+    tasks = [a_task(task_id) for task_id in "abcdefgh"[:num_tasks]]
+    return evaluate_on_suite(roller, make_suite(Profile(evaluation=config), tasks, "k"), seed=0)
+
+
+ALL_RIGHT = (dict.fromkeys("abcdefgh", "Lyon"), {task_id: ["Lyon"] * 4 for task_id in "ab"})
+
+
+def test_too_many_lost_episodes_stop_the_evaluation():
+    with pytest.raises(EnvironmentLostError, match=r"2 of 10 .* \(2 timeout\).*allows 1\."):
+        evaluated(Losing(*ALL_RIGHT))
+
+
+def test_an_evaluation_stops_before_sampling_what_cannot_count():
+    class Watched(Losing):
+        rollouts = 0
+
+        def roll_out(self, tasks, **how):
+            self.rollouts += 1
+            return super().roll_out(tasks, **how)
+
+    roller = Watched(*ALL_RIGHT, count=2)
+    with pytest.raises(EnvironmentLostError, match=r"2 of 10"):
+        evaluated(roller)
+    assert roller.rollouts == 1
+
+
+def test_a_lost_question_counts_as_wrong_and_is_counted():
+    judged = evaluated(Losing(*ALL_RIGHT), max_lost_share=0.25)
+    first, second = judged.rows
+    assert (first.em, first.f1, first.samples, first.samples_right) == (False, 0.0, 4, 3)
+    assert (first.lost_episodes, second.lost_episodes) == (2, 0)
+    assert (second.em, second.f1, second.samples_right) == (True, 1.0, 4)
+    found = summarize(judged.rows, EvaluationConfig(bootstrap_resamples=100), seed=0)
+    assert (found["em"], found["n"]) == (0.5, 2)
+    assert (found["lost_episodes"], found["broke_sandbox_episodes"]) == (2, 0)
+
+
+def test_no_policy_gains_by_losing_its_hard_questions():
+    answers = dict.fromkeys("abcdefgh", "Lyon") | {"a": "Paris"}
+    sampled = {"a": ["Paris"] * 4, "b": ["Lyon"] * 4}
+    honest = evaluated(ScriptedRoller(answers, sampled), num_tasks=8)
+    dodging = evaluated(Losing(answers, sampled), num_tasks=8, max_lost_share=0.25)
+    assert [row.em for row in dodging.rows] == [row.em for row in honest.rows]
+    assert [row.samples_right for row in dodging.rows] == [r.samples_right for r in honest.rows]
+
+
+def test_broken_sandboxes_stop_no_evaluation_and_are_counted():
+    class Breaking(ScriptedRoller):
+        def roll_out(self, tasks, **how):
+            played = super().roll_out(tasks, **how)
+            wrong = {"outcome": 0.0, "format": 0.0}
+            broke = {"finish_reason": FinishReason.PROGRAM_BROKE_SANDBOX, "answer": None}
+            return [replace(t, reward=wrong, **broke) for t in played]
+
+    judged = evaluated(Breaking(*ALL_RIGHT))
+    assert [row.broke_sandbox_episodes for row in judged.rows] == [5, 5]
+    assert [row.finish_reason for row in judged.rows] == ["program_broke_sandbox"] * 2
+    assert not any(row.em or row.samples_right or row.lost_episodes for row in judged.rows)
 
 
 def test_kept_episodes_are_greedy_ones_right_and_wrong(judged):

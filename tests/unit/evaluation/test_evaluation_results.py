@@ -40,7 +40,7 @@ def test_results_have_the_documented_shape(results):
     assert set(results["eval"]) == {"untrained", "warm_start", "trained", "gain"}
     assert {
         "em", "f1", "n", "ci95", "pass_at_1", "pass_at_4", "pass_hat_4", "tool_calls", "by_hops",
-        "by_kind", "finish_reasons",
+        "by_kind", "finish_reasons", "lost_episodes", "broke_sandbox_episodes",
     } <= set(results["eval"]["trained"])  # fmt: skip
     assert results["eval"]["gain"]["em"] == 0.5
     assert results["eval"]["gain"]["baseline"] == "warm_start"
@@ -56,6 +56,14 @@ def test_the_table_has_a_row_a_policy_and_the_gain(results):
     assert [row["1 hop %"] for row in table] == ["0.0", "50.0", "100.0", ""]
     assert [row["2 hops %"] for row in table] == ["0.0", "0.0", "50.0", ""]
     assert len({tuple(row) for row in table}) == 1
+
+
+def test_lost_episodes_have_a_column_where_there_are_any(results):
+    trained = results["eval"]["trained"] | {"broke_sandbox_episodes": 3}
+    table = results_table(results | {"eval": results["eval"] | {"trained": trained}})
+    assert [row["broke sandbox"] for row in table] == ["0", "0", "3", ""]
+    assert "lost" not in table[0]
+    assert "broke sandbox" not in results_table(results)[0]
 
 
 def test_the_table_names_each_k_that_was_measured(results):

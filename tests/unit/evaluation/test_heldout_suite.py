@@ -1,6 +1,6 @@
 import pytest
 
-from espalier.config import EpisodeConfig, EvaluationConfig, Profile, SearchConfig
+from espalier.config import EpisodeConfig, EvaluationConfig, Profile, RolloutConfig, SearchConfig
 from espalier.evaluation import make_suite
 from tests.factories.evaluation import a_task
 
@@ -29,6 +29,11 @@ def test_whatever_changes_an_answer_changes_the_digest(other):
 def test_how_results_are_reported_does_not_change_the_digest():
     reporting = EvaluationConfig(bootstrap_resamples=100, confidence=0.9, kept_trajectories=1)
     assert digest(evaluation=reporting, seed=5) == digest()
+
+
+def test_how_losses_are_handled_does_not_change_the_digest():
+    patient = RolloutConfig(max_replays=9, tool_timeout_s=1.0)
+    assert digest(evaluation=EvaluationConfig(max_lost_share=0.5), rollout=patient) == digest()
 
 
 def test_suite_names_its_tasks_and_its_digest():

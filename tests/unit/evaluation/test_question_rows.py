@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pyarrow.parquet as pq
 import pytest
 
@@ -5,6 +7,7 @@ from espalier.config import Profile
 from espalier.environments.search_qa import SearchQA
 from espalier.evaluation.questions import questions_table, read_questions, score_question
 from espalier.records import ArtifactError
+from espalier.records.trajectory import FinishReason
 from tests.factories.evaluation import a_row, a_task, a_trajectory
 
 GROUPS = {"kind": "chain", "hops": "1"}
@@ -54,3 +57,17 @@ def test_a_truncated_table_is_an_artifact_error(tmp_path):
     path.write_bytes(b"PAR1")
     with pytest.raises(ArtifactError, match=r"questions\.parquet"):
         read_questions(path)
+
+
+def test_a_table_from_before_losses_were_counted_has_none(tmp_path):
+    table = questions_table({"trained": [a_row("a")]})
+    former = table.drop_columns(["lost_episodes", "broke_sandbox_episodes"])
+    pq.write_table(former, tmp_path / "questions.parquet")
+    assert read_questions(tmp_path / "questions.parquet") == {"trained": [a_row("a")]}
+
+
+def test_the_answer_of_a_lost_episode_earns_no_overlap():
+    right = a_trajectory("t", "Lyon", is_right=True)
+    lost = replace(right, finish_reason=FinishReason.SANDBOX_LOST, reward={})
+    row = score_question(a_task("t"), GROUPS, lost, [lost, right])
+    assert (row.em, row.f1, row.answer, row.lost_episodes) == (False, 0.0, "Lyon", 2)

@@ -1,5 +1,6 @@
 """Triples of program, input and output: screened, executed twice, told, apart from held-out."""
 
+import ast
 import asyncio
 import json
 import random
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from espalier.completions import ModelRefusal, parsed_answer
 from espalier.config import EndpointConfig
-from espalier.environments import EnvironmentLostError
+from espalier.environments import EnvironmentLostError, ProgramBrokeSandboxError
 from espalier.environments.python_math.absolute_zero.programs import (
     Proposal,
     Screened,
@@ -34,7 +35,12 @@ from espalier.environments.python_math.absolute_zero.teacher import (
     draft_of,
 )
 from espalier.environments.python_math.arithmetic import Calculation, Change, calculation_split
-from espalier.environments.python_math.execution import Case, executed, is_proven
+from espalier.environments.python_math.execution import (
+    FRESH_RUNS,
+    Case,
+    executed,
+    is_proven,
+)
 from espalier.sandbox import SandboxRefused
 from espalier.synthesis.self_play import ProposalRequest
 from tests.factories.python_math import ProcessRuns, ScriptedRuns, ended
@@ -57,11 +63,15 @@ class Interpreted:
     """Runs the chains of these tests without starting a Python each: a reader of its own."""
 
     async def run(self, code):
-        program, *calls = re.split(r"\nimport ast as _ast\n|\n(?=print)", code.strip())
+        nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
+        texts = [node.value for node in nodes if isinstance(node.value, str)]
+        program = next(text for text in texts if text.startswith("def f"))
         lines = [line.strip() for line in program.splitlines()[1:-1]]
         outputs = []
-        for call in calls:
-            x = int(re.search(r"'\((-?\d+),\)'", call)[1])
+        for text in texts:
+            if not (argument := re.fullmatch(r"\((-?\d+),\)", text)):
+                continue
+            x = int(argument[1])
             for line in lines:
                 operator, numbers = line.split(" ", 2)[1:]
                 total = 1
@@ -70,6 +80,9 @@ class Interpreted:
                 x = {"+=": x + total, "-=": x - total, "*=": x * total, "//=": x // total}[operator]
             outputs.append(f"{x}\n")
         return ended("".join(outputs).encode())
+
+    async def run_afresh(self, code):
+        return await self.run(code)
 
 
 def order(count=40, seed="a", known=(), earned=None):
@@ -187,6 +200,9 @@ def test_only_what_the_profile_asks_for_is_left_out():
         ("def f(x): return id(x)", "forbidden_name"),
         ("def f(x): return ().__class__", "forbidden_name"),
         ("def f(x): return __import__('os')", "forbidden_name"),
+        ("import typing\ndef f(x): return typing.sys.modules", "forbidden_name"),
+        ("from typing import sys as s\ndef f(x): return s", "forbidden_name"),
+        ("from operator import attrgetter as g\ndef f(x): return g('a')(x)", "forbidden_name"),
         ("n = [0]\ndef f(x):\n  global n\n  return n", "keeps_state"),
     ],
 )
@@ -212,7 +228,9 @@ def test_no_text_breaks_the_screening(text):
     assert isinstance(screened(f"def f(x):\n    return {text}"), str | Screened)
 
 
-def cases_of(*results, inputs=("1", "2")):
+def cases_of(first, *fresh, inputs=("1", "2")):
+    """Cases of a program whose last result is that of all further interpreters too."""
+    results = [first, *fresh, *fresh[-1:] * FRESH_RUNS]
     return asyncio.run(executed("def f(x): ...", inputs, ScriptedRuns(*results)))
 
 
@@ -234,10 +252,30 @@ def cases_of(*results, inputs=("1", "2")):
         ([ended(b"1\n\xff\xfe\n")] * 2, "output_no_plain_value"),
         ([SandboxRefused("no")], "program_refused"),
         ([EnvironmentLostError("gone")], "environment_lost"),
+        ([ProgramBrokeSandboxError("gone")], "program_broke_sandbox"),
+        ([ended(b"1\n2\n")] * FRESH_RUNS + [ended(b"2\n1\n")], "not_deterministic"),
     ],
 )
 def test_what_a_sandbox_says_is_not_taken_for_granted(results, fault):
     assert cases_of(*results) == fault
+
+
+def test_a_program_is_tried_in_interpreters_of_their_own():
+    runs = ScriptedRuns(*[ended(b"1\n2\n")] * (1 + FRESH_RUNS))
+    asyncio.run(executed("def f(x): ...", ("1", "2"), runs))
+    assert (len(runs.codes), len(runs.fresh)) == (1 + FRESH_RUNS, FRESH_RUNS)
+    assert len(set(runs.codes)) == 1
+
+
+def test_taking_the_names_of_the_script_gains_nothing():
+    program = """
+def print(*_): pass
+def repr(_): return '0'
+literal_eval = write = show = scope = text = f = None
+def f(x): return x + 1
+"""
+    found = asyncio.run(executed(program, ("1", "2"), ProcessRuns()))
+    assert found == [Case("1", "2"), Case("2", "3")]
 
 
 def test_both_runs_agree_on_plain_values():

@@ -1,8 +1,10 @@
 """The teacher of mathematics, in an environment whose runs are scripted."""
 
+from functools import partial
+
 import pytest
 
-from espalier.environments import EnvironmentLostError
+from espalier.environments import EnvironmentLostError, ProgramBrokeSandboxError
 from espalier.environments.python_math.questions import (
     MAX_LINES_BEFORE_DETOUR,
     UNKNOWN_NAME,
@@ -20,7 +22,8 @@ QUESTION = MathQuestion(TASK, "times", "x = 12\nx *= 7\nprint(x)")
 def demonstrated(runs, detour="", **limits):
     teacher = ScriptTeacher(environments_over(runs, **limits))
     taken = QUESTION.detour_taken(detour)
-    return teacher.demonstrate(TASK, program_script(QUESTION, detour=bool(taken)), detour=taken)
+    begin = partial(program_script, QUESTION, detour=bool(taken))
+    return teacher.demonstrate(TASK, begin, detour=taken)
 
 
 def test_a_demonstration_is_what_was_run_and_verified():
@@ -59,7 +62,7 @@ def test_a_long_program_takes_no_detour():
         (ended(b"", b"SyntaxError\n", status=1), 4, "program_failed"),
         (ended(b"no number\n"), 4, "program_failed"),
         (ended(b"84\n"), 1, "too_few_turns"),
-        (EnvironmentLostError("gone"), 4, "sandbox_lost"),
+        (ProgramBrokeSandboxError("gone"), 4, "program_broke_sandbox"),
     ],
 )
 def test_what_cannot_be_verified_is_refused_with_its_reason(result, max_turns, reason):
@@ -70,3 +73,13 @@ def test_a_refused_demonstration_gives_its_programs_back():
     runs = ScriptedRuns(ended(b"no number\n"))
     demonstrated(runs)
     assert runs.num_ends == 1
+
+
+def test_a_demonstration_lost_from_outside_is_played_again():
+    lost = EnvironmentLostError("gone")
+    runs = ScriptedRuns(lost, lost, ended(b"84\n"))
+    assert demonstrated(runs).answer == "84"
+    assert runs.num_ends == 3  # each attempt gives back what it held
+    runs = ScriptedRuns(lost, lost, lost)
+    assert demonstrated(runs) == Rejected("sandbox_lost")
+    assert runs.num_ends == 3

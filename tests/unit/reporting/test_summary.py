@@ -18,6 +18,7 @@ def test_summary_of_a_finished_run_has_the_documented_shape(tmp_path):
     for policy in ("untrained", "warm_start", "trained"):
         assert set(returned["eval"][policy]) == {
             "em", "f1", "n", "ci95", "pass_at_k", "pass_hat_k",
+            "lost_episodes", "broke_sandbox_episodes",
         }  # fmt: skip
     assert returned["stages"]["train"] == {"seconds": 311.0, "peak_rss_mb": 1211.0}
     assert returned["throughput"] == {"sft_tokens_per_s": 10400.0, "rollout_tokens_per_s": 15900.0}

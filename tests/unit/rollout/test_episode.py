@@ -6,7 +6,12 @@ from dataclasses import replace
 import pytest
 
 from espalier.config import EpisodeConfig, Profile
-from espalier.environments import EnvironmentLostError, ToolEnvironment
+from espalier.environments import (
+    EnvironmentLostError,
+    ProgramBrokeSandboxError,
+    Tool,
+    ToolEnvironment,
+)
 from espalier.environments.search_qa import SearchQA
 from espalier.environments.search_qa.family import search_tool
 from espalier.records import FinalAnswer, Message, action_of
@@ -14,6 +19,7 @@ from espalier.records.trajectory import FinishReason, read_trajectories, write_t
 from espalier.rollout.context import SUMMARY_REQUEST
 from espalier.rollout.engines.engine import Sampling
 from espalier.rollout.episode import EpisodeContext, ToolRunner, run_episode
+from espalier.sandbox import SandboxLost
 from espalier.synthesis.search_wording import search_call
 from tests.factories.records import make_task
 from tests.factories.tiny import (
@@ -271,6 +277,26 @@ class Failing(ToolEnvironment):
         raise EnvironmentLostError("the sandbox is gone")
 
 
+class Breaking(ToolEnvironment):
+    """The policy's program ends its sandbox, at a step or when its answer is judged."""
+
+    breaks_when = "step"
+
+    def step(self, action):
+        if self.breaks_when == "step":
+            raise ProgramBrokeSandboxError("the program ended its sandbox")
+        return super().step(action)
+
+    def score(self):
+        if self.breaks_when == "score" and self.answer is not None:
+            raise ProgramBrokeSandboxError("the answer ended its sandbox")
+        return super().score()
+
+
+class BreakingWhenJudged(Breaking):
+    breaks_when = "score"
+
+
 class Stuck(ToolEnvironment):
     def step(self, action):
         threading.Event().wait(30)
@@ -306,6 +332,45 @@ def test_a_lost_environment_ends_its_episode_unscored(workers):
     assert trajectory.reward == {}
     assert sum(trajectory.action_mask) == len(_ids(ACTIONS[0]))
     assert not engine.sessions[0].is_open
+
+
+@pytest.mark.parametrize("environment_class", [Breaking, BreakingWhenJudged])
+def test_whose_program_broke_the_sandbox_has_answered_wrong(environment_class, tmp_path):
+    engine = _engine()
+    trajectory = _play(engine, environments=_made_by(environment_class))
+    assert trajectory.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX
+    assert trajectory.broke_sandbox
+    assert not trajectory.is_lost
+    assert trajectory.reward == {"outcome": 0.0, "format": 0.0}
+    assert trajectory.answer is None
+    assert not engine.sessions[0].is_open
+    write_trajectories(tmp_path / "t.parquet", [trajectory])
+    assert read_trajectories(tmp_path / "t.parquet") == [trajectory]
+
+
+def test_any_familys_tool_says_whose_doing_a_loss_was():
+    def search(query: str) -> str:
+        error = SandboxLost("gone")
+        error.by_program = query == "lyon country"
+        raise error
+
+    rules = SearchQA(Profile()).rules((Tool(search, call_tag="search"),))
+    environments = replace(lookup_environments(SEARCH), make=lambda _: rules.environment())
+    trajectory = _play(_engine(), environments=environments)
+    assert trajectory.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX
+    assert trajectory.tool_results[0].content == "error: the program ended its sandbox: gone"
+    others = _engine([ACTIONS[1]])
+    assert _play(others, environments=environments).finish_reason is FinishReason.SANDBOX_LOST
+
+
+def test_a_lost_episode_gives_back_what_it_held():
+    ended = []
+    rules = replace(
+        SearchQA(Profile()).rules((search_tool(SEARCH),)), on_end=lambda: ended.append(1)
+    )
+    environments = replace(lookup_environments(SEARCH), make=lambda _: Failing(rules))
+    _play(_engine(), environments=environments)
+    assert ended == [1]
 
 
 def test_an_environment_that_cannot_be_set_up_is_lost():

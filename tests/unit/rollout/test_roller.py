@@ -134,19 +134,72 @@ def test_lost_environments_are_counted_and_cost_no_other_episode():
                 raise EnvironmentLostError("the sandbox is gone")
             return super().step(action)
 
-    policy, dialect = tiny_policy(), tiny_dialect()
-    rules = SearchQA(Profile()).rules((search_tool(SEARCH),))
-    roller = Roller(
-        lockstep_engine(policy.model, dialect, max_rows=4),
-        dialect,
-        replace(lookup_environments(SEARCH), make=lambda task: LostOnLyon(rules)),
-        Profile.model_validate({"episode": {"max_turn_tokens": 200, "max_tokens": 224}}),
-    )
-    trajectories = roller.roll_out(TASKS, samples=6, temperature=1.0, seed=0)
+    roller = _roller_over(LostOnLyon, max_replays=0)
+    heard = []
+    trajectories = roller.roll_out(TASKS, samples=6, temperature=1.0, seed=0, on_lost=heard.append)
     lost = [t for t in trajectories if t.is_lost]
     assert lost
+    assert sorted(map(id, heard)) == sorted(map(id, lost))
     assert roller.losses == {FinishReason.SANDBOX_LOST: len(lost)}
-    assert {t.task_id for t in lost} == {"t0"}
+    assert (roller.replays, {t.task_id for t in lost}) == (0, {"t0"})
+
+
+def _roller_over(environment_class, **settings):
+    policy, dialect = tiny_policy(), tiny_dialect()
+    rules = SearchQA(Profile()).rules((search_tool(SEARCH),))
+    return Roller(
+        lockstep_engine(policy.model, dialect, max_rows=4),
+        dialect,
+        replace(lookup_environments(SEARCH), make=lambda task: environment_class(rules)),
+        Profile.model_validate({"episode": {"max_turn_tokens": 200, "max_tokens": 224}}),
+        **settings,
+    )
+
+
+class LostAtFirst(ToolEnvironment):
+    """Every environment is lost until as many were as are listed."""
+
+    losses = 0
+
+    def reset(self, task):
+        if type(self).losses > 0:
+            type(self).losses -= 1
+            raise EnvironmentLostError("the node was drained")
+        return super().reset(task)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_episode_lost_from_outside_is_played_again(temperature, monkeypatch):
+    asked = {"samples": 1, "temperature": temperature, "seed": 0}
+    unbroken = _roller_over(LostAtFirst).roll_out(TASKS, **asked)
+    monkeypatch.setattr(LostAtFirst, "losses", 2)
+    roller = _roller_over(LostAtFirst)
+    played = roller.roll_out(TASKS, **asked)
+    assert not any(t.is_lost for t in played)
+    assert (roller.replays, roller.losses.total()) == (2, 2)
+    same = [one.token_ids == other.token_ids for one, other in zip(unbroken, played, strict=True)]
+    assert same[-1], "an episode that lost nothing is the same"
+    assert all(same) is (temperature == 0), "greedy replays decode the same, others draw anew"
+
+
+def test_an_episode_lost_every_time_is_returned_as_lost(monkeypatch):
+    monkeypatch.setattr(LostAtFirst, "losses", 99)
+    roller = _roller_over(LostAtFirst)
+    (trajectory,) = roller.roll_out(TASKS[:1], samples=1, temperature=0.0, seed=0)
+    assert trajectory.is_lost
+    assert (roller.replays, roller.losses.total()) == (2, 3)
+
+
+def test_a_listener_to_losses_may_end_the_rollout(monkeypatch):
+    monkeypatch.setattr(LostAtFirst, "losses", 99)
+
+    def refuse(lost):
+        raise EnvironmentLostError(f"{lost.task_id} was one too many")
+
+    with pytest.raises(EnvironmentLostError, match="one too many"):
+        _roller_over(LostAtFirst).roll_out(
+            TASKS, samples=2, temperature=1.0, seed=0, on_lost=refuse
+        )
 
 
 def test_a_roller_loads_one_policy_directory_after_another(tmp_path):

@@ -66,3 +66,13 @@ def test_what_a_call_raises_is_raised(workers):
 
     (error,) = _run_all([call], workers=workers)
     assert isinstance(error, KeyError)
+
+
+def test_an_asynchronous_call_that_hangs_is_given_up():
+    async def hang():
+        await asyncio.sleep(20)
+
+    began = time.perf_counter()
+    (error,) = _run_all([hang], timeout_s=0.05)
+    assert isinstance(error, CallTimeoutError)
+    assert time.perf_counter() - began < 10

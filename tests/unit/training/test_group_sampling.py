@@ -82,6 +82,26 @@ def _sampler(script, *, pool=None, seed=0, screening=0, filters=None, **changes)
     return roller, Sampler(roller, pool or RecordingPool(), config, **options)
 
 
+def test_who_broke_the_sandbox_is_wrong_in_its_group():
+    class Breaking(ScriptedRoller):
+        def roll_out(self, tasks, **how):
+            played = super().roll_out(tasks, **how)
+            return [
+                t if t.is_right else replace(t, finish_reason=FinishReason.PROGRAM_BROKE_SANDBOX)
+                for t in played
+            ]
+
+    pool = RecordingPool()
+    config = TrainingConfig.model_validate(
+        {"tasks_per_step": 3, "group_size": 4, "minibatches": 1, "algorithm": {"filters": []}}
+    )
+    result = Sampler(Breaking([MIXED]), pool, config, seed=0).sample(0)
+    assert result.lost == 0
+    assert [len(group.trajectories) for group in result.groups] == [4, 4, 4]
+    assert set(pool.observed.values()) == {(4, 2)}
+    assert sum(t.broke_sandbox for t in result.sampled) == 6
+
+
 def test_groups_that_carry_signal_fill_a_step_at_once():
     roller, sampler = _sampler([MIXED])
     result = sampler.sample(0)

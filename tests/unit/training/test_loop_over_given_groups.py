@@ -19,6 +19,7 @@ from espalier.training.rl.loop import HISTORY_COLUMNS, LoopParts, RlLoop
 from espalier.training.rl.models import build_models
 from espalier.training.rl.rows import Group
 from espalier.training.rl.sampling import StepRollouts
+from espalier.training.supervised import DevScore
 from tests.factories.tiny import tiny_policy
 from tests.factories.training import TASKS
 from tests.factories.training_episodes import CPU, episode, layout
@@ -135,7 +136,7 @@ class Run:
 
     def _judge(self):
         self.weights_when_judged.append(self.weights())
-        return next(self._scores, 0.0)
+        return DevScore(next(self._scores, 0.0))
 
     def weights(self):
         return torch.cat([p.detach().reshape(-1) for p in self.model.parameters()])
@@ -184,6 +185,7 @@ def test_every_step_says_what_was_sampled(tmp_path):
         3,
         2,
     )
+    assert mixed["broke_sandbox_episodes"] == 0
     first = Sampler(()).sample(0, groups=2).sampled
     assert mixed["action_tokens"] == sum(sum(t.action_mask) for t in first) / 4
     assert (mixed["tool_calls"], nothing["action_tokens"]) == (0, 0)

@@ -25,7 +25,7 @@ from espalier.training.rl.loop import HISTORY_COLUMNS, LoopParts, RlLoop
 from espalier.training.rl.models import build_layout, build_models
 from espalier.training.rl.publishing import MemoryPublisher, WorkerPublisher
 from espalier.training.rl.sampling import GroupSampler
-from espalier.training.supervised import dev_exact_match
+from espalier.training.supervised import DevScore, dev_exact_match
 from tests.factories.tiny import lookup_environments
 from tests.factories.training import (
     PROFILE,
@@ -49,7 +49,7 @@ def warm(tmp_path_factory):
 
 
 def _greedy(roller):
-    return dev_exact_match(roller, TASKS)
+    return dev_exact_match(roller, TASKS).em
 
 
 def _pass_rate(roller, seed):
@@ -77,7 +77,7 @@ def _loop(warm, directory, profile=PROFILE, dev_score=_greedy, tasks=TASKS):
             screening=profile.curriculum.active_screening,
         ),
         pool=pool,
-        dev_score=lambda: dev_score(roller),
+        dev_score=lambda: DevScore(dev_score(roller)),
         publisher=MemoryPublisher(models.policy.model, policy, [roller]),
         kind_choice=kind_choice(roller.dialect, exploration.kind_epsilon),
     )
@@ -384,7 +384,7 @@ def _beside(warm, directory, tracker=None, dev_score=_greedy, tasks=TASKS, **tra
         layout=build_layout(policy.model, profile, hardware, Processes()),
         sampler=AsynchronousSampler(worker, pool, config, seed=0, screening=screening),
         pool=pool,
-        dev_score=lambda: dev_score(dev_roller),
+        dev_score=lambda: DevScore(dev_score(dev_roller)),
         publisher=WorkerPublisher(local, policy, worker),
     )
     worker.start()

@@ -7,7 +7,7 @@ from espalier.config import OptimizerConfig
 from espalier.records import NullTracker, TrainingError
 from espalier.training.checkpoint import CheckpointStore, cloned_weights
 from espalier.training.optimization import learning_rate
-from espalier.training.supervised import SupervisedLoop
+from espalier.training.supervised import DevScore, SupervisedLoop
 from tests.factories.tiny import tiny_policy
 from tests.factories.training import (
     TASKS,
@@ -32,7 +32,7 @@ def _train(directory, tracker=None, identity="run", **changes):
 def _judge_of(scores):
     """A score function that gives the next score at every call."""
     remaining = iter(scores)
-    return lambda: next(remaining)
+    return lambda: DevScore(next(remaining))
 
 
 def _equal(one, other):
@@ -112,7 +112,7 @@ def test_the_weights_with_the_best_score_are_kept(tmp_path):
 
     def judge_and_look():
         weights.append(cloned_weights(model))
-        return next(scores)
+        return DevScore(next(scores))
 
     model = tiny_policy().model
     plan = supervised_plan(steps=STEPS, checkpoint_every=3, dev_score=judge_and_look)

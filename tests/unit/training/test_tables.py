@@ -4,10 +4,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from espalier.records import DataError, FinalAnswer, Message
+from espalier.records.trajectory import FinishReason
 from espalier.synthesis.search_wording import search_call
 from espalier.training.checkpoint import write_history
 from espalier.training.demonstrations import encode_demonstration
-from espalier.training.supervised import dev_exact_match
+from espalier.training.supervised import DevScore, dev_exact_match
 from tests.factories.tiny import tiny_dialect
 from tests.factories.training import TASKS, make_task, make_trajectory
 
@@ -47,8 +48,24 @@ def test_equal_histories_are_equal_files(tmp_path):
 
 def test_dev_score_is_the_share_of_right_greedy_answers():
     roller = ScriptedRoller([1, 0, 1, 1, 0])
-    assert dev_exact_match(roller, TASKS) == pytest.approx(0.6)
+    assert dev_exact_match(roller, TASKS).em == pytest.approx(0.6)
     assert roller.asked == {"samples": 1, "temperature": 0.0, "seed": 0}
+
+
+def test_no_policy_gains_dev_score_by_losing_episodes():
+    class Losing(ScriptedRoller):
+        def roll_out(self, tasks, **how):
+            right, _, _, *others = super().roll_out(tasks, **how)
+            lost = replace(right, finish_reason=FinishReason.SANDBOX_LOST, reward={})
+            wrong = {"outcome": 0.0, "format": 0.0}
+            broke = replace(right, finish_reason=FinishReason.PROGRAM_BROKE_SANDBOX, reward=wrong)
+            return [right, lost, broke, *others]
+
+    score = dev_exact_match(Losing([1, 0, 0, 1, 0]), TASKS)
+    assert score == DevScore(em=pytest.approx(0.4), lost_episodes=1, broke_sandbox_episodes=1)
+    assert score.figures().keys() == {
+        "dev_em", "dev_lost_episodes", "dev_broke_sandbox_episodes",
+    }  # fmt: skip
 
 
 def test_a_demonstration_is_trained_on_exactly_where_the_teacher_wrote():

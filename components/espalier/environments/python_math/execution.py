@@ -7,8 +7,21 @@ arXiv:2505.03335):
     input     abduction: the program and an output are shown; any input that leads there is right
     program   induction: some inputs and outputs are shown; it is proven on others
 
-Whatever runs, runs in a sandbox; what it prints is compared here, so that no program passes a
-verdict on itself. The output of a proposed program is taken only where two runs agree.
+Whatever runs, runs in a sandbox, and what it prints is compared here: no program passes a verdict
+on itself. What that guarantees of an answer:
+
+- An answer to "output" or "input" is read as a literal and never executed. The program that an
+  input is given to was proposed and screened, not written by the policy.
+- An answer to "program" is executed, and may do whatever a sandbox allows: print by itself, end the
+  interpreter, replace `repr` and `print`, answer any comparison. It is right only if the outputs of
+  the hidden cases stand on its standard output, each on its line, and those are nowhere in the
+  sandbox: the arguments of these cases are. So it has to compute them, by whatever means.
+- An answer that fails, is killed by a limit, prints anything else or ends its sandbox is wrong.
+
+The output of a proposed program is taken only where a fork of the warm interpreter and several
+interpreters that were started for it agree. Those differ in hash seed, addresses, process ids,
+working folder and time, and mostly in their sandbox: a program that depends on the order of a set
+passes by chance alone.
 """
 
 from __future__ import annotations
@@ -20,7 +33,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from pydantic import JsonValue
 
-from espalier.environments.contract import EnvironmentLostError
+from espalier.environments.contract import EnvironmentLostError, ProgramBrokeSandboxError
 from espalier.environments.python_math.interpreter import PythonRuns
 from espalier.records import Task
 from espalier.sandbox import SandboxRefused
@@ -29,7 +42,6 @@ Asked = Literal["output", "input", "program"]
 FUNCTION = "f"
 """Name of the function that every program defines."""
 MAX_ANSWER_CHARACTERS = 1000
-_READ = "import ast as _ast\n"
 
 
 class Case(NamedTuple):
@@ -45,9 +57,41 @@ def case_arguments(cases: Sequence[Case]) -> list[JsonValue]:
     return [list(case) for case in cases]
 
 
-def returning(program: str, arguments: Sequence[str]) -> str:
-    """A script that prints what the program's function returns for each of `arguments`."""
-    return f"{program}\n{_READ}{_calls(FUNCTION, arguments)}"
+_SCRIPT = """\
+def _main():
+    from ast import literal_eval
+    write, show, scope = print, repr, {{"__name__": "__main__"}}
+    exec({program!r}, scope)
+    for text in {arguments!r}:
+        write(show(scope[{function!r}](*literal_eval(text))))
+_main()
+"""
+"""Names of its own, so that those which a program defines are not the script's."""
+
+_SAME_VALUE = """\
+from ast import literal_eval
+def same(one, other):
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        keys = sorted(one, key=repr), sorted(other, key=repr)
+        return same(*keys) and all(same(one[key], other[key]) for key in one)
+    return one == other
+print(same(literal_eval({answer!r}), literal_eval({output!r})))
+"""
+"""Equal values may be written differently: [1,2] is [1, 2]. Their types are equal as well: [True]
+is not [1]."""
+
+
+def returning(program: str, arguments: Sequence[str], function: str = FUNCTION) -> str:
+    """A script that prints what the program's function returns for each of `arguments`.
+
+    The arguments are read as literals, so that hostile text stays data.
+    """
+    read = [f"({text.strip()},)" for text in arguments]
+    return _SCRIPT.format(program=program, arguments=read, function=function)
 
 
 def printed_lines(stdout: bytes) -> list[str]:
@@ -64,7 +108,8 @@ async def is_proven(task: Task, answer: str | None, runs: PythonRuns) -> bool:
         runs: of programs that find nothing of each other.
 
     Raises:
-        EnvironmentLostError: the sandbox is gone.
+        EnvironmentLostError: the sandbox was lost from outside.
+        ProgramBrokeSandboxError: the answer ended the sandbox: it is wrong.
     """
     if answer is None or len(answer) > MAX_ANSWER_CHARACTERS:
         return False
@@ -83,9 +128,7 @@ def _script(task: Task, answer: str) -> tuple[str, list[str]]:
     outputs = [case.output for case in cases]
     match task.arguments["asked"]:
         case "output":
-            # equal values may be written differently: [1,2] is [1, 2]
-            one, other = (f"_ast.literal_eval({text!r})" for text in (answer.strip(), outputs[0]))
-            return f"{_READ}print({one} == {other} and type({one}) is type({other}))", ["True"]
+            return _SAME_VALUE.format(answer=answer.strip(), output=outputs[0]), ["True"]
         case "input":
             return returning(str(task.arguments["program"]), [answer]), outputs
         case _:
@@ -93,19 +136,17 @@ def _script(task: Task, answer: str) -> tuple[str, list[str]]:
             if not body.startswith("lambda"):
                 body = f"lambda {task.arguments['parameters']}: {body}"
             arguments = [case.arguments for case in cases]
-            return f"_f = eval({body!r})\n{_READ}{_calls('_f', arguments)}", outputs
-
-
-def _calls(function: str, arguments: Sequence[str]) -> str:
-    """Calls of `function`; arguments are parsed as literals, so that hostile text stays data."""
-    return "".join(
-        f"print(repr({function}(*_ast.literal_eval({f'({text.strip()},)'!r}))))\n"
-        for text in arguments
-    )
+            # evaluated as an expression: what is more than that is refused
+            return returning(f"_f = eval({body!r})", arguments, "_f"), outputs
 
 
 MAX_OUTPUT_CHARACTERS = 120
 _PLAIN = (int, float, str, bool, type(None))
+
+
+FRESH_RUNS = 4
+"""Hash seeds that a program is tried under besides that of the warm interpreter. A set of two texts
+stands in the same order under all of them in one of 16 cases."""
 
 
 async def executed(program: str, inputs: Sequence[str], runs: PythonRuns) -> list[Case] | str:
@@ -118,15 +159,21 @@ async def executed(program: str, inputs: Sequence[str], runs: PythonRuns) -> lis
     """
     script = returning(program, inputs)
     try:
-        first, second = await runs.run(script), await runs.run(script)
+        first = await runs.run(script)
+        if not first.succeeded:
+            return "program_fails"
+        for _ in range(FRESH_RUNS):
+            again = await runs.run_afresh(script)
+            if not again.succeeded:
+                return "program_fails"
+            if again.stdout != first.stdout:
+                return "not_deterministic"
     except SandboxRefused:
         return "program_refused"
     except EnvironmentLostError:
         return "environment_lost"
-    if not (first.succeeded and second.succeeded):
-        return "program_fails"
-    if first.stdout != second.stdout:
-        return "not_deterministic"
+    except ProgramBrokeSandboxError:
+        return "program_broke_sandbox"
     outputs = printed_lines(first.stdout)
     if len(outputs) != len(inputs):
         return "prints_besides"

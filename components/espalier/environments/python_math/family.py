@@ -147,8 +147,8 @@ class PythonMath(Family[PythonMathConfig]):
             def demonstrate(question: FamilyQuestion, detour: str) -> Trajectory | Rejected:
                 own = cast("MathQuestion", question)
                 taken = own.detour_taken(detour)
-                script = program_script(own, detour=bool(taken))
-                return teacher.demonstrate(question.task, script, detour=taken)
+                begin = partial(program_script, own, detour=bool(taken))
+                return teacher.demonstrate(question.task, begin, detour=taken)
 
             yield demonstrate
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Protocol
 
-from espalier.environments.contract import EnvironmentLostError
+from espalier.environments.contract import sandbox_losses
 from espalier.environments.tools import Tool, ToolOutput
-from espalier.sandbox import (
-    ExecResult,
-    Sandbox,
-    SandboxError,
-    SandboxRefused,
-    SandboxUnavailable,
-)
+from espalier.sandbox import ExecResult, Sandbox, SandboxRefused
 from espalier.sandbox.choice import PoolThread
 
 
@@ -26,9 +21,18 @@ class PythonRuns(Protocol):
         """Run one program, in a sandbox.
 
         Raises:
-            EnvironmentLostError: the sandbox is gone, or none could be had.
+            EnvironmentLostError: the sandbox was lost from outside, or none could be had.
+            ProgramBrokeSandboxError: the program ended its sandbox.
             SandboxRefused: the program is refused, for its size or its bytes.
             SandboxUnavailable: there are no sandboxes at all.
+        """
+        ...
+
+    async def run_afresh(self, code: str) -> ExecResult:
+        """Run one program in an interpreter that shares nothing with those of `run`.
+
+        It has a hash seed, addresses and a working folder of its own; forks of one warm interpreter
+        have the first two in common. Errors as of `run`.
         """
         ...
 
@@ -38,7 +42,7 @@ class PythonRuns(Protocol):
 
 
 class SeparateRuns:
-    """Runs each program in a fresh interpreter."""
+    """Runs each program in a fresh interpreter, and a sandbox that was reset."""
 
     def __init__(self, sandboxes: PoolThread, timeout_s: float) -> None:
         self._sandboxes = sandboxes
@@ -46,14 +50,24 @@ class SeparateRuns:
 
     async def run(self, code: str) -> ExecResult:
         """See `PythonRuns`."""
-        return await self._sandboxes.run(self._borrowed(code))
+        return await self._sandboxes.run(self._run(code))
+
+    async def run_afresh(self, code: str) -> ExecResult:
+        """See `PythonRuns`."""
+        return await self._sandboxes.run(self._run_afresh(code))
 
     def end(self) -> None:
         """See `PythonRuns`; nothing is held between two programs."""
 
-    async def _borrowed(self, code: str) -> ExecResult:
-        async with _losses(), self._sandboxes.pool.claim() as sandbox:
-            return await sandbox.run_python(code, timeout_s=self._timeout_s)
+    async def _run(self, code: str) -> ExecResult:
+        with sandbox_losses():
+            async with self._sandboxes.claim() as sandbox:
+                return await sandbox.run_python(code, timeout_s=self._timeout_s)
+
+    async def _run_afresh(self, code: str) -> ExecResult:
+        with sandbox_losses():
+            async with self._sandboxes.claim() as sandbox:
+                return await _started(sandbox, code, self._timeout_s)
 
 
 class SessionRuns:
@@ -67,7 +81,15 @@ class SessionRuns:
 
     async def run(self, code: str) -> ExecResult:
         """See `PythonRuns`."""
-        return await self._sandboxes.run(self._in_session(code))
+        return await self._sandboxes.run(
+            self._in_held(lambda sandbox: sandbox.python(code, timeout_s=self._timeout_s))
+        )
+
+    async def run_afresh(self, code: str) -> ExecResult:
+        """See `PythonRuns`; the program finds the files of the session, and not its names."""
+        return await self._sandboxes.run(
+            self._in_held(lambda sandbox: _started(sandbox, code, self._timeout_s))
+        )
 
     def end(self) -> None:
         """See `PythonRuns`."""
@@ -75,13 +97,13 @@ class SessionRuns:
             self._sandbox = None
             self._sandboxes.post(self._held.aclose())
 
-    async def _in_session(self, code: str) -> ExecResult:
-        async with _losses():
+    async def _in_held(self, use: Callable[[Sandbox], Awaitable[ExecResult]]) -> ExecResult:
+        with sandbox_losses():
             if self._sandbox is None:
-                claim = self._sandboxes.pool.claim()
+                claim = self._sandboxes.claim()
                 self._sandbox = await self._held.enter_async_context(claim)
             try:
-                return await self._sandbox.python(code, timeout_s=self._timeout_s)
+                return await use(self._sandbox)
             except SandboxRefused:
                 raise
             except BaseException:
@@ -91,15 +113,18 @@ class SessionRuns:
                 raise
 
 
-@asynccontextmanager
-async def _losses() -> AsyncGenerator[None]:
-    """Raise EnvironmentLostError for a sandbox error that ends one episode."""
-    try:
-        yield
-    except (SandboxRefused, SandboxUnavailable):
-        raise
-    except SandboxError as error:
-        raise EnvironmentLostError(f"sandbox: {error}") from error
+_IN_A_FOLDER_OF_ITS_OWN = 'mkdir "$0" && cd "$0" && exec python3 -'
+_HASH_SEEDS = 2**32
+
+
+async def _started(sandbox: Sandbox, code: str, timeout_s: float) -> ExecResult:
+    """Run a program, on standard input, in an interpreter that is started for it."""
+    return await sandbox.exec(
+        ["sh", "-c", _IN_A_FOLDER_OF_ITS_OWN, f"run-{secrets.token_hex(8)}"],
+        stdin=code.encode(errors="surrogatepass"),
+        env={"PYTHONHASHSEED": str(secrets.randbelow(_HASH_SEEDS))},
+        timeout_s=timeout_s,
+    )
 
 
 NOTHING_PRINTED = "(nothing printed)"

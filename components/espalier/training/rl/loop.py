@@ -25,6 +25,7 @@ from espalier.training.rl.rows import dense_rows, learning_batch
 from espalier.training.rl.sampling import StepRollouts, StepSampler
 from espalier.training.rl.update import PolicyUpdate
 from espalier.training.scoring import ScoreRequest
+from espalier.training.supervised import DevScore
 
 HISTORY_COLUMNS = (
     "step",
@@ -53,8 +54,8 @@ class LoopParts:
     layout: Layout
     sampler: StepSampler
     pool: TaskPool
-    dev_score: Callable[[], float]
-    """Dev EM (0-1) of the current weights."""
+    dev_score: Callable[[], DevScore]
+    """Of the current weights."""
     publisher: Publisher
     kind_choice: KindChoice | None = None
     """The rollers' exploration of action kinds."""
@@ -130,7 +131,7 @@ class RlLoop:
         start = progress.resume()
         self._parts.publisher.publish(start)
         if start == 0:
-            progress.keep_best(0, self._dev_em())
+            progress.keep_best(0, self._dev_score().em)
         with tracker.progress("train", config.steps) as bar:
             bar.advance(start)
             for step in range(start, config.steps):
@@ -140,7 +141,7 @@ class RlLoop:
                 progress.history.append(row)
                 is_last = step + 1 == config.steps or progress.is_idle(config)
                 if (step + 1) % config.evaluate_every == 0 or is_last:
-                    row["dev_em"] = self._dev_em()
+                    row |= self._dev_score().figures()
                     progress.keep_best(step + 1, row["dev_em"])
                     progress.save(step + 1)
                 if phase := self._phase_of(step + 1):
@@ -207,6 +208,7 @@ class RlLoop:
             "zero_variance_share": rollouts.zero_variance_share,
             "rollouts": self._progress.rollouts,
             "lost_episodes": rollouts.lost,
+            "broke_sandbox_episodes": sum(t.broke_sandbox for t in sampled),
             "too_stale_groups": rollouts.too_stale,
             "action_tokens": sum(sum(t.action_mask) for t in sampled) / count,
             "kept_tasks": self._parts.pool.num_kept,
@@ -224,9 +226,10 @@ class RlLoop:
             entropy_gradient=config.algorithm.entropy_coefficient > 0,
         )
 
-    def _dev_em(self) -> float:
+    def _dev_score(self) -> DevScore:
         processes = self._parts.layout.processes
-        return processes.broadcast(self._parts.dev_score() if processes.is_first else 0.0)
+        own = self._parts.dev_score() if processes.is_first else DevScore(0.0)
+        return processes.broadcast(own)
 
     def _perplexities(self, trajectories: Sequence[Trajectory]) -> list[float]:
         return perplexities(

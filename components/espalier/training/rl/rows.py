@@ -33,7 +33,7 @@ from espalier.training.packing import TrainingSequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The trajectories of one task, without those whose environment was lost."""
+    """The trajectories of one task, without those that were lost from outside."""
 
     trajectories: tuple[Trajectory, ...]
     baseline_reward: float | None = None

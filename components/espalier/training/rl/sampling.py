@@ -34,7 +34,8 @@ class StepRollouts:
     zero_variance: int = 0
     """Sampled groups whose rewards were all equal."""
     lost: int = 0
-    """Episodes that ended because their environment was lost; they have no reward."""
+    """Episodes that were lost from outside; they have no reward. Those whose own program ended the
+    sandbox are wrong answers, and are among the sampled ones."""
     too_stale: int = 0
     """Groups that were dropped because their staleness was over the bound."""
 
@@ -222,7 +223,7 @@ class GroupSampler:
     def _roll_out(
         self, tasks: Sequence[Task], samples: int, step: int, seed: int, result: StepRollouts
     ) -> GroupsByTask:
-        """`samples` trajectories per task, without the episodes whose environment was lost."""
+        """`samples` trajectories per task, without the episodes that were lost from outside."""
         trajectories = self._roller.roll_out(
             tasks, samples=samples, temperature=self._config.temperature_at(step), seed=seed
         )

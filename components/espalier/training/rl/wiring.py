@@ -155,7 +155,7 @@ def _in_turns(context: SamplerContext) -> _Sampling:
     profile, policy = context.profile, context.policy
     exploration = profile.rollout.exploration
     environments = context.environments_over("train")
-    roller = Roller.local(policy, environments, profile, exploration=exploration)
+    roller = Roller.local(policy, environments, profile, exploration=exploration, max_replays=0)
     dev_roller = Roller.local(policy, context.environments_over("dev"), profile)
     publisher = MemoryPublisher(context.trained, policy, (roller, dev_roller))
     shared = SplitRoller(roller, context.processes)
@@ -169,7 +169,7 @@ def _by_server(context: SamplerContext, inputs: Mapping[str, Path], directory: P
     profile, policy_dir = context.profile, inputs["warm_policy"] / "policy"
     exploration = profile.rollout.exploration
     environments = context.environments_over("train")
-    roller = Roller.open(policy_dir, environments, profile, exploration=exploration)
+    roller = Roller.open(policy_dir, environments, profile, exploration=exploration, max_replays=0)
     dev_roller = Roller.open(policy_dir, context.environments_over("dev"), profile)
     connected = (roller, dev_roller) if context.processes.is_first else ()
     publisher = DirectoryPublisher(context.trained, context.policy, connected, directory)
@@ -200,7 +200,9 @@ def _asynchronous(context: SamplerContext) -> _Sampling:
         # a copy of the tokenizer too: it is not safe to use from two threads
         own = copy.deepcopy(policy)
         exploration = profile.rollout.exploration
-        rollers.append(Roller.local(own, environments, profile, exploration=exploration))
+        rollers.append(
+            Roller.local(own, environments, profile, exploration=exploration, max_replays=0)
+        )
         wants_baseline = "baseline_rewards_B" in config.algorithm.needs
         return PolicyReplica(
             rollers[-1], own.model, GroupPlan(config.group_size, screening, wants_baseline)

@@ -112,12 +112,12 @@ FORBIDDEN_NAMES = frozenset(
     re.findall(
         r"\w+",
         """
-        breakpoint compile delattr dir eval exec exit getattr globals hash help id input locals
-        memoryview object open print quit setattr type vars
+        attrgetter breakpoint builtins compile delattr dir eval exec exit getattr globals hash help
+        id input locals memoryview methodcaller modules object open print quit setattr sys type vars
         """,
     )
 )
-"""Besides those that begin with two underscores."""
+"""Besides those that begin with two underscores. Modules lead to others: `typing.sys.modules`."""
 _MAX_PARAMETERS = 4
 
 
@@ -185,13 +185,18 @@ def _forbidden(node: ast.AST) -> str:
         case ast.ImportFrom(module=module, level=level):
             known = level == 0 and (module or "").partition(".")[0] in ALLOWED_MODULES
             return "" if known else "forbidden_module"
+        case ast.alias(name):  # of the imports, which are visited before their names
+            return "forbidden_name" if _is_hidden(name) else ""
         case ast.Name(identifier) | ast.Attribute(attr=identifier):
-            hidden = identifier.startswith("__") or identifier in FORBIDDEN_NAMES
-            return "forbidden_name" if hidden else ""
+            return "forbidden_name" if _is_hidden(identifier) else ""
         case ast.Global() | ast.Nonlocal() | ast.AsyncFunctionDef() | ast.Await() | ast.Yield():
             return "keeps_state"
         case _:
             return ""
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith("__") or name in FORBIDDEN_NAMES
 
 
 def _is_function(node: ast.stmt) -> bool:

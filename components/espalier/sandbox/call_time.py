@@ -1,0 +1,135 @@
+"""How long one call of an environment may take, apart from what its sandboxes bound themselves.
+
+    waits for a sandbox      not counted; the pool bounds how long a borrower waits
+    programs in a sandbox    together at most the limit: the sandbox ends one that takes longer, and
+                             its borrower reads so
+    all else                 beyond the limit the call is given up
+
+Whoever makes the call opens a `CallTime` around it. Borrowers find it in their context, which goes
+with the call into its thread and onto the pool's event loop: a tool has nothing to pass on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Generator
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Self
+
+_current: ContextVar[CallTime | None] = ContextVar("call_time", default=None)
+
+
+def current_call() -> CallTime | None:
+    """The time of the call that is being made; None outside of one."""
+    return _current.get()
+
+
+class CallTime:
+    """The time limit of one call, as a context: `asyncio.timeout` that waits and programs pause.
+
+    Programs and waits may be on another thread than the context.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._lock = threading.Lock()
+        self._own_left_s = self._programs_left_s = limit_s
+        self._counted_since_s: float | None = time.monotonic()
+        """None while the call waits for a sandbox or runs a program in one."""
+        self._apart = 0
+        """Waits and programs in progress; a tool may have several."""
+        self._timeout = asyncio.timeout(None)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._token: Token[CallTime | None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Begin to count."""
+        self._loop = asyncio.get_running_loop()
+        self._counted_since_s = time.monotonic()
+        await self._timeout.__aenter__()
+        self._token = _current.set(self)
+        self._reschedule()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop counting.
+
+        Raises:
+            TimeoutError: the call exceeded its own time.
+        """
+        assert self._token is not None, "a context is entered before it is left"
+        _current.reset(self._token)
+        self._loop = None  # what the call left running does not reschedule any more
+        await self._timeout.__aexit__(kind, error, traceback)
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether the call exceeded its own time."""
+        return self._timeout.expired()
+
+    @property
+    def programs_left_s(self) -> float:
+        """How long programs of this call may still run in sandboxes; 0 or less: not at all."""
+        with self._lock:
+            return self._programs_left_s
+
+    @contextlib.contextmanager
+    def waiting(self) -> Generator[None]:
+        """Within the block the call waits for a sandbox."""
+        with self._lock:
+            self._stop_counting()
+        self._notify()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._count_again()
+            self._notify()
+
+    @contextlib.contextmanager
+    def running(self) -> Generator[None]:
+        """Within the block a program of the call runs in a sandbox, which ends it in time."""
+        began_s = time.monotonic()
+        with self.waiting():
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._programs_left_s -= time.monotonic() - began_s
+
+    def _stop_counting(self) -> None:
+        self._apart += 1
+        if self._counted_since_s is not None:
+            self._own_left_s -= time.monotonic() - self._counted_since_s
+            self._counted_since_s = None
+
+    def _count_again(self) -> None:
+        self._apart -= 1
+        if not self._apart:
+            self._counted_since_s = time.monotonic()
+
+    def _notify(self) -> None:
+        """Reschedule on the loop of the call, from whatever thread this is."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(self._reschedule)
+
+    def _reschedule(self) -> None:
+        if self._loop is None or self._timeout.expired():
+            return
+        with self._lock:
+            since_s, left_s = self._counted_since_s, self._own_left_s
+        if since_s is None:
+            self._timeout.reschedule(None)
+        else:
+            passed_s = time.monotonic() - since_s
+            self._timeout.reschedule(self._loop.time() + max(0.0, left_s - passed_s))
