@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -154,28 +155,30 @@ def _end_reason(status: dict[str, Any]) -> str:
 
 
 _OUT_OF_MEMORY = "OOMKilled"
-_BY_ITSELF = frozenset({"Error", "Completed"})
-"""Reasons of a container that ended without anybody asking it to: sandboxd never does so while
-its pod is wanted. A node that loses a container says ContainerStatusUnknown or Unknown."""
+_ASKED_TO_END = frozenset({0, 128 + signal.SIGTERM})
+"""Exit statuses of sandboxd after a signal, which no program in the sandbox can send it."""
 
 
 def _ended_by_program(pod: K8sObject) -> bool:
     """Whether an ended pod was ended by what ran in it.
 
-    It was if it went over a limit of its own (memory, disk), or if its container ended though
-    nobody wanted it to. What the cluster removes has a condition, a reason or a deletion time: an
-    eviction from a node under pressure carries the condition DisruptionTarget, one for the pod's
-    own disk limits does not.
+    It was if it went over a limit of its own (memory, disk), or if its container failed though
+    nobody asked it to end: sandboxd itself never does. What the cluster removes has a condition, a
+    reason or a deletion time: an eviction from a node under pressure carries the condition
+    DisruptionTarget, one for the pod's own disk limits does not. A node that loses a container
+    calls that ContainerStatusUnknown or Unknown, and not Error.
     """
     status: dict[str, Any] = pod["status"]
-    reasons = {ended.get("reason") for ended in _terminated(status)}
+    ends = _terminated(status)
     if _condition(status, "DisruptionTarget").get("status") == "True":
         return False
-    if _OUT_OF_MEMORY in reasons or status.get("reason") == "Evicted":
+    if status.get("reason") == "Evicted" or any(e.get("reason") == _OUT_OF_MEMORY for e in ends):
         return True
     if status.get("reason") or "deletionTimestamp" in pod["metadata"]:
         return False
-    return bool(reasons & _BY_ITSELF)
+    return any(
+        end.get("reason") == "Error" and end.get("exitCode") not in _ASKED_TO_END for end in ends
+    )
 
 
 def _terminated(status: dict[str, Any]) -> list[dict[str, Any]]:

@@ -62,7 +62,7 @@ OVER_DISK = {
         (OVER_DISK, "Evicted: Pod ephemeral local storage usage exceeds"),
         (_terminated("Error", 1), "Error (exit status 1)"),
         (_terminated("Error", 137), "Error (exit status 137)"),
-        (_terminated("Completed", 0) | {"phase": "Succeeded"}, "Completed (exit status 0)"),
+        (_terminated("Error", 139), "Error (exit status 139)"),
     ],
 )
 def test_what_ran_in_a_pod_may_have_ended_it(status, ended):
@@ -94,6 +94,8 @@ DELETED = {"deletionTimestamp": "2026-03-04T12:00:00Z"}
         (_terminated("Unknown", 255), {}, "Unknown (exit status 255)"),
         ({"phase": "Failed", "reason": "UnexpectedAdmissionError"}, {}, "UnexpectedAdmission"),
         ({"phase": "Succeeded"}, {}, "Succeeded"),
+        (_terminated("Completed", 0) | {"phase": "Succeeded"}, {}, "Completed (exit status 0)"),
+        (_terminated("Error", 143), {}, "Error (exit status 143)"),
         ({"phase": "Running", "podIP": "10.0.0.7"} | _disrupted("DeletionByTaintManager"), DELETED,
          "DeletionByTaintManager"),
     ],
