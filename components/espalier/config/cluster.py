@@ -67,8 +67,18 @@ def _pinned_image(text: str) -> str:
     return text
 
 
+def _pull_secret(text: str) -> str:
+    if not text.startswith("espalier-pull"):
+        raise ValueError(
+            f"{text!r} is no secret for pulling images: the sandbox namespace keeps only those "
+            "that are named espalier-pull or espalier-pull-..."
+        )
+    return _dns_label(text)
+
+
 Quantity = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_quantity)]
 DnsLabel = Annotated[str, AfterValidator(_dns_label)]
+PullSecret = Annotated[str, AfterValidator(_pull_secret)]
 PinnedImage = Annotated[str, AfterValidator(_pinned_image)]
 """An image by digest, or by a tag that is never moved."""
 
@@ -110,10 +120,10 @@ class ImagesConfig(Section):
     train: PinnedImage = f"espalier-train:{__version__}"
     """Runs the stages that use a GPU, and Ray's head and workers."""
 
-    def by_tag(self) -> dict[str, str]:
-        """Those without a digest, by their key: what a registry gives for them may change."""
-        images = {"kubernetes.images.cpu": self.cpu, "kubernetes.images.train": self.train}
-        return {key: image for key, image in images.items() if not _DIGEST.fullmatch(image)}
+    def by_tag(self) -> list[str]:
+        """Those without a digest, each once: what a registry gives for them may change."""
+        images = dict.fromkeys((self.cpu, self.train))
+        return [image for image in images if not _DIGEST.fullmatch(image)]
 
 
 class PodResources(Section):
@@ -281,7 +291,7 @@ class SandboxPodsConfig(Section):
     topology_spread: tuple[TopologySpread, ...] = (TopologySpread(),)
     """Over nodes by default, as far as there is room: a node that is lost takes few sandboxes of a
     run with it. Empty leaves it to the scheduler, which fills nodes."""
-    image_pull_secrets: tuple[DnsLabel, ...] = ()
+    image_pull_secrets: tuple[PullSecret, ...] = ()
     """Secrets of the sandbox namespace by which nodes pull `sandbox.image`, named espalier-pull or
     espalier-pull-...; sandboxes themselves hold no secret."""
     resources: SandboxResources = SandboxResources()
