@@ -64,7 +64,7 @@ def test_the_local_overlay_lets_its_pods_reach_this_api_server(own_cluster, admi
         assert network.connects(trainer, Outside("api-server", address), Port(port)), address
 
 
-def test_the_class_of_gvisor_adds_what_it_costs_and_where_it_is(administrator):
+def test_the_class_of_gvisor_adds_its_costs_and_nodes(administrator):
     """The class of the base under another name: the server completes a pod that asks for it."""
     nodes = client.NodeV1Api(administrator)
     base = named(rendered("base"), "RuntimeClass", "gvisor")

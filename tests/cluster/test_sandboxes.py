@@ -135,7 +135,7 @@ def smaller(monkeypatch):
     return make
 
 
-def test_a_program_over_the_pods_memory_is_killed_or_lost_by_itself(backend, smaller, capsys):
+def test_a_program_over_the_pods_memory_has_itself_to_blame(backend, smaller, capsys):
     smaller(memory="160Mi")
 
     async def eat(sandbox):
@@ -174,7 +174,7 @@ def test_a_program_over_the_pods_disk_lost_its_sandbox_itself(backend, smaller, 
 
 
 @pytest.mark.parametrize("grace_s", [0, None])
-def test_a_pod_that_is_deleted_was_not_lost_by_its_program(backend, core, grace_s):
+def test_a_deleted_pod_was_not_lost_by_its_program(backend, core, grace_s):
     async def lose(sandbox):
         running = asyncio.create_task(sandbox.exec(["sleep", "60"]))
         await asyncio.sleep(0.5)
@@ -189,7 +189,7 @@ def test_a_pod_that_is_deleted_was_not_lost_by_its_program(backend, core, grace_
     assert not lost.by_program, lost
 
 
-def test_a_pod_that_is_drained_was_not_lost_by_its_program(backend, core):
+def test_a_drained_pod_was_not_lost_by_its_program(backend, core):
     async def lose(sandbox):
         running = asyncio.create_task(sandbox.exec(["sleep", "60"]))
         await asyncio.sleep(0.5)

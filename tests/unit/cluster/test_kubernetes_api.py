@@ -120,7 +120,7 @@ def test_clients_that_fail_together_come_back_apart():
     ("header", "pause_s"),
     [("7", 7.0), ("86400", 60.0), ("0", 0.25), ("-5", 0.25), ("soon", 0.25), (None, 0.25)],
 )
-def test_a_server_that_says_how_long_to_wait_is_waited_for(server, pauses, header, pause_s):
+def test_a_server_that_asks_for_a_pause_gets_it(server, pauses, header, pause_s):
     server.script = [(429, {}, {"Retry-After": header} if header else {})]
     asked(server, read(PODS), ApiRetries(attempts=2, jitter=lambda: 1.0))
     assert pauses == [pause_s]
@@ -248,7 +248,7 @@ def test_a_refused_delete_is_an_error(server):
 
 
 @pytest.mark.parametrize("kubeconfig", [None, ""])
-def test_a_pod_without_a_token_says_so_and_what_to_do(kubeconfig, monkeypatch):
+def test_a_pod_without_a_token_says_what_to_do(kubeconfig, monkeypatch):
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     with pytest.raises(ClusterError, match=r"^no service-account token in this pod: ") as caught:

@@ -94,7 +94,7 @@ def test_the_defaults_notice_a_silent_connection_within_a_minute():
     assert kubernetes_api._KEEPALIVE["TCP_USER_TIMEOUT"] < 60_000
 
 
-def test_a_quiet_watch_goes_on_from_its_bookmark_without_a_list():
+def test_a_quiet_watch_goes_on_from_its_bookmark():
     async def work(server, following):
         server._version = "900"  # other objects changed: no event of ours, and a bookmark says so
         await until(lambda: len(server.queries) == 3)
@@ -132,7 +132,7 @@ def test_what_a_frozen_connection_missed_is_made_up_for():
     assert run(work) == [("first", True), ("first", False), ("second", True)]
 
 
-def test_a_deletion_that_no_watch_shows_is_seen_in_the_list():
+def test_a_deletion_that_no_watch_shows_is_listed():
     async def work(server, following):
         server.behaves = "gone"
         await server.remove("first")
@@ -240,7 +240,7 @@ def test_a_web_page_instead_of_a_list_is_an_error():
     asyncio.run(main())
 
 
-def test_an_error_of_the_listener_ends_the_watch_and_is_raised():
+def test_an_error_of_the_listener_ends_the_watch():
     async def work(server, following):
         following._take = following.watch._changed = lambda *_: 1 / 0
         await server.put("second")
@@ -253,7 +253,7 @@ def test_an_error_of_the_listener_ends_the_watch_and_is_raised():
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_KEEPIDLE"), reason="no such options on this system")
-def test_the_kernel_is_asked_to_notice_a_peer_that_is_gone():
+def test_the_kernel_is_asked_to_notice_dead_peers():
     with contextlib.closing(socket.socket()) as one:
         for option in keepalive_options():
             one.setsockopt(*option)

@@ -100,13 +100,13 @@ DELETED = {"deletionTimestamp": "2026-03-04T12:00:00Z"}
          "DeletionByTaintManager"),
     ],
 )  # fmt: skip
-def test_what_the_cluster_did_to_a_pod_is_no_programs_fault(status, metadata, ended):
+def test_what_the_cluster_did_is_no_programs_fault(status, metadata, ended):
     state = state_of_pod(_pod(status, **metadata))
     assert state.ended.startswith(ended)
     assert not state.by_program
 
 
-def test_a_pod_over_its_memory_stays_so_when_it_is_collected():
+def test_a_collected_pod_was_over_its_memory_all_the_same():
     state = state_of_pod(_pod(KILLED, **DELETED))
     assert (state.ended, state.by_program) == ("OOMKilled (exit status 137)", True)
 

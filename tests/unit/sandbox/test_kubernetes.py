@@ -226,7 +226,7 @@ def test_a_broken_connection_waits_for_the_clusters_reason(monkeypatch):
     assert _use(monkeypatch, work) is True
 
 
-def test_a_broken_connection_to_a_pod_that_runs_on_stays_unexplained(monkeypatch):
+def test_a_connection_broken_by_nothing_stays_unexplained(monkeypatch):
     monkeypatch.setattr("espalier.sandbox.kubernetes._REASON_WITHIN_S", 0.1)
 
     async def work(backend, cluster):
@@ -239,7 +239,7 @@ def test_a_broken_connection_to_a_pod_that_runs_on_stays_unexplained(monkeypatch
     assert _use(monkeypatch, work) is False
 
 
-def test_the_pod_of_a_claim_says_what_the_claim_does_not(monkeypatch):
+def test_the_pod_of_a_claim_says_more(monkeypatch):
     finished = {"type": "Finished", "status": "True", "reason": "PodFailed"}
 
     async def work(backend, cluster):
@@ -281,7 +281,7 @@ def test_an_ended_watch_resumes_without_missing_events(monkeypatch, last):
 
 
 @pytest.mark.parametrize("has_agent_sandbox", [False, True])
-def test_a_lost_lease_is_taken_again_with_all_that_it_owns(monkeypatch, has_agent_sandbox):
+def test_a_lost_lease_and_what_it_owns_are_made_again(monkeypatch, has_agent_sandbox):
     monkeypatch.setattr("espalier.sandbox.lease._AT_MOST_EVERY_S", 0.02)
     stand_in = StandIn(has_agent_sandbox=has_agent_sandbox)
 
@@ -306,7 +306,7 @@ def test_a_lost_lease_is_taken_again_with_all_that_it_owns(monkeypatch, has_agen
     assert _use(monkeypatch, work, stand_in) == (2 if has_agent_sandbox else 0)
 
 
-def test_the_pool_of_a_killed_trainer_is_made_with_a_new_token(monkeypatch):
+def test_the_pool_of_a_killed_trainer_gets_a_new_token(monkeypatch):
     stand_in = StandIn(has_agent_sandbox=True)
 
     async def leave(backend, cluster):
