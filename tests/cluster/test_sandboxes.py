@@ -14,6 +14,7 @@ import pytest
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
+from espalier.cluster.kubernetes_api import object_path, read
 from espalier.cluster.objects.names import run_object_name
 from espalier.config.cluster import Toleration, TopologySpread
 from espalier.sandbox import SandboxLost, SandboxQuota, SandboxUnavailable
@@ -173,6 +174,39 @@ def test_a_program_over_the_pods_disk_lost_its_sandbox_itself(backend, smaller, 
     assert "Evicted" in str(lost)
 
 
+def test_a_preempted_pod_was_not_lost_by_its_program(own_cluster, backend, core):
+    """The node has no room for both: what answers users goes before sandboxes."""
+    resources = backend.settings.pods.resources
+    changes = {"resources": resources.model_copy(update={"cpu_request": "1"})}
+    _placed(backend, **changes)
+    cores = int(core.read_node(NODE_NAME).status.allocatable["cpu"])
+    wanted = {"cpu": f"{1000 * cores - 900}m"}
+    urgent = {
+        "metadata": {"name": "urgent"},
+        "spec": {
+            "priorityClassName": "espalier-serving",
+            "containers": [{"name": "x", "image": "x:1", "resources": {"requests": wanted}}],
+        },
+    }
+
+    async def lose(sandbox):
+        running = asyncio.create_task(sandbox.exec(["sleep", "60"], timeout_s=60.0))
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(core.create_namespaced_pod, "default", urgent)
+        with pytest.raises(SandboxLost) as lost:
+            await running
+        return lost.value
+
+    backend.limits = replace(backend.limits, wall_s=60.0)
+    try:
+        lost = _on_one_sandbox(backend, lose)
+    finally:
+        with contextlib.suppress(ApiException):
+            core.delete_namespaced_pod("urgent", "default", grace_period_seconds=0)
+    assert not lost.by_program, lost
+    assert "PreemptionByScheduler" in str(lost)
+
+
 @pytest.mark.parametrize("grace_s", [0, None])
 def test_a_deleted_pod_was_not_lost_by_its_program(backend, core, grace_s):
     async def lose(sandbox):
@@ -239,6 +273,19 @@ def test_a_running_sandbox_names_the_image_that_the_node_resolved(backend, core)
     pod = _on_one_sandbox(backend, read)
     found = client.ApiClient().sanitize_for_serialization(pod)
     assert "sha256:" in state_of_pod(found).image_id
+
+
+def test_the_pod_of_an_address_is_found(backend):
+    """As the pod behind a claim of agent-sandbox is, of which only the address is known."""
+
+    async def find(sandbox):
+        pods_path = object_path("v1", "pods", SANDBOXES)
+        at = {"fieldSelector": f"status.podIP={sandbox._address}"}
+        answer = await sandbox.cluster.server.send(read(pods_path, **at))
+        return sandbox.name, {item["metadata"]["name"] for item in answer["items"]}
+
+    name, found = _on_one_sandbox(backend, find)
+    assert name in found
 
 
 @pytest.fixture

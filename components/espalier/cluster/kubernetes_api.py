@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import tenacity
@@ -111,7 +111,7 @@ _CONNECTIONS = 32
 _EXCERPT = 300
 """Characters of an answer without a Status object that are quoted in an error."""
 _LONGEST_LINE_BYTES = 16 * 2**20
-"""Of a watch; etcd keeps objects of 1.5 MiB at most, and JSON writes them longer."""
+"""Of an event; etcd keeps objects of 1.5 MiB at most, and JSON writes them longer."""
 _LONGEST_ASKED_S = 60.0
 """A server that asks for a longer pause (Retry-After) is asked again after this one."""
 _TOKEN_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -167,18 +167,6 @@ class ApiError(ClusterError):
         self.status = status
         self.is_transient = status in (0, TOO_MANY_REQUESTS) or status >= 500
         self.retry_after_s = retry_after_s
-
-
-class WatchError(ApiError):
-    """A watch reported an error, or sent what is no event: only a new list says what there is."""
-
-
-class WatchEvent(NamedTuple):
-    """A line of a watch."""
-
-    kind: str
-    """ADDED, MODIFIED, DELETED, or BOOKMARK: of the object only the resource version is real."""
-    object: K8sObject
 
 
 class KubernetesApi:
@@ -298,25 +286,22 @@ class AsyncKubernetesApi:
             return await self.send_once(request)
         return await tenacity.AsyncRetrying(**_repeating(self._retries))(self.send_once, request)
 
-    async def watch(self, request: ApiRequest) -> AsyncGenerator[WatchEvent]:
-        """Watch a list (`read`): yield its events until the server ends the watch.
+    async def lines(self, request: ApiRequest) -> AsyncGenerator[bytes]:
+        """Lines of a streamed answer, such as that of a watch, until the server ends it.
 
         It has no time limit of its own: a connection that went silent is for the caller to notice.
 
         Raises:
-            ApiError: refused, or broken off.
-            WatchError: the server reported an error in the watch, or sent what is no event.
+            ApiError: refused, broken off, or a line is too long.
         """
-        self.sent["GET"] += 1
-        arguments = _http_arguments(request, self._settings)
-        arguments["params"] |= {"watch": "true"}
+        self.sent[request.method] += 1
         try:
-            async with self._http.stream(**arguments) as response:
+            async with self._http.stream(**_http_arguments(request, self._settings)) as response:
                 if not response.is_success:
                     await response.aread()
                     _answer(request, response)
                 async for line in _lines(request, response):
-                    yield _event(request, line)
+                    yield line
         except httpx2.RequestError as error:
             raise _no_answer(request, error) from error
 
@@ -485,11 +470,11 @@ def _answer(request: ApiRequest, response: httpx2.Response) -> K8sObject:
     raise ApiError(
         f"could not {request.purpose}: {fault}" + (f": {said}" if said else ""),
         status=response.status_code,
-        retry_after_s=_seconds(response.headers.get("Retry-After")),
+        retry_after_s=retry_seconds(response.headers.get("Retry-After")),
     )
 
 
-def _seconds(text: object) -> float:
+def retry_seconds(text: object) -> float:
     """Seconds of a Retry-After; 0 for none, and for a date, which the API server never sends."""
     return float(text) if isinstance(text, str | int) and str(text).isdecimal() else 0.0
 
@@ -498,7 +483,7 @@ async def _lines(request: ApiRequest, response: httpx2.Response) -> AsyncIterato
     """Lines that end; what an ended connection leaves unfinished is dropped.
 
     Raises:
-        WatchError: a line is too long to be an event.
+        ApiError: a line is too long.
     """
     rest = bytearray()
     async for piece in response.aiter_bytes():
@@ -509,44 +494,7 @@ async def _lines(request: ApiRequest, response: httpx2.Response) -> AsyncIterato
                 yield bytes(line)
         rest = last
         if len(rest) > _LONGEST_LINE_BYTES:
-            raise WatchError(
-                f"could not watch {request.path}: a line of more than {_LONGEST_LINE_BYTES} bytes",
+            raise ApiError(
+                f"could not {request.purpose}: a line of more than {_LONGEST_LINE_BYTES} bytes",
                 status=response.status_code,
             )
-
-
-def _event(request: ApiRequest, line: bytes) -> WatchEvent:
-    """Parse a line of a watch.
-
-    Raises:
-        WatchError: it is no event, or one that reports an error.
-    """
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        event = None
-    match event:
-        case {"type": "ERROR", "object": dict(reported)}:
-            raise _reported(request, reported)
-        case {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str()}} as found}:
-            return WatchEvent("BOOKMARK", found)
-        case {
-            "type": "ADDED" | "MODIFIED" | "DELETED" as kind,
-            "object": {"metadata": {"name": str(), "resourceVersion": str()}} as found,
-        }:
-            return WatchEvent(kind, found)
-        case _:
-            raise WatchError(
-                f"could not watch {request.path}: no event: {line[:_EXCERPT]!r}", status=200
-            )
-
-
-def _reported(request: ApiRequest, status: K8sObject) -> WatchError:
-    """The error of an ERROR event, whose object is a Status."""
-    code, details = status.get("code"), status.get("details")
-    asked = details.get("retryAfterSeconds") if isinstance(details, dict) else None
-    return WatchError(
-        f"could not watch {request.path}: {status.get('message') or status.get('reason')} ({code})",
-        status=code if isinstance(code, int) else 200,
-        retry_after_s=_seconds(asked),
-    )

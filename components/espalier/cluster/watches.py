@@ -14,18 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from espalier.cluster.kubernetes_api import (
     ApiError,
     ApiRequest,
     ApiRetries,
     AsyncKubernetesApi,
-    WatchError,
     read,
+    retry_seconds,
 )
 from espalier.cluster.objects.names import K8sObject
 
@@ -58,6 +60,18 @@ class WatchSettings:
     settled_s: float = 5.0
     retries: ApiRetries = _RETRIES
     jitter: Callable[[], float] = random.random
+
+
+class WatchError(ApiError):
+    """A watch reported an error, or sent what is no event: only a new list says what there is."""
+
+
+class WatchEvent(NamedTuple):
+    """A line of a watch."""
+
+    kind: str
+    """ADDED, MODIFIED, DELETED, or BOOKMARK: of that object only the resource version is real."""
+    object: K8sObject
 
 
 class ResourceWatch:
@@ -140,19 +154,20 @@ class ResourceWatch:
         lasts_s = max(1, round(settings.lasts_s * (1 - settings.jitter() / 4)))
         request = read(
             self._path, labelSelector=self._selector, resourceVersion=self._version,
-            timeoutSeconds=str(lasts_s), allowWatchBookmarks="true",
+            watch="true", timeoutSeconds=str(lasts_s), allowWatchBookmarks="true",
         )  # fmt: skip
         began, spoke = clock(), False
         try:
             async with (
                 asyncio.timeout(lasts_s + settings.grace_s),
-                contextlib.aclosing(self._api.watch(request)) as events,
+                contextlib.aclosing(self._api.lines(request)) as lines,
             ):
-                async for kind, found in events:
+                async for line in lines:
+                    event = parsed_event(self._path, line)
                     spoke = True
-                    self._version = found["metadata"]["resourceVersion"]
-                    if kind != "BOOKMARK":
-                        self._take(found, is_deleted=kind == "DELETED")
+                    self._version = event.object["metadata"]["resourceVersion"]
+                    if event.kind != "BOOKMARK":
+                        self._take(event.object, is_deleted=event.kind == "DELETED")
         except TimeoutError as error:
             raise ApiError(
                 f"could not watch {self._path}: the connection went silent; the server should have "
@@ -195,3 +210,42 @@ class ResourceWatch:
         else:
             self._known.add(name)
         self._changed(name, None if is_deleted else found)
+
+
+_EXCERPT = 300
+"""Characters of a line that is no event which an error quotes."""
+
+
+def parsed_event(path: str, line: bytes) -> WatchEvent:
+    """Parse a line of a watch.
+
+    Raises:
+        WatchError: it is no event, or one that reports an error.
+    """
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        event = None
+    match event:
+        case {"type": "ERROR", "object": dict(reported)}:
+            raise _reported(path, reported)
+        case {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str()}} as found}:
+            return WatchEvent("BOOKMARK", found)
+        case {
+            "type": "ADDED" | "MODIFIED" | "DELETED" as kind,
+            "object": {"metadata": {"name": str(), "resourceVersion": str()}} as found,
+        }:
+            return WatchEvent(kind, found)
+        case _:
+            raise WatchError(f"could not watch {path}: no event: {line[:_EXCERPT]!r}", status=200)
+
+
+def _reported(path: str, status: K8sObject) -> WatchError:
+    """The error of an ERROR event, whose object is a Status."""
+    code, details = status.get("code"), status.get("details")
+    asked = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    return WatchError(
+        f"could not watch {path}: {status.get('message') or status.get('reason')} ({code})",
+        status=code if isinstance(code, int) else 200,
+        retry_after_s=retry_seconds(asked),
+    )

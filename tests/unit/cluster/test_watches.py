@@ -17,7 +17,7 @@ from espalier.cluster.kubernetes_api import (
     keepalive_options,
     object_path,
 )
-from espalier.cluster.watches import ResourceWatch, WatchSettings
+from espalier.cluster.watches import ResourceWatch, WatchError, WatchSettings, parsed_event
 from tests.fakes.watched_server import RETRY_AFTER_S, STORMS, FreezingProxy, WatchedServer
 
 PODS = object_path("v1", "pods", "one")
@@ -223,8 +223,8 @@ def test_a_line_without_end_fills_no_memory(monkeypatch, caplog):
     ],
 )
 def test_what_is_no_event_breaks_the_watch_off(line):
-    with pytest.raises(kubernetes_api.WatchError, match=f"could not watch {PODS}"):
-        kubernetes_api._event(kubernetes_api.read(PODS), line)
+    with pytest.raises(WatchError, match=f"could not watch {PODS}"):
+        parsed_event(PODS, line)
 
 
 def test_a_web_page_instead_of_a_list_is_an_error():
