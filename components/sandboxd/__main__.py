@@ -20,6 +20,7 @@ import json
 import os
 import re
 import resource
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -95,6 +96,10 @@ async def _serve(environment: Mapping[str, str], digest: str, limits: Limits) ->
     watching = asyncio.create_task(watch(runs, limits, countable([workspace, *others])))
     await http.serve(sockets=[listening(environment["SANDBOXD_LISTEN"])])
     watching.cancel()
+    if "SANDBOXD_LIFELINE" not in environment:
+        # a signal asked for the end, and process 1 of a container outlives its own: with status 0
+        # the kubelet would call an evicted pod Succeeded and forget why it ended it
+        sys.exit(128 + signal.SIGTERM)
 
 
 def _has_internet_sockets(sockets: str) -> bool:

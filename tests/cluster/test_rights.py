@@ -143,3 +143,32 @@ def test_an_unprivileged_user_has_no_rights(administrator):
     with client.ApiClient(settings) as anonymous, pytest.raises(ApiException) as refused:
         client.CoreV1Api(anonymous).list_namespaced_pod(SANDBOXES)
     assert refused.value.status in (401, 403)
+
+
+NEEDS_TOKEN = """
+import asyncio
+from espalier.config import SandboxPodsConfig
+from espalier.sandbox import KubernetesBackend, SandboxUnavailable
+from espalier.sandbox.pod import SandboxPodSettings
+settings = SandboxPodSettings(image="python:1", namespace="espalier-sandboxes",
+                              pods=SandboxPodsConfig())
+try:
+    asyncio.run(KubernetesBackend(settings=settings, run_id="r1").create())
+except SandboxUnavailable as error:
+    print(error)
+"""
+
+
+def test_a_pod_without_a_token_says_what_is_missing(run_pod):
+    said, succeeded = run_pod("python", "-c", NEEDS_TOKEN)
+    assert succeeded, said
+    assert "no service-account token in this pod: /var/run/secrets/" in said
+    assert "automountServiceAccountToken: true" in said
+
+
+def test_a_pod_whose_account_may_not_says_so(run_pod):
+    """With a token, of an account without rights: the API server's refusal, and who was refused."""
+    said, succeeded = run_pod("python", "-c", NEEDS_TOKEN, token=True)
+    assert succeeded, said
+    assert "403" in said
+    assert "espalier-step" in said

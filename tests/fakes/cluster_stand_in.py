@@ -55,8 +55,10 @@ class StandIn:
     Attributes:
         start_s: until a created pod runs; None is never.
         refusals: status and message of the next creates of pods.
-        hangs: whether programs in pods never end.
+        hangs: whether programs in pods never end; "broken": their connection ends without a word.
+        image_id: of containers, as their nodes resolved it.
         pods: or claims, where agent-sandbox is installed.
+        pods_of_claims: pods that are found by their address.
         templates: and warm pools of agent-sandbox, by kind.
     """
 
@@ -66,7 +68,9 @@ class StandIn:
         self.templates = {}
         self.refusals = deque()
         self.hangs = False
+        self.image_id = ""
         self.pods, self.leases, self.ran = {}, {}, []
+        self.pods_of_claims = {}
         self._versions = itertools.count(1)
         self._version = "0"
         self._watches = set()
@@ -86,6 +90,11 @@ class StandIn:
             routes=[
                 *pods,
                 Route(f"{_AGENT_SANDBOX}/namespaces/{{n}}/{{kind}}", self.keep, methods=["POST"]),
+                Route(
+                    f"{_AGENT_SANDBOX}/namespaces/{{n}}/{{kind}}/{{name}}",
+                    self.kept,
+                    methods=["GET", "DELETE"],
+                ),
                 Route(_LEASES, self.create_lease, methods=["POST"]),
                 Route(f"{_LEASES}/{{name}}", self.change_lease, methods=["PATCH", "DELETE"]),
                 Route(_AGENT_SANDBOX, self.discover),
@@ -104,12 +113,16 @@ class StandIn:
         pod = await request.json()
         pod["metadata"]["uid"] = f"uid-{pod['metadata']['name']}"
         pod["status"] = {}
-        self.pods[pod["metadata"]["name"]] = pod
+        name = pod["metadata"]["name"]
+        self.pods[name] = pod
         self.tell("ADDED", pod)
+        if _owner(pod) not in {lease["metadata"]["uid"] for lease in self.leases.values()}:
+            self.remove(name)  # as Kubernetes does: its owner is gone
+            return JSONResponse(pod, status_code=201)
         if self.start_s is not None:
             loop = asyncio.get_running_loop()
-            runs = _RUNS[pod["kind"]]
-            loop.call_later(self.start_s, self.change, pod["metadata"]["name"], runs)
+            runs = _RUNS[pod["kind"]] | {"containerStatuses": [{"imageID": self.image_id}]}
+            loop.call_later(self.start_s, self.change, name, runs)
         return JSONResponse(pod, status_code=201)
 
     async def list_pods(self, request: Request) -> Response:
@@ -117,7 +130,8 @@ class StandIn:
             return refused
         if request.query_params.get("watch"):
             return StreamingResponse(self._events(request.query_params["resourceVersion"]))
-        items = list(self.pods.values())
+        found = self.pods_of_claims if "fieldSelector" in request.query_params else self.pods
+        items = list(found.values())
         return JSONResponse({"metadata": {"resourceVersion": self._version}, "items": items})
 
     async def delete_pod(self, request: Request) -> Response:
@@ -141,10 +155,7 @@ class StandIn:
         if name not in self.leases:
             return JSONResponse({"message": "not found"}, status_code=404)
         if request.method == "DELETE":
-            owner = self.leases.pop(name)["metadata"]["uid"]
-            for pod in tuple(self.pods.values()):
-                if pod["metadata"]["ownerReferences"][0]["uid"] == owner:
-                    self.remove(pod["metadata"]["name"])
+            self.lose_lease(name)
             return JSONResponse({"status": "Success"})
         self.leases[name]["spec"] |= (await request.json())["spec"]
         return JSONResponse(self.leases[name])
@@ -152,12 +163,35 @@ class StandIn:
     async def discover(self, _: Request) -> Response:
         return JSONResponse({}, status_code=200 if self.has_agent_sandbox else 404)
 
+    def lose_lease(self, name):
+        """Delete a lease, and what it owns with it."""
+        owner = self.leases.pop(name)["metadata"]["uid"]
+        for pod in tuple(self.pods.values()):
+            if _owner(pod) == owner:
+                self.remove(pod["metadata"]["name"])
+        self.templates = {k: item for k, item in self.templates.items() if _owner(item) != owner}
+
     async def keep(self, request: Request) -> Response:
-        self.templates[request.path_params["kind"]] = await request.json()
+        kind, item = request.path_params["kind"], await request.json()
+        if kind in self.templates:
+            return JSONResponse({"message": "already exists"}, status_code=409)
+        item["metadata"]["uid"] = f"uid-{kind}-{next(self._versions)}"
+        self.templates[kind] = item
         return JSONResponse({}, status_code=201)
+
+    async def kept(self, request: Request) -> Response:
+        kind, name = request.path_params["kind"], request.path_params["name"]
+        item = self.templates.get(kind)
+        if item is None or item["metadata"]["name"] != name:
+            return JSONResponse({"message": "not found"}, status_code=404)
+        if request.method == "DELETE":
+            del self.templates[kind]
+        return JSONResponse(item)
 
     async def run(self, request: Request) -> Response:
         self.ran.append(await request.json())
+        if self.hangs == "broken":
+            return Response(output_frame("stdout", b"{}"))
         if self.hangs:
             await asyncio.sleep(3600)
         return Response(output_frame("stdout", b"{}") + end_frame(_END))
@@ -203,6 +237,10 @@ class StandIn:
         if request.headers.get("authorization") == f"Bearer {TOKEN}":
             return None
         return JSONResponse({"message": "Unauthorized"}, status_code=401)
+
+
+def _owner(item):
+    return item["metadata"]["ownerReferences"][0]["uid"]
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import ray
 import torch
 from ray._private import ray_constants
+from ray._private.authentication_test_utils import reset_auth_token_state
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import (
     placement_group,
@@ -52,6 +54,9 @@ ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     # on a busy machine a Python process takes its time to start
     "RAY_worker_register_timeout_seconds": "300",
+    # as KubeRay sets them for a cluster with authOptions; everything below runs with the token
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_urlsafe(32),
 }
 
 
@@ -75,6 +80,7 @@ def nodes():
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
         patch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)  # read when Ray was imported
+        reset_auth_token_state()  # as is whether there is a token
         nodes = two_nodes()
         try:
             ray.init(address=nodes.address, log_to_driver=False)
@@ -82,6 +88,34 @@ def nodes():
         finally:
             ray.shutdown()
             nodes.shutdown()
+    reset_auth_token_state()
+
+
+CONNECTS = """
+import sys
+from ray._raylet import GcsClient
+print("nodes:", len(GcsClient(address=sys.argv[1]).get_all_node_info()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("credentials", "is_let_in"),
+    [
+        ({}, True),
+        ({"RAY_AUTH_TOKEN": "another-token-that-nobody-made-here"}, False),
+        ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": ""}, False),
+    ],
+)
+def test_only_who_has_the_token_joins_the_cluster(nodes, credentials, is_let_in):
+    done = subprocess.run(
+        [sys.executable, "-c", CONNECTS, nodes.address],
+        env={**os.environ, **credentials},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ("nodes: 2" in done.stdout) is is_let_in, done.stderr[-500:]
+    assert ("AuthenticationError" in done.stderr) is not is_let_in, done.stderr[-500:]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from espalier.cli.app import JsonOption, ProfileOption, SetOption, app, examples
 if TYPE_CHECKING:
     from espalier.cluster.kubeflow import KubeflowApi
     from espalier.cluster.schedules import Schedule
-    from espalier.config import Profile
+    from espalier.config import ImagesConfig, Profile
 
 schedule = typer.Typer(
     name="schedule",
@@ -52,11 +52,13 @@ def compile_(
     --profile and --set become what the run form starts with. The section [kubernetes] of the
     profile is compiled in: images, resources, GPUs, nodes, volumes, secrets and labels of the pods.
     """
+    from espalier.config import ImagesConfig
     from espalier.orchestration.pipelines import compile_pipeline, form_defaults
     from espalier.steps.profiles import named_profile
 
     settings = named_profile(profile, set_ or ()).kubernetes
     compile_pipeline(out, form_defaults(profile, set_ or ()), settings, image)
+    _note_tags(settings.images if image is None else ImagesConfig(cpu=image, train=image))
     typer.echo(f"wrote {out}")
 
 
@@ -86,6 +88,7 @@ def submit(
     from espalier.orchestration.pipelines import compile_profile
 
     with _connected(profile, set_) as (api, resolved):
+        _note_tags(resolved.kubernetes.images)
         compile_to = partial(compile_profile, profile, set_ or ())
         run_id = start_run(api, name or resolved.name, compile_to)
         if as_json:
@@ -120,7 +123,8 @@ def create(
     from espalier.cluster.schedules import create as created
     from espalier.orchestration.pipelines import compile_profile
 
-    with _connected(profile, set_) as (api, _):
+    with _connected(profile, set_) as (api, resolved):
+        _note_tags(resolved.kubernetes.images)
         compile_to = partial(compile_profile, profile, set_ or ())
         typer.echo(created(api, name, When(cron, start, end), compile_to))
 
@@ -183,6 +187,16 @@ def _changed(
 ) -> None:
     with _connected(profile, overrides) as (api, _):
         typer.echo(change(api, name).id)
+
+
+def _note_tags(images: ImagesConfig) -> None:
+    """Say on stderr which images have no digest."""
+    for image in images.by_tag():
+        typer.echo(
+            f"note: {image} has a tag and no digest: what is pulled may change. Name it as "
+            "IMAGE@sha256:... (docs/cluster.md says how to read its digest)",
+            err=True,
+        )
 
 
 @contextmanager

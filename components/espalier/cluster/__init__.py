@@ -2,6 +2,7 @@
 
 objects/         the Kubernetes objects of a run, as dictionaries: pure functions
 kubernetes_api   the Kubernetes API: configuration, requests, retries, errors
+watches          the objects of one kind, followed through every fault of the connection
 ray_jobs         RayJobs, and a step that runs its command as the driver of one
 kubeflow         Kubeflow Pipelines: the connection, and starting a compiled pipeline
 schedules        recurring runs of Kubeflow and their cron expressions

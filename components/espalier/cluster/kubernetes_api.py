@@ -13,9 +13,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import random
+import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,6 +110,14 @@ NOT_FOUND, CONFLICT, TOO_MANY_REQUESTS = 404, 409, 429
 _CONNECTIONS = 32
 _EXCERPT = 300
 """Characters of an answer without a Status object that are quoted in an error."""
+_LONGEST_LINE_BYTES = 16 * 2**20
+"""Of an event; etcd keeps objects of 1.5 MiB at most, and JSON writes them longer."""
+_LONGEST_ASKED_S = 60.0
+"""A server that asks for a longer pause (Retry-After) is asked again after this one."""
+_TOKEN_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 35_000}
+"""Linux's options; other systems have some of them. A peer that acknowledges nothing for 35 s is
+gone, whether something was sent to it or not."""
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +126,10 @@ _log = logging.getLogger(__name__)
 class ApiRetries:
     """Retries while the API server is unreachable or fails; the pause doubles each time.
 
-    They end after `attempts`, or when the next attempt would start over `total_s` after the first.
+    Each pause is shortened by up to half at random, so that clients that failed together do not
+    come back together. A server that says how long to wait (Retry-After) is waited for, up to a
+    minute. They end after `attempts`, or when the next attempt would start over `total_s` after
+    the first.
     """
 
     attempts: int | None = 1
@@ -127,6 +141,16 @@ class ApiRetries:
     """Time limit of one attempt."""
     also: frozenset[int] = frozenset()
     """Statuses to retry besides those of `ApiError.is_transient`."""
+    jitter: Callable[[], float] = random.random
+    """From 0 (the shortest pause) to 1."""
+
+    def pause_s(self, failures: int, error: BaseException | None) -> float:
+        """Seconds to wait after so many failures in a row, the last of which was `error`."""
+        # beyond 2**16 every pause is the longest one, and 2.0**failures would overflow in the end
+        doubled = self.first_pause_s * 2 ** min(failures - 1, 16)
+        pause = min(self.longest_pause_s, doubled) * (0.5 + self.jitter() / 2)
+        asked = error.retry_after_s if isinstance(error, ApiError) else 0.0
+        return max(pause, min(asked, _LONGEST_ASKED_S))
 
 
 class ApiError(ClusterError):
@@ -135,12 +159,14 @@ class ApiError(ClusterError):
     Attributes:
         status: HTTP status; 0 if there was no answer.
         is_transient: whether the same request may succeed later.
+        retry_after_s: seconds that the server asks to wait; 0 if it does not say.
     """
 
-    def __init__(self, message: str, *, status: int = 0) -> None:
+    def __init__(self, message: str, *, status: int = 0, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.status = status
         self.is_transient = status in (0, TOO_MANY_REQUESTS) or status >= 500
+        self.retry_after_s = retry_after_s
 
 
 class KubernetesApi:
@@ -152,8 +178,9 @@ class KubernetesApi:
         self._http = httpx2.Client(
             base_url=settings.host,
             timeout=retries.timeout_s,
-            verify=_verification(settings),
-            trust_env=False,
+            transport=httpx2.HTTPTransport(
+                verify=_verification(settings), trust_env=False, socket_options=keepalive_options()
+            ),
         )
 
     def send(self, request: ApiRequest) -> K8sObject:
@@ -222,7 +249,7 @@ class KubernetesApi:
     def _send_once(self, request: ApiRequest) -> K8sObject:
         try:
             response = self._http.request(**_http_arguments(request, self._settings))
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise _no_answer(request, error) from error
         return _answer(request, response)
 
@@ -245,6 +272,7 @@ class AsyncKubernetesApi:
                 verify=_verification(settings),
                 trust_env=False,
                 limits=httpx2.Limits(max_connections=_CONNECTIONS, keepalive_expiry=30.0),
+                socket_options=keepalive_options(),
             ),
         )
 
@@ -255,38 +283,43 @@ class AsyncKubernetesApi:
             ApiError: refused, or not answered.
         """
         if request.method == "POST":
-            return await self._send_once(request)
-        return await tenacity.AsyncRetrying(**_repeating(self._retries))(self._send_once, request)
+            return await self.send_once(request)
+        return await tenacity.AsyncRetrying(**_repeating(self._retries))(self.send_once, request)
 
-    async def watch(self, request: ApiRequest) -> AsyncIterator[K8sObject]:
-        """Watch a list (`read`): yield its events until the server ends the watch.
+    async def lines(self, request: ApiRequest) -> AsyncGenerator[bytes]:
+        """Lines of a streamed answer, such as that of a watch, until the server ends it.
+
+        It has no time limit of its own: a connection that went silent is for the caller to notice.
 
         Raises:
-            ApiError: refused, or broken off.
+            ApiError: refused, broken off, or a line is too long.
         """
-        self.sent["GET"] += 1
-        arguments = _http_arguments(request, self._settings)
-        arguments["params"] |= {"watch": "true"}
+        self.sent[request.method] += 1
         try:
-            async with self._http.stream(**arguments) as response:
+            async with self._http.stream(**_http_arguments(request, self._settings)) as response:
                 if not response.is_success:
                     await response.aread()
                     _answer(request, response)
-                async for line in response.aiter_lines():
-                    yield json.loads(line)
-        except (httpx2.TransportError, ValueError) as error:
+                async for line in _lines(request, response):
+                    yield line
+        except httpx2.RequestError as error:
             raise _no_answer(request, error) from error
 
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
 
-    async def _send_once(self, request: ApiRequest) -> K8sObject:
+    async def send_once(self, request: ApiRequest) -> K8sObject:
+        """Send a request once.
+
+        Raises:
+            ApiError: refused, or not answered.
+        """
         self.sent[request.method] += 1
         try:
             async with asyncio.timeout(self._retries.timeout_s):
                 response = await self._http.request(**_http_arguments(request, self._settings))
-        except (httpx2.TransportError, TimeoutError) as error:
+        except (httpx2.RequestError, TimeoutError) as error:
             raise _no_answer(request, error) from error
         return _answer(request, response)
 
@@ -311,10 +344,35 @@ def cluster_configuration(kubeconfig: str | Path | None) -> Configuration:
         else:
             config.load_incluster_config(client_configuration=settings)
     except config.ConfigException as error:
+        if not kubeconfig and "KUBERNETES_SERVICE_HOST" in os.environ:
+            raise ClusterError(_without_token(error)) from error
         raise ClusterError(
             f"no cluster configured: {error}. Run in a pod, set KUBECONFIG, or name a kubeconfig"
         ) from error
     return settings
+
+
+def _without_token(error: Exception) -> str:
+    return (
+        f"no service-account token in this pod: {_TOKEN_FILE} cannot be used ({error}). Every pod "
+        "knows where the API server is, and only one that mounts a token may ask it: give the pod "
+        "an account with the rights that it needs (espalier-trainer for sandboxes, "
+        "espalier-ray-launcher for RayJobs) and automountServiceAccountToken: true, or name a "
+        "kubeconfig. Steps that Kubeflow starts get no token of these accounts (k8s/README.md)"
+    )
+
+
+def keepalive_options() -> list[tuple[int, int, int]]:
+    """Socket options by which the kernel notices a peer that is gone without a word."""
+    known = {name: getattr(socket, name, None) for name in _KEEPALIVE}
+    return [
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        *(
+            (socket.IPPROTO_TCP, option, _KEEPALIVE[name])
+            for name, option in known.items()
+            if option is not None
+        ),
+    ]
 
 
 def _http_arguments(request: ApiRequest, settings: Configuration) -> dict[str, Any]:
@@ -353,15 +411,18 @@ def _repeating(retries: ApiRetries) -> dict[str, Any]:
     def is_repeated(error: BaseException) -> bool:
         return isinstance(error, ApiError) and (error.is_transient or error.status in retries.also)
 
+    def wait(state: tenacity.RetryCallState) -> float:
+        return retries.pause_s(
+            state.attempt_number, state.outcome.exception() if state.outcome else None
+        )
+
     stop = tenacity.stop_before_delay(retries.total_s)
     if retries.attempts is not None:
         stop = tenacity.stop_any(stop, tenacity.stop_after_attempt(retries.attempts))
     return {
         "retry": tenacity.retry_if_exception(is_repeated),
         "stop": stop,
-        "wait": tenacity.wait_exponential(
-            multiplier=retries.first_pause_s, max=retries.longest_pause_s
-        ),
+        "wait": wait,
         "before_sleep": _log_pause,
         "retry_error_callback": _give_up,
     }
@@ -369,7 +430,7 @@ def _repeating(retries: ApiRetries) -> dict[str, Any]:
 
 def _log_pause(state: tenacity.RetryCallState) -> None:
     assert state.outcome is not None, "an attempt came before the pause"
-    _log.warning("%s; next attempt in %g s", state.outcome.exception(), state.upcoming_sleep)
+    _log.warning("%s; next attempt in %.2g s", state.outcome.exception(), state.upcoming_sleep)
 
 
 def _give_up(state: tenacity.RetryCallState) -> None:
@@ -381,6 +442,7 @@ def _give_up(state: tenacity.RetryCallState) -> None:
     raise ApiError(
         f"{error}; given up after {state.attempt_number} attempts in {took_s:.0f} s",
         status=error.status,
+        retry_after_s=error.retry_after_s,
     ) from error
 
 
@@ -408,4 +470,31 @@ def _answer(request: ApiRequest, response: httpx2.Response) -> K8sObject:
     raise ApiError(
         f"could not {request.purpose}: {fault}" + (f": {said}" if said else ""),
         status=response.status_code,
+        retry_after_s=retry_seconds(response.headers.get("Retry-After")),
     )
+
+
+def retry_seconds(text: object) -> float:
+    """Seconds of a Retry-After; 0 for none, and for a date, which the API server never sends."""
+    return float(text) if isinstance(text, str | int) and str(text).isdecimal() else 0.0
+
+
+async def _lines(request: ApiRequest, response: httpx2.Response) -> AsyncIterator[bytes]:
+    """Lines that end; what an ended connection leaves unfinished is dropped.
+
+    Raises:
+        ApiError: a line is too long.
+    """
+    rest = bytearray()
+    async for piece in response.aiter_bytes():
+        rest += piece
+        *whole, last = rest.split(b"\n") if b"\n" in piece else (rest,)
+        for line in whole:
+            if line.strip():
+                yield bytes(line)
+        rest = last
+        if len(rest) > _LONGEST_LINE_BYTES:
+            raise ApiError(
+                f"could not {request.purpose}: a line of more than {_LONGEST_LINE_BYTES} bytes",
+                status=response.status_code,
+            )

@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from espalier import __version__
 from espalier.config.data import Section
@@ -67,8 +67,18 @@ def _pinned_image(text: str) -> str:
     return text
 
 
+def _pull_secret(text: str) -> str:
+    if not text.startswith("espalier-pull"):
+        raise ValueError(
+            f"{text!r} is no secret for pulling images: the sandbox namespace keeps only those "
+            "that are named espalier-pull or espalier-pull-..."
+        )
+    return _dns_label(text)
+
+
 Quantity = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_quantity)]
 DnsLabel = Annotated[str, AfterValidator(_dns_label)]
+PullSecret = Annotated[str, AfterValidator(_pull_secret)]
 PinnedImage = Annotated[str, AfterValidator(_pinned_image)]
 """An image by digest, or by a tag that is never moved."""
 
@@ -109,6 +119,11 @@ class ImagesConfig(Section):
     """Runs the stages without a GPU."""
     train: PinnedImage = f"espalier-train:{__version__}"
     """Runs the stages that use a GPU, and Ray's head and workers."""
+
+    def by_tag(self) -> list[str]:
+        """Those without a digest, each once: what a registry gives for them may change."""
+        images = dict.fromkeys((self.cpu, self.train))
+        return [image for image in images if not _DIGEST.fullmatch(image)]
 
 
 class PodResources(Section):
@@ -226,6 +241,9 @@ class GpuConfig(Section):
         return self
 
 
+_FIRST_RAY_WITH_TOKENS = (2, 52)
+
+
 class RayConfig(Section):
     """Training on several nodes, as a KubeRay RayJob."""
 
@@ -233,10 +251,32 @@ class RayConfig(Section):
     """Nodes that train together, with kubernetes.gpus.count GPUs each and a process of training on
     every GPU, or without GPUs a process each; 0 trains in one pod, without Ray."""
     version: str = Field(default="2.60.0", pattern=r"\d+\.\d+\.\d+")
-    """Version of Ray in kubernetes.images.train."""
+    """Version of Ray in kubernetes.images.train; 2.52 or later, whose servers ask for a token."""
     head: RayHeadResources = RayHeadResources()
     ttl_s: int = Field(default=300, ge=0)
     """How long the cluster of a finished job stays, for its logs."""
+
+    @field_validator("version")
+    @classmethod
+    def _has_tokens(cls, version: str) -> str:
+        major, minor, _ = (int(part) for part in version.split("."))
+        if (major, minor) < _FIRST_RAY_WITH_TOKENS:
+            raise ValueError(
+                f"Ray {version} lets everybody who reaches its dashboard run programs; take 2.52.0 "
+                "or later"
+            )
+        return version
+
+
+class TopologySpread(Section):
+    """How evenly sandboxes lie on nodes or zones."""
+
+    topology_key: str = Field(default="kubernetes.io/hostname", min_length=1)
+    """Label of nodes whose values are the places to spread over."""
+    max_skew: int = Field(default=1, ge=1)
+    """How many more sandboxes one place may have than another."""
+    when_unsatisfiable: Literal["ScheduleAnyway", "DoNotSchedule"] = "ScheduleAnyway"
+    """Whether a sandbox that would lie unevenly starts all the same, or waits."""
 
 
 class SandboxPodsConfig(Section):
@@ -245,7 +285,15 @@ class SandboxPodsConfig(Section):
     runtime_class: DnsLabel = "gvisor"
     """The RuntimeClass; "runc" of k8s/overlays/local shares the node's kernel with the sandbox."""
     node_selector: dict[str, str] = Field(default_factory=dict)
-    """Labels of the nodes that sandboxes run on."""
+    """Labels of the nodes that sandboxes run on, beside those that the RuntimeClass demands."""
+    tolerations: tuple[Toleration, ...] = ()
+    """Taints that sandboxes put up with, beside those of the RuntimeClass."""
+    topology_spread: tuple[TopologySpread, ...] = (TopologySpread(),)
+    """Over nodes by default, as far as there is room: a node that is lost takes few sandboxes of a
+    run with it. Empty leaves it to the scheduler, which fills nodes."""
+    image_pull_secrets: tuple[PullSecret, ...] = ()
+    """Secrets of the sandbox namespace by which nodes pull `sandbox.image`, named espalier-pull or
+    espalier-pull-...; sandboxes themselves hold no secret."""
     resources: SandboxResources = SandboxResources()
     scratch: Literal["memory", "disk"] = "memory"
     """Where /workspace and /tmp lie. In memory they are full at exactly disk_limit each; on the

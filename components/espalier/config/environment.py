@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, c
 
 from pydantic import BeforeValidator, Field, ValidationError
 
+from espalier.config.cluster import PinnedImage
 from espalier.config.data import Section
 from espalier.config.faults import fault_lines
 from espalier.records import file_digest, json_digest
@@ -156,7 +157,7 @@ class PodmanSandboxConfig(_SandboxConfig):
     """Podman containers on this machine."""
 
     backend: Literal["podman"] = "podman"
-    image: str = Field(min_length=1)
+    image: PinnedImage
     """An image of sandbox-images/, by digest or by a tag that is never moved."""
 
 
@@ -164,7 +165,7 @@ class KubernetesSandboxConfig(_SandboxConfig):
     """Pods of the cluster that [kubernetes] describes."""
 
     backend: Literal["kubernetes"] = "kubernetes"
-    image: str = Field(min_length=1)
+    image: PinnedImage
     """One that the cluster can pull, by digest or by a tag that is never moved."""
     kubeconfig: Path | None = None
     """Of the cluster; unset is the one that the stage itself runs in."""

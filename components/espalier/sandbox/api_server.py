@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import signal
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,14 +18,15 @@ from espalier.cluster.kubernetes_api import (
     ApiRetries,
     AsyncKubernetesApi,
     cluster_configuration,
-    read,
 )
 from espalier.cluster.objects.names import K8sObject
+from espalier.cluster.watches import Changed, ResourceWatch, WatchSettings
 from espalier.records import ClusterError
 from espalier.sandbox.protocol import SandboxError, SandboxQuota, SandboxTimeout, SandboxUnavailable
 
-RETRIES = ApiRetries(attempts=6, first_pause_s=0.25, also=frozenset({CONFLICT}))
-"""8 s in all, as an API server restarts in seconds. The pool retries creates under new names."""
+RETRIES = ApiRetries(attempts=7, first_pause_s=0.25, also=frozenset({CONFLICT}))
+"""8 to 16 s in all, as an API server restarts in seconds. The pool retries creates under new
+names."""
 _FORBIDDEN = 403
 
 
@@ -57,17 +58,20 @@ class ApiServer:
         except ApiError as error:
             raise _sandbox_error(error) from error
 
-    async def watch(self, request: ApiRequest) -> AsyncIterator[K8sObject]:
-        """Yield events until the server ends the watch.
+    async def follow(
+        self, path: str, selector: str, changed: Changed, settings: WatchSettings
+    ) -> ResourceWatch:
+        """List and watch the objects of a path that a selector matches.
 
         Raises:
             SandboxError: as `send`.
         """
+        watch = ResourceWatch(self._api, path, selector, changed, settings)
         try:
-            async for event in self._api.watch(request):
-                yield event
+            await watch.start()
         except ApiError as error:
             raise _sandbox_error(error) from error
+        return watch
 
     async def close(self) -> None:
         """Close the connections."""
@@ -91,6 +95,8 @@ class ClusterState(NamedTuple):
     Attributes:
         address: of the pod, once its container runs.
         ended: reason for its end; "" if it has not ended.
+        by_program: what ran in the pod ended it, and nothing outside.
+        image_id: of its container, with the digest that the node resolved.
         waits_for: reason why it does not run yet, if known.
         is_unschedulable: no node has room for it now.
         is_gone: the object is deleted; an ended one may still exist.
@@ -98,6 +104,8 @@ class ClusterState(NamedTuple):
 
     address: str | None = None
     ended: str = ""
+    by_program: bool = False
+    image_id: str = ""
     waits_for: str = ""
     is_unschedulable: bool = False
     is_gone: bool = False
@@ -111,11 +119,12 @@ def state_of_pod(pod: K8sObject) -> ClusterState:
     status: dict[str, Any] = pod.get("status", {})
     phase = status.get("phase", "Pending")
     if phase in {"Failed", "Succeeded"}:
-        return ClusterState(ended=_end_reason(status))
+        return ClusterState(ended=_end_reason(status), by_program=_ended_by_program(pod))
     if "deletionTimestamp" in pod["metadata"]:
         return ClusterState(ended=_disruption(status) or GONE.ended)
     if phase == "Running" and status.get("podIP"):
-        return ClusterState(address=status["podIP"])
+        image_ids = [one.get("imageID", "") for one in status.get("containerStatuses", [])]
+        return ClusterState(address=status["podIP"], image_id=next(iter(image_ids), ""))
     scheduled = _condition(status, "PodScheduled")
     waits_for = scheduled.get("message", "") or "; ".join(_waiting(status)) or phase
     return ClusterState(
@@ -140,11 +149,41 @@ def state_of_claim(claim: K8sObject) -> ClusterState:
 def _end_reason(status: dict[str, Any]) -> str:
     """The pod's reason (Evicted, DeadlineExceeded), else how its container ended."""
     said = _reason(status) or _disruption(status)
-    for container in status.get("containerStatuses", []):
-        ended = container.get("state", {}).get("terminated")
-        if ended and not said:
-            said = f"{_reason(ended)} (exit status {ended.get('exitCode')})"
+    for ended in _terminated(status):
+        said = said or f"{_reason(ended)} (exit status {ended.get('exitCode')})"
     return said or status["phase"]
+
+
+_OUT_OF_MEMORY = "OOMKilled"
+_ASKED_TO_END = frozenset({0, 128 + signal.SIGTERM})
+"""Exit statuses of sandboxd after a signal, which no program in the sandbox can send it."""
+
+
+def _ended_by_program(pod: K8sObject) -> bool:
+    """Whether an ended pod was ended by what ran in it.
+
+    It was if it went over a limit of its own (memory, disk), or if its container failed though
+    nobody asked it to end: sandboxd itself never does. What the cluster removes has a condition, a
+    reason or a deletion time: an eviction from a node under pressure carries the condition
+    DisruptionTarget, one for the pod's own disk limits does not. A node that loses a container
+    calls that ContainerStatusUnknown or Unknown, and not Error.
+    """
+    status: dict[str, Any] = pod["status"]
+    ends = _terminated(status)
+    if _condition(status, "DisruptionTarget").get("status") == "True":
+        return False
+    if status.get("reason") == "Evicted" or any(e.get("reason") == _OUT_OF_MEMORY for e in ends):
+        return True
+    if status.get("reason") or "deletionTimestamp" in pod["metadata"]:
+        return False
+    return any(
+        end.get("reason") == "Error" and end.get("exitCode") not in _ASKED_TO_END for end in ends
+    )
+
+
+def _terminated(status: dict[str, Any]) -> list[dict[str, Any]]:
+    states = [one.get("state", {}) for one in status.get("containerStatuses", [])]
+    return [state["terminated"] for state in states if state.get("terminated")]
 
 
 def _disruption(status: dict[str, Any]) -> str:
@@ -166,18 +205,15 @@ def _reason(said: dict[str, Any]) -> str:
     return ": ".join(filter(None, (said.get("reason", ""), said.get("message", ""))))
 
 
-_PAUSE_S = 0.5
-"""Pause after a failed watch: the API server may be restarting."""
-
-
 class ClusterWatch:
     """The last state of each sandbox of a run, updated by one task however many there are.
 
     Args:
-        server: lists the objects once, and again after a broken watch; else watches changes.
+        server: of the cluster.
         path: of the objects.
         selector: labels of this run's objects.
         state_of: reads an object's state.
+        settings: deadlines and pauses of the watch.
     """
 
     def __init__(
@@ -186,15 +222,16 @@ class ClusterWatch:
         path: str,
         selector: str,
         state_of: Callable[[K8sObject], ClusterState],
+        settings: WatchSettings,
     ) -> None:
         self._server = server
         self._path = path
         self._selector = selector
         self._state_of = state_of
+        self._settings = settings
         self._states: dict[str, ClusterState] = {}
         self._listeners: defaultdict[str, list[Callable[[ClusterState], None]]] = defaultdict(list)
-        self._version = ""
-        self._task: asyncio.Task[None] | None = None
+        self._watch: ResourceWatch | None = None
 
     async def start(self) -> None:
         """List once, then watch in a task.
@@ -202,15 +239,14 @@ class ClusterWatch:
         Raises:
             SandboxError: not allowed, or the server is unreachable.
         """
-        await self._list()
-        self._task = asyncio.create_task(self._keep_watching())
+        self._watch = await self._server.follow(
+            self._path, self._selector, self._on_change, self._settings
+        )
 
     async def close(self) -> None:
         """Stop watching."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        if self._watch is not None:
+            await self._watch.close()
 
     def subscribe(self, name: str, listener: Callable[[ClusterState], None]) -> Callable[[], None]:
         """Call `listener` with the state of a sandbox, now and on every change.
@@ -237,8 +273,8 @@ class ClusterWatch:
             if holds(state) and not reached.done():
                 reached.set_result(state)
 
-        if self._task is not None and self._task.done() and not self._task.cancelled():
-            self._task.result()  # the task failed by a bug: raise it here instead of timing out
+        if self._watch is not None:
+            self._watch.raise_fault()  # a bug: raise it here instead of timing out
         stop = self.subscribe(name, look)
         try:
             async with asyncio.timeout(within_s):
@@ -252,40 +288,8 @@ class ClusterWatch:
         finally:
             stop()
 
-    async def _keep_watching(self) -> None:
-        while True:
-            try:
-                if not self._version:
-                    await self._list()
-                await self._watch_once()
-            except SandboxTimeout:
-                await asyncio.sleep(_PAUSE_S)
-            except SandboxError:  # such as 410 Gone: list again to learn of missed changes
-                self._version = ""
-                await asyncio.sleep(_PAUSE_S)
-
-    async def _watch_once(self) -> None:
-        changes = read(
-            self._path,
-            labelSelector=self._selector, resourceVersion=self._version, timeoutSeconds="300",
-        )  # fmt: skip
-        async for event in self._server.watch(changes):
-            if event["type"] == "ERROR":
-                self._version = ""
-                return
-            found = event["object"]
-            self._version = found["metadata"]["resourceVersion"]
-            state = GONE if event["type"] == "DELETED" else self._state_of(found)
-            self._set_state(found["metadata"]["name"], state)
-
-    async def _list(self) -> None:
-        answer = await self._server.send(read(self._path, labelSelector=self._selector))
-        found = {item["metadata"]["name"]: self._state_of(item) for item in answer["items"]}
-        for name in self._states.keys() - found.keys():
-            self._set_state(name, GONE)
-        for name, state in found.items():
-            self._set_state(name, state)
-        self._version = answer["metadata"]["resourceVersion"]
+    def _on_change(self, name: str, found: K8sObject | None) -> None:
+        self._set_state(name, GONE if found is None else self._state_of(found))
 
     def _set_state(self, name: str, state: ClusterState) -> None:
         self._states[name] = state

@@ -69,7 +69,7 @@ class SandboxClient:
         self._name = name
         self._limits = limits
         self._waiting: set[asyncio.Timeout] = set()
-        self.lost_because = ""
+        self.lost_because, self.lost_by_program = "", False
         _, is_local, path = address.partition("unix:")
         self.http = httpx2.AsyncClient(
             base_url="http://sandbox" if is_local else address,
@@ -155,11 +155,12 @@ class SandboxClient:
         async with self._within("to start", within_s, SandboxTimeout):
             await _checked(await self.http.get("/healthz"), self._name)
 
-    def mark_lost(self, cause: str) -> None:
+    def mark_lost(self, cause: str, *, by_program: bool = False) -> None:
         """Fail all requests in progress with SandboxLost; the first cause is reported.
 
         A cluster reports it several times: when a pod is about to end and when it has ended.
         """
+        self.lost_by_program = self.lost_by_program if self.lost_because else by_program
         self.lost_because = self.lost_because or cause
         for timeout in self._waiting:
             if not timeout.expired():  # an expired timeout cannot be rescheduled
@@ -208,11 +209,15 @@ class SandboxClient:
                     self._waiting.discard(timeout)
         except TimeoutError as error:
             if self.lost_because:
-                raise SandboxLost(f"{self._name}: {self.lost_because}") from error
+                raise SandboxLost(
+                    f"{self._name}: {self.lost_because}", by_program=self.lost_by_program
+                ) from error
             raise error_type(f"{self._name}: no answer {what} within {within_s:g} s") from error
         except (httpx2.TransportError, ValueError) as error:
             cause = self.lost_because or repr(error)
-            raise SandboxLost(f"{self._name}: {what}: {cause}") from error
+            raise SandboxLost(
+                f"{self._name}: {what}: {cause}", by_program=self.lost_by_program
+            ) from error
 
 
 def _sendable(path: str) -> str:

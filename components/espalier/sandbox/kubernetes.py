@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import tenacity
 
 from espalier.cluster.kubernetes_api import create, delete, object_path, read
-from espalier.cluster.objects.names import RUN_LABEL, K8sObject, run_object_name
+from espalier.cluster.objects.names import RUN_LABEL, K8sObject, Owner, run_object_name
+from espalier.cluster.watches import WatchSettings
 from espalier.config.cluster import amount
 from espalier.sandbox.api_server import (
     ApiServer,
@@ -31,7 +33,7 @@ from espalier.sandbox.api_server import (
     state_of_pod,
 )
 from espalier.sandbox.client import SandboxClient, Token, cleanup_on_failure, server_settings
-from espalier.sandbox.lease import HeldLease, run_lease
+from espalier.sandbox.lease import HeldLease, Owned, ensure, run_lease
 from espalier.sandbox.pod import (
     AGENT_SANDBOX_API,
     SANDBOXD_PORT,
@@ -42,12 +44,17 @@ from espalier.sandbox.pod import (
     sandbox_warm_pool,
 )
 from espalier.sandbox.protocol import (
+    ExecResult,
     Limits,
     SandboxError,
     SandboxLost,
     SandboxQuota,
     SandboxTimeout,
 )
+from sandboxd.wire import RunRequest
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 _OWN_USER = {"SANDBOXD_OWN_USER": "1"}
 """Tells sandboxd that no other sandbox runs as its user (see `own_user`)."""
@@ -78,18 +85,21 @@ class Cluster:
         """
         server = ApiServer(backend.kubeconfig)
         namespace = backend.settings.namespace
-        lease = HeldLease(server, lambda now: _lease(backend, now))
-        async with cleanup_on_failure(lease.release, server.close):
-            await lease.take()  # first: it owns everything that is created below
+        async with cleanup_on_failure(server.close):
             token = Token() if await _has_agent_sandbox(server) else None
-            if token is not None:
-                await _fill_warm_pool(backend, server, lease, token)
-            kind = "pods" if token is None else "sandboxclaims"
-            version = "v1" if token is None else AGENT_SANDBOX_API
-            folder = object_path(version, kind, namespace)
-            state_of = state_of_pod if token is None else state_of_claim
-            watch = ClusterWatch(server, folder, f"{RUN_LABEL}={backend.run_id}", state_of)
-            await watch.start()
+            owned = () if token is None else _warm_pool(backend, token)
+            lease = HeldLease(
+                server, lambda now: _lease(backend, now), partial(ensure, server, owned)
+            )
+            async with cleanup_on_failure(lease.release):
+                await lease.take()  # first: it owns everything that is created below
+                kind = "pods" if token is None else "sandboxclaims"
+                version = "v1" if token is None else AGENT_SANDBOX_API
+                folder = object_path(version, kind, namespace)
+                state_of = state_of_pod if token is None else state_of_claim
+                selector = f"{RUN_LABEL}={backend.run_id}"
+                watch = ClusterWatch(server, folder, selector, state_of, backend.watching)
+                await watch.start()
         return cls(backend, server, lease, watch, folder, token)
 
     async def request(self, name: str) -> Token:
@@ -120,6 +130,25 @@ class Cluster:
         except NotFoundError:
             return False
         return True
+
+    async def end_of_pod(self, name: str, address: str, within_s: float) -> ClusterState | None:
+        """How the pod of a lost sandbox ended; None if it did not, or nobody knows.
+
+        A claim of agent-sandbox says only that its pod failed, so the pod itself is read.
+        """
+        try:
+            state = await self.watch.until(name, lambda state: bool(state.ended), within_s)
+            if self.shared_token is None or state.is_gone:
+                return state
+            pods = object_path("v1", "pods", self.backend.settings.namespace)
+            at = {"fieldSelector": f"status.podIP={address}"}
+            found = (await self.server.send(read(pods, **at)))["items"]
+        except SandboxError:
+            return None
+        ended = [pod for pod in found if state_of_pod(pod).ended]
+        if not ended:
+            return state
+        return state_of_pod(max(ended, key=lambda pod: pod["metadata"]["creationTimestamp"]))
 
     async def gone(self, name: str, within_s: float) -> None:
         """Wait until it is gone.
@@ -159,18 +188,23 @@ async def _has_agent_sandbox(server: ApiServer) -> bool:
     return True
 
 
-async def _fill_warm_pool(
-    backend: KubernetesBackend, server: ApiServer, lease: HeldLease, token: Token
-) -> None:
-    """Create agent-sandbox's template and warm pool, both owned by the lease."""
-    environment, owner = _environment(backend, token), lease.owner
-    template = sandbox_template(backend.settings, environment, run_id=backend.run_id, owner=owner)
-    pool = sandbox_warm_pool(
-        backend.settings, run_id=backend.run_id, owner=owner, replicas=backend.warm_pods
+def _warm_pool(backend: KubernetesBackend, token: Token) -> tuple[Owned, ...]:
+    """Agent-sandbox's template and warm pool."""
+    environment, namespace = _environment(backend, token), backend.settings.namespace
+
+    def template(owner: Owner) -> K8sObject:
+        return sandbox_template(backend.settings, environment, run_id=backend.run_id, owner=owner)
+
+    def pool(owner: Owner) -> K8sObject:
+        return sandbox_warm_pool(
+            backend.settings, run_id=backend.run_id, owner=owner, replicas=backend.warm_pods
+        )
+
+    kinds = {"sandboxtemplates": template, "sandboxwarmpools": pool}
+    return tuple(
+        Owned(object_path(AGENT_SANDBOX_API, kind, namespace), manifest)
+        for kind, manifest in kinds.items()
     )
-    for kind, manifest in (("sandboxtemplates", template), ("sandboxwarmpools", pool)):
-        folder = object_path(AGENT_SANDBOX_API, kind, backend.settings.namespace)
-        await server.send(create(folder, manifest))
 
 
 _SERVER_BYTES = 256 * 2**20
@@ -178,6 +212,8 @@ _SERVER_BYTES = 256 * 2**20
 _ANSWER_S = 2.0
 _ASK_AGAIN_S = 0.03
 _END_WITHIN_S = 60.0
+_REASON_WITHIN_S = 10.0
+"""The connection breaks when a container dies; its node says so up to a few seconds later."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -193,6 +229,7 @@ class KubernetesBackend:
         holder: name of the lease's holder, for people to read.
         warm_pods: pods that agent-sandbox keeps ready, if the cluster has it.
         start_timeout_s: time in which a sandbox must answer.
+        watching: deadlines and pauses of the watch over all sandboxes.
     """
 
     settings: SandboxPodSettings
@@ -203,10 +240,12 @@ class KubernetesBackend:
     holder: str = field(default_factory=socket.gethostname)
     warm_pods: int = 4
     start_timeout_s: float = 120.0
+    watching: WatchSettings = field(default_factory=WatchSettings)
     name: str = field(default="kubernetes", init=False, repr=False)
     cluster: Cluster | None = field(default=None, init=False, repr=False)
     """The connection that its sandboxes share, from the first on."""
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False)
+    _image_id: str = field(default="", init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check that the limits fit into the pods' resources."""
@@ -232,6 +271,7 @@ class KubernetesBackend:
         async with cleanup_on_failure(partial(_delete_quietly, cluster, name)):
             token = await cluster.request(name)
             state = await self._wait_until_running(cluster, name)
+            self._compare_image(state)
             sandbox = KubernetesSandbox(name, self.limits, token, state, cluster)
             async with cleanup_on_failure(sandbox.abandon):
                 await sandbox.wait_for_server(self.start_timeout_s)
@@ -264,8 +304,20 @@ class KubernetesBackend:
                 raise SandboxQuota(str(error)) from error
             raise
         if state.ended:
+            cluster.lease.doubt()
             raise SandboxLost(f"{name} ended before it was ready: {state.ended}")
         return state
+
+    def _compare_image(self, state: ClusterState) -> None:
+        """Warn if nodes resolved the image's tag to different images."""
+        self._image_id = self._image_id or state.image_id
+        if state.image_id not in ("", self._image_id):
+            _log.warning(
+                "the image %s was %s at first and is %s now: its tag was moved during the run, or "
+                "nodes hold different ones; name it by digest",
+                self.settings.image, self._image_id, state.image_id,
+            )  # fmt: skip
+            self._image_id = state.image_id
 
 
 async def _delete_quietly(cluster: Cluster, name: str) -> None:
@@ -275,7 +327,11 @@ async def _delete_quietly(cluster: Cluster, name: str) -> None:
 
 
 class KubernetesSandbox(SandboxClient):
-    """A sandbox in a pod; calls in progress fail at once when the cluster removes the pod."""
+    """A sandbox in a pod; calls in progress fail at once when the cluster removes the pod.
+
+    A call whose connection broke waits until the cluster says how the pod ended: a program that
+    made the kernel kill the pod lost its sandbox itself.
+    """
 
     def __init__(
         self, name: str, limits: Limits, token: Token, state: ClusterState, cluster: Cluster
@@ -283,6 +339,8 @@ class KubernetesSandbox(SandboxClient):
         host = f"[{state.address}]" if ":" in str(state.address) else state.address
         super().__init__(name, limits, token, f"http://{host}:{SANDBOXD_PORT}")
         self.cluster = cluster
+        self._address = str(state.address)
+        self._is_closing = False
         self._unsubscribe = cluster.watch.subscribe(name, self._on_state)
 
     async def wait_for_server(self, within_s: float) -> None:
@@ -310,6 +368,7 @@ class KubernetesSandbox(SandboxClient):
         Raises:
             SandboxTimeout: the node did not end it in time; the lease or its deadline will.
         """
+        self._is_closing = True
         await self.close_connections()
         try:
             if await self.cluster.delete(self.name):
@@ -319,9 +378,36 @@ class KubernetesSandbox(SandboxClient):
 
     async def abandon(self) -> None:
         """Close the connections to a pod that never served, without waiting for its end."""
+        self._is_closing = True
         await self.close_connections()
         self._unsubscribe()
 
+    async def _run(self, request: RunRequest) -> ExecResult:
+        return await self._explained(super()._run(request))
+
+    async def _ask(
+        self, method: str, path: str, query: Mapping[str, Any], content: bytes | None = None
+    ) -> bytes:
+        return await self._explained(super()._ask(method, path, query, content))
+
+    async def _explained(self, call: Awaitable[T]) -> T:
+        """The result of a call to sandboxd, or why the pod is lost.
+
+        Raises:
+            SandboxLost: with the cluster's reason, and whether the pod was ended from inside.
+        """
+        try:
+            return await call
+        except SandboxLost as error:
+            if error.by_program or self._is_closing:
+                raise
+            end = await self.cluster.end_of_pod(self.name, self._address, _REASON_WITHIN_S)
+            if end is None:
+                raise
+            raise SandboxLost(f"{self.name}: {end.ended}", by_program=end.by_program) from error
+
     def _on_state(self, state: ClusterState) -> None:
         if state.ended:
-            self.mark_lost(state.ended)
+            self.mark_lost(state.ended, by_program=state.by_program)
+            if not self._is_closing and not state.by_program:
+                self.cluster.lease.doubt()

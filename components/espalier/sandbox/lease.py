@@ -1,21 +1,26 @@
-"""The lease of a run in the sandbox namespace, which owns the run's sandboxes.
+"""The lease of a run in the sandbox namespace, and the shared objects that it owns.
 
 An owner must be in the same namespace, so the trainer's pod cannot own its sandboxes. It holds and
 renews this lease instead; when the trainer is gone the lease expires, the collector (`garbage`)
-deletes it, and Kubernetes deletes everything that it owns.
+deletes it, and Kubernetes deletes everything that it owns. A trainer that is still there then takes
+a new lease, and makes what that has to own again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+import hashlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
-from espalier.cluster.kubernetes_api import create, delete, merge, object_path
+from espalier.cluster.kubernetes_api import create, delete, merge, object_path, owner_uid, read
 from espalier.cluster.objects.names import K8sObject, Owner, object_labels, run_object_name
 from espalier.sandbox.api_server import ApiServer, NotFoundError
-from espalier.sandbox.protocol import SandboxError, SandboxQuota
+from espalier.sandbox.protocol import SandboxError, SandboxQuota, SandboxTimeout
 
 API_VERSION = "coordination.k8s.io/v1"
 DURATION_S = 120
@@ -70,6 +75,10 @@ def micro_time(moment: datetime) -> str:
 
 
 _EVERY_S = DURATION_S / 6
+_AT_MOST_EVERY_S = 2.0
+"""Pause between checks, however often sandboxes are lost."""
+
+_log = logging.getLogger(__name__)
 
 
 class HeldLease:
@@ -79,16 +88,25 @@ class HeldLease:
         server: of the cluster.
         lease: makes the lease for a time (`run_lease`); an existing lease of the same run, left by
             a killed trainer, is taken over.
+        held: called with the owner after the lease was taken, and after each renewal; makes what
+            is missing of the objects that the lease owns.
     """
 
-    def __init__(self, server: ApiServer, lease: Callable[[datetime], K8sObject]) -> None:
+    def __init__(
+        self,
+        server: ApiServer,
+        lease: Callable[[datetime], K8sObject],
+        held: Callable[[Owner], Awaitable[None]],
+    ) -> None:
         self._server = server
         self._lease = lease
+        self._held = held
         metadata = lease(_now())["metadata"]
         self._name = metadata["name"]
         self._folder = object_path("coordination.k8s.io/v1", "leases", metadata["namespace"])
         self._owner: Owner | None = None
         self._task: asyncio.Task[None] | None = None
+        self._doubted = asyncio.Event()
 
     @property
     def owner(self) -> Owner:
@@ -103,7 +121,12 @@ class HeldLease:
             SandboxError: the API server refuses or is unreachable.
         """
         await self._take()
+        await self._held(self.owner)
         self._task = asyncio.create_task(self._keep_renewing())
+
+    def doubt(self) -> None:
+        """Renew soon, as a sandbox was deleted: perhaps because its owner is gone."""
+        self._doubted.set()
 
     async def release(self) -> None:
         """Delete the lease, and with it every remaining sandbox.
@@ -131,14 +154,101 @@ class HeldLease:
 
     async def _keep_renewing(self) -> None:
         while True:
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(_AT_MOST_EVERY_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_EVERY_S - _AT_MOST_EVERY_S):
+                    await self._doubted.wait()
+            self._doubted.clear()
             try:
-                await self._renew()
-            except NotFoundError:  # deleted with its sandboxes; new ones need an owner
-                with contextlib.suppress(SandboxError):
-                    await self._take()
-            except SandboxError:
-                continue  # the next renewals come long before it expires
+                await self._renew_or_take()
+                await self._held(self.owner)
+            except SandboxError as error:
+                # the next renewals come long before it expires
+                _log.warning("the lease %s: %s", self._name, error)
+
+    async def _renew_or_take(self) -> None:
+        try:
+            renewed_lease = await self._renew()
+        except NotFoundError:  # deleted with its sandboxes; new ones need an owner
+            await self._take()
+            return
+        # another one of the same name, if somebody deleted ours and made it again
+        self._owner = lease_owner(self._name, renewed_lease["metadata"]["uid"])
+
+
+class Owned(NamedTuple):
+    """An object that exists once for a run, such as agent-sandbox's pool of warm pods."""
+
+    folder: str
+    """Path of its kind."""
+    manifest: Callable[[Owner], K8sObject]
+
+
+_DIGEST_ANNOTATION = "espalier.dev/spec-digest"
+_GONE_WITHIN_S = 15.0
+_LOOK_EVERY_S = 0.25
+
+
+async def ensure(server: ApiServer, owned: Sequence[Owned], owner: Owner) -> None:
+    """Create what is missing, and replace what another owner or another trainer made.
+
+    An object of a lease that is gone is about to be deleted by Kubernetes. One of a trainer that
+    was killed names the digest of a token that only that trainer knew.
+
+    Raises:
+        SandboxError: the API server refuses or is unreachable, or an old object does not go.
+    """
+    for folder, manifest in owned:
+        wanted = _with_digest(manifest(owner))
+        path = f"{folder}/{wanted['metadata']['name']}"
+        present = await _find(server, path)
+        if present is not None and _is_as(present, wanted):
+            continue
+        if present is not None:
+            await _delete(server, path, uid=present["metadata"]["uid"])
+        await server.send(create(folder, wanted))
+
+
+def _with_digest(manifest: K8sObject) -> K8sObject:
+    """The manifest with a digest of its spec, which the API server completes with defaults."""
+    text = json.dumps(manifest["spec"], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    metadata = {**manifest["metadata"], "annotations": {_DIGEST_ANNOTATION: digest}}
+    return {**manifest, "metadata": metadata}
+
+
+def _is_as(present: K8sObject, wanted: K8sObject) -> bool:
+    metadata = present["metadata"]
+    annotations = metadata.get("annotations") or {}
+    return (
+        "deletionTimestamp" not in metadata
+        and owner_uid(present) == owner_uid(wanted)
+        and annotations.get(_DIGEST_ANNOTATION)
+        == wanted["metadata"]["annotations"][_DIGEST_ANNOTATION]
+    )
+
+
+async def _find(server: ApiServer, path: str) -> K8sObject | None:
+    try:
+        return await server.send(read(path))
+    except NotFoundError:
+        return None
+
+
+async def _delete(server: ApiServer, path: str, *, uid: str) -> None:
+    """Delete an object and wait until its name is free.
+
+    Raises:
+        SandboxTimeout: it still exists.
+    """
+    with contextlib.suppress(NotFoundError, SandboxQuota):  # gone, or another one by now
+        await server.send(delete(path, uid=uid))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_GONE_WITHIN_S):
+            while (present := await _find(server, path)) and present["metadata"]["uid"] == uid:
+                await asyncio.sleep(_LOOK_EVERY_S)
+            return
+    raise SandboxTimeout(f"{path} of an earlier lease was not deleted in {_GONE_WITHIN_S:g} s")
 
 
 def _now() -> datetime:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from espalier.cluster.objects.names import (
+    NAME_LABEL,
     K8sObject,
     Owner,
     checked_run_id,
@@ -28,10 +29,13 @@ from espalier.cluster.objects.pods import (
     resource_requirements,
     restricted_container,
     restricted_pod,
+    toleration_entry,
 )
 from espalier.config import SandboxPodsConfig
 
 CONTAINER = "sandbox"
+PROGRAM = "espalier-sandbox"
+"""Name label of every sandbox pod, by which network policies and the collector find them."""
 SANDBOX_ACCOUNT = "espalier-sandbox"
 """An account without rights, whose token is not mounted."""
 SANDBOXD_PORT = 8080
@@ -107,7 +111,7 @@ def own_user(name: str) -> int:
 
 def sandbox_labels(settings: SandboxPodSettings, run_id: str) -> dict[str, str]:
     """Labels by which the network policies and the collector select sandboxes."""
-    labels = object_labels("espalier-sandbox", "sandbox", checked_run_id(run_id), settings.labels)
+    labels = object_labels(PROGRAM, "sandbox", checked_run_id(run_id), settings.labels)
     return labels | {TTL_LABEL: str(settings.pods.ttl_s)}
 
 
@@ -132,9 +136,29 @@ def sandbox_pod_spec(
         "containers": [_container(settings, environment, volumes.mounts)],
         "volumes": volumes.volumes,
     }
-    if settings.pods.node_selector:
-        spec["nodeSelector"] = dict(settings.pods.node_selector)
-    return spec
+    return spec | _placement(settings.pods)
+
+
+def _placement(pods: SandboxPodsConfig) -> K8sObject:
+    """Where the pods run and how they are spread; the RuntimeClass adds what it demands itself."""
+    placement: K8sObject = {}
+    if pods.node_selector:
+        placement["nodeSelector"] = dict(pods.node_selector)
+    if pods.tolerations:
+        placement["tolerations"] = [toleration_entry(one) for one in pods.tolerations]
+    if pods.topology_spread:
+        placement["topologySpreadConstraints"] = [
+            {
+                "maxSkew": spread.max_skew,
+                "topologyKey": spread.topology_key,
+                "whenUnsatisfiable": spread.when_unsatisfiable,
+                "labelSelector": {"matchLabels": {NAME_LABEL: PROGRAM}},
+            }
+            for spread in pods.topology_spread
+        ]
+    if pods.image_pull_secrets:
+        placement["imagePullSecrets"] = [{"name": name} for name in pods.image_pull_secrets]
+    return placement
 
 
 def _container(
@@ -240,7 +264,7 @@ def _agent_sandbox_object(
         "metadata": {
             "name": run_object_name(run_id, POOL_PART),
             "namespace": settings.namespace,
-            "labels": object_labels("espalier-sandbox", "sandbox-pool", run_id, settings.labels),
+            "labels": object_labels(PROGRAM, "sandbox-pool", run_id, settings.labels),
             "ownerReferences": [owner.reference()],
         },
     }

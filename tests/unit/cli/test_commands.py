@@ -7,6 +7,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from espalier import __version__
 from espalier.cli import command_line
 from espalier.cli.app import PANELS
 from espalier.cli.models import versions_table
@@ -220,6 +221,7 @@ def test_compile_writes_a_pipeline(espalier, tmp_path):
     out = tmp_path / "pipeline.yaml"
     result = espalier("compile", "--out", str(out), "--profile", "smoke")
     assert result.stdout == f"wrote {out}\n"
+    assert f"note: espalier-cpu:{__version__} has a tag and no digest" in result.stderr
     assert next(yaml.safe_load_all(out.read_text()))["pipelineInfo"]["name"] == "data-to-model"
 
 

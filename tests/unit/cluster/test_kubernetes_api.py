@@ -34,8 +34,9 @@ class _Scripted(Handler):
     def _answer(self):
         body = self.read_body()
         self.server.seen.append((self.command, self.path, dict(self.headers), body))
-        status, content = self.server.script.pop(0) if self.server.script else (200, {"kind": "X"})
-        self.say(status, content)
+        answer = self.server.script.pop(0) if self.server.script else (200, {"kind": "X"})
+        status, content, *headers = answer
+        self.say(status, content, *headers)
 
     do_GET = do_POST = do_PATCH = do_DELETE = _answer
 
@@ -83,20 +84,46 @@ def test_paths_of_core_and_grouped_kinds(parts, path):
     assert object_path(*parts) == path
 
 
+def unshortened(retries):
+    return replace(retries, jitter=lambda: 1.0)
+
+
 def test_ray_jobs_wait_ten_minutes_with_growing_pauses(server, pauses):
     server.script = [(503, {})] * 99
     with pytest.raises(ApiError, match=r"given up after \d+ attempts in 5\d\d s"):
-        blocking(server, ray_jobs.RETRIES).send(read(PODS))
+        blocking(server, unshortened(ray_jobs.RETRIES)).send(read(PODS))
     assert pauses[:6] == [0.5, 1, 2, 4, 8, 15]
     assert set(pauses[6:]) == {15}
     assert 585 < sum(pauses) <= 600
 
 
-def test_sandbox_requests_are_tried_six_times_in_eight_seconds(server, pauses):
+def test_sandbox_requests_are_tried_seven_times(server, pauses):
     server.script = [(503, {})] * 99
-    with pytest.raises(ApiError, match="given up after 6 attempts"):
-        asked(server, read(PODS), api_server.RETRIES)
-    assert pauses == [0.25, 0.5, 1, 2, 4]
+    with pytest.raises(ApiError, match="given up after 7 attempts"):
+        asked(server, read(PODS), unshortened(api_server.RETRIES))
+    assert pauses == [0.25, 0.5, 1, 2, 4, 8]
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.25, 1.0])
+def test_pauses_are_shortened_by_up_to_half_at_random(chance):
+    retries = ApiRetries(first_pause_s=1.0, longest_pause_s=10.0, jitter=lambda: chance)
+    pauses = [retries.pause_s(failures, None) for failures in (1, 2, 4, 5, 10_000)]
+    assert pauses == [full * (0.5 + chance / 2) for full in (1, 2, 8, 10, 10)]
+
+
+def test_clients_that_fail_together_come_back_apart():
+    retries = ApiRetries(first_pause_s=1.0)
+    assert len({retries.pause_s(3, None) for _ in range(50)}) > 40
+
+
+@pytest.mark.parametrize(
+    ("header", "pause_s"),
+    [("7", 7.0), ("86400", 60.0), ("0", 0.25), ("-5", 0.25), ("soon", 0.25), (None, 0.25)],
+)
+def test_a_server_that_asks_for_a_pause_gets_it(server, pauses, header, pause_s):
+    server.script = [(429, {}, {"Retry-After": header} if header else {})]
+    asked(server, read(PODS), ApiRetries(attempts=2, jitter=lambda: 1.0))
+    assert pauses == [pause_s]
 
 
 def test_the_serving_controller_asks_once(server, pauses):
@@ -135,7 +162,9 @@ def test_an_asynchronous_create_is_sent_once(server, pauses):
 def test_an_unreachable_server_is_transient_and_shows_no_token(caplog):
     away = SimpleNamespace(address="http://127.0.0.1:9")
     with caplog.at_level(logging.DEBUG), pytest.raises(ApiError) as caught:
-        blocking(away, ApiRetries(attempts=2, first_pause_s=0.01)).send(read(PODS, "list the pods"))
+        blocking(away, unshortened(ApiRetries(attempts=2, first_pause_s=0.01))).send(
+            read(PODS, "list the pods")
+        )
     assert "could not list the pods: the API server does not answer" in str(caught.value)
     assert caught.value.is_transient
     assert "next attempt in 0.01 s" in caplog.text
@@ -216,6 +245,16 @@ def test_a_refused_delete_is_an_error(server):
     server.script = [(403, {})]
     with pytest.raises(ApiError, match="403"):
         blocking(server).discard(delete(f"{PODS}/p"))
+
+
+@pytest.mark.parametrize("kubeconfig", [None, ""])
+def test_a_pod_without_a_token_says_what_to_do(kubeconfig, monkeypatch):
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    with pytest.raises(ClusterError, match=r"^no service-account token in this pod: ") as caught:
+        cluster_configuration(kubeconfig)
+    assert "automountServiceAccountToken: true" in str(caught.value)
+    assert "Kubeflow" in str(caught.value)
 
 
 @pytest.mark.parametrize("kubeconfig", [None, "", "no/such/file"])

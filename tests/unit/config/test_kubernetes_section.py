@@ -3,7 +3,7 @@ from decimal import Decimal
 import pytest
 
 from espalier.chain import CHAIN
-from espalier.config import Profile, load_profile
+from espalier.config import ImagesConfig, Profile, load_profile
 from espalier.config.cluster import amount
 from espalier.records import ProfileError
 
@@ -25,6 +25,13 @@ def _loaded(tmp_path, overrides):
         (["kubernetes.images.cpu=espalier"], "may be another image tomorrow"),
         (["kubernetes.images.cpu=espalier:latest"], "may be another image tomorrow"),
         (["kubernetes.images.train=e@sha256:abc"], "may be another image tomorrow"),
+        (['kubernetes.sandboxes.image_pull_secrets=["espalier-s3"]'], "no secret for pulling"),
+        (["kubernetes.sandboxes.topology_spread=[{max_skew = 0}]"], "greater than or equal to 1"),
+        (
+            ['kubernetes.sandboxes.tolerations=[{key = "spot", value = "true"}]'],
+            r'needs operator = "Equal"',
+        ),
+        (["kubernetes.ray.version=2.51.9"], "take 2.52.0 or later"),
         (["kubernetes.gpus.shared_memory=lots"], "is no amount"),
         (["kubernetes.gpus.shared_memory=96Gi"], "leaves nothing beside"),
         (["kubernetes.ray.head.memory_limit=4Gi"], "memory_request=8Gi exceeds memory_limit=4Gi"),
@@ -67,11 +74,23 @@ def test_a_whole_cluster_is_described_in_a_profile(tmp_path):
             "kubernetes.queue=espalier",
             'kubernetes.gpus.node_selector={"cloud.example/pool" = "h200"}',
             'kubernetes.tolerations=[{key = "spot", operator = "Equal", value = "true"}]',
+            'kubernetes.sandboxes.image_pull_secrets=["espalier-pull", "espalier-pull-eu"]',
+            'kubernetes.sandboxes.topology_spread=[{topology_key = "zone", max_skew = 2}]',
+            "kubernetes.ray.version=3.0.0",
         ],
     ).kubernetes
+    assert settings.sandboxes.image_pull_secrets == ("espalier-pull", "espalier-pull-eu")
+    assert settings.sandboxes.topology_spread[0].when_unsatisfiable == "ScheduleAnyway"
     assert settings.ray.workers == 2
     assert settings.gpus.tolerations[0].key == "nvidia.com/gpu"
     assert settings.tolerations[0].value == "true"
+
+
+def test_images_without_a_digest_are_named_once():
+    by_digest = "registry.example/one@sha256:" + 64 * "7"
+    assert ImagesConfig(cpu="one:1", train="one:1").by_tag() == ["one:1"]
+    assert ImagesConfig(cpu=by_digest, train="two:1").by_tag() == ["two:1"]
+    assert ImagesConfig(cpu=by_digest, train=by_digest).by_tag() == []
 
 
 def test_where_a_run_lives_enters_no_digest():

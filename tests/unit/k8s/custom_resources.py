@@ -1,7 +1,7 @@
 """Schemas of custom resources, written by hand from their documentation: no CRD is at hand here.
 
 They hold the fields that we use and refuse every other, so a misspelt one is seen; they prove
-nothing about a controller. Sources: RayJob ray-operator/apis/ray/v1 (KubeRay 1.4), Kueue
+nothing about a controller. Sources: RayJob ray-operator/apis/ray/v1 (KubeRay 1.5.1), Kueue
 apis/kueue/v1beta2 (0.15), agent-sandbox docs/api.md (extensions.agents.x-k8s.io/v1beta1).
 """
 
@@ -41,6 +41,7 @@ RAY_WORKERS = record(
 RAY_CLUSTER = record(
     {"headGroupSpec": record(RAY_GROUP)},
     rayVersion={"type": "string"},
+    authOptions=record({}, mode=one_of("disabled", "token")),
     # Kueue counts at most 8 pod sets: head, submitter, and these
     workerGroupSpecs=several(RAY_WORKERS, maxItems=6),
 )

@@ -1,6 +1,9 @@
 """Names that have to agree: between objects, with the code, with a profile's defaults."""
 
+import os
+
 import pytest
+import yaml
 
 from espalier.cluster.objects import pods, serving
 from espalier.cluster.objects.pods import S3_MOUNT
@@ -140,10 +143,52 @@ def test_sandboxes_of_default_size_fit_the_limits_of_their_namespace(folder):
     ):
         assert amount(wanted) <= amount(most[kind])
     pods_allowed = int(hard["pods"])
+    overhead = named(rendered(folder), "RuntimeClass", "gvisor")["overhead"]["podFixed"]
+    for kind in ("cpu", "memory"):  # the quota counts what gVisor needs for itself as well
+        for side in ("request", "limit"):
+            wanted = amount(getattr(resources, f"{kind}_{side}")) + amount(overhead[kind])
+            assert wanted * pods_allowed <= amount(hard[f"{side}s.{kind}"])
     assert amount(resources.cpu_request) * pods_allowed <= amount(hard["requests.cpu"])
     assert amount(resources.memory_request) * pods_allowed <= amount(hard["requests.memory"])
     assert amount(resources.cpu_limit) * pods_allowed <= amount(hard["limits.cpu"])
     assert amount(resources.memory_limit) * pods_allowed <= amount(hard["limits.memory"])
+
+
+@needs_kubectl
+@every_overlay
+def test_gvisor_runs_on_labelled_nodes_but_where_there_is_one(folder):
+    gvisor = named(rendered(folder), "RuntimeClass", "gvisor")
+    assert ("scheduling" in gvisor) is (folder != "overlays/local")
+    if "scheduling" in gvisor:
+        (label,) = gvisor["scheduling"]["nodeSelector"]
+        assert f"kubectl label node NAME {label}=true" in (K8S / "README.md").read_text()
+        assert [one["key"] for one in gvisor["scheduling"]["tolerations"]] == [label]
+
+
+@needs_kubectl
+def test_an_overlay_of_ones_own_names_every_image_by_digest(tmp_path):
+    """As k8s/README.md says it: the images of both overlays, and nothing is left by tag."""
+    digest = "sha256:" + 64 * "7"
+    names = {"base": ["espalier-cpu"], "overlays/gpu": ["espalier-cpu", "espalier-rollout"]}
+    for folder, images in names.items():
+        overlay = K8S / folder
+        pinned = [
+            {"name": name, "newName": f"registry.example/{name}", "digest": digest}
+            for name in images
+        ]
+        at = tmp_path / folder.replace("/", "-")
+        at.mkdir()
+        # kustomize takes a path that is relative to the overlay
+        base = os.path.relpath(overlay, at)
+        (at / "kustomization.yaml").write_text(
+            yaml.safe_dump({"kind": "Kustomization", "resources": [base], "images": pinned})
+        )
+        found = {
+            container["image"]
+            for pod in pod_templates(rendered(at))
+            for container in containers(pod.spec)
+        }
+        assert found == {f"registry.example/{name}@{digest}" for name in images}
 
 
 @needs_kubectl

@@ -19,6 +19,8 @@ PIPELINE, SANDBOXES = "espalier-pipeline", "espalier-sandboxes"
 DNS = Pod("dns", "kube-system", {"k8s-app": "kube-dns"})
 NEIGHBOUR = Pod("neighbour", "elsewhere", {"app": "anything"})
 OPERATOR = Pod("kuberay", "ray-system", {"app.kubernetes.io/component": "kuberay-operator"})
+FALSE_OPERATOR = Pod("false-kuberay", "elsewhere", OPERATOR.labels)
+BESIDE_OPERATOR = Pod("beside-kuberay", "ray-system", {"app": "anything"})
 CUSTOMER = Pod("customer", "customers", {})
 ROGUE = Pod("rogue", SANDBOXES, {"app": "not-a-sandbox"})
 IMPOSTOR = Pod("impostor", "elsewhere", {"espalier.dev/may-reach-sandboxes": "true"})
@@ -34,7 +36,7 @@ NAMESPACES = {
     SANDBOXES: {},
     "kube-system": {},
     "elsewhere": {},
-    "ray-system": {},
+    "ray-system": {"espalier.dev/may-reach-ray": "true"},
     "customers": {"espalier.dev/may-reach-serving": "true"},
 }
 PORTS = (
@@ -74,7 +76,16 @@ def _cluster(folder):
         for template in pod_templates(objects)
     }
     pods = {name: _pod(name, template) for name, template in installed.items()} | _generated()
-    strangers = (DNS, NEIGHBOUR, OPERATOR, CUSTOMER, ROGUE, IMPOSTOR)
+    strangers = (
+        DNS,
+        NEIGHBOUR,
+        OPERATOR,
+        FALSE_OPERATOR,
+        BESIDE_OPERATOR,
+        CUSTOMER,
+        ROGUE,
+        IMPOSTOR,
+    )
     return network, pods | {pod.name: pod for pod in strangers} | OUTSIDE
 
 
@@ -206,6 +217,54 @@ def test_ray_pods_reach_each_other_and_the_operator_their_dashboard():
     assert {name: operator.get(name) for name in ray} == dict.fromkeys(ray, "8265")
     assert operator.keys() & {"trainer", "mlflow", "serving", "sandbox"} == set()
     assert _paths("overlays/gpu", "ray-submitter").keys() == {"dns", "ray-head", "ray-worker"}
+
+
+@needs_kubectl
+@pytest.mark.parametrize("stranger", ["false-kuberay", "beside-kuberay", "impostor", "sandbox"])
+def test_the_operators_label_alone_opens_no_dashboard(stranger):
+    for pod in ("ray-head", "ray-worker", "ray-submitter"):
+        assert stranger not in _admitted("overlays/gpu", pod)
+
+
+# where the API servers of clusters on one machine listen, and the addresses of their services
+LOCAL_CLUSTERS = {
+    "kind": ("172.18.0.2:6443", "10.96.0.1:443"),
+    "kind, many networks of docker": ("192.168.96.2:6443", "10.96.0.1:443"),
+    "kind on podman": ("10.89.0.5:6443", "10.96.0.1:443"),
+    "minikube on docker": ("192.168.49.2:8443", "10.96.0.1:443"),
+    "minikube on kvm": ("192.168.39.117:8443", "10.96.0.1:443"),
+    "k3d": ("172.19.0.3:6443", "10.43.0.1:443"),
+    "tests/cluster": ("192.0.2.10:6443", "10.96.0.1:443"),
+}
+
+
+@needs_kubectl
+@pytest.mark.parametrize("cluster", LOCAL_CLUSTERS)
+@pytest.mark.parametrize("source", ["trainer", "ray-launcher", "sandbox-gc", "serving-controller"])
+def test_the_local_overlay_fits_every_local_cluster(cluster, source):
+    network, hosts = _cluster("overlays/local")
+    for place in LOCAL_CLUSTERS[cluster]:
+        address, port = place.split(":")
+        assert network.connects(hosts[source], Outside(cluster, address), Port(int(port))), place
+
+
+@needs_kubectl
+@pytest.mark.parametrize("source", ["step", "mlflow", "serving", "minio"])
+def test_who_needs_no_api_server_reaches_none_of_them(source):
+    network, hosts = _cluster("overlays/local")
+    for place in {place for places in LOCAL_CLUSTERS.values() for place in places}:
+        address, port = place.split(":")
+        assert not network.connects(hosts[source], Outside("there", address), Port(int(port)))
+
+
+@needs_kubectl
+@pytest.mark.parametrize(
+    "address", ["10.244.0.9", "10.42.0.9", "10.96.77.3", "169.254.169.254", "198.51.100.7"]
+)
+def test_the_local_overlay_opens_no_range_of_pods_or_services(address):
+    network, hosts = _cluster("overlays/local")
+    for port in (443, 6443, 8443):
+        assert not network.connects(hosts["trainer"], Outside("there", address), Port(port))
 
 
 @needs_kubectl

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from espalier.cluster.kubernetes_api import ApiRetries
+from espalier.cluster.watches import WatchSettings
 from espalier.config import SandboxPodsConfig
 from espalier.sandbox import (
     KubernetesBackend,
@@ -24,6 +26,7 @@ from espalier.sandbox import (
 from espalier.sandbox.pod import SandboxPodSettings
 from tests.fakes.cluster_stand_in import StandIn, serving, write_kubeconfig
 
+QUICK = WatchSettings(retries=ApiRetries(first_pause_s=0.01))
 SETTINGS = SandboxPodSettings(image="python:1", namespace="boxes", pods=SandboxPodsConfig())
 
 
@@ -33,7 +36,7 @@ async def _cluster(monkeypatch, stand_in, **parts):
         monkeypatch.setattr("espalier.sandbox.kubernetes.SANDBOXD_PORT", port)
         with tempfile.TemporaryDirectory() as folder:
             kubeconfig = write_kubeconfig(Path(folder) / "kubeconfig", port)
-            parts = {"start_timeout_s": 5.0, "run_id": "r17"} | parts
+            parts = {"start_timeout_s": 5.0, "run_id": "r17", "watching": QUICK} | parts
             backend = KubernetesBackend(settings=SETTINGS, kubeconfig=kubeconfig, **parts)
             try:
                 yield backend
@@ -166,19 +169,26 @@ def test_a_pod_that_ends_before_it_serves_says_why(monkeypatch):
     _use(monkeypatch, work, StandIn(start_s=None))
 
 
+OVER_ITS_DISK = {"phase": "Failed", "reason": "Evicted", "message": "over its limit"}
+OUT_OF_MEMORY = {
+    "phase": "Failed",
+    "containerStatuses": [{"state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}],
+}
+
+
 @pytest.mark.parametrize(
-    ("happens", "cause"),
+    ("happens", "cause", "by_program"),
     [
-        (lambda cluster, name: cluster.remove(name), "was deleted"),
+        (lambda cluster, name: cluster.remove(name), "was deleted", False),
         (
-            lambda cluster, name: cluster.change(
-                name, {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
-            ),
-            "Evicted: low on memory",
+            lambda cluster, name: cluster.change(name, OVER_ITS_DISK),
+            "Evicted: over its limit",
+            True,
         ),
+        (lambda cluster, name: cluster.change(name, OUT_OF_MEMORY), "OOMKilled", True),
     ],
 )
-def test_waiting_for_a_lost_pod_fails_at_once(monkeypatch, happens, cause):
+def test_waiting_for_a_lost_pod_fails_at_once(monkeypatch, happens, cause, by_program):
     async def work(backend, cluster):
         sandbox = await backend.create()
         cluster.hangs = True
@@ -186,14 +196,73 @@ def test_waiting_for_a_lost_pod_fails_at_once(monkeypatch, happens, cause):
         while not cluster.ran:
             await asyncio.sleep(0.01)
         happens(cluster, sandbox.name)
-        with pytest.raises(SandboxLost, match=cause):
+        with pytest.raises(SandboxLost, match=cause) as lost:
             await asyncio.wait_for(running, 2)
-        with pytest.raises(SandboxLost, match=cause):
+        with pytest.raises(SandboxLost, match=cause) as lost_again:
             await sandbox.exec(["true"])
+        assert lost.value.by_program is lost_again.value.by_program is by_program
         assert len(cluster.ran) == 1, "no command is repeated"
         await sandbox.close()
 
     _use(monkeypatch, work)
+
+
+def test_a_broken_connection_waits_for_the_clusters_reason(monkeypatch):
+    """The kernel kills a container, and its node says so a while later."""
+
+    async def work(backend, cluster):
+        sandbox = await backend.create()
+        cluster.hangs = "broken"
+        running = asyncio.create_task(sandbox.exec(["true"]))
+        while not cluster.ran:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert not running.done()
+        cluster.change(sandbox.name, OUT_OF_MEMORY)
+        with pytest.raises(SandboxLost, match="OOMKilled") as lost:
+            await asyncio.wait_for(running, 2)
+        return lost.value.by_program
+
+    assert _use(monkeypatch, work) is True
+
+
+def test_a_connection_broken_by_nothing_stays_unexplained(monkeypatch):
+    monkeypatch.setattr("espalier.sandbox.kubernetes._REASON_WITHIN_S", 0.1)
+
+    async def work(backend, cluster):
+        sandbox = await backend.create()
+        cluster.hangs = "broken"
+        with pytest.raises(SandboxLost, match="ended before the run did") as lost:
+            await sandbox.exec(["true"])
+        return lost.value.by_program
+
+    assert _use(monkeypatch, work) is False
+
+
+def test_the_pod_of_a_claim_says_more(monkeypatch):
+    finished = {"type": "Finished", "status": "True", "reason": "PodFailed"}
+
+    async def work(backend, cluster):
+        sandbox = await backend.create()
+        made = {"creationTimestamp": "2026-03-04T12:00:00Z"}
+        cluster.pods_of_claims["warm-1"] = {"metadata": made, "status": OUT_OF_MEMORY}
+        cluster.change(sandbox.name, {"conditions": [finished]})
+        with pytest.raises(SandboxLost, match="OOMKilled") as lost:
+            await sandbox.exec(["true"])
+        return lost.value.by_program
+
+    assert _use(monkeypatch, work, StandIn(has_agent_sandbox=True)) is True
+
+
+def test_nodes_that_hold_different_images_of_a_tag_are_told(monkeypatch, caplog):
+    async def work(backend, cluster):
+        for image_id in ("python@sha256:1", "python@sha256:1", "python@sha256:2"):
+            cluster.image_id = image_id
+            await (await backend.create()).close()
+
+    _use(monkeypatch, work)
+    (told,) = [record.getMessage() for record in caplog.records if "tag" in record.getMessage()]
+    assert "python:1 was python@sha256:1 at first and is python@sha256:2 now" in told
 
 
 @pytest.mark.parametrize("last", [None, {"type": "ERROR", "object": {"code": 410}}])
@@ -209,6 +278,73 @@ def test_an_ended_watch_resumes_without_missing_events(monkeypatch, last):
         return kept[1].lost_because
 
     assert _use(monkeypatch, work) == ""
+
+
+@pytest.mark.parametrize("has_agent_sandbox", [False, True])
+def test_a_lost_lease_and_what_it_owns_are_made_again(monkeypatch, has_agent_sandbox):
+    monkeypatch.setattr("espalier.sandbox.lease._AT_MOST_EVERY_S", 0.02)
+    stand_in = StandIn(has_agent_sandbox=has_agent_sandbox)
+
+    async def work(backend, cluster):
+        lost = await backend.create()
+        first = backend.cluster.lease.owner
+        templates = dict(cluster.templates)
+        cluster.lose_lease("r17-sandboxes")
+        while backend.cluster.lease.owner == first or len(cluster.templates) < len(templates):
+            await asyncio.sleep(0.01)
+        assert lost.lost_because
+        other = await backend.create()
+        assert (await other.exec(["true"])).succeeded
+        owner = backend.cluster.lease.owner.uid
+        (lease,) = cluster.leases.values()
+        owners = [item["metadata"]["ownerReferences"][0]["uid"] for item in (
+            cluster.pods[other.name], *cluster.templates.values()
+        )]  # fmt: skip
+        assert {owner, lease["metadata"]["uid"], *owners} == {owner}
+        return len(templates)
+
+    assert _use(monkeypatch, work, stand_in) == (2 if has_agent_sandbox else 0)
+
+
+def test_the_pool_of_a_killed_trainer_gets_a_new_token(monkeypatch):
+    stand_in = StandIn(has_agent_sandbox=True)
+
+    async def leave(backend, cluster):
+        await backend.create()
+        left = json.loads(json.dumps([cluster.leases, cluster.templates]))
+        return left
+
+    leases, templates = _use(monkeypatch, leave, stand_in)
+    stand_in.leases, stand_in.templates = leases, dict(templates)
+
+    async def work(backend, cluster):
+        await backend.create()
+        return cluster.templates
+
+    made = _use(monkeypatch, work, stand_in)
+    old, new = (
+        _environment(items["sandboxtemplates"]["spec"]["podTemplate"])["SANDBOXD_TOKEN_SHA256"]
+        for items in (templates, made)
+    )
+    assert old != new
+    assert made["sandboxwarmpools"] == templates["sandboxwarmpools"], "only the template is other"
+
+
+def test_a_pool_that_is_there_is_left_alone(monkeypatch):
+    monkeypatch.setattr("espalier.sandbox.lease._AT_MOST_EVERY_S", 0.02)
+    monkeypatch.setattr("espalier.sandbox.lease._EVERY_S", 0.03)
+
+    async def work(backend, cluster):
+        await backend.create()
+        made = dict(cluster.templates)
+        before = backend.cluster.server.requests["PATCH"]
+        while backend.cluster.server.requests["PATCH"] < before + 3:
+            await asyncio.sleep(0.01)
+        return made, dict(cluster.templates), dict(backend.cluster.server.requests)
+
+    made, later, asked = _use(monkeypatch, work, StandIn(has_agent_sandbox=True))
+    assert made == later
+    assert asked.get("DELETE", 0) == 0
 
 
 def test_a_failed_watch_fails_waiters_and_stops_renewal(monkeypatch):

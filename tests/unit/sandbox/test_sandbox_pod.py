@@ -1,8 +1,10 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from espalier.config import SandboxPodsConfig
+from espalier.config.cluster import Toleration, TopologySpread
 from espalier.records import ManifestError
 from espalier.sandbox.pod import (
     SandboxPodSettings,
@@ -85,6 +87,36 @@ def test_the_runtime_class_and_the_nodes_are_the_profiles():
     assert manifest["spec"]["runtimeClassName"] == "runc"
     assert manifest["spec"]["nodeSelector"] == {"pool": "tools"}
     assert manifest["metadata"]["namespace"] == "elsewhere"
+
+
+def test_a_sandbox_lies_where_the_profile_says():
+    pods = SandboxPodsConfig(
+        tolerations=(Toleration(key="spot"), Toleration(key="a", operator="Equal", value="b")),
+        topology_spread=(
+            TopologySpread(max_skew=4),
+            TopologySpread(topology_key="zone", when_unsatisfiable="DoNotSchedule"),
+        ),
+        image_pull_secrets=("espalier-pull",),
+    )
+    spec = _pod(replace(SANDBOXES, pods=pods))["spec"]
+    assert spec["tolerations"] == [
+        {"key": "spot", "operator": "Exists"},
+        {"key": "a", "operator": "Equal", "value": "b"},
+    ]
+    over_nodes, over_zones = spec["topologySpreadConstraints"]
+    assert (over_nodes["maxSkew"], over_nodes["whenUnsatisfiable"]) == (4, "ScheduleAnyway")
+    assert (over_zones["topologyKey"], over_zones["whenUnsatisfiable"]) == ("zone", "DoNotSchedule")
+    labels = _pod()["metadata"]["labels"]
+    assert over_nodes["labelSelector"]["matchLabels"].items() <= labels.items()
+    assert spec["imagePullSecrets"] == [{"name": "espalier-pull"}]
+
+
+def test_sandboxes_are_spread_over_nodes_where_there_is_room():
+    (spread,) = _pod()["spec"]["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
+    assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
+    unspread = replace(SANDBOXES, pods=SandboxPodsConfig(topology_spread=()))
+    assert "topologySpreadConstraints" not in _pod(unspread)["spec"]
 
 
 def test_a_run_that_cannot_be_a_label_is_refused():

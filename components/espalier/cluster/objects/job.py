@@ -207,7 +207,9 @@ def training_ray_job(
     Each training process takes one GPU. Without GPUs it takes one of Ray's CPU slots, which count
     processes and not cores.
 
-    Field names are those of ray.io/v1 (KubeRay 1.4, ray-operator/apis/ray/v1/rayjob_types.go).
+    Ray's servers answer only to a token, which KubeRay makes for each cluster and gives its pods.
+
+    Field names are those of ray.io/v1 (KubeRay 1.5.1, ray-operator/apis/ray/v1/rayjob_types.go).
     Kueue admits it as a whole when the profile names a queue; it asks for
     `shutdownAfterJobFinishes`, and sets `suspend` itself.
 
@@ -246,6 +248,7 @@ def training_ray_job(
             "submitterPodTemplate": _ray_submitter(labels, settings),
             "rayClusterSpec": {
                 "rayVersion": settings.ray.version,
+                "authOptions": {"mode": "token"},
                 "headGroupSpec": _ray_head(labels, settings, environment),
                 "workerGroupSpecs": [_ray_workers(labels, settings, environment)],
             },
