@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 MAX_FILE_BYTES = 64 * 2**20
 """Size of one file."""
@@ -175,6 +176,48 @@ def output_frame(stream: str, data: bytes) -> bytes:
 def end_frame(end: RunEnd) -> bytes:
     """The end frame: the last line of a run."""
     return json.dumps({"end": asdict(end)}).encode() + b"\n"
+
+
+LONGEST_FRAME_BYTES = 256 * 1024
+"""Of a line that sandboxd sends; its longest holds 64 KiB of output in base64."""
+_STREAMS = ("stdout", "stderr")
+
+
+def parse_frame(line: bytes) -> RunEnd | tuple[str, bytes]:
+    """Parse a line of a run's response: its end, or the stream's name and its output.
+
+    Raises:
+        ValueError: it is not a frame.
+    """
+    try:
+        frame = json.loads(line)
+        if isinstance(frame, dict) and frame.keys() == {"end"}:
+            return _end(frame["end"])
+        if isinstance(frame, dict) and frame.keys() == {"stream", "data"}:
+            data = base64.b64decode(frame["data"], validate=True)
+            if data and frame["stream"] in _STREAMS:
+                return frame["stream"], data
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"not a frame of a run: {line[:80]!r}") from error
+    raise ValueError(f"not a frame of a run: {line[:80]!r}")
+
+
+def _end(given: object) -> RunEnd:
+    if not isinstance(given, dict) or given.keys() != {part.name for part in fields(RunEnd)}:
+        raise ValueError(f"not the end of a run: {str(given)[:80]}")
+    end = RunEnd(**given)
+    whole = (end.exit_status, end.signal, end.max_rss_bytes)
+    seconds = (end.duration_s, end.cpu_s)
+    if (
+        any(value is not None and type(value) is not int for value in whole)
+        or end.max_rss_bytes is None
+        or any(type(value) not in (int, float) or not 0 <= value < math.inf for value in seconds)
+        or type(end.truncated) is not bool
+        or (end.killed_by is not None and end.killed_by not in get_args(Killer))
+        or (end.exit_status is None) == (end.signal is None)
+    ):
+        raise ValueError(f"not the end of a run: {str(given)[:200]}")
+    return end
 
 
 def _object(body: bytes) -> dict[str, Any]:

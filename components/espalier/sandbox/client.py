@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import json
+import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,13 +22,21 @@ from espalier.sandbox.protocol import (
     SandboxRefused,
     SandboxTimeout,
 )
-from sandboxd.wire import MAX_FILE_BYTES, RunEnd, RunRequest
+from sandboxd.wire import (
+    LONGEST_FRAME_BYTES,
+    MAX_FILE_BYTES,
+    RunEnd,
+    RunRequest,
+    parse_frame,
+)
 
 _SERVER_TIME_S = 15.0
 """Time for sandboxd beyond a program's own; after it the sandbox counts as lost."""
 _TRANSFER_S = 60.0
 _CONNECTIONS = 32
 _LONGEST_PATH_BYTES = 16 * 1024
+_MESSAGE_BYTES = 500
+_SNAPSHOT = re.compile(rb'\{"snapshot": ?"([0-9a-f]{1,64})"\}')
 _REFUSALS = frozenset({400, 404, 405, 409, 413, 429, 507})
 
 
@@ -63,7 +71,14 @@ class SandboxClient:
 
     Args:
         address: "unix:/path" or "http://host:port".
+
+    Attributes:
+        only_programs_end_it: whether nothing but its programs and `close` can end the sandbox, so
+            that a loss while one runs is that program's doing. A cluster knows more causes, and
+            tells them by `mark_lost`.
     """
+
+    only_programs_end_it = False
 
     def __init__(self, name: str, limits: Limits, token: Token, address: str) -> None:
         self._name = name
@@ -139,7 +154,10 @@ class SandboxClient:
 
     async def snapshot(self) -> str:
         """See `Sandbox.snapshot`."""
-        return json.loads(await self._ask("POST", "/snapshot", {}))["snapshot"]
+        answer = await self._ask("POST", "/snapshot", {})
+        if (found := _SNAPSHOT.fullmatch(answer)) is None:
+            raise SandboxLost(f"{self._name}: no name of a snapshot: {answer[:80]!r}")
+        return found[1].decode()
 
     async def reset(self, snapshot: str | None = None) -> None:
         """See `Sandbox.reset`."""
@@ -152,8 +170,11 @@ class SandboxClient:
             SandboxTimeout: no answer in time.
             SandboxLost: nothing listens.
         """
-        async with self._within("to start", within_s, SandboxTimeout):
-            await _checked(await self.http.get("/healthz"), self._name)
+        async with (
+            self._within("to start", within_s, SandboxTimeout),
+            self.http.stream("GET", "/healthz") as response,
+        ):
+            await _checked(response, self._name)
 
     def mark_lost(self, cause: str, *, by_program: bool = False) -> None:
         """Fail all requests in progress with SandboxLost; the first cause is reported.
@@ -176,25 +197,48 @@ class SandboxClient:
 
     async def _run(self, request: RunRequest) -> ExecResult:
         within_s = request.limits.wall_s + _SERVER_TIME_S
-        async with (
-            self._within("to end a run", within_s, SandboxLost),
-            self.http.stream("POST", "/run", content=request.to_json()) as response,
-        ):
-            await _checked(response, self._name)
-            streams = {"stdout": bytearray(), "stderr": bytearray()}
-            async for line in response.aiter_lines():
-                if (end := _read_frame(line, streams)) is not None:
-                    output = {name: bytes(data) for name, data in streams.items()}
-                    return ExecResult(**output, **asdict(end))
-        raise SandboxLost(f"{self._name}: the sandbox ended before the run did")
+        began = False
+        try:
+            async with (
+                self._within("to end a run", within_s, SandboxLost),
+                self.http.stream("POST", "/run", content=request.to_json()) as response,
+            ):
+                await _checked(response, self._name)
+                began = True
+                return await self._result(response, request.limits.output_bytes)
+        except SandboxLost as error:
+            if began and self.only_programs_end_it and not self.lost_because:
+                raise SandboxLost(str(error), by_program=True) from error
+            raise
+
+    async def _result(self, response: httpx2.Response, most_bytes: int) -> ExecResult:
+        """Read a run's frames up to its end; a server that says more than it may counts as lost."""
+        streams = {"stdout": bytearray(), "stderr": bytearray()}
+        async for line in _lines(response):
+            frame = parse_frame(line)
+            if isinstance(frame, RunEnd):
+                output = {name: bytes(data) for name, data in streams.items()}
+                return ExecResult(**output, **asdict(frame))
+            stream, data = frame
+            streams[stream] += data
+            if sum(map(len, streams.values())) > most_bytes:
+                raise ValueError(f"more than {most_bytes} bytes of output")
+        raise ValueError("the sandbox ended before the run did")
 
     async def _ask(
         self, method: str, path: str, query: Mapping[str, Any], content: bytes | None = None
     ) -> bytes:
-        async with self._within(f"{method} {path}", _TRANSFER_S, SandboxTimeout):
-            response = await self.http.request(method, path, params=query, content=content)
+        async with (
+            self._within(f"{method} {path}", _TRANSFER_S, SandboxTimeout),
+            self.http.stream(method, path, params=query, content=content) as response,
+        ):
             await _checked(response, self._name)
-            return response.content
+            received = bytearray()
+            async for data in response.aiter_bytes():
+                received += data
+                if len(received) > MAX_FILE_BYTES:
+                    raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
+            return bytes(received)
 
     @asynccontextmanager
     async def _within(
@@ -235,26 +279,32 @@ def _sendable(path: str) -> str:
     return path
 
 
-def _read_frame(line: str, streams: dict[str, bytearray]) -> RunEnd | None:
-    """Read one line of a run's response.
+async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """Yield the lines of a response.
 
     Raises:
-        ValueError: it is not a frame.
+        ValueError: a line is longer than any frame.
     """
-    try:
-        frame = json.loads(line)
-        if "end" in frame:
-            return RunEnd(**frame["end"])
-        streams[frame["stream"]] += base64.b64decode(frame["data"])
-    except (TypeError, KeyError) as error:
-        raise ValueError(f"not a frame of a run: {line[:80]!r}") from error
-    return None
+    received = b""
+    async for data in response.aiter_bytes():
+        *lines, received = (received + data).split(b"\n")
+        for line in lines:
+            yield line
+        if len(received) > LONGEST_FRAME_BYTES:
+            raise ValueError(f"a line of more than {LONGEST_FRAME_BYTES} bytes")
 
 
 async def _checked(response: httpx2.Response, name: str) -> None:
+    if "content-encoding" in response.headers:  # sandboxd sends none, and a small one may be huge
+        raise ValueError("a compressed answer")
     if response.status_code == httpx2.codes.OK:
         return
-    message = f"{name}: {(await response.aread()).decode(errors='replace')[:500]}"
+    said = b""
+    async for data in response.aiter_bytes():
+        said = (said + data)[:_MESSAGE_BYTES]
+        if len(said) == _MESSAGE_BYTES:
+            break
+    message = f"{name}: {said.decode(errors='replace')}"
     if response.status_code in _REFUSALS:
         raise SandboxRefused(message, status=response.status_code)
     raise SandboxLost(f"{message} (HTTP {response.status_code})")

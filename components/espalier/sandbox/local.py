@@ -181,6 +181,8 @@ _GENERATED_FILES = {
 class LocalSandbox(SandboxClient):
     """A bubblewrap sandbox."""
 
+    only_programs_end_it = True
+
     def __init__(
         self, limits: Limits, token: Token, process: BubblewrapProcess, folder: Path
     ) -> None:
@@ -190,6 +192,7 @@ class LocalSandbox(SandboxClient):
 
     async def close(self) -> None:
         """See `Sandbox.close`."""
+        self.mark_lost("its owner closed it")
         await self.close_connections()
         await self._process.end()
         shutil.rmtree(self._folder, ignore_errors=True)

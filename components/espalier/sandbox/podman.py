@@ -102,6 +102,8 @@ class PodmanBackend:
 class PodmanSandbox(SandboxClient):
     """A podman sandbox; it ends when this process dies, because its lifeline pipe then closes."""
 
+    only_programs_end_it = True
+
     def __init__(self, name: str, limits: Limits, token: Token, folder: Path) -> None:
         self._socket_path = folder / "socket"
         super().__init__(name, limits, token, f"unix:{self._socket_path}")
@@ -133,6 +135,7 @@ class PodmanSandbox(SandboxClient):
 
     async def close(self) -> None:
         """See `Sandbox.close`."""
+        self.mark_lost("its owner closed it")
         await self.close_connections()
         if self._lifeline is not None:
             os.close(self._lifeline)

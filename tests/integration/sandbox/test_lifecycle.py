@@ -35,6 +35,7 @@ def test_closing_leaves_nothing(run, backend, monkeypatch):
     left, outcome = run(use())
     assert left == []
     assert isinstance(outcome, SandboxLost)
+    assert not outcome.by_program
     Path(folder).rmdir()  # which fails unless it is empty
 
 
@@ -62,6 +63,7 @@ def test_a_sandbox_whose_server_died_is_lost_and_never_hangs(run, backend):
 
     outcomes, took_s = run(lose())
     assert [type(outcome) for outcome in outcomes] == [SandboxLost] * 3
+    assert [outcome.by_program for outcome in outcomes] == [True, False, False]
     assert took_s < 10
 
 

@@ -1,7 +1,9 @@
 """The client: which answer means what, over a server that is told what to say."""
 
 import asyncio
+import gzip
 import json
+from dataclasses import asdict
 from unittest.mock import patch
 
 import httpx2
@@ -50,11 +52,31 @@ def test_frames_become_a_result():
         b"not json\n",
         b'{"stream": "other", "data": ""}\n',
         b"[]\n",
+        b"[" * 100_000 + b"\n",
+        b'{"end": {}}\n',
+        b'{"end": ' + json.dumps({**asdict(END), "exit_status": []}).encode() + b"}\n",
+        b'{"end": ' + json.dumps({**asdict(END), "killed_by": "x"}).encode() + b"}\n",
+        b'{"end": ' + json.dumps({**asdict(END), "duration_s": float("nan")}).encode() + b"}\n",
+        b'{"end": ' + json.dumps({**asdict(END), "signal": 9}).encode() + b"}\n",
+        b"x" * 300_000,
+        output_frame("stdout", bytes(60_000)) * 40 + end_frame(END),
     ],
 )
-def test_an_answer_without_its_end_is_a_lost_sandbox(body):
+def test_an_answer_without_a_proper_end_is_a_lost_sandbox(body):
     with pytest.raises(SandboxLost, match="box"):
         _ask(lambda _: httpx2.Response(200, content=body))
+
+
+def test_a_compressed_answer_is_not_unpacked():
+    packed = gzip.compress(output_frame("stdout", b"a") + end_frame(END))
+    with pytest.raises(SandboxLost, match="compressed"):
+        _ask(lambda _: httpx2.Response(200, headers={"content-encoding": "gzip"}, content=packed))
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b'{"snapshot": 5}', b'{"snapshot": "../x"}'])
+def test_a_snapshot_has_a_plain_name(body):
+    with pytest.raises(SandboxLost, match="snapshot"):
+        _ask(lambda _: httpx2.Response(200, content=body), "snapshot")
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 413, 429, 507])
