@@ -253,11 +253,12 @@ class World:
         if not path.endswith(f"/{MANIFEST}"):
             return
         stored = self.stand_in.objects.get(MANIFEST)
+        content = stored.content if stored else None  # equal bytes are the same manifest
         if method == "GET":
-            self._seen[actor] = stored
-        elif stored is not self._manifest and self._seen[actor] is not self._manifest:
+            self._seen[actor] = content
+        elif content != self._manifest and self._seen[actor] != self._manifest:
             self._lost_update = actor.name
-        self._manifest = stored
+        self._manifest = content
 
     def _sum(self, stored):
         if stored.etag not in self._sums:
