@@ -221,7 +221,8 @@ def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
         if not lost:
             say(f"{order.stage}: kept {target.uri}  sha256:{published.content[:12]}")
             return published
-        say(f"{order.stage}: {target.uri} has lost {lost[0]} and {len(lost) - 1} more")
+        others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        say(f"{order.stage}: {target.uri} has lost {lost[0]}{others}")
         if _holds(order.folder / link.output, published):
             say(f"{order.stage}: publishes them again from {order.folder / link.output}")
             return target.publish(order.folder / link.output)
