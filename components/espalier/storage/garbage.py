@@ -26,8 +26,10 @@ from espalier.storage.objects import (
     StoredObject,
     listed_below,
 )
+from espalier.storage.place import S3_SCHEME, is_bucket
 from espalier.storage.publication import COLLECTOR_LIFE
 from espalier.storage.requests import S3Requests
+from espalier.storage.settings import s3_settings
 
 SHORTEST_AGE = timedelta(days=1)
 """Twice the time for which a publication relies on contents that no manifest names."""
@@ -269,3 +271,19 @@ def _artifact_prefixes(keys: list[str]) -> set[str]:
         elif digest_of_key(key):
             found.add(folder.rpartition("/")[0])
     return found - {""}
+
+
+def open_collector(uri: str, environment: Mapping[str, str]) -> Collector:
+    """The collector of what lies below `uri`; nothing is requested yet.
+
+    Args:
+        uri: s3://BUCKET or s3://BUCKET/PREFIX.
+        environment: S3 endpoint and credentials, see `settings.s3_settings`.
+
+    Raises:
+        StorageError: not such a URI, or no credentials.
+    """
+    bucket, _, prefix = uri.removeprefix(S3_SCHEME).partition("/")
+    if not uri.startswith(S3_SCHEME) or not is_bucket(bucket):
+        raise StorageError(f"{uri}: give s3://BUCKET or s3://BUCKET/PREFIX, below which runs lie")
+    return Collector(S3Requests(s3_settings(environment)), bucket, prefix)

@@ -72,7 +72,7 @@ def open_place(uri: str, environment: Mapping[str, str]) -> Place:
         )
     bucket, _, prefix = uri.removeprefix(S3_SCHEME).partition("/")
     prefix = prefix.strip("/")
-    if not _BUCKET.fullmatch(bucket) or not prefix:
+    if not is_bucket(bucket) or not prefix:
         raise StorageError(f"{uri}: not s3://BUCKET/KEY with a bucket's name and a key below it")
     if any(part in ("", ".", "..") for part in prefix.split("/")):
         raise StorageError(f"{uri}: the key has an empty part, or one that is . or ..")
@@ -80,6 +80,11 @@ def open_place(uri: str, environment: Mapping[str, str]) -> Place:
     from espalier.storage.settings import s3_settings
 
     return S3Place(s3_settings(environment), bucket, prefix)
+
+
+def is_bucket(name: str) -> bool:
+    """Whether a bucket can have this name."""
+    return _BUCKET.fullmatch(name) is not None
 
 
 def joined(uri: str, *names: str) -> str:
