@@ -50,6 +50,7 @@ def whole(folder):
     return open_artifact(folder) if (folder / "manifest.json").exists() else None
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # threads of other tests
 @pytest.mark.parametrize("exchanges", [True, False])
 def test_a_writer_killed_anywhere_leaves_a_whole_artifact(tmp_path, exchanges):
     first = artifact(tmp_path / "first", {"rows": b"1", "gone": b"3"})
