@@ -22,7 +22,7 @@ from tests.cluster.places import ClusterError, places
 
 SUITES = (
     ("tests/cluster",),
-    ("tests/unit/storage/test_places.py", "-k", "minio"),
+    ("tests/unit/storage/test_places.py", "tests/unit/storage/test_conformance.py", "-k", "minio"),
     ("tests/integration/sandbox", "-k", "pods"),
 )
 """What needs a cluster, or shows more on one; a pytest each, since their fixtures differ."""

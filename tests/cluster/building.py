@@ -61,6 +61,18 @@ def build(programs):
     return {module.name: _build(module, programs) for module in MODULE_LIST}
 
 
+def build_program(name, programs):
+    """The path of one program, built first where it is not kept yet.
+
+    Raises:
+        ClusterError: it cannot be built here: no Go, or no way to its module proxy.
+    """
+    programs.mkdir(parents=True, exist_ok=True)
+    (module,) = [module for module in MODULE_LIST if name in module.programs]
+    _build(module, programs)
+    return programs / name
+
+
 def check_reachable(programs):
     """Ask for one module of what is not built yet.
 
@@ -153,6 +165,8 @@ def _go(folder, *arguments):
     # a compiler lives for seconds: what it does not collect it need not collect
     settings = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod -trimpath", "GOGC": "400"}
     environment = {**os.environ, **settings}
+    if shutil.which("go") is None:
+        raise ClusterError("no Go here to build programs with: `python -m tests.cluster build`")
     done = subprocess.run(
         ["go", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )

@@ -1,5 +1,6 @@
 """Artifacts of a few files, and places to put them."""
 
+import hashlib
 import os
 import uuid
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from espalier.records import Provenance, publishing
 from espalier.storage import S3Retries, S3Settings
+from espalier.storage.layout import object_name
 from tests.fakes.s3_stand_in import ACCESS_KEY, BUCKET, REGION, SECRET_KEY
 
 QUICK = S3Retries(first_pause_s=0.01, longest_pause_s=0.05, total_s=1.0, timeout_s=20)
@@ -39,6 +41,11 @@ def files(folder: Path):
     }
 
 
+def key_of(content: bytes, prefix="runs/r17/knowledge"):
+    """Where a published file with this content lies."""
+    return f"{prefix}/{object_name(hashlib.sha256(content).hexdigest())}"
+
+
 def settings(stand_in, retries=QUICK, **changes):
     given = {
         "endpoint": stand_in.endpoint, "region": REGION,
@@ -47,10 +54,10 @@ def settings(stand_in, retries=QUICK, **changes):
     return S3Settings(**given | changes)
 
 
-def s3_place(stand_in, prefix="runs/r17/knowledge", **changes):
+def s3_place(stand_in, prefix="runs/r17/knowledge", *, clock=None, pool=None, **changes):
     from espalier.storage.bucket import S3Place
 
-    return S3Place(settings(stand_in, **changes), BUCKET, prefix)
+    return S3Place(settings(stand_in, **changes), BUCKET, prefix, clock=clock, pool=pool)
 
 
 def minio_uri():

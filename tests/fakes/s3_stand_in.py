@@ -1,20 +1,29 @@
 """An S3 server on loopback, in this process: signatures, checksums, multipart, faults on demand.
 
 It speaks as much of the protocol as espalier does, by Amazon's API reference: path-style addresses,
-Signature Version 4 in the header, ListObjectsV2, multipart uploads with parts of 5 MiB at least.
+Signature Version 4 in the header, ListObjectsV2, multipart uploads with parts of 5 MiB at least,
+writes on the condition of an ETag. tests/unit/storage/test_conformance.py asks it and a real server
+the same questions. `InMemoryPool` answers a client in the same process, without a socket.
 """
 
 import base64
 import hashlib
 import hmac
+import io
 import re
 import threading
 import time
 from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from http.client import HTTPMessage
+from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+import urllib3
 
 from tests.fakes.loopback import Handler, Server, serving
 
@@ -34,16 +43,34 @@ class Fault:
     times: int = 1
 
 
+class Object(NamedTuple):
+    content: bytes
+    etag: str
+    modified: datetime = datetime(2026, 3, 4, 12, tzinfo=UTC)
+
+
+class Upload(NamedTuple):
+    key: str
+    parts: dict  # part number -> content
+    begun: datetime
+
+
 @dataclass
 class Bucket:
-    objects: dict = field(default_factory=dict)  # key -> (content, etag)
-    uploads: dict = field(default_factory=dict)  # upload id -> (key, {part number: content})
+    objects: dict = field(default_factory=dict)  # key -> Object
+    uploads: dict = field(default_factory=dict)  # upload id -> Upload
+    num_uploads: int = 0
 
 
 class Refusal(Exception):
     def __init__(self, status, code, message=""):
         super().__init__(code)
         self.status, self.code, self.message = status, code, message
+
+    def answer(self, method):
+        text = f"<Code>{self.code}</Code><Message>{escape(self.message)}</Message>"
+        content = b"" if method == "HEAD" else f"<Error>{text}</Error>".encode()
+        return self.status, {"Content-Type": "application/xml"}, content
 
 
 class S3StandIn:
@@ -53,12 +80,9 @@ class S3StandIn:
         self.answer = lambda *asked: _handled(*asked)
         self.requests = []  # "PUT /espalier/key?query"
         self.lock = threading.Lock()
-        self.server = Server(_Handler)
-        self.server.stand_in = self
-
-    @property
-    def endpoint(self):
-        return self.server.address
+        self.page = 3  # objects of a listing, few so that paging is met
+        self.now = lambda: datetime.now(UTC)
+        self.endpoint = "http://in.memory"
 
     @property
     def environment(self):
@@ -97,8 +121,57 @@ class S3StandIn:
 @contextmanager
 def s3_stand_in():
     stand_in = S3StandIn()
-    with serving(stand_in.server):
+    server = Server(_Handler)
+    server.stand_in = stand_in
+    stand_in.endpoint = server.address
+    with serving(server):
         yield stand_in
+
+
+class _Asked(NamedTuple):
+    command: str
+    path: str
+    headers: HTTPMessage
+
+
+class InMemoryPool(urllib3.PoolManager):
+    """Answers requests in this process; `before` and `after` may raise instead."""
+
+    def __init__(self, stand_in, before=None, after=None):
+        super().__init__()
+        self._stand_in = stand_in
+        self._before, self._after = before or _nothing, after or _nothing
+
+    def urlopen(self, method, url, **given):
+        body = given.get("body") or b""
+        headers = HTTPMessage()
+        parts = urlsplit(url)
+        for name, value in {"Host": parts.netloc, **given["headers"]}.items():
+            headers[name] = value
+        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        line = f"{method} {path}"
+        self._before(line)
+        try:
+            _check_signature(method, path, headers, body)
+            with self._stand_in.lock:
+                status, said, content = self._stand_in.answer(
+                    self._stand_in, _Asked(method, path, headers), body
+                )
+        except Refusal as refusal:
+            status, said, content = refusal.answer(method)
+        self._after(line)
+        length = said.pop("X-Length", len(content))
+        return urllib3.HTTPResponse(
+            body=io.BytesIO(b"" if method == "HEAD" else content),
+            headers={**said, "Content-Length": str(length)},
+            status=status,
+            preload_content=given.get("preload_content", True),
+            request_method=method,
+        )
+
+
+def _nothing(_):
+    pass
 
 
 class _Handler(Handler):
@@ -122,9 +195,7 @@ class _Handler(Handler):
             with stand_in.lock:
                 status, headers, content = stand_in.answer(stand_in, self, body)
         except Refusal as refusal:
-            text = f"<Code>{refusal.code}</Code><Message>{escape(refusal.message)}</Message>"
-            status, content = refusal.status, f"<Error>{text}</Error>".encode()
-            headers = {"Content-Type": "application/xml"}
+            status, headers, content = refusal.answer(self.command)
         if kind == "lost":
             return self._hang_up()
         if kind == "other bytes":
@@ -155,16 +226,29 @@ def _handled(stand_in, request, body):
     if sent_md5 and base64.b64decode(sent_md5) != hashlib.md5(body).digest():
         raise Refusal(400, "BadDigest", "Content-MD5 is of other bytes")
     if not key:
-        return 200, {"Content-Type": "application/xml"}, _listing(name, bucket, query)
+        page = stand_in.page
+        return 200, {"Content-Type": "application/xml"}, _listing(name, bucket, query, page)
     if "uploads" in query or "uploadId" in query:
-        return _multipart(bucket, request.command, key, query, body)
-    return _object(bucket, request, key, body)
+        return _multipart(bucket, request.command, key, query, body, stand_in.now())
+    return _object(bucket, request, key, body, stand_in.now())
 
 
-def _object(bucket, request, key, body):
+def _expect_condition(headers, present):
+    """As Amazon's "conditional writes": a write that it forbids changes nothing."""
+    if headers.get("If-None-Match") == "*" and present is not None:
+        raise Refusal(412, "PreconditionFailed", "there is an object")
+    wanted = headers.get("If-Match")
+    if wanted and present is None:
+        raise Refusal(404, "NoSuchKey", "no such key")
+    if wanted and wanted.strip('"') != present.etag:
+        raise Refusal(412, "PreconditionFailed", "another object is there")
+
+
+def _object(bucket, request, key, body, now):
     if request.command == "PUT":
+        _expect_condition(request.headers, bucket.objects.get(key))
         etag = hashlib.md5(body).hexdigest()
-        bucket.objects[key] = (body, etag)
+        bucket.objects[key] = Object(body, etag, now)
         return 200, {"ETag": f'"{etag}"'}, b""
     if request.command == "DELETE":
         bucket.objects.pop(key, None)
@@ -173,8 +257,8 @@ def _object(bucket, request, key, body):
         if request.command == "HEAD":
             return 404, {}, b""
         raise Refusal(404, "NoSuchKey", "no such key")
-    content, etag = bucket.objects[key]
-    headers = {"ETag": f'"{etag}"', "Last-Modified": "Wed, 04 Mar 2026 12:00:00 GMT"}
+    content, etag, modified = Object(*bucket.objects[key])
+    headers = {"ETag": f'"{etag}"', "Last-Modified": format_datetime(modified, usegmt=True)}
     if request.command == "HEAD":
         return 200, headers | {"X-Length": len(content)}, b""
     if wanted := request.headers.get("Range"):
@@ -186,16 +270,17 @@ def _object(bucket, request, key, body):
     return 200, headers, content
 
 
-def _multipart(bucket, command, key, query, body):
+def _multipart(bucket, command, key, query, body, now):
     xml = {"Content-Type": "application/xml"}
     if command == "POST" and "uploads" in query:
-        upload_id = f"upload-{len(bucket.uploads)}"
-        bucket.uploads[upload_id] = (key, {})
+        upload_id = f"upload-{bucket.num_uploads}"
+        bucket.num_uploads += 1
+        bucket.uploads[upload_id] = Upload(key, {}, now)
         return 200, xml, f"<R><UploadId>{upload_id}</UploadId></R>".encode()
     upload_id = query["uploadId"]
-    if upload_id not in bucket.uploads or bucket.uploads[upload_id][0] != key:
+    if upload_id not in bucket.uploads or bucket.uploads[upload_id].key != key:
         raise Refusal(404, "NoSuchUpload", "no such upload")
-    parts = bucket.uploads[upload_id][1]
+    parts = bucket.uploads[upload_id].parts
     if command == "PUT":
         parts[int(query["partNumber"])] = body
         return 200, {"ETag": f'"{hashlib.md5(body).hexdigest()}"'}, b""
@@ -212,14 +297,19 @@ def _multipart(bucket, command, key, query, body):
         marker = f"<NextPartNumberMarker>{shown[-1]}</NextPartNumberMarker>" if shown else ""
         text = f"<R>{marker}<IsTruncated>{str(more).lower()}</IsTruncated>{rows}</R>"
         return 200, xml, text.encode()
-    del bucket.uploads[upload_id]
     if command == "POST":
-        bucket.objects[key] = _assembled(parts, body.decode())
-    return (200, xml, b"<R><Bucket>b</Bucket></R>") if command == "POST" else (204, {}, b"")
+        whole = Object(*_assembled(parts, body.decode()), now)
+        bucket.objects[key] = whole
+        del bucket.uploads[upload_id]
+        return 200, xml, f"<R><Bucket>b</Bucket><ETag>{whole.etag}</ETag></R>".encode()
+    del bucket.uploads[upload_id]
+    return 204, {}, b""
 
 
 def _assembled(parts, wanted):
     named = re.findall(r"<PartNumber>(\d+)</PartNumber><ETag>\"?(?:&quot;)?(\w+)", wanted)
+    if any(int(number) not in parts for number, _ in named):
+        raise Refusal(400, "InvalidPart", "a part was not sent")
     contents = [parts[int(number)] for number, _ in named]
     digests = [hashlib.md5(content) for content in contents]
     if [digest.hexdigest() for digest in digests] != [etag for _, etag in named]:
@@ -230,21 +320,24 @@ def _assembled(parts, wanted):
     return b"".join(contents), f"{whole}-{len(contents)}"
 
 
-def _listing(name, bucket, query):
+def _listing(name, bucket, query, page):
     prefix = query.get("prefix", "")
     if "uploads" in query:
+        after = unquote(query.get("key-marker", ""))
         rows = "".join(
-            f"<Upload><Key>{quote(key)}</Key><UploadId>{upload_id}</UploadId></Upload>"
-            for upload_id, (key, _) in bucket.uploads.items()
-            if key.startswith(prefix)
+            f"<Upload><Key>{quote(upload.key)}</Key><UploadId>{upload_id}</UploadId>"
+            f"<Initiated>{_stamp(upload.begun)}</Initiated></Upload>"
+            for upload_id, upload in bucket.uploads.items()
+            if upload.key.startswith(prefix) and upload.key > after
         )
         return f"<R><EncodingType>url</EncodingType><Bucket>{name}</Bucket>{rows}</R>".encode()
     after = unquote(query.get("continuation-token", ""))
     found = [key for key in sorted(bucket.objects) if key.startswith(prefix) and key > after]
-    shown = found[:3]
+    shown = found[:page]
     rows = "".join(
-        f"<Contents><Key>{quote(key)}</Key><Size>{len(bucket.objects[key][0])}</Size></Contents>"
-        for key in shown
+        f"<Contents><Key>{quote(key)}</Key><ETag>&quot;{etag}&quot;</ETag>"
+        f"<LastModified>{_stamp(modified)}</LastModified><Size>{len(content)}</Size></Contents>"
+        for key, (content, etag, modified) in ((key, Object(*bucket.objects[key])) for key in shown)
     )
     more = len(found) > len(shown)
     token = f"<NextContinuationToken>{quote(shown[-1])}</NextContinuationToken>" if more else ""
@@ -252,6 +345,10 @@ def _listing(name, bucket, query):
         f"<ListBucketResult><Name>{name}</Name><EncodingType>url</EncodingType>"
         f"<IsTruncated>{str(more).lower()}</IsTruncated>{token}{rows}</ListBucketResult>"
     ).encode()
+
+
+def _stamp(moment):
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
 def _check_signature(method, path, headers, body):

@@ -58,14 +58,28 @@ def test_a_step_publishes_what_it_made_and_what_it_cost(s3, profile, tmp_path):
     assert open_artifact(tmp_path / "s3" / BUCKET / "runs" / "r17" / "knowledge") == manifest
     assert said[-1].startswith(f"ingest: wrote {RUN}/knowledge  sha256:")
     run_again_does_nothing(s3, profile, tmp_path, manifest)
+    run_again_puts_back_what_is_lost(s3, profile, tmp_path, manifest)
 
 
 def run_again_does_nothing(s3, profile, tmp_path, manifest):
     s3.requests.clear()
+    s3.page = 1000
     said = []
     assert run_step(ordered(profile, tmp_path / "new"), said.append) == manifest
-    assert s3.methods() == {"GET": 1}
+    assert s3.methods() == {"GET": 2}  # the manifest, and a listing of its files
     assert said == [f"ingest: kept {RUN}/knowledge  sha256:{manifest.content[:12]}"]
+
+
+def run_again_puts_back_what_is_lost(s3, profile, tmp_path, manifest):
+    before = {key: stored.content for key, stored in s3.objects.items()}
+    gone = [key for key in s3.objects if "knowledge/sha256/" in key][:2]
+    del s3.objects[gone[0]]
+    s3.objects[gone[1]] = s3.objects[gone[1]]._replace(content=b"cut")
+    said = []
+    assert run_step(ordered(profile, tmp_path), said.append) == manifest
+    assert f"ingest: {RUN}/knowledge has lost" in said[0]
+    assert said[1].startswith("ingest: publishes them again from ")
+    assert {key: stored.content for key, stored in s3.objects.items()} == before
 
 
 def test_a_refusing_step_publishes_nothing_and_keeps_its_exit_code(s3, profile, tmp_path):

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from espalier.storage import open_place
-from tests.factories.storage import artifact, files
+from tests.factories.storage import artifact, files, key_of
 from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
 
 URI = f"s3://{BUCKET}/runs/r17/trained_policy"
@@ -61,21 +61,23 @@ def test_a_killed_publication_sends_the_missing_parts_alone(s3, tmp_path):
 
 
 def test_a_killed_fetch_reads_the_rest_alone(s3, tmp_path):
-    artifact(tmp_path / "here", {"rows": b"1", "weights": os.urandom(SIZE)})
+    content = os.urandom(SIZE)
+    artifact(tmp_path / "here", {"rows": b"1", "weights": content})
     open_place(URI, s3.environment).publish(tmp_path / "here")
     s3.requests.clear()
-    s3.fail("GET", "weights", "half")
-    s3.fail("GET", "weights", "slow", times=9)
+    weights = key_of(content, "runs/r17/trained_policy")
+    s3.fail("GET", weights, "half")
+    s3.fail("GET", weights, "slow", times=9)
     rows, partial = (tmp_path / ".there.fetch" / x for x in ("rows", "weights.espalier-partial"))
     kill_when(
         transfer(s3, "fetch", tmp_path / "there"),
         # files come side by side
-        lambda: s3.counted("GET", "weights") == 2 and rows.exists(),
+        lambda: s3.counted("GET", weights) == 2 and rows.exists(),
     )
     assert 0 < partial.stat().st_size < SIZE
     assert not (tmp_path / "there").exists()
     s3.faults.clear()
     s3.requests.clear()
     assert transfer(s3, "fetch", tmp_path / "there").wait(timeout=60) == 0
-    assert s3.counted("GET", "/rows") == 0
+    assert s3.counted("GET", key_of(b"1", "runs/r17/trained_policy")) == 0
     assert files(tmp_path / "there") == files(tmp_path / "here")

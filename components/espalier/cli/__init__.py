@@ -4,7 +4,7 @@ app         the commands' frame (listing, errors, exit codes), and shared argume
 runs        run, evaluate, report, chat; step (hidden: what pods run); doctor
 models      promote, rollback, load, versions, serve
 kubeflow    compile, submit, schedule create, list, pause, resume, delete
-data        data check-queries, data draw-questions
+data        data check-queries, draw-questions, fetch, collect
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ app = typer.Typer(
 
 data = typer.Typer(
     name="data",
-    help="Questions on their own: check formalized ones, draw millions.",
+    help="Formalized questions, and artifacts in S3 as folders.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -1,4 +1,4 @@
-"""data check-queries, data draw-questions."""
+"""data check-queries, data draw-questions, data fetch, data collect."""
 
 from __future__ import annotations
 
@@ -98,6 +98,70 @@ def draw_questions(  # noqa: PLR0913 (its arguments are its options)
             settings, order, out, ConsoleTracker("draw questions"), workers=workers
         )
     typer.echo(f"wrote {sum(manifest.rows.values())} questions to {out}  {manifest.content}")
+
+
+@data.command(
+    epilog=examples(
+        "espalier data fetch s3://espalier/runs/r17/trained_policy --out trained_policy",
+    )
+)
+def fetch(
+    *,
+    uri: Annotated[
+        str, typer.Argument(metavar="URI", help="An artifact: s3://BUCKET/RUN/NAME, or a folder.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder for its files.")],
+) -> None:
+    """Copy an artifact to a folder, under the names of its files, and check every byte.
+
+    In S3 files lie under their SHA-256. The same command resumes. Prints the content digest.
+    """
+    import os
+
+    from espalier.storage import open_place
+
+    typer.echo(open_place(uri, os.environ).fetch(out).content)
+
+
+@data.command(
+    epilog=examples(
+        "espalier data collect s3://espalier/runs --dry-run",
+        "espalier data collect s3://espalier --older-than 30",
+    )
+)
+def collect(
+    *,
+    uri: Annotated[
+        str,
+        typer.Argument(
+            metavar="URI", help="s3://BUCKET or s3://BUCKET/PREFIX, below which to look."
+        ),
+    ],
+    older_than: Annotated[
+        int, typer.Option("--older-than", metavar="DAYS", min=1, help="Age of what may go.")
+    ] = 7,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")
+    ] = False,
+) -> None:
+    """Delete what no artifact in S3 names any more, and uploads that were given up.
+
+    What is left by replaced artifacts and killed publications. Nothing is touched that a manifest
+    names, or that is younger; a folder without manifest and contents is nobody's artifact.
+    """
+    import os
+    from datetime import timedelta
+
+    from espalier.storage.garbage import described, open_collector
+
+    collector, age = open_collector(uri, os.environ), timedelta(days=older_than)
+    if dry_run:
+        for garbage in collector.find(age):
+            found = garbage.fault or described(garbage.objects, garbage.uploads)
+            typer.echo(f"{garbage.uri}: {found}")
+    else:
+        num_bytes = collector.collect(age, typer.echo)
+        typer.echo(f"freed {num_bytes / 1e6:.1f} MB")
 
 
 def _on_ray() -> Workers:

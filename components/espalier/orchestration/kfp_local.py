@@ -15,7 +15,7 @@ from espalier.chain import CHAIN, Stage
 from espalier.config import Profile
 from espalier.orchestration.pipelines import load_pipeline
 from espalier.orchestration.run_directory import Timings
-from espalier.records import EspalierError, open_artifact
+from espalier.records import EspalierError, open_artifact, replace_directory
 from espalier.steps.profiles import form_values
 from espalier.steps.stopping import at_once, terminate_children
 from espalier.usage import Usage
@@ -109,9 +109,7 @@ def _collect(root: Path, run_dir: Path) -> None:
     for stage in CHAIN:
         task_dir = _task_dir(root, stage)
         open_artifact(task_dir / stage.output)
-        destination = run_dir / stage.output
-        shutil.rmtree(destination, ignore_errors=True)
-        (task_dir / stage.output).rename(destination)
+        replace_directory(task_dir / stage.output, run_dir / stage.output)
         timings.record(stage.name, _usage(task_dir))
     shutil.rmtree(root, ignore_errors=True)
 

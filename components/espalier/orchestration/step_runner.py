@@ -26,7 +26,7 @@ from espalier.cluster.objects.pods import S3_MOUNT
 from espalier.cluster.ray_jobs import StepTerminated, on_signals, run_on_ray
 from espalier.config import Profile
 from espalier.determinism import RAY_DRIVER_VARIABLE
-from espalier.records import EspalierError, Manifest
+from espalier.records import MANIFEST_NAME, EspalierError, Manifest, read_manifest
 from espalier.storage import Place, joined, open_place
 
 _S3_SCHEME = "s3://"
@@ -184,7 +184,9 @@ class StepOrder:
 
 
 def run_step(order: StepOrder, say: Callable[[str], None]) -> Manifest:
-    """Run one step, unless its output is published and current.
+    """Run one step, unless its output is published, current and all there.
+
+    What is lost of a current output is put back: from the workspace, or by running the step.
 
     Args:
         order: which, and where.
@@ -215,8 +217,15 @@ def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
     target = open_place(order.output or joined(order.run_uri, link.output), os.environ)
     published = target.manifest()
     if published is not None and _is_current(published, order, sources):
-        say(f"{order.stage}: kept {target.uri}  sha256:{published.content[:12]}")
-        return published
+        lost = target.lost_files(published)
+        if not lost:
+            say(f"{order.stage}: kept {target.uri}  sha256:{published.content[:12]}")
+            return published
+        others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        say(f"{order.stage}: {target.uri} has lost {lost[0]}{others}")
+        if _holds(order.folder / link.output, published):
+            say(f"{order.stage}: publishes them again from {order.folder / link.output}")
+            return target.publish(order.folder / link.output)
     is_driver = bool(os.environ.get(RAY_DRIVER_VARIABLE))
     if launches_ray(order.stage, order.profile.kubernetes) and not is_driver:
         _run_on_ray(order, say)
@@ -249,6 +258,11 @@ def _run_on_ray(order: StepOrder, say: Callable[[str], None]) -> None:
         raise StepFailed(order.stage, 128 + reason.number) from reason
     if not status.has_succeeded:
         raise StepFailed(order.stage, _DRIVER_FAILED)
+
+
+def _holds(folder: Path, published: Manifest) -> bool:
+    """Whether the workspace still has what was published; publishing checks its files."""
+    return (folder / MANIFEST_NAME).is_file() and read_manifest(folder) == published
 
 
 def _made(target: Place) -> Manifest:

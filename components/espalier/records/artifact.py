@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Generator, Iterable, Mapping
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -93,6 +96,10 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
     rows: dict[str, int] = Field(default_factory=dict)
     seed: int
     files: dict[str, str]
+    """Path below the directory, with "/" -> SHA-256 of the file, in hex."""
+    sizes: dict[str, int] = Field(default_factory=dict)
+    """Bytes of each file, by which a lost or cut one is noticed without reading it. Empty in
+    manifests of before this key."""
     integrity: str
     content: str
     packages: dict[str, str]
@@ -113,11 +120,13 @@ def describe(
     directory: Path, provenance: Provenance, rows: Mapping[str, int], created: str
 ) -> Manifest:
     """Digest every payload file below `directory` and return the manifest for it."""
-    files = {path.as_posix(): file_digest(directory / path) for path in payload_files(directory)}
+    names = [path.as_posix() for path in payload_files(directory)]
+    files = {name: file_digest(directory / name) for name in names}
     return Manifest(
         **provenance.model_dump(),
         rows=dict(rows),
         files=files,
+        sizes={name: (directory / name).stat().st_size for name in names},
         integrity=integrity_digest(files),
         content=content_digest(files),
         packages=_package_versions(),
@@ -182,42 +191,107 @@ def publishing(output_dir: Path, provenance: Provenance) -> Generator[Draft]:
     """Write an artifact under a temporary name and publish it by one rename.
 
     The stage's work directory is removed after the rename. An error leaves no trace of the draft
-    and never touches what was published before.
+    and never touches what was published before. Only one process writes an artifact at a time.
 
     Raises:
-        ArtifactError: the disk is full or the folder cannot be written.
+        ArtifactError: the disk is full, the folder cannot be written, or another process is
+            writing this artifact.
     """
     draft_dir = output_dir.with_name(f".{output_dir.name}.draft")
     try:
-        shutil.rmtree(draft_dir, ignore_errors=True)
-        draft_dir.mkdir(parents=True)
-        draft = Draft(draft_dir)
-        yield draft
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        manifest = describe(draft_dir, provenance, draft.rows, created)
-        _write_durably(draft_dir / MANIFEST_NAME, manifest.model_dump_json(indent=2))
-        replace_directory(draft_dir, output_dir)
+        with only_writer(output_dir), _removed_at_the_end(draft_dir):
+            draft_dir.mkdir(parents=True)
+            draft = Draft(draft_dir)
+            yield draft
+            created = datetime.now(UTC).isoformat(timespec="seconds")
+            manifest = describe(draft_dir, provenance, draft.rows, created)
+            _write_durably(draft_dir / MANIFEST_NAME, manifest.model_dump_json(indent=2))
+            replace_directory(draft_dir, output_dir)
+            shutil.rmtree(work_dir(output_dir), ignore_errors=True)
     except OSError as error:
         raise _explained(error, output_dir) from error
-    finally:
-        # published, it has been renamed and is not there any more
-        shutil.rmtree(draft_dir, ignore_errors=True)
-    shutil.rmtree(work_dir(output_dir), ignore_errors=True)
     draft.path, draft.manifest = output_dir, manifest
 
 
-def open_artifact(directory: Path) -> Manifest:
+@contextmanager
+def _removed_at_the_end(draft_dir: Path) -> Generator[None]:
+    """Remove what a killed process left there, and what is left when the block ends."""
+    shutil.rmtree(draft_dir, ignore_errors=True)
+    try:
+        yield
+    finally:
+        # published, it has been renamed and is not there any more
+        shutil.rmtree(draft_dir, ignore_errors=True)
+
+
+@contextmanager
+def only_writer(output_dir: Path, *, wait_s: float = 0.0) -> Generator[None]:
+    """Lock an artifact folder against other writers within the block; readers are not affected.
+
+    The lock is the kernel's and dies with the process; `.NAME.lock` beside the folder is its file.
+
+    Args:
+        output_dir: the artifact's folder, there or not.
+        wait_s: seconds to wait for another writer.
+
+    Raises:
+        ArtifactError: another process is writing there.
+        OSError: the folder that it lies in cannot be written.
+    """
+    path = output_dir.with_name(f".{output_dir.name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + wait_s
+    while (descriptor := _locked(path)) is None:
+        if time.monotonic() >= end:
+            raise ArtifactError(
+                f"{output_dir}: another process is writing this artifact. Wait for it, stop it, or "
+                "write to another folder"
+            )
+        time.sleep(_LOCK_POLL_S)
+    try:
+        _bring_back(output_dir)
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # before it is unlocked: see `_locked`
+        os.close(descriptor)
+
+
+_LOCK_POLL_S = 0.05
+
+
+def _locked(path: Path) -> int | None:
+    """Open and lock the file; None where another process has, or has just removed it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), path.stat()):
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def open_artifact(directory: Path, *, digest: Callable[[Path], str] = file_digest) -> Manifest:
     """Read an artifact's manifest and check every payload file against it.
+
+    Args:
+        directory: of the artifact.
+        digest: SHA-256 of a file, called once for each; one that copies or sums besides saves a
+            second reading.
 
     Raises:
         ArtifactError: naming the first file that is missing, added, or has other bytes.
     """
     manifest = read_manifest(directory)
     present = {path.as_posix() for path in payload_files(directory)}
-    for name, digest in manifest.files.items():
+    for name, expected in manifest.files.items():
         if name not in present:
             raise ArtifactError(f"{directory / name}: in the manifest, but not there. {_MEND}")
-        if file_digest(directory / name) != digest:
+        if digest(directory / name) != expected:
             raise ArtifactError(
                 f"{directory / name}: its bytes are not those that were published "
                 f"(truncated or edited). {_MEND}"
@@ -243,19 +317,54 @@ def _write_durably(path: Path, text: str) -> None:
 
 
 def replace_directory(draft_dir: Path, output_dir: Path) -> None:
-    """Put a finished draft in its place: one rename, before which a former artifact steps aside."""
-    if output_dir.exists():
-        former = output_dir.with_name(f".{output_dir.name}.former")
-        shutil.rmtree(former, ignore_errors=True)
+    """Put a finished draft in its place; a former artifact there is deleted afterwards.
+
+    On Linux's own file systems both change places in one step, so that whoever looks finds the
+    former artifact or the new one. Where the file system cannot (NFS), the former one steps aside
+    first; a process killed between these two renames leaves it beside, and `only_writer` brings it
+    back.
+    """
+    former = output_dir.with_name(f".{output_dir.name}.former")
+    if not output_dir.exists():
+        draft_dir.rename(output_dir)
+        return
+    shutil.rmtree(former, ignore_errors=True)
+    if _exchange(draft_dir, output_dir):
+        draft_dir.rename(former)
+    else:
         output_dir.rename(former)
         try:
             draft_dir.rename(output_dir)
         except OSError:
             former.rename(output_dir)
             raise
-        shutil.rmtree(former, ignore_errors=True)
-    else:
-        draft_dir.rename(output_dir)
+    shutil.rmtree(former, ignore_errors=True)
+
+
+def _bring_back(output_dir: Path) -> None:
+    """Undo the first rename of `replace_directory` where a killed process made no second one."""
+    former = output_dir.with_name(f".{output_dir.name}.former")
+    if not output_dir.exists() and (former / MANIFEST_NAME).is_file():
+        former.rename(output_dir)
+
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+"""Of renameat2(2)."""
+_CANNOT_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders change places in one step; False where system or file system cannot."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    if not renameat2(_AT_FDCWD, bytes(one), _AT_FDCWD, bytes(other), _RENAME_EXCHANGE):
+        return True
+    number = ctypes.get_errno()
+    if number in _CANNOT_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), str(other))
 
 
 _NOT_WRITABLE = "The folder cannot be written: choose another --out, or change its permissions."

@@ -14,6 +14,7 @@ from espalier.steps.console import CompositeTracker, ConsoleTracker
 from espalier.steps.given_model import with_starting_policy
 from espalier.steps.profiles import parsed_profile, stage_settings
 from espalier.steps.stopping import before_forced_end, stopping_on_signals
+from espalier.storage import restore_names
 from espalier.usage import UsageMeter
 
 
@@ -29,7 +30,8 @@ def run_stage(
     Args:
         name: of the stage, which is also the name of its tracked run.
         profile_json: what `resolve_profile` returned.
-        inputs: artifact folder -> its path.
+        inputs: artifact folder -> its path; Kubeflow's launcher may have filled it with the objects
+            of an artifact that was published by us (`espalier.storage.layout`).
         output: path of the artifact folder that the stage publishes.
         log_metric: receives `seconds` and `peak_rss_mb` when the stage has ended.
 
@@ -49,7 +51,7 @@ def run_stage(
                 tracker = CompositeTracker(ConsoleTracker(name), tracked)
                 if name == "prepare_policy":
                     profile = with_starting_policy(profile, Path(output).parent)
-                paths = {folder: Path(path) for folder, path in inputs.items()}
+                paths = {name: restore_names(Path(path)) for name, path in inputs.items()}
                 stage.run(profile, paths, Path(output), tracker)
     except EspalierError as error:
         sys.exit(f"error: {name}: {error}")

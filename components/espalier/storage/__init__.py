@@ -1,7 +1,11 @@
 """Artifacts in a folder or in S3, behind one URI: `/data/runs/r17` or `s3://bucket/runs/r17`.
 
     place            the protocol, the place that a URI names, a local folder
-    bucket           an artifact in S3: the objects below a prefix
+    layout           where the files of an artifact lie in S3, and how its manifest is checked
+    bucket           an artifact in S3: its readers
+    publication      its writers: contents first, then the manifest by a conditional write
+    garbage          what no manifest names, deleted by age
+    objects          one artifact's objects: manifest, listing
     transfer         upload and download of one file, resumed after a kill
     requests         the S3 client: time-outs, retries, errors
     minio_internals  private requests of minio-py, in this module only
@@ -10,7 +14,8 @@
 Publishing writes the payload first and the manifest last; fetching checks every file against it.
 """
 
+from espalier.storage.layout import restore_names
 from espalier.storage.place import Place, joined, open_place
 from espalier.storage.settings import S3Retries, S3Settings
 
-__all__ = ["Place", "S3Retries", "S3Settings", "joined", "open_place"]
+__all__ = ["Place", "S3Retries", "S3Settings", "joined", "open_place", "restore_names"]

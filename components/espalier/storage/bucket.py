@@ -1,38 +1,63 @@
-"""An artifact in S3: the objects below a prefix, of which the manifest is written last."""
+"""An artifact in S3: the objects below a prefix, and the manifest that names them."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path, PurePosixPath
-
-from pydantic import ValidationError
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from espalier.records import (
     MANIFEST_NAME,
     ArtifactError,
     Manifest,
+    StorageError,
+    file_digest,
+    only_writer,
     open_artifact,
     read_manifest,
     replace_directory,
 )
-from espalier.records.artifact import integrity_digest
+from espalier.storage.layout import PARTIAL_SUFFIX, keys_of, object_name, parsed_manifest
 from espalier.storage.minio_internals import put_object
-from espalier.storage.place import writing
-from espalier.storage.requests import TRANSFERS, S3Requests
+from espalier.storage.objects import ArtifactObjects, Clock, StoredManifest, at_once
+from espalier.storage.place import WRITER_WAIT_S, writing
+from espalier.storage.publication import Publication
+from espalier.storage.requests import S3Requests
 from espalier.storage.settings import S3Settings
-from espalier.storage.transfer import PARTIAL_SUFFIX, download, upload
+from espalier.storage.transfer import download
+
+if TYPE_CHECKING:
+    import urllib3
+
+_ATTEMPTS = 3
+"""Fetches before an artifact that is replaced all the time counts as an error."""
 
 
 class S3Place:
-    """An artifact below s3://bucket/prefix/."""
+    """An artifact below s3://bucket/prefix/; see `layout` for what lies there."""
 
-    def __init__(self, settings: S3Settings, bucket: str, prefix: str) -> None:
-        self._requests = S3Requests(settings)
-        self._bucket, self._prefix = bucket, prefix
-        self.uri = f"s3://{bucket}/{prefix}"
+    def __init__(
+        self,
+        settings: S3Settings,
+        bucket: str,
+        prefix: str,
+        *,
+        clock: Clock | None = None,
+        pool: urllib3.PoolManager | None = None,
+    ) -> None:
+        """Name the place; nothing is requested yet.
+
+        Args:
+            settings: of the server.
+            bucket: of the artifact.
+            prefix: of the artifact.
+            clock: for the ages of objects; None is this machine's.
+            pool: sends the requests; None makes one.
+        """
+        self._objects = ArtifactObjects(S3Requests(settings, pool), bucket, prefix)
+        self._clock = clock or Clock()
+        self.uri = self._objects.uri
 
     def manifest(self) -> Manifest | None:
         """The manifest of the published artifact; None if nothing is published.
@@ -41,55 +66,67 @@ class S3Place:
             ArtifactError: the manifest does not parse.
             StorageError: the server refuses or is unreachable.
         """
-        content = self._read(MANIFEST_NAME)
-        return None if content is None else self._parsed(content)
+        stored = self._objects.read_manifest()
+        return None if stored is None else self._parsed(stored)
+
+    def lost_files(self, manifest: Manifest) -> list[str]:
+        """Files of the manifest that are not there, or have another size; by a listing alone.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
+        present = self._objects.listed()
+
+        def is_lost(name: str, digest: str) -> bool:
+            found = present.get(object_name(digest)) or present.get(name)
+            return found is None or found.num_bytes != manifest.sizes.get(name, found.num_bytes)
+
+        return sorted(name for name, digest in manifest.files.items() if is_lost(name, digest))
 
     def fetch(self, destination: Path) -> Manifest:
         """Copy the artifact to the folder `destination`; after a kill the same call resumes.
 
         Raises:
-            ArtifactError: nothing is published here, or a file differs from its digest.
+            ArtifactError: nothing is published here, or a file is lost or damaged.
             StorageError: the server refuses or is unreachable, or `destination` cannot be written.
         """
-        content = self._read(MANIFEST_NAME)
-        if content is None:
-            raise ArtifactError(
-                f"{self.uri}: no {MANIFEST_NAME}, so no stage finished writing there. Run the "
-                "stage that makes it, or correct the URI"
-            )
-        manifest = self._parsed(content)
-        if (destination / MANIFEST_NAME).is_file() and read_manifest(destination) == manifest:
-            return open_artifact(destination)
-        with writing(destination):
-            self._fetch_files(manifest, content, destination)
-        return manifest
+        stored = self._objects.read_manifest()
+        for _ in range(_ATTEMPTS):
+            if stored is None:
+                raise ArtifactError(
+                    f"{self.uri}: no {MANIFEST_NAME}, so no stage finished writing there. Run the "
+                    "stage that makes it, or correct the URI"
+                )
+            manifest = self._parsed(stored)
+            if _holds(destination, manifest):
+                return manifest
+            with writing(destination), only_writer(destination, wait_s=WRITER_WAIT_S):
+                if _holds(destination, manifest):  # another process was at it
+                    return manifest
+                lost = self._fetch_files(manifest, stored.content, destination)
+            if lost is None:
+                return manifest
+            # an artifact that was replaced meanwhile may have lost its files since
+            before, stored = stored, self._objects.read_manifest()
+            if stored == before:
+                raise ArtifactError(
+                    f"{self.uri}/{lost}: in the manifest, but not there. Run the stage "
+                    f"{manifest.producer} again: publishing puts it back"
+                )
+        raise ArtifactError(f"{self.uri}: replaced while it was read, again and again")
 
     def publish(self, directory: Path) -> Manifest:
-        """Copy a published local artifact here, replacing the present one.
+        """Publish a local artifact here, replacing the present one; see `publication`.
 
-        There is no manifest while files change, so that no reader sees a mixture of two artifacts.
+        Returns:
+            The manifest that is there then: another writer's of the same work, where it was first.
 
         Raises:
-            ArtifactError: `directory` is not a complete artifact.
-            StorageError: the server refuses or is unreachable; the same call resumes.
+            ArtifactError: `directory` is not a complete artifact, or changes.
+            StorageError: another writer has published other content meanwhile; the server refuses
+                or is unreachable: the same call resumes.
         """
-        manifest = open_artifact(directory)
-        content = self._read(MANIFEST_NAME)
-        if content is not None:
-            if content == (directory / MANIFEST_NAME).read_bytes():
-                return manifest
-            self._remove(self._key(MANIFEST_NAME))
-        _at_once(
-            partial(upload, self._requests, directory / name, self._bucket, self._key(name))
-            for name in manifest.files
-        )
-        # old files go only after the new ones are there, and the manifest is written last
-        kept = {self._key(name) for name in manifest.files}
-        for key in self._listed():
-            if key not in kept:
-                self._remove(key)
-        self.write(MANIFEST_NAME, (directory / MANIFEST_NAME).read_bytes())
-        return manifest
+        return Publication(self._objects, directory, self._clock).publish()
 
     def write(self, name: str, content: bytes) -> None:
         """Write one small object below the prefix.
@@ -97,94 +134,106 @@ class S3Place:
         Raises:
             StorageError: the server refuses or is unreachable.
         """
-        key = self._key(name)
-        self._requests.send(
-            f"write s3://{self._bucket}/{key}",
-            lambda: put_object(self._requests.client, self._bucket, key, content),
+        requests, bucket, key = self._objects.requests, self._objects.bucket, self._key(name)
+        requests.send(
+            f"write s3://{bucket}/{key}",
+            lambda: put_object(requests.client, bucket, key, content),
         )
 
-    def _fetch_files(self, manifest: Manifest, content: bytes, destination: Path) -> None:
-        """Fill a draft beside `destination`, kept if the process is killed, and rename it."""
+    def _fetch_files(self, manifest: Manifest, content: bytes, destination: Path) -> str | None:
+        """Fill a draft beside `destination`, kept if the process is killed, and rename it.
+
+        Returns:
+            The name of a file that is not there; None if all are.
+        """
         draft = destination.with_name(f".{destination.name}.fetch")
         draft.mkdir(parents=True, exist_ok=True)
         _drop_others(draft, {*manifest.files, *(n + PARTIAL_SUFFIX for n in manifest.files)})
-        _at_once(
-            partial(download, self._requests, self._bucket, self._key(name), draft / name, digest)
-            for name, digest in manifest.files.items()
+        _expect_room(draft, manifest)
+        names: dict[str, list[str]] = {}
+        for name, digest in manifest.files.items():
+            names.setdefault(digest, []).append(name)
+        lost: list[str] = []
+        at_once(
+            partial(self._fetch_content, manifest, digest, draft, named, lost)
+            for digest, named in names.items()
         )
+        if lost:
+            return min(lost)
         (draft / MANIFEST_NAME).write_bytes(content)
         replace_directory(draft, destination)
+        return None
 
-    def _read(self, name: str) -> bytes | None:
-        key = self._key(name)
+    def _fetch_content(
+        self, manifest: Manifest, digest: str, draft: Path, names: list[str], lost: list[str]
+    ) -> None:
+        """Download one content and copy it to every name that it has; lost names are appended."""
+        name, *others = names
+        objects = self._objects
+        for key in keys_of(objects.prefix, name, digest):
+            if download(
+                objects.requests, objects.bucket, key, draft / name, digest,
+                num_bytes=manifest.sizes.get(name),
+            ):  # fmt: skip
+                break
+        else:
+            lost.append(name)
+            return
+        for other in others:
+            _copy(draft / name, draft / other, digest)
 
-        def received() -> bytes:
-            response = self._requests.client.get_object(self._bucket, key)
-            try:
-                return response.read()
-            finally:
-                response.close()
-                response.release_conn()
-
-        return self._requests.send_or_none(f"read s3://{self._bucket}/{key}", received)
-
-    def _parsed(self, content: bytes) -> Manifest:
-        """Parse a manifest and check that its files lie below it: they decide where `fetch` writes.
-
-        Raises:
-            ArtifactError: it does not parse, was edited, or names a file outside the artifact.
-        """
-        where = f"{self.uri}/{MANIFEST_NAME}"
-        try:
-            manifest = Manifest.model_validate_json(content)
-        except ValidationError as error:
-            raise ArtifactError(
-                f"{where}: not a manifest ({error.errors()[0]['msg']}). Delete the artifact and "
-                "run the stage that makes it again"
-            ) from error
-        for name in manifest.files:
-            path = PurePosixPath(name)
-            climbs = path.is_absolute() or ".." in path.parts or not path.parts
-            if climbs or path.as_posix() != name or "\0" in name:
-                raise ArtifactError(f"{where}: names the file {name!r}, outside of the artifact")
-        if integrity_digest(manifest.files) != manifest.integrity:
-            raise ArtifactError(f"{where}: edited after publishing")
-        return manifest
-
-    def _listed(self) -> list[str]:
-        """Keys of the objects below the prefix."""
-        client, below = self._requests.client, f"{self._prefix}/"
-        found = self._requests.send(
-            f"list {self.uri}",
-            lambda: list(client.list_objects(self._bucket, prefix=below, recursive=True)),
-        )
-        return [item.object_name for item in found if item.object_name]
-
-    def _remove(self, key: str) -> None:
-        self._requests.send_or_none(
-            f"delete s3://{self._bucket}/{key}",
-            lambda: self._requests.client.remove_object(self._bucket, key),
-        )
+    def _parsed(self, stored: StoredManifest) -> Manifest:
+        return parsed_manifest(stored.content, f"{self.uri}/{MANIFEST_NAME}")
 
     def _key(self, name: str) -> str:
-        return f"{self._prefix}/{name}"
+        return self._objects.key(name)
+
+
+def _holds(destination: Path, manifest: Manifest) -> bool:
+    """Whether the folder has this very artifact, undamaged."""
+    if not (destination / MANIFEST_NAME).is_file():
+        return False
+    try:
+        return read_manifest(destination) == manifest == open_artifact(destination)
+    except ArtifactError:
+        return False
+
+
+def _expect_room(draft: Path, manifest: Manifest) -> None:
+    """Refuse to begin what the disk cannot hold.
+
+    Raises:
+        StorageError: the files that are still missing need more than is free.
+    """
+    missing = [name for name in manifest.sizes if not (draft / name).exists()]
+    need = sum(manifest.sizes[name] for name in missing)
+    need -= sum(
+        partial.stat().st_size
+        for name in missing
+        if (partial := draft / (name + PARTIAL_SUFFIX)).exists()
+    )
+    free = shutil.disk_usage(draft).free
+    if need > free:
+        raise StorageError(
+            f"{draft.parent}: the artifact needs {need / 1e9:.1f} GB more, and {free / 1e9:.1f} GB "
+            "are free. Free space, or choose another folder"
+        )
+
+
+def _copy(source: Path, target: Path, digest: str) -> None:
+    if target.exists() and file_digest(target) == digest:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(target.name + PARTIAL_SUFFIX)
+    shutil.copyfile(source, partial)
+    partial.replace(target)
 
 
 def _drop_others(folder: Path, names: set[str]) -> None:
-    """Remove files that an earlier fetch of another version left in the draft."""
+    """Remove files that an earlier fetch of another version left in the draft, and any link."""
     for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):
-                shutil.rmtree(path)
-        elif path.relative_to(folder).as_posix() not in names:
+                path.rmdir()
+        elif path.is_symlink() or path.relative_to(folder).as_posix() not in names:
             path.unlink()
-
-
-def _at_once(transfers: Iterable[Callable[[], None]]) -> None:
-    """Run the transfers, four at a time; the first failure cancels those not yet started."""
-    pool = ThreadPoolExecutor(max_workers=TRANSFERS, thread_name_prefix="s3")
-    try:
-        for running in [pool.submit(transfer) for transfer in transfers]:
-            running.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)

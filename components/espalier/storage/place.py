@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -12,12 +12,15 @@ from typing import Protocol
 
 from espalier.records import (
     MANIFEST_NAME,
+    ArtifactError,
     Manifest,
     StorageError,
+    only_writer,
     open_artifact,
     read_manifest,
     replace_directory,
 )
+from espalier.storage.layout import parsed_manifest
 
 S3_SCHEME = "s3://"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -33,12 +36,16 @@ class Place(Protocol):
         """The manifest of the published artifact; None if nothing is published."""
         ...
 
+    def lost_files(self, manifest: Manifest) -> list[str]:
+        """Files of the manifest that are not there, or have another size; nothing is read."""
+        ...
+
     def fetch(self, destination: Path) -> Manifest:
         """Copy the artifact to a local folder and check every file."""
         ...
 
     def publish(self, directory: Path) -> Manifest:
-        """Copy a published local artifact here, the manifest last."""
+        """Copy a published local artifact here so that readers find a whole one at any time."""
         ...
 
     def write(self, name: str, content: bytes) -> None:
@@ -65,7 +72,7 @@ def open_place(uri: str, environment: Mapping[str, str]) -> Place:
         )
     bucket, _, prefix = uri.removeprefix(S3_SCHEME).partition("/")
     prefix = prefix.strip("/")
-    if not _BUCKET.fullmatch(bucket) or not prefix:
+    if not is_bucket(bucket) or not prefix:
         raise StorageError(f"{uri}: not s3://BUCKET/KEY with a bucket's name and a key below it")
     if any(part in ("", ".", "..") for part in prefix.split("/")):
         raise StorageError(f"{uri}: the key has an empty part, or one that is . or ..")
@@ -73,6 +80,11 @@ def open_place(uri: str, environment: Mapping[str, str]) -> Place:
     from espalier.storage.settings import s3_settings
 
     return S3Place(s3_settings(environment), bucket, prefix)
+
+
+def is_bucket(name: str) -> bool:
+    """Whether a bucket can have this name."""
+    return _BUCKET.fullmatch(name) is not None
 
 
 def joined(uri: str, *names: str) -> str:
@@ -97,6 +109,17 @@ class LocalPlace:
             return None
         return read_manifest(self._folder)
 
+    def lost_files(self, manifest: Manifest) -> list[str]:
+        """Files of the manifest that are not there, or have another size."""
+
+        def is_lost(name: str) -> bool:
+            path = self._folder / name
+            if not path.is_file():
+                return True
+            return path.stat().st_size != manifest.sizes.get(name, path.stat().st_size)
+
+        return sorted(filter(is_lost, manifest.files))
+
     def fetch(self, destination: Path) -> Manifest:
         """Copy the artifact to the folder `destination`.
 
@@ -104,17 +127,25 @@ class LocalPlace:
             ArtifactError: nothing is published here, or a file differs from its digest.
             StorageError: `destination` cannot be written.
         """
-        open_artifact(self._folder)
-        return _copied(self._folder, destination)
+        for _ in range(_ATTEMPTS):
+            before = _manifest_bytes(self._folder)
+            try:
+                return _copied(self._folder, destination)
+            except (ArtifactError, FileNotFoundError):
+                # the folder was replaced while it was copied, or it is damaged
+                if _manifest_bytes(self._folder) == before:
+                    raise
+        raise ArtifactError(f"{self._folder}: replaced while it was read, again and again")
 
     def publish(self, directory: Path) -> Manifest:
-        """Copy a published artifact here, replacing the present one.
+        """Copy a published artifact here, replacing the present one in one step.
+
+        Two writers take turns, so the artifact is afterwards that of the second, whole.
 
         Raises:
             ArtifactError: `directory` is not a complete artifact.
             StorageError: the folder cannot be written.
         """
-        open_artifact(directory)
         return _copied(directory, self._folder)
 
     def write(self, name: str, content: bytes) -> None:
@@ -131,16 +162,64 @@ class LocalPlace:
             draft.replace(path)
 
 
+_ATTEMPTS = 3
+"""Copies before an artifact that is replaced all the time counts as an error."""
+_CHUNK_BYTES = 1 << 20
+WRITER_WAIT_S = 3600.0
+"""Time to wait for another process that fills the same folder; copies of policies take minutes."""
+
+
 def _copied(source: Path, destination: Path) -> Manifest:
-    if destination.exists() and os.path.samefile(source, destination):
-        return read_manifest(source)
+    """Copy what the manifest names, reading every file once, and rename the copy."""
+    read_manifest(source)  # says what to do where there is none
+    if _is_same(source, destination):
+        return open_artifact(source)
+    content = (source / MANIFEST_NAME).read_bytes()
+    manifest = parsed_manifest(content, str(source / MANIFEST_NAME))
     draft = destination.with_name(f".{destination.name}.fetch")
-    with writing(destination):
+
+    def copied_digest(path: Path) -> str:
+        return _copy(path, draft / path.relative_to(source), source)
+
+    with writing(destination), only_writer(destination, wait_s=WRITER_WAIT_S):
         shutil.rmtree(draft, ignore_errors=True)
-        shutil.copytree(source, draft)
-        manifest = open_artifact(draft)
+        draft.mkdir()
+        try:
+            is_same = open_artifact(source, digest=copied_digest) == manifest
+        except FileNotFoundError as error:
+            raise ArtifactError(f"{source}: replaced while it was copied") from error
+        if not is_same:
+            raise ArtifactError(f"{source}: replaced while it was copied; copy it again")
+        (draft / MANIFEST_NAME).write_bytes(content)
         replace_directory(draft, destination)
     return manifest
+
+
+def _copy(path: Path, target: Path, folder: Path) -> str:
+    """Copy a file and return its SHA-256.
+
+    Raises:
+        ArtifactError: it is a link to something outside of `folder`.
+    """
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ArtifactError(f"{path}: a link to a file outside of its artifact")
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as copy:
+            while chunk := stream.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                copy.write(chunk)
+    return digest.hexdigest()
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
+
+
+def _manifest_bytes(folder: Path) -> bytes | None:
+    path = folder / MANIFEST_NAME
+    return path.read_bytes() if path.is_file() else None
 
 
 @contextmanager

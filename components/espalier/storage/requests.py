@@ -40,6 +40,8 @@ _CREDENTIALS = frozenset(
     {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
 )
 _MISSING = frozenset({"NoSuchKey", "NoSuchUpload"})
+_OVERTAKEN = frozenset({"ConditionalRequestConflict", "NoSuchKey", "PreconditionFailed"})
+"""Of a conditional write: its condition does not hold, or did not while another was written."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +49,13 @@ _log = logging.getLogger(__name__)
 class S3Requests:
     """Sends requests to one server and retries transient failures."""
 
-    def __init__(self, settings: S3Settings) -> None:
+    def __init__(self, settings: S3Settings, pool: urllib3.PoolManager | None = None) -> None:
+        """Connect.
+
+        Args:
+            settings: of the server.
+            pool: sends the requests; None makes one with the time-outs of `settings`.
+        """
         retries = settings.retries
         self._settings = settings
         self.client = Minio(
@@ -57,7 +65,8 @@ class S3Requests:
             session_token=settings.session_token,
             secure=settings.is_encrypted,
             region=settings.region,  # else minio requests the bucket's region first
-            http_client=urllib3.PoolManager(
+            http_client=pool
+            or urllib3.PoolManager(
                 timeout=urllib3.Timeout(connect=_CONNECT_TIMEOUT_S, read=retries.timeout_s),
                 maxsize=TRANSFERS,
                 retries=False,  # `send` retries, also when a connection breaks inside a body
@@ -110,6 +119,23 @@ class S3Requests:
 
         return self.send(what, asked)
 
+    def send_if(self, what: str, request: Callable[[], Answer]) -> Answer | None:
+        """`send` a conditional write, but None if its condition does not hold.
+
+        A write whose answer was lost is sent again, and then meets what it has written itself: who
+        gets None looks at what is there.
+        """
+
+        def asked() -> Answer | None:
+            try:
+                return request()
+            except S3Error as error:
+                if error.code in _OVERTAKEN:
+                    return None
+                raise
+
+        return self.send(what, asked)
+
     def _log_pause(self, what: str, state: tenacity.RetryCallState) -> None:
         fault = state.outcome.exception() if state.outcome else None
         assert fault is not None, "a fault came before the pause"
@@ -131,6 +157,8 @@ class S3Requests:
                 "The server does not accept the credentials: correct AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY, or the credentials file"
             )
+        elif code in ("NotImplemented", "MethodNotAllowed"):
+            remedy = "Artifacts need a server with conditional writes (If-None-Match, If-Match)"
         elif code == "RequestTimeTooSkewed":
             remedy = "The clocks of this machine and of the server differ: set them"
         else:

@@ -173,6 +173,7 @@ def test_nobody_reaches_what_is_no_sandbox_in_the_sandbox_namespace(folder):
         ("serving", "mlflow names"),
         ("serving-controller", "mlflow kubernetes serving names"),
         ("sandbox-gc", "kubernetes names"),
+        ("artifact-gc", "s3 names"),
     ],
 )
 def test_a_pipeline_pod_reaches_only_what_it_works_with(folder, source, places):

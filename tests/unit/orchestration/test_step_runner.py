@@ -1,10 +1,17 @@
 import pytest
 
+from espalier.chain import STAGES
 from espalier.config import Profile
 from espalier.orchestration.step_runner import StepOrder, run_step
-from espalier.records import ArtifactError, EspalierError, StorageError
+from espalier.records import (
+    ArtifactError,
+    EspalierError,
+    Provenance,
+    StorageError,
+    publishing,
+)
 from espalier.steps.profiles import given_profile, named_profile
-from tests.factories.storage import artifact
+from tests.factories.storage import artifact, key_of, s3_place
 from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
 
 RUN = f"s3://{BUCKET}/runs/r17"
@@ -60,16 +67,8 @@ def test_artifacts_of_a_bucket_lie_where_kubeflow_would_put_them(tmp_path):
     assert ordered(tmp_path, run_uri=str(tmp_path / "run")).folder == tmp_path / "run"
 
 
-@pytest.mark.parametrize(
-    ("settings", "source", "is_kept"),
-    [(None, None, True), ({"seed": 1}, None, False), (None, "another", False)],
-)
-def test_a_step_is_kept_while_its_settings_and_inputs_hold(tmp_path, settings, source, is_kept):
-    """A damaged input tells the two apart: a step that is kept does not read it."""
-    from espalier.chain import STAGES
-    from espalier.records import Provenance, publishing
-
-    profile, run = Profile(), tmp_path / "run"
+def synthesized(run, profile, source=None):
+    """Publish the folders of a run up to its synthetic rows; returns the manifest of these."""
     content = artifact(run / "knowledge").content
     provenance = Provenance(
         producer="synthesize",
@@ -78,7 +77,36 @@ def test_a_step_is_kept_while_its_settings_and_inputs_hold(tmp_path, settings, s
         inputs={"knowledge": source or content},
     )
     with publishing(run / "synthetic", provenance) as draft:
-        (draft.path / "rows").write_text("")
+        (draft.path / "rows").write_text("rows")
+    return draft.published
+
+
+@pytest.mark.parametrize("harm", ["lost", "cut"])
+def test_a_current_output_with_a_lost_file_is_made_again(s3, tmp_path, harm):
+    """A damaged input tells: a step that is not kept reads it."""
+    published = synthesized(tmp_path / "run", Profile())
+    for name in ("knowledge", "synthetic"):
+        s3_place(s3, f"runs/r17/{name}").publish(tmp_path / "run" / name)
+    assert run_step(ordered(tmp_path, "synthesize"), silent) == published
+    lost = key_of(b"rows", "runs/r17/synthetic")
+    s3.objects[lost] = s3.objects[lost]._replace(content=b"row")
+    if harm == "lost":
+        del s3.objects[lost]
+    s3.objects[key_of(b"{}\n")] = s3.objects[key_of(b"{}\n")]._replace(content=b"[]\n")
+    said = []
+    with pytest.raises(ArtifactError, match="truncated or edited"):
+        run_step(ordered(tmp_path, "synthesize"), said.append)
+    assert said[0] == f"synthesize: {RUN}/synthetic has lost rows"
+
+
+@pytest.mark.parametrize(
+    ("settings", "source", "is_kept"),
+    [(None, None, True), ({"seed": 1}, None, False), (None, "another", False)],
+)
+def test_a_step_is_kept_while_its_settings_and_inputs_hold(tmp_path, settings, source, is_kept):
+    """A damaged input tells the two apart: a step that is kept does not read it."""
+    profile, run = Profile(), tmp_path / "run"
+    published = synthesized(run, profile, source)
     (run / "knowledge" / "rows.jsonl").write_text("edited")
     order = ordered(
         tmp_path,
@@ -87,7 +115,7 @@ def test_a_step_is_kept_while_its_settings_and_inputs_hold(tmp_path, settings, s
         profile=profile.model_copy(update=settings or {}),
     )
     if is_kept:
-        assert run_step(order, silent) == draft.published
+        assert run_step(order, silent) == published
     else:
         with pytest.raises(ArtifactError, match="truncated or edited"):
             run_step(order, silent)

@@ -12,8 +12,8 @@ from espalier.records import ArtifactError, StorageAwayError, StorageError
 from espalier.storage import S3Retries
 from espalier.storage.minio_internals import begin_upload
 from espalier.storage.requests import S3Requests
-from espalier.storage.transfer import upload
-from tests.factories.storage import HASTY, artifact, files, s3_place, settings
+from espalier.storage.transfer import FileSums, upload
+from tests.factories.storage import HASTY, artifact, files, key_of, s3_place, settings
 from tests.fakes.s3_stand_in import BUCKET, SECRET_KEY
 
 KEY = "runs/r17/knowledge"
@@ -45,10 +45,10 @@ def test_starting_and_completing_an_upload_are_retried(s3, tmp_path, method, pat
 
 def test_an_unreachable_server_is_named_with_the_operation(s3, tmp_path):
     artifact(tmp_path / "here", {"rows": b"1"})
-    s3.fail("PUT", "rows", "error", times=99)
+    s3.fail("PUT", "sha256/", "error", times=99)
     with pytest.raises(StorageAwayError) as caught:
         s3_place(s3).publish(tmp_path / "here")
-    assert f"write s3://{BUCKET}/{KEY}/rows" in str(caught.value)
+    assert f"write s3://{BUCKET}/{key_of(b'1')}" in str(caught.value)
     assert s3.endpoint in str(caught.value)
     assert "InternalError" in str(caught.value)
 
@@ -118,8 +118,8 @@ def test_damaged_bytes_are_refused_and_leave_no_artifact(s3, tmp_path):
     artifact(tmp_path / "here", {"rows": b"whole"})
     place = s3_place(s3)
     place.publish(tmp_path / "here")
-    s3.objects[f"{KEY}/rows"] = (b"other", "0")
-    with pytest.raises(ArtifactError, match=rf"s3://{BUCKET}/{KEY}/rows: its bytes"):
+    s3.objects[key_of(b"whole")] = (b"other", "0")
+    with pytest.raises(ArtifactError, match=rf"s3://{BUCKET}/{key_of(b'whole')}: its bytes"):
         place.fetch(tmp_path / "there")
     assert not (tmp_path / "there").exists()
 
@@ -158,16 +158,17 @@ def test_neither_log_nor_repr_shows_a_secret(s3, tmp_path, caplog):
     assert "Signature=" not in shown
 
 
-def test_readers_never_see_a_manifest_over_a_mixture_of_files(s3, tmp_path):
-    """While the second artifact is on its way, the first one's manifest is gone already."""
-    artifact(tmp_path / "first", {"rows": b"1"})
-    artifact(tmp_path / "second", {"rows": b"2"})
+def test_a_publication_that_breaks_off_leaves_the_former_artifact(s3, tmp_path):
+    former = artifact(tmp_path / "first", {"rows": b"1", "both": b"0"})
+    artifact(tmp_path / "second", {"rows": b"2", "both": b"0"})
     place = s3_place(s3)
     place.publish(tmp_path / "first")
-    s3.fail("PUT", "rows", "error", times=99)
+    s3.fail("PUT", key_of(b"2"), "error", times=99)
     with pytest.raises(StorageAwayError):
         place.publish(tmp_path / "second")
-    assert place.manifest() is None
+    assert place.fetch(tmp_path / "there") == former
+    assert files(tmp_path / "there") == files(tmp_path / "first")
+    assert s3.counted("DELETE") == 0
 
 
 def test_the_manifest_travels_last(s3, tmp_path):
@@ -183,8 +184,9 @@ def test_publishing_what_is_there_already_sends_nothing(s3, tmp_path):
     place = s3_place(s3)
     place.publish(tmp_path / "here")
     s3.requests.clear()
+    s3.page = 1000
     place.publish(tmp_path / "here")
-    assert s3.methods() == {"GET": 1}
+    assert s3.methods() == {"GET": 3}  # the manifest, the listing, the manifest again
 
 
 def test_a_killed_publication_resumes_with_the_missing_parts(s3, tmp_path):
@@ -197,7 +199,7 @@ def test_a_killed_publication_resumes_with_the_missing_parts(s3, tmp_path):
     place = s3_place(s3)
     place.publish(tmp_path / "here")
     assert s3.counted("PUT", "partNumber=") == 1
-    assert s3.counted("PUT", "/small") == 0
+    assert s3.counted("PUT", key_of(b"1")) == 0
     assert s3.buckets[BUCKET].uploads == {}
     place.fetch(tmp_path / "there")
     assert files(tmp_path / "there") == files(tmp_path / "here")
@@ -209,10 +211,10 @@ def test_parts_of_another_content_are_not_reused(s3, tmp_path):
     (tmp_path / "w").write_bytes(first)
     s3.fail("PUT", "partNumber=3", "error", times=99)
     with pytest.raises(StorageAwayError):
-        upload(requests, tmp_path / "w", BUCKET, "w")
+        upload(requests, tmp_path / "w", FileSums.of(tmp_path / "w"), BUCKET, "w")
     s3.faults.clear()
     (tmp_path / "w").write_bytes(second)
-    upload(requests, tmp_path / "w", BUCKET, "w")
+    upload(requests, tmp_path / "w", FileSums.of(tmp_path / "w"), BUCKET, "w")
     assert s3.objects["w"][0] == second
 
 
@@ -222,8 +224,8 @@ def test_left_over_uploads_of_the_same_object_are_forgotten(s3, tmp_path):
         begin_upload(requests.client, BUCKET, "w")
     begin_upload(requests.client, BUCKET, "w-other")
     (tmp_path / "w").write_bytes(os.urandom(LARGE))
-    upload(requests, tmp_path / "w", BUCKET, "w")
-    assert [key for key, _ in s3.buckets[BUCKET].uploads.values()] == ["w-other"]
+    upload(requests, tmp_path / "w", FileSums.of(tmp_path / "w"), BUCKET, "w")
+    assert [upload.key for upload in s3.buckets[BUCKET].uploads.values()] == ["w-other"]
 
 
 def test_an_interrupted_download_resumes_in_the_middle(s3, tmp_path):
@@ -231,9 +233,9 @@ def test_an_interrupted_download_resumes_in_the_middle(s3, tmp_path):
     place = s3_place(s3)
     place.publish(tmp_path / "here")
     s3.requests.clear()
-    s3.fail("GET", "weights", "half", times=4)
+    s3.fail("GET", "sha256/", "half", times=4)
     place.fetch(tmp_path / "there")
-    assert s3.counted("GET", "weights") == 5
+    assert s3.counted("GET", "sha256/") == 5
     assert files(tmp_path / "there") == files(tmp_path / "here")
 
 
@@ -249,7 +251,7 @@ def test_a_killed_fetch_resumes(s3, tmp_path):
     (draft / "of-another-version").write_bytes(b"")
     s3.requests.clear()
     place.fetch(tmp_path / "there")
-    assert s3.counted("GET", "/rows") == 0
+    assert s3.counted("GET", key_of(b"1")) == 0
     assert files(tmp_path / "there") == files(tmp_path / "here")
     assert not draft.exists()
 

@@ -12,8 +12,8 @@ from espalier.records import ArtifactError, StorageAwayError, StorageError
 from espalier.storage import S3Retries, open_place
 from espalier.storage.requests import S3Requests
 from espalier.storage.settings import s3_settings
-from espalier.storage.transfer import PART_BYTES, part_size, upload
-from tests.factories.storage import artifact, files, s3_place, settings
+from espalier.storage.transfer import PART_BYTES, part_size
+from tests.factories.storage import artifact, files, key_of, s3_place, settings
 from tests.fakes.s3_stand_in import BUCKET
 
 KEYS = {"AWS_ACCESS_KEY_ID": "mine", "AWS_SECRET_ACCESS_KEY": "hush"}
@@ -106,20 +106,23 @@ def test_parts_are_whole_mebibytes_and_no_larger_than_needed():
     assert part_size(17 * MIB * 10_000 + 1) == 18 * MIB
 
 
-def test_a_file_that_another_writer_cuts_is_no_success(s3, tmp_path):
-    (tmp_path / "w").write_bytes(b"content")
-    requests = S3Requests(settings(s3))
+@pytest.mark.parametrize("harm", ["cut", "delete"])
+def test_files_that_somebody_harms_all_the_time_are_no_success(s3, tmp_path, harm):
+    artifact(tmp_path / "here", {"rows": b"content"})
     answered = s3.answer
 
-    def cut(stand_in, request, body):
+    def harmed(stand_in, request, body):
         answer = answered(stand_in, request, body)
         if request.command == "PUT":
-            s3.objects["w"] = (b"cut", "0")
+            s3.objects.pop(key_of(b"content"))
+            if harm == "cut":
+                s3.objects[key_of(b"content")] = (b"cut", "0")
         return answer
 
-    s3.answer = cut
-    with pytest.raises(StorageError, match="7 bytes were sent and 3 are there"):
-        upload(requests, tmp_path / "w", BUCKET, "w")
+    s3.answer = harmed
+    with pytest.raises(StorageError, match="Another program deletes or changes objects"):
+        s3_place(s3).publish(tmp_path / "here")
+    assert s3_place(s3).manifest() is None
 
 
 def test_a_server_without_ranges_begins_again(s3, tmp_path):
@@ -139,14 +142,14 @@ def test_a_server_without_ranges_begins_again(s3, tmp_path):
     s3.requests.clear()
     place.fetch(tmp_path / "there")
     assert files(tmp_path / "there") == files(tmp_path / "here")
-    assert s3.counted("GET", "weights") == 1
+    assert s3.counted("GET", key_of(content)) == 1
 
 
 def test_bytes_that_are_wrong_twice_leave_nothing_half(s3, tmp_path):
     artifact(tmp_path / "here", {"rows": b"whole"})
     place = s3_place(s3)
     place.publish(tmp_path / "here")
-    s3.objects["runs/r17/knowledge/rows"] = (b"other", "0")
+    s3.objects[key_of(b"whole")] = (b"other", "0")
     draft = tmp_path / ".there.fetch"
     draft.mkdir()
     (draft / "rows.espalier-partial").write_bytes(b"oth")

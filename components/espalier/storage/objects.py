@@ -1,0 +1,141 @@
+"""The objects of one artifact in S3, as its readers, its writers and the collector see them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from espalier.records import MANIFEST_NAME
+from espalier.storage import minio_internals
+from espalier.storage.layout import MAX_MANIFEST_BYTES
+from espalier.storage.requests import TRANSFERS, S3Requests
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Time, for whoever compares the ages of objects or waits."""
+
+    now: Callable[[], datetime] = _utc_now
+    """In UTC. S3 refuses requests of a clock that differs by more than 15 minutes."""
+    sleep: Callable[[float], None] = time.sleep
+
+
+class StoredManifest(NamedTuple):
+    """A manifest's bytes, with the ETag by which a later write asks for this very version."""
+
+    content: bytes
+    etag: str
+
+
+class StoredObject(NamedTuple):
+    """An object as a listing shows it."""
+
+    num_bytes: int
+    etag: str
+    modified: datetime
+
+
+class ArtifactObjects:
+    """What lies below s3://bucket/prefix/."""
+
+    def __init__(self, requests: S3Requests, bucket: str, prefix: str) -> None:
+        self.requests, self.bucket, self.prefix = requests, bucket, prefix
+        self.uri = f"s3://{bucket}/{prefix}"
+
+    def key(self, name: str) -> str:
+        """Key of the object with this name below the prefix."""
+        return f"{self.prefix}/{name}"
+
+    def read_manifest(self) -> StoredManifest | None:
+        """The manifest; None if there is none.
+
+        Of an object that is too long to be a manifest, one byte more than a manifest may have.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
+        key = self.key(MANIFEST_NAME)
+
+        def received() -> StoredManifest:
+            response = self.requests.client.get_object(self.bucket, key)
+            try:
+                content = response.read(MAX_MANIFEST_BYTES + 1)
+                return StoredManifest(content, response.headers.get("ETag", "").strip('"'))
+            finally:
+                response.close()
+                response.release_conn()
+
+        return self.requests.send_or_none(f"read s3://{self.bucket}/{key}", received)
+
+    def write_manifest(self, content: bytes, replaced: StoredManifest | None) -> bool:
+        """Write the manifest if `replaced` is still there, or still nothing; whether it was so.
+
+        After a lost answer this returns False although it has written: read what is there.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
+        etag = replaced.etag if replaced else None
+        return self.write_if(MANIFEST_NAME, content, etag) is not None
+
+    def write_if(self, name: str, content: bytes, etag: str | None) -> str | None:
+        """Write an object if the present one has this ETag, or if there is none (None).
+
+        Returns:
+            The new ETag; None if the condition did not hold.
+        """
+        key = self.key(name)
+        condition = minio_internals.IF_ABSENT
+        if etag is not None:
+            condition = minio_internals.if_unchanged(etag)
+        return self.requests.send_if(
+            f"write s3://{self.bucket}/{key}",
+            lambda: minio_internals.put_object(
+                self.requests.client, self.bucket, key, content, condition=condition
+            ),
+        )
+
+    def listed(self) -> dict[str, StoredObject]:
+        """Every object by its name below the prefix.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
+        below = f"{self.prefix}/"
+        found = listed_below(self.requests, self.bucket, below)
+        return {key.removeprefix(below): stored for key, stored in found.items()}
+
+
+def listed_below(requests: S3Requests, bucket: str, prefix: str) -> dict[str, StoredObject]:
+    """Every object whose key begins with `prefix`, by its key.
+
+    Raises:
+        StorageError: the server refuses or is unreachable.
+    """
+    found = requests.send(
+        f"list s3://{bucket}/{prefix}",
+        lambda: list(requests.client.list_objects(bucket, prefix=prefix, recursive=True)),
+    )
+    return {
+        item.object_name: StoredObject(item.size or 0, item.etag or "", item.last_modified)
+        for item in found
+        if item.object_name and item.last_modified
+    }
+
+
+def at_once(transfers: Iterable[Callable[[], object]]) -> None:
+    """Run the transfers, four at a time; the first failure cancels those not yet started."""
+    pool = ThreadPoolExecutor(max_workers=TRANSFERS, thread_name_prefix="s3")
+    try:
+        for running in [pool.submit(transfer) for transfer in transfers]:
+            running.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,160 @@
+"""What the collector of S3's garbage deletes, and what it leaves."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from typer.testing import CliRunner
+
+from espalier.cli import command_line
+from espalier.records import StorageError
+from espalier.storage.garbage import DEFAULT_AGE, Collector, open_collector
+from espalier.storage.layout import COLLECTING, object_name
+from espalier.storage.minio_internals import begin_upload
+from espalier.storage.objects import Clock
+from espalier.storage.requests import S3Requests
+from tests.factories.storage import artifact, files, key_of, s3_place, settings
+from tests.fakes.s3_stand_in import BUCKET, Object
+
+PREFIX = "runs/r17/knowledge"
+MARK = f"{PREFIX}/{COLLECTING}"
+
+
+@pytest.fixture
+def publish(s3, tmp_path):
+    def published(contents, prefix=PREFIX):
+        folder = tmp_path / f"{len(s3.objects)}"
+        artifact(folder, contents)
+        s3_place(s3, prefix).publish(folder)
+
+    return published
+
+
+@pytest.fixture
+def collect(s3):
+    """Collect as if so much time had passed; returns the keys that were deleted."""
+
+    def collected(later=timedelta(days=30), age=DEFAULT_AGE, prefix="runs"):
+        clock = Clock(now=lambda: datetime.now(UTC) + later)
+        before = set(s3.objects)
+        said = []
+        Collector(S3Requests(settings(s3)), BUCKET, prefix, clock).collect(age, said.append)
+        return before - set(s3.objects), said
+
+    return collected
+
+
+def test_contents_of_a_replaced_artifact_go_after_their_time(s3, publish, collect, tmp_path):
+    publish({"rows": b"1", "both": b"0"})
+    publish({"rows": b"2", "both": b"0"})
+    assert collect(later=timedelta(days=6)) == (set(), [])
+    gone, said = collect()
+    assert gone == {key_of(b"1")}
+    assert said == [f"s3://{BUCKET}/{PREFIX}: deleted 1 objects of 0.0 MB"]
+    s3_place(s3).fetch(tmp_path / "there")
+    assert files(tmp_path / "there").keys() == {"manifest.json", "rows", "both"}
+    assert collect() == (set(), [])
+
+
+def test_contents_of_a_killed_publication_go_after_their_time(s3, publish, collect):
+    publish({"rows": b"1"})
+    del s3.objects[f"{PREFIX}/manifest.json"]
+    client = S3Requests(settings(s3)).client
+    begin_upload(client, BUCKET, key_of(b"large"))
+    assert collect(later=timedelta(hours=1)) == (set(), [])
+    assert collect()[0] == {key_of(b"1")}
+    assert s3.buckets[BUCKET].uploads == {}
+
+
+def test_files_of_before_go_once_contents_took_their_place(s3, publish, collect, tmp_path):
+    manifest = artifact(tmp_path / "here", {"rows": b"1", "gone": b"3"})
+    for name, content in files(tmp_path / "here").items():
+        s3.objects[f"{PREFIX}/{name}"] = Object(content, "0" * 32)
+    assert collect() == (set(), [])
+    assert s3_place(s3).fetch(tmp_path / "there") == manifest
+    publish({"rows": b"2"})
+    assert collect()[0] == {f"{PREFIX}/rows", f"{PREFIX}/gone"}
+
+
+def test_what_is_no_artifact_is_left_alone(s3, publish, collect):
+    others = {
+        "runs/r17/steps/train/executor_output.json", "runs/profile.json", f"runs/x/{'0' * 64}",
+        "elsewhere/sha256/" + "0" * 64, "runs/sha256/readme", "runs/sha256/deeper/" + "0" * 64,
+        f"runs/sha256/{'0' * 64}/file", f"{PREFIX}-beside/sha256/notes",
+    }  # fmt: skip
+    for key in others:
+        s3.objects[key] = Object(b"mine", "0" * 32)
+    publish({"rows": b"1"})
+    client = S3Requests(settings(s3)).client
+    begin_upload(client, BUCKET, "runs/somebody/else")
+    assert collect() == (set(), [])
+    assert len(s3.buckets[BUCKET].uploads) == 1
+    assert collect(prefix="")[0] == {"elsewhere/sha256/" + "0" * 64}
+
+
+def test_an_artifact_inside_of_another_is_left_alone(s3, publish, collect):
+    publish({"rows": b"1"}, "runs/r17")
+    publish({"rows": b"2"}, "runs/r17/knowledge")
+    assert collect() == (set(), [])
+
+
+def test_an_artifact_that_nobody_can_read_is_left_alone(s3, publish, collect):
+    publish({"rows": b"1"})
+    s3.objects[f"{PREFIX}/manifest.json"] = Object(b"{}", "0" * 32)
+    gone, said = collect()
+    assert gone == set()
+    assert "left alone" in said[0]
+
+
+def test_a_young_manifest_keeps_what_it_replaced(s3, publish, collect):
+    """Who reads the former artifact since before is still reading."""
+    publish({"rows": b"1"})
+    s3.objects[key_of(b"1")] = s3.objects[key_of(b"1")]._replace(
+        modified=datetime.now(UTC) - timedelta(days=90)
+    )
+    publish({"rows": b"2"})
+    assert collect(later=timedelta(days=1)) == (set(), [])
+
+
+def test_a_prefix_that_another_collector_has_is_left_to_it(s3, publish, collect):
+    publish({"rows": b"1"})
+    publish({"rows": b"2"})
+    now = datetime.now(UTC) + timedelta(days=30)
+    s3.objects[MARK] = Object(b"of another", "0" * 32, now - timedelta(minutes=1))
+    assert collect()[0] == set()
+    s3.objects[MARK] = Object(b"of a killed one", "0" * 32, now - timedelta(hours=2))
+    assert collect()[0] == {key_of(b"1")}
+    assert s3.objects[MARK].content == b"", "the mark is over"
+
+
+def test_an_age_under_a_day_is_refused(collect):
+    with pytest.raises(StorageError, match="from an age of 1 day on"):
+        collect(age=timedelta(hours=23))
+
+
+@pytest.mark.parametrize("uri", ["runs", "s3://", "s3://UP/x", "gs://bucket/x"])
+def test_a_uri_without_a_bucket_is_refused(s3, uri):
+    with pytest.raises(StorageError, match="s3://BUCKET"):
+        open_collector(uri, s3.environment)
+
+
+def test_the_commands_fetch_and_collect(s3, publish, tmp_path):
+    publish({"rows": b"1"})
+    s3.objects[f"{PREFIX}/{object_name('0' * 64)}"] = Object(b"1" * 10**6, "0" * 32)
+    s3.objects[f"{PREFIX}/manifest.json"] = s3.objects[f"{PREFIX}/manifest.json"]._replace(
+        modified=datetime.now(UTC) - timedelta(days=90)
+    )
+    uri = f"s3://{BUCKET}/{PREFIX}"
+
+    def run(*words):
+        done = CliRunner(env=s3.environment).invoke(command_line(), ["data", *words])
+        assert done.exit_code == 0, done.output
+        return done.output.splitlines()
+
+    fetched = run("fetch", uri, "--out", str(tmp_path / "there"))
+    assert fetched == [s3_place(s3).manifest().content]
+    assert files(tmp_path / "there").keys() == {"manifest.json", "rows"}
+    assert run("collect", f"s3://{BUCKET}", "--dry-run") == [f"{uri}: 1 objects of 1.0 MB"]
+    assert run("collect", f"s3://{BUCKET}/runs") == [
+        f"{uri}: deleted 1 objects of 1.0 MB", "freed 1.0 MB",
+    ]  # fmt: skip
+    assert run("collect", f"s3://{BUCKET}/runs", "--older-than", "1") == ["freed 0.0 MB"]
