@@ -32,7 +32,9 @@ def _client(answer):
 
 def _ask(answer, method="exec", *arguments):
     client = _client(answer)
-    return asyncio.run(getattr(client, method)(*(arguments or (["true"],))))
+    return asyncio.run(
+        getattr(client, method)(*(arguments if arguments or method == "snapshot" else (["true"],)))
+    )
 
 
 def test_frames_become_a_result():
