@@ -81,6 +81,8 @@ class Workspace:
             os.close(self._snapshots.pop(name))
         if to is not None:
             self._restore(self._snapshots[to])
+        for folder in self._folders:
+            _forget_times(folder)
 
     def _restore(self, packed: int) -> None:
         os.lseek(packed, 0, os.SEEK_SET)
@@ -121,6 +123,15 @@ def _empty(folder: Path) -> None:
         below.chmod(stat.S_IRWXU)
         waiting += _clear(below, folder)
         below.rmdir()
+
+
+def _forget_times(folder: Path) -> None:
+    """Set a folder's times, which could hold a message, to those of this moment."""
+    passing = folder / f".reset-{secrets.token_hex(8)}"
+    passing.mkdir()
+    passing.rmdir()
+    with contextlib.suppress(PermissionError):  # another user's: then jobs cannot set them either
+        os.utime(folder)
 
 
 def _clear(folder: Path, top: Path) -> list[Path]:

@@ -7,6 +7,7 @@ on the loop of one thread, and borrowers on other loops wait for its results.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import threading
 from collections.abc import AsyncGenerator, Coroutine
@@ -30,13 +31,20 @@ T = TypeVar("T")
 class PoolThread:
     """A pool on the event loop of its own thread, opened and closed by `with`.
 
+    Programs that judge an answer have sandboxes of their own, in which no program of a policy ever
+    ran: whatever a borrower might leave in a sandbox, no judge finds it. They are started when the
+    first judge asks.
+
     Args:
         backend: creates the sandboxes.
         settings: of the pool.
+        num_judging: most sandboxes for judges, besides those of the pool.
     """
 
-    def __init__(self, backend: Backend, settings: PoolSettings) -> None:
+    def __init__(self, backend: Backend, settings: PoolSettings, num_judging: int = 1) -> None:
         self.pool = SandboxPool(backend, settings)
+        few = {"size": num_judging, "low_water": 0, "high_water": num_judging}
+        self._judging = SandboxPool(backend, settings.model_copy(update=few))
         self._backend = backend
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -69,19 +77,25 @@ class PoolThread:
         return await asyncio.wrap_future(self.post(work))
 
     @asynccontextmanager
-    async def claim(self) -> AsyncGenerator[Sandbox]:
+    async def claim(self, *, judging: bool = False) -> AsyncGenerator[Sandbox]:
         """Borrow a sandbox, on the pool's loop; it is reset afterwards.
 
         The wait does not count as time of the environment's call that borrows (`CallTime`), and
         programs run no longer than that call has time for.
 
+        Args:
+            judging: borrow one of those for judges.
+
         Raises:
             SandboxError: see `SandboxPool.claim`.
         """
         call = current_call()
+        if judging and not self._judging.is_open:
+            await self._judging.__aenter__()
+        pool = self._judging if judging else self.pool
         async with AsyncExitStack() as loan:
             with nullcontext() if call is None else call.waiting():
-                sandbox = await loan.enter_async_context(self.pool.claim())
+                sandbox = await loan.enter_async_context(pool.claim())
             yield LentSandbox(sandbox)
 
     def post(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -94,7 +108,8 @@ class PoolThread:
             pass
 
     async def _close(self) -> None:
-        await self.pool.__aexit__(None, None, None)
+        for pool in (self.pool, self._judging):
+            await pool.__aexit__(None, None, None)
         await self._backend.close()
 
 
@@ -104,6 +119,8 @@ _OUTPUT_BYTES = 64 * 1024
 """A policy reads only a few hundred characters."""
 _WALL_S = 60.0
 """Maximum; a run sets its own, shorter limit."""
+_POLICIES_PER_JUDGE = 4
+"""An episode runs programs several times and is judged once."""
 _CLAIM_WITHIN_S = 1800.0
 """How long an episode waits for a sandbox: long, because hundreds of them share a few. An episode
 that got none by then is lost, and where episodes are compared it is played again."""
@@ -118,7 +135,8 @@ def sandbox_pool(config: SandboxConfig, cluster: KubernetesConfig) -> PoolThread
         max_uses=config.max_uses,
         claim_timeout_s=_CLAIM_WITHIN_S,
     )
-    return PoolThread(_backend(config, cluster), settings)
+    num_judging = math.ceil(config.size / _POLICIES_PER_JUDGE)
+    return PoolThread(_backend(config, cluster), settings, num_judging)
 
 
 def _backend(config: SandboxConfig, cluster: KubernetesConfig) -> Backend:

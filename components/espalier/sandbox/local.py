@@ -174,6 +174,8 @@ _GENERATED_FILES = {
     "/etc/group": f"agent:x:{USER_ID}:\n",
     "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     str(ENVIRONMENT / "pyvenv.cfg"): environment_settings(),
+    "/proc/cmdline": "\n",
+    "/proc/sys/kernel/random/boot_id": "00000000-0000-4000-8000-000000000000\n",
 }
 """Path in the sandbox -> content of a file that differs from this machine's."""
 

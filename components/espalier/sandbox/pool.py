@@ -186,6 +186,11 @@ class SandboxPool:
         self._ready.clear()
 
     @property
+    def is_open(self) -> bool:
+        """Whether sandboxes can be claimed."""
+        return self._is_open
+
+    @property
     def num_ready(self) -> int:
         """Sandboxes ready to be claimed."""
         return len(self._ready)

@@ -1,7 +1,10 @@
 """Creating sandboxes for a pool, preparing them, and checking that a reset leaves nothing behind.
 
 A probe lists what a program finds in a fresh sandbox and again after every reset. A difference was
-left by a borrower and would silently bias the rewards of the next one.
+left by a borrower and would silently bias the rewards of the next one. Numbers that only grow (the
+next process's, the next file's) may grow a little, as every borrower's do; after a leap, which
+could be a message, the sandbox is replaced. How many there were is then all that the next borrower
+can learn, to within a few: for less, use each sandbox once (`sandbox.max_uses = 1`).
 """
 
 from __future__ import annotations
@@ -57,6 +60,34 @@ def orphans():
             continue
     return number
 
+def network():
+    told = []
+    for name in ("tcp", "tcp6", "udp", "udp6"):  # what waits to end as well
+        for line in lines(f"/proc/net/{name}")[1:]:
+            local = line.split()[1].partition(":")[0]
+            if local.endswith("7F") or int(local, 16) in (0, 1 << 24):
+                told.append(line.split()[1:4])
+    counted = [line for line in lines("/proc/net/dev") if ":" in line]
+    if len(counted) == 1:  # nobody else's: sandboxd does not use this loopback
+        told += [counted, lines("/proc/net/snmp"), lines("/proc/net/snmp6")]
+    return hashlib.sha256(repr(told).encode()).hexdigest()
+
+def lines(path):
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+def next_file(folder):
+    try:
+        made = os.open(folder, os.O_TMPFILE | os.O_RDWR)
+    except OSError:
+        return 0
+    number = os.fstat(made).st_ino
+    os.close(made)
+    return number
+
 def digest(path):
     with open(path, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()
@@ -69,10 +100,15 @@ found = {
     "mounts": digest("/proc/self/mounts"),
     "limits": [resource.getrlimit(n) for n in range(16) if n not in MEMORY],
     "folder": os.getcwd(),
+    "network": network(),
+    "counted": {"process": os.getpid()},
 }
+kinds = {words[1]: words[2] for words in map(str.split, lines("/proc/self/mounts"))}
 for folder in ("/workspace", "/tmp", "/var/tmp", "/dev/shm"):
     if os.path.isdir(folder):
         found[folder] = files(folder)
+        if kinds.get(folder) == "tmpfs":  # a disk numbers files as it likes
+            found["counted"][folder] = next_file(folder)
 print(json.dumps(found))
 """
 
@@ -92,11 +128,29 @@ async def probe(sandbox: Sandbox) -> Mapping[str, object]:
         raise SandboxLost(f"{sandbox.name}: its probe printed {result.stdout!r}") from error
 
 
+_MOST_STEPS = 256
+"""By which a number may grow from one borrower to the next: processes started, files made."""
+
+
 def differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
     """Names of the entries that differ: signs of pollution."""
-    return sorted(
-        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+    found = [
+        name
+        for name in (before.keys() | after.keys()) - {"counted"}
+        if before.get(name) != after.get(name)
+    ]
+    counts = (_counts(before), _counts(after))
+    leaps = counts[0].keys() != counts[1].keys() or any(
+        not 0 <= counts[1][name] - counted <= _MOST_STEPS for name, counted in counts[0].items()
     )
+    return sorted([*found, *(["counted"] if leaps else [])])
+
+
+def _counts(found: Mapping[str, object]) -> Mapping[str, int]:
+    counted = found.get("counted", {})
+    if not isinstance(counted, dict):
+        return {}
+    return {str(name): value for name, value in counted.items() if isinstance(value, int)}
 
 
 Preparation = Callable[[Sandbox], Awaitable[None]]
@@ -120,7 +174,8 @@ class WarmSandbox:
             SandboxError: the reset or the probe failed.
         """
         await self.sandbox.reset(self.snapshot)
-        return differences(self.found, await probe(self.sandbox))
+        before, self.found = self.found, await probe(self.sandbox)
+        return differences(before, self.found)
 
 
 async def make_warm(backend: Backend, prepare: Preparation | None) -> WarmSandbox:

@@ -91,8 +91,9 @@ class PythonMath(Family[PythonMathConfig]):
         make: Callable[[PoolThread, float], PythonRuns] = (
             SessionRuns if self.settings.session == "stateful" else SeparateRuns
         )
-        # programs that prove the answer never share a session with the policy's
-        return self.rules_over(make(sandboxes, within_s), SeparateRuns(sandboxes, within_s))
+        # programs that prove the answer never share a sandbox with the policy's
+        checks = SeparateRuns(sandboxes, within_s, judging=True)
+        return self.rules_over(make(sandboxes, within_s), checks)
 
     def rules_over(self, runs: PythonRuns, checks: PythonRuns) -> EpisodeRules:
         """One episode's rules: the policy's programs, and those that prove its answer."""

@@ -42,11 +42,18 @@ class PythonRuns(Protocol):
 
 
 class SeparateRuns:
-    """Runs each program in a fresh interpreter, and a sandbox that was reset."""
+    """Runs each program in a fresh interpreter, and a sandbox that was reset.
 
-    def __init__(self, sandboxes: PoolThread, timeout_s: float) -> None:
+    Args:
+        sandboxes: to borrow from.
+        timeout_s: limit of each program.
+        judging: whether its programs judge an answer, see `PoolThread.claim`.
+    """
+
+    def __init__(self, sandboxes: PoolThread, timeout_s: float, *, judging: bool = False) -> None:
         self._sandboxes = sandboxes
         self._timeout_s = timeout_s
+        self._judging = judging
 
     async def run(self, code: str) -> ExecResult:
         """See `PythonRuns`."""
@@ -61,12 +68,12 @@ class SeparateRuns:
 
     async def _run(self, code: str) -> ExecResult:
         with sandbox_losses():
-            async with self._sandboxes.claim() as sandbox:
+            async with self._sandboxes.claim(judging=self._judging) as sandbox:
                 return await sandbox.run_python(code, timeout_s=self._timeout_s)
 
     async def _run_afresh(self, code: str) -> ExecResult:
         with sandbox_losses():
-            async with self._sandboxes.claim() as sandbox:
+            async with self._sandboxes.claim(judging=self._judging) as sandbox:
                 return await _started(sandbox, code, self._timeout_s)
 
 
