@@ -27,6 +27,7 @@ from espalier.sandbox.bubblewrap import (
     environment_settings,
     python_mounts,
 )
+from espalier.sandbox.cgroups import ControlGroup, control_group
 from espalier.sandbox.client import SandboxClient, Token, cleanup_on_failure, server_settings
 from espalier.sandbox.protocol import Limits, SandboxLost, SandboxTimeout, SandboxUnavailable
 
@@ -53,7 +54,9 @@ class BubblewrapProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._first: int | None = None
 
-    async def start(self, command: Callable[[PassedDescriptors], list[str]]) -> int:
+    async def start(
+        self, command: Callable[[PassedDescriptors], list[str]], group: ControlGroup | None
+    ) -> int:
         """Start the sandbox and return the host pid of its first process.
 
         Call it in a thread that outlives the sandbox: --die-with-parent is bound to the thread.
@@ -73,7 +76,7 @@ class BubblewrapProcess:
                     information=info_write,
                     user_map=map_read if is_root else None,
                 )
-                self._process = self._spawn(command(descriptors), descriptors)
+                self._process = self._spawn(command(descriptors), descriptors, group)
             os.close(info_write)  # ours, or `_read_all` would never see the end of the pipe
             first_pid = self._open_pidfd(await asyncio.to_thread(_read_all, info_read))
             if is_root:  # bubblewrap waits for the maps until a byte comes over `map_write`
@@ -84,7 +87,10 @@ class BubblewrapProcess:
                 os.close(descriptor)
         return first_pid
 
-    def _spawn(self, command: list[str], descriptors: PassedDescriptors) -> subprocess.Popen[bytes]:
+    def _spawn(
+        self, command: list[str], descriptors: PassedDescriptors, group: ControlGroup | None
+    ) -> subprocess.Popen[bytes]:
+        command, variables = (command, {}) if group is None else group.entering(command)
         passed = (descriptors.listener, descriptors.information, descriptors.user_map)
         with self._stderr_path.open("wb") as stderr:
             return subprocess.Popen(
@@ -92,6 +98,7 @@ class BubblewrapProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=stderr,
                 stderr=stderr,
+                env=os.environ | variables,
                 pass_fds=[descriptor for descriptor in passed if descriptor is not None],
             )
 
@@ -186,17 +193,25 @@ class LocalSandbox(SandboxClient):
     only_programs_end_it = True
 
     def __init__(
-        self, limits: Limits, token: Token, process: BubblewrapProcess, folder: Path
+        self,
+        limits: Limits,
+        token: Token,
+        process: BubblewrapProcess,
+        folder: Path,
+        group: ControlGroup | None,
     ) -> None:
         super().__init__(f"local {folder.name}", limits, token, f"unix:{process.socket_path}")
         self._process = process
         self._folder = folder
+        self._group = group
 
     async def close(self) -> None:
         """See `Sandbox.close`."""
         self.mark_lost("its owner closed it")
         await self.close_connections()
         await self._process.end()
+        if self._group is not None:
+            self._group.remove()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -222,10 +237,13 @@ class LocalBackend:
         refuse_unsafe()
         folder = Path(tempfile.mkdtemp(prefix="espalier-sandbox-"))
         process, token = BubblewrapProcess(folder), Token()
-        sandbox = LocalSandbox(self.limits, token, process, folder)
+        group = control_group(self.limits)
+        sandbox = LocalSandbox(self.limits, token, process, folder, group)
         async with cleanup_on_failure(sandbox.close):
             try:
-                await process.start(lambda descriptors: self._command(folder, token, descriptors))
+                await process.start(
+                    lambda descriptors: self._command(folder, token, descriptors), group
+                )
                 await sandbox.wait_until_ready(self.start_timeout_s)
             except (SandboxLost, OSError) as error:
                 output = process.output() or str(error)

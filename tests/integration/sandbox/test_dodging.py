@@ -134,7 +134,7 @@ _PAGE_TABLES = """
 import mmap, sys
 held = []
 while len(held) < 64:
-    held.append(mmap.mmap(-1, 2**33, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ))
+    held.append(mmap.mmap(-1, 2**33, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ))
     for at in range(0, 2**33, 2**21): held[-1][at]
 print("all of it")
 """
