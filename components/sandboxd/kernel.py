@@ -130,7 +130,9 @@ _KIB = 1024
 _TIMES = slice(11, 13)
 """utime and stime, counted from what follows the name."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_READING = {"x86_64": ("0", "45", "47"), "aarch64": ("63", "207", "212")}
+_READING = {"x86_64": (b"0", b"45", b"47"), "aarch64": (b"63", b"207", b"212")}.get(
+    os.uname().machine, ()
+)
 """read, recvfrom and recvmsg as /proc/pid/syscall numbers them."""
 _ALL_USERS = "4294967295"
 """The count in uid_map of the host's user namespace."""
@@ -187,12 +189,12 @@ def pids_below(of: int) -> set[int]:
 def _children(pid: int) -> set[int] | None:
     """Pids of a process's children; None where the kernel does not list them (gVisor)."""
     found: set[int] = set()
-    tasks = _PROC / str(pid) / "task"
     try:
-        for task in os.listdir(tasks):
-            found.update(map(int, (tasks / task / "children").read_text(encoding="ascii").split()))
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", "rb", buffering=0) as file:
+                found.update(map(int, file.read().split()))
     except FileNotFoundError:
-        return None if (_PROC / str(pid)).exists() else set()
+        return None if os.path.exists(f"/proc/{pid}") else set()
     except ProcessLookupError:
         return found
     return found
@@ -216,11 +218,11 @@ def cpu_seconds(pid: int) -> float:
 def is_reading(pid: int, descriptor: int) -> bool | None:
     """Whether a process waits for data of this descriptor; None if the kernel does not tell."""
     try:
-        words = (_PROC / str(pid) / "syscall").read_text(encoding="ascii").split()
+        with open(f"/proc/{pid}/syscall", "rb", buffering=0) as file:
+            words = file.read().split()
     except OSError:
         return None
-    calls = _READING.get(os.uname().machine, ())
-    return len(words) > 1 and words[0] in calls and int(words[1], 16) == descriptor
+    return len(words) > 1 and words[0] in _READING and int(words[1], 16) == descriptor
 
 
 def own_bytes(field: str) -> int:

@@ -261,7 +261,9 @@ class Run:
 
 _ENDS_WITHIN_S = 1.0
 _WAITS_WITHIN_S = 0.5
-_POLL_S = 0.0005
+_POLL_S = 0.005
+_SHORT_POLLS = 8
+_SHORT_POLL_S = 0.00002
 _CONTROL = 3
 """The interpreter's descriptor of its channel."""
 _STATUSES = (0, 1)
@@ -313,12 +315,13 @@ class Session:
         ]
         self._calls += 1
         try:
-            _signal_all(run, signal.SIGCONT)
+            if self._calls > 1:
+                _resume(run)
             status = await _exchange(run, request, self._calls)
             if status is None or not await _waits_for_a_call(run):
                 status = None
                 await _wait_for_end(run)
-            elif not _signal_all(run, signal.SIGSTOP):
+            elif not _stop(run):
                 status = None
                 run.kill("processes")
                 await run.ended.wait()
@@ -364,24 +367,36 @@ async def _waits_for_a_call(run: Run) -> bool:
     while kernel.is_reading(run.job_pid, _CONTROL) is False:
         if time.monotonic() > until or run.ended.is_set():
             return False
-        await asyncio.sleep(_POLL_S)
+        for _ in range(_SHORT_POLLS):  # it needs a moment to get there, less than the loop's timer
+            time.sleep(_SHORT_POLL_S)
+            if kernel.is_reading(run.job_pid, _CONTROL):
+                break
+        else:
+            await asyncio.sleep(_POLL_S)
     with contextlib.suppress(BlockingIOError, ConnectionError):
         control.recv(1, socket.MSG_PEEK)
         return False
     return True
 
 
-def _signal_all(run: Run, number: signal.Signals) -> bool:
-    """Send a signal to all processes of a run; False if new ones kept appearing meanwhile."""
-    done: set[int] = set()
+def _resume(run: Run) -> None:
+    """Let the stopped processes of a run go on; none of them could start another meanwhile."""
+    for pid in kernel.pids_below(run.runner_pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def _stop(run: Run) -> bool:
+    """Stop all processes of a run; False if new ones kept appearing meanwhile."""
+    stopped: set[int] = set()
     for _ in range(_STOPPING_ROUNDS):
-        new = kernel.pids_below(run.runner_pid) - done
+        new = kernel.pids_below(run.runner_pid) - stopped
         if not new:
             return True
         for pid in new:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        done |= new
+                os.kill(pid, signal.SIGSTOP)
+        stopped |= new
     return False
 
 

@@ -10,6 +10,7 @@ another process, holds uncounted memory or keeps the server waiting.
 from __future__ import annotations
 
 import errno
+import functools
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -84,15 +85,30 @@ def job_filter(machine: str, protected: Sequence[int], *, internet_sockets: bool
         (_JUMP_AT_LEAST, 0, 1, _X32),
         _refuse(errno.ENOSYS),
     ]
+    for name, checked in _protecting(protected).items():
+        instructions += _when(numbers[name], [*checked, _allow()])
+    return _packed(instructions) + _same_for_all_jobs(machine, internet_sockets=internet_sockets)
+
+
+@functools.cache
+def _same_for_all_jobs(machine: str, *, internet_sockets: bool) -> bytes:
+    """The rest of the filter: kept, as a run would spend a fifth of its start on writing it."""
+    numbers = ALLOWED[machine]
     families = (_AF_UNIX, *(_INTERNET_FAMILIES if internet_sockets else ()))
-    checks = _argument_checks(protected, families)
+    checks = _argument_checks(families)
+    instructions: list[Instruction] = []
     for name, checked in checks.items():
         instructions += _when(numbers[name], [*checked, _allow()])
     for number in SILENT[machine].values():
         instructions += _when(number, [_succeed()])
-    for first, last in _ranges(number for name, number in numbers.items() if name not in checks):
+    checked_names = {*checks, *_protecting(())}
+    unchecked = (number for name, number in numbers.items() if name not in checked_names)
+    for first, last in _ranges(unchecked):
         instructions += [(_JUMP_AT_LEAST, 0, 2, first), (_JUMP_AT_LEAST, 1, 0, last + 1), _allow()]
-    instructions.append(_refuse(errno.ENOSYS))
+    return _packed([*instructions, _refuse(errno.ENOSYS)])
+
+
+def _packed(instructions: Iterable[Instruction]) -> bytes:
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in instructions)
 
 
@@ -107,21 +123,12 @@ def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _argument_checks(
-    protected: Sequence[int], families: Sequence[int]
-) -> Mapping[str, list[Instruction]]:
+def _protecting(protected: Sequence[int]) -> Mapping[str, list[Instruction]]:
+    """Checks of the calls that name a process."""
     groups = [_ALL_PROCESSES + 1 - pid for pid in protected]
     one = _refuse_values(0, protected)
     either = [*one, *_refuse_values(1, protected)]
     return {
-        "clone": [
-            (_LOAD, 0, 0, _ARGUMENTS_AT),
-            (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES),
-            _refuse(errno.EPERM),
-        ],
-        "socket": _socket_checks(families),
-        "socketpair": _socket_checks((_AF_UNIX,)),
-        "setsockopt": _option_checks(),
         "kill": _refuse_values(0, [*protected, *groups, _ALL_PROCESSES]),
         "tkill": one,
         "tgkill": either,
@@ -139,6 +146,19 @@ def _argument_checks(
             _refuse(errno.EPERM),
             *_refuse_values(1, protected),
         ],
+    }
+
+
+def _argument_checks(families: Sequence[int]) -> Mapping[str, list[Instruction]]:
+    return {
+        "clone": [
+            (_LOAD, 0, 0, _ARGUMENTS_AT),
+            (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES),
+            _refuse(errno.EPERM),
+        ],
+        "socket": _socket_checks(families),
+        "socketpair": _socket_checks((_AF_UNIX,)),
+        "setsockopt": _option_checks(),
         "fcntl": _refuse_values(1, _FCNTL_REFUSED),
         "ioctl": _refuse_values(1, _IOCTLS_REFUSED),
         "prctl": _refuse_values(0, _PRCTLS_REFUSED),
