@@ -340,7 +340,10 @@ class Connection(H11Protocol):
         self._stand(Standing.LEAVING, _LINGER_S)
         self.flow.resume_reading()
         if self.transport.can_write_eof():
-            self.transport.write_eof()
+            try:
+                self.transport.write_eof()
+            except OSError:  # the client is gone already, which asyncio hears of later
+                self.drop()
 
     def _forget(self) -> None:
         self._set_deadline(None)
