@@ -29,7 +29,8 @@ from typing import Any
 import h11
 from starlette.types import Scope
 from uvicorn import Config
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from espalier.config import ServingConfig
@@ -201,10 +202,26 @@ class Connection(H11Protocol):
             return
         if self.cycle is None or self.cycle.response_complete:
             return  # the head is not whole
+        self._prepare_answer(self.cycle)
         if not self.cycle.more_body:
             self._stand(Standing.BUSY, None)
         elif self._standing is not Standing.SENDING:
             self._stand(Standing.SENDING, self._config.body_timeout_s + _BODY_GRACE_S)
+
+    def _prepare_answer(self, cycle: RequestResponseCycle) -> None:
+        """Say with an answer that comes before the whole body that the connection ends with it."""
+        if not isinstance(cycle.transport, _Outgoing):
+            outgoing: Any = _Outgoing(self)  # it has all that a cycle calls
+            cycle.transport = outgoing
+        closes = [CLOSE_HEADER] if cycle.more_body else []
+        cycle.default_headers = [*self.server_state.default_headers, *closes]
+
+    def finish(self) -> None:
+        """Close behind a whole answer; a client that is still sending is given a moment."""
+        if self.cycle.more_body:
+            self._linger()
+        else:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP; uvicorn calls it where h11 has raised."""
@@ -351,6 +368,25 @@ class Connection(H11Protocol):
             self._stalled.cancel()
             self._stalled = None
         self._places.leave(self)
+
+
+class _Outgoing:
+    """What uvicorn writes an answer to: closing it lingers where the client is still sending."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def write(self, data: bytes) -> None:
+        """See asyncio.Transport."""
+        self._connection.transport.write(data)
+
+    def is_closing(self) -> bool:
+        """See asyncio.Transport."""
+        return self._connection.transport.is_closing()
+
+    def close(self) -> None:
+        """See `Connection.finish`."""
+        self._connection.finish()
 
 
 def _bound_unsent(transport: asyncio.Transport) -> None:

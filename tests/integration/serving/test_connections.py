@@ -125,6 +125,17 @@ def test_what_is_no_request_is_refused_in_openais_shape(client, sent, status):
     assert refusal(asked_raw(client, sent), status)["message"]
 
 
+def test_an_answer_before_the_whole_body_says_that_it_is_the_last(client):
+    said = asked_raw(client, HEAD + b"content-length: 100\r\n\r\n{")
+    assert b"\r\nconnection: close\r\n" in said
+    body = json.dumps(ASKED).encode()
+    with connected(client) as line:
+        line.sendall(HEAD + f"content-length: {len(body)}\r\n\r\n".encode() + body)
+        said = line.recv(65_536)
+    assert said.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close" not in said
+
+
 def test_two_requests_sent_at_once_are_both_answered(client):
     sent = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n" * 2
     assert asked_raw(client, sent).count(b"ok\n") == 2
