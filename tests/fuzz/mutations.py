@@ -68,7 +68,7 @@ def _changed_list(dice, value):
     match dice.randrange(5):
         case 0:
             del value[place]
-        case 1 if len(value) < 200:
+        case 1 if len(repr(value)) < 4000:
             value *= dice.choice((2, 3, 20))
         case _:
             value[place] = _changed_once(dice, value[place])

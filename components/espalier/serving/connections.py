@@ -349,6 +349,7 @@ class Connection(H11Protocol):
         if self.cycle is None or self.cycle.response_complete:
             return False
         self.cycle.disconnected = True
+        self.cycle.waiting_for_100_continue = False  # it would be sent when the body is read
         self.cycle.message_event.set()
         return True
 

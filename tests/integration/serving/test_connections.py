@@ -136,6 +136,12 @@ def test_an_answer_before_the_whole_body_says_that_it_is_the_last(client):
     assert b"connection: close" not in said
 
 
+def test_a_client_that_waits_to_go_on_and_breaks_off_is_refused(client, caplog):
+    sent = HEAD + b"expect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"
+    refusal(asked_raw(client, sent), 400)
+    assert not caplog.records
+
+
 def test_two_requests_sent_at_once_are_both_answered(client):
     sent = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n" * 2
     assert asked_raw(client, sent).count(b"ok\n") == 2
