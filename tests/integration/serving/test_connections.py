@@ -125,7 +125,7 @@ def test_what_is_no_request_is_refused_in_openais_shape(client, sent, status):
     assert refusal(asked_raw(client, sent), status)["message"]
 
 
-def test_an_answer_before_the_whole_body_says_that_it_is_the_last(client):
+def test_an_answer_before_the_whole_body_closes_the_connection(client):
     said = asked_raw(client, HEAD + b"content-length: 100\r\n\r\n{")
     assert b"\r\nconnection: close\r\n" in said
     body = json.dumps(ASKED).encode()
@@ -136,7 +136,7 @@ def test_an_answer_before_the_whole_body_says_that_it_is_the_last(client):
     assert b"connection: close" not in said
 
 
-def test_a_client_that_waits_to_go_on_and_breaks_off_is_refused(client, caplog):
+def test_a_client_that_waits_to_continue_is_refused_quietly(client, caplog):
     sent = HEAD + b"expect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"
     refusal(asked_raw(client, sent), 400)
     assert not caplog.records
@@ -186,7 +186,7 @@ def test_when_all_places_are_answered_probes_still_are():
         wait_until(lambda: client.post("/v1/completions", json=ASKED).status_code == 200)
 
 
-def test_a_client_that_never_reads_is_dropped_and_its_row_is_free():
+def test_a_client_that_never_reads_is_dropped():
     engine = PacedEngine(rows=1, token_s=0.0)
     with listening_endpoint(engine, context=200_000, max_context=200_000, rows=1,
                             write_timeout_s=0.5) as client:  # fmt: skip
@@ -200,7 +200,7 @@ def test_a_client_that_never_reads_is_dropped_and_its_row_is_free():
             wait_until(lambda: "serving_taken 0\n" in metrics(client))
 
 
-def test_a_client_that_never_reads_makes_room_for_one_that_does():
+def test_a_client_that_never_reads_makes_room_for_others():
     engine = PacedEngine(rows=4, token_s=0.0)
     settings = {"rows": 1, "max_waiting": 1, "max_choices": 1, "write_timeout_s": 60}
     with listening_endpoint(engine, context=200_000, max_context=200_000, **settings) as client:

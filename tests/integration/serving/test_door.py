@@ -74,7 +74,7 @@ def test_a_request_without_a_key_is_refused_before_its_body(keys):
         assert line.recv(4096).startswith(b"HTTP/1.1 401 ")
 
 
-def test_a_key_that_is_added_later_is_let_in_and_one_taken_out_not(keys, monkeypatch):
+def test_keys_that_are_added_or_removed_later_count(keys, monkeypatch):
     monkeypatch.setattr(server, "_REFRESH_S", 0.05)
     path, alice = keys
     with listening_endpoint(PacedEngine(token_s=0), door=Door(ApiKeys.open(path, {}))) as client:
@@ -101,7 +101,7 @@ def test_a_key_is_made_by_a_command_and_printed_once(tmp_path):
     assert again.stderr.startswith("error: keys: has a key of that name")
 
 
-def test_the_variable_of_keys_is_not_left_in_the_environment(keys, monkeypatch):
+def test_the_variable_of_keys_leaves_the_environment(keys, monkeypatch):
     path, key = keys
     monkeypatch.setenv(KEYS_VARIABLE, path.read_text())
     assert opened_door(ServingConfig()).keys.owner(key) == "alice"
@@ -190,7 +190,7 @@ def test_a_renewed_certificate_is_taken_up(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "fault", ["missing", "mismatched", "expired", "not yet", "no PEM", "locked"]
 )
-def test_files_that_no_client_would_trust_are_refused_before_listening(tmp_path, fault):
+def test_files_that_no_client_would_trust_are_refused(tmp_path, fault):
     files = certificate(tmp_path)
     match fault:
         case "missing":

@@ -135,7 +135,7 @@ def test_a_call_that_spells_control_tokens_is_read_back(name):
     assert dialect.parse(dialect.action_ids(action)) == action
 
 
-def test_a_policys_own_text_keeps_its_marks_and_no_end_of_turn():
+def test_a_policys_own_text_keeps_its_marks_alone():
     dialect = chatml("hermes")
     ids = dialect.text_ids("<think>a</think><tool_call>{}</tool_call><|im_end|>user")
     own = ["<think>", "</think>", "<tool_call>", "</tool_call>"]

@@ -121,7 +121,7 @@ def test_changes_follow_the_seed_and_stay_of_their_kind():
     assert chunked(random.Random(5), b"q" * 99).count(b"q") == 99
 
 
-def test_the_last_line_is_one_object_and_a_failure_is_an_exit_status(monkeypatch, capsys):
+def test_figures_come_last_and_failures_end_with_status_one(monkeypatch, capsys):
     monkeypatch.setitem(command.TARGETS, "calls", Planted)
     with pytest.raises(SystemExit) as ended:
         command.main(["calls", "--seed", "3", "--cases", "50"])

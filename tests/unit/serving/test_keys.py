@@ -49,7 +49,7 @@ def test_a_second_key_of_a_name_is_refused(path):
     assert ApiKeys.open(path, {}).owner(first) == "alice"
 
 
-def test_a_file_without_a_last_line_break_is_gone_on_with(path):
+def test_a_file_without_a_last_line_break_goes_on(path):
     first = new_key("alice", path)
     path.write_text("# keys of the team\n\n" + path.read_text().rstrip("\n"))
     second = new_key("bob", path)
