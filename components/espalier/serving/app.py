@@ -45,6 +45,8 @@ _PROBES = frozenset({"/healthz", "/readyz"})
 """Paths that a kubelet asks: answered without a key, and when all places are taken."""
 _FIGURES = frozenset({"/health", "/metrics"})
 """Paths that are answered when all places are taken, and without a key unless configured."""
+_DROPPING_S = 0.2
+"""For dropping the first of several clients that stall."""
 _ANSWERED = (Refusal, EngineError, HTTPException, Exception)
 """Errors that are answered in OpenAI's shape; Starlette raises the last one again, for the log."""
 
@@ -87,14 +89,18 @@ class Admission:
     async def make_room(self, answers: int) -> None:
         """Drop clients that do not read their streamed answers, where places are needed.
 
-        The one that has not read for longest goes first; one that was sent something within
-        `STALLED_S` stays.
+        The one that has not read for longest goes first, once that is `STALLED_S`; it is waited
+        for, where one has begun to stall. Those that read stay.
         """
-        while self.taken + answers > self._places:
+        end_s = time.monotonic() + STALLED_S + _DROPPING_S
+        while self.taken + answers > self._places and time.monotonic() < end_s:
             stalled = max(self.streams, key=lambda one: one.stalled_s, default=None)
-            if stalled is None or stalled.stalled_s < STALLED_S:
+            if stalled is None or stalled.stalled_s == 0.0:
                 return
-            await stalled.drop()
+            if (left_s := STALLED_S - stalled.stalled_s) > 0:
+                await asyncio.sleep(left_s)
+            else:
+                await stalled.drop()
 
 
 class Endpoint:
