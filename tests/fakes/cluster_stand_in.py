@@ -49,6 +49,10 @@ _CORE, _LEASES = "/api/v1/namespaces/{namespace}/pods", "/apis/coordination.k8s.
 _LEASES += "/{namespace}/leases"
 
 
+async def _reset(request: Request) -> Response:
+    return JSONResponse({"reset": request.query_params.get("to")})
+
+
 class StandIn:
     """What the cluster holds, for tests to look at and to change.
 
@@ -100,6 +104,7 @@ class StandIn:
                 Route(_AGENT_SANDBOX, self.discover),
                 Route("/healthz", lambda _: JSONResponse({"status": "ok"})),
                 Route("/run", self.run, methods=["POST"]),
+                Route("/reset", _reset, methods=["POST"]),
                 Route("/{other:path}", lambda _: JSONResponse({}), methods=["GET", "POST", "PUT"]),
             ]
         )

@@ -92,6 +92,9 @@ class ScriptedBackend:
         self.made.append(ScriptedSandbox(f"scripted-{len(self.made)}"))
         return self.made[-1]
 
+    async def close(self):
+        """Nothing is shared."""
+
     @property
     def alive(self):
         return [sandbox for sandbox in self.made if not sandbox.is_closed]

@@ -23,7 +23,7 @@ from espalier.sandbox.local import LocalBackend
 from espalier.sandbox.pod import SandboxPodSettings
 from espalier.sandbox.podman import PodmanBackend
 from espalier.sandbox.pool import PoolSettings, SandboxPool
-from espalier.sandbox.protocol import Backend, Limits, Sandbox
+from espalier.sandbox.protocol import Backend, Limits, Sandbox, SandboxUnavailable
 
 T = TypeVar("T")
 
@@ -46,6 +46,7 @@ class PoolThread:
         few = {"size": num_judging, "low_water": 0, "high_water": num_judging}
         self._judging = SandboxPool(backend, settings.model_copy(update=few))
         self._backend = backend
+        self._posting, self._is_closed = threading.Lock(), False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="espalier-sandboxes", daemon=True
@@ -68,6 +69,8 @@ class PoolThread:
     def __exit__(self, *_: object) -> None:
         """Close every sandbox, lent ones as well."""
         self.post(self._close()).result()
+        with self._posting:
+            self._is_closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -99,8 +102,16 @@ class PoolThread:
             yield LentSandbox(sandbox)
 
     def post(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Schedule `work` on the pool's loop without waiting."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Schedule `work` on the pool's loop without waiting.
+
+        Raises:
+            SandboxUnavailable: the pool is closed.
+        """
+        with self._posting:
+            if self._is_closed:
+                work.close()
+                raise SandboxUnavailable("the pool of sandboxes is closed")
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _open(self) -> None:
         await self.pool.__aenter__()
@@ -111,8 +122,20 @@ class PoolThread:
         for pool in (self.pool, self._judging):
             await pool.__aexit__(None, None, None)
         await self._backend.close()
+        await _end_others()
 
 
+async def _end_others() -> None:
+    """Let borrowers end, whose sandboxes are closed, and cancel those that do not."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        _, late = await asyncio.wait(others, timeout=_END_WITHIN_S)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+
+_END_WITHIN_S = 3.0
 _MIB = 2**20
 _DISK_BYTES = 32 * _MIB
 _OUTPUT_BYTES = 64 * 1024

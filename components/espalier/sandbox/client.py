@@ -37,6 +37,7 @@ _CONNECTIONS = 32
 _LONGEST_PATH_BYTES = 16 * 1024
 _MESSAGE_BYTES = 500
 _SNAPSHOT = re.compile(rb'\{"snapshot": ?"([0-9a-f]{1,64})"\}')
+_SPACE = re.compile(rb"\s+")
 _REFUSALS = frozenset({400, 404, 405, 409, 413, 429, 507})
 
 
@@ -146,7 +147,9 @@ class SandboxClient:
         if len(content) > MAX_FILE_BYTES:
             most = f"{path!r} has {len(content)} bytes, a file has at most {MAX_FILE_BYTES}"
             raise SandboxRefused(f"{self._name}: {most}", status=413)
-        await self._ask("PUT", "/files", {"path": _sendable(path)}, content)
+        answer = await self._ask("PUT", "/files", {"path": _sendable(path)}, content)
+        if _SPACE.sub(b"", answer) != b'{"bytes":%d}' % len(content):
+            raise SandboxLost(f"{self._name}: does not say what it wrote: {answer[:80]!r}")
 
     async def get(self, path: str) -> bytes:
         """See `Sandbox.get`."""
@@ -161,7 +164,10 @@ class SandboxClient:
 
     async def reset(self, snapshot: str | None = None) -> None:
         """See `Sandbox.reset`."""
-        await self._ask("POST", "/reset", {} if snapshot is None else {"to": snapshot})
+        answer = await self._ask("POST", "/reset", {} if snapshot is None else {"to": snapshot})
+        to = b"null" if snapshot is None else b'"%s"' % snapshot.encode()
+        if _SPACE.sub(b"", answer) != b'{"reset":%s}' % to:
+            raise SandboxLost(f"{self._name}: does not say that it was reset: {answer[:80]!r}")
 
     async def wait_until_ready(self, within_s: float) -> None:
         """Wait until sandboxd answers.

@@ -39,6 +39,8 @@ _BACKLOG = 64
 _END_WITHIN_S = 10.0
 _FOLLOWS_WITHIN_S = 3.0
 _OUTPUT_CHARACTERS = 800
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""What bubblewrap ends with when it, or the first process, is killed."""
 
 
 class BubblewrapProcess:
@@ -53,6 +55,7 @@ class BubblewrapProcess:
         self._stderr_path = folder / "stderr"
         self._process: subprocess.Popen[bytes] | None = None
         self._first: int | None = None
+        self._ending = asyncio.Lock()
 
     async def start(
         self, command: Callable[[PassedDescriptors], list[str]], group: ControlGroup | None
@@ -78,7 +81,7 @@ class BubblewrapProcess:
                 )
                 self._process = self._spawn(command(descriptors), descriptors, group)
             os.close(info_write)  # ours, or `_read_all` would never see the end of the pipe
-            first_pid = self._open_pidfd(await asyncio.to_thread(_read_all, info_read))
+            first_pid = self._open_pidfd(await _read_all(info_read))
             if is_root:  # bubblewrap waits for the maps until a byte comes over `map_write`
                 _map_users(first_pid)
                 os.write(map_write, b"\n")
@@ -116,6 +119,13 @@ class BubblewrapProcess:
         text = self._stderr_path.read_text(encoding="utf-8", errors="replace")
         return text.strip()[-_OUTPUT_CHARACTERS:]
 
+    async def was_killed(self) -> bool:
+        """Whether the sandbox ended by SIGKILL, which no missing requirement sends."""
+        if self._process is None:
+            return False
+        await _wait_for_exit(self._process)
+        return self._process.returncode in _KILLED
+
     async def end(self) -> None:
         """Kill the first process and with it its pid namespace; return when none is left.
 
@@ -123,7 +133,7 @@ class BubblewrapProcess:
             SandboxTimeout: they did not end in time.
         """
         try:
-            async with asyncio.timeout(_END_WITHIN_S):
+            async with asyncio.timeout(_END_WITHIN_S), self._ending:
                 await self._end()
         except TimeoutError as error:
             raise SandboxTimeout(f"{self.socket_path}: did not end when killed") from error
@@ -132,10 +142,7 @@ class BubblewrapProcess:
         if self._first is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._first, signal.SIGKILL)
-            gone = asyncio.Event()
-            asyncio.get_running_loop().add_reader(self._first, gone.set)
-            await gone.wait()
-            asyncio.get_running_loop().remove_reader(self._first)
+            await _readable(self._first)
             os.close(self._first)
             self._first = None
             if self._process is not None:
@@ -148,6 +155,7 @@ class BubblewrapProcess:
 
 async def _wait_for_exit(bubblewrap: subprocess.Popen[bytes]) -> None:
     """Let bubblewrap reap the first process: killed earlier it would leave a zombie."""
+    bubblewrap.send_signal(signal.SIGCONT)  # it may have been stopped
     with contextlib.suppress(subprocess.TimeoutExpired):
         await asyncio.to_thread(bubblewrap.wait, _FOLLOWS_WITHIN_S)
 
@@ -158,11 +166,24 @@ def _is_root_of_the_machine() -> bool:
     return os.geteuid() == 0 and everyone
 
 
-def _read_all(descriptor: int) -> bytes:
+async def _read_all(descriptor: int) -> bytes:
+    """Read a pipe to its end; not in a thread, which would wait for a writer that stands still."""
     received = b""
-    while data := os.read(descriptor, 4096):
+    while True:
+        await _readable(descriptor)
+        data = os.read(descriptor, 4096)
+        if not data:
+            return received
         received += data
-    return received
+
+
+async def _readable(descriptor: int) -> None:
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(descriptor)
 
 
 def _map_users(first_pid: int) -> None:
@@ -241,11 +262,18 @@ class LocalBackend:
         sandbox = LocalSandbox(self.limits, token, process, folder, group)
         async with cleanup_on_failure(sandbox.close):
             try:
-                await process.start(
-                    lambda descriptors: self._command(folder, token, descriptors), group
-                )
+                try:
+                    async with asyncio.timeout(self.start_timeout_s):
+                        await process.start(
+                            lambda descriptors: self._command(folder, token, descriptors), group
+                        )
+                except TimeoutError as error:
+                    late = f"bubblewrap made no sandbox within {self.start_timeout_s:g} s"
+                    raise SandboxTimeout(f"{sandbox.name}: {late}") from error
                 await sandbox.wait_until_ready(self.start_timeout_s)
             except (SandboxLost, OSError) as error:
+                if await process.was_killed():
+                    raise SandboxLost(f"{sandbox.name}: killed while it started") from error
                 output = process.output() or str(error)
                 raise SandboxUnavailable(f"{_REQUIREMENT}: {output}") from error
         return sandbox

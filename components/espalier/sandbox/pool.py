@@ -79,6 +79,7 @@ class PoolMetrics:
             got none.
         retired: sandboxes closed without a failure: worn, surplus.
         created: sandboxes that became ready.
+        closed: of these, those that were closed, for whatever reason.
     """
 
     claim_s: list[float] = field(default_factory=list)
@@ -86,6 +87,7 @@ class PoolMetrics:
     failures: Counter[str] = field(default_factory=Counter)
     retired: Counter[str] = field(default_factory=Counter)
     created: int = 0
+    closed: int = 0
     _closed_s: float = 0.0
     _alive_since_s: list[float] = field(default_factory=list)
 
@@ -96,6 +98,7 @@ class PoolMetrics:
 
     def count_closed(self, created_s: float) -> None:
         """The sandbox that became ready at `created_s` was closed."""
+        self.closed += 1
         self._alive_since_s.remove(created_s)
         self._closed_s += time.monotonic() - created_s
 
@@ -119,11 +122,13 @@ class PoolMetrics:
             "sandbox/claim_p99_s": self.claim_quantile_s(0.99),
             "sandbox/utilisation": self.utilisation,
             "sandbox/created": self.created,
+            "sandbox/closed": self.closed,
             **{f"sandbox/failures/{cause}": n for cause, n in sorted(self.failures.items())},
             **{f"sandbox/retired/{cause}": n for cause, n in sorted(self.retired.items())},
         }
 
 
+_CLOSED = "the pool of sandboxes is closed"
 _CAUSES: dict[type[SandboxError], str] = {
     SandboxLost: "lost",
     SandboxQuota: "quota",
@@ -171,8 +176,7 @@ class SandboxPool:
     async def __aexit__(self, *_: object) -> None:
         """Close all sandboxes, lent ones as well."""
         self._is_open = False
-        for waiter in self._waiting:
-            waiter.cancel()
+        self._fail_waiters(_CLOSED)
         await self._starter.close()
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -183,6 +187,8 @@ class SandboxPool:
                 await self._close(warm)
 
         await asyncio.gather(*map(close, tuple(self._existing)))
+        while self._tasks:  # of borrowers whose sandboxes were closed just now
+            await asyncio.wait(self._tasks)
         self._ready.clear()
 
     @property
@@ -206,7 +212,7 @@ class SandboxPool:
 
         Raises:
             SandboxTimeout: none became free in time; the message has the last failed create.
-            SandboxUnavailable: the backend cannot create any.
+            SandboxUnavailable: the backend cannot create any, or the pool is closed.
             SandboxLost: from the borrower's own calls, if the sandbox was lost.
         """
         asked_s = time.monotonic()
@@ -223,9 +229,12 @@ class SandboxPool:
             raise
         finally:
             self.metrics.lent_s += time.monotonic() - lent_s
-            self._run_in_background(after(warm))
+            if warm in self._existing:  # else the pool was closed meanwhile, and it with it
+                self._run_in_background(after(warm))
 
     async def _take(self) -> WarmSandbox:
+        if not self._is_open:
+            raise SandboxUnavailable(_CLOSED)
         if self._ready:
             warm = self._ready.popleft()
             self._refill()
@@ -316,7 +325,7 @@ class SandboxPool:
         if self._is_open and missing > 0:
             self._starter.start(missing)
         if self._starter.is_unavailable and not self._existing:
-            self._fail_waiters()
+            self._fail_waiters(str(self._starter.failure))
 
     def _on_create_ended(self, ended: WarmSandbox | SandboxError | None) -> None:
         """Handle the end of a create, or of a pause (None)."""
@@ -328,11 +337,11 @@ class SandboxPool:
             self._count_failure(ended)
         self._refill()
 
-    def _fail_waiters(self) -> None:
+    def _fail_waiters(self, cause: str) -> None:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
-                waiter.set_exception(SandboxUnavailable(str(self._starter.failure)))
+                waiter.set_exception(SandboxUnavailable(cause))
 
     def _count_failure(self, error: SandboxError) -> None:
         self.metrics.failures[_CAUSES.get(type(error), "refused")] += 1

@@ -123,9 +123,12 @@ async def probe(sandbox: Sandbox) -> Mapping[str, object]:
     if not result.succeeded:
         raise SandboxLost(f"{sandbox.name}: its probe ended with {result}")
     try:
-        return json.loads(result.stdout)
-    except ValueError as error:
-        raise SandboxLost(f"{sandbox.name}: its probe printed {result.stdout!r}") from error
+        found = json.loads(result.stdout)
+    except (ValueError, RecursionError) as error:
+        raise SandboxLost(f"{sandbox.name}: its probe printed {result.stdout[:200]!r}") from error
+    if not isinstance(found, dict):
+        raise SandboxLost(f"{sandbox.name}: its probe printed {result.stdout[:200]!r}")
+    return found
 
 
 _MOST_STEPS = 256
@@ -214,6 +217,7 @@ class Starter:
         on_end: Callable[[WarmSandbox | SandboxError | None], None],
     ) -> None:
         self.failure: SandboxError | None = None
+        self._has_made_one = False
         self._make = make
         self._settings = settings
         self._jitter = jitter
@@ -229,8 +233,8 @@ class Starter:
 
     @property
     def is_unavailable(self) -> bool:
-        """Whether the backend cannot create any sandbox, now or later."""
-        return isinstance(self.failure, SandboxUnavailable)
+        """Whether the backend cannot create any sandbox, now or later; one that did, can."""
+        return isinstance(self.failure, SandboxUnavailable) and not self._has_made_one
 
     def start(self, number: int) -> None:
         """Start up to `number` creates, as many as are allowed now."""
@@ -260,6 +264,7 @@ class Starter:
             self._begin_pause()
         else:
             self.failure, self._failures_in_row = None, 0
+            self._has_made_one = True
         finally:
             self._tasks.remove(current)
         self._on_end(ended)

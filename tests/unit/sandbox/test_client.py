@@ -81,6 +81,19 @@ def test_a_snapshot_has_a_plain_name(body):
         _ask(lambda _: httpx2.Response(200, content=body), "snapshot")
 
 
+@pytest.mark.parametrize("said", [b"", b"{}", b"no", b'{"reset": "other"}', b'{"bytes": 2}'])
+@pytest.mark.parametrize(("method", "arguments"), [("reset", (None,)), ("put", ("path", b"x"))])
+def test_only_a_server_that_says_so_has_done_it(method, arguments, said):
+    with pytest.raises(SandboxLost, match="does not say"):
+        _ask(lambda _: httpx2.Response(200, content=said), method, *arguments)
+
+
+def test_a_reset_and_a_written_file_are_confirmed():
+    _ask(lambda _: httpx2.Response(200, content=b'{"reset": null}'), "reset", None)
+    _ask(lambda _: httpx2.Response(200, content=b'{"reset":"ab"}'), "reset", "ab")
+    _ask(lambda _: httpx2.Response(200, content=b'{"bytes":1}'), "put", "path", b"x")
+
+
 @pytest.mark.parametrize("status", [400, 404, 409, 413, 429, 507])
 def test_a_refusal_says_why(status):
     def answer(_):
