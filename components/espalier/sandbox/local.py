@@ -174,6 +174,7 @@ _GENERATED_FILES = {
     "/etc/group": f"agent:x:{USER_ID}:\n",
     "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     str(ENVIRONMENT / "pyvenv.cfg"): environment_settings(),
+    "/dev/tty": "",  # the machine's own would show to all sandboxes when one last used a terminal
 }
 """Path in the sandbox -> content of a file that differs from this machine's."""
 

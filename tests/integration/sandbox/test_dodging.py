@@ -120,6 +120,38 @@ def test_a_session_stands_still_between_its_calls(run, sandbox):
     assert run(sandbox.get("alive")) != before
 
 
+_WAKES_ITSELF = """
+import ctypes, os, signal, struct, time
+libc = ctypes.CDLL(None, use_errno=True)
+if os.fork() == 0:
+    signal.signal(signal.SIGCONT, lambda *_: None)
+    timer = ctypes.c_void_p()
+    event = struct.pack("qii48x", 0, signal.SIGCONT, 0)
+    libc.timer_create(1, event, ctypes.byref(timer))
+    libc.timer_settime(timer, 0, struct.pack("qqqq", 0, 10**7, 0, 10**7), 0)
+    while True:
+        open("/workspace/awake", "w").write(str(time.time()))
+        time.sleep(0.001)
+time.sleep(0.3)
+"""
+
+
+def test_a_session_cannot_wake_itself(run, sandbox):
+    run(sandbox.python(_WAKES_ITSELF))
+    time.sleep(1.5)
+    before = run(sandbox.get("awake"))
+    time.sleep(0.5)
+    assert run(sandbox.get("awake")) == before
+
+
+def test_a_session_keeps_still_and_its_names(run, sandbox):
+    code = "x = 1\nimport subprocess, threading, time\nchild = subprocess.Popen(['sleep', '9'])\n"
+    run(sandbox.python(f"{code}threading.Thread(target=time.sleep, args=(9,)).start()"))
+    for _ in range(5):
+        time.sleep(0.3)
+        assert run(sandbox.python("x, child.poll()")).stdout == b"(1, None)\n"
+
+
 def test_a_lifted_processor_limit_ends_the_call(run, sandbox):
     code = """
 import resource
@@ -134,7 +166,8 @@ _PAGE_TABLES = """
 import mmap, sys
 held = []
 while len(held) < 64:
-    held.append(mmap.mmap(-1, 2**33, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ))
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    held.append(mmap.mmap(-1, 2**33, flags=private, prot=mmap.PROT_READ))
     for at in range(0, 2**33, 2**21): held[-1][at]
 print("all of it")
 """
@@ -188,17 +221,49 @@ print(libc.vmsplice(write, ctypes.byref(vector), ctypes.c_ulong(1), 8), ctypes.g
 """
 
 
+_SHARED_PAGES = """
+import mmap, time
+held = mmap.mmap(-1, 2**30)
+for at in range(0, 2**30, 2**21):
+    held[at:at + 2**21] = b"x" * 2**21
+    held.madvise(mmap.MADV_DONTNEED, at, 2**21)  # out of this process, not out of memory
+time.sleep(1)
+print("all of it")
+"""
+_MAPPINGS = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+for _ in range(30):
+    if os.fork() == 0:
+        first = libc.mmap(None, ctypes.c_size_t(65000 * 4096), 1, 0x22, -1, ctypes.c_long(0))
+        for n in range(0, 65000, 2):
+            libc.mprotect(ctypes.c_void_p(first + n * 4096), ctypes.c_size_t(4096), 0)
+        time.sleep(60)
+time.sleep(60)
+print("all of it")
+"""
+_LOCKS = """
+import fcntl, struct
+with open("locked", "w") as file:
+    for n in range(20000):
+        fcntl.fcntl(file, fcntl.F_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 2 * n, 1, 0))
+    __import__("time").sleep(1)
+print("all of it")
+"""
+
+
 @pytest.mark.parametrize(
     "code",
-    [_PAGE_TABLES, _SOCKET_BUFFERS, _PASSED_SOCKETS],
-    ids=["page tables", "socket buffers", "sockets on their way"],
+    [_PAGE_TABLES, _SOCKET_BUFFERS, _PASSED_SOCKETS, _SHARED_PAGES, _MAPPINGS, _LOCKS],
+    ids=["page tables", "sockets", "sockets on their way", "shared pages", "mappings", "locks"],
 )
 def test_memory_that_belongs_to_no_process_is_counted(run, sandbox, backend, code):
     if is_on_gvisor(backend):
         pytest.skip("gVisor holds them in its own memory, which the pod's limit counts")
     result = run(sandbox.exec(["python", "-c", code], timeout_s=10.0))
     assert b"all of it" not in result.stdout
-    assert result.killed_by == "memory" or result.exit_status, result
+    assert result.killed_by in {"memory", "files"} or result.exit_status, result
 
 
 def test_pages_cannot_be_given_to_a_pipe(run, sandbox):
@@ -239,11 +304,16 @@ def test_output_by_its_path_still_works(run, sandbox):
 
 
 _ANOTHER_RUN = """
-import json, os, signal, socket
+import json, os, resource, signal, socket
 me, found = os.getpid(), []
 mine = {me, os.getppid()}
-for pid in sorted(int(p) for p in os.listdir("/proc") if p.isdigit() and int(p) not in mine):
+everyone = {int(p) for p in os.listdir("/proc") if p.isdigit()}
+everyone |= {int(thread) for thread in os.listdir("/proc/1/task")}
+for pid in sorted(everyone - mine):
     for what, work in {
+        "limits": lambda: resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0)),
+        "processors": lambda: os.sched_setaffinity(pid, {0}) is None,
+        "priority": lambda: os.setpriority(os.PRIO_PROCESS, pid, 19) is None,
         "output": lambda: os.write(os.open(f"/proc/{pid}/fd/1", os.O_WRONLY), b"forged"),
         "memory": lambda: os.open(f"/proc/{pid}/mem", os.O_RDWR),
         "environment": lambda: open(f"/proc/{pid}/environ").read(1),
@@ -297,3 +367,28 @@ def test_the_server_answers_while_folders_are_removed(run, sandbox):
         return slowest_s
 
     assert run(meanwhile()) < 2.0  # all of it in the server's loop took as long as the reset
+
+
+_TELLS_BY_A_TERMINAL = """
+import os
+terminal, other = os.openpty()
+os.open(os.ttyname(other), os.O_RDWR)  # now the controlling one
+try:
+    controlling = os.open("/dev/tty", os.O_RDWR)
+    os.write(controlling, b"x")
+except OSError: pass
+"""
+
+
+def test_no_terminal_and_no_lock_tells_other_sandboxes(run, backend, sandbox, own_sandbox):
+    look = "import os; s = os.stat('/dev/tty'); print(s.st_mtime_ns, s.st_atime_ns)"
+    before = run(own_sandbox.run_python(look)).stdout
+    run(sandbox.run_python(_TELLS_BY_A_TERMINAL))
+    assert run(own_sandbox.run_python(look)).stdout == before
+    code = """
+import fcntl, struct
+with open("/workspace/locked", "w") as file:
+    try: fcntl.fcntl(file, 37, struct.pack("hhqqi4x", 1, 0, 12345, 678, 0)); print("locked")
+    except OSError: print("no")
+"""
+    assert run(sandbox.run_python(code)).stdout == b"no\n"
