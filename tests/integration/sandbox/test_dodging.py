@@ -7,42 +7,28 @@ import time
 import pytest
 
 from tests.integration.sandbox.backends import is_on_gvisor
+from tests.integration.sandbox.dodges import (
+    DRAIN,
+    LOCKS,
+    MAPPINGS,
+    NAMES_THE_CHANNEL,
+    PAGE_TABLES,
+    PASSED_SOCKETS,
+    SHARED_PAGES,
+    SOCKET_BUFFERS,
+    SPLICED_PAGES,
+    TELLS_BY_A_TERMINAL,
+    WAKES_ITSELF,
+)
 
 pytestmark = pytest.mark.contract
-
-_DRAIN = """
-import os, threading, time
-def drain(number):
-    taken = os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_NONBLOCK)
-    while True:
-        try: os.read(taken, 65536)
-        except OSError: pass
-for number in (1, 2):
-    threading.Thread(target=drain, args=(number,), daemon=True).start()
-for _ in range(2000):
-    os.write(1, b"x" * 100)
-    os.write(2, b"y" * 100)
-print("last")
-"""
 
 
 @pytest.mark.parametrize("kind", ["exec", "run_python", "python"])
 def test_who_drains_its_own_output_still_gets_an_end(run, sandbox, kind):
-    ask = (
-        sandbox.exec(["python", "-c", _DRAIN]) if kind == "exec" else getattr(sandbox, kind)(_DRAIN)
-    )
+    ask = sandbox.exec(["python", "-c", DRAIN]) if kind == "exec" else getattr(sandbox, kind)(DRAIN)
     assert run(ask).killed_by is None
     assert run(sandbox.run_python("print(6 * 7)")).stdout == b"42\n"
-
-
-_NAMES_THE_CHANNEL = """
-import os, stat, struct
-def say(what):
-    for number in map(int, os.listdir("/proc/self/fd")):
-        try:
-            if number > 2 and stat.S_ISSOCK(os.fstat(number).st_mode): os.write(number, what)
-        except OSError: pass
-"""
 
 
 @pytest.mark.parametrize(
@@ -59,7 +45,7 @@ def say(what):
     ],
 )
 def test_a_reply_by_the_code_itself_is_no_success(run, sandbox, reply):
-    code = f"{_NAMES_THE_CHANNEL}say({reply!r})\nprint('mine')\nraise ValueError('a failure')"
+    code = f"{NAMES_THE_CHANNEL}say({reply!r})\nprint('mine')\nraise ValueError('a failure')"
     result = run(sandbox.python(code))
     assert not result.succeeded
     following = run(sandbox.python("print('next')"))
@@ -67,7 +53,7 @@ def test_a_reply_by_the_code_itself_is_no_success(run, sandbox, reply):
 
 
 def test_a_child_that_replies_early_moves_no_output(run, sandbox):
-    code = f"""{_NAMES_THE_CHANNEL}
+    code = f"""{NAMES_THE_CHANNEL}
 import time
 if os.fork() == 0:
     say(struct.pack(">IB", 1, 0))
@@ -83,7 +69,7 @@ raise ValueError("a failure")
 
 
 def test_a_reply_left_for_the_next_call_is_not_taken(run, sandbox):
-    code = f"""{_NAMES_THE_CHANNEL}
+    code = f"""{NAMES_THE_CHANNEL}
 import threading, time
 def later():
     time.sleep(0.3)
@@ -120,24 +106,8 @@ def test_a_session_stands_still_between_its_calls(run, sandbox):
     assert run(sandbox.get("alive")) != before
 
 
-_WAKES_ITSELF = """
-import ctypes, os, signal, struct, time
-libc = ctypes.CDLL(None, use_errno=True)
-if os.fork() == 0:
-    signal.signal(signal.SIGCONT, lambda *_: None)
-    timer = ctypes.c_void_p()
-    event = struct.pack("qii48x", 0, signal.SIGCONT, 0)
-    libc.timer_create(1, event, ctypes.byref(timer))
-    libc.timer_settime(timer, 0, struct.pack("qqqq", 0, 10**7, 0, 10**7), 0)
-    while True:
-        open("/workspace/awake", "w").write(str(time.time()))
-        time.sleep(0.001)
-time.sleep(0.3)
-"""
-
-
 def test_a_session_cannot_wake_itself(run, sandbox):
-    run(sandbox.python(_WAKES_ITSELF))
+    run(sandbox.python(WAKES_ITSELF))
     time.sleep(1.5)
     before = run(sandbox.get("awake"))
     time.sleep(0.5)
@@ -162,100 +132,9 @@ while True: pass
     assert (result.killed_by, result.duration_s < 12) == ("cpu_time", True), result
 
 
-_PAGE_TABLES = """
-import mmap, sys
-held = []
-while len(held) < 64:
-    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    held.append(mmap.mmap(-1, 2**33, flags=private, prot=mmap.PROT_READ))
-    for at in range(0, 2**33, 2**21): held[-1][at]
-print("all of it")
-"""
-_SOCKET_BUFFERS = """
-import socket, os, time
-for _ in range(30):
-    if os.fork() == 0:
-        held = []
-        try:
-            while True:
-                a, b = socket.socketpair()
-                a.setblocking(False)
-                try:
-                    while True: a.send(bytes(65536))
-                except BlockingIOError: pass
-                held.append(b)
-        except OSError: pass
-        time.sleep(60)
-time.sleep(60)
-print("all of it")
-"""
-_PASSED_SOCKETS = """
-import array, socket, os, time
-for _ in range(30):
-    if os.fork() == 0:
-        hold, held = socket.socketpair()
-        try:
-            while True:
-                pairs = [socket.socketpair() for _ in range(50)]
-                for a, _b in pairs:
-                    a.setblocking(False)
-                    try:
-                        while True: a.send(bytes(65536))
-                    except BlockingIOError: pass
-                rights = array.array("i", [b.fileno() for _a, b in pairs])
-                hold.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-                for a, b in pairs: a.close(); b.close()
-        except OSError: pass
-        time.sleep(60)
-time.sleep(60)
-print("all of it")
-"""
-_SPLICED_PAGES = """
-import ctypes, mmap, os
-libc = ctypes.CDLL(None, use_errno=True)
-read, write = os.pipe()
-page = mmap.mmap(-1, 2**20)
-class Vector(ctypes.Structure): _fields_ = [("at", ctypes.c_void_p), ("size", ctypes.c_size_t)]
-vector = Vector(ctypes.addressof(ctypes.c_char.from_buffer(page)), 4096)
-print(libc.vmsplice(write, ctypes.byref(vector), ctypes.c_ulong(1), 8), ctypes.get_errno())
-"""
-
-
-_SHARED_PAGES = """
-import mmap, time
-held = mmap.mmap(-1, 2**30)
-for at in range(0, 2**30, 2**21):
-    held[at:at + 2**21] = b"x" * 2**21
-    held.madvise(mmap.MADV_DONTNEED, at, 2**21)  # out of this process, not out of memory
-time.sleep(1)
-print("all of it")
-"""
-_MAPPINGS = """
-import ctypes, os, time
-libc = ctypes.CDLL(None)
-libc.mmap.restype = ctypes.c_void_p
-for _ in range(30):
-    if os.fork() == 0:
-        first = libc.mmap(None, ctypes.c_size_t(65000 * 4096), 1, 0x22, -1, ctypes.c_long(0))
-        for n in range(0, 65000, 2):
-            libc.mprotect(ctypes.c_void_p(first + n * 4096), ctypes.c_size_t(4096), 0)
-        time.sleep(60)
-time.sleep(60)
-print("all of it")
-"""
-_LOCKS = """
-import fcntl, struct
-with open("locked", "w") as file:
-    for n in range(20000):
-        fcntl.fcntl(file, fcntl.F_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 2 * n, 1, 0))
-    __import__("time").sleep(1)
-print("all of it")
-"""
-
-
 @pytest.mark.parametrize(
     "code",
-    [_PAGE_TABLES, _SOCKET_BUFFERS, _PASSED_SOCKETS, _SHARED_PAGES, _MAPPINGS, _LOCKS],
+    [PAGE_TABLES, SOCKET_BUFFERS, PASSED_SOCKETS, SHARED_PAGES, MAPPINGS, LOCKS],
     ids=["page tables", "sockets", "sockets on their way", "shared pages", "mappings", "locks"],
 )
 def test_memory_that_belongs_to_no_process_is_counted(run, sandbox, backend, code):
@@ -267,7 +146,7 @@ def test_memory_that_belongs_to_no_process_is_counted(run, sandbox, backend, cod
 
 
 def test_pages_cannot_be_given_to_a_pipe(run, sandbox):
-    assert run(sandbox.exec(["python", "-c", _SPLICED_PAGES])).stdout == b"-1 38\n"
+    assert run(sandbox.exec(["python", "-c", SPLICED_PAGES])).stdout == b"-1 38\n"
 
 
 def test_terminals_are_limited_in_number(run, sandbox):
@@ -369,21 +248,10 @@ def test_the_server_answers_while_folders_are_removed(run, sandbox):
     assert run(meanwhile()) < 2.0  # all of it in the server's loop took as long as the reset
 
 
-_TELLS_BY_A_TERMINAL = """
-import os
-terminal, other = os.openpty()
-os.open(os.ttyname(other), os.O_RDWR)  # now the controlling one
-try:
-    controlling = os.open("/dev/tty", os.O_RDWR)
-    os.write(controlling, b"x")
-except OSError: pass
-"""
-
-
 def test_no_terminal_and_no_lock_tells_other_sandboxes(run, backend, sandbox, own_sandbox):
     look = "import os; s = os.stat('/dev/tty'); print(s.st_mtime_ns, s.st_atime_ns)"
     before = run(own_sandbox.run_python(look)).stdout
-    run(sandbox.run_python(_TELLS_BY_A_TERMINAL))
+    run(sandbox.run_python(TELLS_BY_A_TERMINAL))
     assert run(own_sandbox.run_python(look)).stdout == before
     code = """
 import fcntl, struct
