@@ -143,6 +143,8 @@ def _held_bytes(members: Iterable[Process], limit: int) -> int:
         entries, unseen = unseen_bytes(members, limit)
     if held + tables + entries + unseen <= limit:
         return held + tables + entries + unseen
+    if tables + entries + unseen > limit:  # to look closer takes a while where mappings are many
+        return tables + entries + unseen
     shares = [proportional_bytes(process) for process in members]
     private, shared = sum(own for own, _ in shares), sum(common for _, common in shares)
     return tables + entries + private + max(shared, unseen)
