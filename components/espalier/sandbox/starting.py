@@ -57,6 +57,10 @@ def orphans():
             continue
     return number
 
+def packets():
+    with open("/proc/self/net/dev") as file:
+        return [line.split() for line in file if line.strip().startswith("lo:")]
+
 def digest(path):
     with open(path, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()
@@ -67,6 +71,7 @@ found = {
     "modules": len(sys.modules),
     "orphans": orphans(),
     "mounts": digest("/proc/self/mounts"),
+    "packets": packets(),  # of the loopback: whoever sent some could tell by their number
     "limits": [resource.getrlimit(n) for n in range(16) if n not in MEMORY],
     "folder": os.getcwd(),
 }

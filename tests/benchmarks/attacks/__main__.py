@@ -17,6 +17,8 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from espalier.config import SandboxPodsConfig
 from espalier.config.cluster import amount
@@ -42,6 +44,7 @@ ATTACKS: tuple[Attack, ...] = (
     *dodging.ATTACKS,
     *further.ATTACKS,
 )
+_CONTROLS_AT_ONCE = 4
 _INSIDE = "ESPALIER_ATTACKS_INSIDE"
 _OWN_CLUSTER = "ESPALIER_TEST_CLUSTER"
 """Set inside the cluster that tests/cluster started; no other is attacked."""
@@ -94,7 +97,10 @@ async def _attack_all(
 ) -> dict[str, dict[Attack, Verdict]]:
     chosen = [attack for attack in ATTACKS if only in f"{attack.point} {attack.kind} {attack.name}"]
     found: dict[str, dict[Attack, Verdict]] = {}
-    held = {attack: control.succeeds(attack, aims) for attack in chosen}
+    with ThreadPoolExecutor(_CONTROLS_AT_ONCE) as several:
+        controls = several.map(partial(control.succeeds, targets=aims), chosen)
+        held = dict(zip(chosen, controls, strict=True))
+    print(f"{sum(held.values())} of {len(held)} have a positive control", flush=True)
     for name in names:
         try:
             backend = await first_that_works(BACKENDS[name](LIMITS))

@@ -33,7 +33,7 @@ def spinning(first=lambda: None):
     r, w = os.pipe()
     if os.fork() == 0:
         first()
-        os.write(w, str(os.getpid()).encode())
+        os.write(w, b"%10d" % os.getpid())
         spin()
     spinner = int(os.read(r, 10))
     time.sleep(0.2)
@@ -243,14 +243,14 @@ breach("60 MB")
         "resources",
         "file locks without end",
         dodges.LOCKS,
-        milder=dodges.LOCKS,
+        milder=dodges.LOCKS.replace("20000", "5000"),
         point=3,
         wall_s=9.0,
     ),
     _left_running("a child of the session that spins between calls", "spinning()"),
     _left_running(
         "a daemon of the session, in a session of its own",
-        "spinning(lambda: os.setsid() and os.fork() == 0 or None)",
+        "spinning(lambda: os.setsid() and os.fork() and time.sleep(60))",
     ),
     _left_running(
         "a thread of the session that spins between calls",
@@ -259,7 +259,7 @@ breach("60 MB")
     ),
     _left_running(
         "children of a subreaper of the session",
-        "spinning(lambda: (libc.prctl(36, 1, 0, 0, 0), os.fork() and time.sleep(0)))",
+        "spinning(lambda: libc.prctl(36, 1, 0, 0, 0) or (os.fork() and time.sleep(60)))",
     ),
     _left_running(
         "a timer that continues what was stopped",
@@ -360,8 +360,8 @@ if int(words[1]) > 10**6: breach(words[1])
     program(
         "others",
         "the number of the last process tells the next borrower",
-        "for _ in range(3000):\n    if os.fork() == 0: os._exit(0)\n    os.wait()",
-        then="if os.getpid() > 2500: breach(os.getpid())",
+        "for _ in range(1500):\n    if os.fork() == 0: os._exit(0)\n    os.wait()",
+        then="if os.getpid() > 1300: breach(os.getpid())",
         point=7,
     ),
     program(
@@ -457,5 +457,12 @@ for name, path in (("boot_id", "/proc/sys/kernel/random/boot_id"), ("cmdline", "
 """,
         point=9,
     ),
-    asking("others", "a server that lies to the client", _lies, point=9),
+    asking("others", "a server that lies to the client", _lies, point=9, milder="""
+ours, theirs = socket.socketpair()
+if os.fork() == 0:
+    for _ in range(64): theirs.sendall(bytes(65536))
+    os._exit(0)
+theirs.close()
+if len(b"".join(iter(lambda: ours.recv(65536), b""))) == 2**22: breach("who reads on has it all")
+"""),
 )  # fmt: skip

@@ -489,7 +489,7 @@ NEIGHBOURS = (
         "tell a neighbour by locks that the machine lists",
         """
 f = open("/tmp/locked", "w")
-fcntl.fcntl(f, 37, struct.pack("hhqqi4x", 1, 0, 777777, 1, 0))
+tried("", lambda: fcntl.fcntl(f, 37, struct.pack("hhqqi4x", 1, 0, 777777, 1, 0)) and None)
 time.sleep(1.5)
 """,
         elsewhere="""
@@ -504,8 +504,7 @@ for _ in range(10):
         """
 m, s = os.openpty()
 os.open(os.ttyname(s), os.O_RDWR)
-t = os.open("/dev/tty", os.O_RDWR)
-os.write(t, b"x")
+tried("", lambda: os.write(os.open("/dev/tty", os.O_RDWR), b"x") and None)
 time.sleep(1)
 """,
         elsewhere="""
@@ -756,15 +755,88 @@ async def _chmodded(sandbox, _):
     return [] if left.stdout == b"" and left.exit_status == 0 else [str(left)[:80]]
 
 
+_NAIVE = {
+    "smuggled": """
+said = b"POST /a HTTP/1.1\\r\\ncontent-length: 0\\r\\ncontent-length: 22\\r\\n\\r\\n"
+said += b"POST /b HTTP/1.1\\r\\n\\r\\n"
+heads = [part for part in said.split(b"\\r\\n\\r\\n") if part.startswith(b"POST")]
+if len(heads) == 2: breach("who takes the first length sees two requests")
+""",
+    "half": """
+with socket.create_server(("127.0.0.1", 0)) as server:
+    held = socket.create_connection(server.getsockname())
+    held.sendall(b"POST /run HTTP/1.1\\r\\nhost:")
+    first = server.accept()[0]
+    first.settimeout(1)
+    first.recv(99)
+    try: first.recv(99)
+    except TimeoutError: breach("who reads one request at a time waits for ever")
+""",
+    "frames": """
+end = '{"end": {"exit_status": 0}}'
+done = subprocess.run([sys.executable, "-c", f"print({end!r}); exit(3)"], capture_output=True)
+if json.loads(done.stdout)["end"]["exit_status"] != done.returncode: breach("output is the end")
+""",
+    "links": """
+os.symlink("/proc/self", "way")
+tried("open", lambda: open("way/status").read(1))
+""",
+    "names": """
+import io, tarfile
+packed = io.BytesIO()
+with tarfile.open(fileobj=packed, mode="w") as archive:
+    archive.addfile(tarfile.TarInfo("../tmp/out"), io.BytesIO())
+packed.seek(0)
+with tarfile.open(fileobj=packed) as archive:
+    archive.extraction_filter = lambda member, _: member
+    archive.extractall("/workspace")
+if os.path.exists("/tmp/out"): breach("who unpacks any name writes elsewhere")
+""",
+    "input": """
+with open("input", "w+b") as file:
+    file.write(b"y" * 10)
+    file.seek(0)
+    child = "import os; os.write(0, b'x')"
+    subprocess.run([sys.executable, "-c", child], stdin=file)
+if open("input", "rb").read() != b"y" * 10: breach("an input that is a file is written")
+""",
+    "closed": """
+os.makedirs("a/b")
+os.chmod("a", 0)
+try: os.listdir("a")
+except PermissionError: breach("who does not open it first cannot empty it")
+""",
+}
+"""For those who ask: the same act against whoever takes no care."""
+
 ASKED = (
-    asking("server", "requests in requests, and headers that say two things", _smuggled),
-    asking("server", "two hundred half requests", _half_requests),
+    asking(
+        "server",
+        "requests in requests, and headers that say two things",
+        _smuggled,
+        milder=_NAIVE["smuggled"],
+    ),
+    asking("server", "two hundred half requests", _half_requests, milder=_NAIVE["half"]),
     asking("server", "8,000 pipelined requests", _pipelined),
-    asking("server", "output that looks like the end of a run", _output_of_frames),
-    asking("files", "links swapped while files are put, got and saved", _races),
-    asking("files", "a snapshot of hostile names and links", _snapshot_of_names),
-    asking("files", "input that is written, moved and read again", _swallowed_input),
-    asking("files", "folders closed to the server", _chmodded),
+    asking(
+        "server",
+        "output that looks like the end of a run",
+        _output_of_frames,
+        milder=_NAIVE["frames"],
+    ),
+    asking(
+        "files", "links swapped while files are put, got and saved", _races, milder=_NAIVE["links"]
+    ),
+    asking(
+        "files", "a snapshot of hostile names and links", _snapshot_of_names, milder=_NAIVE["names"]
+    ),
+    asking(
+        "files",
+        "input that is written, moved and read again",
+        _swallowed_input,
+        milder=_NAIVE["input"],
+    ),
+    asking("files", "folders closed to the server", _chmodded, milder=_NAIVE["closed"]),
 )
 
 ATTACKS = (*KERNEL, *PROCESSES, *FILES, *NEIGHBOURS, *ASKED)
