@@ -232,10 +232,8 @@ breach("60 MB")
     program(
         "resources",
         "half a million mappings",
-        dodges.MAPPINGS.replace("time.sleep(60)\nprint", "time.sleep(7)\nprint"),
-        milder=dodges.MAPPINGS.replace("range(30)", "range(2)").replace(
-            "time.sleep(60)\nprint", "time.sleep(1)\nprint"
-        ),
+        dodges.MAPPINGS,
+        milder=dodges.MAPPINGS.replace("range(30)", "range(2)"),
         point=3,
         wall_s=9.0,
     ),

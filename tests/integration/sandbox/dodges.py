@@ -65,13 +65,16 @@ MAPPINGS = """
 import ctypes, os, time
 libc = ctypes.CDLL(None)
 libc.mmap.restype = ctypes.c_void_p
+done, say = os.pipe()
 for _ in range(30):
     if os.fork() == 0:
         first = libc.mmap(None, ctypes.c_size_t(65000 * 4096), 1, 0x22, -1, ctypes.c_long(0))
         for n in range(0, 65000, 2):
             libc.mprotect(ctypes.c_void_p(first + n * 4096), ctypes.c_size_t(4096), 0)
+        os.write(say, b"x")
         time.sleep(60)
-time.sleep(60)
+for _ in range(30): os.read(done, 1)
+time.sleep(1)
 print("BREACH all of it")
 """
 
