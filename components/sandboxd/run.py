@@ -268,6 +268,11 @@ _CONTROL = 3
 """The interpreter's descriptor of its channel."""
 _STATUSES = (0, 1)
 _STOPPING_ROUNDS = 20
+_STOPPED_WITHIN_S = 1.0
+"""In which the last process of a session stops, on a busy machine."""
+_FIRST_LOOK_S, _LOOKS_EVERY_S = 0.02, 0.5
+_STILL = "TtDZX"
+"""States of a process that runs nothing: stopped, in the kernel until it stops, ended."""
 
 
 class Session:
@@ -279,7 +284,9 @@ class Session:
     the interpreter's name changes its own call at most, as `sys.exit` does.
 
     Between calls the session stands still: every process in it is stopped. So nothing runs without
-    a limit, and a call's result does not depend on how long the caller waited before it.
+    a limit, and a call's result does not depend on how long the caller waited before it. A stopped
+    process can have been left something that wakes it (a timer that sends SIGCONT): it is stopped
+    again, and a session that moves all the same is ended.
     """
 
     def __init__(self, start: Callable[[], Awaitable[Run]]) -> None:
@@ -287,6 +294,8 @@ class Session:
         self._run: Run | None = None
         self._is_busy = False
         self._calls = 0
+        self._seen: dict[int, tuple[str, int]] = {}
+        self._looking: asyncio.Task[None] | None = None
 
     async def begin(self) -> Run:
         """Reserve the interpreter for one `call`, starting it if needed.
@@ -298,6 +307,7 @@ class Session:
             raise RequestError("the session is busy with another call", status=409)
         self._is_busy = True
         try:
+            await self._end_if_moved()
             if self._run is None or self._run.ended.is_set():
                 self._run, self._calls = await self._start(), 0
         except BaseException:
@@ -328,8 +338,52 @@ class Session:
         finally:
             stop.set_result(None)
             await asyncio.gather(*pumps)
+            self._looking = asyncio.create_task(self._look_between_calls(run))
             self._is_busy = False
         return run.end(truncated=output.truncated, exit_status=status)
+
+    async def _end_if_moved(self) -> None:
+        """Stop looking, and end a session that did not stand still."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+            self._looking = None
+        if self._run is not None and self._has_moved(self._run):
+            self._run.kill("sandbox")
+            await _wait_for_end(self._run)
+        self._seen = {}
+
+    async def _look_between_calls(self, run: Run) -> None:
+        until, pause_s = time.monotonic() + _STOPPED_WITHIN_S, _FIRST_LOOK_S
+        while not run.ended.is_set():
+            await asyncio.sleep(pause_s)
+            if self._seen:
+                if self._has_moved(run):
+                    break
+                pause_s = min(2 * pause_s, _LOOKS_EVERY_S)
+                continue
+            states = _states(run)
+            if all(state in _STILL for state, _ in states.values()):
+                self._seen = states
+            elif time.monotonic() > until:
+                break
+            else:
+                _signal_all(run, signal.SIGSTOP)
+        run.kill("sandbox")
+
+    def _has_moved(self, run: Run) -> bool:
+        """Whether a process ran, came or left; one that waits in the kernel may yet stop."""
+        if not self._seen or run.ended.is_set():
+            return False
+        now = _states(run)
+        return now.keys() - self._seen.keys() != set() or any(
+            now.get(pid) != seen for pid, seen in self._seen.items() if seen[0] == "T"
+        )
+
+
+def _states(run: Run) -> dict[int, tuple[str, int]]:
+    found = {pid: kernel.stillness(pid) for pid in kernel.pids_below(run.runner_pid)}
+    return {pid: state for pid, state in found.items() if state is not None}
 
 
 async def _exchange(run: Run, request: RunRequest, number: int) -> int | None:

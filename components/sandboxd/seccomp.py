@@ -37,8 +37,9 @@ _TYPES = (1, 2, 5)
 _TYPE_BITS = 0xF
 _PROTOCOLS = (0, 6, 17)
 """The family's own, TCP, UDP; never SCTP, MPTCP and others, whose code a job could make load."""
-_FCNTL_REFUSED = (8, 10, 15, 1024, 1026, 1031)
+_FCNTL_REFUSED = (8, 10, 15, 37, 38, 1024, 1026, 1031)
 """F_SETOWN, F_SETSIG, F_SETOWN_EX and F_NOTIFY make the kernel send a signal to a chosen process;
+F_OFD_SETLK and F_OFD_SETLKW make locks that /proc/locks shows to all sandboxes of the machine;
 F_SETLEASE keeps whoever opens the file waiting; F_SETPIPE_SZ holds up to 1 MiB uncounted."""
 _IOCTLS_REFUSED = (0x8901, 0x8902, 0x5412, 0x541C)
 """FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX."""
@@ -69,7 +70,7 @@ def job_filter(machine: str, protected: Sequence[int], *, internet_sockets: bool
 
     Args:
         machine: `os.uname().machine`.
-        protected: pids that jobs may not signal or slow down; each leads its own process group.
+        protected: pids and thread ids that jobs may not signal; a pid leads its process group.
         internet_sockets: whether jobs may open them; without them no job sends any packet, also to
             loopback, in whatever network the sandbox is.
 
@@ -127,6 +128,7 @@ def _protecting(protected: Sequence[int]) -> Mapping[str, list[Instruction]]:
     """Checks of the calls that name a process."""
     groups = [_ALL_PROCESSES + 1 - pid for pid in protected]
     one = _refuse_values(0, protected)
+    itself = _only_values(0, (0,), errno.EPERM)
     either = [*one, *_refuse_values(1, protected)]
     return {
         "kill": _refuse_values(0, [*protected, *groups, _ALL_PROCESSES]),
@@ -135,16 +137,15 @@ def _protecting(protected: Sequence[int]) -> Mapping[str, list[Instruction]]:
         "rt_sigqueueinfo": one,
         "rt_tgsigqueueinfo": either,
         "pidfd_open": one,
-        "prlimit64": one,
-        "sched_setaffinity": one,
-        "sched_setparam": one,
-        "sched_setscheduler": one,
-        "sched_setattr": one,
+        # of the caller alone: no Landlock keeps these from another run, or a thread of sandboxd
+        "prlimit64": itself,
+        "sched_setaffinity": itself,
+        "sched_setparam": itself,
+        "sched_setscheduler": itself,
+        "sched_setattr": itself,
         "setpriority": [
-            (_LOAD, 0, 0, _ARGUMENTS_AT),
-            (_JUMP_EQUAL, 1, 0, 0),  # PRIO_PROCESS; groups and users would reach sandboxd
-            _refuse(errno.EPERM),
-            *_refuse_values(1, protected),
+            *_only_values(0, (0,), errno.EPERM),  # PRIO_PROCESS; never groups and users
+            *_only_values(1, (0,), errno.EPERM),
         ],
     }
 
