@@ -368,7 +368,7 @@ class Session:
             elif time.monotonic() > until:
                 break
             else:
-                _signal_all(run, signal.SIGSTOP)
+                _stop(run)
         run.kill("sandbox")
 
     def _has_moved(self, run: Run) -> bool:
