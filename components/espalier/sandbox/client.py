@@ -86,6 +86,7 @@ class SandboxClient:
         self._limits = limits
         self._waiting: set[asyncio.Timeout] = set()
         self.lost_because, self.lost_by_program = "", False
+        self._is_closed = False
         _, is_local, path = address.partition("unix:")
         self.http = httpx2.AsyncClient(
             base_url="http://sandbox" if is_local else address,
@@ -194,7 +195,8 @@ class SandboxClient:
                 timeout.reschedule(0.0)
 
     async def close_connections(self) -> None:
-        """Close the HTTP connections."""
+        """Close the HTTP connections; a borrower that goes on has lost the sandbox."""
+        self._is_closed = True
         await self.http.aclose()
 
     def _run_limits(self, limits: Limits | None, timeout_s: float | None) -> Limits:
@@ -250,8 +252,11 @@ class SandboxClient:
     async def _within(
         self, what: str, within_s: float, error_type: type[SandboxError]
     ) -> AsyncIterator[None]:
+        if self.lost_because or self._is_closed:
+            cause = self.lost_because or "its owner closed it"
+            raise SandboxLost(f"{self._name}: {cause}", by_program=self.lost_by_program)
         try:
-            async with asyncio.timeout(within_s if not self.lost_because else 0.0) as timeout:
+            async with asyncio.timeout(within_s) as timeout:
                 self._waiting.add(timeout)
                 try:
                     yield

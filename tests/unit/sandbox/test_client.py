@@ -191,3 +191,14 @@ def test_an_unsendable_path_is_refused_without_losing_the_sandbox(path):
     for call in (("get", path), ("put", path, b"")):
         with pytest.raises(SandboxRefused, match="a path"):
             _ask(lambda _: httpx2.Response(500), *call)
+
+
+@pytest.mark.parametrize("call", [("exec", ["true"]), ("get", "x"), ("reset",), ("snapshot",)])
+def test_a_closed_sandbox_is_lost_to_its_borrower(call):
+    async def use_after_close():
+        client = _client(lambda _: httpx2.Response(200, content=b"{}"))
+        await client.close_connections()
+        await getattr(client, call[0])(*call[1:])
+
+    with pytest.raises(SandboxLost, match="closed"):
+        asyncio.run(use_after_close())
