@@ -144,8 +144,9 @@ def _restrict(orders: Mapping[str, Any], protected: list[int]) -> None:
     _limit(resource.RLIMIT_FSIZE, limits["disk_bytes"])
     _limit(resource.RLIMIT_NOFILE, _MOST_DESCRIPTORS)
     _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_SIGPENDING, _MOST_TIMERS_AND_SIGNALS)
-    _limit(resource.RLIMIT_MSGQUEUE, 0)
+    with contextlib.suppress(OSError, ValueError):  # gVisor sets neither, and has no such queues
+        _limit(resource.RLIMIT_SIGPENDING, _MOST_TIMERS_AND_SIGNALS)
+        _limit(resource.RLIMIT_MSGQUEUE, 0)
     os.nice(_NICENESS)
     if not orders["session"]:  # a session limits each of its calls (interpreter._allow_cpu)
         cpu_s = math.ceil(limits["cpu_s"])
