@@ -260,8 +260,11 @@ class SandboxClient:
     async def _within(
         self, what: str, within_s: float, error_type: type[SandboxError]
     ) -> AsyncIterator[None]:
+        if self.lost_because:  # its connections may be closed, which is no error of a sandbox
+            lost = f"{self._name}: {self.lost_because}"
+            raise SandboxLost(lost, by_program=self.lost_by_program)
         try:
-            async with asyncio.timeout(within_s if not self.lost_because else 0.0) as timeout:
+            async with asyncio.timeout(within_s) as timeout:
                 self._waiting.add(timeout)
                 try:
                     yield
