@@ -140,6 +140,17 @@ class Trial:
         processes.living()
 
 
+class SharingPool(SandboxPool):
+    """Lends a sandbox to two at once, as a control."""
+
+    def _offer(self, warm):
+        if len(self._waiting) > 1:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(warm)
+        super()._offer(warm)
+
+
 class _Life:
     """One pool, from its opening to its end."""
 
@@ -162,13 +173,14 @@ class _Life:
         self._most = plan.size
 
     async def run(self):
-        if self._number % 2:
+        if self._number % 2 and self._world.plan.weaken != "sharing":
             await self._on_a_thread()
         else:
             await self._on_this_loop()
 
     async def _on_this_loop(self):
-        pool = SandboxPool(self.backend, self._settings)
+        kind = SharingPool if self._world.plan.weaken == "sharing" else SandboxPool
+        pool = kind(self.backend, self._settings)
 
         async def here(work):
             return await work
