@@ -8,7 +8,8 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,15 +124,26 @@ def _prctl(option: int, *arguments: int) -> None:
 
 
 _PROC = Path("/proc")
-_STATUS_FIELDS = ("PPid", "Threads", "RssAnon", "RssShmem", "VmData", "VmRSS", "VmPTE")
+_STATUS_FIELDS = (
+    "PPid", "Threads", "RssAnon", "RssShmem", "VmData", "VmRSS", "VmPTE", "VmSize",
+)  # fmt: skip
 _AFTER_NAME = "\nState:"
 """gVisor does not escape names, which programs choose: only what follows the name is trusted."""
 _KIB = 1024
 _TIMES = slice(11, 13)
 """utime and stime, counted from what follows the name."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_READING = {"x86_64": ("0", "45", "47"), "aarch64": ("63", "207", "212")}
+_READING = {"x86_64": (b"0", b"45", b"47"), "aarch64": (b"63", b"207", b"212")}.get(
+    os.uname().machine, ()
+)
 """read, recvfrom and recvmsg as /proc/pid/syscall numbers them."""
+_MAPPING_BYTES = 256
+"""What the kernel needs for a mapping, which is counted for nobody."""
+_MANY_MAPPINGS, _MOST_MAPPINGS = 16_384, 65_530
+"""More than programs have; vm.max_map_count."""
+_SHARED_WITHOUT_FILE = re.compile(
+    r"^\S+ \S{3}s .* (/dev/zero|/anon_hugepage|/memfd:.*|/SYSV\w*) \(deleted\)$"
+)
 _ALL_USERS = "4294967295"
 """The count in uid_map of the host's user namespace."""
 
@@ -143,6 +155,7 @@ class Process:
     Attributes:
         held_bytes: resident memory without file pages: private, shared by fork, and shmem.
         table_bytes: page tables, which also pages without memory of their own need.
+        address_bytes: all mappings; 0 where the kernel limits these (gVisor).
     """
 
     pid: int
@@ -150,6 +163,7 @@ class Process:
     threads: int
     held_bytes: int
     table_bytes: int
+    address_bytes: int = 0
 
 
 def all_processes() -> dict[int, Process]:
@@ -187,12 +201,12 @@ def pids_below(of: int) -> set[int]:
 def _children(pid: int) -> set[int] | None:
     """Pids of a process's children; None where the kernel does not list them (gVisor)."""
     found: set[int] = set()
-    tasks = _PROC / str(pid) / "task"
     try:
-        for task in os.listdir(tasks):
-            found.update(map(int, (tasks / task / "children").read_text(encoding="ascii").split()))
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", "rb", buffering=0) as file:
+                found.update(map(int, file.read().split()))
     except FileNotFoundError:
-        return None if (_PROC / str(pid)).exists() else set()
+        return None if os.path.exists(f"/proc/{pid}") else set()
     except ProcessLookupError:
         return found
     return found
@@ -216,11 +230,86 @@ def cpu_seconds(pid: int) -> float:
 def is_reading(pid: int, descriptor: int) -> bool | None:
     """Whether a process waits for data of this descriptor; None if the kernel does not tell."""
     try:
-        words = (_PROC / str(pid) / "syscall").read_text(encoding="ascii").split()
+        with open(f"/proc/{pid}/syscall", "rb", buffering=0) as file:
+            words = file.read().split()
     except OSError:
         return None
-    calls = _READING.get(os.uname().machine, ())
-    return len(words) > 1 and words[0] in calls and int(words[1], 16) == descriptor
+    return len(words) > 1 and words[0] in _READING and int(words[1], 16) == descriptor
+
+
+def own_threads() -> list[int]:
+    """Ids of this process's other threads: `kill` takes them as it takes a pid."""
+    ids = map(int, os.listdir(_PROC / "self" / "task"))
+    return [number for number in ids if number != os.getpid()]
+
+
+def stillness(pid: int) -> tuple[str, int] | None:
+    """State of a process and how often it was switched; None if it is gone.
+
+    A stopped process has state "T" (gVisor too), and the number grows whenever it ran since; it is
+    0 where the kernel does not tell.
+    """
+    named = _status_lines(str(pid))
+    if named is None:
+        return None
+    switches = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
+    return named["State"].split()[0], sum(_number(named.get(name, "0")) for name in switches)
+
+
+def unseen_bytes(processes: Iterable[Process], most_bytes: int) -> tuple[int, int]:
+    """Memory that no process shows as resident: of mappings themselves, of shared ones.
+
+    Pages of a shared mapping without a file stay when nobody has them mapped any more, so it counts
+    as large as it is, and once. A process that hides its mappings counts with all its addresses.
+
+    Args:
+        processes: of one run.
+        most_bytes: where to stop looking.
+
+    Returns:
+        bytes of the mappings' own entries in the kernel, bytes of shared memory.
+    """
+    entries, hidden, shared = 0, 0, dict[str, int]()
+    for process in processes:
+        found = _mappings(process.pid)
+        if found is None:
+            hidden += process.address_bytes
+        else:
+            entries += found[0] * _MAPPING_BYTES
+            shared |= found[1]
+        if entries + hidden + sum(shared.values()) > most_bytes:
+            break
+    return entries, hidden + sum(shared.values())
+
+
+def _mappings(pid: int) -> tuple[int, dict[str, int]] | None:
+    """Number of mappings; inode -> size of shared ones without a file. None if it hides them."""
+    number, shared = 0, dict[str, int]()
+    try:
+        with (_PROC / str(pid) / "maps").open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                number += 1
+                if number > _MANY_MAPPINGS:  # it may as well have all of them
+                    return _MOST_MAPPINGS, shared
+                if _SHARED_WITHOUT_FILE.search(line):
+                    addresses, _, _, _, inode, *_ = line.split()
+                    first, _, end = addresses.partition("-")
+                    shared[inode] = shared.get(inode, 0) + int(end, 16) - int(first, 16)
+    except PermissionError:
+        return None
+    except OSError:
+        pass  # it ended
+    return number, shared
+
+
+def number_of_locks(most: int) -> int:
+    """File locks of this pid namespace, counted up to a number; 0 where the kernel lists none."""
+    try:
+        with (_PROC / "locks").open(encoding="ascii", errors="replace") as lines:
+            own = (line for line in lines if "OFDLCK" not in line)  # these are anybody's
+            return sum(1 for _ in zip(own, range(most), strict=False))
+    except OSError:
+        return 0
 
 
 def own_bytes(field: str) -> int:
@@ -228,19 +317,23 @@ def own_bytes(field: str) -> int:
     return _KIB * _number((_status_lines("self") or {}).get(field, "0"))
 
 
-def proportional_bytes(process: Process) -> int:
+def proportional_bytes(process: Process) -> tuple[int, int]:
     """Proportional resident memory without files: a page of three processes counts a third.
 
     Slower than `held_bytes`, which is used if a process hides its memory.
+
+    Returns:
+        private memory, shared memory.
     """
     try:
         text = (_PROC / str(process.pid) / "smaps_rollup").read_text(encoding="ascii")
     except OSError:
-        return process.held_bytes
+        return process.held_bytes, 0
     shares = dict(line.split(":", 1) for line in text.splitlines()[1:] if ":" in line)
     if "Pss_Anon" not in shares:
-        return process.held_bytes
-    return _KIB * sum(int(shares[name].split()[0]) for name in ("Pss_Anon", "Pss_Shmem"))
+        return process.held_bytes, 0
+    private, shared = (int(shares[name].split()[0]) for name in ("Pss_Anon", "Pss_Shmem"))
+    return _KIB * private, _KIB * shared
 
 
 def _process(pid: int) -> Process | None:
@@ -257,6 +350,7 @@ def _process(pid: int) -> Process | None:
         threads=values["Threads"],
         held_bytes=_KIB * held,
         table_bytes=_KIB * values["VmPTE"],
+        address_bytes=_KIB * values["VmSize"] if "RssAnon" in named else 0,
     )
 
 

@@ -261,11 +261,18 @@ class Run:
 
 _ENDS_WITHIN_S = 1.0
 _WAITS_WITHIN_S = 0.5
-_POLL_S = 0.0005
+_POLL_S = 0.005
+_SHORT_POLLS = 8
+_SHORT_POLL_S = 0.00002
 _CONTROL = 3
 """The interpreter's descriptor of its channel."""
 _STATUSES = (0, 1)
 _STOPPING_ROUNDS = 20
+_STOPPED_WITHIN_S = 1.0
+"""In which the last process of a session stops, on a busy machine."""
+_FIRST_LOOK_S, _LOOKS_EVERY_S = 0.02, 0.5
+_STILL = "TtDZX"
+"""States of a process that runs nothing: stopped, in the kernel until it stops, ended."""
 
 
 class Session:
@@ -277,7 +284,9 @@ class Session:
     the interpreter's name changes its own call at most, as `sys.exit` does.
 
     Between calls the session stands still: every process in it is stopped. So nothing runs without
-    a limit, and a call's result does not depend on how long the caller waited before it.
+    a limit, and a call's result does not depend on how long the caller waited before it. A stopped
+    process can have been left something that wakes it (a timer that sends SIGCONT): it is stopped
+    again, and a session that moves all the same is ended.
     """
 
     def __init__(self, start: Callable[[], Awaitable[Run]]) -> None:
@@ -285,6 +294,8 @@ class Session:
         self._run: Run | None = None
         self._is_busy = False
         self._calls = 0
+        self._seen: dict[int, tuple[str, int]] = {}
+        self._looking: asyncio.Task[None] | None = None
 
     async def begin(self) -> Run:
         """Reserve the interpreter for one `call`, starting it if needed.
@@ -296,6 +307,7 @@ class Session:
             raise RequestError("the session is busy with another call", status=409)
         self._is_busy = True
         try:
+            await self._end_if_moved()
             if self._run is None or self._run.ended.is_set():
                 self._run, self._calls = await self._start(), 0
         except BaseException:
@@ -313,20 +325,65 @@ class Session:
         ]
         self._calls += 1
         try:
-            _signal_all(run, signal.SIGCONT)
+            if self._calls > 1:
+                _resume(run)
             status = await _exchange(run, request, self._calls)
             if status is None or not await _waits_for_a_call(run):
                 status = None
                 await _wait_for_end(run)
-            elif not _signal_all(run, signal.SIGSTOP):
+            elif not _stop(run):
                 status = None
                 run.kill("processes")
                 await run.ended.wait()
         finally:
             stop.set_result(None)
             await asyncio.gather(*pumps)
+            self._looking = asyncio.create_task(self._look_between_calls(run))
             self._is_busy = False
         return run.end(truncated=output.truncated, exit_status=status)
+
+    async def _end_if_moved(self) -> None:
+        """Stop looking, and end a session that did not stand still."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+            self._looking = None
+        if self._run is not None and self._has_moved(self._run):
+            self._run.kill("sandbox")
+            await _wait_for_end(self._run)
+        self._seen = {}
+
+    async def _look_between_calls(self, run: Run) -> None:
+        until, pause_s = time.monotonic() + _STOPPED_WITHIN_S, _FIRST_LOOK_S
+        while not run.ended.is_set():
+            await asyncio.sleep(pause_s)
+            if self._seen:
+                if self._has_moved(run):
+                    break
+                pause_s = min(2 * pause_s, _LOOKS_EVERY_S)
+                continue
+            states = _states(run)
+            if all(state in _STILL for state, _ in states.values()):
+                self._seen = states
+            elif time.monotonic() > until:
+                break
+            else:
+                _stop(run)
+        run.kill("sandbox")
+
+    def _has_moved(self, run: Run) -> bool:
+        """Whether a process ran, came or left; one that waits in the kernel may yet stop."""
+        if not self._seen or run.ended.is_set():
+            return False
+        now = _states(run)
+        return now.keys() - self._seen.keys() != set() or any(
+            now.get(pid) != seen for pid, seen in self._seen.items() if seen[0] == "T"
+        )
+
+
+def _states(run: Run) -> dict[int, tuple[str, int]]:
+    found = {pid: kernel.stillness(pid) for pid in kernel.pids_below(run.runner_pid)}
+    return {pid: state for pid, state in found.items() if state is not None}
 
 
 async def _exchange(run: Run, request: RunRequest, number: int) -> int | None:
@@ -364,24 +421,36 @@ async def _waits_for_a_call(run: Run) -> bool:
     while kernel.is_reading(run.job_pid, _CONTROL) is False:
         if time.monotonic() > until or run.ended.is_set():
             return False
-        await asyncio.sleep(_POLL_S)
+        for _ in range(_SHORT_POLLS):  # it needs a moment to get there, less than the loop's timer
+            time.sleep(_SHORT_POLL_S)
+            if kernel.is_reading(run.job_pid, _CONTROL):
+                break
+        else:
+            await asyncio.sleep(_POLL_S)
     with contextlib.suppress(BlockingIOError, ConnectionError):
         control.recv(1, socket.MSG_PEEK)
         return False
     return True
 
 
-def _signal_all(run: Run, number: signal.Signals) -> bool:
-    """Send a signal to all processes of a run; False if new ones kept appearing meanwhile."""
-    done: set[int] = set()
+def _resume(run: Run) -> None:
+    """Let the stopped processes of a run go on; none of them could start another meanwhile."""
+    for pid in kernel.pids_below(run.runner_pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def _stop(run: Run) -> bool:
+    """Stop all processes of a run; False if new ones kept appearing meanwhile."""
+    stopped: set[int] = set()
     for _ in range(_STOPPING_ROUNDS):
-        new = kernel.pids_below(run.runner_pid) - done
+        new = kernel.pids_below(run.runner_pid) - stopped
         if not new:
             return True
         for pid in new:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        done |= new
+                os.kill(pid, signal.SIGSTOP)
+        stopped |= new
     return False
 
 

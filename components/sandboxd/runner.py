@@ -58,9 +58,9 @@ def start_job(orders: Mapping[str, Any], descriptors: Mapping[str, int]) -> int:
     """Start a job in its own session and return its pid.
 
     Args:
-        orders: argv or code, env, limits, workspace, writable folders, the pids to protect,
-            threads of sandboxd, whether internet sockets are allowed, version of Landlock, whether
-            RLIMIT_NPROC counts only this sandbox's processes.
+        orders: argv or code, env, limits, workspace, writable folders, the pids to protect, ids and
+            number of sandboxd's threads, whether internet sockets are allowed, version of
+            Landlock, whether RLIMIT_NPROC counts only this sandbox's processes.
         descriptors: of the three streams and of a session's control channel.
 
     Raises:
@@ -155,6 +155,7 @@ def _restrict(orders: Mapping[str, Any], protected: list[int]) -> None:
         _limit(resource.RLIMIT_NPROC, limits["processes"] + besides)
     kernel.renounce_rights()
     landlock.confine(orders["writable"], orders["landlock"])
+    protected = [*protected, *orders["protect_threads"]]
     kernel.filter_calls(
         job_filter(os.uname().machine, protected, internet_sockets=orders["internet_sockets"])
     )

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from sandboxd import landlock
+from sandboxd import kernel, landlock
 from sandboxd.kernel import all_processes
 from sandboxd.metrics import Metrics
 from sandboxd.run import Descriptors, Output, Run, Session, pump
@@ -251,6 +251,7 @@ class Runs:
             "landlock": self._landlock,
             "threads": FILE_THREADS,
             "protect": (os.getpid(), self._programs.pid, self._python.pid),
+            "protect_threads": kernel.own_threads(),
         }
         try:
             descriptors = Descriptors(orders, request.stdin, with_control=request.session)

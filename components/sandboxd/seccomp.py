@@ -10,6 +10,7 @@ another process, holds uncounted memory or keeps the server waiting.
 from __future__ import annotations
 
 import errno
+import functools
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -36,8 +37,9 @@ _TYPES = (1, 2, 5)
 _TYPE_BITS = 0xF
 _PROTOCOLS = (0, 6, 17)
 """The family's own, TCP, UDP; never SCTP, MPTCP and others, whose code a job could make load."""
-_FCNTL_REFUSED = (8, 10, 15, 1024, 1026, 1031)
+_FCNTL_REFUSED = (8, 10, 15, 37, 38, 1024, 1026, 1031)
 """F_SETOWN, F_SETSIG, F_SETOWN_EX and F_NOTIFY make the kernel send a signal to a chosen process;
+F_OFD_SETLK and F_OFD_SETLKW make locks that /proc/locks shows to all sandboxes of the machine;
 F_SETLEASE keeps whoever opens the file waiting; F_SETPIPE_SZ holds up to 1 MiB uncounted."""
 _IOCTLS_REFUSED = (0x8901, 0x8902, 0x5412, 0x541C)
 """FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX."""
@@ -68,7 +70,7 @@ def job_filter(machine: str, protected: Sequence[int], *, internet_sockets: bool
 
     Args:
         machine: `os.uname().machine`.
-        protected: pids that jobs may not signal or slow down; each leads its own process group.
+        protected: pids and thread ids that jobs may not signal; a pid leads its process group.
         internet_sockets: whether jobs may open them; without them no job sends any packet, also to
             loopback, in whatever network the sandbox is.
 
@@ -84,15 +86,30 @@ def job_filter(machine: str, protected: Sequence[int], *, internet_sockets: bool
         (_JUMP_AT_LEAST, 0, 1, _X32),
         _refuse(errno.ENOSYS),
     ]
+    for name, checked in _protecting(protected).items():
+        instructions += _when(numbers[name], [*checked, _allow()])
+    return _packed(instructions) + _same_for_all_jobs(machine, internet_sockets=internet_sockets)
+
+
+@functools.cache
+def _same_for_all_jobs(machine: str, *, internet_sockets: bool) -> bytes:
+    """The rest of the filter: kept, as a run would spend a fifth of its start on writing it."""
+    numbers = ALLOWED[machine]
     families = (_AF_UNIX, *(_INTERNET_FAMILIES if internet_sockets else ()))
-    checks = _argument_checks(protected, families)
+    checks = _argument_checks(families)
+    instructions: list[Instruction] = []
     for name, checked in checks.items():
         instructions += _when(numbers[name], [*checked, _allow()])
     for number in SILENT[machine].values():
         instructions += _when(number, [_succeed()])
-    for first, last in _ranges(number for name, number in numbers.items() if name not in checks):
+    checked_names = {*checks, *_protecting(())}
+    unchecked = (number for name, number in numbers.items() if name not in checked_names)
+    for first, last in _ranges(unchecked):
         instructions += [(_JUMP_AT_LEAST, 0, 2, first), (_JUMP_AT_LEAST, 1, 0, last + 1), _allow()]
-    instructions.append(_refuse(errno.ENOSYS))
+    return _packed([*instructions, _refuse(errno.ENOSYS)])
+
+
+def _packed(instructions: Iterable[Instruction]) -> bytes:
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in instructions)
 
 
@@ -107,12 +124,33 @@ def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _argument_checks(
-    protected: Sequence[int], families: Sequence[int]
-) -> Mapping[str, list[Instruction]]:
+def _protecting(protected: Sequence[int]) -> Mapping[str, list[Instruction]]:
+    """Checks of the calls that name a process."""
     groups = [_ALL_PROCESSES + 1 - pid for pid in protected]
     one = _refuse_values(0, protected)
+    itself = _only_values(0, (0,), errno.EPERM)
     either = [*one, *_refuse_values(1, protected)]
+    return {
+        "kill": _refuse_values(0, [*protected, *groups, _ALL_PROCESSES]),
+        "tkill": one,
+        "tgkill": either,
+        "rt_sigqueueinfo": one,
+        "rt_tgsigqueueinfo": either,
+        "pidfd_open": one,
+        # of the caller alone: no Landlock keeps these from another run, or a thread of sandboxd
+        "prlimit64": itself,
+        "sched_setaffinity": itself,
+        "sched_setparam": itself,
+        "sched_setscheduler": itself,
+        "sched_setattr": itself,
+        "setpriority": [
+            *_only_values(0, (0,), errno.EPERM),  # PRIO_PROCESS; never groups and users
+            *_only_values(1, (0,), errno.EPERM),
+        ],
+    }
+
+
+def _argument_checks(families: Sequence[int]) -> Mapping[str, list[Instruction]]:
     return {
         "clone": [
             (_LOAD, 0, 0, _ARGUMENTS_AT),
@@ -122,23 +160,6 @@ def _argument_checks(
         "socket": _socket_checks(families),
         "socketpair": _socket_checks((_AF_UNIX,)),
         "setsockopt": _option_checks(),
-        "kill": _refuse_values(0, [*protected, *groups, _ALL_PROCESSES]),
-        "tkill": one,
-        "tgkill": either,
-        "rt_sigqueueinfo": one,
-        "rt_tgsigqueueinfo": either,
-        "pidfd_open": one,
-        "prlimit64": one,
-        "sched_setaffinity": one,
-        "sched_setparam": one,
-        "sched_setscheduler": one,
-        "sched_setattr": one,
-        "setpriority": [
-            (_LOAD, 0, 0, _ARGUMENTS_AT),
-            (_JUMP_EQUAL, 1, 0, 0),  # PRIO_PROCESS; groups and users would reach sandboxd
-            _refuse(errno.EPERM),
-            *_refuse_values(1, protected),
-        ],
         "fcntl": _refuse_values(1, _FCNTL_REFUSED),
         "ioctl": _refuse_values(1, _IOCTLS_REFUSED),
         "prctl": _refuse_values(0, _PRCTLS_REFUSED),

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from sandboxd import kernel, runner
+from sandboxd.seccomp import job_filter
 
 READY = b"ready"
 _SOONER_THAN_SANDBOXD = 500
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str]) -> None:
     for module in arguments[1:]:
         if importlib.util.find_spec(module) is not None:
             importlib.import_module(module)
+    for internet_sockets in (True, False):  # forks find it written
+        job_filter(os.uname().machine, (), internet_sockets=internet_sockets)
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=int(arguments[0])) as channel:

@@ -1,7 +1,7 @@
 """Limits by sampling, where the kernel has none.
 
-Of memory (all processes of a run together, with page tables and socket buffers), of files, of
-terminals, and of the processor time of a process that lifted its own limit.
+Of memory (all processes of a run together, with page tables, mappings and socket buffers), of files
+and locks on them, of terminals, and of the processor time of a process that lifted its own limit.
 
 A run can exceed them between two samples. Where a sandbox has a cgroup, that limits memory too.
 """
@@ -20,7 +20,9 @@ from sandboxd.kernel import (
     all_processes,
     cpu_seconds,
     descendants,
+    number_of_locks,
     proportional_bytes,
+    unseen_bytes,
 )
 from sandboxd.run import Run
 from sandboxd.runs import Runs
@@ -32,6 +34,8 @@ _MOST_FILES = 65_536
 """Per writable folder: an empty file costs a kilobyte of kernel memory."""
 _FRESH_FILES = 4
 """Most files in a fresh file system of this sandbox; a shared disk has more."""
+_MOST_LOCKS = 4096
+"""Of files: the kernel holds each, and nothing else limits them."""
 _MOUNTS = Path("/proc/self/mounts")
 _TERMINALS = Path("/dev/pts")
 _MOST_TERMINALS = 16
@@ -81,13 +85,15 @@ def _common_offence(
     """What all runs together use too much of, where nothing tells whose it is."""
     if any(_count_files(folder) > _MOST_FILES for folder in folders):
         return "files"
+    if number_of_locks(_MOST_LOCKS + 1) > _MOST_LOCKS:
+        return "files"
     if _count_terminals() > _MOST_TERMINALS:
         return "terminals"
     buffered = sockets.held_bytes()
     if buffered:
         members = [p for run in runs for p in descendants(run.runner_pid, processes)]
         if buffered + sum(p.held_bytes + p.table_bytes for p in members) > limits.memory_bytes:
-            held = sum(map(proportional_bytes, members)) + sum(p.table_bytes for p in members)
+            held = sum(sum(proportional_bytes(p)) + p.table_bytes for p in members)
             return "memory" if buffered + held > limits.memory_bytes else None
     return None
 
@@ -132,9 +138,16 @@ def _held_bytes(members: Iterable[Process], limit: int) -> int:
     members = tuple(members)
     held = sum(process.held_bytes for process in members)
     tables = sum(process.table_bytes for process in members)
-    if held + tables <= limit:
-        return held + tables
-    return tables + sum(proportional_bytes(process) for process in members)
+    entries = unseen = 0
+    if sum(process.address_bytes for process in members) > limit:
+        entries, unseen = unseen_bytes(members, limit)
+    if held + tables + entries + unseen <= limit:
+        return held + tables + entries + unseen
+    if tables + entries + unseen > limit:  # to look closer takes a while where mappings are many
+        return tables + entries + unseen
+    shares = [proportional_bytes(process) for process in members]
+    private, shared = sum(own for own, _ in shares), sum(common for _, common in shares)
+    return tables + entries + private + max(shared, unseen)
 
 
 def _is_over_its_time(run: Run, members: Iterable[Process]) -> bool:

@@ -1,11 +1,13 @@
 """What is applied once the API server answers: names for services, volumes, and espalier itself."""
 
 import base64
+import hashlib
 import os
 import secrets
 
 import yaml
 
+from espalier.cluster.objects.serving import CONTROLLER_ENTRY, KEYS_ENTRY, KEYS_SECRET
 from tests.cluster.network import DNS_SERVICE, NODE_ADDRESS
 from tests.cluster.parts import kubectl
 from tests.cluster.places import REPOSITORY, ClusterError
@@ -33,8 +35,9 @@ def install(places):
     """Everything that pods count on; the Deployments of espalier stay asleep until `wake`."""
     apply(
         places,
-        [*_names(), *(volume(places, claim) for claim in CLAIMS), _namespace(), _s3_secret()],
+        [*_names(), *(volume(places, claim) for claim in CLAIMS), _namespace()],
     )
+    apply(places, [_s3_secret(), _serving_keys()])
     rendered = kubectl(places, "kustomize", str(OVERLAY))
     if rendered.returncode != 0:
         raise ClusterError(f"kubectl kustomize {OVERLAY}: {rendered.stderr.strip()}")
@@ -139,6 +142,26 @@ def _s3_secret():
         "metadata": {"name": "espalier-s3", "namespace": PIPELINE},
         "stringData": {"access_key": ACCESS_KEY, "secret_key": secrets.token_hex(20)},
     }
+
+
+def _serving_keys():
+    key = secrets.token_urlsafe(32)
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": KEYS_SECRET, "namespace": PIPELINE},
+        "stringData": {
+            KEYS_ENTRY: f"{CONTROLLER_ENTRY} sha256:{digest}\n",
+            CONTROLLER_ENTRY: key,
+        },
+    }
+
+
+def serving_key(places):
+    """A key that the endpoint knows: the controller's."""
+    found = _read(places, "secret", KEYS_SECRET, f"{{.data.{CONTROLLER_ENTRY}}}")
+    return base64.b64decode(found).decode()
 
 
 def s3_environment(places):

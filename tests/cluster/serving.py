@@ -11,6 +11,7 @@ import httpx2
 
 from espalier.cluster.objects.serving import DEPLOYMENT
 from tests.cluster.chain import StageTimes
+from tests.cluster.objects import serving_key
 from tests.cluster.parts import kubectl
 from tests.cluster.places import ClusterError
 from tests.unit.k8s.allowed_verbs import PIPELINE
@@ -44,11 +45,19 @@ def awake(places):
         _scale(places, 0)
 
 
-def answered(url, model):
-    """The version that is served, and the number of tokens that it answers with, of NUM_TOKENS."""
-    listed = httpx2.get(f"{url}/v1/models", timeout=60).json()["data"]
+def answered(places, url, model):
+    """The version that is served, and the number of tokens that it answers with, of NUM_TOKENS.
+
+    Raises:
+        ClusterError: it answers without a key.
+    """
+    refused = httpx2.get(f"{url}/v1/models", timeout=60)
+    if refused.status_code != httpx2.codes.UNAUTHORIZED:
+        raise ClusterError(f"asked without a key, HTTP {refused.status_code} came")
+    headers = {"authorization": f"Bearer {serving_key(places)}"}
+    listed = httpx2.get(f"{url}/v1/models", headers=headers, timeout=60).json()["data"]
     asked = {"model": model, "prompt": [20, 21], "max_tokens": NUM_TOKENS}
-    answer = httpx2.post(f"{url}/v1/completions", json=asked, timeout=60).json()
+    answer = httpx2.post(f"{url}/v1/completions", json=asked, headers=headers, timeout=60).json()
     return listed[0]["version"], answer["usage"]["completion_tokens"]
 
 
@@ -72,7 +81,7 @@ def promote_and_serve(places, run, say):
         _wait_until_served(places, version)
         say(StageTimes("serve", began, began, run.now()))
         with forwarded(DEPLOYMENT, 8000) as url:
-            if (said := answered(url, model)) != (version, NUM_TOKENS):
+            if (said := answered(places, url, model)) != (version, NUM_TOKENS):
                 raise ClusterError(f"asked for version {version}, and {said} answered")
 
 

@@ -2,7 +2,7 @@
 
 app         the commands' frame (listing, errors, exit codes), and shared arguments
 runs        run, evaluate, report, chat; step (hidden: what pods run); doctor
-models      promote, rollback, load, versions, serve
+models      promote, rollback, load, versions, serve, api-key
 kubeflow    compile, submit, schedule create, list, pause, resume, delete
 data        data check-queries, draw-questions, fetch, collect
 """

@@ -27,7 +27,7 @@ _HELP_WIDTH = 64
 
 PANELS = {
     "Runs": ("run", "evaluate", "report", "chat"),
-    "Models": ("promote", "rollback", "load", "versions", "serve"),
+    "Models": ("promote", "rollback", "load", "versions", "serve", "api-key"),
     "Kubeflow": ("compile", "submit", "schedule"),
     "Data": ("data",),
     "This machine": ("doctor",),

@@ -1,4 +1,4 @@
-"""promote, rollback, load, versions, serve."""
+"""promote, rollback, load, versions, serve, api-key."""
 
 from __future__ import annotations
 
@@ -145,6 +145,7 @@ def versions_table(records: Sequence[Mapping[str, Any]]) -> str:
         "espalier serve runs/demo/trained_policy/policy",
         "espalier serve espalier-search-agent@champion --port 8080",
         "espalier serve models:/espalier-search-agent/3 --set serving.rows=16",
+        "espalier serve espalier-search-agent@champion --set serving.api_keys_file=api-keys",
     )
 )
 def serve(
@@ -171,3 +172,24 @@ def serve(
     serving = Serving(model=model, host=host, port=port, runs_dir=runs)
     chosen = named_profile(profile, set_ or ())
     serve_until_told(serving, chosen, lambda line: typer.echo(line, err=True))
+
+
+@app.command(
+    name="api-key",
+    epilog=examples(
+        "espalier api-key alice --file api-keys",
+        "kubectl create secret generic espalier-serving-keys --from-file=api-keys",
+    ),
+)
+def api_key(
+    *,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is; one key a name.")],
+    file: Annotated[
+        Path, typer.Option("--file", help="Where its digest is added; made if it is not there.")
+    ],
+) -> None:
+    """Make a key for the endpoint: printed once, kept as a digest."""
+    from espalier.serving.keys import new_key
+
+    typer.echo(new_key(name, file))
+    typer.echo(f"{file} has its digest; the key itself is kept nowhere", err=True)

@@ -115,9 +115,16 @@ class ServingConfig(Section):
     max_body_bytes: int = Field(default=1 << 18, ge=1024)
     """Largest body of a request; a larger one is refused with status 413."""
     max_connections: int = Field(default=1024, ge=1)
-    """Open connections; further ones are refused with status 503."""
+    """Open connections, and 16 more for probes. When all are taken, the one that has been silent or
+    slow for longest is closed; where all are being answered, a request gets status 503."""
+    head_timeout_s: float = Field(default=10.0, gt=0)
+    """How long the headers of a request may take to arrive, and TLS to be agreed upon."""
     body_timeout_s: float = Field(default=10.0, gt=0)
     """How long the body of a request may take to arrive."""
+    idle_timeout_s: float = Field(default=30.0, gt=0)
+    """How long a connection may stay open between two requests."""
+    write_timeout_s: float = Field(default=30.0, gt=0)
+    """How long a client may leave its answer unread; then the connection is dropped."""
     request_timeout_s: float = Field(default=120.0, gt=0)
     """How long an answer may take, its wait for a row included."""
     linger_s: float = Field(default=5.0, ge=0)
@@ -125,6 +132,17 @@ class ServingConfig(Section):
     heard that the pod is leaving."""
     drain_s: float = Field(default=40.0, gt=0)
     """How long after that answers may be finished."""
+    api_keys_file: Path | None = None
+    """File of the digests of API keys, as `espalier api-key` writes it; read again when it changes.
+    Without it, and without the variable ESPALIER_API_KEYS, everybody who reaches it may ask."""
+    guard_health: bool = False
+    """Whether `/health` and `/metrics` need a key too. `/healthz` and `/readyz`, which say no more
+    than "ok", never do: a kubelet has none."""
+    tls_certificate_file: Path | None = None
+    """Certificate of the endpoint in PEM, followed by those between it and its authority; without
+    one it speaks plain HTTP. A renewed one is taken up while it runs."""
+    tls_key_file: Path | None = None
+    """Private key of the certificate in PEM, without a passphrase."""
     controller: ControllerConfig = ControllerConfig()
 
     @model_validator(mode="after")
@@ -135,5 +153,14 @@ class ServingConfig(Section):
                 f"serving.max_choices={self.max_choices} answers of one request exceed the "
                 f"{places} places (rows={self.rows} + max_waiting={self.max_waiting}), so it could "
                 "never be taken; lower the one or raise the others"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_certificate_has_its_key(self) -> Self:
+        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
+            raise ValueError(
+                "serving.tls_certificate_file and serving.tls_key_file come together: set both for "
+                "HTTPS, or neither"
             )
         return self

@@ -4,6 +4,9 @@ Every message is encoded once, when it enters the context; what the policy sampl
 again. The chat template frames the messages: the text between two messages of the policy is cut out
 of a rendering in which a sentinel stands for each. `drifted_turns` compares
 a finished episode with the template's rendering of the whole conversation.
+
+Control tokens are what the template and the dialect's syntax write. In the words of users, tools
+and schemas, and in the arguments of calls, they are encoded as text (`control_tokens`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from jinja2 import TemplateError
 
 from espalier.dialects import SYNTAXES, DialectName, Syntax, detected_dialect
+from espalier.dialects.control_tokens import CUT, control_tokens, map_texts
 from espalier.dialects.mistral import Mistral
 from espalier.dialects.syntax import THINK
 from espalier.dialects.tags import Tags
@@ -42,6 +46,9 @@ _OPENED_THOUGHT = re.compile(r"<think>\s*\Z")
 _CALL_ENDS = ("<|eom_id|>", "<|eom|>")
 """With one of these Llama ends a message that waits for a tool's result, and with its usual end of
 turn any other; a tokenizer names the latter alone."""
+_CUT_IN_PYTHON = ascii(CUT)[1:-1]
+_ESCAPED_CUT = re.compile(rf"(?<!\\)((?:\\\\)*){re.escape(_CUT_IN_PYTHON)}")
+"""A cut in a Python literal, whose other backslashes are doubled."""
 _MISTRAL_ID = re.compile("[A-Za-z0-9]{9}")
 _NO_ID = "0" * 9
 _PROBE = (
@@ -100,6 +107,10 @@ class Dialect:
         chosen = detected_dialect(self._template) if name == "auto" else name
         self.syntax: Syntax = SYNTAXES[chosen]
         self._instructions = instructions
+        marks = {*self.syntax.markers(self.tools), *self.syntax.frames(self.tools)}
+        marks |= {*self.syntax.own_marks, *THINK}
+        self._controls = control_tokens(tokenizer, marks)
+        self._told_tools = tuple(map(self._tool_as_text, self.tools))
         stop_texts = self.syntax.stop_texts(self.tools)
         ids = [self.marker_id(text) for text in stop_texts]
         knows_stops = None not in ids
@@ -113,18 +124,24 @@ class Dialect:
             known: Any = tokenizer  # its own annotations are those of a special token
             added = known.get_added_vocab()
             self.stop_ids |= {self._end_id, *(added[end] for end in _CALL_ENDS if end in added)}
+        ends = () if self.syntax.inline_results else [self.text([i]) for i in self.stop_ids]
+        self._own_marks = frozenset(marks.difference(ends))
+        """What a message of the policy has as control tokens, beside its end."""
         self.result_ids = lru_cache(maxsize=65_536)(self._result_ids)
         self.prompt_ids = lru_cache(maxsize=65_536)(self._prompt_ids)
 
     def action_ids(self, action: ToolCalls | FinalAnswer) -> tuple[int, ...]:
         """Ids of an action that a teacher wrote, end of turn included."""
-        return self.text_ids(self.syntax.write(action, self.tools))
+        return self._message_ids(self._written(action))
 
     def text_ids(self, text: str) -> tuple[int, ...]:
         """Ids of a message of the policy that is given as text, end of turn included.
 
         Where the chat template begins the thought, the ids begin behind that.
         """
+        return self._message_ids(self._controls.as_text(text, but=self._own_marks))
+
+    def _message_ids(self, text: str) -> tuple[int, ...]:
         if self.syntax.inline_results:
             return tuple(self._encode(text))
         if self._opened_thought:
@@ -168,7 +185,7 @@ class Dialect:
         """
         shown = self._spelled_conversation(messages)
         if not self._is_embedded:
-            told = "" if self._template_tells_tools else self.syntax.instructions(self.tools)
+            told = "" if self._template_tells_tools else self.syntax.instructions(self._told_tools)
             first = next((one for one in shown if one["role"] == "user"), shown[0])
             first["content"] = self._instructions + told + first["content"]
         goes_on = self.syntax.inline_results and not self._is_embedded
@@ -287,8 +304,7 @@ class Dialect:
                     f'"{self.syntax.name}" writes one call a message'
                 )
             if message.role == "assistant":
-                spelled = self.syntax.write(action_of(message), self.tools)
-                one = {"role": "assistant", "content": _without_sentinel(spelled)}
+                one = {"role": "assistant", "content": self._written(action_of(message))}
             elif message.role == "tool" and joins:
                 one = {"role": "assistant", "content": self._inline_result(message)}
             else:
@@ -302,7 +318,7 @@ class Dialect:
     def _prompt_messages(self, prompt: tuple[Message, ...]) -> list[dict[str, Any]]:
         messages = [self._shown(message) for message in prompt]
         if not self._is_embedded:
-            told = "" if self._template_tells_tools else self.syntax.instructions(self.tools)
+            told = "" if self._template_tells_tools else self.syntax.instructions(self._told_tools)
             messages[-1]["content"] = self._instructions + told + messages[-1]["content"]
         return messages
 
@@ -320,29 +336,62 @@ class Dialect:
         return tuple(self._encode(behind)[1:])
 
     def _inline_result(self, message: Message) -> str:
-        return self.syntax.write_result(_without_sentinel(message.content), self.tools)
+        return self.syntax.write_result(self._observed(message), self.tools)
+
+    def _observed(self, message: Message) -> str:
+        """What a tool returned; in a dialect with inline results it cannot spell a tag either."""
+        content = message.content
+        if self.syntax.inline_results:
+            content = content.replace("<", "(").replace(">", ")")
+        return self._read(content)
+
+    def _read(self, content: str) -> str:
+        return self._controls.as_text(_without_sentinel(content))
+
+    def _written(self, action: ToolCalls | FinalAnswer) -> str:
+        """The message that spells an action, in whose words no control token is spelled."""
+        escaped = frozenset(self.syntax.escaped)
+
+        def as_text(words: str) -> str:
+            return self._controls.as_text(_without_sentinel(words), but=escaped)
+
+        thought = None if action.thought is None else self._read(action.thought)
+        if isinstance(action, FinalAnswer):
+            told = replace(action, text=self._read(action.text), thought=thought)
+            return self.syntax.write(told, self.tools)
+        calls = tuple(
+            call.model_copy(update={"arguments": map_texts(call.arguments, as_text)})
+            for call in action.calls
+        )
+        spelled = self.syntax.write(replace(action, calls=calls, thought=thought), self.tools)
+        return _ESCAPED_CUT.sub(rf"\g<1>{CUT}", spelled) if _CUT_IN_PYTHON in spelled else spelled
+
+    def _tool_as_text(self, tool: ToolSpec) -> ToolSpec:
+        """A tool for templates and instructions."""
+        return replace(
+            tool,
+            name=self._read(tool.name),
+            call_tag=tool.tag,
+            description=self._read(tool.description),
+            parameters=map_texts(tool.parameters, self._read),
+        )
 
     def _shown(self, message: Message) -> dict[str, Any]:
-        """A message for the chat template, in which a tool's text cannot spell a control token."""
-        content = _without_sentinel(message.content)
-        if message.role == "tool":
-            if self.syntax.inline_results:
-                content = content.replace("<", "(").replace(">", ")")
-            else:
-                content = self._controls.sub(lambda match: f"{match[0][0]} {match[0][1:]}", content)
+        """A message for the chat template."""
+        match message.role:
+            case "tool":
+                content = self._observed(message)
+            case "assistant":
+                said = _without_sentinel(message.content)
+                content = self._controls.as_text(said, but=self._own_marks)
+            case _:
+                content = self._read(message.content)
         shown: dict[str, Any] = {"role": message.role, "content": content}
-        call_id = message.call_id
+        call_id = self._read(message.call_id)
         if message.role == "tool" and isinstance(self.syntax, Mistral):
             # its templates refuse a result without nine letters and digits, which policies forget
             call_id = call_id if _MISTRAL_ID.fullmatch(call_id) else _NO_ID
         return shown | ({"tool_call_id": call_id} if call_id else {})
-
-    @cached_property
-    def _controls(self) -> re.Pattern[str]:
-        """All texts that the tokenizer reads as one token, longest first."""
-        known = {*self._added_texts, *self.syntax.markers(self.tools)}
-        texts = sorted((text for text in known if text.strip()), key=lambda text: -len(text))
-        return re.compile("|".join(map(re.escape, texts)))
 
     @cached_property
     def _added_texts(self) -> frozenset[str]:
@@ -378,7 +427,7 @@ class Dialect:
     def _rendered(self, messages: list[dict[str, Any]], *, generate: bool) -> str:
         tools: Any = None
         if self._template_tells_tools:
-            tools = [tool.as_function() for tool in self.tools]
+            tools = [tool.as_function() for tool in self._told_tools]
         try:
             return str(
                 self.tokenizer.apply_chat_template(
@@ -392,7 +441,7 @@ class Dialect:
             ) from error
 
     def _encode(self, text: str) -> list[int]:
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
+        return self._controls.encode(text)
 
 
 def _behind_opened_thought(text: str, opened: str) -> str:

@@ -24,6 +24,7 @@ class Hermes(TaggedCalls):
     """See the module."""
 
     name = "hermes"
+    escaped = ("</tool_call>",)
 
     def _call(self, block: str, tools: Sequence[ToolSpec]) -> ToolCall | Malformed:
         return json_call(block)

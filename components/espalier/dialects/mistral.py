@@ -33,6 +33,7 @@ class Mistral(TurnSyntax):
 
     name = "mistral"
     call_markers = (TOOL_CALLS,)
+    own_marks = (ARGS, "[CALL_ID]")
     result_markers = ("[TOOL_RESULTS]", "[/TOOL_RESULTS]")
     result_layout = "{} {}{}"
 

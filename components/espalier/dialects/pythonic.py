@@ -33,6 +33,7 @@ class Pythonic(TurnSyntax):
 
     name = "pythonic"
     max_characters = 20_000  # Python's own parser reads this, and its cost must stay bounded
+    own_marks = _MARKERS
     result_markers = ("<|result|>", "<|end_result|>")
     result_layout = "{} {} {}"
 

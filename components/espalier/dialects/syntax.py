@@ -37,6 +37,10 @@ class Syntax(ABC):
     inline_results: ClassVar[bool]
     """Whether results stand inside the policy's own message, between tags."""
     max_characters: ClassVar[int] = MAX_PARSED_CHARACTERS
+    own_marks: ClassVar[tuple[str, ...]] = ()
+    """Beside `markers` and `frames`: what a policy of this dialect writes as control tokens."""
+    escaped: ClassVar[tuple[str, ...]] = ()
+    """Control texts that `write` escapes where an argument has them."""
 
     def parse(self, text: str, tools: Sequence[ToolSpec]) -> Action:
         """Read one message, without its end-of-turn token; never raises."""

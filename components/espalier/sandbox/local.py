@@ -204,6 +204,7 @@ _GENERATED_FILES = {
     str(ENVIRONMENT / "pyvenv.cfg"): environment_settings(),
     "/proc/cmdline": "\n",
     "/proc/sys/kernel/random/boot_id": "00000000-0000-4000-8000-000000000000\n",
+    "/dev/tty": "",  # the machine's own would show to all sandboxes when one last used a terminal
 }
 """Path in the sandbox -> content of a file that differs from this machine's."""
 

@@ -88,6 +88,7 @@ class PodmanBackend:
             *("run", "--detach", "--rm", "--pull=never", "--name", name, "--hostname=sandbox"),
             *("--label=espalier.sandbox", "--network=none", "--ipc=private", "--read-only"),
             *("--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges"),
+            "--security-opt=mask=/dev/tty",  # its times tell all containers when one last used it
             *(f"--user={_USER}:{_USER}", f"--uidmap={users}", f"--gidmap={users}"),
             *(f"--memory={memory_bytes}", f"--memory-swap={memory_bytes}"),
             *(f"--pids-limit={processes}", f"--ulimit=nproc={processes}"),

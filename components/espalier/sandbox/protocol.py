@@ -152,6 +152,8 @@ class Sandbox(Protocol):
     async def python(self, code: str, *, timeout_s: float | None = None) -> ExecResult:
         """Run code in the Python session, which keeps its names; prints a last expression.
 
+        Between calls the session stands still, with every thread and process that it started.
+
         If the call exits, crashes or is killed, the next call starts a new session.
 
         Raises:

@@ -67,9 +67,10 @@ def network():
             local = line.split()[1].partition(":")[0]
             if local.endswith("7F") or int(local, 16) in (0, 1 << 24):
                 told.append(line.split()[1:4])
-    counted = [line for line in lines("/proc/net/dev") if ":" in line]
-    if len(counted) == 1:  # nobody else's: sandboxd does not use this loopback
-        told += [counted, lines("/proc/net/snmp"), lines("/proc/net/snmp6")]
+    counted = [line.split() for line in lines("/proc/net/dev") if ":" in line]
+    told += [words for words in counted if words[0] == "lo:"]  # sandboxd does not use it
+    if len(counted) == 1:
+        told += [lines("/proc/net/snmp"), lines("/proc/net/snmp6")]
     return hashlib.sha256(repr(told).encode()).hexdigest()
 
 def lines(path):

@@ -5,6 +5,7 @@ fetched         python -m espalier.serving.fetched vllm serve POLICY ...
 controller      python -m espalier.serving.controller --model NAME --namespace NAME
 by hand         espalier serve runs/demo/trained_policy/policy
 
-A request: app (admission) -> requests -> planning -> answering -> choice, answers. The engine runs
-in a thread of its own. The controller: following -> decision -> deployment.
+A request: connections (places, deadlines) -> app (keys, admission) -> requests -> planning ->
+answering -> choice, answers. The engine runs in a thread of its own. The controller: following ->
+decision -> deployment.
 """

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from espalier.records import EngineError
 from espalier.serving.answers import AnswerShape, Json, Written
 from espalier.serving.choice import ChoiceReader, Decodes, Piece, SamplingOrder
+from espalier.serving.connections import drop_connection
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.metrics import Metrics
 from espalier.serving.planning import AnswerPlan
@@ -23,6 +24,9 @@ from espalier.serving.requests import CLIENT_GONE, Refusal
 
 _ERROR_EVENT_S = 1.0
 """Beyond `request_timeout_s`, so that the event that reports the timeout can still be sent."""
+
+STALLED_S = 1.0
+"""A client that has read nothing for so long gives its place to one that waits for it."""
 
 Result = TypeVar("Result")
 
@@ -108,28 +112,62 @@ class Answering:
 class StreamedAnswer(Response):
     """Sends the events of an answer until the client leaves."""
 
-    def __init__(self, answering: Answering, places: ExitStack, route: str) -> None:
+    def __init__(
+        self, answering: Answering, places: ExitStack, streams: set[StreamedAnswer], route: str
+    ) -> None:
+        """Answer later, see `__call__`.
+
+        Args:
+            answering: makes the events.
+            places: given back at the end.
+            streams: has this answer while it is being sent.
+            route: for the metrics.
+        """
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-store"})
         del self.headers["content-length"]
         self._answering = answering
         self._places = places
+        self._streams = streams
         self._route = route
+        self._limit = asyncio.timeout(None)
+        self._ended = asyncio.Event()
+        self._sending_since_s: float | None = None
+
+    @property
+    def stalled_s(self) -> float:
+        """Seconds for which the client has left unread what it was sent."""
+        since_s = self._sending_since_s
+        return 0.0 if since_s is None else asyncio.get_running_loop().time() - since_s
+
+    async def drop(self) -> None:
+        """Give the client up, and wait until the places are given back."""
+        if not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time())
+        await self._ended.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send, then give the places back.
 
-        A client that stays connected and does not read is dropped when the time is over.
+        A client that stays connected and does not read is dropped when the time is over, or when
+        others need its place.
         """
         metrics, status = self._answering.metrics, 200
-        with self._places:
-            try:
-                async with asyncio.timeout(self._answering.timeout_s + _ERROR_EVENT_S):
-                    await while_connected(receive, self._send_all(send))
-            except Refusal as refusal:  # the client left: there is nobody to send it to
-                status = refusal.status
-            except TimeoutError:
-                status = CLIENT_GONE
-            metrics.count_request(self._route, status)
+        self._streams.add(self)
+        try:
+            with self._places:
+                async with self._limit:
+                    end_s = self._answering.timeout_s + _ERROR_EVENT_S
+                    self._limit.reschedule(asyncio.get_running_loop().time() + end_s)
+                    await while_connected(receive, self._send_all(self._timed(send)))
+        except Refusal as refusal:  # the client left: there is nobody to send it to
+            status = refusal.status
+        except TimeoutError:
+            status = CLIENT_GONE
+            drop_connection(scope)
+        finally:
+            self._streams.discard(self)
+            self._ended.set()
+        metrics.count_request(self._route, status)
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -137,6 +175,16 @@ class StreamedAnswer(Response):
             async for event in events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _timed(self, send: Send) -> Send:
+        """`send`, which waits while the client does not read; since when is noted."""
+
+        async def timed(message: Message) -> None:
+            self._sending_since_s = asyncio.get_running_loop().time()
+            await send(message)
+            self._sending_since_s = None
+
+        return timed
 
 
 async def _before(deadline_s: float, event: Awaitable[Event | None]) -> Event | None:

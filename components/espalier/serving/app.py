@@ -1,4 +1,7 @@
-"""The HTTP routes of the endpoint: completions and chat, models, health and metrics."""
+"""The HTTP routes of the endpoint: completions and chat, models, health and metrics.
+
+Before any route: whether there is a place, and whether the request has a key.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,20 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from espalier.config import ServingConfig
 from espalier.records import EngineError
-from espalier.serving.answering import Answering, StreamedAnswer, while_connected
+from espalier.serving.answering import (
+    STALLED_S,
+    Answering,
+    StreamedAnswer,
+    while_connected,
+)
 from espalier.serving.answers import AnswerShape
+from espalier.serving.connections import Places, is_crowded
 from espalier.serving.engine_thread import EngineThread
+from espalier.serving.keys import ApiKeys, bearer
 from espalier.serving.metrics import Gauges, Metrics
 from espalier.serving.planning import AnswerPlan, plan
 from espalier.serving.requests import CLIENT_GONE, ChatRequest, CompletionRequest, Refusal, parse
@@ -30,6 +41,12 @@ if TYPE_CHECKING:  # they bring torch, and probes are to be answered before that
     from espalier.serving.served_policy import ServedPolicy
 
 
+_PROBES = frozenset({"/healthz", "/readyz"})
+"""Paths that a kubelet asks: answered without a key, and when all places are taken."""
+_FIGURES = frozenset({"/health", "/metrics"})
+"""Paths that are answered when all places are taken, and without a key unless configured."""
+_DROPPING_S = 0.2
+"""For dropping the first of several clients that stall."""
 _ANSWERED = (Refusal, EngineError, HTTPException, Exception)
 """Errors that are answered in OpenAI's shape; Starlette raises the last one again, for the log."""
 
@@ -40,6 +57,8 @@ class Admission:
     def __init__(self, config: ServingConfig) -> None:
         self._places = config.rows + config.max_waiting
         self._rows = config.rows
+        self.streams: set[StreamedAnswer] = set()
+        """Streamed answers that are being sent."""
         self.taken = 0
 
     @property
@@ -67,15 +86,36 @@ class Admission:
         finally:
             self.taken -= answers
 
+    async def make_room(self, answers: int) -> None:
+        """Drop clients that do not read their streamed answers, where places are needed.
+
+        The one that has not read for longest goes first, once that is `STALLED_S`; it is waited
+        for, where one has begun to stall. Those that read stay.
+        """
+        end_s = time.monotonic() + STALLED_S + _DROPPING_S
+        while self.taken + answers > self._places and time.monotonic() < end_s:
+            stalled = max(self.streams, key=lambda one: one.stalled_s, default=None)
+            if stalled is None or stalled.stalled_s == 0.0:
+                return
+            if (left_s := STALLED_S - stalled.stalled_s) > 0:
+                await asyncio.sleep(left_s)
+            else:
+                await stalled.drop()
+
 
 class Endpoint:
     """Answers requests once it has a policy; before, and while it drains, probes fail."""
 
-    def __init__(self, config: ServingConfig, new_seed: Callable[[], int]) -> None:
+    def __init__(
+        self, config: ServingConfig, new_seed: Callable[[], int], keys: ApiKeys | None = None
+    ) -> None:
+        """Answer requests with one of `keys`; None lets everybody in."""
         self._config = config
         self._new_seed = new_seed
+        self._keys = keys
         self._admission = Admission(config)
         self._metrics = Metrics()
+        self.places = Places(config, self._metrics)
         self._policy: ServedPolicy | None = None
         self._engine: EngineThread | None = None
         self._waits_for = "no version was chosen yet"
@@ -83,9 +123,9 @@ class Endpoint:
         # a thread of its own: templates and tokenizers take their time over a long prompt
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="planner")
 
-    def app(self) -> Starlette:
+    def app(self) -> ASGIApp:
         """The application."""
-        return Starlette(
+        routed = Starlette(
             routes=[
                 Route("/health", self.health),
                 Route("/healthz", self.healthz),
@@ -98,6 +138,40 @@ class Endpoint:
             ],
             exception_handlers=dict.fromkeys(_ANSWERED, self.refuse),
         )
+        routed.router.redirect_slashes = False  # it would answer with a redirection and no body
+
+        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+            request = Request(scope)
+            try:
+                self._expect_entry(request)
+            except Refusal as refusal:
+                await (await self.refuse(request, refusal))(scope, receive, send)
+            else:
+                await routed(scope, receive, send)
+
+        return guarded
+
+    def _expect_entry(self, request: Request) -> None:
+        """Check what holds for every request, before its body is read.
+
+        Raises:
+            Refusal: all places are taken, or it has no key that is known.
+        """
+        path: str = request.scope["path"]
+        if is_crowded(request.scope) and path not in _PROBES | _FIGURES:
+            raise Refusal(
+                503,
+                f"{self._config.max_connections} requests are being answered, which is the most "
+                "(serving.max_connections); try again in a moment",
+            )
+        is_open = path in _PROBES or (path in _FIGURES and not self._config.guard_health)
+        if self._keys is None or is_open:
+            return
+        key = bearer(request.headers.get("authorization", ""))
+        if key is None or self._keys.owner(key) is None:
+            # the key is not repeated: it may be right for another server
+            wrong = "no API key was given" if key is None else "the API key is not known here"
+            raise Refusal(401, f"{wrong}; send `Authorization: Bearer KEY`", code="invalid_api_key")
 
     def wait_for(self, what: str) -> None:
         """Set why there is no policy yet, for probes and refusals."""
@@ -143,7 +217,8 @@ class Endpoint:
     async def metrics(self, _: Request) -> Response:
         """Counters for Prometheus."""
         ready = self._policy is not None and not self._is_leaving
-        gauges = Gauges(int(ready), self._admission.taken, self._admission.waiting)
+        admission, connections = self._admission, self.places.open
+        gauges = Gauges(int(ready), admission.taken, admission.waiting, connections)
         return PlainTextResponse(self._metrics.text(gauges))
 
     async def models(self, _: Request) -> Response:
@@ -172,8 +247,7 @@ class Endpoint:
         """Answer with an error in OpenAI's shape."""
         refusal = error if isinstance(error, Refusal) else _as_refusal(error)
         self._metrics.count_request(_route(request), refusal.status)
-        headers = {"retry-after": "1"} if refusal.status in (429, 503) else None
-        return JSONResponse(refusal.body(), refusal.status, headers)
+        return JSONResponse(refusal.body(), refusal.status, refusal.headers)
 
     async def _answer(
         self, http: Request, kind: type[CompletionRequest] | type[ChatRequest]
@@ -182,14 +256,17 @@ class Endpoint:
         began_s = time.perf_counter()
         policy, asked = self._ready_policy(), parse(body, kind)
         with ExitStack() as places:
+            await self._admission.make_room(1)
             places.enter_context(self._admission.hold(1))  # also while it is planned
             planned = await asyncio.get_running_loop().run_in_executor(
                 self._planner, plan, asked, policy, self._config, self._new_seed
             )
+            await self._admission.make_room(len(planned.orders) - 1)
             places.enter_context(self._admission.hold(len(planned.orders) - 1))
             answering = self._answering(asked, planned, policy, began_s)
             if asked.stream:
-                return StreamedAnswer(answering, places.pop_all(), _route(http))
+                streams = self._admission.streams
+                return StreamedAnswer(answering, places.pop_all(), streams, _route(http))
             whole = await while_connected(http.receive, answering.whole())
         self._metrics.count_request(_route(http), 200)
         return Response(json.dumps(whole, allow_nan=False), media_type="application/json")
@@ -235,14 +312,14 @@ def _listed(policy: ServedPolicy, name: str) -> dict[str, object]:
 
 def _as_refusal(error: Exception) -> Refusal:
     if isinstance(error, HTTPException):
-        return Refusal(error.status_code, error.detail)
+        return Refusal(error.status_code, error.detail, headers=error.headers)
     told = str(error) if isinstance(error, EngineError) else "a fault of the server: see its log"
     return Refusal(500, told)
 
 
 def _route(request: Request) -> str:
     """The path for the metrics; unknown paths are one, so that they cannot grow without bound."""
-    path = request.url.path
+    path: str = request.scope["path"]  # a Host header can make request.url raise
     return path if path in ("/v1/completions", "/v1/chat/completions") else "other"
 
 

@@ -26,6 +26,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import FrameType
 
+from espalier.cluster.objects.serving import KEY_VARIABLE
 from espalier.config import ControllerConfig
 from espalier.determinism import prepare_environment
 from espalier.records import EspalierError, RegistryError, ServingError
@@ -167,7 +168,7 @@ def _follow_cluster(given: argparse.Namespace, stop: threading.Event) -> None:
     follower = Follower(
         VersionSource(uri, given.model),
         ServingDeployment.open(given.namespace, given.kubeconfig),
-        HealthProbe(url, given.model),
+        HealthProbe(url, given.model, os.environ.get(KEY_VARIABLE) or None),
         model=given.model,
         namespace=given.namespace,
         health_attempts=config.health_attempts,

@@ -85,9 +85,11 @@ class HealthProbe:
     --served-model-name $(ESPALIER_MODEL).
     """
 
-    def __init__(self, url: str, model: str) -> None:
+    def __init__(self, url: str, model: str, key: str | None = None) -> None:
+        """Ask the server at `url`, with an API key where it wants one."""
         self._url = url.rstrip("/")
         self._model = model
+        self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
 
     def fault(self, version: str) -> str | None:
         """What is wrong; None where a token came."""
@@ -95,7 +97,11 @@ class HealthProbe:
         asked = {"model": reference, "prompt": [0], "max_tokens": 1, "temperature": 0.0}
         try:
             answer = httpx2.post(
-                f"{self._url}/v1/completions", json=asked, timeout=_PROBE_TIMEOUT_S, trust_env=False
+                f"{self._url}/v1/completions",
+                json=asked,
+                headers=self._headers,
+                timeout=_PROBE_TIMEOUT_S,
+                trust_env=False,
             )
         except httpx2.HTTPError as error:
             return f"{self._url} does not answer ({type(error).__name__})"

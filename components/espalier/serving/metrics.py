@@ -11,6 +11,8 @@ _COUNTERS = {
     "499 are clients that left.",
     "espalier_serving_prompt_tokens_total": "Tokens of prompts, once for each request's prompt.",
     "espalier_serving_sampled_tokens_total": "Tokens of answers.",
+    "espalier_serving_closed_connections_total": "Connections that were closed because the client "
+    "was silent or slow, by what was waited for; shed are those whose place another one needed.",
 }
 _HISTOGRAMS = {
     "espalier_serving_first_token_seconds": "From the body of a request to its first token.",
@@ -26,6 +28,7 @@ class Gauges(NamedTuple):
     taken: int
     """Answers that are being sampled or wait."""
     waiting: int
+    connections: int
 
 
 class Metrics:
@@ -45,6 +48,10 @@ class Metrics:
         """Count the tokens of a request, also of one that broke off."""
         self._counts["espalier_serving_prompt_tokens_total", ""] += prompt
         self._counts["espalier_serving_sampled_tokens_total", ""] += sampled
+
+    def count_closed(self, cause: str) -> None:
+        """Count a connection that was closed because its client was silent or slow."""
+        self._counts["espalier_serving_closed_connections_total", f'{{cause="{cause}"}}'] += 1
 
     def observe_first_token(self, seconds: float) -> None:
         """Note the seconds from a request's body to its first token."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from jinja2 import TemplateError
 
 from espalier.config import ServingConfig
+from espalier.dialects.syntax import THINK
 from espalier.records import PolicyError
 from espalier.rollout.engines.engine import Sampling
 from espalier.serving.choice import SamplingOrder
 from espalier.serving.requests import ChatRequest, CompletionRequest, Prompt, Refusal
 
 if TYPE_CHECKING:  # they bring torch, and probes are to be answered before that is there
+    from espalier.dialects.control_tokens import ControlTokens
     from espalier.dialects.dialect import Dialect
     from espalier.serving.served_policy import ServedPolicy
 
@@ -132,7 +134,11 @@ def _conversation_ids(request: ChatRequest, dialect: Dialect) -> tuple[int, ...]
 
 def _chat_ids(request: ChatRequest, policy: ServedPolicy) -> tuple[int, ...]:
     """The conversation in the chat template, up to where the policy writes."""
-    messages = [message.for_template() for message in request.messages]
+    controls = _controls(policy)
+    messages = [
+        {key: _as_text(controls, key, text, told["role"]) for key, text in told.items()}
+        for told in (message.for_template() for message in request.messages)
+    ]
     try:
         text = policy.tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=False
@@ -141,7 +147,23 @@ def _chat_ids(request: ChatRequest, policy: ServedPolicy) -> tuple[int, ...]:
         raise Refusal(
             400, f"the policy's chat template refuses these messages: {error}", param="messages"
         ) from error
-    return _encoded(str(text), policy, "messages")
+    return _expect_tokens(controls.encode(str(text)), "messages")
+
+
+def _controls(policy: ServedPolicy) -> ControlTokens:
+    from espalier.dialects.control_tokens import control_tokens  # see `_dialect`
+
+    return control_tokens(policy.tokenizer, THINK)
+
+
+def _as_text(controls: ControlTokens, key: str, text: str, role: str) -> str:
+    """A field of a message, in which no control token is spelled; templates read the role itself.
+
+    What the policy said before may have its thought, which templates look for.
+    """
+    if key == "role":
+        return text
+    return controls.as_text(text, but=frozenset(THINK if role == "assistant" else ()))
 
 
 def _completion_ids(
@@ -154,7 +176,9 @@ def _completion_ids(
 
 def _prompt_ids(prompt: Prompt, policy: ServedPolicy) -> tuple[int, ...]:
     if isinstance(prompt, str):
-        return _encoded(prompt, policy, "prompt")
+        # the client writes all of it, control tokens as well: a chat template of its own
+        token_ids = policy.tokenizer.encode(prompt, add_special_tokens=False)
+        return _expect_tokens(token_ids, "prompt")
     if wrong := next((i for i in prompt if not 0 <= i < policy.vocabulary), None):
         raise Refusal(
             400,
@@ -164,8 +188,7 @@ def _prompt_ids(prompt: Prompt, policy: ServedPolicy) -> tuple[int, ...]:
     return prompt
 
 
-def _encoded(text: str, policy: ServedPolicy, param: str) -> tuple[int, ...]:
-    token_ids = policy.tokenizer.encode(text, add_special_tokens=False)
+def _expect_tokens(token_ids: Sequence[int], param: str) -> tuple[int, ...]:
     if not token_ids:
         raise Refusal(400, f"{param}: has no token", param=param)
     return tuple(token_ids)

@@ -8,6 +8,7 @@ that it was applied.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeGuard, TypeVar
 
 from pydantic import (
@@ -30,16 +31,22 @@ CLIENT_GONE = 499
 
 _ERROR_TYPES = {
     400: "invalid_request_error",
-    401: "authentication_error",
+    401: "invalid_request_error",  # as OpenAI's own API has it
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
     408: "timeout_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
+    431: "invalid_request_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
     504: "timeout_error",
+}
+_HEADERS = {
+    401: {"www-authenticate": "Bearer"},
+    429: {"retry-after": "1"},
+    503: {"retry-after": "1"},
 }
 _LEAST_TEMPERATURE = 0.01
 _MAX_STOPS = 16
@@ -80,7 +87,13 @@ class Refusal(Exception):
     """Why a request is not answered, in the shape of OpenAI's API; its text is for the client."""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         """Refuse.
 
@@ -89,11 +102,14 @@ class Refusal(Exception):
             message: what was wrong, and what to do.
             param: field of the request that is at fault.
             code: one of OpenAI's error codes.
+            headers: of the response, beside those of the status.
         """
         super().__init__(message)
         self.status = status
         self.param = param
         self.code = code
+        self.headers = {**_HEADERS.get(status, {}), **(headers or {})}
+        """Of the response, beside type and length."""
 
     def body(self) -> dict[str, Any]:
         """The error object that OpenAI's clients read."""

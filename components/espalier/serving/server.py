@@ -1,25 +1,32 @@
-"""The server process: listen, load the policy, answer, drain on SIGTERM."""
+"""The server process: listen, load the policy, answer, drain on SIGTERM.
+
+Listening comes after everything that can be checked without the policy: TLS, keys, open files.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import os
+import resource
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from espalier.config import Profile, ServingConfig
 from espalier.determinism import prepare_torch
 from espalier.records import ServingError
 from espalier.serving.app import Endpoint
+from espalier.serving.connections import MAX_HEAD_BYTES, RESERVED_PLACES, connection_factory
 from espalier.serving.engine_thread import EngineThread
+from espalier.serving.keys import KEYS_VARIABLE, ApiKeys
 from espalier.serving.planning import new_seed
 from espalier.serving.source import (
     directory_source,
@@ -27,9 +34,17 @@ from espalier.serving.source import (
     is_reference,
     registry_uri,
 )
+from espalier.serving.tls import TlsFiles
 
 if TYPE_CHECKING:  # they bring torch, and probes are to be answered before that is there
     from espalier.serving.served_policy import ServedPolicy
+
+
+_OTHER_FILES = 256
+"""Open files beside connections: of the interpreter, libraries, the policy."""
+_BACKLOG = 2048
+_REFRESH_S = 2.0
+"""Seconds between two looks at the files of keys and certificate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +65,69 @@ def serve(serving: Serving, profile: Profile, say: Callable[[str], None]) -> Non
     """Serve until told to stop.
 
     Raises:
-        ServingError: the address is taken, or the version may not be served.
+        ServingError: the address is taken, keys or certificate cannot be used, or the version may
+            not be served.
         PolicyError: the policy cannot be loaded.
         RegistryError: the registry is away, or the version damaged.
     """
+    door = opened_door(profile.serving)
+    if door.keys is None and not is_loopback(serving.host):
+        say(
+            f"warning: whoever reaches {serving.host}:{serving.port} may ask: there are no API "
+            "keys. Make some with `espalier api-key NAME --file FILE`, and set "
+            "serving.api_keys_file = FILE"
+        )
     with listening(serving.host, serving.port) as listener, ExitStack() as kept:
-        asyncio.run(_serve(serving, profile, listener, kept, say))
+        asyncio.run(_serve(serving, profile, door, listener, kept, say))
+
+
+class Door(NamedTuple):
+    """Whom the endpoint lets in, and how it speaks with them."""
+
+    keys: ApiKeys | None = None
+    tls: TlsFiles | None = None
+
+
+def opened_door(config: ServingConfig) -> Door:
+    """Load keys and certificate, and raise the limit of open files as far as needed.
+
+    Raises:
+        ServingError: one of them cannot be used, or there may not be so many open files.
+    """
+    keys = ApiKeys.open(config.api_keys_file, os.environ)
+    # nothing that this process starts, logs or tracks is to have them
+    os.environ.pop(KEYS_VARIABLE, None)
+    tls = None
+    if config.tls_certificate_file is not None and config.tls_key_file is not None:
+        tls = TlsFiles(config.tls_certificate_file, config.tls_key_file)
+    _allow_open_files(config.max_connections + RESERVED_PLACES + _OTHER_FILES)
+    return Door(keys, tls)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _allow_open_files(needed: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ServingError(
+            f"serving.max_connections needs {needed} open files, and this process may have {hard}; "
+            f"lower it to {max(1, hard - RESERVED_PLACES - _OTHER_FILES)}, or raise `ulimit -Hn`"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 async def _serve(
     serving: Serving,
     profile: Profile,
+    door: Door,
     listener: socket.socket,
     kept: ExitStack,
     say: Callable[[str], None],
@@ -69,13 +136,12 @@ async def _serve(
 
     "listening on" is printed only then: a policy that may not be served fails before.
     """
-    endpoint = Endpoint(profile.serving, new_seed)
-    server = DrainingServer(endpoint.app(), profile.serving, endpoint.leave)
+    endpoint = Endpoint(profile.serving, new_seed, door.keys)
+    server = DrainingServer(endpoint, profile.serving, door)
     host, port = listener.getsockname()[:2]
+    address = f"{'https' if door.tls else 'http'}://{host}:{port}"
     loading = asyncio.create_task(_load(serving, profile, endpoint, kept, say))
-    loading.add_done_callback(
-        lambda task: _tell_outcome(task, server, f"http://{host}:{port}", say)
-    )
+    loading.add_done_callback(lambda task: _tell_outcome(task, server, address, say))
     await server.serve(sockets=[listener])
     if loading.done():
         loading.result()
@@ -129,34 +195,79 @@ def _tell_outcome(
         say(f"listening on {address}")
 
 
+class _Refreshed(Protocol):
+    """Something that was read from files, which may change."""
+
+    def refresh(self) -> None:
+        """Read them again if they have changed."""
+        ...
+
+
 class DrainingServer(uvicorn.Server):
     """Serves until a signal: SIGTERM drains as a cluster expects, SIGINT stops at once."""
 
-    def __init__(self, app: ASGIApp, config: ServingConfig, on_leaving: Callable[[], None]) -> None:
-        """Serve `app`.
+    def __init__(self, endpoint: Endpoint, config: ServingConfig, door: Door) -> None:
+        """Serve an endpoint.
 
         Args:
-            app: answers the requests.
-            config: times for draining, number of connections.
-            on_leaving: called on SIGTERM.
+            endpoint: answers the requests, and is told on SIGTERM.
+            config: times and bounds.
+            door: files that are looked at again while it runs.
         """
         super().__init__(
             uvicorn.Config(
-                app,
-                http="h11",
+                endpoint.app(),
                 loop="asyncio",
                 ws="none",
                 lifespan="off",
-                log_level="warning",
+                log_level="error",  # a line for each request that is none would fill the log
                 access_log=False,
                 server_header=False,
-                limit_concurrency=config.max_connections,
+                proxy_headers=False,
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 timeout_graceful_shutdown=max(1, round(config.drain_s)),
             )
         )
         self._linger_s = config.linger_s
-        self._on_leaving = on_leaving
+        self._endpoint = endpoint
+        self._tls = door.tls
+        self._watched: Sequence[_Refreshed] = [one for one in door if one is not None]
+        self._watching: asyncio.Task[None] | None = None
         self._is_leaving = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections, as uvicorn's does, with our own protocol and TLS in it.
+
+        uvicorn would let asyncio speak TLS before a connection is counted anywhere.
+        """
+        await self.lifespan.startup()
+        loop = asyncio.get_running_loop()
+        accepted = connection_factory(
+            self.config,
+            self.server_state,
+            self._endpoint.places,
+            lambda: None if self._tls is None else self._tls.context,
+        )
+        self.servers = [
+            await loop.create_server(accepted, sock=listener, backlog=_BACKLOG)
+            for listener in sockets or ()
+        ]
+        if self._watched:
+            self._watching = asyncio.create_task(self._watch_files())
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Finish what has begun, and close."""
+        if self._watching is not None:
+            self._watching.cancel()
+        self._endpoint.places.close_opening()
+        await super().shutdown(sockets)
+
+    async def _watch_files(self) -> None:
+        while True:
+            await asyncio.sleep(_REFRESH_S)
+            for one in self._watched:
+                await asyncio.to_thread(one.refresh)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain, or stop at once on SIGINT or a second signal."""
@@ -168,7 +279,7 @@ class DrainingServer(uvicorn.Server):
         asyncio.get_running_loop().call_soon_threadsafe(self._leave)
 
     def _leave(self) -> None:
-        self._on_leaving()
+        self._endpoint.leave()
         asyncio.get_running_loop().call_later(self._linger_s, self._exit)
 
     def _exit(self) -> None:

@@ -16,11 +16,22 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from espalier.config import SandboxPodsConfig
 from espalier.config.cluster import amount
 from espalier.sandbox import Backend, SandboxUnavailable
-from tests.benchmarks.attacks import breaking_out, network_and_others, targets, using_up
+from tests.benchmarks.attacks import (
+    breaking_out,
+    control,
+    dodging,
+    further,
+    network_and_others,
+    targets,
+    using_up,
+)
 from tests.benchmarks.attacks.attack import LIMITS, Attack
 from tests.benchmarks.attacks.judging import Verdict, judge, neighbour_of
 from tests.benchmarks.keeping import provenance
@@ -30,7 +41,10 @@ ATTACKS: tuple[Attack, ...] = (
     *using_up.ATTACKS,
     *breaking_out.ATTACKS,
     *network_and_others.ATTACKS,
+    *dodging.ATTACKS,
+    *further.ATTACKS,
 )
+_CONTROLS_AT_ONCE = 4
 _INSIDE = "ESPALIER_ATTACKS_INSIDE"
 _OWN_CLUSTER = "ESPALIER_TEST_CLUSTER"
 """Set inside the cluster that tests/cluster started; no other is attacked."""
@@ -81,8 +95,12 @@ def _enter_own_network() -> int:
 async def _attack_all(
     names: list[str], only: str, aims: dict[str, object]
 ) -> dict[str, dict[Attack, Verdict]]:
-    chosen = [attack for attack in ATTACKS if only in f"{attack.kind} {attack.name}"]
+    chosen = [attack for attack in ATTACKS if only in f"{attack.point} {attack.kind} {attack.name}"]
     found: dict[str, dict[Attack, Verdict]] = {}
+    with ThreadPoolExecutor(_CONTROLS_AT_ONCE) as several:
+        controls = several.map(partial(control.succeeds, targets=aims), chosen)
+        held = dict(zip(chosen, controls, strict=True))
+    print(f"{sum(held.values())} of {len(held)} have a positive control", flush=True)
     for name in names:
         try:
             backend = await first_that_works(BACKENDS[name](LIMITS))
@@ -90,6 +108,8 @@ async def _attack_all(
             print(f"{name}: absent, {error}", flush=True)
             continue
         found[name] = await _attack_one(name, backend, chosen, aims)
+        for attack, verdict in found[name].items():
+            verdict.has_control = held[attack]
         await backend.close()
     return found
 
@@ -120,19 +140,26 @@ async def _attack_one(
 
 
 def _report(found: dict[str, dict[Attack, Verdict]]) -> int:
-    print(f"\n{'attack':72}" + "".join(f"{name:>20}" for name in found))
+    print(f"\n{'point, kind and name':78} {'control':8}" + "".join(f"{name:>20}" for name in found))
     for attack in ATTACKS:
         cells = [verdicts[attack] for verdicts in found.values() if attack in verdicts]
         if cells:
             told = "".join(f"{verdict.told.split(':')[0].split(';')[0]:>20}" for verdict in cells)
-            print(f"{attack.kind:10} {attack.name:61}{told}")
+            point = str(attack.point or "-")
+            has_control = "control" if cells[0].has_control else "-"
+            print(f"{point:2} {attack.kind:10} {attack.name:64} {has_control:8}{told}")
     summary = {
         name: {
             "attacks": len(verdicts),
             "contained": sum(not (v.breaches or v.untested) for v in verdicts.values()),
             "not_contained": {a.name: v.breaches for a, v in verdicts.items() if v.breaches},
             "not_tested": {a.name: v.untested for a, v in verdicts.items() if v.untested},
-            "with_a_control": sum(a.has_control for a in verdicts),
+            "by_point": _by(verdicts, lambda attack: str(attack.point)),
+            "by_kind": _by(verdicts, lambda attack: attack.kind),
+            "with_a_control": sum(v.has_control for v in verdicts.values()),
+            "without_a_control": {
+                a.name: control.why_not(a) for a, v in verdicts.items() if not v.has_control
+            },
             "own_sandbox_lost": [a.name for a, v in verdicts.items() if "lost" in str(v.notes)],
         }
         for name, verdicts in found.items()
@@ -140,6 +167,16 @@ def _report(found: dict[str, dict[Attack, Verdict]]) -> int:
     origin = provenance(threads=1) | {"kernel": platform.release()}
     print(json.dumps({"benchmark": "attacks", "origin": origin, "backends": summary}))
     return int(any(backend["not_contained"] for backend in summary.values()))
+
+
+def _by(verdicts: dict[Attack, Verdict], group: Callable[[Attack], str]) -> dict[str, list[int]]:
+    """Group -> contained, all."""
+    counted: dict[str, list[int]] = {}
+    for attack, verdict in verdicts.items():
+        counts = counted.setdefault(group(attack), [0, 0])
+        counts[0] += not (verdict.breaches or verdict.untested)
+        counts[1] += 1
+    return counted
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from espalier.sandbox import Limits, Sandbox
 
@@ -63,7 +64,14 @@ class Attack:
         program: Python; run by `exec` after the prelude.
         asks: instead of a program, through the sandbox's own API; what it got that it should not.
         has_control: the same program outside of any sandbox, beside it, must succeed; else the
-            attack counts as not tested.
+            attack counts as not tested. Other attacks have the control of `control`.
+        point: of the list of ways to dodge in `dodging`; 0 for others.
+        beside: a program that another run of the same sandbox runs meanwhile.
+        then: a program that the next borrower runs, after the pool's reset and probe.
+        elsewhere: a program that a neighbour's sandbox runs meanwhile.
+        later: code of the session's next call; then `program` is the code of a call as well.
+        wall_s: its time, where it is neither `WALL_S` nor `LONG_WALL_S`.
+        milder: replaces `program` in the control: the same act, in an amount that does no harm.
     """
 
     kind: str
@@ -71,6 +79,13 @@ class Attack:
     program: str = ""
     asks: Callable[[Sandbox, dict[str, object]], Awaitable[list[str]]] | None = None
     has_control: bool = False
+    point: int = 0
+    beside: str = ""
+    then: str = ""
+    elsewhere: str = ""
+    later: str = ""
+    wall_s: float = 0.0
+    milder: str = ""
 
     @property
     def goes_on(self) -> bool:
@@ -80,16 +95,24 @@ class Attack:
     @property
     def source(self) -> str:
         """The whole program."""
-        return f"{PRELUDE}{self.program}\nprint({THROUGH!r})\n"
+        return whole(self.program)
 
 
-def program(kind: str, name: str, text: str, *, control: bool = False) -> Attack:
-    """An attack by a program."""
-    return Attack(kind=kind, name=name, program=text, has_control=control)
+def whole(text: str) -> str:
+    """A program that says when it came to its end."""
+    return f"{PRELUDE}{text}\nprint({THROUGH!r}, flush=True)\n"
+
+
+def program(kind: str, name: str, text: str, *, control: bool = False, **more: Any) -> Attack:
+    """An attack by a program; `more` as in `Attack`."""
+    return Attack(kind=kind, name=name, program=text, has_control=control, **more)
 
 
 def asking(
-    kind: str, name: str, asks: Callable[[Sandbox, dict[str, object]], Awaitable[list[str]]]
+    kind: str,
+    name: str,
+    asks: Callable[[Sandbox, dict[str, object]], Awaitable[list[str]]],
+    **more: Any,
 ) -> Attack:
-    """An attack through the API."""
-    return Attack(kind=kind, name=name, asks=asks)
+    """An attack through the API; `more` as in `Attack`."""
+    return Attack(kind=kind, name=name, asks=asks, **more)

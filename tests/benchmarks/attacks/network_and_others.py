@@ -239,12 +239,33 @@ if os.fork() == 0:
 
 
 ASKED = (
-    asking("files", "put and get by .., absolute, empty and NUL paths", _put_and_get),
-    asking("files", "put and get over links", _links),
     asking(
-        "files", "get of a pipe, a folder, a device, a loop of links", _things_that_are_no_files
+        "files",
+        "put and get by .., absolute, empty and NUL paths",
+        _put_and_get,
+        milder="tried('open', lambda: open('/workspace/../proc/self/status').read(1))",
+    ),
+    asking(
+        "files",
+        "put and get over links",
+        _links,
+        milder="os.symlink('/proc/self', 'l')\ntried('l', lambda: open('l/status').read(1))",
+    ),
+    asking(
+        "files",
+        "get of a pipe, a folder, a device, a loop of links",
+        _things_that_are_no_files,
+        milder="tried('a device', lambda: open('/dev/zero', 'rb').read(1))",
     ),
     asking("files", "names in Unicode, of shells, and too long", _names),
-    asking("others", "something left for the next borrower", _left_for_the_next),
+    asking(
+        "others",
+        "something left for the next borrower",
+        _left_for_the_next,
+        milder="""
+with open("json.py", "w") as file: file.write("print('BREACH left')")
+subprocess.run([sys.executable, "-c", "import json"])
+""",
+    ),
 )
 ATTACKS = (*NETWORK, *OTHERS, *ASKED)

@@ -77,6 +77,8 @@ def planted(*, control_plane: bool) -> Iterator[dict[str, object]]:
             "mark": mark,
             "pid": sleeper.pid,
             "shared_memory": 0x4553,
+            "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
+            "cmdline": Path("/proc/cmdline").read_text(encoding="utf-8").strip(),
         }
         places = {
             "metadata": (METADATA, 80),

@@ -34,6 +34,10 @@ except RuntimeError:
     pass
 if made >= 5000: breach(made)
 """,
+        milder="""
+for _ in range(100): threading.Thread(target=time.sleep, args=(2,), daemon=True).start()
+breach("100 threads")
+""",
     ),
     program(
         "resources",
@@ -93,6 +97,10 @@ for n in range(400):
     except BlockingIOError: pass
 breach("400 MiB")
 """,
+        milder="""
+r, w = os.pipe()
+tried("F_SETPIPE_SZ", lambda: fcntl.fcntl(w, 1031, 2**20))
+""",
     ),
     program(
         "resources",
@@ -115,7 +123,7 @@ breach("2000 buffers")
         "System V shared memory that outlives its maker",
         "called('shmget', 29, 0, 2**26, 0o1600)",
     ),
-    program("resources", "POSIX message queues", "called('mq_open', 240, b'/q', 0o102, 0o600, 0)"),
+    program("resources", "POSIX message queues", "called('mq_open', 240, b'q', 0o102, 0o600, 0)"),
     program(
         "resources",
         "fill the workspace",
@@ -179,6 +187,7 @@ time.sleep(60)
         "descriptors without end",
         "held = []\ntry:\n    while len(held) < 10000: held.append(os.open('/', os.O_RDONLY))\n"
         "    breach(len(held))\nexcept OSError: pass",
+        milder="held = [os.open('/', os.O_RDONLY) for _ in range(600)]\nbreach(len(held))",
     ),
     program(
         "resources",

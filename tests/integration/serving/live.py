@@ -13,7 +13,7 @@ from espalier.rollout.engines.lockstep import lockstep_engine
 from espalier.serving.app import Endpoint
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.served_policy import PolicyStops, ServedPolicy
-from espalier.serving.server import DrainingServer, listening
+from espalier.serving.server import Door, DrainingServer, listening
 from espalier.serving.source import Source
 from tests.factories.tiny import tiny_policy, tiny_tokenizer
 
@@ -93,9 +93,12 @@ class _ScriptedSession(_PacedSession):
 
 
 @contextmanager
-def listening_endpoint(engine, *, context=CONTEXT, tokenizer=None, dialect="auto", **settings):
+def listening_endpoint(
+    engine, *, context=CONTEXT, tokenizer=None, dialect="auto", door=None, verify=True, **settings
+):
     """Serve `engine` behind `tokenizer`, or the tiny one; yields a client of it."""
     config = ServingConfig(**{"rows": 4, "max_waiting": 60, "linger_s": 0.0, **settings})
+    door = door or Door()
     source = Source(names=("tiny", "models:/tiny/1"), created=1, described={"version": "1"})
     policy = ServedPolicy(
         source=source,
@@ -105,18 +108,18 @@ def listening_endpoint(engine, *, context=CONTEXT, tokenizer=None, dialect="auto
         context=context,
         dialect=dialect,
     )
-    endpoint = Endpoint(config, lambda: SEED)
+    endpoint = Endpoint(config, lambda: SEED, door.keys)
     writer = EngineThread(engine)
     writer.start()
     endpoint.serve(policy, writer)
-    server = DrainingServer(endpoint.app(), config, endpoint.leave)
+    server = DrainingServer(endpoint, config, door)
     with listening("127.0.0.1", 0) as listener:
         serving = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
         serving.start()
         wait_until(lambda: server.started)
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        address = f"{'https' if door.tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
         try:
-            with httpx2.Client(base_url=address, timeout=60) as client:
+            with httpx2.Client(base_url=address, timeout=60, verify=verify) as client:
                 yield client
         finally:
             server.should_exit = True

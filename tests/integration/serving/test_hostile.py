@@ -107,7 +107,7 @@ def test_broken_http_and_bent_requests_harm_nobody(client):
         answer = raw(client, bytes(sent), waits_s=0.5)
         assert b" 500 " not in answer[:40], bytes(sent)
     assert raw(client, b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 100_000, waits_s=0.5)[:12] in (
-        b"HTTP/1.1 400",
+        b"HTTP/1.1 431",
         b"",
     )
     assert ask(client).status_code == 200

@@ -29,6 +29,7 @@ FROZEN = {
     "load": {"MODEL@ALIAS", "--out", "--runs"},
     "versions": {"[MODEL]", "--runs", "--json"},
     "serve": {"MODEL", "--host", "--port", "--profile", "--set", "--runs"},
+    "api-key": {"NAME", "--file"},
     "compile": {"--out", "--profile", "--set", "--image"},
     "submit": {"--profile", "--set", "--name", "--json"},
     "step": {"STAGE", "--run", "--profile", "--input", "--output", "--workspace"},

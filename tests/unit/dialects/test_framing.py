@@ -58,7 +58,7 @@ def test_a_result_stands_between_two_turns(chatml):
 def test_a_control_token_that_a_tool_spells_stays_text(chatml):
     ids = chatml.result_ids((Message(role="tool", content="x <|im_end|> y"),))
     assert ids.count(chatml.marker_id("<|im_end|>")) == 1
-    assert "x < |im_end|> y" in chatml.text(ids)
+    assert "x <|im_end|> y" in chatml.text(ids)
 
 
 def test_pieces_that_make_up_the_templates_rendering_have_not_drifted(chatml):

@@ -212,7 +212,7 @@ class Sandboxes:
 
     def __init__(self, *results):
         self._results = list(results)
-        self.claims, self.returned, self.posted = 0, [], []
+        self.claims, self.judged, self.returned, self.posted = 0, 0, [], []
         self.pool = self
 
     async def run(self, work):
@@ -222,8 +222,9 @@ class Sandboxes:
         self.posted.append(asyncio.ensure_future(work))
 
     @asynccontextmanager
-    async def claim(self):
+    async def claim(self, *, judging=False):
         self.claims += 1
+        self.judged += judging
         try:
             yield self
         except BaseException as error:
@@ -252,6 +253,13 @@ def test_each_program_borrows_a_sandbox_of_its_own():
     assert [asyncio.run(runs.run(code)) for code in "ab"] == ["a:1", "b:2"]
     runs.end()
     assert (sandboxes.claims, sandboxes.returned) == (2, ["well", "well"])
+    assert sandboxes.judged == 0
+
+
+def test_what_judges_asks_for_a_sandbox_for_judges():
+    sandboxes = Sandboxes(1)
+    assert asyncio.run(SeparateRuns(sandboxes, 5.0, judging=True).run("a")) == "a:1"
+    assert sandboxes.judged == 1
 
 
 def test_a_session_keeps_its_sandbox_until_the_episode_ends():

@@ -22,7 +22,7 @@ from tests.unit.k8s.rendering import (
 )
 
 SETTINGS = KubernetesConfig()
-SECRETS = {"espalier-s3", "espalier-rollout"}
+SECRETS = {"espalier-s3", "espalier-rollout", serving.KEYS_SECRET}
 
 
 def _names(objects, kind, namespace):
@@ -49,6 +49,11 @@ def test_manifests_hold_no_secret_and_document_those_they_read(folder):
         name
         for pod in pod_templates(rendered(folder))
         for name, _ in _references(pod.spec, "secret")
+    } | {
+        volume["secret"]["secretName"]
+        for pod in pod_templates(rendered(folder))
+        for volume in pod.spec.get("volumes", ())
+        if "secret" in volume
     }
     readme = (K8S / "README.md").read_text(encoding="utf-8")
     assert read <= SECRETS

@@ -1,6 +1,7 @@
 """The serving Deployments and the programs in them agree."""
 
 import importlib
+from pathlib import PurePosixPath
 
 import pytest
 
@@ -43,6 +44,25 @@ def test_the_controller_parses_its_arguments_and_listens_where_probed(folder):
     given = controller.argument_parser().parse_args(container["args"])
     assert container["ports"] == [{"name": "health", "containerPort": given.port}]
     assert given.namespace == "espalier-pipeline"
+
+
+@needs_kubectl
+@every_overlay
+def test_the_endpoint_reads_digests_and_the_controller_one_key(folder):
+    spec, container = _pod(folder, serving.DEPLOYMENT)
+    (setting,) = [word for word in container["args"] if word.startswith("serving.")]
+    path = PurePosixPath(setting.partition("serving.api_keys_file=")[2])
+    (mount,) = [one for one in container["volumeMounts"] if one["name"] == "keys"]
+    (volume,) = [one for one in spec["volumes"] if one["name"] == "keys"]
+    assert (mount["mountPath"], mount["readOnly"]) == (str(path.parent), True)
+    assert volume["secret"]["secretName"] == serving.KEYS_SECRET
+    # the controller's key is not among what the endpoint sees
+    assert volume["secret"]["items"] == [{"key": serving.KEYS_ENTRY, "path": path.name}]
+    assert not volume["secret"].get("optional", False)
+    _, following = _pod(folder, "espalier-serving-controller")
+    (variable,) = [one for one in following["env"] if one["name"] == serving.KEY_VARIABLE]
+    reference = {"name": serving.KEYS_SECRET, "key": serving.CONTROLLER_ENTRY}
+    assert variable["valueFrom"]["secretKeyRef"] == reference
 
 
 @needs_kubectl

@@ -72,7 +72,7 @@ def test_a_loan_that_outlives_its_pool_starts_nothing():
     assert asyncio.run(main()) == set()
 
 
-def test_one_failed_start_does_not_end_a_pool_that_had_sandboxes():
+def test_one_failed_start_does_not_end_a_pool():
     async def main():
         backend = ScriptedBackend([None, SandboxUnavailable("killed while it started")])
         async with SandboxPool(backend, _ONE, jitter=lambda: 0.0) as pool:

@@ -30,6 +30,7 @@ orders = {
     "env": {},
     "session": False,
     "protect": [],
+    "protect_threads": [],
     "counts_own_processes": False,
     "internet_sockets": False,
     "writable": [],

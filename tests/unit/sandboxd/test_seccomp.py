@@ -142,7 +142,7 @@ def test_protected_processes_get_no_signal(machine, arguments, verdict):
     assert _verdict(machine, NUMBERS[machine]["kill"], arguments) == verdict
 
 
-@pytest.mark.parametrize("name", ["tkill", "rt_sigqueueinfo", "pidfd_open", "prlimit64"])
+@pytest.mark.parametrize("name", ["tkill", "rt_sigqueueinfo", "pidfd_open"])
 def test_calls_may_not_name_a_protected_process(machine, name):
     number = NUMBERS[machine][name]
     assert [_verdict(machine, number, (pid, 9)) for pid in (0, 5, 7)] == [
@@ -216,11 +216,15 @@ def test_socket_options_are_allowed_by_name(machine, level, option, verdict):
     assert _verdict(machine, NUMBERS[machine]["setsockopt"], (3, level, option)) == verdict
 
 
-def test_priorities_change_only_for_single_unprotected_processes(machine):
+def test_limits_and_priorities_change_for_the_caller_alone(machine):
+    for name in ("prlimit64", "sched_setaffinity", "sched_setattr", "sched_setscheduler"):
+        number = NUMBERS[machine][name]
+        assert _verdict(machine, number, (0,)) == "allowed"
+        assert {_verdict(machine, number, (pid,)) for pid in (1, 5, 9, -1)} == {errno.EPERM}
     number = NUMBERS[machine]["setpriority"]
-    asked = [(0, 0), (0, 5), (0, 7), (1, 0), (1, 7), (2, 0)]
+    asked = [(0, 0), (0, 5), (0, 9), (1, 0), (1, 7), (2, 0)]
     assert [_verdict(machine, number, pair) == "allowed" for pair in asked] == [
-        *(True, True, False),
+        *(True, False, False),
         *(False, False, False),
     ]
 
@@ -228,7 +232,7 @@ def test_priorities_change_only_for_single_unprotected_processes(machine):
 def test_descriptors_cannot_be_made_to_signal_another_process(machine):
     fcntl, ioctl = NUMBERS[machine]["fcntl"], NUMBERS[machine]["ioctl"]
     refused = {c for c in range(1100) if _verdict(machine, fcntl, (3, c)) == errno.EPERM}
-    assert refused == {8, 10, 15, 1024, 1026, 1031}
+    assert refused == {8, 10, 15, 37, 38, 1024, 1026, 1031}
     assert _verdict(machine, ioctl, (3, 0x8901)) == errno.EPERM
     assert _verdict(machine, ioctl, (0, 0x5412)) == errno.EPERM
     assert _verdict(machine, ioctl, (0, 0x5413)) == "allowed"

@@ -68,12 +68,12 @@ def test_a_client_that_never_reads_loses_its_place():
 
     async def stream():
         answer = answering(engine, writer, metrics, timeout_s=0.05)
-        await StreamedAnswer(answer, places, "/v1/completions")({}, never, never)
+        await StreamedAnswer(answer, places, set(), "/v1/completions")({}, never, never)
 
     asyncio.run(stream())
     writer.stop()
     assert given_back == ["place"]
-    assert 'status="499"' in metrics.text(Gauges(1, 0, 0))
+    assert 'status="499"' in metrics.text(Gauges(1, 0, 0, 0))
 
 
 def test_stopping_the_engine_ends_what_is_being_written():

@@ -12,6 +12,7 @@ import pytest
 from espalier.config import ControllerConfig, ServingConfig
 from espalier.records import RegistryError, ServingError
 from espalier.rollout.engines.engine import Completion, EngineCounters, Sampling
+from espalier.serving.app import Endpoint
 from espalier.serving.choice import SamplingOrder
 from espalier.serving.controller import Heartbeat, follow, pause_s
 from espalier.serving.decision import RolloutProgress, RolloutState
@@ -19,7 +20,7 @@ from espalier.serving.deployment import pod_faults
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.following import HealthProbe
 from espalier.serving.metrics import Gauges, Metrics
-from espalier.serving.server import DrainingServer
+from espalier.serving.server import Door, DrainingServer
 from espalier.serving.source import Source, directory_source, is_reference
 from tests.fakes.loopback import Handler, Server
 from tests.fakes.loopback import serving as listening_on_loopback
@@ -130,7 +131,7 @@ def test_a_version_is_asked_for_where_all_places_agree(changes, asked):
 def test_a_duration_is_in_every_bucket_that_holds_it(seconds):
     metrics = Metrics()
     metrics.observe_request(seconds)
-    told = metrics.text(Gauges(1, 0, 0))
+    told = metrics.text(Gauges(1, 0, 0, 0))
     for bound in (0.005, 0.02, 60.0):
         line = f'espalier_serving_request_seconds_bucket{{le="{bound}"}} {int(seconds <= bound)}'
         assert line in told
@@ -188,6 +189,23 @@ def test_a_service_is_healthy_where_it_writes_one_token(monkeypatch, answer, fau
     assert found is None if fault is None else found.endswith(fault)
 
 
+def test_a_service_is_asked_with_the_controllers_key(monkeypatch):
+    seen = []
+
+    class Noting(Completions):
+        answer = (200, b'{"usage": {"completion_tokens": 1}}')
+
+        def do_POST(self):
+            seen.append(self.headers["Authorization"])
+            super().do_POST()
+
+    server = Server(Noting)
+    with listening_on_loopback(server):
+        assert HealthProbe(server.address, MODEL, "esp-x").fault("3") is None
+        assert HealthProbe(server.address, MODEL).fault("3") is None
+    assert seen == ["Bearer esp-x", None]
+
+
 def test_a_service_that_is_away_is_a_fault():
     assert "does not answer (ConnectError)" in HealthProbe("http://127.0.0.1:9", MODEL).fault("3")
 
@@ -198,7 +216,9 @@ def left_after(*signals, linger_s=0.02):
 
     async def signalled():
         config = ServingConfig(linger_s=linger_s, drain_s=1)
-        server = DrainingServer(None, config, lambda: told.append("leaving"))
+        endpoint = Endpoint(config, lambda: 0)
+        endpoint.leave = lambda: told.append("leaving")
+        server = DrainingServer(endpoint, config, Door())
         ends = []
         for signum in signals:
             server.handle_exit(signum, None)

@@ -8,7 +8,7 @@ def test_counters_histograms_and_gauges_are_told_as_prometheus_reads_them():
     metrics.count_tokens(prompt=7, sampled=5)
     metrics.observe_first_token(0.03)
     metrics.observe_first_token(3.0)
-    told = metrics.text(Gauges(ready=1, taken=2, waiting=0)).splitlines()
+    told = metrics.text(Gauges(ready=1, taken=2, waiting=0, connections=3)).splitlines()
     for line in (
         'espalier_serving_requests_total{route="/v1/completions",status="429"} 1',
         "espalier_serving_prompt_tokens_total 7",

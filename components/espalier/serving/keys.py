@@ -1,0 +1,158 @@
+"""API keys of the endpoint: the server knows their digests alone.
+
+A file has one key a line, a name and the SHA-256 digest of the key:
+
+    alice sha256:5e884898da28047151d0e56f8dc6292773603d0d6aabbdd62a11ef721d1542d8
+
+`espalier api-key alice --file api-keys` makes one: it prints the key, once, and adds such a line. A
+key has 256 random bits, so that a fast digest protects it: there is nothing to guess.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from espalier.records import ServingError
+
+KEYS_VARIABLE = "ESPALIER_API_KEYS"
+"""The lines of such a file, for a Secret that is given as a variable. It is read once."""
+_PREFIX = "esp-"
+_LINE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._@-]{0,63})\s+sha256:(?P<digest>[0-9a-f]{64})")
+_FORM = "NAME sha256:DIGEST, as `espalier api-key NAME --file FILE` writes it"
+
+log = logging.getLogger(__name__)
+
+
+class ApiKeys:
+    """Keys that requests are let in with; those of a file are read again when it changes."""
+
+    def __init__(self, digests: Mapping[str, str], path: Path | None = None) -> None:
+        """Take digests by name, and the file that they come from, if one does."""
+        self._digests = dict(digests)
+        self._path = path
+        self._read = None if path is None else _state(path)
+        self._fault = ""
+
+    @classmethod
+    def open(cls, path: Path | None, environment: Mapping[str, str]) -> ApiKeys | None:
+        """The keys of a file, or of the variable; None where neither is given.
+
+        Raises:
+            ServingError: the file cannot be read, a line is none of a key, or there is no key.
+        """
+        if path is not None:
+            return cls(_read_file(path), path)
+        given = environment.get(KEYS_VARIABLE)
+        return None if given is None else cls(_parsed(given, f"${KEYS_VARIABLE}"))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the keys."""
+        return tuple(self._digests)
+
+    def owner(self, key: str) -> str | None:
+        """Name of a key, in a time that tells nothing of it; None where it is not known."""
+        digest = _digest(key)
+        found = None
+        for name, known in self._digests.items():
+            if hmac.compare_digest(known, digest):
+                found = name
+        return found
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed; one that is no such file changes nothing.
+
+        Keys that were let in before stay so: a file that is being written must lock nobody out. To
+        revoke a key, take its line out.
+        """
+        if self._path is None:
+            return
+        try:
+            state = _state(self._path)
+            if state == self._read:
+                return
+            self._digests = _read_file(self._path)
+            self._read, self._fault = state, ""
+            log.warning("%s: read again, %d keys", self._path, len(self._digests))
+        except ServingError as error:
+            if str(error) != self._fault:
+                self._fault = str(error)
+                log.error("the API keys stay as they were: %s", error)
+
+
+def new_key(name: str, path: Path) -> str:
+    """Make a key, and add its digest to a file, which is made where there is none.
+
+    Returns:
+        the key, which is stored nowhere.
+
+    Raises:
+        ServingError: the name is none or taken, or the file cannot be written.
+    """
+    key = f"{_PREFIX}{secrets.token_urlsafe(32)}"
+    line = f"{name} sha256:{_digest(key)}"
+    if _LINE.fullmatch(line) is None:
+        raise ServingError(
+            f"{name!r} is no name of a key: letters, digits and ._@-, of at most 64 characters"
+        )
+    try:
+        # nobody else reads who has a key; a digest alone lets nobody in
+        written = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        with os.fdopen(written, "r+", encoding="utf-8") as file:
+            held = file.read()
+            if name in _parsed(held, str(path), may_be_empty=True):
+                raise ServingError(f"{path}: has a key of that name; revoke it, or choose another")
+            file.write(f"{line}\n" if not held or held.endswith("\n") else f"\n{line}\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServingError(f"{path}: keys cannot be kept there ({error})") from error
+    return key
+
+
+def bearer(authorization: str) -> str | None:
+    """The key of an Authorization header; None where it carries none."""
+    scheme, _, key = authorization.strip().partition(" ")
+    return key.strip() or None if scheme.lower() == "bearer" else None
+
+
+def _read_file(path: Path) -> dict[str, str]:
+    try:
+        return _parsed(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServingError(f"{path}: no file of API keys ({error})") from error
+
+
+def _parsed(text: str, where: str, *, may_be_empty: bool = False) -> dict[str, str]:
+    """Digests by name; a message never quotes a line, which may hold a key by mistake."""
+    digests: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = _LINE.fullmatch(line.strip())
+        if match is None:
+            raise ServingError(f"{where}, line {number}: is no key; expected {_FORM}")
+        if match["name"] in digests:
+            raise ServingError(f"{where}, line {number}: a second key of that name")
+        digests[match["name"]] = match["digest"]
+    if not digests and not may_be_empty:
+        raise ServingError(f"{where}: has no key, so that nobody could ask; expected {_FORM}")
+    return digests
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise ServingError(f"{path}: no file of API keys ({error})") from error
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _digest(key: str) -> str:
+    # a header has any bytes, which arrive as Latin-1
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()

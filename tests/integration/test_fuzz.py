@@ -1,0 +1,23 @@
+"""Some thousand cases of what `python -m tests.fuzz` runs for as long as it is told."""
+
+import asyncio
+import shutil
+
+import pytest
+
+from tests.fuzz.__main__ import TARGETS
+from tests.fuzz.campaign import fuzz
+
+CASES = {"runs": 4000, "calls": 4000, "endpoint": 2000, "frames": 2000, "sandboxd": 150}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_case_violates_anything(name):
+    if name == "sandboxd" and shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    target, said = TARGETS[name](), []
+    report = asyncio.run(
+        fuzz(target, seed=0, cases=CASES[name], seconds=600, say=said.append, max_failures=1)
+    )
+    assert report.cases == CASES[name]
+    assert not report.failures, "\n".join([*said, *(f.reason for f in report.failures)])
