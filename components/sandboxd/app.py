@@ -16,7 +16,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sandboxd.metrics import Metrics
 from sandboxd.run import Output
 from sandboxd.runs import Runs
-from sandboxd.wire import MAX_BODY_BYTES, Limits, RequestError, parse_run
+from sandboxd.wire import (
+    MAX_BODY_BYTES,
+    USE_HEADER,
+    Limits,
+    RequestError,
+    parse_run,
+)
 from sandboxd.workspace import Workspace, file_chunks, open_file, put_file
 
 _OPEN = frozenset({"/healthz", "/metrics"})
@@ -31,6 +37,7 @@ class Server:
         self._workspace = workspace
         self._limits = limits
         self._metrics = metrics
+        self._use: str | None = None
 
     def app(self, token_sha256: str) -> ASGIApp:
         """The application, protected by the token with this digest."""
@@ -58,31 +65,42 @@ class Server:
     async def run(self, request: Request) -> Response:
         """Run a program or Python code and stream its output."""
         wanted = parse_run(await _body(request), self._limits)
+        self._check_use(request)
         return _RunResponse(await self._runs.open(wanted))
 
     async def put(self, request: Request) -> Response:
         """Write a file of the workspace."""
+        self._check_use(request)
         written = await put_file(self._workspace.root, _path(request), request.stream())
         return JSONResponse({"bytes": written})
 
     async def get(self, request: Request) -> Response:
         """Read a file of the workspace."""
+        self._check_use(request)
         file = await asyncio.to_thread(open_file, self._workspace.root, _path(request))
         return StreamingResponse(file_chunks(file), media_type="application/octet-stream")
 
-    async def snapshot(self, _: Request) -> Response:
+    async def snapshot(self, request: Request) -> Response:
         """Save the workspace; refused while a run is in progress."""
+        self._check_use(request)
         with self._runs.between_runs():
             name = await asyncio.to_thread(self._workspace.snapshot)
         return JSONResponse({"snapshot": name})
 
     async def reset(self, request: Request) -> Response:
         """End every run and the session, and restore the workspace."""
+        self._check_use(request)
         to = request.query_params.get("to")
         async with self._runs.quiet():
             await asyncio.to_thread(self._workspace.reset, to)
+            self._use = request.query_params.get("next")
         self._metrics.count("sandboxd_resets_total")
         return JSONResponse({"reset": to})
+
+    def _check_use(self, request: Request) -> None:
+        named = request.headers.get(USE_HEADER)
+        if None not in (named, self._use) and named != self._use:
+            raise RequestError("the sandbox was reset since this was sent", status=409)
 
     async def refuse(self, _: Request, error: Exception) -> Response:
         """The error message with its HTTP status."""

@@ -25,6 +25,10 @@ MAX_ARGUMENT_BYTES = 128 * 1024
 """Size of one argument or variable: the kernel's MAX_ARG_STRLEN."""
 MAX_ARGUMENTS = 4096
 
+USE_HEADER = "sandbox-use"
+"""Names the use of a sandbox, from one reset to the next, that a request belongs to. A reset names
+the next one: what is still on its way by then, its sender having given up, is refused."""
+
 Killer = Literal[
     "wall_time",
     "cpu_time",

@@ -68,9 +68,10 @@ class PoolThread:
 
     def __exit__(self, *_: object) -> None:
         """Close every sandbox, lent ones as well."""
-        self.post(self._close()).result()
-        with self._posting:
+        with self._posting:  # what comes after this would not be waited for
+            closing = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
             self._is_closed = True
+        closing.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

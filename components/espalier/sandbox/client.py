@@ -25,6 +25,7 @@ from espalier.sandbox.protocol import (
 from sandboxd.wire import (
     LONGEST_FRAME_BYTES,
     MAX_FILE_BYTES,
+    USE_HEADER,
     RunEnd,
     RunRequest,
     parse_frame,
@@ -85,6 +86,8 @@ class SandboxClient:
         self._name = name
         self._limits = limits
         self._waiting: set[asyncio.Timeout] = set()
+        self._use = {USE_HEADER: secrets.token_hex(8)}
+        """What was sent before a reset and arrives after it is refused."""
         self.lost_because, self.lost_by_program = "", False
         self._is_closed = False
         _, is_local, path = address.partition("unix:")
@@ -165,10 +168,13 @@ class SandboxClient:
 
     async def reset(self, snapshot: str | None = None) -> None:
         """See `Sandbox.reset`."""
-        answer = await self._ask("POST", "/reset", {} if snapshot is None else {"to": snapshot})
+        following = secrets.token_hex(8)
+        query = {"next": following} | ({} if snapshot is None else {"to": snapshot})
+        answer = await self._ask("POST", "/reset", query)
         to = b"null" if snapshot is None else b'"%s"' % snapshot.encode()
         if _SPACE.sub(b"", answer) != b'{"reset":%s}' % to:
             raise SandboxLost(f"{self._name}: does not say that it was reset: {answer[:80]!r}")
+        self._use = {USE_HEADER: following}
 
     async def wait_until_ready(self, within_s: float) -> None:
         """Wait until sandboxd answers.
@@ -209,7 +215,9 @@ class SandboxClient:
         try:
             async with (
                 self._within("to end a run", within_s, SandboxLost),
-                self.http.stream("POST", "/run", content=request.to_json()) as response,
+                self.http.stream(
+                    "POST", "/run", content=request.to_json(), headers=self._use
+                ) as response,
             ):
                 await _checked(response, self._name)
                 began = True
@@ -238,7 +246,9 @@ class SandboxClient:
     ) -> bytes:
         async with (
             self._within(f"{method} {path}", _TRANSFER_S, SandboxTimeout),
-            self.http.stream(method, path, params=query, content=content) as response,
+            self.http.stream(
+                method, path, params=query, content=content, headers=self._use
+            ) as response,
         ):
             await _checked(response, self._name)
             received = bytearray()

@@ -54,12 +54,13 @@ def main():
         pools=options.pools or max(4, round(options.seconds / _LONGEST_LIFE_S)),
         weaken=options.weaken,
     )
+    origin = commit()
     trial = Trial(plan, lambda line: print(line, flush=True))
     trial.run()
     if trial.world.violations:
         print(f"seed {plan.seed}, violated at {trial.world.violations[0]}; the events before it:")
         print("\n".join(trial.world.events))
-    print(json.dumps(figures(trial)))
+    print(json.dumps({"benchmark": "chaos", "commit": origin} | figures(trial)))
     sys.exit(bool(trial.world.violations))
 
 
@@ -68,8 +69,6 @@ def figures(trial):
     world = trial.world
     seconds = sorted(world.claim_s)
     return {
-        "benchmark": "chaos",
-        "commit": commit(),
         "plan": dataclasses.asdict(world.plan),
         "seconds": round(time.monotonic() - world.began_s, 1),
         "claims": world.claims,

@@ -83,7 +83,6 @@ class ChaosBackend:
         self._world, self._folder = world, folder
         self._local = LocalBackend(limits=limits, packages=(), preimport=(), start_timeout_s=10.0)
         self.alive, self.starting, self.made, self.most = [], 0, 0, 0
-        self._given = None
 
     async def create(self):
         world, rng = self._world, self._world.rng
@@ -92,17 +91,14 @@ class ChaosBackend:
             world.count("create fails", error.__name__)
             await asyncio.sleep(rng.uniform(0.0, 0.3))
             raise error("chaos: none now")
-        if world.plan.weaken == "sharing" and self._given and not self._given.is_closed:
-            return self._given
         self.starting += 1
         try:
-            self._given = await self._create()
+            return await self._create()
         except SandboxError as error:
             world.say(f"create ended with {error!r}"[:300])
             raise
         finally:
             self.starting -= 1
-        return self._given
 
     async def _create(self):
         world = self._world

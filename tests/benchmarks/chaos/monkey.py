@@ -7,6 +7,8 @@ import signal
 from tests.benchmarks.chaos import processes
 
 _ROLES = {"bubblewrap": 2, "sandboxd": 4, "spawner": 3, "runner": 4, "job": 4}
+_OF_SANDBOXES = 10
+"""A plan's pauses are those of a pool of this size; a smaller one is struck less often."""
 _THAWED = 0.9
 """Share of the frozen that go on later."""
 
@@ -27,7 +29,8 @@ class Monkey:
     async def _every(self, pause_s, act):
         loop, rng = asyncio.get_running_loop(), self._world.rng
         while not self._world.is_calm:
-            await asyncio.sleep(rng.expovariate(1.0) * pause_s)
+            rare = _OF_SANDBOXES / self._world.plan.size
+            await asyncio.sleep(rng.expovariate(1.0) * pause_s * rare)
             now_s = loop.time()
             for item in [item for item in self._thawing if item[0] < now_s]:
                 self._thawing.remove(item)

@@ -20,6 +20,9 @@ class Plan:
         size: sandboxes of each.
         borrowers: at once.
         claim_timeout_s: how long a borrower waits.
+        kill_every_s, freeze_every_s: pauses of a pool of ten sandboxes.
+        share_proxied: of the sandboxes, behind a proxy.
+        mischief: share of the requests through it that it does not just pass on.
         weaken: the safeguard that is taken out, as a control: `reset`, `sharing`, `closing`.
     """
 

@@ -67,6 +67,26 @@ def test_a_missing_reset_is_found(run, local, trial):
     assert "leftover" in said.splitlines()[-1]
 
 
+def test_what_arrives_after_a_reset_is_refused(run, sandbox):
+    """As when a network is slow, and the borrower who sent it has given up."""
+
+    async def use():
+        await sandbox.reset()
+        earlier = dict(sandbox._use)
+        await sandbox.reset()
+        late = [
+            sandbox.http.put("/files", params={"path": "late"}, content=b"x", headers=earlier),
+            sandbox.http.post("/run", json={"argv": ["touch", "late"]}, headers=earlier),
+            sandbox.http.post("/reset", headers=earlier),
+        ]
+        answers = await asyncio.gather(*late)
+        return [answer.status_code for answer in answers], await sandbox.exec(["ls"])
+
+    statuses, listed = run(use())
+    assert statuses == [409, 409, 409]
+    assert listed.stdout == b""
+
+
 def test_closing_twice_at_once_is_closing_once(run, local):
     async def use():
         sandbox = await LocalBackend(packages=(), preimport=()).create()

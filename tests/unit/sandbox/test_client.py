@@ -125,6 +125,17 @@ def test_a_broken_connection_loses_the_sandbox_without_resending():
     assert len(asked) == 1
 
 
+def test_a_closed_sandbox_is_a_lost_one():
+    async def use():
+        client = _client(lambda _: httpx2.Response(200, content=end_frame(END)))
+        client.mark_lost("its owner closed it")
+        await client.close_connections()
+        with pytest.raises(SandboxLost, match="its owner closed it"):
+            await client.exec(["true"])
+
+    asyncio.run(use())
+
+
 def test_a_server_that_never_answers_is_given_up(monkeypatch):
     monkeypatch.setattr("espalier.sandbox.client._SERVER_TIME_S", 0.05)
     monkeypatch.setattr("espalier.sandbox.client._TRANSFER_S", 0.05)

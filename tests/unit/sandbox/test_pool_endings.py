@@ -113,6 +113,20 @@ def test_closing_ends_a_borrower_on_another_loop():
     assert isinstance(ended[0][0], asyncio.CancelledError)
 
 
+def test_a_closing_thread_takes_no_more_work():
+    class Backend(ScriptedBackend):
+        async def close(self):
+            try:
+                taken.append(thread.post(asyncio.sleep(0)))
+            except SandboxUnavailable as error:
+                refused.append(error)
+
+    taken, refused = [], []
+    with PoolThread(Backend(), _ONE) as thread:
+        pass
+    assert (len(taken), len(refused)) == (0, 1)
+
+
 def test_a_closed_thread_refuses_work_at_once():
     async def borrow(thread):
         async with thread.claim():
