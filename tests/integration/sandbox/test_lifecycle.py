@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from espalier.sandbox import SandboxLost
+from tests.integration.sandbox.backends import ON_THIS_MACHINE
 from tests.integration.sandbox.host import members, something_running
 
 pytestmark = pytest.mark.contract
@@ -63,7 +64,8 @@ def test_a_sandbox_whose_server_died_is_lost_and_never_hangs(run, backend):
 
     outcomes, took_s = run(lose())
     assert [type(outcome) for outcome in outcomes] == [SandboxLost] * 3
-    assert [outcome.by_program for outcome in outcomes] == [True, False, False]
+    if backend.name in ON_THIS_MACHINE:  # of a pod, the cluster says it (tests/cluster)
+        assert [outcome.by_program for outcome in outcomes] == [True, False, False]
     assert took_s < 10
 
 
