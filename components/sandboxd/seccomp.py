@@ -37,10 +37,11 @@ _TYPES = (1, 2, 5)
 _TYPE_BITS = 0xF
 _PROTOCOLS = (0, 6, 17)
 """The family's own, TCP, UDP; never SCTP, MPTCP and others, whose code a job could make load."""
-_FCNTL_REFUSED = (8, 10, 15, 37, 38, 1024, 1026, 1031)
+_FCNTL_REFUSED = (8, 10, 15, 37, 38, 1024, 1026, 1031, 1036, 1038)
 """F_SETOWN, F_SETSIG, F_SETOWN_EX and F_NOTIFY make the kernel send a signal to a chosen process;
 F_OFD_SETLK and F_OFD_SETLKW make locks that /proc/locks shows to all sandboxes of the machine;
-F_SETLEASE keeps whoever opens the file waiting; F_SETPIPE_SZ holds up to 1 MiB uncounted."""
+F_SETLEASE keeps whoever opens the file waiting; F_SETPIPE_SZ holds up to 1 MiB uncounted;
+F_SET_RW_HINT and F_SET_FILE_RW_HINT leave a number on a file or device that others read too."""
 _IOCTLS_REFUSED = (0x8901, 0x8902, 0x5412, 0x541C)
 """FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX."""
 _PRCTLS_REFUSED = (22, 35, 62)

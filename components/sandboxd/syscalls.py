@@ -90,13 +90,8 @@ clone:220 execve:221 mmap:222 fadvise64:223 mprotect:226 msync:227 mlock:228 mun
 mlockall:230 munlockall:231 mincore:232 madvise:233 get_mempolicy:236 rt_tgsigqueueinfo:240
 accept4:242 recvmmsg:243 wait4:260 prlimit64:261 sendmmsg:269 sched_setattr:274 sched_getattr:275
 renameat2:276 getrandom:278 execveat:281 membarrier:283 mlock2:284 copy_file_range:285 preadv2:286
-pwritev2:287 pkey_mprotect:288 pkey_alloc:289 pkey_free:290 statx:291 rseq:293 clock_gettime64:403
-clock_adjtime64:405 clock_getres_time64:406 clock_nanosleep_time64:407 timer_gettime64:408
-timer_settime64:409 timerfd_gettime64:410 timerfd_settime64:411 utimensat_time64:412
-pselect6_time64:413 ppoll_time64:414 recvmmsg_time64:417 mq_timedsend_time64:418
-mq_timedreceive_time64:419 semtimedop_time64:420 rt_sigtimedwait_time64:421 futex_time64:422
-sched_rr_get_interval_time64:423 pidfd_open:434 close_range:436 openat2:437 faccessat2:439
-epoll_pwait2:441 futex_waitv:449 fchmodat2:452 mseal:462
+pwritev2:287 pkey_mprotect:288 pkey_alloc:289 pkey_free:290 statx:291 rseq:293 pidfd_open:434
+close_range:436 openat2:437 faccessat2:439 epoll_pwait2:441 futex_waitv:449 fchmodat2:452 mseal:462
 """),
 }
 """Machine (`os.uname().machine`) -> name -> number."""

@@ -481,6 +481,26 @@ if os.fork() == 0:
         then="with socket.socket(socket.AF_UNIX) as s:\n"
         "    tried('connected', lambda: s.connect('\\0left') or True)",
     ),
+    program(
+        "others",
+        "a hint of use on a shared file or device for the next borrower",
+        """
+for path in (sys.executable, os.__file__, "/dev/null", "/dev/zero"):
+    f = open(path, "rb")
+    for command in (1036, 1038):  # F_SET_RW_HINT, F_SET_FILE_RW_HINT
+        tried(f"{path} by {command}", lambda: fcntl.fcntl(f, command, struct.pack("Q", 4)) and True)
+""",
+        then="""
+for path in (sys.executable, os.__file__, "/dev/null", "/dev/zero"):
+    try: (hint,) = struct.unpack("Q", fcntl.fcntl(open(path, "rb"), 1035, bytes(8)))
+    except OSError: continue
+    if hint: breach(f"{path}: {hint}")
+""",
+        milder="""
+f = open("/tmp/own", "wb")
+tried("a hint", lambda: fcntl.fcntl(f, 1036, struct.pack("Q", 4)) and True)
+""",
+    ),
 )
 
 NEIGHBOURS = (
