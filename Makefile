@@ -28,9 +28,9 @@ test-fast: install   ## unit tests by themselves, without those marked slow: und
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not slow' tests/unit
 
 test: install        ## unit and integration tests: no root, no cluster, no GPU
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	  --ignore tests/integration/sandbox tests/integration tests/unit  # long files first
-	$(BIN)/python -m pytest tests/integration/sandbox
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integration/sandbox
 
 test-cluster: install ## tests on a real Kubernetes: on that of KUBECONFIG, else on one built here (root)
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'
