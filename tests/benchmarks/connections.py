@@ -80,10 +80,10 @@ def main() -> None:
 
 def serve() -> None:
     """Serve until the standard input ends."""
-    from espalier.serving.server import opened_door
+    from espalier.serving.server import within_open_files
     from tests.integration.serving.live import PacedEngine, listening_endpoint
 
-    opened_door(ServingConfig())
+    within_open_files(ServingConfig(), print)
     engine = PacedEngine(rows=64, token_s=0.001)
     bounds = {"rows": 64, "max_waiting": 256, "max_context": 32_768}
     with listening_endpoint(engine, context=32_768, **bounds) as client:

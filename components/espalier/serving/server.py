@@ -71,6 +71,8 @@ def serve(serving: Serving, profile: Profile, say: Callable[[str], None]) -> Non
         RegistryError: the registry is away, or the version damaged.
     """
     door = opened_door(profile.serving)
+    bounds = within_open_files(profile.serving, say)
+    profile = profile.model_copy(update={"serving": bounds})
     if door.keys is None and not is_loopback(serving.host):
         say(
             f"warning: whoever reaches {serving.host}:{serving.port} may ask: there are no API "
@@ -89,10 +91,10 @@ class Door(NamedTuple):
 
 
 def opened_door(config: ServingConfig) -> Door:
-    """Load keys and certificate, and raise the limit of open files as far as needed.
+    """Load keys and certificate.
 
     Raises:
-        ServingError: one of them cannot be used, or there may not be so many open files.
+        ServingError: one of them cannot be used.
     """
     keys = ApiKeys.open(config.api_keys_file, os.environ)
     # nothing that this process starts, logs or tracks is to have them
@@ -100,7 +102,6 @@ def opened_door(config: ServingConfig) -> Door:
     tls = None
     if config.tls_certificate_file is not None and config.tls_key_file is not None:
         tls = TlsFiles(config.tls_certificate_file, config.tls_key_file)
-    _allow_open_files(config.max_connections + RESERVED_PLACES + _OTHER_FILES)
     return Door(keys, tls)
 
 
@@ -112,16 +113,31 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _allow_open_files(needed: int) -> None:
+def within_open_files(config: ServingConfig, say: Callable[[str], None]) -> ServingConfig:
+    """Raise the limit of open files as far as needed; serve fewer connections where it is too low.
+
+    Raises:
+        ServingError: no connection would be left.
+    """
+    others = RESERVED_PLACES + _OTHER_FILES
+    needed = config.max_connections + others
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    if hard != resource.RLIM_INFINITY and hard < needed:
+        return config
+    if hard == resource.RLIM_INFINITY or hard >= needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        return config
+    if hard <= others:
         raise ServingError(
-            f"serving.max_connections needs {needed} open files, and this process may have {hard}; "
-            f"lower it to {max(1, hard - RESERVED_PLACES - _OTHER_FILES)}, or raise `ulimit -Hn`"
+            f"this process may have {hard} open files (`ulimit -Hn`); "
+            f"serving needs {others} and one for each connection"
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    say(
+        f"warning: serving.max_connections is {hard - others} instead of {config.max_connections}: "
+        f"this process may have {hard} open files (`ulimit -Hn`)"
+    )
+    return config.model_copy(update={"max_connections": hard - others})
 
 
 async def _serve(

@@ -225,22 +225,34 @@ def test_a_certificate_without_its_key_is_refused_in_the_profile(tmp_path):
     assert "serving.tls_key_file come together" in done.stderr
 
 
-def test_open_files_are_allowed_as_far_as_needed():
+def test_connections_are_as_many_as_open_files_allow():
     script = (
         "import resource\n"
         "from espalier.config import ServingConfig\n"
         "from espalier.records import ServingError\n"
-        "from espalier.serving.server import opened_door\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (300, 1000))\n"
-        "opened_door(ServingConfig(max_connections=500))\n"
-        "print(resource.getrlimit(resource.RLIMIT_NOFILE))\n"
+        "from espalier.serving.server import within_open_files\n"
+        "def bounded(connections, hard):\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))\n"
+        "    config = ServingConfig(max_connections=connections)\n"
+        "    print(within_open_files(config, print).max_connections)\n"
+        "    print(resource.getrlimit(resource.RLIMIT_NOFILE))\n"
+        "bounded(500, 1000)\n"
+        "bounded(2000, 1000)\n"
         "try:\n"
-        "    opened_door(ServingConfig(max_connections=2000))\n"
+        "    bounded(1, 272)\n"
         "except ServingError as error:\n"
         "    print(error)\n"
     )
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= 1000
     command = [sys.executable, "-c", script]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "(772, 1000)" in said
-    assert "this process may have 1000; lower it to 728" in said
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "500",
+        "(772, 1000)",
+        "warning: serving.max_connections is 728 instead of 2000: "
+        "this process may have 1000 open files (`ulimit -Hn`)",
+        "728",
+        "(1000, 1000)",
+        "this process may have 272 open files (`ulimit -Hn`); "
+        "serving needs 272 and one for each connection",
+    ]
