@@ -75,7 +75,7 @@ def converse(control: int) -> NoReturn:
                 number, cpu_s, length = CALL.unpack(header)
                 source = incoming.read(length).decode()
                 _allow_cpu(cpu_s)
-                status = console.run(source, f"<call {number}>", echo=True)
+                status = console.run(source, f"<call {number}>", echo=True) if source else 0
                 sys.stdout.flush()
                 sys.stderr.flush()
                 channel.sendall(REPLY.pack(number, status))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import time
@@ -279,9 +280,10 @@ class Session:
     """The Python session: one interpreter that keeps its namespace from call to call.
 
     The code of a call shares a process with the interpreter, so it can write to the channel too. A
-    reply therefore counts only if it names this call, nothing follows it, and the kernel shows the
-    interpreter waiting for the next call; anything else ends the session. What the code replies in
-    the interpreter's name changes its own call at most, as `sys.exit` does.
+    reply therefore counts only if it names this call, nothing follows it, and the interpreter waits
+    for the next call, as the kernel shows or (gVisor) as its answer to an empty one does; anything
+    else ends the session. What the code replies in the interpreter's name changes its own call at
+    most, as `sys.exit` does.
 
     Between calls the session stands still: every process in it is stopped. So nothing runs without
     a limit, and a call's result does not depend on how long the caller waited before it. A stopped
@@ -327,8 +329,10 @@ class Session:
         try:
             if self._calls > 1:
                 _resume(run)
-            status = await _exchange(run, request, self._calls)
-            if status is None or not await _waits_for_a_call(run):
+            assert request.code is not None
+            source, cpu_s = request.code.encode(), request.limits.cpu_s
+            status = await _exchange(run, self._calls, source, cpu_s)
+            if status is None or not await _waits_for_a_call(run, cpu_s):
                 status = None
                 await _wait_for_end(run)
             elif not _stop(run):
@@ -386,16 +390,13 @@ def _states(run: Run) -> dict[int, tuple[str, int]]:
     return {pid: state for pid, state in found.items() if state is not None}
 
 
-async def _exchange(run: Run, request: RunRequest, number: int) -> int | None:
+async def _exchange(run: Run, number: int, source: bytes, cpu_s: float) -> int | None:
     """Send the code and wait for its exit status; None if the interpreter ended or lied."""
-    assert request.code is not None
     control, loop = run.descriptors.control, asyncio.get_running_loop()
     assert control is not None
-    source = request.code.encode()
-    header = CALL.pack(number, request.limits.cpu_s, len(source))
     reply = b""
     try:
-        await loop.sock_sendall(control, header + source)
+        await loop.sock_sendall(control, CALL.pack(number, cpu_s, len(source)) + source)
         while len(reply) < REPLY.size:
             data = await loop.sock_recv(control, 2 * REPLY.size)
             if not data:
@@ -409,16 +410,20 @@ async def _exchange(run: Run, request: RunRequest, number: int) -> int | None:
     return status if named == number and status in _STATUSES else None
 
 
-async def _waits_for_a_call(run: Run) -> bool:
+async def _waits_for_a_call(run: Run, cpu_s: float) -> bool:
     """Whether the interpreter reads the channel, as the kernel sees it, and has said no more.
 
-    True where the kernel does not show what a process waits for (gVisor): a second reply is then
-    found with the next call, which it ends.
+    Where the kernel does not show what a process waits for (gVisor), it is asked: an early reply is
+    followed by the interpreter's own, which does not name the empty call that came meanwhile.
     """
     control = run.descriptors.control
     assert control is not None
     until = time.monotonic() + _WAITS_WITHIN_S
-    while kernel.is_reading(run.job_pid, _CONTROL) is False:
+    while (reading := kernel.is_reading(run.job_pid, _CONTROL)) is not True:
+        if reading is None:
+            if await _exchange(run, secrets.randbits(32), b"", cpu_s) != 0:
+                return False
+            break
         if time.monotonic() > until or run.ended.is_set():
             return False
         for _ in range(_SHORT_POLLS):  # it needs a moment to get there, less than the loop's timer

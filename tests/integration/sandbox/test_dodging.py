@@ -52,14 +52,7 @@ def test_a_reply_by_the_code_itself_is_no_success(run, sandbox, reply):
     assert (following.stdout, following.stderr, following.exit_status) == (b"next\n", b"", 0)
 
 
-_NOT_SHOWN = (
-    "gVisor does not show what a process waits for: a reply that names its call is believed"
-)
-
-
-def test_a_child_that_replies_early_moves_no_output(run, sandbox, backend):
-    if is_on_gvisor(backend):
-        pytest.skip(_NOT_SHOWN)
+def test_a_child_that_replies_early_moves_no_output(run, sandbox):
     code = f"""{NAMES_THE_CHANNEL}
 import time
 if os.fork() == 0:
@@ -75,9 +68,7 @@ raise ValueError("a failure")
     assert (following.stdout, following.exit_status) == (b"next\n", 0)
 
 
-def test_a_reply_left_for_the_next_call_is_not_taken(run, sandbox, backend):
-    if is_on_gvisor(backend):
-        pytest.skip(_NOT_SHOWN)
+def test_a_reply_left_for_the_next_call_is_not_taken(run, sandbox):
     code = f"""{NAMES_THE_CHANNEL}
 import threading, time
 def later():
