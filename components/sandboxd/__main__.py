@@ -23,6 +23,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,7 +64,7 @@ def main(environment: Mapping[str, str]) -> None:
 async def _serve(environment: Mapping[str, str], digest: str, limits: Limits) -> None:
     workspace = Path(environment.get("SANDBOXD_WORKSPACE", "/workspace"))
     metrics = Metrics()
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(FILE_THREADS))
+    asyncio.get_running_loop().set_default_executor(_file_threads())
     preimport = environment.get("SANDBOXD_PREIMPORT", "numpy").replace(",", " ").split()
     has_own_user = has_own_users() or environment.get("SANDBOXD_OWN_USER") == "1"
     others = [folder for folder in _OTHER_FOLDERS if os.access(folder, os.W_OK)]
@@ -100,6 +101,16 @@ async def _serve(environment: Mapping[str, str], digest: str, limits: Limits) ->
         # a signal asked for the end, and process 1 of a container outlives its own: with status 0
         # the kubelet would call an evicted pod Succeeded and forget why it ended it
         sys.exit(128 + signal.SIGTERM)
+
+
+def _file_threads() -> ThreadPoolExecutor:
+    """The threads for files, all started: a run's filter protects those that there are."""
+    threads = ThreadPoolExecutor(FILE_THREADS)
+    together = threading.Barrier(FILE_THREADS + 1)
+    for _ in range(FILE_THREADS):
+        threads.submit(together.wait)
+    together.wait()
+    return threads
 
 
 def _has_internet_sockets(sockets: str) -> bool:

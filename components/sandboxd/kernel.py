@@ -141,8 +141,10 @@ _MAPPING_BYTES = 256
 """What the kernel needs for a mapping, which is counted for nobody."""
 _MANY_MAPPINGS, _MOST_MAPPINGS = 16_384, 65_530
 """More than programs have; vm.max_map_count."""
+_MOST_MAPS_BYTES = 8 * 2**20
+"""Of a run's lists of mappings that are read: each names its file, by a path without a limit."""
 _SHARED_WITHOUT_FILE = re.compile(
-    r"^\S+ \S{3}s .* (/dev/zero|/anon_hugepage|/memfd:.*|/SYSV\w*) \(deleted\)$"
+    rb"^\S+ \S{3}s .* (/dev/zero|/anon_hugepage|/memfd:.*|/SYSV\w*) \(deleted\)$"
 )
 _ALL_USERS = "4294967295"
 """The count in uid_map of the host's user namespace."""
@@ -156,6 +158,7 @@ class Process:
         held_bytes: resident memory without file pages: private, shared by fork, and shmem.
         table_bytes: page tables, which also pages without memory of their own need.
         address_bytes: all mappings; 0 where the kernel limits these (gVisor).
+        shown_by: the thread whose entry in /proc shows the memory: the first, unless it ended.
     """
 
     pid: int
@@ -164,6 +167,7 @@ class Process:
     held_bytes: int
     table_bytes: int
     address_bytes: int = 0
+    shown_by: int = 0
 
 
 def all_processes() -> dict[int, Process]:
@@ -249,9 +253,10 @@ def stillness(pid: int) -> tuple[str, int] | None:
     A stopped process has state "T" (gVisor too), and the number grows whenever it ran since; it is
     0 where the kernel does not tell.
     """
-    named = _status_lines(str(pid))
-    if named is None:
+    shown = _shown_by(pid)
+    if shown is None:
         return None
+    _, named = shown
     switches = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
     return named["State"].split()[0], sum(_number(named.get(name, "0")) for name in switches)
 
@@ -260,7 +265,8 @@ def unseen_bytes(processes: Iterable[Process], most_bytes: int) -> tuple[int, in
     """Memory that no process shows as resident: of mappings themselves, of shared ones.
 
     Pages of a shared mapping without a file stay when nobody has them mapped any more, so it counts
-    as large as it is, and once. A process that hides its mappings counts with all its addresses.
+    as large as it is, and once. A process that hides its mappings, or has so many and of so long
+    names that reading them takes long, counts with all its addresses.
 
     Args:
         processes: of one run.
@@ -269,37 +275,43 @@ def unseen_bytes(processes: Iterable[Process], most_bytes: int) -> tuple[int, in
     Returns:
         bytes of the mappings' own entries in the kernel, bytes of shared memory.
     """
-    entries, hidden, shared = 0, 0, dict[str, int]()
+    entries, hidden, shared, left = 0, 0, dict[str, int](), _MOST_MAPS_BYTES
     for process in processes:
-        found = _mappings(process.pid)
+        found = _mappings(process.shown_by, left)
         if found is None:
             hidden += process.address_bytes
         else:
             entries += found[0] * _MAPPING_BYTES
             shared |= found[1]
+            left -= found[2]
         if entries + hidden + sum(shared.values()) > most_bytes:
             break
     return entries, hidden + sum(shared.values())
 
 
-def _mappings(pid: int) -> tuple[int, dict[str, int]] | None:
-    """Number of mappings; inode -> size of shared ones without a file. None if it hides them."""
-    number, shared = 0, dict[str, int]()
+def _mappings(thread: int, most_bytes: int) -> tuple[int, dict[str, int], int] | None:
+    """Number of mappings; inode -> size of shared ones without a file; bytes of the list.
+
+    None if the process hides the list, or it is longer than `most_bytes`.
+    """
+    number, length, shared = 0, 0, dict[str, int]()
     try:
-        with (_PROC / str(pid) / "maps").open(encoding="utf-8", errors="replace") as lines:
+        with (_PROC / str(thread) / "maps").open("rb") as lines:
             for line in lines:
-                number += 1
+                number, length = number + 1, length + len(line)
+                if length > most_bytes:
+                    return None
                 if number > _MANY_MAPPINGS:  # it may as well have all of them
-                    return _MOST_MAPPINGS, shared
+                    return _MOST_MAPPINGS, shared, length
                 if _SHARED_WITHOUT_FILE.search(line):
-                    addresses, _, _, _, inode, *_ = line.split()
+                    addresses, _, _, _, inode, *_ = line.decode(errors="replace").split()
                     first, _, end = addresses.partition("-")
                     shared[inode] = shared.get(inode, 0) + int(end, 16) - int(first, 16)
     except PermissionError:
         return None
     except OSError:
         pass  # it ended
-    return number, shared
+    return number, shared, length
 
 
 def number_of_locks(most: int) -> int:
@@ -326,7 +338,7 @@ def proportional_bytes(process: Process) -> tuple[int, int]:
         private memory, shared memory.
     """
     try:
-        text = (_PROC / str(process.pid) / "smaps_rollup").read_text(encoding="ascii")
+        text = (_PROC / str(process.shown_by) / "smaps_rollup").read_text(encoding="ascii")
     except OSError:
         return process.held_bytes, 0
     shares = dict(line.split(":", 1) for line in text.splitlines()[1:] if ":" in line)
@@ -337,9 +349,10 @@ def proportional_bytes(process: Process) -> tuple[int, int]:
 
 
 def _process(pid: int) -> Process | None:
-    named = _status_lines(str(pid))
-    if named is None or named["State"].split()[0] in "ZX":
+    shown = _shown_by(pid)
+    if shown is None or _has_ended(shown[1]):
         return None
+    thread, named = shown
     values = {name: _number(named.get(name, "0")) for name in _STATUS_FIELDS}
     held = values["RssAnon"] + values["RssShmem"]
     if "RssAnon" not in named:  # gVisor does not separate anonymous memory from files
@@ -351,7 +364,28 @@ def _process(pid: int) -> Process | None:
         held_bytes=_KIB * held,
         table_bytes=_KIB * values["VmPTE"],
         address_bytes=_KIB * values["VmSize"] if "RssAnon" in named else 0,
+        shown_by=thread,
     )
+
+
+def _shown_by(pid: int) -> tuple[int, dict[str, str]] | None:
+    """The thread that tells of a process, and its status: another where the first has ended.
+
+    A process whose first thread ended looks like a zombie, without memory, while others go on.
+    """
+    named = _status_lines(str(pid))
+    if named is None or not _has_ended(named) or _number(named.get("Threads", "1")) == 1:
+        return None if named is None else (pid, named)
+    with contextlib.suppress(OSError):
+        for thread in map(int, os.listdir(_PROC / str(pid) / "task")):
+            of_thread = _status_lines(f"{pid}/task/{thread}")
+            if of_thread is not None and not _has_ended(of_thread):
+                return thread, of_thread
+    return pid, named
+
+
+def _has_ended(named: Mapping[str, str]) -> bool:
+    return named["State"].split()[0] in "ZX"
 
 
 def _status_lines(process: str) -> dict[str, str] | None:

@@ -208,6 +208,9 @@ class Run:
             self.is_clean = False
         finally:
             self.ended.set()
+            if self.descriptors.control is not None:  # another run may hold the other end
+                with contextlib.suppress(OSError):
+                    self.descriptors.control.shutdown(socket.SHUT_RDWR)
 
     def end(self, *, truncated: bool, exit_status: int | None = None) -> RunEnd:
         """The end frame's content; `exit_status` is that of a call of a session that continues."""
@@ -316,6 +319,10 @@ class Session:
             self._is_busy = False
             raise
         return self._run
+
+    def leave(self) -> None:
+        """Give the interpreter back without a call."""
+        self._is_busy = False
 
     async def call(self, run: Run, request: RunRequest, output: Output) -> RunEnd:
         """Run code in the namespace; output since the last call is part of this one's."""

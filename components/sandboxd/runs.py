@@ -143,6 +143,7 @@ class Runs:
         self._session = Session(self._start_session)
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_quiet = False
+        self._resets = 0
         self._counts_processes = counts_processes
         self._internet_sockets = internet_sockets
         self._landlock = landlock.version()
@@ -165,7 +166,13 @@ class Runs:
         """
         if self._is_quiet or len(self.active) >= _MOST_RUNS:
             raise RequestError("the sandbox is busy", status=429)
+        resets = self._resets
         run = await (self._session.begin() if request.session else self._start(request))
+        if self._resets != resets:  # it waited to start while the sandbox was taken from its caller
+            if request.session:
+                self._session.leave()
+            self.kill(run, "sandbox")
+            raise RequestError("the sandbox was reset", status=409)
         output = Output(request.limits.output_bytes, partial(self.kill, run))
         follow = self._session.call if request.session else self._follow
         run.readers += 1
@@ -202,6 +209,7 @@ class Runs:
         if self._is_quiet:
             raise RequestError("the sandbox is being reset", status=409)
         self._is_quiet = True
+        self._resets += 1
         try:
             for run in self.active:
                 self.kill(run, "sandbox")

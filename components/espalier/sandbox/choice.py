@@ -94,6 +94,8 @@ class PoolThread:
             SandboxError: see `SandboxPool.claim`.
         """
         call = current_call()
+        if self._is_closed:
+            raise SandboxUnavailable("the pool of sandboxes is closed")
         if judging and not self._judging.is_open:
             await self._judging.__aenter__()
         pool = self._judging if judging else self.pool

@@ -27,6 +27,8 @@ _SERVER_BYTES = 256 * 2**20
 _SERVER_PROCESSES = 32
 _SHARED_MEMORY = "16m"
 _DESCRIPTORS = 4096
+_MASKED = ("/dev/tty", "/proc/cmdline", "/proc/sys/kernel/random/boot_id")
+"""Files of the machine: which it is, and when a container last used a terminal."""
 _LISTENER, _LIFELINE = 3, 4
 _FREE_DESCRIPTOR = 10
 _BACKLOG = 64
@@ -88,7 +90,7 @@ class PodmanBackend:
             *("run", "--detach", "--rm", "--pull=never", "--name", name, "--hostname=sandbox"),
             *("--label=espalier.sandbox", "--network=none", "--ipc=private", "--read-only"),
             *("--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges"),
-            "--security-opt=mask=/dev/tty",  # its times tell all containers when one last used it
+            f"--security-opt=mask={':'.join(_MASKED)}",
             *(f"--user={_USER}:{_USER}", f"--uidmap={users}", f"--gidmap={users}"),
             *(f"--memory={memory_bytes}", f"--memory-swap={memory_bytes}"),
             *(f"--pids-limit={processes}", f"--ulimit=nproc={processes}"),

@@ -46,15 +46,12 @@ class SandboxLost(SandboxError):
     """The sandbox ended or is unreachable; a command may have run, so never retry it.
 
     Attributes:
-        by_program: whether what ran in the sandbox ended it, and nothing outside did.
+        by_program: whether a program ran meanwhile and nothing outside explains the loss.
     """
 
     def __init__(self, message: str, *, by_program: bool = False) -> None:
         super().__init__(message)
         self.by_program = by_program
-
-    by_program: bool = False
-    """Whether a program of the borrower ran meanwhile and nothing outside explains the loss."""
 
 
 class SandboxUnavailable(SandboxError):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from espalier.sandbox.pool import PoolSettings
 
 PROBE = """
-import hashlib, json, os, resource, stat, sys
+import fcntl, hashlib, json, os, resource, stat, struct, sys
 
 def files(folder):
     digest, number = hashlib.sha256(), 0
@@ -48,7 +48,25 @@ def files(folder):
             digest.update(repr(told).encode())
             number += 1
     own = os.stat(folder)
-    return [number, digest.hexdigest(), own.st_mode, os.listxattr(folder)]
+    return [number, digest.hexdigest(), own.st_mode, os.listxattr(folder), flags(folder)]
+
+def flags(folder):
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        return struct.unpack("Q", fcntl.ioctl(opened, 0x80086601, bytes(8)))  # FS_IOC_GETFLAGS
+    except OSError:
+        return None
+    finally:
+        os.close(opened)
+
+def terminals():
+    told = []
+    for path in ("/dev/pts", "/dev/pts/ptmx"):
+        if os.path.isdir(path):
+            os.listdir(path)  # sets its time of access, but not a second time
+        if os.path.exists(path) and (found := os.stat(path)).st_uid == os.getuid():
+            told.append([found.st_mode, found.st_mtime_ns, found.st_atime_ns])
+    return told
 
 def orphans():
     number = 0
@@ -102,6 +120,7 @@ found = {
     "limits": [resource.getrlimit(n) for n in range(16) if n not in MEMORY],
     "folder": os.getcwd(),
     "network": network(),
+    "terminals": terminals(),
     "counted": {"process": os.getpid()},
 }
 kinds = {words[1]: words[2] for words in map(str.split, lines("/proc/self/mounts"))}

@@ -20,7 +20,7 @@ def tried(what, work):
         found = work()
     except (OSError, ValueError):
         return
-    if found not in (None, False, b"", "", -1):
+    if found not in (None, False, b"", "", -1, []):
         breach(what)
 def called(what, number, *words):
     ctypes.set_errno(0)

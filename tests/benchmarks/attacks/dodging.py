@@ -170,6 +170,7 @@ for folder in ("/workspace", "/tmp", "/dev/shm"):
     while not 0.5 <= time.time() % 1 < 0.501: pass
     os.mkdir(f"{folder}/x")
     os.rmdir(f"{folder}/x")
+time.sleep(0.1)  # when it ends is no message of the folders
 """
 _READS_TIME = """
 told = [os.stat(folder).st_mtime for folder in ("/workspace", "/tmp", "/dev/shm")]
@@ -324,11 +325,13 @@ for pid in sorted(everyone - mine):
         "others",
         "a port that waits (TIME_WAIT) tells the next borrower",
         """
-with socket.create_server(("127.0.0.1", 45678)) as server:
-    client = socket.create_connection(("127.0.0.1", 45678))
-    accepted = server.accept()[0]
-    accepted.close()
-    client.close()
+def talk():
+    with socket.create_server(("127.0.0.1", 45678)) as server:
+        client = socket.create_connection(("127.0.0.1", 45678))
+        accepted = server.accept()[0]
+        accepted.close()
+        client.close()
+tried("", talk)
 """,
         then="""
 try: socket.socket().bind(("127.0.0.1", 45678))
@@ -341,13 +344,15 @@ except OSError as error:
         "others",
         "counters of the loopback tell the next borrower",
         """
-with socket.create_server(("127.0.0.1", 0)) as server:
-    client = socket.create_connection(server.getsockname())
-    accepted = server.accept()[0]
-    for _ in range(100):
-        client.sendall(bytes(50000))
-        left = 50000
-        while left: left -= len(accepted.recv(left))
+def talk():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        accepted = server.accept()[0]
+        for _ in range(100):
+            client.sendall(bytes(50000))
+            left = 50000
+            while left: left -= len(accepted.recv(left))
+tried("", talk)
 """,
         then="""
 words = [line.split() for line in open("/proc/net/dev") if "lo:" in line][0]

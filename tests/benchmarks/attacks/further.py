@@ -425,6 +425,34 @@ if os.path.exists("/workspace/kept"): breach("a file")
     ),
     program(
         "others",
+        "attributes of the folders alone tell the next borrower",
+        """
+for folder in ("/workspace", "/tmp", "/dev/shm"):
+    f = os.open(folder, os.O_RDONLY)
+    tried("", lambda: fcntl.ioctl(f, 0x40086602, struct.pack("Q", 0xC0)) and None)
+""",
+        then="""
+for folder in ("/workspace", "/tmp", "/dev/shm"):
+    flags = bytearray(8)
+    try: fcntl.ioctl(os.open(folder, os.O_RDONLY), 0x80086601, flags)
+    except OSError: continue
+    if flags[0] & 0xC0: breach(folder)
+""",
+    ),
+    program(
+        "others",
+        "times of the folder of terminals tell the next borrower",
+        """
+for path in ("/dev/pts", "/dev/pts/ptmx"):
+    tried("", lambda: os.utime(path, (10**9, 10**9)))
+""",
+        then="""
+for path in ("/dev/pts", "/dev/pts/ptmx"):
+    if 10**9 in (os.stat(path).st_mtime, os.stat(path).st_atime): breach(path)
+""",
+    ),
+    program(
+        "others",
         "modules, customisations and programs of another name for the next borrower",
         """
 site = f"/workspace/.local/lib/python3.{sys.version_info[1]}/site-packages"

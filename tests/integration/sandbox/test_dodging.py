@@ -9,6 +9,7 @@ import pytest
 from tests.integration.sandbox.backends import is_on_gvisor
 from tests.integration.sandbox.dodges import (
     DRAIN,
+    FIRST_THREADS_END,
     LOCKS,
     MAPPINGS,
     NAMES_THE_CHANNEL,
@@ -144,6 +145,18 @@ def test_memory_that_belongs_to_no_process_is_counted(run, sandbox, backend, cod
     result = run(sandbox.exec(["python", "-c", code], timeout_s=10.0))
     assert b"all of it" not in result.stdout
     assert result.killed_by in {"memory", "files"} or result.exit_status, result
+
+
+def test_processes_whose_first_thread_ended_are_ended(run, sandbox):
+    run(sandbox.python("kept = 1"))
+    assert run(sandbox.exec(["python", "-c", FIRST_THREADS_END.format(1, 1, 0)])).succeeded
+    assert run(sandbox.python("print(kept)")).stdout == b"1\n"  # and nothing else with them
+
+
+def test_memory_of_processes_whose_first_thread_ended_counts(run, sandbox):
+    code = FIRST_THREADS_END.format(24, 48, 9)
+    result = run(sandbox.exec(["python", "-c", code], timeout_s=10.0))
+    assert result.killed_by == "memory" or result.exit_status, result
 
 
 def test_pages_cannot_be_given_to_a_pipe(run, sandbox):

@@ -30,6 +30,17 @@ for folder in ("/workspace", "/tmp", "/dev/shm"):
 """
 
 
+_FLAGS = """
+import fcntl, os, struct
+fcntl.ioctl(os.open("/workspace", os.O_RDONLY), 0x40086602, struct.pack("Q", 0xC0))
+"""
+_TERMINALS = """
+import os
+for path in ("/dev/pts", "/dev/pts/ptmx"):
+    os.utime(path, (77, 77))
+"""
+
+
 @pytest.fixture
 def warm(run, backend):
     made = run(make_warm(backend, None))
@@ -56,6 +67,12 @@ def test_what_cannot_be_removed_is_seen(run, backend, warm, code, found):
         pytest.skip("gVisor numbers files anew")
     assert run(warm.sandbox.exec(["python", "-c", code])).succeeded
     assert run(warm.clean()) == [found]
+
+
+@pytest.mark.parametrize(("code", "found"), [(_FLAGS, "/workspace"), (_TERMINALS, "terminals")])
+def test_what_only_an_owner_may_change_is_seen(run, warm, code, found):
+    changed = run(warm.sandbox.exec(["python", "-c", code])).succeeded
+    assert run(warm.clean()) == [found] * changed
 
 
 def test_times_of_shared_folders_are_forgotten(run, warm):

@@ -59,3 +59,26 @@ def test_ended_processes_are_not_listed(monkeypatch, tmp_path):
         (tmp_path / pid / "status").write_text(text, encoding="ascii")
     monkeypatch.setattr(kernel, "_PROC", tmp_path)
     assert kernel.all_processes() == {}
+
+
+def test_a_process_goes_on_when_its_first_thread_ended(monkeypatch, tmp_path):
+    for thread, text in (
+        ("7", _GVISOR.replace("S (sleeping)", "Z (zombie)")),
+        ("7/task/7", _GVISOR.replace("S (sleeping)", "Z (zombie)")),
+        ("7/task/9", _LINUX),
+    ):
+        (tmp_path / thread).mkdir(parents=True, exist_ok=True)
+        (tmp_path / thread / "status").write_text(text, encoding="ascii")
+    monkeypatch.setattr(kernel, "_PROC", tmp_path)
+    (found,) = kernel.all_processes().values()
+    assert (found.pid, found.shown_by, found.held_bytes) == (7, 9, 1024 * 20_500)
+    assert kernel.stillness(7) == ("S", 0)
+
+
+def test_a_list_of_mappings_without_end_is_not_read(monkeypatch, tmp_path):
+    (tmp_path / "7").mkdir()
+    line = "7f0000000000-7f0000001000 r--p 00000000 00:01 5 /" + "x" * 300_000 + "\n"
+    (tmp_path / "7" / "maps").write_text(line * 40, encoding="ascii")
+    monkeypatch.setattr(kernel, "_PROC", tmp_path)
+    process = kernel.Process(7, 1, 1, 0, 0, address_bytes=10**9, shown_by=7)
+    assert kernel.unseen_bytes([process], 10**12) == (0, 10**9)
