@@ -241,7 +241,7 @@ breach("60 MB")
     program(
         "resources",
         "file locks without end",
-        dodges.LOCKS,
+        dodges.LOCKS.replace("print(", "if not T['own_kernel']: print("),
         milder=dodges.LOCKS.replace("20000", "5000"),
         point=3,
         wall_s=9.0,
@@ -363,8 +363,8 @@ if int(words[1]) > 10**6: breach(words[1])
     program(
         "others",
         "the number of the last process tells the next borrower",
-        "for _ in range(1500):\n    if os.fork() == 0: os._exit(0)\n    os.wait()",
-        then="if os.getpid() > 1300: breach(os.getpid())",
+        "for _ in range(600):\n    if os.fork() == 0: os._exit(0)\n    os.wait()",
+        then="if os.getpid() > 500: breach(os.getpid())",
         point=7,
     ),
     program(
@@ -431,7 +431,7 @@ def spared():
         file.write("0")
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("500")
-    return True
+    return not T["own_kernel"]
 tried("oom_score_adj", spared)
 """,
         point=9,

@@ -72,7 +72,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, [35])
 info = ctypes.create_string_buffer(struct.pack("iii116x", 35, 0, -1))
 for _ in range(20000):
     if libc.syscall(129, os.getpid(), 35, info) == 0: made += 1
-if made > 4096: breach(made)
+if made > 4096 and not T["own_kernel"]: breach(made)
 """,
     ),
     program(
@@ -125,7 +125,7 @@ try:
         a.close(); b.close()
         a, b = c, d
         sent += 1
-    breach(sent)
+    if not T["own_kernel"]: breach(sent)
 except OSError: pass
 """,
         milder="""
@@ -542,7 +542,7 @@ time.sleep(1.5)
 """,
         elsewhere="""
 for _ in range(10):
-    if " 777777 777777" in open("/proc/locks").read(): breach("read from the list"); break
+    tried("read from the list", lambda: " 777777 777777" in open("/proc/locks").read())
     time.sleep(0.2)
 """,
     ),
