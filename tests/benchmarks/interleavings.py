@@ -332,7 +332,7 @@ class Cast:
     def collect(self, actor):
         pool = self._scheduler.pool(actor, self._world.stand_in)
         requests = S3Requests(settings(self._world.stand_in, retries=PATIENT), pool)
-        collector = Collector(requests, BUCKET, "runs", self._clock(actor))
+        collector = Collector(requests, BUCKET, "runs", self._clock(actor), unpublished=True)
         return collector.collect(DEFAULT_AGE, lambda _: None)
 
     def _place(self, actor):

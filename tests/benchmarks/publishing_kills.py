@@ -152,7 +152,8 @@ class Bench:
         clock = Clock(now=lambda: datetime.now(UTC) + timedelta(days=30))
         requests = S3Requests(s3_settings(self._environment))
         before = listed_below(requests, BUCKET, "runs/")
-        Collector(requests, BUCKET, "runs", clock).collect(DEFAULT_AGE, lambda _: None)
+        collector = Collector(requests, BUCKET, "runs", clock, unpublished=True)
+        collector.collect(DEFAULT_AGE, lambda _: None)
         after = listed_below(requests, BUCKET, "runs/")
         faults, named = [], set()
         for uri in sorted(self._prefixes):

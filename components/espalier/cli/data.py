@@ -127,6 +127,7 @@ def fetch(
     epilog=examples(
         "espalier data collect s3://espalier/runs --dry-run",
         "espalier data collect s3://espalier --older-than 30",
+        "espalier data collect s3://espalier/runs/r17 --unpublished",
     )
 )
 def collect(
@@ -143,18 +144,24 @@ def collect(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")
     ] = False,
+    unpublished: Annotated[
+        bool,
+        typer.Option("--unpublished", help="Contents that have no manifest may go, too."),
+    ] = False,
 ) -> None:
     """Delete what no artifact in S3 names any more, and uploads that were given up.
 
-    What is left by replaced artifacts and killed publications. Nothing is touched that a manifest
-    names, or that is younger; a folder without manifest and contents is nobody's artifact.
+    What replaced artifacts leave. Nothing is touched that a manifest names, or that is younger.
+    Contents without a manifest are only counted, unless --unpublished is given: they are a killed
+    publication's, those of an artifact whose manifest was lost, or another program's.
     """
     import os
     from datetime import timedelta
 
     from espalier.storage.garbage import described, open_collector
 
-    collector, age = open_collector(uri, os.environ), timedelta(days=older_than)
+    collector = open_collector(uri, os.environ, unpublished=unpublished)
+    age = timedelta(days=older_than)
     if dry_run:
         for garbage in collector.find(age):
             found = garbage.fault or described(garbage.objects, garbage.uploads)

@@ -178,7 +178,9 @@ def serve(
     name="api-key",
     epilog=examples(
         "espalier api-key alice --file api-keys",
-        "kubectl create secret generic espalier-serving-keys --from-file=api-keys",
+        'CONTROLLER_KEY="$(espalier api-key controller --file api-keys)"',
+        "kubectl -n espalier-pipeline create secret generic espalier-serving-keys "
+        '--from-file=api-keys --from-literal=controller="$CONTROLLER_KEY"',
     ),
 )
 def api_key(

@@ -33,11 +33,15 @@ log = logging.getLogger(__name__)
 class ApiKeys:
     """Keys that requests are let in with; those of a file are read again when it changes."""
 
-    def __init__(self, digests: Mapping[str, str], path: Path | None = None) -> None:
-        """Take digests by name, and the file that they come from, if one does."""
+    def __init__(
+        self,
+        digests: Mapping[str, str],
+        path: Path | None = None,
+        read: tuple[int, int, int] | None = None,
+    ) -> None:
+        """Take digests by name, and the file that they come from, as it was before it was read."""
         self._digests = dict(digests)
-        self._path = path
-        self._read = None if path is None else _state(path)
+        self._path, self._read = path, read
         self._fault = ""
 
     @classmethod
@@ -48,7 +52,9 @@ class ApiKeys:
             ServingError: the file cannot be read, a line is none of a key, or there is no key.
         """
         if path is not None:
-            return cls(_read_file(path), path)
+            # the state first: a change during the reading is then read by the next refresh
+            read = _state(path)
+            return cls(_read_file(path), path, read)
         given = environment.get(KEYS_VARIABLE)
         return None if given is None else cls(_parsed(given, f"${KEYS_VARIABLE}"))
 

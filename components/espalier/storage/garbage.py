@@ -6,6 +6,9 @@ on a cluster    the CronJob espalier-artifact-gc of `k8s/`
 What belongs to an artifact lies below its prefix (`layout`), so artifacts are looked at one by one.
 An object is garbage once it and the manifest beside it are older than the age asked for: until then
 a reader of the former manifest may still be reading, or a writer of the next one writing.
+
+Contents without a manifest are deleted only on demand: one lost object may be all that an artifact
+lacks, and other programs name objects by their SHA-256 as well.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ DEFAULT_AGE = timedelta(days=7)
 _DELETING_FOR = timedelta(minutes=1)
 """How long a collector deletes on the strength of one listing. With the time-out of a request it
 has ended long before `COLLECTOR_LIFE`, when writers stop waiting for it."""
+_IMAGE_BLOBS, _IMAGE_LAYOUT = "blobs", ("oci-layout", "index.json")
+"""Where an OCI image layout has its contents, and what lies beside that folder."""
 
 
 class Garbage(NamedTuple):
@@ -52,22 +57,30 @@ class Garbage(NamedTuple):
 
 
 def find_garbage(
-    listed: Mapping[str, StoredObject], manifest: StoredManifest | None, before: datetime
+    listed: Mapping[str, StoredObject],
+    manifest: StoredManifest | None,
+    before: datetime,
+    *,
+    unpublished: bool = False,
 ) -> dict[str, StoredObject]:
     """Objects below an artifact's prefix that may be deleted, by their names.
 
-    Without a manifest these are contents alone: whatever else lies there may be anybody's. Beside
-    a manifest these are all files that it does not name, because a prefix belongs to one artifact;
-    a folder inside of it that has a manifest of its own is left alone.
+    Without a manifest these are none, or contents alone where `unpublished` is asked for: whatever
+    else lies there may be anybody's. Beside a manifest these are all files that it does not name,
+    because a prefix belongs to one artifact; a folder inside of it that has a manifest of its own
+    is left alone.
 
     Args:
         listed: objects by their names below the prefix.
         manifest: of the artifact; None if there is none.
         before: what is younger is kept.
+        unpublished: without a manifest, contents may be deleted too.
 
     Raises:
         ArtifactError: the manifest does not parse, so nobody knows what it names.
     """
+    if manifest is None and not unpublished:
+        return {}
     kept = {MANIFEST_NAME, COLLECTING}
     if manifest is not None:
         if listed[MANIFEST_NAME].modified >= before:
@@ -95,7 +108,13 @@ class Collector:
     """Finds and collects garbage below s3://bucket/prefix."""
 
     def __init__(
-        self, requests: S3Requests, bucket: str, prefix: str, clock: Clock | None = None
+        self,
+        requests: S3Requests,
+        bucket: str,
+        prefix: str,
+        clock: Clock | None = None,
+        *,
+        unpublished: bool = False,
     ) -> None:
         """Name what to look at.
 
@@ -104,10 +123,12 @@ class Collector:
             bucket: to look into.
             prefix: keys below it alone are looked at; "" is the whole bucket.
             clock: for the ages of objects; None is this machine's.
+            unpublished: delete contents without a manifest, too.
         """
         self._requests, self._bucket = requests, bucket
         self._below = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._clock = clock or Clock()
+        self._unpublished = unpublished
 
     def find(self, age: timedelta) -> list[Garbage]:
         """What is garbage and older than `age`, artifact by artifact; nothing is deleted.
@@ -169,9 +190,29 @@ class Collector:
         begun = [upload for upload in uploads if upload.key.startswith(below)]
         manifest = objects.read_manifest() if MANIFEST_NAME in listed else None
         try:
-            return Garbage(objects.uri, find_garbage(listed, manifest, before), begun)
+            found = find_garbage(listed, manifest, before, unpublished=True)
         except ArtifactError as error:
             return Garbage(objects.uri, {}, [], str(error))
+        fault = self._unpublished_fault(prefix, described(found, begun)) if not manifest else None
+        if fault and (found or begun):
+            return Garbage(objects.uri, {}, [], fault)
+        return Garbage(objects.uri, found, begun)
+
+    def _unpublished_fault(self, prefix: str, what: str) -> str | None:
+        """Why contents that have no manifest are left alone; None where they are not."""
+        folder, _, name = prefix.rpartition("/")
+        if name == _IMAGE_BLOBS:
+            # listed here, because what lies beside may not be below the prefix that is looked at
+            for sign in _IMAGE_LAYOUT:
+                key = f"{folder}/{sign}".lstrip("/")
+                if key in listed_below(self._requests, self._bucket, key):
+                    return "blobs of an OCI image layout"
+        if self._unpublished:
+            return None
+        return (
+            f"{what} have no manifest: it was lost, the publication was killed, or they "
+            "are another program's; --unpublished deletes them"
+        )
 
     def _collect_below(self, garbage: Garbage, age: timedelta) -> dict[str, StoredObject]:
         """Mark the prefix, look again, and delete; see `publication` for what writers do then."""
@@ -189,7 +230,8 @@ class Collector:
             if (manifest is None) != (MANIFEST_NAME not in listed):
                 rest: dict[str, StoredObject] = {}
             else:
-                rest = find_garbage(listed, manifest, self._clock.now() - age)
+                before = self._clock.now() - age
+                rest = find_garbage(listed, manifest, before, unpublished=self._unpublished)
             num_before = len(deleted)
             for name, found in rest.items():
                 if not self._delete(objects.key(name), deadline):
@@ -273,12 +315,15 @@ def _artifact_prefixes(keys: list[str]) -> set[str]:
     return found - {""}
 
 
-def open_collector(uri: str, environment: Mapping[str, str]) -> Collector:
+def open_collector(
+    uri: str, environment: Mapping[str, str], *, unpublished: bool = False
+) -> Collector:
     """The collector of what lies below `uri`; nothing is requested yet.
 
     Args:
         uri: s3://BUCKET or s3://BUCKET/PREFIX.
         environment: S3 endpoint and credentials, see `settings.s3_settings`.
+        unpublished: delete contents without a manifest, too.
 
     Raises:
         StorageError: not such a URI, or no credentials.
@@ -286,4 +331,5 @@ def open_collector(uri: str, environment: Mapping[str, str]) -> Collector:
     bucket, _, prefix = uri.removeprefix(S3_SCHEME).partition("/")
     if not uri.startswith(S3_SCHEME) or not is_bucket(bucket):
         raise StorageError(f"{uri}: give s3://BUCKET or s3://BUCKET/PREFIX, below which runs lie")
-    return Collector(S3Requests(s3_settings(environment)), bucket, prefix)
+    requests = S3Requests(s3_settings(environment))
+    return Collector(requests, bucket, prefix, unpublished=unpublished)

@@ -37,7 +37,7 @@ FROZEN = {
 }
 FROZEN_DATA = {
     "check-queries": {"FILE", "--json"},
-    "collect": {"URI", "--older-than", "--dry-run"},
+    "collect": {"URI", "--older-than", "--dry-run", "--unpublished"},
     "fetch": {"URI", "--out"},
     "draw-questions": {
         "KNOWLEDGE",

@@ -1,14 +1,21 @@
 """The serving Deployments and the programs in them agree."""
 
+import base64
 import importlib
+import os
+import re
+import subprocess
 from pathlib import PurePosixPath
 
 import pytest
+import yaml
 
 from espalier.cluster.objects import serving
 from espalier.config import ServingConfig
 from espalier.serving import controller
-from tests.unit.k8s.rendering import every_overlay, named, needs_kubectl, rendered
+from tests.unit.k8s.rendering import K8S, every_overlay, named, needs_kubectl, rendered
+
+README = (K8S / "README.md").read_text(encoding="utf-8")
 
 
 def _pod(folder, name):
@@ -73,3 +80,60 @@ def test_the_programs_are_there(folder, name):
     python, flag, module, *_ = container["command"]
     assert (python, flag) == ("python", "-m")
     assert callable(importlib.import_module(module).main)
+
+
+@needs_kubectl
+@every_overlay
+def test_vllm_gets_no_argument_of_the_endpoint(folder, tmp_path):
+    """The patch of the README, in an overlay of one's own."""
+    (given,) = re.findall(r"^    command: \[.*?fetched.*?(?=^$)", README, re.MULTILINE | re.DOTALL)
+    patched = {"name": serving.CONTAINER} | yaml.safe_load(given)
+    patch = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": serving.DEPLOYMENT, "namespace": "espalier-pipeline"},
+        "spec": {"template": {"spec": {"containers": [patched]}}},
+    }
+    base = os.path.relpath(K8S / folder, tmp_path)  # kustomize takes no absolute path
+    kustomization = {"resources": [base], "patches": [{"patch": yaml.safe_dump(patch)}]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    _, container = _pod(tmp_path, serving.DEPLOYMENT)
+    assert container["command"][:4] == ["python", "-m", "espalier.serving.fetched", "vllm"]
+    assert not container.get("args")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "k8s/README.md",
+        "k8s/overlays/local/kustomization.yaml",
+        "docs/cluster.md",
+        "components/espalier/cli/models.py",
+    ],
+)
+def test_every_documented_secret_of_keys_has_both_entries(path):
+    text = (K8S.parent / path).read_text(encoding="utf-8")
+    (command,) = re.findall(
+        rf"kubectl -n espalier-pipeline create secret generic {serving.KEYS_SECRET}(.{{,120}})",
+        text,
+        re.DOTALL,
+    )
+    assert f"--from-file={serving.KEYS_ENTRY}" in command
+    assert f"--from-literal={serving.CONTROLLER_ENTRY}=" in command
+
+
+@needs_kubectl
+def test_adding_a_key_keeps_the_controllers_own(tmp_path):
+    (command,) = re.findall(r"^kubectl .*patch secret .*\n.*", README, re.MULTILINE)
+    (tmp_path / serving.KEYS_ENTRY).write_text("alice\nbob\n")
+    held = {serving.KEYS_ENTRY: "b2xk", serving.CONTROLLER_ENTRY: "b3du"}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": serving.KEYS_SECRET}}
+    (tmp_path / "secret.yaml").write_text(yaml.safe_dump(secret | {"data": held}))
+    named_there = f"secret {serving.KEYS_SECRET}"
+    assert named_there in command
+    local = command.replace(named_there, "--local -f secret.yaml -o yaml")
+    done = subprocess.run(
+        ["bash", "-c", local], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    digests = base64.b64encode(b"alice\nbob\n").decode()
+    assert yaml.safe_load(done.stdout)["data"] == held | {serving.KEYS_ENTRY: digests}

@@ -4,6 +4,7 @@ import hashlib
 import logging
 import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +102,24 @@ def test_a_changed_file_is_read_again(path):
     kept = "".join(line for line in path.read_text().splitlines(keepends=True) if "bob" in line)
     path.with_suffix(".new").write_text(kept)
     os.replace(path.with_suffix(".new"), path)
+    keys.refresh()
+    assert (keys.owner(alice), keys.owner(bob)) == (None, "bob")
+
+
+def test_a_key_revoked_during_the_first_read_is_revoked(path, monkeypatch):
+    alice = new_key("alice", path)
+    bob = new_key("bob", path)
+    read_text = Path.read_text
+
+    def changed_after(file, **options):
+        text = read_text(file, **options)
+        file.write_text(next(line for line in text.splitlines() if "bob" in line))
+        return text
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", changed_after)
+        keys = ApiKeys.open(path, {})
+    assert keys.owner(alice) == "alice"
     keys.refresh()
     assert (keys.owner(alice), keys.owner(bob)) == (None, "bob")
 

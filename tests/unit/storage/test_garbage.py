@@ -33,11 +33,13 @@ def publish(s3, tmp_path):
 def collect(s3):
     """Collect as if so much time had passed; returns the keys that were deleted."""
 
-    def collected(later=timedelta(days=30), age=DEFAULT_AGE, prefix="runs"):
+    def collected(later=timedelta(days=30), age=DEFAULT_AGE, prefix="runs", *, unpublished=False):
         clock = Clock(now=lambda: datetime.now(UTC) + later)
         before = set(s3.objects)
         said = []
-        Collector(S3Requests(settings(s3)), BUCKET, prefix, clock).collect(age, said.append)
+        requests = S3Requests(settings(s3))
+        collector = Collector(requests, BUCKET, prefix, clock, unpublished=unpublished)
+        collector.collect(age, said.append)
         return before - set(s3.objects), said
 
     return collected
@@ -55,14 +57,56 @@ def test_contents_of_a_replaced_artifact_go_after_their_time(s3, publish, collec
     assert collect() == (set(), [])
 
 
-def test_contents_of_a_killed_publication_go_after_their_time(s3, publish, collect):
+def test_contents_of_a_killed_publication_go_when_asked_for(s3, publish, collect):
     publish({"rows": b"1"})
     del s3.objects[f"{PREFIX}/manifest.json"]
     client = S3Requests(settings(s3)).client
     begin_upload(client, BUCKET, key_of(b"large"))
-    assert collect(later=timedelta(hours=1)) == (set(), [])
-    assert collect()[0] == {key_of(b"1")}
+    assert collect(later=timedelta(hours=1), unpublished=True) == (set(), [])
+    assert collect(unpublished=True)[0] == {key_of(b"1")}
     assert s3.buckets[BUCKET].uploads == {}
+
+
+def test_an_artifact_that_lost_its_manifest_is_mended_by_it(s3, publish, collect, tmp_path):
+    publish({"rows": b"1"})
+    manifest = s3.objects.pop(f"{PREFIX}/manifest.json")
+    begin_upload(S3Requests(settings(s3)).client, BUCKET, key_of(b"large"))
+    gone, said = collect()
+    assert gone == set()
+    assert len(s3.buckets[BUCKET].uploads) == 1
+    (line,) = said
+    assert line.startswith(f"s3://{BUCKET}/{PREFIX}: left alone, 1 objects of 0.0 MB, 1 incompl")
+    assert "--unpublished" in line
+    s3.objects[f"{PREFIX}/manifest.json"] = manifest
+    s3_place(s3).fetch(tmp_path / "there")
+    assert files(tmp_path / "there")["rows"] == b"1"
+
+
+def test_a_manifest_lost_while_collecting_makes_no_contents_garbage(s3, publish, collect):
+    publish({"rows": b"1"})
+    publish({"rows": b"2"})
+
+    class LosingManifest(dict):
+        def __setitem__(self, key, value):
+            super().__setitem__(key, value)
+            if key == MARK:
+                self.pop(f"{PREFIX}/manifest.json", None)
+
+    s3.buckets[BUCKET].objects = LosingManifest(s3.objects)
+    assert collect()[0] == {f"{PREFIX}/manifest.json"}
+
+
+@pytest.mark.parametrize("folder", ["", "images/"])
+@pytest.mark.parametrize("sign", ["oci-layout", "index.json"])
+@pytest.mark.parametrize("is_within", [False, True])
+def test_blobs_of_an_image_layout_are_never_deleted(s3, collect, folder, sign, is_within):
+    s3.objects[f"{folder}blobs/sha256/{'0' * 64}"] = Object(b"layer", "0" * 32)
+    s3.objects[f"{folder}{sign}"] = Object(b"{}", "0" * 32)
+    prefix = f"{folder}blobs" if is_within else ""
+    assert collect(prefix=prefix)[0] == set()
+    gone, said = collect(prefix=prefix, unpublished=True)
+    assert gone == set()
+    assert said == [f"s3://{BUCKET}/{folder}blobs: left alone, blobs of an OCI image layout"]
 
 
 def test_files_of_before_go_once_contents_took_their_place(s3, publish, collect, tmp_path):
@@ -88,7 +132,8 @@ def test_what_is_no_artifact_is_left_alone(s3, publish, collect):
     begin_upload(client, BUCKET, "runs/somebody/else")
     assert collect() == (set(), [])
     assert len(s3.buckets[BUCKET].uploads) == 1
-    assert collect(prefix="")[0] == {"elsewhere/sha256/" + "0" * 64}
+    everything = collect(prefix="", unpublished=True)
+    assert everything[0] == {"elsewhere/sha256/" + "0" * 64}
 
 
 def test_an_artifact_inside_of_another_is_left_alone(s3, publish, collect):
@@ -158,3 +203,12 @@ def test_the_commands_fetch_and_collect(s3, publish, tmp_path):
         f"{uri}: deleted 1 objects of 1.0 MB", "freed 1.0 MB",
     ]  # fmt: skip
     assert run("collect", f"s3://{BUCKET}/runs", "--older-than", "1") == ["freed 0.0 MB"]
+    old = s3.objects.pop(f"{PREFIX}/manifest.json").modified
+    s3.objects[key_of(b"1")] = s3.objects[key_of(b"1")]._replace(modified=old)
+    (said,) = run("collect", f"s3://{BUCKET}", "--dry-run")
+    assert "no manifest" in said
+    assert run("collect", f"s3://{BUCKET}", "--dry-run", "--unpublished") == [
+        f"{uri}: 1 objects of 0.0 MB"
+    ]
+    assert run("collect", f"s3://{BUCKET}", "--unpublished")[-1] == "freed 0.0 MB"
+    assert key_of(b"1") not in s3.objects
