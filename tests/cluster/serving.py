@@ -46,10 +46,10 @@ def awake(places):
 
 
 def answered(places, url, model):
-    """The version that is served, and the number of tokens that it answers with, of NUM_TOKENS.
+    """The version that is served; it answers a prompt.
 
     Raises:
-        ClusterError: it answers without a key.
+        ClusterError: it answers without a key, or with too few or too many tokens.
     """
     refused = httpx2.get(f"{url}/v1/models", timeout=60)
     if refused.status_code != httpx2.codes.UNAUTHORIZED:
@@ -58,7 +58,10 @@ def answered(places, url, model):
     listed = httpx2.get(f"{url}/v1/models", headers=headers, timeout=60).json()["data"]
     asked = {"model": model, "prompt": [20, 21], "max_tokens": NUM_TOKENS}
     answer = httpx2.post(f"{url}/v1/completions", json=asked, headers=headers, timeout=60).json()
-    return listed[0]["version"], answer["usage"]["completion_tokens"]
+    num_tokens = answer["usage"]["completion_tokens"]  # sampled: it may end its answer early
+    if not 1 <= num_tokens <= NUM_TOKENS:
+        raise ClusterError(f"asked for {NUM_TOKENS} tokens at most, {num_tokens} came")
+    return listed[0]["version"]
 
 
 def promote_and_serve(places, run, say):
@@ -81,8 +84,8 @@ def promote_and_serve(places, run, say):
         _wait_until_served(places, version)
         say(StageTimes("serve", began, began, run.now()))
         with forwarded(DEPLOYMENT, 8000) as url:
-            if (said := answered(places, url, model)) != (version, NUM_TOKENS):
-                raise ClusterError(f"asked for version {version}, and {said} answered")
+            if (served := answered(places, url, model)) != version:
+                raise ClusterError(f"asked for version {version}, and {served} answered")
 
 
 def _promoted(model):
