@@ -130,6 +130,7 @@ _STATUS_FIELDS = (
 _AFTER_NAME = "\nState:"
 """gVisor does not escape names, which programs choose: only what follows the name is trusted."""
 _KIB = 1024
+_UNKNOWN_STATE = "? (of threads that are not listed)"
 _TIMES = slice(11, 13)
 """utime and stime, counted from what follows the name."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -350,7 +351,7 @@ def proportional_bytes(process: Process) -> tuple[int, int]:
 
 def _process(pid: int) -> Process | None:
     shown = _shown_by(pid)
-    if shown is None or _has_ended(shown[1]):
+    if shown is None:
         return None
     thread, named = shown
     values = {name: _number(named.get(name, "0")) for name in _STATUS_FIELDS}
@@ -369,19 +370,25 @@ def _process(pid: int) -> Process | None:
 
 
 def _shown_by(pid: int) -> tuple[int, dict[str, str]] | None:
-    """The thread that tells of a process, and its status: another where the first has ended.
+    """The thread that tells of a live process, and its status: another where the first has ended.
 
     A process whose first thread ended looks like a zombie, without memory, while others go on.
+    gVisor then lists none of them: the process counts, and its memory is for the pod's limit.
     """
     named = _status_lines(str(pid))
-    if named is None or not _has_ended(named) or _number(named.get("Threads", "1")) == 1:
+    if named is None or not _has_ended(named):
         return None if named is None else (pid, named)
-    with contextlib.suppress(OSError):
-        for thread in map(int, os.listdir(_PROC / str(pid) / "task")):
-            of_thread = _status_lines(f"{pid}/task/{thread}")
-            if of_thread is not None and not _has_ended(of_thread):
-                return thread, of_thread
-    return pid, named
+    if _number(named.get("Threads", "1")) < 2:
+        return None
+    try:
+        threads = [int(name) for name in os.listdir(_PROC / str(pid) / "task")]
+    except OSError:
+        return pid, named | {"State": _UNKNOWN_STATE}
+    for thread in threads:
+        of_thread = _status_lines(f"{pid}/task/{thread}")
+        if of_thread is not None and not _has_ended(of_thread):
+            return thread, of_thread
+    return None
 
 
 def _has_ended(named: Mapping[str, str]) -> bool:

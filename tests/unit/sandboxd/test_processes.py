@@ -55,7 +55,7 @@ def test_sizes_of_this_process_are_read():
 def test_ended_processes_are_not_listed(monkeypatch, tmp_path):
     for pid, state in (("7", "Z (zombie)"), ("8", "X (dead)")):
         (tmp_path / pid).mkdir()
-        text = _LINUX.replace("S (sleeping)", state)
+        text = _LINUX.replace("S (sleeping)", state).replace("Threads:\t3", "Threads:\t1")
         (tmp_path / pid / "status").write_text(text, encoding="ascii")
     monkeypatch.setattr(kernel, "_PROC", tmp_path)
     assert kernel.all_processes() == {}
@@ -73,6 +73,15 @@ def test_a_process_goes_on_when_its_first_thread_ended(monkeypatch, tmp_path):
     (found,) = kernel.all_processes().values()
     assert (found.pid, found.shown_by, found.held_bytes) == (7, 9, 1024 * 20_500)
     assert kernel.stillness(7) == ("S", 0)
+
+
+def test_a_process_whose_threads_are_not_listed_is_live(monkeypatch, tmp_path):
+    (tmp_path / "7").mkdir()
+    text = _GVISOR.replace("S (sleeping)", "Z (zombie)")
+    (tmp_path / "7" / "status").write_text(text, encoding="ascii")
+    monkeypatch.setattr(kernel, "_PROC", tmp_path)
+    assert list(kernel.all_processes()) == [7]
+    assert kernel.stillness(7) == ("?", 0)
 
 
 def test_a_list_of_mappings_without_end_is_not_read(monkeypatch, tmp_path):
