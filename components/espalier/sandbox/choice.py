@@ -22,7 +22,7 @@ from espalier.sandbox.lent import LentSandbox
 from espalier.sandbox.local import LocalBackend
 from espalier.sandbox.pod import SandboxPodSettings
 from espalier.sandbox.podman import PodmanBackend
-from espalier.sandbox.pool import PoolSettings, SandboxPool
+from espalier.sandbox.pool import CLOSED, PoolSettings, SandboxPool
 from espalier.sandbox.protocol import Backend, Limits, Sandbox, SandboxUnavailable
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class PoolThread:
         """
         call = current_call()
         if self._is_closed:
-            raise SandboxUnavailable("the pool of sandboxes is closed")
+            raise SandboxUnavailable(CLOSED)
         if judging and not self._judging.is_open:
             await self._judging.__aenter__()
         pool = self._judging if judging else self.pool
@@ -113,7 +113,7 @@ class PoolThread:
         with self._posting:
             if self._is_closed:
                 work.close()
-                raise SandboxUnavailable("the pool of sandboxes is closed")
+                raise SandboxUnavailable(CLOSED)
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _open(self) -> None:

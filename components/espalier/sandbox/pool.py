@@ -128,7 +128,7 @@ class PoolMetrics:
         }
 
 
-_CLOSED = "the pool of sandboxes is closed"
+CLOSED = "the pool of sandboxes is closed"
 _CAUSES: dict[type[SandboxError], str] = {
     SandboxLost: "lost",
     SandboxQuota: "quota",
@@ -176,7 +176,7 @@ class SandboxPool:
     async def __aexit__(self, *_: object) -> None:
         """Close all sandboxes, lent ones as well."""
         self._is_open = False
-        self._fail_waiters(_CLOSED)
+        self._fail_waiters(CLOSED)
         await self._starter.close()
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -234,7 +234,7 @@ class SandboxPool:
 
     async def _take(self) -> WarmSandbox:
         if not self._is_open:
-            raise SandboxUnavailable(_CLOSED)
+            raise SandboxUnavailable(CLOSED)
         if self._ready:
             warm = self._ready.popleft()
             self._refill()

@@ -193,9 +193,10 @@ class Collector:
             found = find_garbage(listed, manifest, before, unpublished=True)
         except ArtifactError as error:
             return Garbage(objects.uri, {}, [], str(error))
-        fault = self._unpublished_fault(prefix, described(found, begun)) if not manifest else None
-        if fault and (found or begun):
-            return Garbage(objects.uri, {}, [], fault)
+        if manifest is None and (found or begun):
+            fault = self._unpublished_fault(prefix, described(found, begun))
+            if fault is not None:
+                return Garbage(objects.uri, {}, [], fault)
         return Garbage(objects.uri, found, begun)
 
     def _unpublished_fault(self, prefix: str, what: str) -> str | None:
