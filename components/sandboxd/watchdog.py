@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sandboxd import sockets
@@ -36,6 +36,8 @@ _FRESH_FILES = 4
 """Most files in a fresh file system of this sandbox; a shared disk has more."""
 _MOST_LOCKS = 4096
 """Of files: the kernel holds each, and nothing else limits them."""
+_LOCKS_AFTER_CPU_S = 0.1
+"""Processor time in which runs can have made some 100,000 locks, 20 MB of kernel memory."""
 _MOUNTS = Path("/proc/self/mounts")
 _TERMINALS = Path("/dev/pts")
 _MOST_TERMINALS = 16
@@ -48,14 +50,18 @@ _SPARE_PROCESSES = 8
 
 async def watch(runs: Runs, limits: Limits, folders: Iterable[Path]) -> None:
     """Kill runs that exceed their limits; never returns."""
-    folders = tuple(folders)
+    folders, locks = tuple(folders), Locks()
     while True:
         await _pause(runs)
         if runs.active:
             processes = all_processes()
             for run, cause in offences(runs.active, processes, limits):
                 runs.kill(run, cause)
-            if (cause := _common_offence(folders, runs.active, processes, limits)) is not None:
+            members = [p for run in runs.active for p in descendants(run.runner_pid, processes)]
+            cause = _common_offence(folders, members, limits)
+            if locks.are_too_many(members):
+                cause = "files"
+            if cause is not None:
                 for run in runs.active:
                     runs.kill(run, cause)
 
@@ -77,25 +83,45 @@ def countable(folders: Iterable[Path]) -> list[Path]:
 
 
 def _common_offence(
-    folders: Iterable[Path],
-    runs: Iterable[Run],
-    processes: Mapping[int, Process],
-    limits: Limits,
+    folders: Iterable[Path], members: Sequence[Process], limits: Limits
 ) -> Killer | None:
     """What all runs together use too much of, where nothing tells whose it is."""
     if any(_count_files(folder) > _MOST_FILES for folder in folders):
         return "files"
-    if number_of_locks(_MOST_LOCKS + 1) > _MOST_LOCKS:
-        return "files"
     if _count_terminals() > _MOST_TERMINALS:
         return "terminals"
     buffered = sockets.held_bytes()
-    if buffered:
-        members = [p for run in runs for p in descendants(run.runner_pid, processes)]
-        if buffered + sum(p.held_bytes + p.table_bytes for p in members) > limits.memory_bytes:
-            held = sum(sum(proportional_bytes(p)) + p.table_bytes for p in members)
-            return "memory" if buffered + held > limits.memory_bytes else None
+    if not buffered:
+        return None
+    if buffered + sum(p.held_bytes + p.table_bytes for p in members) > limits.memory_bytes:
+        held = sum(sum(proportional_bytes(p)) + p.table_bytes for p in members)
+        return "memory" if buffered + held > limits.memory_bytes else None
     return None
+
+
+class Locks:
+    """Counts the file locks of all runs, in a thread, whenever they had the time to make many.
+
+    The kernel makes whoever reads their list wait for all processors (a grace period of RCU, about
+    10 ms): too long for each sample, and for sandboxd's loop.
+    """
+
+    def __init__(self) -> None:
+        self._spent_s: dict[int, float] = {}
+        self._counting: asyncio.Future[int] | None = None
+
+    def are_too_many(self, members: Iterable[Process]) -> bool:
+        """Whether the last count was too high; begins the next one if it is due."""
+        counted = 0
+        if self._counting is not None and self._counting.done():
+            counted, self._counting = self._counting.result(), None
+        spent_s = {process.pid: cpu_seconds(process.pid) for process in members}
+        since_s = sum(max(0.0, s - self._spent_s.get(pid, 0.0)) for pid, s in spent_s.items())
+        if self._counting is None and since_s > _LOCKS_AFTER_CPU_S:
+            loop = asyncio.get_running_loop()
+            self._counting = loop.run_in_executor(None, number_of_locks, _MOST_LOCKS + 1)
+            self._spent_s = spent_s
+        return counted > _MOST_LOCKS
 
 
 def _count_terminals() -> int:

@@ -83,6 +83,22 @@ def test_a_run_without_runner_is_not_over_its_limit():
     assert offences([_Run(0)], _processes((5, 0, 99, 999)), LIMITS) == []
 
 
+def test_locks_are_counted_when_runs_had_the_time_to_make_many(monkeypatch):
+    spent_s, counts = [0.05, 0.2, 0.2, 0.25, 0.4, 0.4], [9, 10**6]
+    monkeypatch.setattr(watchdog, "cpu_seconds", lambda _: spent_s.pop(0))
+    monkeypatch.setattr(watchdog, "number_of_locks", lambda _: counts.pop(0))
+
+    async def sample():
+        locks, found = watchdog.Locks(), []
+        while spent_s:
+            found.append(locks.are_too_many(_processes((RUNNER + 1, RUNNER, 1, 1)).values()))
+            await asyncio.sleep(0.05)
+        return found
+
+    assert asyncio.run(sample()) == [False] * 5 + [True]
+    assert counts == []
+
+
 class _Runs:
     def __init__(self):
         self.active = []
