@@ -20,6 +20,8 @@ from espalier.records.errors import EspalierError, RegistryAwayError, StorageAwa
 AWAY = (RegistryAwayError, StorageAwayError)
 """A server did not answer; the same request may succeed later."""
 
+STEP_PATIENCE_S = 600.0
+"""How long a step of Kubeflow waits: a lost server's pod runs on another node in less."""
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 60.0
 

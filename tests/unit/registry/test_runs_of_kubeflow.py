@@ -1,4 +1,4 @@
-"""Steps of Kubeflow: with its MLflow plugin below the task's run, without it below one for the run."""
+"""Where stages of Kubeflow lie: with its MLflow plugin below the task, without it below the run."""
 
 from __future__ import annotations
 

@@ -4,7 +4,14 @@ import re
 import pytest
 
 from espalier.config import Profile, ValidationConfig
-from espalier.records import ArtifactError, DataError, RefusedRowsError, NullTracker, open_artifact, read_tasks
+from espalier.records import (
+    ArtifactError,
+    DataError,
+    NullTracker,
+    RefusedRowsError,
+    open_artifact,
+    read_tasks,
+)
 from espalier.records.trajectory import read_trajectories
 from espalier.stages import validate as stage
 from tests.factories.validation import (
