@@ -81,7 +81,7 @@ def test_every_section_of_a_stage_is_one_of_the_profile():
             assert not key or key in tables[section], f"{stage.name}: {name}"
 
 
-def test_the_pipeline_has_the_steps_of_the_chain_and_two_more(compiled):
+def test_the_pipeline_has_the_chain_and_two_more_steps(compiled):
     around = {"resolve-profile", "require-valid"}
     assert set(tasks(compiled)) == {*around, *(step(stage.name) for stage in CHAIN)}
 

@@ -38,7 +38,7 @@ def test_an_error_of_ours_keeps_its_traceback_and_is_named(termination_log):
     assert termination_log.read_text() == "error: train: ZeroDivisionError: division by zero"
 
 
-def test_a_step_that_ends_well_or_is_stopped_leaves_no_message(termination_log):
+def test_a_step_without_failure_leaves_no_message(termination_log):
     with FailureMessage("train"):
         pass
     with pytest.raises(KeyboardInterrupt), FailureMessage("train"):

@@ -60,7 +60,7 @@ def test_the_last_stage_ends_the_parent(client, kubeflow):
 @pytest.mark.parametrize(
     ("error", "status"), [(ZeroDivisionError, "FAILED"), (KeyboardInterrupt, "KILLED")]
 )
-def test_a_stage_that_fails_ends_the_parent_until_it_is_tried_again(
+def test_a_stage_that_fails_ends_the_parent_meanwhile(
     client, kubeflow, error, status
 ):
     with pytest.raises(error), stage_tracking("ingest", Profile()):
@@ -133,7 +133,7 @@ def test_an_experiment_given_by_id_is_used(client, target, kubeflow, monkeypatch
         stage_tracking("ingest", Profile()).__enter__()
 
 
-def test_registering_opens_no_second_run_and_the_version_points_at_the_parent(
+def test_registering_opens_no_second_run(
     bench, client, kubeflow
 ):
     with stage_tracking("register", bench.profile) as tracked:
@@ -149,7 +149,7 @@ def test_registering_opens_no_second_run_and_the_version_points_at_the_parent(
     assert parent.info.status == "FINISHED"
 
 
-def test_a_run_opened_for_registering_alone_ends_with_it(bench, client, kubeflow, monkeypatch):
+def test_a_run_for_registering_alone_ends_with_it(bench, client, kubeflow, monkeypatch):
     monkeypatch.delenv("ESPALIER_RUN_ID")
     run(bench.profile, bench.inputs(0.6), bench.root / "out", NullTracker())
     version = bench.model.version("challenger")
@@ -163,7 +163,7 @@ def test_the_run_of_several_trackers_is_that_of_mlflow(parent):
     assert mlflow_run(CompositeTracker(NullTracker())) is None
 
 
-def test_a_server_that_does_not_answer_is_away_and_a_refusal_is_not(target, monkeypatch):
+def test_only_a_server_without_answer_is_away(target, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     with pytest.raises(RegistryAwayError):
         stage_tracking("ingest", Profile()).__enter__()

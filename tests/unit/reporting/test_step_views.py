@@ -79,7 +79,7 @@ def test_a_figure_that_is_not_finite_is_left_out(artifact):
         ("evaluate", sample_run.evaluate, "Before and after"),
     ],
 )
-def test_a_page_shows_curves_or_results_and_loads_nothing(artifact, stage, fill, said):
+def test_a_page_shows_results_and_loads_nothing(artifact, stage, fill, said):
     page = step_page(stage, artifact(stage, fill))
     assert said in page
     assert "<svg" in page
