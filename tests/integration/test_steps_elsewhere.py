@@ -104,27 +104,44 @@ def command(*arguments, cwd):
     )
 
 
-def test_unreachable_storage_has_its_own_exit_code(s3, profile, tmp_path, monkeypatch):
-    assert TRY_AGAIN not in (1, 2)
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+def step_without_storage():
+    """`espalier step` where S3 does not answer, with little time for it."""
     # two minutes of retries are too long for a test: a child of this process has less
     script = (
         "from dataclasses import replace\n"
+        "from espalier.records import patience\n"
         "from espalier.storage import settings\n"
         "found = settings.s3_settings\n"
         "short = settings.S3Retries(first_pause_s=0.01, total_s=0.05)\n"
         "settings.s3_settings = lambda given: replace(found(given), retries=short)\n"
+        "patience.STEP_PATIENCE_S = 2.0\n"
         "from espalier.cli import main; main()"
     )
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", script, "step", "ingest", "--run", RUN, "--profile", "smoke"],
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_unreachable_storage_has_its_own_exit_code(s3, profile, tmp_path, monkeypatch):
+    assert TRY_AGAIN not in (1, 2)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    monkeypatch.delenv("KFP_POD_NAME", raising=False)
+    done = step_without_storage()
     assert done.returncode == TRY_AGAIN
     assert "error: http://127.0.0.1:9: could not read" in done.stderr
+    assert "Tries again in" not in done.stderr, "the Job makes the pod again"
     assert "Traceback" not in done.stderr
+
+
+def test_under_kubeflow_the_step_itself_tries_again(s3, profile, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    monkeypatch.setenv("KFP_POD_NAME", "data-to-model-train")
+    done = step_without_storage()
+    assert done.returncode == TRY_AGAIN
+    assert "Tries again in 2 s, for 2 s" in done.stderr
 
 
 def test_a_signal_reaches_the_step_and_ends_it(s3, tmp_path):

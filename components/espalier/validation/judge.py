@@ -174,7 +174,11 @@ class SuiteVerdict:
         share = len(dropped) / max(1, len(self.row_ids))
         if share > max_dropped_share:
             ids = [self.row_ids[row] for row in list(dropped)[:SHOWN_ROWS]]
-            names = sorted({name for broken in dropped.values() for name in broken})
+            broken = sorted(
+                (finding for finding in self.findings if not finding.expectation.critical),
+                key=lambda finding: finding.expectation.name,
+            )
+            names = [_with_values(finding) for finding in broken if finding.rows]
             faults.append(
                 f"{self.suite}: {len(dropped)} of {len(self.row_ids)} rows ({share:.1%}) break "
                 f"{', '.join(names)}, more than validation.max_dropped_share="
@@ -191,6 +195,15 @@ class SuiteVerdict:
             f"{self.suite}: expectation {expectation.name} failed{column} "
             f"({expectation.reason}): {found}{where}"
         )
+
+
+def _with_values(finding: ExpectationResult) -> str:
+    """The name of a row-wise expectation, its column, and what was found there."""
+    expectation = finding.expectation
+    if not expectation.rule.column or not finding.observed:
+        return expectation.name
+    found = ", ".join(finding.observed)
+    return f"{expectation.name} (column {expectation.rule.column}: found {found})"
 
 
 def _stops(finding: ExpectationResult) -> bool:

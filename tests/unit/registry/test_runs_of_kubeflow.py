@@ -60,9 +60,7 @@ def test_the_last_stage_ends_the_parent(client, kubeflow):
 @pytest.mark.parametrize(
     ("error", "status"), [(ZeroDivisionError, "FAILED"), (KeyboardInterrupt, "KILLED")]
 )
-def test_a_stage_that_fails_ends_the_parent_meanwhile(
-    client, kubeflow, error, status
-):
+def test_a_stage_that_fails_ends_the_parent_meanwhile(client, kubeflow, error, status):
     with pytest.raises(error), stage_tracking("ingest", Profile()):
         raise error
     (failed,) = runs_of(client, kubeflow)
@@ -133,9 +131,7 @@ def test_an_experiment_given_by_id_is_used(client, target, kubeflow, monkeypatch
         stage_tracking("ingest", Profile()).__enter__()
 
 
-def test_registering_opens_no_second_run(
-    bench, client, kubeflow
-):
+def test_registering_opens_no_second_run(bench, client, kubeflow):
     with stage_tracking("register", bench.profile) as tracked:
         both = CompositeTracker(NullTracker(), tracked)
         run(bench.profile, bench.inputs(0.6), bench.root / "out", both)

@@ -82,7 +82,9 @@ def test_a_repeated_question_leaves_and_takes_its_trajectory_along(validated):
 
 def test_more_dropped_rows_than_allowed_stop_the_run(validated):
     tasks = [*sound_tasks(), a_task("train-9", question="what is asked by train-0")]
-    with pytest.raises(DataError, match=r"1 of 13 rows \(7\.7%\) break questions_are_unique"):
+    broken = r"1 of 13 rows \(7\.7%\) break questions_are_unique"
+    seen = r" \(column earlier_same_question: found 1\), more than"
+    with pytest.raises(DataError, match=broken + seen):
         validated(tasks, sound_trajectories(), max_dropped_share=0.05)
 
 
