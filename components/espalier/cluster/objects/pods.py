@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from espalier.cluster.objects.names import K8sObject
@@ -53,6 +53,11 @@ def run_volumes(settings: KubernetesConfig, resources: PodResources, *, gpus: in
     return volumes
 
 
+TRY_AGAIN = "try again: "
+"""How the termination message of a step begins that may succeed later, such as while S3 is away.
+Kubeflow's launcher ends with 1 whatever its step's exit code was, so the retry rule of
+k8s/kubeflow/retries reads this message."""
+
 USER = 65532
 """`USER` of the images; numeric, so that the kubelet can verify that it is not root."""
 
@@ -71,6 +76,14 @@ S3_KEYS = {"AWS_ACCESS_KEY_ID": "access_key", "AWS_SECRET_ACCESS_KEY": "secret_k
 """Environment variable -> key of the secret `kubernetes.s3_secret`."""
 ENDPOINT_KEYS = ("AWS_ENDPOINT_URL_S3", "AWS_REGION", "MLFLOW_TRACKING_URI")
 """Keys of the ConfigMap `kubernetes.endpoints`, set as environment variables."""
+TRACKING_FALLBACK = "ESPALIER_TRACKING_URI"
+"""Where MLflow is, for a step of Kubeflow whose MLFLOW_TRACKING_URI nobody sets."""
+KUBEFLOW_ENDPOINTS = {key: key for key in ENDPOINT_KEYS} | {
+    "MLFLOW_TRACKING_URI": TRACKING_FALLBACK
+}
+"""Key of that ConfigMap -> variable of a step of Kubeflow. Its MLflow plugin sets a value of
+MLFLOW_TRACKING_URI; Argo would merge two entries of that name into one, with a value and a
+reference, which the API server refuses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +171,13 @@ def toleration_entry(toleration: Toleration) -> K8sObject:
         "effect": toleration.effect,
     }
     return {name: value for name, value in entry.items() if value}
+
+
+def name_tracking_server(environment: MutableMapping[str, str]) -> None:
+    """Set MLFLOW_TRACKING_URI to the address of `TRACKING_FALLBACK`, unless it is set already."""
+    address = environment.get(TRACKING_FALLBACK)
+    if address and not environment.get("MLFLOW_TRACKING_URI"):
+        environment["MLFLOW_TRACKING_URI"] = address
 
 
 def environment_entries(variables: Mapping[str, str]) -> list[K8sObject]:
