@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from espalier.cluster.kubernetes_api import (
+    NOT_FOUND,
+    ApiError,
     ApiRetries,
     KubernetesApi,
     cluster_configuration,
@@ -64,7 +66,7 @@ def collect(namespace: str, *, kubeconfig: Path | None = None) -> list[str]:
     api = KubernetesApi(cluster_configuration(kubeconfig), ApiRetries())
     folder = object_path("ray.io/v1", "rayjobs", namespace)
     deleted = []
-    for job in api.send(read(folder, labelSelector=f"{NAME_LABEL}={RAY_NAME}"))["items"]:
+    for job in _ray_jobs(api, folder):
         owner = _workflow_of(job)
         if owner is None:
             continue
@@ -75,6 +77,16 @@ def collect(namespace: str, *, kubeconfig: Path | None = None) -> list[str]:
         ):
             deleted.append(metadata["name"])
     return deleted
+
+
+def _ray_jobs(api: KubernetesApi, folder: str) -> list[K8sObject]:
+    """Those of espalier; none where KubeRay is not installed."""
+    try:
+        return api.send(read(folder, labelSelector=f"{NAME_LABEL}={RAY_NAME}"))["items"]
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            raise
+        return []
 
 
 def _workflow_of(job: K8sObject) -> K8sObject | None:

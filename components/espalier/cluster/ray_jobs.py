@@ -120,9 +120,13 @@ class RayJobs:
     def create(self, manifest: K8sObject) -> None:
         """Create the RayJob, or continue with the one of an earlier pod of the same owner.
 
+        One that is being deleted is waited for.
+
         Raises:
-            ClusterError: a job of this name has another owner; refused; the server is unreachable.
+            ClusterError: a job of this name has another owner, or is not deleted in five minutes;
+                refused; the server is unreachable.
         """
+        self._wait_for_name(manifest["metadata"]["name"])
         self._api.create_or_adopt(self._folder, manifest, "RayJob")
 
     def pod_controller(self, pod: Owner) -> Owner:
@@ -149,26 +153,17 @@ class RayJobs:
             "Kubeflow or from a Job of ours"
         )
 
-    def clear(self, manifest: K8sObject) -> None:
-        """Delete a RayJob of the same name and owner that failed; wait for one that is deleted.
+    def delete_failed(self, manifest: K8sObject) -> None:
+        """Delete a RayJob of the same name and owner if it failed.
 
         Raises:
-            ClusterError: it still exists; refused; the server is unreachable.
+            ClusterError: refused; the server is unreachable.
         """
-        name = manifest["metadata"]["name"]
-        deadline = time.monotonic() + _GONE_WITHIN_S
-        while (present := self._find(name)) and owner_uid(present) == owner_uid(manifest):
+        present = self._find(manifest["metadata"]["name"])
+        if present is not None:
             status = _status_of(present)
-            if "deletionTimestamp" not in present["metadata"]:
-                if not status.has_ended or status.has_succeeded:
-                    return
+            if status.has_ended and not status.has_succeeded:
                 self.delete(manifest)
-            elif time.monotonic() > deadline:
-                raise ClusterError(
-                    f"RayJob {self._namespace}/{name} of an earlier attempt was not deleted in "
-                    f"{_GONE_WITHIN_S:g} s; see whether KubeRay's operator runs"
-                )
-            time.sleep(_POLL_S)
 
     def status(self, name: str) -> RayJobStatus:
         """Read the status.
@@ -193,6 +188,16 @@ class RayJobs:
             return
         uid = present["metadata"]["uid"]
         self._api.discard(delete(f"{self._folder}/{name}", f"delete RayJob {name}", uid=uid))
+
+    def _wait_for_name(self, name: str) -> None:
+        deadline = time.monotonic() + _GONE_WITHIN_S
+        while (present := self._find(name)) and "deletionTimestamp" in present["metadata"]:
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"RayJob {self._namespace}/{name} of an earlier attempt was not deleted in "
+                    f"{_GONE_WITHIN_S:g} s; see whether KubeRay's operator runs"
+                )
+            time.sleep(_POLL_S)
 
     def _find(self, name: str) -> K8sObject | None:
         return self._api.find(f"{self._folder}/{name}", f"read RayJob {name}")
@@ -252,7 +257,7 @@ def run_on_ray(
         try:
             if is_kubeflow:
                 # a run that is retried has the same id: its failed job must not fail it again
-                jobs.clear(manifest)
+                jobs.delete_failed(manifest)
             jobs.create(manifest)
             return _watched(jobs, name, log)
         except (ClusterError, StepTerminated) as reason:

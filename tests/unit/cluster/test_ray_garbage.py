@@ -81,6 +81,12 @@ def test_the_collector_ends_what_a_stopped_run_left(cluster, capsys):
     )
 
 
+def test_without_kuberay_there_is_nothing_to_collect(cluster, capsys):
+    cluster.faults = [404]
+    collected(cluster)
+    assert capsys.readouterr().out == ""
+
+
 def test_a_collector_without_rights_says_so(cluster):
     cluster.faults = [403]
     with pytest.raises(SystemExit, match=r"error: .*HTTP 403"):

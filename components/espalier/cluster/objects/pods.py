@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from espalier.cluster.objects.names import K8sObject
 from espalier.config import KubernetesConfig, PodResources, Toleration
+from espalier.determinism import TRACKING_FALLBACK
 
 S3_MOUNT = "/s3"
 """KFP's executor maps s3://bucket/key to /s3/bucket/key."""
@@ -53,7 +54,7 @@ def run_volumes(settings: KubernetesConfig, resources: PodResources, *, gpus: in
     return volumes
 
 
-TRY_AGAIN = "try again: "
+TRY_AGAIN_MARK = "try again: "
 """How the termination message of a step begins that may succeed later, such as while S3 is away.
 Kubeflow's launcher ends with 1 whatever its step's exit code was, so the retry rule of
 k8s/kubeflow/retries reads this message."""
@@ -76,8 +77,6 @@ S3_KEYS = {"AWS_ACCESS_KEY_ID": "access_key", "AWS_SECRET_ACCESS_KEY": "secret_k
 """Environment variable -> key of the secret `kubernetes.s3_secret`."""
 ENDPOINT_KEYS = ("AWS_ENDPOINT_URL_S3", "AWS_REGION", "MLFLOW_TRACKING_URI")
 """Keys of the ConfigMap `kubernetes.endpoints`, set as environment variables."""
-TRACKING_FALLBACK = "ESPALIER_TRACKING_URI"
-"""Where MLflow is, for a step of Kubeflow whose MLFLOW_TRACKING_URI nobody sets."""
 KUBEFLOW_ENDPOINTS = {key: key for key in ENDPOINT_KEYS} | {
     "MLFLOW_TRACKING_URI": TRACKING_FALLBACK
 }
@@ -171,13 +170,6 @@ def toleration_entry(toleration: Toleration) -> K8sObject:
         "effect": toleration.effect,
     }
     return {name: value for name, value in entry.items() if value}
-
-
-def name_tracking_server(environment: MutableMapping[str, str]) -> None:
-    """Set MLFLOW_TRACKING_URI to the address of `TRACKING_FALLBACK`, unless it is set already."""
-    address = environment.get(TRACKING_FALLBACK)
-    if address and not environment.get("MLFLOW_TRACKING_URI"):
-        environment["MLFLOW_TRACKING_URI"] = address
 
 
 def environment_entries(variables: Mapping[str, str]) -> list[K8sObject]:
