@@ -65,7 +65,6 @@ RETRIES = ApiRetries(attempts=None, total_s=600.0, first_pause_s=0.5, longest_pa
 """An upgrade of the API server takes minutes, in which training continues."""
 _POLL_S = 5.0
 _PASSED_ON = (
-    RUN_ID_VARIABLE,
     "ESPALIER_PARENT_RUN",
     "MLFLOW_TRACKING_URI",
     "MLFLOW_RUN_ID",
@@ -245,6 +244,8 @@ def run_on_ray(
     jobs = RayJobs(settings.pipeline_namespace, environment)
     is_kubeflow = named.kind == "Pod"
     passed_on = {name: environment[name] for name in _PASSED_ON if name in environment}
+    if is_kubeflow:  # by which its stages find their common tracked run
+        passed_on[RUN_ID_VARIABLE] = run_id
     manifest = training_ray_job(
         command,
         run_id=run_id,

@@ -230,10 +230,13 @@ def test_a_pod_without_a_controller_owns_no_ray_job(cluster):
 
 def test_ray_pods_know_run_and_tracking_server(cluster):
     cluster.script = [state("Complete", "SUCCEEDED")]
-    launched(cluster, MLFLOW_TRACKING_URI="http://mlflow:5000")
-    head = cluster.jobs[NAME]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
-    given = {entry["name"]: entry.get("value") for entry in head["containers"][0]["env"]}
-    assert (given[RUN_ID_VARIABLE], given["MLFLOW_TRACKING_URI"]) == ("r17", "http://mlflow:5000")
+    for variables, run_id in (({}, None), (step_pod(cluster), "r17")):
+        cluster.jobs.clear()
+        launched(cluster, MLFLOW_TRACKING_URI="http://mlflow:5000", **variables)
+        head = cluster.jobs[NAME]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+        given = {entry["name"]: entry.get("value") for entry in head["containers"][0]["env"]}
+        assert given.get(RUN_ID_VARIABLE) == run_id  # the id of a Job is none of Kubeflow's
+        assert given["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
 
 
 def test_a_refusal_has_the_servers_message(cluster):
