@@ -4,6 +4,7 @@ import subprocess
 import time
 
 from tests.cluster import cluster, objects
+from tests.cluster.chain import wake_servers
 from tests.cluster.kubeflow import images, manifests, servers, sources
 from tests.cluster.network import inside
 from tests.cluster.parts import kubectl
@@ -53,6 +54,8 @@ def up(places, checkouts, say):
     started = time.monotonic()
     objects.apply(places, manifests.cluster_wide(places, checkouts))
     objects.apply(places, manifests.in_order(places, checkouts))
+    objects.apply_asleep(places, manifests.overlay(places))
+    wake_servers(places)
     _wait(places)
     say("Kubeflow Pipelines", time.monotonic() - started)
 

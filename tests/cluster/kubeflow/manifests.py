@@ -9,10 +9,10 @@ import shutil
 
 import yaml
 
+from tests.cluster import objects
 from tests.cluster.kubeflow import images, servers
 from tests.cluster.network import NODE_ADDRESS
-from tests.cluster.parts import kubectl
-from tests.cluster.places import ClusterError
+from tests.cluster.places import REPOSITORY
 from tests.unit.k8s.allowed_verbs import PIPELINE
 
 NAMESPACE = "kubeflow"
@@ -67,7 +67,7 @@ def _rendered(places, sources):
         up = "../" * (len(path.parent.parts) - 1)
         path.write_text(_REMOTE.sub(rf"{up}{local}/\1", path.read_text()))
     found = [
-        *_kustomized(places, folder / "argo" / "installs" / "cluster"),
+        *_kustomized(places, _with_retries(folder)),
         *_kustomized(places, kustomize / "base" / "installs" / "multi-user"),
         *_kustomized(places, kustomize / "base" / "metadata" / "base"),
     ]
@@ -75,14 +75,27 @@ def _rendered(places, sources):
     return [_here(one, tags) for one in found if _is_wanted(one)]
 
 
+def _with_retries(folder):
+    """Argo's manifests, with what k8s/kubeflow adds to them."""
+    combined = folder / "argo-with-retries"
+    combined.mkdir()
+    component = (REPOSITORY / "k8s" / "kubeflow" / "retries").relative_to("/")
+    described = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["../argo/installs/cluster"],
+        "components": [f"{'../' * (len(combined.parts) - 1)}{component}"],
+    }
+    (combined / "kustomization.yaml").write_text(yaml.safe_dump(described))
+    return combined
+
+
 def _kustomized(places, folder):
-    done = kubectl(places, "kustomize", "--load-restrictor=LoadRestrictionsNone", str(folder))
-    if done.returncode != 0:
-        raise ClusterError(f"kubectl kustomize {folder}: {done.stderr.strip()[-2000:]}")
-    text = done.stdout
+    """Its objects; what other kustomizations of Kubeflow would fill in is filled in."""
+    text = yaml.safe_dump_all(objects.rendered(places, folder))
     for name, value in _SETTINGS.items():
         text = text.replace(name, value)
-    return [one for one in yaml.safe_load_all(text) if one]
+    return list(yaml.safe_load_all(text))
 
 
 def _is_wanted(one):
@@ -126,6 +139,22 @@ def _adapt(deployment, tags):
 
 def _namespace():
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+
+
+def overlay(places):
+    """A kustomization of espalier for runs of Kubeflow, and of Argo's setting for retries."""
+    folder = places.state / "kubeflow" / "espalier"
+    folder.mkdir(parents=True, exist_ok=True)
+    up = "../" * (len(folder.parts) - 1)
+    k8s = f"{up}{(REPOSITORY / 'k8s').relative_to('/')}"
+    described = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [f"{k8s}/overlays/local"],
+        "components": [f"{k8s}/kubeflow/steps"],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(described))
+    return folder
 
 
 def _servers():
