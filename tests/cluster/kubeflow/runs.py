@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx2
 
@@ -87,7 +88,7 @@ def submitted(*settings, profile="smoke", name="test", options=()):
 
 def espalier(*words, **options):
     """The command line, as a user has it."""
-    command = [sys.executable, "-m", "espalier", *words]
+    command = [Path(sys.executable).with_name("espalier"), *words]
     return subprocess.run(
         command, capture_output=True, text=True, check=False, env=os.environ, **options
     )
