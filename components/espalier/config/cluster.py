@@ -108,7 +108,7 @@ class KubeflowConfig(Section):
     namespace: DnsLabel | None = None
     """In multi-user mode the profile's namespace; None where Kubeflow has one user."""
     service_account: DnsLabel | None = None
-    """Account of a run's pods; espalier-trainer if its steps use sandboxes."""
+    """Account of a run's pods; espalier-kubeflow if its steps use sandboxes or launch RayJobs."""
     pipeline: DnsLabel = "espalier-data-to-model"
     """Name under which the compiled pipeline is uploaded."""
     experiment: str = Field(default="espalier", min_length=1)
@@ -116,6 +116,8 @@ class KubeflowConfig(Section):
     timezone: TimeZone = "UTC"
     """Zone in which this Kubeflow reads every cron: `cronScheduleTimezone` in its config map
     pipeline-install-config."""
+    retry_pause_s: int = Field(default=30, ge=0)
+    """Pause before the first retry of a step; each further one is twice as long."""
     timeout_s: float = Field(default=30.0, gt=0)
     """How long one request may take."""
     attempts: int = Field(default=4, ge=1)
@@ -347,7 +349,8 @@ class KubernetesConfig(Section):
     labels: dict[str, str] = Field(default_factory=dict)
     """Put on every object of the run, for accounting."""
     queue: DnsLabel | None = None
-    """Kueue's LocalQueue; without it pods start as soon as they fit."""
+    """Kueue's LocalQueue, of Jobs, RayJobs and Kubeflow's steps; without it pods start as soon as
+    they fit."""
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels of the nodes that stages run on."""
     tolerations: tuple[Toleration, ...] = ()
@@ -364,9 +367,11 @@ class KubernetesConfig(Section):
     endpoints: DnsLabel = "espalier-endpoints"
     """ConfigMap whose keys become environment variables: where S3 and MLflow are."""
     retries: int = Field(default=3, ge=0)
-    """How often a stage is started again after its pod died; not after it refused its input."""
+    """How often a stage is started again after its pod died; not after it refused its input. Under
+    Kubeflow this needs the settings of k8s/kubeflow/retries."""
     deadline_s: int = Field(default=24 * 3600, ge=60)
-    """A stage that takes longer is ended, its retries included."""
+    """A stage that takes longer is ended: as a Job with its retries included, under Kubeflow each
+    attempt by itself."""
     keep_s: int = Field(default=24 * 3600, ge=0)
     """How long a finished Job stays, for its log."""
     gpus: GpuConfig = GpuConfig()
