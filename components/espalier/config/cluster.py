@@ -9,6 +9,7 @@ import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
@@ -67,6 +68,15 @@ def _pinned_image(text: str) -> str:
     return text
 
 
+def _time_zone(text: str) -> str:
+    try:
+        if text != "UTC":  # which needs no time zone database
+            ZoneInfo(text)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError(f"{text!r} is no time zone known here; one is Europe/Paris") from error
+    return text
+
+
 def _pull_secret(text: str) -> str:
     if not text.startswith("espalier-pull"):
         raise ValueError(
@@ -79,6 +89,7 @@ def _pull_secret(text: str) -> str:
 Quantity = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_quantity)]
 DnsLabel = Annotated[str, AfterValidator(_dns_label)]
 PullSecret = Annotated[str, AfterValidator(_pull_secret)]
+TimeZone = Annotated[str, AfterValidator(_time_zone)]
 PinnedImage = Annotated[str, AfterValidator(_pinned_image)]
 """An image by digest, or by a tag that is never moved."""
 
@@ -88,6 +99,9 @@ class KubeflowConfig(Section):
 
     endpoint: str | None = Field(default=None, pattern=r"https?://[^@\s]+")
     """Such as http://localhost:8888, or https://HOST/pipeline; without it KF_PIPELINES_ENDPOINT."""
+    ui: str | None = Field(default=None, pattern=r"https?://[^@\s]+")
+    """Kubeflow's own pages, for links to runs; without it KF_PIPELINES_UI_ENDPOINT, or the endpoint
+    where it serves them."""
     token_file: Path | None = None
     """Bearer token; read anew by every command. Without it KF_PIPELINES_TOKEN, or the file
     KF_PIPELINES_SA_TOKEN_PATH, or none."""
@@ -99,6 +113,9 @@ class KubeflowConfig(Section):
     """Name under which the compiled pipeline is uploaded."""
     experiment: str = Field(default="espalier", min_length=1)
     """Kubeflow experiment of the runs."""
+    timezone: TimeZone = "UTC"
+    """Zone in which this Kubeflow reads every cron: `cronScheduleTimezone` in its config map
+    pipeline-install-config."""
     retry_pause_s: int = Field(default=30, ge=0)
     """Pause before the first retry of a step; each further one is twice as long."""
     timeout_s: float = Field(default=30.0, gt=0)
