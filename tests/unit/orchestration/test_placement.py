@@ -48,7 +48,7 @@ def job(stage, settings):
 
 
 def test_every_step_is_placed(laptop, cluster):
-    assert laptop.keys() == cluster.keys() == {"resolve_profile", *STAGES}
+    assert laptop.keys() == cluster.keys() == {"resolve_profile", "require_valid", *STAGES}
 
 
 every_stage = pytest.mark.parametrize("stage", STAGES)
