@@ -84,6 +84,7 @@ def require_valid(verdict: str, page: dsl.Input[dsl.HTML]) -> None:
 
 # Inputs and output travel by their URIs: the driver on Ray's nodes fetches and publishes by itself.
 # The pipeline's root therefore has to be in S3 (s3://...), where those nodes reach it.
+# Placeholders stand inside of strings: Kubeflow's server passes a dsl.ConcatPlaceholder on as JSON.
 @dsl.container_component
 def train_on_ray(
     profile_json: str,
@@ -109,11 +110,11 @@ def train_on_ray(
         args=[
             "--profile", profile_json,
             # what the step notes about itself must not lie inside of the artifact
-            "--run", dsl.ConcatPlaceholder([trained_policy.uri, "-run"]),
-            "--input", dsl.ConcatPlaceholder(["knowledge=", knowledge.uri]),
-            "--input", dsl.ConcatPlaceholder(["accepted=", accepted.uri]),
-            "--input", dsl.ConcatPlaceholder(["curriculum=", curriculum.uri]),
-            "--input", dsl.ConcatPlaceholder(["warm_policy=", warm_policy.uri]),
+            "--run", f"{trained_policy.uri}-run",
+            "--input", f"knowledge={knowledge.uri}",
+            "--input", f"accepted={accepted.uri}",
+            "--input", f"curriculum={curriculum.uri}",
+            "--input", f"warm_policy={warm_policy.uri}",
             "--output", trained_policy.uri,
         ],
     )  # fmt: skip
