@@ -41,6 +41,8 @@ _NOTHING = {
     "handed on as it is.",
 }
 """Why a stage may have trained nothing."""
+_KEPT_BY = "dev_em"
+"""The figure whose best weights are kept."""
 _COST = ("seconds", "peak_rss_mb")
 """Figures of run.json that every step has, as its usage."""
 
@@ -123,7 +125,7 @@ def _trained(stage: str, run: RunDirectory) -> Iterator[tuple[str, float]]:
         values = measured(history, "step", curve.column).y
         if len(values):
             yield curve.column, float(values[-1])
-            if curve.is_rate:
+            if curve.column == _KEPT_BY:
                 yield f"best_{curve.column}", float(values.max())
     for name, value in run.measured(stage).items():
         if isinstance(value, int | float) and name not in _COST:

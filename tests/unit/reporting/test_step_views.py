@@ -47,6 +47,7 @@ def test_figures_of_training_are_the_last_measured_ones(artifact):
     assert figures["best_dev_em"] == history["dev_em"].max()
     assert (figures["best_step"], figures["rollout_tokens_per_s"]) == (80, 15_900)
     assert "seconds" not in figures, "these are the step's usage"
+    assert [name for name in figures if name.startswith("best_")] == ["best_dev_em", "best_step"]
 
 
 def test_figures_of_evaluation_come_with_their_intervals(artifact):
