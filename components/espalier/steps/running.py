@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from espalier.records import EspalierError
 from espalier.registry.tracking import mark_killed, stage_tracking
 from espalier.steps.console import CompositeTracker, ConsoleTracker
 from espalier.steps.given_model import with_starting_policy
+from espalier.steps.kept import run_or_fetch
 from espalier.steps.profiles import parsed_profile, stage_settings
 from espalier.steps.stopping import before_forced_end, stopping_on_signals
 from espalier.storage import restore_names
@@ -52,7 +54,7 @@ def run_stage(
                 if name == "prepare_policy":
                     profile = with_starting_policy(profile, Path(output).parent)
                 paths = {name: restore_names(Path(path)) for name, path in inputs.items()}
-                stage.run(profile, paths, Path(output), tracker)
+                run_or_fetch(stage, profile, paths, Path(output), tracker, os.environ)
     except EspalierError as error:
         sys.exit(f"error: {name}: {error}")
     usage = meter.read()
