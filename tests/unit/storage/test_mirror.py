@@ -143,7 +143,7 @@ def test_a_checkpoint_replaced_while_it_is_sent_stays_itself(s3, mirrored, tmp_p
     assert {"latest.pt": b"1"} in seen
 
 
-def test_a_state_that_changes_while_it_is_linked_is_not_copied(s3, mirrored, tmp_path, monkeypatch):
+def test_a_state_that_changes_while_linked_is_not_copied(s3, mirrored, tmp_path, monkeypatch):
     mirror, _ = mirrored()
     link = module._link
 
