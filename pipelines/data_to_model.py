@@ -4,6 +4,8 @@ The stages, and which artifact feeds which, are those of `espalier.chain`:
 
     ingest -> synthesize -> validate -> prepare_policy -> continue_pretraining -> warm_start
            -> filter_curriculum -> train -> evaluate -> register
+
+No stage after `validate` begins before `require_valid`, which ends the run where rows were refused.
 """
 
 from typing import Optional
@@ -11,7 +13,7 @@ from typing import Optional
 from kfp import dsl
 
 from espalier.chain import CHAIN
-from espalier.steps.components import resolve_profile
+from espalier.steps.components import require_valid, resolve_profile
 from espalier.steps.placement import place_pod, step_component
 
 
@@ -75,8 +77,11 @@ def data_to_model(  # noqa: PLR0913 (a pipeline's arguments are the fields of it
             overrides=overrides,
         )
     ).output
-    artifacts = {}
+    artifacts, checks = {}, []
     for stage in CHAIN:
         inputs = {folder: artifacts[folder] for folder in stage.inputs}
-        task = _step(step_component(stage)(profile_json=config, **inputs))
+        task = _step(step_component(stage)(profile_json=config, **inputs)).after(*checks)
         artifacts[stage.output] = task.outputs[stage.output]
+        if stage.judges:
+            shown = {name: task.outputs[name] for name in ("verdict", "page")}
+            checks.append(_step(require_valid(**shown)))

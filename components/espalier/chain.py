@@ -29,6 +29,9 @@ _PLAYING = ("environment", "episode", "rollout", "search", "reward")
 """Sections that say how an episode is played and paid."""
 _WRITING = ("synthesize", "validate")
 """Stages without a policy that write or read in its dialect."""
+View = Literal["figures", "page", "summary"]
+"""What Kubeflow's UI shows of a step: a table of figures, an HTML page, Markdown text; one each,
+because the UI shows the first of a kind."""
 _external_digests: ContextVar[Mapping[str, str] | None] = ContextVar("digests", default=None)
 """Digests of the current stage's input files: many gigabytes, which are read once."""
 
@@ -51,6 +54,11 @@ class Stage:
     """Computes on a policy: gets the GPUs."""
     plays_episodes: bool = False
     """The policy or its teacher acts: gets sandboxes, and may reach the inference server."""
+    shows: tuple[View, ...] = ()
+    """What its step shows in Kubeflow's UI (`espalier.reporting.step_views`)."""
+    judges: bool = False
+    """May refuse rows. Under Kubeflow its step then succeeds, so that the report is kept, and the
+    step after it, `require_valid`, ends the run."""
 
     def run(
         self,
@@ -176,6 +184,8 @@ CHAIN: tuple[Stage, ...] = (
         output="accepted",
         output_summary="tasks and trajectories that passed",
         sections=("environment", "validation", "curation", "policy.dialect"),
+        shows=("page", "summary"),
+        judges=True,
     ),
     Stage(
         name="prepare_policy",
@@ -186,6 +196,7 @@ CHAIN: tuple[Stage, ...] = (
         output_kind="model",
         sections=("policy", "environment", "episode", "search", *_HARDWARE),
         uses_policy=True,
+        shows=("figures", "page"),
     ),
     Stage(
         name="continue_pretraining",
@@ -196,6 +207,7 @@ CHAIN: tuple[Stage, ...] = (
         output_kind="model",
         sections=("continued_pretraining", "policy.dialect", "environment", "episode", *_HARDWARE),
         uses_policy=True,
+        shows=("figures", "page"),
     ),
     Stage(
         name="warm_start",
@@ -207,6 +219,7 @@ CHAIN: tuple[Stage, ...] = (
         sections=("warm_start", "policy.dialect", *_PLAYING, *_HARDWARE),
         uses_policy=True,
         plays_episodes=True,
+        shows=("figures", "page"),
     ),
     Stage(
         name="filter_curriculum",
@@ -228,6 +241,7 @@ CHAIN: tuple[Stage, ...] = (
         sections=("training", "curriculum", "self_play", "policy.dialect", *_PLAYING, *_HARDWARE),
         uses_policy=True,
         plays_episodes=True,
+        shows=("figures", "page"),
     ),
     Stage(
         name="evaluate",
@@ -238,6 +252,7 @@ CHAIN: tuple[Stage, ...] = (
         sections=("evaluation", "policy.dialect", *_PLAYING),
         uses_policy=True,
         plays_episodes=True,
+        shows=("figures", "page"),
     ),
     Stage(
         name="register",
@@ -247,6 +262,7 @@ CHAIN: tuple[Stage, ...] = (
         output_summary="name, version and digests of the model version",
         output_kind="artifact",
         sections=("registry",),
+        shows=("summary",),
     ),
 )
 """In the order in which they run."""

@@ -1,4 +1,7 @@
-"""Environment variables and torch settings that make a run reproducible bit for bit."""
+"""Environment variables and torch settings that make a run reproducible bit for bit.
+
+Also where a step of Kubeflow finds MLflow: as all processes prepare their environment first.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,10 @@ import os
 
 RAY_DRIVER_VARIABLE = "ESPALIER_RAY_DRIVER"
 """Set for Ray's own processes: training then starts its other processes on all nodes."""
+
+TRACKING_FALLBACK = "ESPALIER_TRACKING_URI"
+"""Where MLflow is if nobody sets MLFLOW_TRACKING_URI, which Kubeflow's MLflow plugin may do."""
+_TRACKING = "MLFLOW_TRACKING_URI"
 
 _ENVIRONMENT = {
     # MKL's order of summation may depend on a buffer's alignment; STRICT forbids that. AUTO uses
@@ -29,6 +36,9 @@ def prepare_environment() -> None:
     """Set variables that libraries read at their first import; variables already set are kept."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    address = os.environ.get(TRACKING_FALLBACK)
+    if address and not os.environ.get(_TRACKING):
+        os.environ[_TRACKING] = address
 
 
 def prepared_environment() -> dict[str, str]:

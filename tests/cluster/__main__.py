@@ -5,6 +5,7 @@
     python -m tests.cluster chain --profile laptop --promote
     python -m tests.cluster faults --seed 0
     python -m tests.cluster run pytest tests/cluster
+    python -m tests.cluster kubeflow --sources DIR
     python -m tests.cluster down
 
 `run` starts a command in the cluster's network, with KUBECONFIG set and our kubectl on PATH.
@@ -16,12 +17,13 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from tests.cluster import building, cluster, network, prerequisites, processes
 from tests.cluster.places import ClusterError, places
 
 SUITES = (
-    ("tests/cluster",),
+    ("tests/cluster", "--ignore=tests/cluster/kubeflow"),
     ("tests/unit/storage/test_places.py", "tests/unit/storage/test_conformance.py", "-k", "minio"),
     ("tests/integration/sandbox", "-k", "pods"),
 )
@@ -100,6 +102,42 @@ def _faults(options):
     outcome = run_with_faults(here, lambda line: print(line, flush=True), seed=options.seed)
     print(json.dumps({"benchmark": "faults", **outcome._asdict(), "is_well": outcome.is_well}))
     return 0 if outcome.is_well else 1
+
+
+def _kubeflow(options):
+    """The tests on a real Kubeflow Pipelines: a cluster of their own, or the one that is up."""
+    from tests.cluster.kubeflow import backend, sources
+
+    here = places()
+    try:
+        if options.sources is None:
+            raise ClusterError("no --sources: checkouts of kubeflow/pipelines and argo-workflows")
+        checkouts = sources.found_in(options.sources.resolve())
+        prerequisites.install(prerequisites.PACKAGES | prerequisites.OF_KUBEFLOW)
+        prerequisites.check()
+    except ClusterError as error:
+        if options.sources is not None:
+            raise
+        print(f"skipped: the tests on Kubeflow Pipelines cannot run here: {error}")
+        return 0
+    backend.build(here, checkouts, _say)
+    was_up = cluster.is_up(here)
+    if not was_up:
+        cluster.up(here, _say)
+    is_kept = False
+    try:
+        if not backend.is_up(here):
+            backend.up(here, checkouts, _say)
+        if options.up:
+            is_kept = True
+            return 0
+        words = options.words or ["tests/cluster/kubeflow"]
+        command = network.inside(sys.executable, "-m", "pytest", *words)
+        environment = cluster.environment(here) | backend.environment(here)
+        return subprocess.run(command, env=environment, check=False).returncode
+    finally:
+        if not (was_up or is_kept):
+            _down(options)
 
 
 def _running_cluster():
@@ -184,6 +222,12 @@ def _options():
             command.add_argument(
                 "--promote", action="store_true", help="and promote what it registers into service"
             )
+        if name == "kubeflow":
+            command.add_argument(
+                "--sources", type=Path, help="folder with pipelines/ and argo-workflows/"
+            )
+            command.add_argument("--up", action="store_true", help="start it, and leave it running")
+            command.add_argument("words", nargs=argparse.REMAINDER, metavar="PYTEST")
         if name == "faults":
             command.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
@@ -196,6 +240,7 @@ _COMMANDS = {
     "run": _run,
     "chain": _chain,
     "faults": _faults,
+    "kubeflow": _kubeflow,
     "test": _test,
     "down": _down,
 }

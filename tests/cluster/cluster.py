@@ -133,12 +133,12 @@ def _start_containerd(places):
     for name, content in images.archives(places).items():
         path = places.state / name
         path.write_bytes(content)
-        _import_image(places, path)
+        import_image(places, path)
         path.unlink()
-    _import_image(places, sandbox_images.archive(places))
+    import_image(places, sandbox_images.archive(places))
 
 
-def _import_image(places, archive):
+def import_image(places, archive):
     """Hand an image archive to the node."""
     done = parts.ctr(places, "images", "import", str(archive))
     if done.returncode != 0:

@@ -44,11 +44,11 @@ def node_mounts(places):
 
 def archives(places):
     """Archives by file name, as `ctr images import` reads them."""
-    pause = _file("pause", (places.programs / "pause").read_bytes(), mode=0o755)
+    pause = file_member("pause", (places.programs / "pause").read_bytes(), mode=0o755)
     return {
-        "pause.tar": _archive(PAUSE, [pause], ["/pause"], []),
-        "pipeline.tar": _archive(PIPELINE, _skeleton(), ["espalier"], _environment()),
-        "minio.tar": _archive(MINIO, _skeleton(), ["minio"], _environment()),
+        "pause.tar": archive(PAUSE, [pause], ["/pause"], []),
+        "pipeline.tar": archive(PIPELINE, skeleton(), ["espalier"], _environment()),
+        "minio.tar": archive(MINIO, skeleton(), ["minio"], _environment()),
     }
 
 
@@ -62,26 +62,34 @@ def _environment():
     ]  # fmt: skip
 
 
-def _skeleton():
+def skeleton():
     """Members of the layer that the mounts are mounted on."""
     folders = [_member(folder, tarfile.DIRTYPE, mode=0o755) for folder in _FOLDERS]
     links = [_member(name, tarfile.SYMTYPE, link=f"usr/{name}") for name in _LINKS]
     scratch = _member("tmp", tarfile.DIRTYPE, mode=0o1777)
-    return [*folders, *links, scratch, _file("etc/passwd", _ACCOUNTS.encode())]
+    return [*folders, *links, scratch, file_member("etc/passwd", _ACCOUNTS.encode())]
 
 
-def _archive(name, members, entrypoint, environment):
-    """An image of one layer, in the format of `docker save`."""
+def archive(name, members, entrypoint, environment, *, user=_USER):
+    """An image of one layer, in the format of `docker save`.
+
+    Args:
+        name: with its tag.
+        members: of the layer, from `skeleton` and `file_member`.
+        entrypoint: program and arguments.
+        environment: NAME=value.
+        user: uid, or uid:gid.
+    """
     layer = _tar(members)
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Entrypoint": entrypoint, "Env": environment, "User": _USER, "WorkingDir": "/"},
+        "config": {"Entrypoint": entrypoint, "Env": environment, "User": user, "WorkingDir": "/"},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
     }
     manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
     parts = {"layer.tar": layer, "config.json": _json(config), "manifest.json": _json(manifest)}
-    return _tar([_file(part, content) for part, content in parts.items()])
+    return _tar([file_member(part, content) for part, content in parts.items()])
 
 
 def _tar(members):
@@ -98,7 +106,8 @@ def _member(name, kind, *, mode=0o777, link=""):
     return member, b""
 
 
-def _file(name, content, *, mode=0o644):
+def file_member(name, content, *, mode=0o644):
+    """A file of a layer."""
     member = tarfile.TarInfo(name)
     member.mode, member.size = mode, len(content)
     return member, content

@@ -38,16 +38,30 @@ def install(places):
         [*_names(), *(volume(places, claim) for claim in CLAIMS), _namespace()],
     )
     apply(places, [_s3_secret(), _serving_keys()])
-    rendered = kubectl(places, "kustomize", str(OVERLAY))
-    if rendered.returncode != 0:
-        raise ClusterError(f"kubectl kustomize {OVERLAY}: {rendered.stderr.strip()}")
-    objects = list(yaml.safe_load_all(rendered.stdout))
+    apply_asleep(places, OVERLAY)
+
+
+def apply_asleep(places, overlay):
+    """Apply an overlay whose Deployments have no pods yet, and whose CronJobs start none."""
+    objects = rendered(places, overlay)
     for item in objects:
         if item["kind"] == "Deployment":
             item["spec"]["replicas"] = 0
         if item["kind"] == "CronJob":
             item["spec"]["suspend"] = True
     apply(places, objects)
+
+
+def rendered(places, folder):
+    """The objects of a kustomization.
+
+    Raises:
+        ClusterError: with what kubectl said.
+    """
+    done = kubectl(places, "kustomize", "--load-restrictor=LoadRestrictionsNone", str(folder))
+    if done.returncode != 0:
+        raise ClusterError(f"kubectl kustomize {folder}: {done.stderr.strip()[-2000:]}")
+    return [item for item in yaml.safe_load_all(done.stdout) if item]
 
 
 def apply(places, objects):

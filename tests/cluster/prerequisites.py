@@ -18,6 +18,8 @@ PACKAGES = {
     "/usr/lib/cni/bridge": "containernetworking-plugins",
 }
 """Program -> the Debian package that has it."""
+OF_KUBEFLOW = {"mariadb-install-db": "mariadb-server"}
+"""What Kubeflow Pipelines needs besides."""
 
 
 def check():
@@ -52,13 +54,13 @@ def _check_rights():
         raise ClusterError("/sys/fs/cgroup cannot be written here, and pods need cgroups")
 
 
-def missing_packages():
-    return sorted(package for program, package in PACKAGES.items() if not _is_there(program))
+def missing_packages(packages=PACKAGES):
+    return sorted(package for program, package in packages.items() if not _is_there(program))
 
 
-def install():
+def install(packages=PACKAGES):
     """Install what Debian has of the missing; it is asked for, and it is done by root alone."""
-    if not (absent := missing_packages()):
+    if not (absent := missing_packages(packages)):
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise ClusterError(f"not installed, and only root on Debian can: {' '.join(absent)}")

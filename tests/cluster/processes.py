@@ -16,16 +16,23 @@ _POLL_S = 0.2
 _SAID_CHARACTERS = 2000
 
 
-def start(places, name, *command):
-    """Start a part in the background, with its log in the state folder."""
+def start(places, name, *command, environment=None):
+    """Start a part in the background, with its log in the state folder.
+
+    Args:
+        places: of the cluster.
+        name: of the part.
+        command: program and arguments.
+        environment: variables besides PATH, HOME and LANG.
+    """
     path = f"{places.programs}:/usr/sbin:/usr/bin:/sbin:/bin"
     # a service's environment: nothing of whoever called, proxies and credentials least of all
-    environment = {"PATH": path, "HOME": str(places.state), "LANG": "C.UTF-8"}
+    own = {"PATH": path, "HOME": str(places.state), "LANG": "C.UTF-8"}
     with (places.logs / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
             inside(*command),
             cwd=places.state,
-            env=environment,
+            env=own | (environment or {}),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

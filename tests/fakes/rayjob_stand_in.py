@@ -1,4 +1,7 @@
-"""The part of an API server that keeps RayJobs, on loopback; what KubeRay would say is scripted."""
+"""The part of an API server that keeps RayJobs, on loopback; what KubeRay would say is scripted.
+
+Pods and Workflows, which are only read, are put into `others` by their paths.
+"""
 
 import json
 import re
@@ -16,6 +19,7 @@ def state(deployment, job="", message=""):
 class RayJobStandIn:
     def __init__(self, folder):
         self.jobs = {}  # name -> manifest
+        self.others = {}  # path -> object
         self.deleted = []
         self.script = []  # a status for each reading; the last one stays
         self.faults = []  # statuses that the next requests get instead
@@ -46,6 +50,8 @@ class RayJobStandIn:
             made["metadata"]["uid"] = f"uid-{len(self.requests)}"
             self.jobs[name] = made
             return 201, made
+        if method == "GET" and name is None:
+            return 200, {"items": list(self.jobs.values())}
         if name not in self.jobs:
             return 404, {"message": f'rayjobs "{name}" not found'}
         if method == "DELETE":
@@ -74,6 +80,8 @@ class _Handler(Handler):
                 if status == "drop":
                     self.close_connection = True
                     return
+            elif self.path in stand_in.others:
+                status, content = 200, stand_in.others[self.path]
             elif found := PATH.fullmatch(self.path):
                 status, content = stand_in.answer(self.command, *found.groups(), body)
             self.say(status, content)

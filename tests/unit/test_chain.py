@@ -81,8 +81,31 @@ def test_every_section_of_a_stage_is_one_of_the_profile():
             assert not key or key in tables[section], f"{stage.name}: {name}"
 
 
-def test_the_pipeline_has_exactly_the_steps_of_the_chain(compiled):
-    assert set(tasks(compiled)) == {"resolve-profile", *(step(stage.name) for stage in CHAIN)}
+def test_the_pipeline_has_the_chain_and_two_more_steps(compiled):
+    around = {"resolve-profile", "require-valid"}
+    assert set(tasks(compiled)) == {*around, *(step(stage.name) for stage in CHAIN)}
+
+
+def test_no_stage_after_validation_begins_before_its_check(compiled):
+    names = [stage.name for stage in CHAIN]
+    for name in names[names.index("validate") + 1 :]:
+        assert "require-valid" in tasks(compiled)[step(name)]["dependentTasks"], name
+    check = tasks(compiled)["require-valid"]
+    assert check["dependentTasks"] == ["validate"]
+
+
+SHOWN = {"figures": "system.Metrics", "page": "system.HTML", "summary": "system.Markdown"}
+
+
+@pytest.mark.parametrize("stage", CHAIN, ids=lambda stage: stage.name)
+def test_a_step_shows_what_its_stage_shows(compiled, stage):
+    outputs = compiled["components"][f"comp-{step(stage.name)}"]["outputDefinitions"]
+    kinds = {name: one["artifactType"]["schemaTitle"] for name, one in outputs["artifacts"].items()}
+    assert kinds.pop("usage") == "system.Metrics"
+    assert stage.output in kinds
+    del kinds[stage.output]
+    assert kinds == {view: SHOWN[view] for view in stage.shows}
+    assert ("verdict" in outputs.get("parameters", {})) == stage.judges
 
 
 @pytest.mark.parametrize("stage", CHAIN, ids=lambda stage: stage.name)
@@ -97,8 +120,6 @@ def test_the_pipeline_feeds_a_stage_what_the_chain_feeds_it(compiled, stage):
         folder: {"outputArtifactKey": folder, "producerTask": producers[folder]}
         for folder in stage.inputs
     }
-    outputs = compiled["components"][task["componentRef"]["name"]]["outputDefinitions"]
-    assert set(outputs["artifacts"]) == {stage.output, "usage"}
 
 
 def test_artifacts_have_the_kind_that_the_chain_says(compiled):
@@ -111,7 +132,7 @@ def test_artifacts_have_the_kind_that_the_chain_says(compiled):
 def test_every_step_gets_the_resolved_profile_uncached(compiled):
     for name, task in tasks(compiled).items():
         assert task["cachingOptions"] == {}, name
-        if name != "resolve-profile":
+        if name not in ("resolve-profile", "require-valid"):
             source = task["inputs"]["parameters"]["profile_json"]["taskOutputParameter"]
             assert source["producerTask"] == "resolve-profile"
 

@@ -4,6 +4,7 @@ app         the commands' frame (listing, errors, exit codes), and shared argume
 runs        run, evaluate, report, chat; step (hidden: what pods run); doctor
 models      promote, rollback, load, versions, serve, api-key
 kubeflow    compile, submit, schedule create, list, pause, resume, delete
+kubeflow_runs   runs list, show, stop, retry; following a run
 data        data check-queries, draw-questions, fetch, collect
 """
 

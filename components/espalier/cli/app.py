@@ -28,7 +28,7 @@ _HELP_WIDTH = 64
 PANELS = {
     "Runs": ("run", "evaluate", "report", "chat"),
     "Models": ("promote", "rollback", "load", "versions", "serve", "api-key"),
-    "Kubeflow": ("compile", "submit", "schedule"),
+    "Kubeflow": ("compile", "submit", "runs", "schedule"),
     "Data": ("data",),
     "This machine": ("doctor",),
 }

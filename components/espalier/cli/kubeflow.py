@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from espalier.cli.app import JsonOption, ProfileOption, SetOption, app, examples, print_json
+from espalier.cli.kubeflow_runs import connected, details, leave, watched
 
 if TYPE_CHECKING:
     from espalier.cluster.kubeflow import KubeflowApi
     from espalier.cluster.schedules import Schedule
-    from espalier.config import ImagesConfig, Profile
+    from espalier.config import ImagesConfig
 
 schedule = typer.Typer(
     name="schedule",
@@ -66,6 +66,7 @@ def compile_(
     epilog=examples(
         "espalier submit --profile laptop",
         "espalier submit --profile my/cluster.toml --set seed=3 --name r18 --json",
+        "espalier submit --profile my/cluster.toml --name r18 --wait",
         "KF_PIPELINES_ENDPOINT=http://localhost:8888 espalier submit --profile smoke",
     )
 )
@@ -76,25 +77,41 @@ def submit(
     name: Annotated[
         str | None, typer.Option("--name", help="Of the run; default: the profile's.")
     ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Follow it to its end; exit code 1 if it fails.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Start one run on Kubeflow Pipelines and print its id.
 
     The pipeline is compiled with the profile's section [kubernetes] and uploaded as a version named
     after its content, once. Server and token: kubernetes.kubeflow.endpoint and .token_file, or
-    KF_PIPELINES_ENDPOINT and KF_PIPELINES_TOKEN.
+    KF_PIPELINES_ENDPOINT and KF_PIPELINES_TOKEN. The JSON's url is the run on Kubeflow's pages, or
+    null where it is not known where these are: kubernetes.kubeflow.ui or KF_PIPELINES_UI_ENDPOINT.
+
+    With --wait a line on stderr says what each step does. Ctrl-C leaves the run going.
     """
     from espalier.cluster.kubeflow import start_run
+    from espalier.cluster.kubeflow_runs import explained
     from espalier.orchestration.pipelines import compile_profile
 
-    with _connected(profile, set_) as (api, resolved):
+    with connected(profile, set_) as (api, resolved):
         _note_tags(resolved.kubernetes.images)
         compile_to = partial(compile_profile, profile, set_ or ())
         run_id = start_run(api, name or resolved.name, compile_to)
-        if as_json:
-            print_json({"run_id": run_id, "url": f"{api.endpoint}/#/runs/details/{run_id}"})
-        else:
+        url = api.run_page(run_id) if as_json else None
+        if not as_json:
             typer.echo(run_id)
+        elif wait:
+            typer.echo(run_id, err=True)
+        else:
+            print_json({"run_id": run_id, "url": url})
+        if wait:
+            ended = watched(api, run_id, profile, set_)
+            if as_json:
+                ended = explained(api, ended)
+                print_json(details(ended, url))
+            leave(api, ended)
 
 
 @schedule.command(
@@ -102,31 +119,46 @@ def submit(
         "espalier schedule create nightly --cron '0 0 3 * * *' --profile laptop",
         "espalier schedule create weekly --cron '0 30 4 * * MON' --profile my/cluster.toml "
         "--start 2026-03-02T00:00:00Z --end 2026-09-01T00:00:00Z",
+        "espalier schedule create nightly --cron '0 0 3 * * *' --timezone Asia/Tokyo",
     )
 )
-def create(
+def create(  # noqa: PLR0913 (options of a command)
     *,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule; not taken yet.")],
     cron: Annotated[
-        str, typer.Option("--cron", help="Six fields: second minute hour day month weekday (UTC).")
+        str, typer.Option("--cron", help="Six fields: second minute hour day month weekday.")
     ],
     profile: ProfileOption = "laptop",
     set_: SetOption = None,
     start: Annotated[str | None, typer.Option("--start", help="Not before; ISO 8601.")] = None,
     end: Annotated[str | None, typer.Option("--end", help="Not after; ISO 8601.")] = None,
+    timezone: Annotated[
+        str | None,
+        typer.Option("--timezone", help="Of --cron, as Asia/Tokyo; default: Kubeflow's own."),
+    ] = None,
 ) -> None:
     """Make a schedule and print its id.
 
-    One run at a time, and none for times that were missed.
+    One run at a time. None for times before it was made, even if --start has passed. A time at
+    which a run of it is going on, or Kubeflow itself is down, is made up for when that is over:
+    once, for the latest such time.
+
+    Kubeflow reads all its schedules in one time zone, which kubernetes.kubeflow.timezone has to say
+    if it is not UTC. --timezone is written in that one; where daylight saving time makes this
+    impossible, it is refused.
     """
-    from espalier.cluster.schedules import When
+    from espalier.cluster.schedules import When, times
     from espalier.cluster.schedules import create as created
     from espalier.orchestration.pipelines import compile_profile
 
-    with _connected(profile, set_) as (api, resolved):
+    with connected(profile, set_) as (api, resolved):
         _note_tags(resolved.kubernetes.images)
+        when = When(cron, start, end, timezone)
+        trigger = times(when, resolved.kubernetes.kubeflow.timezone, datetime.now(UTC))
         compile_to = partial(compile_profile, profile, set_ or ())
-        typer.echo(created(api, name, When(cron, start, end), compile_to))
+        schedule_id = created(api, name, trigger, compile_to)
+        _note(trigger.notes)
+        typer.echo(schedule_id)
 
 
 @schedule.command(
@@ -135,19 +167,34 @@ def create(
 def list_(
     *, profile: ProfileOption = "laptop", set_: SetOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the schedules."""
+    """List the schedules.
+
+    The time zone is that of kubernetes.kubeflow.timezone: Kubeflow does not say in which it reads.
+    """
     from espalier.cluster.schedules import schedules
     from espalier.orchestration.results import aligned
 
-    with _connected(profile, set_) as (api, _):
+    with connected(profile, set_) as (api, resolved):
         found = schedules(api)
+    timezone = resolved.kubernetes.kubeflow.timezone
     if as_json:
-        print_json([one._asdict() for one in found])
+        print_json(
+            [
+                {
+                    "id": one.id, "name": one.name, "status": one.status, "cron": one.cron,
+                    "timezone": timezone, "parameters": one.parameters,
+                }
+                for one in found
+            ]
+        )  # fmt: skip
     elif found:
         rows = [
-            {"name": one.name, "status": one.status, "cron": one.cron, "id": one.id}
+            {
+                "name": one.name, "status": one.status, "cron": one.cron, "timezone": timezone,
+                "id": one.id,
+            }
             for one in found
-        ]
+        ]  # fmt: skip
         typer.echo(aligned(rows))
 
 
@@ -163,17 +210,24 @@ def pause(*, name: NameArgument, profile: ProfileOption = "laptop", set_: SetOpt
 def resume(
     *, name: NameArgument, profile: ProfileOption = "laptop", set_: SetOption = None
 ) -> None:
-    """Start runs again, from the next time on."""
+    """Start runs again, from the next time on, and print the schedule's id, which is a new one.
+
+    Kubeflow would start a run at once for the latest time that a paused schedule missed. So this
+    makes an equal schedule anew and then deletes the paused one; runs stay.
+    """
     from espalier.cluster import schedules
 
-    _changed(schedules.resume, name, profile, set_ or ())
+    with connected(profile, set_) as (api, _):
+        resumed = schedules.resume(api, name, datetime.now(UTC))
+        _note(resumed.notes)
+        typer.echo(resumed.id)
 
 
 @schedule.command(epilog=examples("espalier schedule delete nightly"))
 def delete(
     *, name: NameArgument, profile: ProfileOption = "laptop", set_: SetOption = None
 ) -> None:
-    """Delete the schedule; runs that it started stay."""
+    """Delete the schedule; runs that it started stay, and go on."""
     from espalier.cluster import schedules
 
     _changed(schedules.delete, name, profile, set_ or ())
@@ -185,8 +239,13 @@ def _changed(
     profile: str,
     overrides: Sequence[str],
 ) -> None:
-    with _connected(profile, overrides) as (api, _):
+    with connected(profile, overrides) as (api, _):
         typer.echo(change(api, name).id)
+
+
+def _note(notes: Sequence[str]) -> None:
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
 
 
 def _note_tags(images: ImagesConfig) -> None:
@@ -197,15 +256,3 @@ def _note_tags(images: ImagesConfig) -> None:
             "IMAGE@sha256:... (docs/cluster.md says how to read its digest)",
             err=True,
         )
-
-
-@contextmanager
-def _connected(
-    profile: str, overrides: Sequence[str] | None
-) -> Iterator[tuple[KubeflowApi, Profile]]:
-    from espalier.cluster.kubeflow import KubeflowApi
-    from espalier.steps.profiles import named_profile
-
-    resolved = named_profile(profile, overrides or ())
-    with KubeflowApi(resolved.kubernetes.kubeflow, os.environ) as api:
-        yield api, resolved

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -145,9 +146,8 @@ def _read_question() -> str:
         return ""
 
 
-TRY_AGAIN = 75
-"""EX_TEMPFAIL of sysexits.h: storage was away, and the same command may succeed later. A Job of
-ours makes its pod again for it, unlike for 1 and 2."""
+KUBEFLOW_VARIABLE = "KFP_POD_NAME"
+"""Set in every container of Kubeflow Pipelines, by its compiler."""
 
 
 @app.command(
@@ -187,11 +187,14 @@ def step(
     tracked run that the stage belongs to. Nothing runs where the output is current. Prints the
     content digest of the output.
 
-    Exit codes: 1 and 2 the stage refuses; 75 storage was away; 128 and more a signal.
+    Exit codes: 1 and 2 the stage refuses; 75 storage or MLflow was away; 128 and more a signal.
+    Under Kubeflow, which cannot tell these apart, storage is asked for ten minutes more.
     """
     from espalier.orchestration.step_runner import StepFailed, StepOrder, run_step
-    from espalier.records import StorageAwayError
+    from espalier.records import EspalierError, StorageAwayError, patient, patiently
+    from espalier.records.patience import STEP_PATIENCE_S, Patience
     from espalier.steps.profiles import given_profile
+    from espalier.steps.refusing import TRY_AGAIN, write_termination_message
 
     order = StepOrder(
         stage=stage,
@@ -201,11 +204,23 @@ def step(
         inputs=dict(_named_uri(text) for text in input_ or ()),
         output=output,
     )
+
+    def say(line: str) -> None:
+        typer.echo(line, err=True)
+
+    waits_s = STEP_PATIENCE_S if KUBEFLOW_VARIABLE in os.environ else 0.0
     try:
-        manifest = run_step(order, say=lambda line: typer.echo(line, err=True))
-    except (StepFailed, StorageAwayError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(error.exit_code if isinstance(error, StepFailed) else TRY_AGAIN) from error
+        with patient(Patience(total_s=waits_s, say=say)):
+            manifest = patiently(lambda: run_step(order, say))
+    except StepFailed as error:  # the step itself has left the termination message
+        say(f"error: {error}")
+        raise typer.Exit(error.exit_code) from error
+    except EspalierError as error:
+        write_termination_message(f"error: {stage}: {error}")
+        if not isinstance(error, StorageAwayError):
+            raise
+        say(f"error: {error}")
+        raise typer.Exit(TRY_AGAIN) from error
     typer.echo(manifest.content)
 
 

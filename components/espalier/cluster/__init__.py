@@ -5,7 +5,9 @@ kubernetes_api   the Kubernetes API: configuration, requests, retries, errors
 watches          the objects of one kind, followed through every fault of the connection
 ray_jobs         RayJobs, and a step that runs its command as the driver of one
 kubeflow         Kubeflow Pipelines: the connection, and starting a compiled pipeline
-schedules        recurring runs of Kubeflow and their cron expressions
+kubeflow_runs    its runs: list, follow, stop, retry; the log of a failed step
+schedules        recurring runs of Kubeflow
+cron             their cron expressions and time zones
 
 Stages are unknown here: `orchestration` passes the compiled pipeline and the command of a step.
 `sandbox` and `serving` use this client as well.

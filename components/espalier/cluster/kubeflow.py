@@ -1,17 +1,21 @@
-"""Kubeflow Pipelines (v2beta1): the connection, and starting a run of a compiled pipeline.
+"""Kubeflow Pipelines: the connection, and starting a run of a compiled pipeline.
 
     with KubeflowApi(profile.kubernetes.kubeflow, os.environ) as api:
         run_id = start_run(api, "r17", compile_to)
 
-Requests are those of kfp_server_api, the generated client. Answers are parsed as JSON, because its
-models read a web page as an empty listing. Time-outs, retries of reads and error messages are added
-here. kfp's own client has no time-outs, looks for tokens in a browser and at metadata servers, and
-prints. Never run against a live server: the tests use a stand-in.
+Requests are those of kfp_server_api, the generated client of v2beta1, and two older ones which that
+lacks. Answers are parsed as JSON, because its models read a web page as an empty listing.
+Time-outs, retries of reads and error messages are added here. kfp's own client has no time-outs,
+looks for tokens in a browser and at metadata servers, and prints.
+
+Facts about the server name the file of kubeflow/pipelines 2.17 that they are from, below
+backend/src/apiserver if nothing else is said.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -28,18 +32,34 @@ from espalier.config import KubeflowConfig
 from espalier.records import ClusterError, file_digest
 
 ENDPOINT_VARIABLE = "KF_PIPELINES_ENDPOINT"
+UI_VARIABLE = "KF_PIPELINES_UI_ENDPOINT"
 TOKEN_VARIABLE = "KF_PIPELINES_TOKEN"
 TOKEN_FILE_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"
-"""The names of endpoint and token file are kfp's own."""
+"""The names of endpoint, UI and token file are kfp's own."""
+ACTIVE_STATES = frozenset({"PENDING", "RUNNING", "CANCELING", "PAUSED"})
+"""States of a run or step that has not ended (model/run.go)."""
 
 Compile = Callable[[Path], Mapping[str, str | int | float]]
 """Writes the compiled pipeline to a path and returns the parameters of the run."""
 
 _FIRST_PAUSE_S = 0.5
 _PAGE_SIZE = 100
-_EXCERPT = 300
-"""Characters of the server's message that an error repeats."""
+_EXCERPT_START, _EXCERPT_END = 200, 400
+"""Characters of a long message of the server that an error repeats. The server puts what it was
+doing before each cause ("Failed to a: Failed to b: cause", backend/src/common/util/error.go), so
+the end says why."""
+_STACK_FRAME = re.compile(r"\t|[\w./*()-]+\.[\w.*()-]+$")
+"""A line of Go's stack trace, as it stands in messages of errors that the server did not expect."""
+_NO_NAMESPACE = re.compile(
+    r"empty namespace|Namespace cannot be empty|Namespace is required|in multi-user mode"
+)
+"""How the parts of a server for several users ask for a namespace (server/*_server.go,
+resource/resource_manager.go, validation/namespace.go)."""
 _DIGEST_CHARS = 12
+
+
+class KubeflowAwayError(ClusterError):
+    """The server did not answer, or failed, at every attempt; later it may."""
 
 
 class KubeflowApi:
@@ -67,7 +87,11 @@ class KubeflowApi:
             )
         self.endpoint = endpoint.rstrip("/")
         self.config = config
-        client = kfp_server_api.ApiClient(_settings(self.endpoint, config, environment))
+        self._ui = config.ui or environment.get(UI_VARIABLE)
+        self._serves_ui: bool | None = None
+        self._client = client = kfp_server_api.ApiClient(
+            _settings(self.endpoint, config, environment)
+        )
         self._connections: urllib3.PoolManager = client.rest_client.pool_manager
         self.pipelines = kfp_server_api.PipelineServiceApi(client)
         self.uploads = kfp_server_api.PipelineUploadServiceApi(client)
@@ -93,7 +117,8 @@ class KubeflowApi:
             query: of the method; None leaves a parameter out.
 
         Raises:
-            ClusterError: refused, or failed `config.attempts` times.
+            KubeflowAwayError: it failed `config.attempts` times.
+            ClusterError: refused.
         """
         repeating = tenacity.Retrying(
             retry=tenacity.retry_if_exception(_is_transient),
@@ -105,7 +130,7 @@ class KubeflowApi:
             content = repeating(self._content, request, *arguments, **query)
         except (ApiException, urllib3.exceptions.HTTPError) as error:
             if _is_transient(error):
-                raise ClusterError(
+                raise KubeflowAwayError(
                     f"{self.endpoint}: could not {purpose} in {self.config.attempts} attempts of "
                     f"{self.config.timeout_s:g} s each, last {_fault(error)}. Check the "
                     "server, or correct kubernetes.kubeflow.endpoint"
@@ -125,15 +150,15 @@ class KubeflowApi:
             key: under which a page has the objects.
             request: see `read`.
             arguments: of the method.
-            query: of the method.
+            query: of the method; `page_size` is 100 if it is not given.
 
         Raises:
             ClusterError: see `read`; or the listing does not exist.
         """
         token: str | None = None
+        query = {"page_size": _PAGE_SIZE, **query}
         while True:
-            paging = {"page_size": _PAGE_SIZE, "page_token": token}
-            page = self.read(purpose, request, *arguments, **paging, **query)
+            page = self.read(purpose, request, *arguments, page_token=token, **query)
             if page is None:
                 raise ClusterError(f"{self.endpoint}: could not {purpose}: there is no such object")
             found = page.get(key) or []
@@ -163,9 +188,83 @@ class KubeflowApi:
             raise ClusterError(
                 f"{self.endpoint}: could not {purpose}: no answer within "
                 f"{self.config.timeout_s:g} s ({_fault(error)}). It may have been done: "
-                "check (`espalier schedule list`, Kubeflow's pages) before you send it again"
+                "check (`espalier runs list`, `espalier schedule list`) before you send it again"
             ) from error
         return self._object(purpose, content)
+
+    def get(self, path: str, **options: object) -> Any:  # noqa: ANN401 (as the client's methods)
+        """GET a path that the generated client has no method for; a request for `read`."""
+        query = {key: value for key, value in options.items() if not key.startswith("_")}
+        settings: dict[str, Any] = {key: options[key] for key in options.keys() - query.keys()}
+        return self._client.call_api(
+            path,
+            "GET",
+            query_params=list(query.items()),
+            header_params={"Accept": "*/*"},
+            auth_settings=["Bearer"],
+            _return_http_data_only=True,
+            **settings,
+        )
+
+    def text(self, path: str, **query: object) -> Iterator[str] | None:
+        """The lines of a text, as they come. None if the server has no such path, or answers HTML.
+
+        Raises:
+            ClusterError: refused, or broken off.
+        """
+        timeout = (self.config.timeout_s, self.config.timeout_s)
+        try:
+            response = self.get(path, **query, _preload_content=False, _request_timeout=timeout)
+        except ApiException as error:
+            if error.status == 404:
+                return None
+            raise self._refusal(f"read {path}", error) from error
+        except urllib3.exceptions.HTTPError as error:
+            raise KubeflowAwayError(
+                f"{self.endpoint}: could not read {path}: {_fault(error)}"
+            ) from error
+        if response.headers.get("Content-Type", "").startswith("text/html"):
+            response.drain_conn()
+            return None
+        return self._lines(response, path)
+
+    def _lines(self, response: urllib3.BaseHTTPResponse, path: str) -> Iterator[str]:
+        try:
+            kept = b""
+            for chunk in response.stream():
+                *lines, kept = (kept + chunk).split(b"\n")
+                yield from (line.decode(errors="replace") for line in lines)
+            if kept:
+                yield kept.decode(errors="replace")
+        except urllib3.exceptions.HTTPError as error:
+            raise KubeflowAwayError(
+                f"{self.endpoint}: broken off while reading {path}: {_fault(error)}"
+            ) from error
+
+    def serves_ui(self) -> bool:
+        """Whether the endpoint has Kubeflow's pages too: its UI server passes the API on.
+
+        The UI answers its root with a page (frontend/server/app.ts, indexHtmlHandler); the API
+        server, which a port-forward of ml-pipeline reaches, has nothing there (main.go,
+        buildHTTPRouter). False as well where it does not say.
+        """
+        if self._serves_ui is None:
+            self._serves_ui = self._has_pages()
+        return self._serves_ui
+
+    def _has_pages(self) -> bool:
+        timeout = (self.config.timeout_s, self.config.timeout_s)
+        try:
+            response = self.get("/", _preload_content=False, _request_timeout=timeout)
+        except (ApiException, UnicodeDecodeError, urllib3.exceptions.HTTPError):
+            return False
+        response.drain_conn()
+        return response.headers.get("Content-Type", "").startswith("text/html")
+
+    def run_page(self, run_id: str) -> str | None:
+        """Address of a run on Kubeflow's pages; None where it is not known where they are."""
+        address = self._ui or (self.endpoint if self.serves_ui() else None)
+        return f"{address.rstrip('/')}/#/runs/details/{run_id}" if address else None
 
     def _content(self, request: Callable[..., Any], *arguments: object, **query: object) -> bytes:
         timeout_s = self.config.timeout_s
@@ -211,6 +310,14 @@ class KubeflowApi:
                 "the server sends elsewhere, as to a login page. Give a token in "
                 "kubernetes.kubeflow.token_file, or the API's own address"
             )
+        elif (
+            status == 400 and self.config.namespace is None and _NO_NAMESPACE.search(_fault(error))
+        ):
+            fault += (
+                "this Kubeflow has several users, and knows runs and schedules by namespace. Set "
+                "kubernetes.kubeflow.namespace to yours, in the profile or with --set "
+                f"({_fault(error)})"
+            )
         else:
             fault += _fault(error)
         return ClusterError(fault)
@@ -241,15 +348,17 @@ def run_fields(api: KubeflowApi, compile_to: Compile) -> dict[str, Any]:
 
     Raises:
         ProfileError: the profile, or one of its overrides, is refused.
-        ClusterError: the server is away, or refuses.
+        ClusterError: the server is away, or refuses; or the experiment is archived.
     """
+    # first, as a server for several users refuses it without a namespace, and pipelines it does not
+    experiment_id = _experiment(api)
     with tempfile.TemporaryDirectory(prefix="espalier-") as folder:
         package = Path(folder) / "pipeline.yaml"
         parameters = compile_to(package)
         pipeline_id = _pipeline(api)
         version_id = _version(api, pipeline_id, package)
     return {
-        "experiment_id": _experiment(api),
+        "experiment_id": experiment_id or _new_experiment(api),
         "pipeline_version_reference": kfp_server_api.V2beta1PipelineVersionReference(
             pipeline_id=pipeline_id, pipeline_version_id=version_id
         ),
@@ -283,13 +392,30 @@ def _version(api: KubeflowApi, pipeline_id: str, package: Path) -> str:
     return _id(uploaded, "pipeline_version_id")
 
 
-def _experiment(api: KubeflowApi) -> str:
+def _experiment(api: KubeflowApi) -> str | None:
+    """Id of the profile's experiment, or None if there is none.
+
+    Raises:
+        ClusterError: it is archived. The server would take the run (server/run_server.go,
+            createRun), and the UI would not show it with the experiments in use.
+    """
     name, namespace = api.config.experiment, api.config.namespace
     listing = api.experiments.experiment_service_list_experiments
     for found in api.listed("list experiments", "experiments", listing, namespace=namespace):
         if found.get("display_name") == name:
+            if found.get("storage_state") == "ARCHIVED":
+                raise ClusterError(
+                    f"{api.endpoint}: the experiment {name} is archived. Restore it on Kubeflow's "
+                    "pages (Experiments, Archived), or name another one in "
+                    "kubernetes.kubeflow.experiment"
+                )
             return _id(found, "experiment_id")
-    experiment = kfp_server_api.V2beta1Experiment(display_name=name, namespace=namespace)
+    return None
+
+
+def _new_experiment(api: KubeflowApi) -> str:
+    name = api.config.experiment
+    experiment = kfp_server_api.V2beta1Experiment(display_name=name, namespace=api.config.namespace)
     creating = api.experiments.experiment_service_create_experiment
     return _id(api.write(f"create the experiment {name}", creating, experiment), "experiment_id")
 
@@ -343,14 +469,22 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def _fault(error: Exception) -> str:
-    """The error, with the server's message or the beginning of its text."""
+    """The error, with the server's message or text, of which a long one is cut in the middle."""
     if isinstance(error, ApiException):
         try:
             body = json.loads(error.body or "")
         except ValueError:
             body = None
         said = body.get("message") or body.get("error") if isinstance(body, dict) else error.body
-        return f"HTTP {error.status}: {str(said or '')[:_EXCERPT]}"
+        return f"HTTP {error.status}: {_excerpt(str(said or ''))}"
     if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason is not None:
         error = error.reason
     return f"{type(error).__name__}: {error}"
+
+
+def _excerpt(message: str) -> str:
+    lines = [line for line in message.splitlines() if line and not _STACK_FRAME.match(line)]
+    said = " ".join(lines)
+    if len(said) <= _EXCERPT_START + _EXCERPT_END:
+        return said
+    return f"{said[:_EXCERPT_START]} ... {said[-_EXCERPT_END:]}"

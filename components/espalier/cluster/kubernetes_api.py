@@ -358,7 +358,7 @@ def _without_token(error: Exception) -> str:
         "knows where the API server is, and only one that mounts a token may ask it: give the pod "
         "an account with the rights that it needs (espalier-trainer for sandboxes, "
         "espalier-ray-launcher for RayJobs) and automountServiceAccountToken: true, or name a "
-        "kubeconfig. Steps that Kubeflow starts get no token of these accounts (k8s/README.md)"
+        "kubeconfig. Under Kubeflow set kubernetes.kubeflow.service_account (k8s/README.md)"
     )
 
 

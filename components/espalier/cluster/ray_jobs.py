@@ -1,8 +1,13 @@
 """RayJobs: create, watch (also while the API server restarts), delete; a step that launches one.
 
 That step needs no GPU. The RayJob's driver is the same `espalier step` command on a node with GPUs:
-it fetches, trains and publishes, while the step watches it and deletes the job when terminated. A
-finished job is left to KubeRay, which shuts its cluster down after `kubernetes.ray.ttl_s`.
+it fetches, trains and publishes, while the step watches it. A finished job is left to KubeRay,
+which shuts its cluster down after `kubernetes.ray.ttl_s`.
+
+A step that runs as a Job deletes its RayJob when it is terminated. Under Kubeflow, which gives a
+step a fraction of a second, the RayJob belongs to the run's Workflow: the next attempt of the step
+goes on watching it, and when the run has ended or was stopped, the collector (`ray_garbage`)
+deletes it.
 """
 
 from __future__ import annotations
@@ -59,9 +64,18 @@ def ignore_signals() -> None:
 RETRIES = ApiRetries(attempts=None, total_s=600.0, first_pause_s=0.5, longest_pause_s=15.0)
 """An upgrade of the API server takes minutes, in which training continues."""
 _POLL_S = 5.0
-_PASSED_ON = ("ESPALIER_PARENT_RUN", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME")
-"""Variables that the Ray pods get besides the endpoints: the tracked run they belong to."""
-_ENDED = frozenset({"Complete", "Failed", "ValidationFailed"})
+_PASSED_ON = (
+    "ESPALIER_PARENT_RUN",
+    "MLFLOW_TRACKING_URI",
+    "MLFLOW_RUN_ID",
+    "MLFLOW_EXPERIMENT_NAME",
+)
+"""Variables that the Ray pods get besides the endpoints: the tracked run they belong to, and the
+server that has it, which may be another one than that of the endpoints."""
+ENDED_STATES = frozenset({"Complete", "Failed", "ValidationFailed"})
+"""Values of jobDeploymentStatus."""
+_GONE_WITHIN_S = 300.0
+"""KubeRay stops the job and its cluster before it lets go of a RayJob that was deleted."""
 
 
 class RayJobStatus(NamedTuple):
@@ -76,7 +90,7 @@ class RayJobStatus(NamedTuple):
     @property
     def has_ended(self) -> bool:
         """Whether it finished, failed or was invalid."""
-        return self.deployment in _ENDED
+        return self.deployment in ENDED_STATES
 
     @property
     def has_succeeded(self) -> bool:
@@ -105,10 +119,50 @@ class RayJobs:
     def create(self, manifest: K8sObject) -> None:
         """Create the RayJob, or continue with the one of an earlier pod of the same owner.
 
+        One that is being deleted is waited for.
+
         Raises:
-            ClusterError: a job of this name has another owner; refused; the server is unreachable.
+            ClusterError: a job of this name has another owner, or is not deleted in five minutes;
+                refused; the server is unreachable.
         """
+        self._wait_for_name(manifest["metadata"]["name"])
         self._api.create_or_adopt(self._folder, manifest, "RayJob")
+
+    def pod_controller(self, pod: Owner) -> Owner:
+        """The controller of a pod, such as the Workflow of a run of Kubeflow.
+
+        Raises:
+            ClusterError: the pod is in another namespace, or has no controller; refused; the server
+                is unreachable.
+        """
+        path = object_path("v1", "pods", self._namespace, pod.name)
+        found = self._api.find(path, f"read Pod {self._namespace}/{pod.name}")
+        if found is None or found["metadata"]["uid"] != pod.uid:
+            raise ClusterError(
+                f"this step's pod {pod.name} is not in kubernetes.pipeline_namespace="
+                f"{self._namespace}, and a RayJob is owned in its own namespace alone; set the key "
+                "to the namespace of Kubeflow's runs"
+            )
+        for reference in found["metadata"].get("ownerReferences") or ():
+            if reference.get("controller"):
+                named = (reference[key] for key in ("apiVersion", "kind", "name", "uid"))
+                return Owner(*named)
+        raise ClusterError(
+            f"pod {pod.name} has no controller that could own a RayJob: launch it from a run of "
+            "Kubeflow or from a Job of ours"
+        )
+
+    def delete_failed(self, manifest: K8sObject) -> None:
+        """Delete a RayJob of the same name and owner if it failed.
+
+        Raises:
+            ClusterError: refused; the server is unreachable.
+        """
+        present = self._find(manifest["metadata"]["name"])
+        if present is not None:
+            status = _status_of(present)
+            if status.has_ended and not status.has_succeeded:
+                self.delete(manifest)
 
     def status(self, name: str) -> RayJobStatus:
         """Read the status.
@@ -119,12 +173,7 @@ class RayJobs:
         found = self._find(name)
         if found is None:
             raise ClusterError(f"RayJob {self._namespace}/{name} was deleted")
-        status = found.get("status") or {}
-        return RayJobStatus(
-            deployment=str(status.get("jobDeploymentStatus") or ""),
-            job=str(status.get("jobStatus") or ""),
-            message=str(status.get("message") or status.get("reason") or ""),
-        )
+        return _status_of(found)
 
     def delete(self, manifest: K8sObject) -> None:
         """Delete it with everything that it owns, unless it is gone or has another owner.
@@ -139,8 +188,27 @@ class RayJobs:
         uid = present["metadata"]["uid"]
         self._api.discard(delete(f"{self._folder}/{name}", f"delete RayJob {name}", uid=uid))
 
+    def _wait_for_name(self, name: str) -> None:
+        deadline = time.monotonic() + _GONE_WITHIN_S
+        while (present := self._find(name)) and "deletionTimestamp" in present["metadata"]:
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"RayJob {self._namespace}/{name} of an earlier attempt was not deleted in "
+                    f"{_GONE_WITHIN_S:g} s; see whether KubeRay's operator runs"
+                )
+            time.sleep(_POLL_S)
+
     def _find(self, name: str) -> K8sObject | None:
         return self._api.find(f"{self._folder}/{name}", f"read RayJob {name}")
+
+
+def _status_of(job: K8sObject) -> RayJobStatus:
+    status = job.get("status") or {}
+    return RayJobStatus(
+        deployment=str(status.get("jobDeploymentStatus") or ""),
+        job=str(status.get("jobStatus") or ""),
+        message=str(status.get("message") or status.get("reason") or ""),
+    )
 
 
 class StepTerminated(Exception):
@@ -168,25 +236,37 @@ def run_on_ray(
     Raises:
         ClusterError: a variable is not set, the API server refuses or is unreachable for long, or
             the job was deleted by others. The job is deleted then.
-        StepTerminated: a signal came; the job is deleted.
+        StepTerminated: a signal came; the job of a Job's step is deleted, that of a run of Kubeflow
+            is left to the next attempt or to the collector.
     """
+    named = Owner(*(_variable(environment, name) for name in OWNER_VARIABLES))
+    run_id = _variable(environment, RUN_ID_VARIABLE)
+    jobs = RayJobs(settings.pipeline_namespace, environment)
+    is_kubeflow = named.kind == "Pod"
     passed_on = {name: environment[name] for name in _PASSED_ON if name in environment}
+    if is_kubeflow:  # by which its stages find their common tracked run
+        passed_on[RUN_ID_VARIABLE] = run_id
     manifest = training_ray_job(
         command,
-        run_id=_variable(environment, RUN_ID_VARIABLE),
-        owner=Owner(*(_variable(environment, name) for name in OWNER_VARIABLES)),
+        run_id=run_id,
+        owner=jobs.pod_controller(named) if is_kubeflow else named,
         settings=settings,
         environment={**passed_on, RAY_DRIVER_VARIABLE: "1"},
     )
-    jobs = RayJobs(settings.pipeline_namespace, environment)
     name = manifest["metadata"]["name"]
     with on_signals(_terminated):
         try:
+            if is_kubeflow:
+                # a run that is retried has the same id: its failed job must not fail it again
+                jobs.delete_failed(manifest)
             jobs.create(manifest)
             return _watched(jobs, name, log)
         except (ClusterError, StepTerminated) as reason:
-            log(f"deletes RayJob {name}: {reason}")
-            jobs.delete(manifest)
+            if is_kubeflow and isinstance(reason, StepTerminated):
+                log(f"leaves RayJob {name} to the next attempt: {reason}")
+            else:
+                log(f"deletes RayJob {name}: {reason}")
+                jobs.delete(manifest)
             raise
 
 

@@ -9,6 +9,7 @@ import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
@@ -67,6 +68,15 @@ def _pinned_image(text: str) -> str:
     return text
 
 
+def _time_zone(text: str) -> str:
+    try:
+        if text != "UTC":  # which needs no time zone database
+            ZoneInfo(text)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError(f"{text!r} is no time zone known here; one is Europe/Paris") from error
+    return text
+
+
 def _pull_secret(text: str) -> str:
     if not text.startswith("espalier-pull"):
         raise ValueError(
@@ -79,6 +89,7 @@ def _pull_secret(text: str) -> str:
 Quantity = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_quantity)]
 DnsLabel = Annotated[str, AfterValidator(_dns_label)]
 PullSecret = Annotated[str, AfterValidator(_pull_secret)]
+TimeZone = Annotated[str, AfterValidator(_time_zone)]
 PinnedImage = Annotated[str, AfterValidator(_pinned_image)]
 """An image by digest, or by a tag that is never moved."""
 
@@ -88,17 +99,25 @@ class KubeflowConfig(Section):
 
     endpoint: str | None = Field(default=None, pattern=r"https?://[^@\s]+")
     """Such as http://localhost:8888, or https://HOST/pipeline; without it KF_PIPELINES_ENDPOINT."""
+    ui: str | None = Field(default=None, pattern=r"https?://[^@\s]+")
+    """Kubeflow's own pages, for links to runs; without it KF_PIPELINES_UI_ENDPOINT, or the endpoint
+    where it serves them."""
     token_file: Path | None = None
     """Bearer token; read anew by every command. Without it KF_PIPELINES_TOKEN, or the file
     KF_PIPELINES_SA_TOKEN_PATH, or none."""
     namespace: DnsLabel | None = None
     """In multi-user mode the profile's namespace; None where Kubeflow has one user."""
     service_account: DnsLabel | None = None
-    """Account of a run's pods; espalier-trainer if its steps use sandboxes."""
+    """Account of a run's pods; espalier-kubeflow if its steps use sandboxes or launch RayJobs."""
     pipeline: DnsLabel = "espalier-data-to-model"
     """Name under which the compiled pipeline is uploaded."""
     experiment: str = Field(default="espalier", min_length=1)
     """Kubeflow experiment of the runs."""
+    timezone: TimeZone = "UTC"
+    """Zone in which this Kubeflow reads every cron: `cronScheduleTimezone` in its config map
+    pipeline-install-config."""
+    retry_pause_s: int = Field(default=30, ge=0)
+    """Pause before the first retry of a step; each further one is twice as long."""
     timeout_s: float = Field(default=30.0, gt=0)
     """How long one request may take."""
     attempts: int = Field(default=4, ge=1)
@@ -330,7 +349,8 @@ class KubernetesConfig(Section):
     labels: dict[str, str] = Field(default_factory=dict)
     """Put on every object of the run, for accounting."""
     queue: DnsLabel | None = None
-    """Kueue's LocalQueue; without it pods start as soon as they fit."""
+    """Kueue's LocalQueue, of Jobs, RayJobs and Kubeflow's steps; without it pods start as soon as
+    they fit."""
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels of the nodes that stages run on."""
     tolerations: tuple[Toleration, ...] = ()
@@ -347,9 +367,11 @@ class KubernetesConfig(Section):
     endpoints: DnsLabel = "espalier-endpoints"
     """ConfigMap whose keys become environment variables: where S3 and MLflow are."""
     retries: int = Field(default=3, ge=0)
-    """How often a stage is started again after its pod died; not after it refused its input."""
+    """How often a stage is started again after its pod died; not after it refused its input. Under
+    Kubeflow this needs the settings of k8s/kubeflow/retries."""
     deadline_s: int = Field(default=24 * 3600, ge=60)
-    """A stage that takes longer is ended, its retries included."""
+    """A stage that takes longer is ended: as a Job with its retries included, under Kubeflow each
+    attempt by itself."""
     keep_s: int = Field(default=24 * 3600, ge=0)
     """How long a finished Job stays, for its log."""
     gpus: GpuConfig = GpuConfig()

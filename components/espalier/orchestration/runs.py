@@ -18,10 +18,10 @@ from espalier.orchestration.run_directory import (
     locked_run,
     write_atomically,
 )
-from espalier.records import Tracker, json_digest
+from espalier.records import CompositeTracker, Tracker, json_digest
 from espalier.registry.connection import DATABASE_NAME, tracking_target
 from espalier.registry.tracking import ParentRun, open_parent_run
-from espalier.steps.console import CompositeTracker, ConsoleTracker
+from espalier.steps.console import ConsoleTracker
 from espalier.steps.given_model import check_given_model, with_starting_policy
 from espalier.steps.profiles import changed_settings, stage_settings
 from espalier.steps.stopping import before_forced_end

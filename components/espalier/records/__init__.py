@@ -32,6 +32,8 @@ from espalier.records.errors import (
     ManifestError,
     PolicyError,
     ProfileError,
+    RefusedRowsError,
+    RegistryAwayError,
     RegistryError,
     ServingError,
     StorageAwayError,
@@ -49,6 +51,7 @@ from espalier.records.message import (
     ToolSpec,
     action_of,
 )
+from espalier.records.patience import Patience, patient, patiently
 from espalier.records.report_groups import group_label, group_of, report_groups, shown_group
 from espalier.records.task import (
     SPLITS,
@@ -60,7 +63,7 @@ from espalier.records.task import (
     task_id_of,
     write_tasks,
 )
-from espalier.records.tracker import NullTracker, Progress, Tracker
+from espalier.records.tracker import CompositeTracker, NullTracker, Progress, Tracker
 
 __all__ = [
     "MANIFEST_NAME",
@@ -69,6 +72,7 @@ __all__ = [
     "AgentText",
     "ArtifactError",
     "ClusterError",
+    "CompositeTracker",
     "DataError",
     "Draft",
     "EngineError",
@@ -81,10 +85,13 @@ __all__ = [
     "ManifestError",
     "Message",
     "NullTracker",
+    "Patience",
     "PolicyError",
     "ProfileError",
     "Progress",
     "Provenance",
+    "RefusedRowsError",
+    "RegistryAwayError",
     "RegistryError",
     "ServingError",
     "Split",
@@ -108,6 +115,8 @@ __all__ = [
     "only_writer",
     "open_artifact",
     "package_versions",
+    "patient",
+    "patiently",
     "publishing",
     "read_agent_texts",
     "read_manifest",

@@ -5,16 +5,23 @@ EspalierError             one clear message: what, where, what to do; the CLI pr
 +-- ArtifactError         a directory that is missing, half-written, edited or truncated
 +-- KnowledgeError        a knowledge source that cannot be read or holds nothing
 +-- DataError             rows that break a critical expectation, or tasks that do not parse
+|   +-- RefusedRowsError  validation refused the rows, and left a report that says why
 +-- PolicyError           a model directory that cannot act in the environment
 +-- TrainingError         processes that cannot train together, or of which one is lost
 +-- EngineError           an inference server that is away, or answers what it should not
-+-- RegistryError         the tracking server is away, or a promotion is refused
++-- RegistryError         the tracking server or a promotion refuses
+|   +-- RegistryAwayError the tracking server does not answer: later the same command may succeed
 +-- ManifestError         a name or setting that no object of a cluster can have
 +-- ServingError          an address that cannot be served on, a Deployment that cannot be rolled
 +-- ClusterError          the API of a cluster, or of Kubeflow, is away or refuses
 +-- StorageError          a place for artifacts that refuses, or cannot be one
     +-- StorageAwayError  it did not answer for minutes: later the same command may succeed
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
 
 
 class EspalierError(Exception):
@@ -37,6 +44,22 @@ class DataError(EspalierError):
     """Tasks or trajectories that do not parse, or break a critical expectation."""
 
 
+class RefusedRowsError(DataError):
+    """Validation refused the rows of a run, and published a report instead of them."""
+
+    def __init__(self, message: str, *, faults: Sequence[str], report: Path) -> None:
+        """Keep what a step needs to hand the report on.
+
+        Args:
+            message: faults, place of the report, and what to do.
+            faults: one sentence for each reason.
+            report: artifact folder with `validation.html` and `validation.json`.
+        """
+        super().__init__(message)
+        self.faults = tuple(faults)
+        self.report = report
+
+
 class PolicyError(EspalierError):
     """A policy directory that cannot be loaded, or cannot act in the environment."""
 
@@ -50,7 +73,11 @@ class EngineError(EspalierError):
 
 
 class RegistryError(EspalierError):
-    """The tracking server cannot be reached, or refuses what was asked."""
+    """The tracking server refuses what was asked, or cannot be reached."""
+
+
+class RegistryAwayError(RegistryError):
+    """The tracking server did not answer; the same command may succeed later."""
 
 
 class ManifestError(EspalierError):

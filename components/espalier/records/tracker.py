@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -75,3 +75,55 @@ class NullTracker:
 class _NoProgress:
     def advance(self, count: int = 1, **shown: float) -> None:
         """Ignore."""
+
+
+class CompositeTracker:
+    """Forwards every call to several trackers, in order."""
+
+    def __init__(self, *trackers: Tracker) -> None:
+        self.trackers = trackers
+
+    def params(self, values: Mapping[str, object]) -> None:
+        """Record settings of the stage."""
+        for tracker in self.trackers:
+            tracker.params(values)
+
+    def metrics(self, values: Mapping[str, float], *, step: int | None = None) -> None:
+        """Record figures."""
+        for tracker in self.trackers:
+            tracker.metrics(values, step=step)
+
+    def artifact(self, path: Path) -> None:
+        """Record a small file."""
+        for tracker in self.trackers:
+            tracker.artifact(path)
+
+    def episodes(self, episodes: Sequence[Mapping[str, object]]) -> None:
+        """Record some trajectories."""
+        for tracker in self.trackers:
+            tracker.episodes(episodes)
+
+    def note(self, line: str) -> None:
+        """Forward one line."""
+        for tracker in self.trackers:
+            tracker.note(line)
+
+    @contextmanager
+    def progress(self, description: str, total: int) -> Generator[Progress]:
+        """A progress that advances that of every tracker."""
+        with ExitStack() as stack:
+            parts = [
+                stack.enter_context(tracker.progress(description, total))
+                for tracker in self.trackers
+            ]
+            yield _CompositeProgress(parts)
+
+
+class _CompositeProgress:
+    def __init__(self, parts: Sequence[Progress]) -> None:
+        self._parts = parts
+
+    def advance(self, count: int = 1, **shown: float) -> None:
+        """Advance every progress."""
+        for part in self._parts:
+            part.advance(count, **shown)

@@ -16,6 +16,7 @@ from espalier.registry.promotion import GateComparison, Promotion, PromotionGate
 from espalier.registry.tracker import MlflowTracker
 from espalier.registry.tracking import (
     ParentRun,
+    mlflow_run,
     open_parent_run,
     stage_tracking,
     tracker_from_environment,
@@ -32,6 +33,7 @@ __all__ = [
     "TrackingTarget",
     "champion_policy",
     "load_version",
+    "mlflow_run",
     "open_parent_run",
     "promote",
     "rollback",

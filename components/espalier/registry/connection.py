@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -18,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from espalier.records import RegistryError
+from espalier.records import RegistryAwayError, RegistryError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
 
 DATABASE_NAME = "mlflow.db"
 """Name of the sqlite database beside the runs, used if no server is configured."""
@@ -83,7 +85,8 @@ def connect(uri: str) -> MlflowClient:
     A missing sqlite database is created.
 
     Raises:
-        RegistryError: the server does not answer in 5 s, or the database cannot be written.
+        RegistryAwayError: the server does not answer in 5 s.
+        RegistryError: its address is none, or the database cannot be written.
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -107,7 +110,8 @@ def reaching(uri: str, purpose: str) -> Iterator[None]:
     """Turn exceptions of MLflow into a RegistryError that names the server and `purpose`.
 
     Raises:
-        RegistryError: MLflow refused, or could not be reached or written.
+        RegistryAwayError: the server did not answer, or with an error of its own (5xx, 429).
+        RegistryError: MLflow refused, or its database or files could not be written.
     """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -120,14 +124,44 @@ def reaching(uri: str, purpose: str) -> Iterator[None]:
             "database is incomplete, move it away and run the command again."
         ) from error
     except MlflowException as error:
-        raise RegistryError(
-            f"MLflow at {shown(uri)}: could not {purpose}: {error.message}"
-        ) from error
+        kind = RegistryAwayError if _is_away(error) else RegistryError
+        raise kind(f"MLflow at {shown(uri)}: could not {purpose}: {error.message}") from error
     except OSError as error:
-        raise RegistryError(
+        kind = RegistryAwayError if _is_connection_lost(error) else RegistryError
+        raise kind(
             f"MLflow at {shown(uri)}: could not {purpose}: {error}. Check that the disk has "
             "room, that its folder can be written and that the server answers; then try again."
         ) from error
+
+
+_UNANSWERED = "API request to "
+"""So begins what MLflow's client says of a failed connection (mlflow/utils/rest_utils.py)."""
+_BAD_CERTIFICATE = "SSLError"
+_TOO_MANY_REQUESTS = 429
+_SERVER_ERRORS = 500
+
+
+def _is_away(error: MlflowException) -> bool:
+    from mlflow.exceptions import RestException
+
+    if isinstance(error, RestException):
+        status = error.get_http_status_code()
+        return status == _TOO_MANY_REQUESTS or status >= _SERVER_ERRORS
+    said = error.message or ""
+    return said.startswith(_UNANSWERED) and _BAD_CERTIFICATE not in said
+
+
+def _is_connection_lost(error: OSError) -> bool:
+    """Whether a transfer of files was broken off; a full disk is an OSError as well."""
+    from requests import RequestException
+    from requests.exceptions import SSLError
+
+    if isinstance(error, RequestException):
+        answer = error.response
+        return not isinstance(error, SSLError) and (
+            answer is None or answer.status_code >= _SERVER_ERRORS
+        )
+    return isinstance(error, ConnectionError | TimeoutError)
 
 
 def experiment_id(client: MlflowClient, target: TrackingTarget) -> str:
@@ -166,7 +200,11 @@ def _check_server(uri: str) -> None:
     except urllib.error.HTTPError as answer:
         answer.close()  # any status means that it is up; permissions show at the first request
     except (OSError, ValueError) as error:
-        raise RegistryError(
+        is_refused = isinstance(error, ValueError) or isinstance(
+            getattr(error, "reason", None), ssl.SSLError
+        )
+        kind = RegistryError if is_refused else RegistryAwayError
+        raise kind(
             f"MLflow at {shown(uri)} does not answer ({error}). Start the server, mend "
             "MLFLOW_TRACKING_URI, or unset it to track in a local sqlite database."
         ) from error

@@ -145,7 +145,7 @@ def _description(result: EvaluationResult) -> str:
 
 
 def _parent(target: RunHandle) -> str:
-    return target.parent_run_id or target.run_id
+    return target.pipeline_run_id or target.run_id
 
 
 def _ensure_model(target: RunHandle, name: str) -> None:

@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from espalier.records import NullTracker, Progress, RegistryError
+from espalier.records import NullTracker, Progress, RegistryError, patiently
 from espalier.registry.connection import reaching
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 STAGE_TAG = "espalier.stage"
 PARENT_TAG = "mlflow.parentRunId"
 SUPERSEDED_TAG = "espalier.superseded_by"
-_NOTE_TAG = "mlflow.note.content"
+NOTE_TAG = "mlflow.note.content"
 
 _BATCH = 200
 """Figures per request; MLflow accepts at most 1000."""
@@ -174,6 +175,11 @@ class RunHandle:
     run_id: str
     experiment_id: str
     parent_run_id: str | None = None
+    pipeline_run_id: str | None = None
+    """The run of the whole pipeline: the parent, or its parent where Kubeflow's MLflow plugin has
+    made a run for each task."""
+    ends_parent: bool = False
+    """The parent has no process of its own: the stages that run below it end it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +200,7 @@ _MAX_DATASET_DIGEST = 32
 
 
 def log_datasets(run: RunHandle, datasets: Sequence[DatasetUse]) -> None:
-    """Record datasets as inputs of the run and of its parent run."""
+    """Record datasets as inputs of the run and of its pipeline's run."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     inputs = [
@@ -211,7 +217,7 @@ def log_datasets(run: RunHandle, datasets: Sequence[DatasetUse]) -> None:
         for used in datasets
     ]
     with reaching(run.uri, "record the data of the run"):
-        for run_id in filter(None, (run.run_id, run.parent_run_id)):
+        for run_id in filter(None, (run.run_id, run.pipeline_run_id)):
             run.client.log_inputs(run_id, inputs)
 
 
@@ -219,7 +225,7 @@ class MlflowTracker:
     """Writes parameters, figures, files and some trajectories to one run.
 
     While the server is unreachable, figures are kept and sent later, at the latest by `finish`;
-    every other call raises at once.
+    every other call is made patiently (`espalier.records.patience`).
     """
 
     def __init__(self, run: RunHandle, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -239,6 +245,9 @@ class MlflowTracker:
         parameters and gets later ones as tags `espalier.param.NAME`.
         """
         params = {key: str(value)[:_MAX_VALUE_CHARS] for key, value in _flat(values)}
+        patiently(lambda: self._record_params(params))
+
+    def _record_params(self, params: Mapping[str, str]) -> None:
         with reaching(self.run.uri, "record parameters"):
             known = self.run.client.get_run(self.run.run_id).data.params
             changed = {key for key, value in params.items() if known.get(key, value) != value}
@@ -262,6 +271,9 @@ class MlflowTracker:
 
     def artifact(self, path: Path) -> None:
         """Record a file, or a folder under its own name."""
+        patiently(lambda: self._store(path))
+
+    def _store(self, path: Path) -> None:
         with reaching(self.run.uri, f"store {path}"):
             if path.is_dir():
                 self.run.client.log_artifacts(self.run.run_id, str(path), path.name)
@@ -272,18 +284,28 @@ class MlflowTracker:
         """Record trajectories as traces, at most twenty per run over all its attempts."""
         if self._traces is not None and self._traces >= MAX_TRACES:
             return
+        if self._traces is None:
+            self._traces = patiently(self._count_traces)
+        for episode in episodes[: max(0, MAX_TRACES - self._traces)]:
+            patiently(partial(self._record_episode, episode))
+            self._traces += 1
+
+    def _count_traces(self) -> int:
+        with reaching(self.run.uri, "count the traces of the run"):
+            return count_traces(self.run)
+
+    def _record_episode(self, episode: Mapping[str, object]) -> None:
         with reaching(self.run.uri, "record trajectories as traces"):
-            if self._traces is None:
-                self._traces = count_traces(self.run)
-            chosen = episodes[: max(0, MAX_TRACES - self._traces)]
-            log_traces(self.run, chosen)
-        self._traces += len(chosen)
+            log_traces(self.run, [episode])
 
     def describe(self, text: str) -> None:
         """Set the run's description, in Markdown, at once; notes are appended when the run ends."""
         self._description = text
+        patiently(self._send_description)
+
+    def _send_description(self) -> None:
         with reaching(self.run.uri, "describe the run"):
-            self.run.client.set_tag(self.run.run_id, _NOTE_TAG, text)
+            self.run.client.set_tag(self.run.run_id, NOTE_TAG, self._description)
 
     def note(self, line: str) -> None:
         """Add a line to the run's description, written when the run ends."""
@@ -313,18 +335,22 @@ class MlflowTracker:
             RegistryError: the server is unreachable. If the stage has failed itself, this is only
                 logged, so that the stage's own error is the one shown.
         """
+        if status == "FINISHED":
+            patiently(lambda: self._end(status))
+            return
         try:
-            self.flush()
-            with reaching(self.run.uri, "end the run"):
-                if self._notes:
-                    notes = "\n\n".join(self._notes)[-_MAX_NOTE_CHARS:]
-                    text = f"{self._description}\n\n{notes}".strip()
-                    self.run.client.set_tag(self.run.run_id, _NOTE_TAG, text)
-                self.run.client.set_terminated(self.run.run_id, status)
+            self._end(status)
         except RegistryError as error:
-            if status == "FINISHED":
-                raise
             _log.warning("%s", error)
+
+    def _end(self, status: str) -> None:
+        self.flush()
+        with reaching(self.run.uri, "end the run"):
+            if self._notes:
+                notes = "\n\n".join(self._notes)[-_MAX_NOTE_CHARS:]
+                text = f"{self._description}\n\n{notes}".strip()
+                self.run.client.set_tag(self.run.run_id, NOTE_TAG, text)
+            self.run.client.set_terminated(self.run.run_id, status)
 
     def _flush_or_wait(self) -> None:
         started = self._clock()

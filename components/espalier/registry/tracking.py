@@ -1,4 +1,14 @@
-"""MLflow runs: one parent per pipeline run and one nested run per stage, reopened on resuming."""
+"""MLflow runs: one parent per pipeline run and one nested run per stage, reopened on resuming.
+
+The parent of a stage that runs in a process of its own is, in this order:
+
+    ESPALIER_PARENT_RUN   set by `espalier run`, whose process ends the parent
+    MLFLOW_RUN_ID         of a Job, set by who made it; of a step, set by Kubeflow's MLflow plugin,
+                          which has a run for each task below one for the run, and ends both
+    ESPALIER_RUN_ID       the id of Kubeflow's run: the parent has the tag `kubeflow.run_id`, and is
+                          made by the first stage. It has no process of its own: a stage that
+                          begins sets it to RUNNING, one that fails ends it, and so does the last
+"""
 
 from __future__ import annotations
 
@@ -6,16 +16,21 @@ import getpass
 import logging
 import os
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import espalier
-from espalier.records import NullTracker, RegistryError, Tracker
+from espalier.chain import CHAIN
+from espalier.config import Profile
+from espalier.records import CompositeTracker, NullTracker, RegistryError, Tracker, patiently
 from espalier.registry.connection import TrackingTarget, connect, experiment_id, reaching, shown
 from espalier.registry.tracker import (
+    NOTE_TAG,
     PARENT_TAG,
     STAGE_TAG,
     SUPERSEDED_TAG,
@@ -28,9 +43,14 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 PARENT_VARIABLE = "ESPALIER_PARENT_RUN"
+KUBEFLOW_RUN_VARIABLE = "ESPALIER_RUN_ID"
+KUBEFLOW_RUN_TAG = "kubeflow.run_id"
 _URI_VARIABLE = "MLFLOW_TRACKING_URI"
 _RUN_VARIABLE = "MLFLOW_RUN_ID"
 _EXPERIMENT_VARIABLE = "MLFLOW_EXPERIMENT_NAME"
+_EXPERIMENT_ID_VARIABLE = "MLFLOW_EXPERIMENT_ID"
+_SETTLE_S = 2.0
+"""Longer than a request takes: of two steps that make a parent at once, both then see both."""
 
 _log = logging.getLogger(__name__)
 
@@ -114,52 +134,171 @@ def open_parent_run(
     return ParentRun(handle)
 
 
-def tracker_from_environment(stage: str) -> MlflowTracker | NullTracker:
+def tracker_from_environment(stage: str, profile: Profile) -> MlflowTracker | NullTracker:
     """The tracker of a stage that runs in its own process.
 
-    Reads MLFLOW_TRACKING_URI, and the parent from ESPALIER_PARENT_RUN or else MLFLOW_RUN_ID.
-    Without a URI it records nothing; without a parent the stage's run has no parent.
+    Without MLFLOW_TRACKING_URI it records nothing; without a parent (see above) the stage's run
+    stands alone. Runs that are made belong to the experiment of MLFLOW_EXPERIMENT_ID or
+    MLFLOW_EXPERIMENT_NAME, or else of the profile.
 
     Raises:
-        RegistryError: the server is unreachable, or does not have the parent run.
+        RegistryAwayError: the server is unreachable.
+        RegistryError: it does not have the parent run, or the experiment.
     """
     uri = os.environ.get(_URI_VARIABLE)
     if not uri:
         return NullTracker()
+    return patiently(lambda: MlflowTracker(_opened_stage(uri, stage, profile)))
+
+
+def _opened_stage(uri: str, stage: str, profile: Profile) -> RunHandle:
     client = connect(uri)
     parent_id = os.environ.get(PARENT_VARIABLE) or os.environ.get(_RUN_VARIABLE)
-    if not parent_id:
-        target = TrackingTarget(uri, os.environ.get(_EXPERIMENT_VARIABLE) or "espalier")
-        return MlflowTracker(_opened(client, target, None, stage, {STAGE_TAG: stage}))
-    parent = _find_run(client, uri, parent_id)
-    if parent is None:
-        raise RegistryError(
-            f"{stage}: its parent run {parent_id} is not known at {shown(uri)}. Point "
-            f"{_URI_VARIABLE} at the server that has it, or unset "
-            f"{PARENT_VARIABLE} and {_RUN_VARIABLE}."
-        )
-    return MlflowTracker(_stage_handle(_handle(client, uri, parent), stage))
+    if parent_id:
+        parent = _find_run(client, uri, parent_id)
+        if parent is None:
+            raise RegistryError(
+                f"{stage}: its parent run {parent_id} is not known at {shown(uri)}. Point "
+                f"{_URI_VARIABLE} at the server that has it, or unset "
+                f"{PARENT_VARIABLE} and {_RUN_VARIABLE}."
+            )
+        return _stage_handle(_handle(client, uri, parent), stage)
+    experiment = _experiment(client, uri, profile)
+    if kubeflow_run := os.environ.get(KUBEFLOW_RUN_VARIABLE):
+        parent = _run_of_kubeflow(client, uri, experiment, kubeflow_run, profile)
+        handle = _stage_handle(_handle(client, uri, parent), stage)
+        return replace(handle, ends_parent=True)
+    with reaching(uri, f"open a run for {stage}"):
+        tags = {**source_tags(), STAGE_TAG: stage}
+        return _handle(client, uri, client.create_run(experiment, tags=tags, run_name=stage))
+
+
+def _experiment(client: MlflowClient, uri: str, profile: Profile) -> str:
+    """Id of the experiment for runs without a parent."""
+    from mlflow.exceptions import MlflowException
+
+    given = os.environ.get(_EXPERIMENT_ID_VARIABLE)
+    if not given:
+        name = os.environ.get(_EXPERIMENT_VARIABLE) or profile.registry.experiment
+        return experiment_id(client, TrackingTarget(uri, name))
+    with reaching(uri, f"look up the experiment {given}"):
+        try:
+            found = client.get_experiment(given)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            raise RegistryError(
+                f"{_EXPERIMENT_ID_VARIABLE}={given}: no such experiment at {shown(uri)}. Unset it, "
+                f"or point {_URI_VARIABLE} at the server that has it."
+            ) from error
+    return found.experiment_id
+
+
+def _run_of_kubeflow(
+    client: MlflowClient, uri: str, experiment: str, kubeflow_run: str, profile: Profile
+) -> Run:
+    """The parent of the stages of a run of Kubeflow, set to RUNNING.
+
+    MLflow has no way to make a run only if there is none. Who makes one therefore looks again after
+    a moment: of several the oldest stays, by the same rule for everybody, and who made another one
+    deletes it.
+    """
+    with reaching(uri, f"open the run of Kubeflow's run {kubeflow_run}"):
+        found = _oldest(client, experiment, kubeflow_run)
+        if found is None:
+            made = client.create_run(
+                experiment,
+                tags={
+                    **source_tags(),
+                    "espalier.profile": profile.name,
+                    KUBEFLOW_RUN_TAG: kubeflow_run,
+                    NOTE_TAG: f"Profile `{profile.name}`, Kubeflow run `{kubeflow_run}`.",
+                },
+                run_name=profile.name,
+            )
+            time.sleep(_SETTLE_S)
+            found = _oldest(client, experiment, kubeflow_run) or made
+            if found.info.run_id != made.info.run_id:
+                client.delete_run(made.info.run_id)
+        if found.info.status != "RUNNING":
+            client.update_run(found.info.run_id, "RUNNING")
+    return found
+
+
+def _oldest(client: MlflowClient, experiment: str, kubeflow_run: str) -> Run | None:
+    query = f"tags.`{KUBEFLOW_RUN_TAG}` = '{kubeflow_run}'"
+    found = client.search_runs([experiment], query)
+    return min(found, key=lambda run: (run.info.start_time, run.info.run_id), default=None)
 
 
 @contextmanager
-def stage_tracking(stage: str) -> Iterator[Tracker]:
-    """`tracker_from_environment`, whose run ends with the block as finished, failed or killed."""
-    tracker = tracker_from_environment(stage)
+def stage_tracking(stage: str, profile: Profile) -> Iterator[Tracker]:
+    """`tracker_from_environment`, whose run ends with the block as finished, failed or killed.
+
+    A parent that no process holds open ends with a stage that fails or is killed, and with the last
+    stage of the chain.
+    """
+    tracker = tracker_from_environment(stage, profile)
     if isinstance(tracker, NullTracker):
         yield tracker
         return
-    with _ending(tracker):
-        yield tracker
+    status = "FAILED"
+    try:
+        with _ending(tracker):
+            yield tracker
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        if status != "FINISHED" or stage == CHAIN[-1].name:
+            _end_parent(tracker.run, status)
+
+
+def mlflow_run(tracker: Tracker) -> RunHandle | None:
+    """The run that the tracker, or the first of several, writes to; None if it is not MLflow's."""
+    if isinstance(tracker, MlflowTracker):
+        return tracker.run
+    parts = tracker.trackers if isinstance(tracker, CompositeTracker) else ()
+    return next(filter(None, map(mlflow_run, parts)), None)
 
 
 def mark_killed(tracker: Tracker) -> None:
-    """End the tracker's run as KILLED; callable from any thread, sends no figures."""
+    """End the tracker's run as KILLED; callable from any thread, sends no figures.
+
+    A parent that no process holds open ends with it.
+    """
     if not isinstance(tracker, MlflowTracker):
         return
     run = tracker.run
     try:
         with reaching(run.uri, "end the run"):
             run.client.set_terminated(run.run_id, "KILLED")
+        _end_parent(run, "KILLED")
+    except RegistryError as error:
+        _log.warning("%s", error)
+
+
+def _end_parent(run: RunHandle, status: str) -> None:
+    """End a parent that no process holds open.
+
+    Raises:
+        RegistryAwayError: the server is away; where the stage itself has ended otherwise than well,
+            that is only logged.
+    """
+    if not run.ends_parent or run.parent_run_id is None:
+        return
+    parent_id = run.parent_run_id
+
+    def end() -> None:
+        with reaching(run.uri, "end the parent run"):
+            run.client.set_terminated(parent_id, status)
+
+    if status == "FINISHED":
+        patiently(end)
+        return
+    try:
+        end()
     except RegistryError as error:
         _log.warning("%s", error)
 
@@ -207,7 +346,8 @@ def _stage_handle(parent: RunHandle, stage: str) -> RunHandle:
         else:
             tags = {**source_tags(), STAGE_TAG: stage, PARENT_TAG: parent.run_id}
             run = parent.client.create_run(parent.experiment_id, tags=tags, run_name=stage)
-    return _handle(parent.client, parent.uri, run)
+    above = parent.parent_run_id or parent.run_id
+    return replace(_handle(parent.client, parent.uri, run), pipeline_run_id=above)
 
 
 def _handle(client: MlflowClient, uri: str, run: Run) -> RunHandle:
@@ -217,6 +357,7 @@ def _handle(client: MlflowClient, uri: str, run: Run) -> RunHandle:
         run_id=run.info.run_id,
         experiment_id=run.info.experiment_id,
         parent_run_id=run.data.tags.get(PARENT_TAG),
+        pipeline_run_id=run.data.tags.get(PARENT_TAG),
     )
 
 

@@ -19,6 +19,7 @@ from espalier.reporting.formats import number, percent, words
 from espalier.reporting.plots import (
     GRPO_CURVES,
     POLICIES,
+    PRESTAGE_CURVES,
     PRETRAINING_CURVES,
     WARM_START_CURVES,
     Curve,
@@ -57,6 +58,11 @@ class PassRates:
     kept: int
     tasks: int
     band: tuple[float, float] | None
+
+
+def prestage_chart(run: RunDirectory) -> Chart | None:
+    """Loss of the embedded policy's browsing pre-stage; None for a given model."""
+    return _history_chart(run, "prepare_policy", PRESTAGE_CURVES)
 
 
 def pretraining_chart(run: RunDirectory) -> Chart | None:

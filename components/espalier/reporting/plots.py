@@ -130,6 +130,7 @@ WARM_START_CURVES = (
     Curve("loss", "Loss", "nats per action token"),
     Curve("dev_em", "Dev exact match", "EM, 0-1", is_rate=True),
 )
+PRESTAGE_CURVES = (Curve("loss", "Loss", "nats per trained token"),)
 PRETRAINING_CURVES = (Curve("loss", "Loss", "nats per token"),)
 GRPO_CURVES = (
     Curve("reward", "Reward", "mean per trajectory"),

@@ -45,12 +45,12 @@ def write_report(run_dir: Path) -> Path:
 
 def render(run: RunDirectory) -> str:
     """The page as text; whatever a model or a document wrote is escaped."""
-    environment = _environment()
+    environment = page_environment()
     summary = summarize(run, None)
     results = run.json("evaluate", "results.json") or {}
     source, transcripts = newest_transcripts(run)
     return environment.get_template("report.html.jinja").render(
-        style=Markup(_style(environment)),  # our own stylesheet
+        style=page_style(environment),
         run_name=formats.visible(run.path.resolve().name),
         profile=run.profile,
         profile_text=json.dumps(run.profile, indent=2, ensure_ascii=False),
@@ -132,7 +132,8 @@ def _key_figures(summary: RunSummary) -> tuple[KeyFigure, ...]:
     )
 
 
-def _environment() -> Environment:
+def page_environment() -> Environment:
+    """Templates and filters of the pages; what a model wrote is escaped."""
     environment = Environment(
         loader=PackageLoader("espalier.reporting", "templates"),
         autoescape=True,
@@ -148,8 +149,9 @@ def _scalar(value: object) -> str:
     return formats.visible(formats.number(value))
 
 
-def _style(environment: Environment) -> str:
-    return environment.get_template("report.css.jinja").render()
+def page_style(environment: Environment) -> Markup:
+    """The stylesheet of the pages."""
+    return Markup(environment.get_template("report.css.jinja").render())  # our own
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,8 +26,10 @@ from espalier.records import (
     Tracker,
     file_digest,
     json_digest,
+    patiently,
     publishing,
 )
+from espalier.registry.connection import shown
 from espalier.registry.model import CHALLENGER, POLICY_FOLDER, ModelVersion, RegisteredModel
 from espalier.registry.registration import (
     TRAINED,
@@ -36,8 +39,8 @@ from espalier.registry.registration import (
     find_or_register,
     read_result,
 )
-from espalier.registry.tracker import DatasetUse, MlflowTracker, RunHandle, log_datasets
-from espalier.registry.tracking import tracker_from_environment
+from espalier.registry.tracker import DatasetUse, RunHandle, log_datasets
+from espalier.registry.tracking import mlflow_run, stage_tracking
 from espalier.usage import used_since
 
 STAGE = "register"
@@ -65,10 +68,12 @@ def run(
         data_digest=manifests["accepted"].content,
         code_digest=code_digest(profile),
     )
-    target = _mlflow_run(tracker)
-    version = find_or_register(target, identity, payload)
-    RegisteredModel(target.client, target.uri, identity.model_name).point(CHALLENGER, version)
-    log_datasets(target, _datasets(inputs, manifests, payload.result))
+    with _registering_run(profile, tracker) as target:
+        version = patiently(lambda: find_or_register(target, identity, payload))
+        model = RegisteredModel(target.client, target.uri, identity.model_name)
+        patiently(lambda: model.point(CHALLENGER, version))
+        used = _datasets(inputs, manifests, payload.result)
+        patiently(lambda: log_datasets(target, used))
     tracker.note(f"registered {version.label} as @{CHALLENGER}")
     origin = provenance("register", profile, manifests)
     with publishing(output_dir, origin) as draft:
@@ -135,19 +140,25 @@ def _payload(
     )
 
 
-def _mlflow_run(tracker: Tracker) -> RunHandle:
-    """The tracker's own run, or this stage's run as the environment names it.
+@contextmanager
+def _registering_run(profile: Profile, tracker: Tracker) -> Iterator[RunHandle]:
+    """The tracker's own run in MLflow; where it has none, one that lasts as long as the block.
 
-    The second where the tracker is another listener, or several at once: the stage's run is found
-    by its tag, so both ways lead to the same one.
+    Raises:
+        RegistryError: no MLflow is configured, or it refuses.
+        RegistryAwayError: it cannot be reached.
     """
-    own = tracker if isinstance(tracker, MlflowTracker) else tracker_from_environment(STAGE)
-    if isinstance(own, MlflowTracker):
-        return own.run
-    raise RegistryError(
-        "register: no MLflow to register with. Set MLFLOW_TRACKING_URI to a server, or to a local "
-        "database such as sqlite:////absolute/path/mlflow.db."
-    )
+    if (own := mlflow_run(tracker)) is not None:
+        yield own
+        return
+    with stage_tracking(STAGE, profile) as opened:
+        run = mlflow_run(opened)
+        if run is None:
+            raise RegistryError(
+                "register: no MLflow to register with. Set MLFLOW_TRACKING_URI to a server, or to "
+                "a local database such as sqlite:////absolute/path/mlflow.db."
+            )
+        yield run
 
 
 def _measured(version: ModelVersion, target: RunHandle, started: float) -> dict[str, object]:
@@ -156,7 +167,8 @@ def _measured(version: ModelVersion, target: RunHandle, started: float) -> dict[
         "version": version.version,
         "model_uri": f"models:/{version.label}",
         "run_id": target.run_id,
-        "parent_run_id": target.parent_run_id,
+        "parent_run_id": target.pipeline_run_id,
+        "tracking_uri": shown(target.uri),
         "registered": datetime.now(UTC).isoformat(timespec="seconds"),
         **used_since(started),
     }

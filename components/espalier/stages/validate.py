@@ -15,9 +15,9 @@ from espalier.dialects import SYNTAXES, chosen_dialect
 from espalier.environments import Family, family_of
 from espalier.knowledge.graph import EntitySplits
 from espalier.records import (
-    DataError,
     Draft,
     Manifest,
+    RefusedRowsError,
     Tracker,
     publishing,
     write_agent_texts,
@@ -47,9 +47,10 @@ def run(
     """Judge the synthetic artifact and publish its accepted rows, in their order.
 
     Raises:
-        DataError: a critical expectation failed, more rows than `validation.max_dropped_share`
-            break a row-wise one, or nothing is left of a file. The report stands in
-            `validation_failed/` beside `output_dir`, and nothing else is published.
+        RefusedRowsError: a critical expectation failed, more rows than
+            `validation.max_dropped_share` break a row-wise one, or nothing is left of a file. The
+            report stands in `validation_failed/` beside `output_dir`, and nothing else is
+            published.
     """
     started = time.perf_counter()
     origin = provenance("validate", profile, opened(inputs))
@@ -75,7 +76,11 @@ def run(
     if faults:
         with publishing(failed_dir, origin) as draft:
             write_report(draft.path, report)
-        raise DataError(_stop_message(faults, failed_dir))
+        raise RefusedRowsError(
+            stop_message(faults, str(failed_dir / "validation.html")),
+            faults=faults,
+            report=failed_dir,
+        )
     with publishing(output_dir, origin) as draft:
         _write(draft, accepted, inputs["synthetic"])
         if curated:
@@ -144,12 +149,13 @@ def _empty_files(material: ValidationRows, accepted: ValidationRows) -> list[str
     ]
 
 
-def _stop_message(faults: Sequence[str], failed_dir: Path) -> str:
+def stop_message(faults: Sequence[str], report: str) -> str:
+    """Why validation stops the run, and where its page is."""
     lines = "\n".join(f"  {fault}" for fault in faults)
     return (
         f"validation stopped the run:\n{lines}\n"
-        f"Report: {failed_dir / 'validation.html'}. Mend the source or the profile's synthesis "
-        "section, and run the same command again."
+        f"Report: {report}. Mend the source or the profile's synthesis section, and run the same "
+        "command again."
     )
 
 

@@ -1,9 +1,10 @@
 """Stages as steps of a Kubeflow pipeline, and what surrounds a stage wherever it runs.
 
-components      the KFP components: resolve_profile, one a stage, train_on_ray
-running         profile, tracker, determinism and error text around one stage
+components      the KFP components: resolve_profile, one a stage, require_valid, train_on_ray
+running         profile, tracker, determinism and what is shown, around one stage
+refusing        message, exit code and termination message of a step that fails
 placement       what a step's pod gets on the cluster, in the compiled pipeline
-console         a stage's tracker on stderr, and several trackers as one
+console         a stage's tracker on stderr
 profiles        a profile by name, path, JSON or form; where `pipelines/` is
 given_model     the model that a run starts from, checked before it begins
 stopping        Ctrl-C and SIGTERM end a run within seconds

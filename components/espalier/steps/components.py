@@ -1,4 +1,4 @@
-"""The Kubeflow components: `resolve_profile`, each stage of `espalier.chain`, and training on Ray.
+"""The Kubeflow components: one a stage of `espalier.chain`, what surrounds them, training on Ray.
 
 KFP copies the source of a component's function into the pipeline. All stages have the same body, so
 their functions are written from one template; the source is registered with `linecache`, where
@@ -9,7 +9,7 @@ their functions are written from one template; the source is registered with `li
 
 import linecache
 from functools import lru_cache
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from kfp import dsl
 
@@ -50,10 +50,8 @@ def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of
         learning_rate: replaces training.optimizer.learning_rate.
         overrides: section.key=value, several separated by semicolons.
     """
-    import sys
-
-    from espalier.records import EspalierError
     from espalier.steps.profiles import resolved_profile
+    from espalier.steps.refusing import FailureMessage
 
     form = {
         "knowledge_path": knowledge_path,
@@ -66,15 +64,27 @@ def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of
         "group_size": group_size,
         "learning_rate": learning_rate,
     }
-    try:
+    with FailureMessage("resolve_profile"):
         resolved = resolved_profile(profile, seed=seed, overrides=overrides, form=form)
-    except EspalierError as error:
-        sys.exit(f"error: resolve_profile: {error}")
     return resolved.model_dump_json()
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def require_valid(verdict: str, page: dsl.Input[dsl.HTML]) -> None:
+    """End the run where validation refused rows, with what failed; else do nothing.
+
+    Args:
+        verdict: faults as a JSON list, from `validate`.
+        page: the report, from `validate`.
+    """
+    from espalier.steps.running import require_valid
+
+    require_valid(verdict, page.uri)
 
 
 # Inputs and output travel by their URIs: the driver on Ray's nodes fetches and publishes by itself.
 # The pipeline's root therefore has to be in S3 (s3://...), where those nodes reach it.
+# Placeholders stand inside of strings: Kubeflow's server passes a dsl.ConcatPlaceholder on as JSON.
 @dsl.container_component
 def train_on_ray(
     profile_json: str,
@@ -100,34 +110,51 @@ def train_on_ray(
         args=[
             "--profile", profile_json,
             # what the step notes about itself must not lie inside of the artifact
-            "--run", dsl.ConcatPlaceholder([trained_policy.uri, "-run"]),
-            "--input", dsl.ConcatPlaceholder(["knowledge=", knowledge.uri]),
-            "--input", dsl.ConcatPlaceholder(["accepted=", accepted.uri]),
-            "--input", dsl.ConcatPlaceholder(["curriculum=", curriculum.uri]),
-            "--input", dsl.ConcatPlaceholder(["warm_policy=", warm_policy.uri]),
+            "--run", f"{trained_policy.uri}-run",
+            "--input", f"knowledge={knowledge.uri}",
+            "--input", f"accepted={accepted.uri}",
+            "--input", f"curriculum={curriculum.uri}",
+            "--input", f"warm_policy={warm_policy.uri}",
             "--output", trained_policy.uri,
         ],
     )  # fmt: skip
 
 
 _KINDS = {"dataset": "Dataset", "model": "Model", "artifact": "Artifact"}
+
+
+class _Shown(NamedTuple):
+    """How a component hands one of `ShownOutputs` on."""
+
+    annotation: str
+    value: str
+    summary: str
+
+
+_SHOWN = {
+    "figures": _Shown("dsl.Output[dsl.Metrics]", "figures.log_metric", "figures of the result"),
+    "page": _Shown("dsl.Output[dsl.HTML]", "page.path", "the result as a page"),
+    "summary": _Shown("dsl.Output[dsl.Markdown]", "summary.path", "the result in words"),
+    "verdict": _Shown("dsl.OutputPath(str)", "verdict", "why rows were refused, as a JSON list"),
+}
 _TEMPLATE = '''\
 def {name}(
     profile_json: str,
 {inputs}    {output}: dsl.Output[dsl.{kind}],
     usage: dsl.Output[dsl.Metrics],
-) -> None:
+{declared}) -> None:
     """{summary}
 
     Args:
         profile_json: the resolved profile.
 {documented}        {output}: {output_summary}.
         usage: seconds and peak memory of this step.
-    """
-    from espalier.steps.running import run_stage
+{explained}    """
+    from espalier.steps.running import ShownOutputs, run_stage
 
     inputs = {{{passed}}}
-    run_stage("{name}", profile_json, inputs, {output}.path, usage.log_metric)
+    shown = ShownOutputs({shown})
+    run_stage("{name}", profile_json, inputs, {output}.path, usage.log_metric, shown)
 '''
 
 
@@ -147,6 +174,7 @@ def stage_component(name: str) -> Any:  # noqa: ANN401 (kfp's component is untyp
 def _source(stage: Stage) -> str:
     by_folder = {other.output: other for other in STAGES.values()}
     kinds = {folder: _KINDS[by_folder[folder].output_kind] for folder in stage.inputs}
+    shown = {name: _SHOWN[name] for name in (*stage.shows, *(["verdict"] if stage.judges else []))}
     return _TEMPLATE.format(
         name=stage.name,
         summary=stage.summary,
@@ -159,4 +187,7 @@ def _source(stage: Stage) -> str:
         output=stage.output,
         output_summary=stage.output_summary,
         kind=_KINDS[stage.output_kind],
+        declared="".join(f"    {name}: {one.annotation},\n" for name, one in shown.items()),
+        explained="".join(f"        {name}: {one.summary}.\n" for name, one in shown.items()),
+        shown=", ".join(f"{name}={one.value}" for name, one in shown.items()),
     )

@@ -1,4 +1,4 @@
-"""A stage's tracker on stderr (bars on a terminal, lines in a log), and several trackers as one.
+"""A stage's tracker on stderr (bars on a terminal, lines in a log).
 
 A stage that reports figures by optimizer step gets a table with the same columns in every run, at
 most 100 characters wide; all figures are in the stage's history.parquet and in MLflow.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +27,6 @@ from rich.progress import (
 )
 
 from espalier.records import Progress as WorkProgress
-from espalier.records import Tracker
 
 LINE_INTERVAL_S = 5.0
 """A log gets at most one line of figures in this time, and always the last one of a bar."""
@@ -248,55 +247,3 @@ def _fitted(value: float, width: int) -> str:
     """The figure with as many digits as `width` has room for, and at least one."""
     texts = (_figure(value), *(f"{value:.{digits}g}" for digits in (3, 2, 1)))
     return next((text for text in texts if len(text) <= width), f"{value:.0e}")
-
-
-class CompositeTracker:
-    """Forwards every call to several trackers, in order."""
-
-    def __init__(self, *trackers: Tracker) -> None:
-        self._trackers = trackers
-
-    def params(self, values: Mapping[str, object]) -> None:
-        """Record settings of the stage."""
-        for tracker in self._trackers:
-            tracker.params(values)
-
-    def metrics(self, values: Mapping[str, float], *, step: int | None = None) -> None:
-        """Record figures."""
-        for tracker in self._trackers:
-            tracker.metrics(values, step=step)
-
-    def artifact(self, path: Path) -> None:
-        """Record a small file."""
-        for tracker in self._trackers:
-            tracker.artifact(path)
-
-    def episodes(self, episodes: Sequence[Mapping[str, object]]) -> None:
-        """Record some trajectories."""
-        for tracker in self._trackers:
-            tracker.episodes(episodes)
-
-    def note(self, line: str) -> None:
-        """Forward one line."""
-        for tracker in self._trackers:
-            tracker.note(line)
-
-    @contextmanager
-    def progress(self, description: str, total: int) -> Iterator[WorkProgress]:
-        """A progress that advances that of every tracker."""
-        with ExitStack() as stack:
-            parts = [
-                stack.enter_context(tracker.progress(description, total))
-                for tracker in self._trackers
-            ]
-            yield _CompositeProgress(parts)
-
-
-class _CompositeProgress:
-    def __init__(self, parts: Sequence[WorkProgress]) -> None:
-        self._parts = parts
-
-    def advance(self, count: int = 1, **shown: float) -> None:
-        """Advance every progress."""
-        for part in self._parts:
-            part.advance(count, **shown)

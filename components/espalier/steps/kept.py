@@ -29,6 +29,7 @@ from espalier.records import (
     Tracker,
     json_digest,
     package_versions,
+    patiently,
     read_manifest,
     work_dir,
 )
@@ -172,7 +173,7 @@ def _fetched(
 ) -> Manifest | None:
     """Copy the output that an earlier run has kept; None if there is no whole one."""
     try:
-        manifest = kept.manifest()
+        manifest = patiently(kept.manifest)
         if manifest is None:
             return None
         if not work.is_current(manifest):

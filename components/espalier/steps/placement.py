@@ -1,8 +1,9 @@
 """What the pod of a step gets on the cluster, as settings of the compiled pipeline.
 
 `cluster/objects/job.py` says the same for a step that runs as a Job. Kubeflow knows no account,
-runtime or priority class and no disk limit for a single step: a run has one account (`espalier
-submit --service-account`), the others are not set.
+runtime or priority class, no user group of volumes and no limit of ephemeral storage for a single
+step: a run has one account (`kubernetes.kubeflow.service_account`), `disk_limit` is the size of
+each volume that the step writes to, and the others are not set.
 """
 
 from __future__ import annotations
@@ -25,17 +26,26 @@ from espalier.cluster.objects.job import (
     stage_reach,
     stage_resources,
 )
-from espalier.cluster.objects.names import STAGE_LABEL
-from espalier.cluster.objects.pods import CACHE_MOUNT, ENDPOINT_KEYS, S3_KEYS, USER
+from espalier.cluster.objects.names import QUEUE_LABEL, STAGE_LABEL
+from espalier.cluster.objects.pods import (
+    CACHE_MOUNT,
+    KUBEFLOW_ENDPOINTS,
+    S3_KEYS,
+    SCRATCH_MOUNT,
+    USER,
+)
 from espalier.config import KubernetesConfig, Toleration
 from espalier.config.cluster import amount
 from espalier.steps.components import stage_component, train_on_ray
 
 _settings: ContextVar[KubernetesConfig | None] = ContextVar("kubernetes", default=None)
 _SHARED_MEMORY = "/dev/shm"
-_RETRY_PAUSE = "30s"
+_BACKOFF_FACTOR = 2
 _RUN_LABEL = "pipeline/runid"
 """Kubeflow puts the run's id on its pods under this label."""
+_ARTIFACT_VOLUMES = {"s3-scratch": "/s3", "minio-scratch": "/minio", "gcs-scratch": "/gcs"}
+"""Volumes of every step's pod (Kubeflow 2.17, argocompiler/container.go), in one of which its
+artifacts lie. A mount of the same volume and path is merged into them, with its size limit."""
 
 
 @contextmanager
@@ -67,7 +77,7 @@ def place_pod(task: dsl.PipelineTask) -> None:
         stage = task.name.replace("-", "_")
         if stage == train_on_ray.name.replace("-", "_"):
             stage = RAY_STAGE
-            _name_owner(task)
+            _name_pod(task)
         _place(task, stage, settings)
 
 
@@ -75,31 +85,48 @@ def _place(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> No
     task.set_container_image(stage_image(stage, settings))
     kubernetes.set_image_pull_policy(task, "IfNotPresent")
     kubernetes.set_security_context(task, run_as_user=USER, run_as_group=USER, run_as_non_root=True)
-    task.set_retry(settings.retries, backoff_duration=_RETRY_PAUSE)
-    kubernetes.set_timeout(task, settings.deadline_s)
-    labels = {STAGE_LABEL: stage, **settings.labels, **stage_reach(stage, settings)}
+    _limit_time(task, settings)
+    queue = {QUEUE_LABEL: settings.queue} if settings.queue else {}
+    labels = {STAGE_LABEL: stage, **settings.labels, **stage_reach(stage, settings), **queue}
     for key, value in labels.items():
         kubernetes.add_pod_label(task, key, value)
     _give_resources(task, stage, settings)
     _choose_nodes(task, stage, settings)
     _mount(task, stage, settings)
+    # by which a stage finds the tracked run of its siblings
+    kubernetes.use_field_path_as_env(task, RUN_ID_VARIABLE, f"metadata.labels['{_RUN_LABEL}']")
     # optional: Kubeflow's launcher moves artifacts with credentials of its own, and a cluster
     # without MLflow tracks nothing
     kubernetes.use_secret_as_env(
         task, settings.s3_secret, {key: name for name, key in S3_KEYS.items()}, optional=True
     )
-    kubernetes.use_config_map_as_env(
-        task, settings.endpoints, {key: key for key in ENDPOINT_KEYS}, optional=True
+    kubernetes.use_config_map_as_env(task, settings.endpoints, KUBEFLOW_ENDPOINTS, optional=True)
+
+
+def _limit_time(task: dsl.PipelineTask, settings: KubernetesConfig) -> None:
+    """Give every attempt its deadline, and the retries time enough for all of them.
+
+    Argo counts the longest duration from the creation of the first pod, waits for a node included,
+    and ends a running attempt when it is over. So each attempt may wait as long as it may run.
+    """
+    pause_s, retries = settings.kubeflow.retry_pause_s, settings.retries
+    pauses_s = sum(pause_s * _BACKOFF_FACTOR**number for number in range(retries))
+    longest_s = 2 * (retries + 1) * settings.deadline_s + pauses_s
+    task.set_retry(
+        retries,
+        backoff_duration=f"{pause_s}s",
+        backoff_factor=_BACKOFF_FACTOR,
+        backoff_max_duration=f"{longest_s}s",
     )
+    kubernetes.set_timeout(task, settings.deadline_s)
 
 
-def _name_owner(task: dsl.PipelineTask) -> None:
-    """Set the run id, and the launcher's pod as owner of the RayJob, as variables."""
+def _name_pod(task: dsl.PipelineTask) -> None:
+    """Set this pod's name as variables: whoever owns the pod is to own its RayJob."""
     api_version, kind, name, uid = OWNER_VARIABLES
     task.set_env_variable(api_version, "v1").set_env_variable(kind, "Pod")
     kubernetes.use_field_path_as_env(task, name, "metadata.name")
     kubernetes.use_field_path_as_env(task, uid, "metadata.uid")
-    kubernetes.use_field_path_as_env(task, RUN_ID_VARIABLE, f"metadata.labels['{_RUN_LABEL}']")
 
 
 def _give_resources(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> None:
@@ -133,6 +160,9 @@ def _tolerate(task: dsl.PipelineTask, toleration: Toleration) -> None:
 
 
 def _mount(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> None:
+    disk_limit = stage_resources(stage, settings).disk_limit
+    for name, path in {"tmp": SCRATCH_MOUNT, **_ARTIFACT_VOLUMES}.items():
+        kubernetes.empty_dir_mount(task, name, path, size_limit=disk_limit)
     if settings.cache_claim is not None:
         kubernetes.mount_pvc(task, settings.cache_claim, CACHE_MOUNT)
         task.set_env_variable("XDG_CACHE_HOME", CACHE_MOUNT)

@@ -1,23 +1,53 @@
-"""A stage inside a Kubeflow step: profile, tracker, determinism and error text around it."""
+"""A stage inside a Kubeflow step: profile, tracker, determinism, outputs and errors around it.
+
+Where validation refuses the rows, Kubeflow's launcher would lose the report: it uploads the outputs
+of a step only if the step succeeds. The step of `validate` therefore succeeds there as well, shows
+the report, and hands a verdict on; `require_valid`, the step after it, ends the run with what the
+verdict says, so that no later stage begins. A step that hands no verdict on, as in a plain Job, and
+the stage in one process fail at once.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from espalier.chain import STAGES
+from espalier.config import Profile
 from espalier.determinism import prepare_environment, prepare_torch
-from espalier.records import EspalierError
+from espalier.records import CompositeTracker, Patience, RefusedRowsError, patient, patiently
+from espalier.records.patience import STEP_PATIENCE_S
 from espalier.registry.tracking import mark_killed, stage_tracking
-from espalier.steps.console import CompositeTracker, ConsoleTracker
+from espalier.steps.console import ConsoleTracker
 from espalier.steps.given_model import with_starting_policy
 from espalier.steps.kept import run_or_fetch
 from espalier.steps.profiles import parsed_profile, stage_settings
+from espalier.steps.refusing import FailureMessage
 from espalier.steps.stopping import before_forced_end, stopping_on_signals
 from espalier.storage import restore_names
 from espalier.usage import UsageMeter
+
+_SHOWN_FAULTS = 20
+"""A verdict is a parameter, which Kubeflow keeps in its database and in the pods' specs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownOutputs:
+    """Outputs of a step beside its artifact; None where the step has no such output."""
+
+    figures: Callable[[str, float], None] | None = None
+    """Takes a name and a figure."""
+    page: str | None = None
+    """Path for HTML."""
+    summary: str | None = None
+    """Path for Markdown."""
+    verdict: str | None = None
+    """Path for the faults of refused rows, as JSON; with None they end the step."""
 
 
 def run_stage(
@@ -26,8 +56,11 @@ def run_stage(
     inputs: Mapping[str, str],
     output: str,
     log_metric: Callable[[str, float], None],
+    shown: ShownOutputs | None = None,
 ) -> None:
     """Run one stage on the paths that Kubeflow's launcher, or kfp.local, has given it.
+
+    An MLflow server that is away is asked again for ten minutes, with a line for each try.
 
     Args:
         name: of the stage, which is also the name of its tracked run.
@@ -36,30 +69,101 @@ def run_stage(
             of an artifact that was published by us (`espalier.storage.layout`).
         output: path of the artifact folder that the stage publishes.
         log_metric: receives `seconds` and `peak_rss_mb` when the stage has ended.
+        shown: where the step's other outputs go.
 
     Raises:
         SystemExit: the stage refused its input; the message alone is printed, as the last line of
-            the step's log, instead of a traceback.
+            the step's log, instead of a traceback. The code is 75 if MLflow stayed away.
     """
+    shown = shown or ShownOutputs()
     prepare_environment()
-    stage = STAGES[name]
-    try:
-        with stopping_on_signals(lambda line: _say(name, line), "The step can be run again."):
-            profile = parsed_profile(profile_json)
-            prepare_torch(profile.threads)
-            meter = UsageMeter()
-            with stage_tracking(name) as tracked, before_forced_end(lambda: mark_killed(tracked)):
-                tracked.params(stage_settings(profile, name))
-                tracker = CompositeTracker(ConsoleTracker(name), tracked)
-                if name == "prepare_policy":
-                    profile = with_starting_policy(profile, Path(output).parent)
-                paths = {name: restore_names(Path(path)) for name, path in inputs.items()}
-                run_or_fetch(stage, profile, paths, Path(output), tracker, os.environ)
-    except EspalierError as error:
-        sys.exit(f"error: {name}: {error}")
-    usage = meter.read()
+    _quiet_libraries()
+    meter = UsageMeter()
+    with FailureMessage(name):
+        profile = parsed_profile(profile_json)
+        published, faults = Path(output), ()
+        try:
+            _run(name, profile, inputs, published)
+        except RefusedRowsError as refused:
+            if shown.verdict is None:
+                raise
+            published, faults = refused.report, refused.faults
+            _say(name, f"refused rows, for {len(faults)} reasons; the next step ends the run")
+        usage = meter.read()
+        _show(name, profile, published, shown)
+        if shown.verdict is not None:
+            _write_verdict(Path(shown.verdict), faults)
     log_metric("seconds", round(usage.seconds, 3))
     log_metric("peak_rss_mb", round(usage.peak_rss_mb, 1))
+
+
+def require_valid(verdict: str, report_uri: str) -> None:
+    """End the run if validation refused rows; the step after `validate` in Kubeflow's pipeline.
+
+    Args:
+        verdict: what the step of `validate` handed on.
+        report_uri: of its page.
+
+    Raises:
+        SystemExit: with each failed expectation, its column and what was found, and the URI.
+    """
+    from espalier.stages.validate import stop_message
+
+    with FailureMessage("validate"):
+        faults = json.loads(verdict)
+        if faults:
+            message = stop_message(faults, report_uri)
+            raise RefusedRowsError(message, faults=faults, report=Path(report_uri))
+
+
+def _run(name: str, profile: Profile, inputs: Mapping[str, str], output: Path) -> None:
+    console = ConsoleTracker(name)
+    with (
+        stopping_on_signals(lambda line: _say(name, line), "The step can be run again."),
+        patient(Patience(total_s=STEP_PATIENCE_S, say=console.note)),
+    ):
+        prepare_torch(profile.threads)
+        with (
+            stage_tracking(name, profile) as tracked,
+            before_forced_end(lambda: mark_killed(tracked)),
+        ):
+            tracked.params(stage_settings(profile, name))
+            if name == "prepare_policy":
+                started = profile
+                profile = patiently(lambda: with_starting_policy(started, output.parent))
+            paths = {name: restore_names(Path(path)) for name, path in inputs.items()}
+            tracker = CompositeTracker(console, tracked)
+            run_or_fetch(STAGES[name], profile, paths, output, tracker, os.environ)
+
+
+def _quiet_libraries() -> None:
+    """Drop other libraries' INFO, which KFP's executor asks for by configuring the root logger.
+
+    Before they are imported: Great Expectations alone logs two hundred lines while it is.
+    """
+    logging.getLogger().setLevel(logging.WARNING)
+
+
+def _show(name: str, profile: Profile, published: Path, shown: ShownOutputs) -> None:
+    if shown.figures is None and shown.page is None and shown.summary is None:
+        return
+    from espalier.reporting import step_views  # it brings matplotlib
+
+    run = step_views.opened_artifact(published, profile.model_dump(mode="json"))
+    if shown.figures is not None:
+        for figure, value in step_views.step_figures(name, run).items():
+            shown.figures(figure, value)
+    if shown.page is not None:
+        Path(shown.page).write_text(step_views.step_page(name, run), encoding="utf-8")
+    if shown.summary is not None:
+        Path(shown.summary).write_text(step_views.step_summary(name, run), encoding="utf-8")
+
+
+def _write_verdict(path: Path, faults: Sequence[str]) -> None:
+    told = list(faults[:_SHOWN_FAULTS])
+    if len(faults) > len(told):
+        told.append(f"and {len(faults) - len(told)} more, see the report")
+    path.write_text(json.dumps(told), encoding="utf-8")
 
 
 def _say(stage: str, line: str) -> None:

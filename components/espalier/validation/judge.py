@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ class ExpectationResult:
     """Rows that break it, in order; empty for an expectation about the whole table."""
     problem: str
     """The observed value or error, if no row can be named; else empty."""
+    observed: tuple[str, ...] = ()
+    """Distinct values of the first failing rows."""
 
 
 def judge(frame: pd.DataFrame, suite: Sequence[Expectation]) -> tuple[ExpectationResult, ...]:
@@ -101,9 +103,26 @@ def _finding(expectation: Expectation, result: Any) -> ExpectationResult:  # noq
         return ExpectationResult(expectation, success=True, rows=(), problem="")
     details: Mapping[str, Any] = result.result
     found = details.get("unexpected_index_list") or ()
-    rows = tuple(sorted({int(entry[ROW_COLUMN]) for entry in found}))
+    values = {int(entry[ROW_COLUMN]): entry.get(expectation.rule.column) for entry in found}
+    rows = tuple(sorted(values))
     problem = "" if rows else _problem(result.exception_info, details)
-    return ExpectationResult(expectation, success=False, rows=rows, problem=problem)
+    return ExpectationResult(
+        expectation,
+        success=False,
+        rows=rows,
+        problem=problem,
+        observed=_distinct(values[row] for row in rows[:SHOWN_ROWS]),
+    )
+
+
+def _distinct(values: Iterable[object]) -> tuple[str, ...]:
+    shown = (_cut(str(value)) for value in values if value is not None)
+    return tuple(dict.fromkeys(shown))[:_SHOWN_VALUES]
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def _problem(exception_info: Mapping[str, Any], details: Mapping[str, Any]) -> str:
@@ -121,6 +140,8 @@ def _problem(exception_info: Mapping[str, Any], details: Mapping[str, Any]) -> s
 
 SHOWN_ROWS = 10
 """Number of failing rows that errors and the report name."""
+_SHOWN_VALUES = 3
+_SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +184,12 @@ class SuiteVerdict:
 
     def _described(self, finding: ExpectationResult) -> str:
         expectation = finding.expectation
+        column = f" on column {name}" if (name := expectation.rule.column) else ""
+        found = f"found {', '.join(finding.observed)} in " if finding.observed else ""
         where = _listed(self.examples(finding), len(finding.rows)) or finding.problem
         return (
-            f"{self.suite}: expectation {expectation.name} failed ({expectation.reason}): {where}"
+            f"{self.suite}: expectation {expectation.name} failed{column} "
+            f"({expectation.reason}): {found}{where}"
         )
 
 

@@ -74,4 +74,5 @@ def _expectation(verdict: SuiteVerdict, finding: ExpectationResult) -> dict[str,
         "failing_rows": len(finding.rows),
         "examples": verdict.examples(finding),
         "problem": finding.problem,
+        **({"observed": list(finding.observed)} if finding.observed else {}),
     }

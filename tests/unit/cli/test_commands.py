@@ -31,7 +31,7 @@ FROZEN = {
     "serve": {"MODEL", "--host", "--port", "--profile", "--set", "--runs"},
     "api-key": {"NAME", "--file"},
     "compile": {"--out", "--profile", "--set", "--image"},
-    "submit": {"--profile", "--set", "--name", "--json"},
+    "submit": {"--profile", "--set", "--name", "--wait", "--json"},
     "step": {"STAGE", "--run", "--profile", "--input", "--output", "--workspace"},
     "doctor": {"--runs", "--json"},
 }
@@ -51,12 +51,19 @@ FROZEN_DATA = {
     },
 }
 FROZEN_SCHEDULE = {
-    "create": {"NAME", "--cron", "--profile", "--set", "--start", "--end"},
+    "create": {"NAME", "--cron", "--profile", "--set", "--start", "--end", "--timezone"},
     "list": {"--profile", "--set", "--json"},
     "pause": {"NAME", "--profile", "--set"},
     "resume": {"NAME", "--profile", "--set"},
     "delete": {"NAME", "--profile", "--set"},
 }
+FROZEN_RUNS = {
+    "list": {"--profile", "--set", "--limit", "--json"},
+    "show": {"RUN", "--profile", "--set", "--follow", "--json"},
+    "stop": {"RUN", "--profile", "--set"},
+    "retry": {"RUN", "--profile", "--set"},
+}
+FROZEN_GROUPS = {"schedule": FROZEN_SCHEDULE, "data": FROZEN_DATA, "runs": FROZEN_RUNS}
 
 
 def parameters(command):
@@ -71,7 +78,7 @@ def test_commands_and_their_options_are_those_that_scripts_rely_on():
     import typer
 
     commands = dict(typer.main.get_command(command_line()).commands)
-    for group, frozen in (("schedule", FROZEN_SCHEDULE), ("data", FROZEN_DATA)):
+    for group, frozen in FROZEN_GROUPS.items():
         of_group = commands.pop(group).commands
         assert {name: parameters(command) for name, command in of_group.items()} == frozen
     assert {name: parameters(command) for name, command in commands.items()} == FROZEN
@@ -87,7 +94,7 @@ def test_only_what_people_run_is_listed_under_its_panel(espalier):
             listed.setdefault(panel, []).append(line.split()[0])
     assert listed == {panel: list(names) for panel, names in PANELS.items()}
     shown = {name for names in listed.values() for name in names}
-    assert shown == (FROZEN.keys() - {"step"}) | {"data", "schedule"}
+    assert shown == (FROZEN.keys() - {"step"}) | FROZEN_GROUPS.keys()
 
 
 @pytest.mark.parametrize("name", ["check-queries", "draw-questions"])
@@ -101,8 +108,7 @@ def test_a_command_that_moved_names_its_new_place(espalier, name):
     "command",
     [
         *FROZEN,
-        *(f"schedule {name}" for name in FROZEN_SCHEDULE),
-        *(f"data {name}" for name in FROZEN_DATA),
+        *(f"{group} {name}" for group, frozen in FROZEN_GROUPS.items() for name in frozen),
     ],
 )
 def test_every_command_shows_an_example(espalier, command):

@@ -12,7 +12,7 @@ from espalier.cluster.schedules import parsed_schedule, schedules
 from espalier.config import KubeflowConfig
 from espalier.records import ClusterError
 from espalier.steps.profiles import form_values, named_profile
-from tests.fakes.kubeflow_stand_in import TOKEN, kubeflow_stand_in
+from tests.fakes.kubeflow_stand_in import TOKEN, Refusal, kubeflow_stand_in
 from tests.fakes.loopback import Handler
 
 pytestmark = pytest.mark.slow  # compiles the pipeline
@@ -61,7 +61,10 @@ def connected(kubeflow):
 def with_schedules(kubeflow, *names):
     """As if these had been made before."""
     for number, name in enumerate(names):
-        made = {"recurring_run_id": f"id-{number}", "display_name": name, "status": "ENABLED"}
+        made = {
+            "recurring_run_id": f"id-{number}", "display_name": name, "status": "ENABLED",
+            "no_catchup": True,
+        }  # fmt: skip
         kubeflow.schedules.append(made)
 
 
@@ -95,6 +98,7 @@ def test_an_equal_pipeline_is_uploaded_once_and_another_beside_it(kubeflow):
 
 
 def test_namespace_and_account_of_the_profile_are_used(kubeflow):
+    kubeflow.is_multi_user = True
     settings = [
         "--set", "kubernetes.kubeflow.namespace=team",
         "--set", "kubernetes.kubeflow.service_account=espalier-trainer",
@@ -103,20 +107,21 @@ def test_namespace_and_account_of_the_profile_are_used(kubeflow):
     (schedule,) = kubeflow.schedules
     assert (schedule["namespace"], schedule["service_account"]) == ("team", "espalier-trainer")
     assert kubeflow.kept["/experiments"][0]["namespace"] == "team"
-    assert done("schedule", "list", "--json") == "[]\n"
+    other = ("--set", "kubernetes.kubeflow.namespace=others")
+    assert done("schedule", "list", "--json", *other) == "[]\n"
     assert len(json.loads(done("schedule", "list", "--json", *settings))) == 1
 
 
 def test_a_schedule_runs_one_at_a_time_without_catchup(kubeflow):
-    said = done(*NIGHTLY, "--start", "2026-03-02T00:00:00Z", "--end", "2026-04-01T00:00:00+02:00")
+    said = done(*NIGHTLY, "--start", "2126-03-02T00:00:00Z", "--end", "2126-04-01T00:00:00+02:00")
     (schedule,) = kubeflow.schedules
     assert said.strip() == schedule["recurring_run_id"]
     assert (schedule["max_concurrency"], schedule["no_catchup"]) == ("1", True)
     assert schedule["mode"] == "ENABLE"
     assert schedule["trigger"]["cron_schedule"] == {
         "cron": "0 0 3 * * *",
-        "start_time": "2026-03-02T00:00:00+00:00",
-        "end_time": "2026-04-01T00:00:00+02:00",
+        "start_time": "2126-03-01T23:59:59+00:00",  # the first run is after it
+        "end_time": "2126-03-31T22:00:00+00:00",
     }
     assert schedule["runtime_config"]["parameters"]["profile"] == "smoke"
 
@@ -126,12 +131,168 @@ def test_schedules_are_managed_by_name_or_id(kubeflow):
     done("schedule", "pause", "three")
     listed = {one["name"]: one["status"] for one in json.loads(done("schedule", "list", "--json"))}
     assert listed == {"one": "ENABLED", "two": "ENABLED", "three": "DISABLED"}
-    done("schedule", "resume", "id-2")
     done("schedule", "delete", "two")
     lines = done("schedule", "list").splitlines()
     assert [line.split()[:2] for line in lines] == [
-        ["name", "status"], ["one", "ENABLED"], ["three", "ENABLED"],
+        ["name", "status"], ["one", "ENABLED"], ["three", "DISABLED"],
     ]  # fmt: skip
+
+
+def paused(kubeflow, **changes):
+    """A schedule that was made and paused; its record."""
+    done(*NIGHTLY)
+    done("schedule", "pause", "nightly")
+    (record,) = kubeflow.schedules
+    record |= changes
+    return record
+
+
+def test_a_resumed_schedule_is_an_equal_new_one(kubeflow):
+    before = dict(paused(kubeflow, description="of the team"))
+    result = espalier("schedule", "resume", "nightly")
+    (after,) = kubeflow.schedules
+    assert result.stdout.strip() == after["recurring_run_id"] != before["recurring_run_id"]
+    assert f"has a new id, {after['recurring_run_id']}" in result.stderr
+    changed = {"recurring_run_id", "status", "mode", "description", "created_at", "updated_at"}
+    assert {key for key in before if before[key] != after[key]} <= changed
+    assert after["status"] == "ENABLED"
+    assert after["description"].startswith("of the team (espalier: in place of")
+    done("schedule", "pause", "nightly")
+    done("schedule", "resume", "nightly")
+    assert kubeflow.schedules[0]["description"].count("espalier") == 1
+
+
+def test_resuming_what_is_not_paused_changes_nothing(kubeflow):
+    done(*NIGHTLY)
+    before = [dict(one) for one in kubeflow.schedules]
+    assert "nightly was not paused" in espalier("schedule", "resume", "nightly").stderr
+    assert kubeflow.schedules == before
+
+
+@pytest.mark.parametrize("kind", [500, "drop"])
+def test_an_interrupted_resume_is_completed_by_the_next(kubeflow, kind):
+    before = paused(kubeflow)["recurring_run_id"]
+    kubeflow.faults.append(("DELETE", "recurringruns", kind))
+    message = refused("schedule", "resume", "nightly")
+    after = kubeflow.schedules[1]["recurring_run_id"]
+    assert f"nightly is resumed as {after}, but the paused {before}" in message
+    assert [one["status"] for one in kubeflow.schedules] == ["DISABLED", "ENABLED"]
+    assert done("schedule", "resume", "nightly").strip() == after
+    assert [one["recurring_run_id"] for one in kubeflow.schedules] == [after]
+
+
+def test_a_resume_whose_answer_is_lost_makes_no_second_schedule(kubeflow):
+    before = paused(kubeflow)["recurring_run_id"]
+    copy = kubeflow.schedules[0] | {
+        "recurring_run_id": "made", "status": "ENABLED",
+        "description": f"(espalier: in place of {before})",
+    }  # fmt: skip
+    kubeflow.schedules.append(copy)
+    assert done("schedule", "resume", before).strip() == "made"
+    assert [one["recurring_run_id"] for one in kubeflow.schedules] == ["made"]
+
+
+def test_a_schedule_that_catches_up_is_enabled_as_it_is(kubeflow):
+    record = paused(kubeflow, no_catchup=False)
+    result = espalier("schedule", "resume", "nightly")
+    assert "a run for every time that it missed" in result.stderr
+    assert kubeflow.schedules == [record]
+    assert record["status"] == "ENABLED"
+
+
+def test_a_schedule_that_has_ended_is_not_resumed(kubeflow):
+    trigger = {"cron_schedule": {"cron": "0 0 3 * * *", "end_time": "2020-01-01T00:00:00Z"}}
+    paused(kubeflow, trigger=trigger)
+    assert "ended at 2020-01-01" in refused("schedule", "resume", "nightly")
+    assert len(kubeflow.schedules) == 1
+
+
+def test_resuming_beside_a_run_that_goes_on_is_said(kubeflow):
+    record = paused(kubeflow)
+    run = {"run_id": "r-1", "recurring_run_id": record["recurring_run_id"], "state": "RUNNING"}
+    kubeflow.runs.append(run)
+    assert (
+        "its run r-1 goes on and is not counted" in espalier("schedule", "resume", "nightly").stderr
+    )
+    assert kubeflow.lost == []
+
+
+def test_deleting_a_schedule_does_not_end_its_run(kubeflow):
+    record = paused(kubeflow)
+    run = {"run_id": "r-1", "recurring_run_id": record["recurring_run_id"], "state": "RUNNING"}
+    kubeflow.runs.append(run)
+    done("schedule", "delete", "nightly")
+    assert kubeflow.lost == []
+
+
+def test_a_start_that_has_passed_is_left_out_and_said(kubeflow):
+    result = espalier(*NIGHTLY, "--start", "2020-03-02T00:00:00Z")
+    assert "--start 2020-03-02T00:00:00Z has passed" in result.stderr
+    assert kubeflow.schedules[0]["trigger"] == {"cron_schedule": {"cron": "0 0 3 * * *"}}
+
+
+def test_a_time_zone_is_written_in_that_of_kubeflow(kubeflow):
+    result = espalier(*NIGHTLY, "--timezone", "Asia/Tokyo", "--start", "2126-03-02T00:00")
+    note = "'0 0 3 * * *' of Asia/Tokyo as '0 0 18 * * *' of UTC"
+    assert note in result.stderr
+    schedule = kubeflow.schedules[0]["trigger"]["cron_schedule"]
+    assert schedule == {"cron": "0 0 18 * * *", "start_time": "2126-03-01T14:59:59+00:00"}
+    listed = json.loads(done("schedule", "list", "--json"))
+    assert (listed[0]["cron"], listed[0]["timezone"]) == ("0 0 18 * * *", "UTC")
+
+
+def test_daylight_saving_time_needs_kubeflows_own_zone(kubeflow):
+    berlin = ("--timezone", "Europe/Berlin")
+    message = refused(*NIGHTLY, *berlin)
+    assert "daylight saving time" in message
+    assert "cronScheduleTimezone" in message
+    assert kubeflow.schedules == []
+    done(*NIGHTLY, *berlin, "--set", "kubernetes.kubeflow.timezone=Europe/Berlin")
+    assert kubeflow.schedules[0]["trigger"]["cron_schedule"]["cron"] == "0 0 3 * * *"
+
+
+def test_an_unknown_time_zone_is_refused(kubeflow):
+    assert "write it as Europe/Paris" in refused(*NIGHTLY, "--timezone", "Mars/Olympus")
+    message = refused("schedule", "list", "--set", "kubernetes.kubeflow.timezone=Mars")
+    assert "no time zone known here" in message
+
+
+def test_without_a_namespace_several_users_are_named(kubeflow):
+    kubeflow.is_multi_user = True
+    for arguments in (["schedule", "list"], ["runs", "list"], ["submit", "--profile", "smoke"]):
+        message = refused(*arguments)
+        assert "Set kubernetes.kubeflow.namespace to yours" in message
+    assert kubeflow.sent("POST") == []
+
+
+def test_an_archived_experiment_is_refused_before_anything_is_made(kubeflow):
+    kubeflow.kept["/experiments"] = [
+        {"experiment_id": "e", "display_name": "espalier", "storage_state": "ARCHIVED"}
+    ]
+    assert "kubernetes.kubeflow.experiment" in refused("submit", "--profile", "smoke")
+    assert kubeflow.sent("POST") == []
+
+
+def test_a_long_refusal_keeps_what_was_asked_and_its_cause(kubeflow):
+    doing = ": ".join(f"Failed to do step {number} of many" for number in range(40))
+    stack = "\nmain.main\n\t/go/src/main.go:1\nruntime.goexit\n\t/go/src/asm.s:2\n"
+    kubeflow.faults.append(("GET", "recurringruns", Refusal(400, f"{doing}: no such pod{stack}")))
+    message = refused("schedule", "list")
+    assert "HTTP 400: Failed to do step 0 of many" in message
+    assert message.rstrip().endswith("Failed to do step 39 of many: no such pod")
+    assert len(message) < 800
+
+
+def test_the_url_is_given_only_where_kubeflows_pages_are(kubeflow, monkeypatch):
+    def url(*settings):
+        return json.loads(done("submit", "--profile", "smoke", "--json", *settings))["url"]
+
+    assert url() is None
+    assert "https://ui/#/runs/details/" in url("--set", "kubernetes.kubeflow.ui=https://ui/")
+    monkeypatch.setenv(kubeflow_module.ENDPOINT_VARIABLE, kubeflow.ui)
+    assert f"{kubeflow.ui}/#/runs/details/" in url()
+    monkeypatch.setenv(kubeflow_module.UI_VARIABLE, "http://elsewhere")
+    assert "http://elsewhere/#/runs/details/" in url()
 
 
 def test_a_name_that_is_taken_or_unknown_is_refused(kubeflow):
@@ -225,6 +386,9 @@ def test_a_token_is_in_no_repr(kubeflow):
             ["--cron", "* * * * * *", "--start", "2026-03-04T00:00Z", "--end", "2026-03-03T00:00Z"],
             "is not after",
         ),
+        (["--cron", "* * * * * *", "--end", "2020-03-04T00:00Z"], "no run would be started"),
+        (["--cron", "TZ=Asia/Tokyo 0 0 3 * * *"], "give it as --timezone"),
+        (["--cron", "0 0 0 30 2 *"], "no year has such a day"),
     ],
 )
 def test_invalid_times_are_refused_before_any_request(kubeflow, arguments, message):

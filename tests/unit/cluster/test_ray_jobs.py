@@ -150,6 +150,95 @@ def test_a_ray_job_deleted_by_others_is_an_error(cluster):
     timer.join()
 
 
+POD = ("v1", "Pod", "data-to-model-x-train-1", "pod-uid-1")
+WORKFLOW = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "w1", "uid": "w-uid"}
+
+
+def step_pod(cluster, pod=POD, *, owners=(WORKFLOW | {"controller": True},)):
+    """A step of Kubeflow: its pod at the API server, and the variables that name it."""
+    _, _, name, uid = pod
+    path = f"/api/v1/namespaces/{NODES.pipeline_namespace}/pods/{name}"
+    cluster.others[path] = {"metadata": {"name": name, "uid": uid, "ownerReferences": [*owners]}}
+    return dict(zip(OWNER_VARIABLES, pod, strict=True))
+
+
+def test_a_ray_job_of_kubeflow_belongs_to_the_workflow(cluster):
+    cluster.script = [None, state("Complete", "SUCCEEDED")]
+    assert launched(cluster, **step_pod(cluster)).has_succeeded
+    (owner,) = cluster.jobs[NAME]["metadata"]["ownerReferences"]
+    assert {key: owner[key] for key in WORKFLOW} == WORKFLOW
+
+
+def test_a_stopped_kubeflow_step_leaves_its_ray_job(cluster):
+    cluster.script = [state("Running", "RUNNING")]
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    with pytest.raises(StepTerminated):
+        launched(cluster, **step_pod(cluster))
+    timer.join()
+    assert cluster.deleted == []
+    # the next attempt is another pod of the same Workflow
+    cluster.script = [state("Running", "RUNNING"), state("Complete", "SUCCEEDED")]
+    second = step_pod(cluster, ("v1", "Pod", "data-to-model-x-train-2", "pod-uid-2"))
+    assert launched(cluster, **second).has_succeeded
+    assert cluster.deleted == []
+
+
+def test_a_retried_run_replaces_its_failed_ray_job(cluster):
+    cluster.script = [state("Failed", "FAILED")]
+    variables = step_pod(cluster)
+    assert not launched(cluster, **variables).has_succeeded
+    # the failed job is read twice before it is deleted
+    cluster.script = [state("Failed", "FAILED")] * 2 + [state("Complete", "SUCCEEDED")]
+    assert launched(cluster, **variables).has_succeeded
+    assert [name for name, _ in cluster.deleted] == [NAME]
+
+
+def test_a_launcher_waits_for_a_job_under_deletion(cluster):
+    cluster.script = [state("Complete", "SUCCEEDED")]
+    variables = step_pod(cluster)
+    launched(cluster, **variables)
+    cluster.jobs[NAME]["metadata"]["deletionTimestamp"] = "2026-03-04T12:00:00Z"
+    timer = threading.Timer(0.2, cluster.jobs.clear)
+    timer.start()
+    assert launched(cluster, **variables).has_succeeded
+    timer.join()
+    assert "deletionTimestamp" not in cluster.jobs[NAME]["metadata"]
+
+
+def test_a_job_that_is_not_deleted_in_time_is_named(cluster, monkeypatch):
+    monkeypatch.setattr(ray_jobs, "_GONE_WITHIN_S", 0.1)
+    cluster.script = [state("Complete", "SUCCEEDED")]
+    variables = step_pod(cluster)
+    launched(cluster, **variables)
+    cluster.jobs[NAME]["metadata"]["deletionTimestamp"] = "2026-03-04T12:00:00Z"
+    with pytest.raises(ClusterError, match=r"was not deleted in 0\.1 s"):
+        launched(cluster, **variables)
+
+
+def test_a_step_in_another_namespace_names_the_key(cluster):
+    variables = dict(zip(OWNER_VARIABLES, POD, strict=True))
+    with pytest.raises(ClusterError, match=r"not in kubernetes\.pipeline_namespace="):
+        launched(cluster, **variables)
+    assert cluster.jobs == {}
+
+
+def test_a_pod_without_a_controller_owns_no_ray_job(cluster):
+    with pytest.raises(ClusterError, match="has no controller"):
+        launched(cluster, **step_pod(cluster, owners=()))
+
+
+def test_ray_pods_know_run_and_tracking_server(cluster):
+    cluster.script = [state("Complete", "SUCCEEDED")]
+    for variables, run_id in (({}, None), (step_pod(cluster), "r17")):
+        cluster.jobs.clear()
+        launched(cluster, MLFLOW_TRACKING_URI="http://mlflow:5000", **variables)
+        head = cluster.jobs[NAME]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+        given = {entry["name"]: entry.get("value") for entry in head["containers"][0]["env"]}
+        assert given.get(RUN_ID_VARIABLE) == run_id  # the id of a Job is none of Kubeflow's
+        assert given["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
+
+
 def test_a_refusal_has_the_servers_message(cluster):
     cluster.faults = [403]
     with pytest.raises(ClusterError, match=r"HTTP 403 .*asked for by the test") as caught:

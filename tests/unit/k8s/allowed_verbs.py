@@ -35,6 +35,24 @@ ALLOWED_VERBS = {
     },
 }
 
+KUBEFLOW_VERBS = {
+    "espalier-kubeflow": {
+        (PIPELINE, "argoproj.io", "workflowtaskresults"): "create patch",
+        (PIPELINE, "", "configmaps NAME:kfp-launcher"): "get",
+        (PIPELINE, "", "secrets NAME:espalier-s3"): "get",
+        (PIPELINE, "", "secrets NAME:mlpipeline-minio-artifact"): "get",
+        (PIPELINE, "", "pods"): "get",
+        **ALLOWED_VERBS["espalier-ray-launcher"],
+        **ALLOWED_VERBS["espalier-trainer"],
+    },
+    "espalier-ray-gc": {
+        (PIPELINE, "ray.io", "rayjobs"): "delete list",
+        (PIPELINE, "argoproj.io", "workflows"): "get",
+    },
+}
+"""Accounts of k8s/kubeflow besides; where Kubeflow has one user, its namespace is in the place of
+the pipeline's."""
+
 WITHOUT_RIGHTS = {
     PIPELINE: {"default", "espalier-step", "espalier-serving", "espalier-mlflow"},
     SANDBOXES: {"default", "espalier-sandbox"},

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 K8S = Path(__file__).parents[3] / "k8s"
-FOLDERS = ("base", "overlays/local", "overlays/gpu", "overlays/kueue")
+FOLDERS = ("base", "overlays/local", "overlays/gpu", "overlays/kueue", "overlays/kubeflow")
 
 needs_kubectl = pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="kubectl, which renders k8s/, is not installed"

@@ -22,6 +22,16 @@ OPERATOR = Pod("kuberay", "ray-system", {"app.kubernetes.io/component": "kuberay
 FALSE_OPERATOR = Pod("false-kuberay", "elsewhere", OPERATOR.labels)
 BESIDE_OPERATOR = Pod("beside-kuberay", "ray-system", {"app": "anything"})
 CUSTOMER = Pod("customer", "customers", {})
+# labels that Argo and Kubeflow 2.17 put on every pod of a run
+OF_A_RUN = {"workflows.argoproj.io/workflow": "w1", "pipelines.kubeflow.org/v2_component": "true"}
+DRIVER = Pod("driver", PIPELINE, OF_A_RUN)
+KUBEFLOW_SERVER = Pod("kubeflow-server", "kubeflow", {"app": "ml-pipeline"})
+KUBEFLOW_STEP = Pod(
+    "kubeflow-step",
+    "kubeflow",
+    OF_A_RUN
+    | dict.fromkeys(("espalier.dev/may-reach-mlflow", "espalier.dev/may-reach-sandboxes"), "true"),
+)
 ROGUE = Pod("rogue", SANDBOXES, {"app": "not-a-sandbox"})
 IMPOSTOR = Pod("impostor", "elsewhere", {"espalier.dev/may-reach-sandboxes": "true"})
 OUTSIDE = {
@@ -36,11 +46,13 @@ NAMESPACES = {
     SANDBOXES: {},
     "kube-system": {},
     "elsewhere": {},
+    "kubeflow": {},
     "ray-system": {"espalier.dev/may-reach-ray": "true"},
     "customers": {"espalier.dev/may-reach-serving": "true"},
 }
+KUBEFLOW_PORTS = (8080, 8333, 8887, 8888, 9000)
 PORTS = (
-    *(Port(n) for n in (22, 53, 80, 443, 5000, 6443, 8000, 8080, 8265, 9000, 10250)),
+    *(Port(n) for n in (22, 53, 80, 443, 5000, 6443, 8000, 8265, 10250, *KUBEFLOW_PORTS)),
     Port(53, "UDP"),
 )
 
@@ -64,6 +76,11 @@ def _generated():
         "ray-launcher": job("train", NODES),
     }
     pods = {name: _pod(name, pod_templates([item])[0]) for name, item in found.items()}
+    # as placement labels the step of Kubeflow that plays episodes
+    episodes = pods["trainer"]
+    pods["trainer-of-kubeflow"] = episodes._replace(
+        name="trainer-of-kubeflow", labels=episodes.labels | OF_A_RUN
+    )
     ray = {"ray-submitter": submitter, "ray-head": head, "ray-worker": worker}
     return pods | {name: _pod(name, template) for name, template in ray.items()}
 
@@ -85,6 +102,8 @@ def _cluster(folder):
         CUSTOMER,
         ROGUE,
         IMPOSTOR,
+        DRIVER,
+        KUBEFLOW_SERVER,
     )
     return network, pods | {pod.name: pod for pod in strangers} | OUTSIDE
 
@@ -149,7 +168,8 @@ def test_nothing_in_the_sandbox_namespace_reaches_anything(folder, source):
 @every_overlay
 @pytest.mark.parametrize("sandbox", ["sandbox", "other-sandbox"])
 def test_only_pods_with_acting_agents_reach_sandboxd(folder, sandbox):
-    expected = dict.fromkeys(("trainer", "ray-head", "ray-worker"), str(SANDBOXD_PORT))
+    players = ("trainer", "trainer-of-kubeflow", "ray-head", "ray-worker")
+    expected = dict.fromkeys(players, str(SANDBOXD_PORT))
     assert _reaching(folder, sandbox) == expected
     assert _admitted(folder, sandbox) == expected
 
@@ -200,7 +220,7 @@ def test_tracking_admits_those_who_write_and_read_it(folder):
 
 @needs_kubectl
 def test_with_gpus_only_the_agent_reaches_the_inference_server():
-    expected = dict.fromkeys(("trainer", "ray-head", "ray-worker"), "8000")
+    expected = dict.fromkeys(("trainer", "trainer-of-kubeflow", "ray-head", "ray-worker"), "8000")
     assert _reaching("overlays/gpu", "rollout") == expected
     assert _admitted("overlays/gpu", "rollout") == expected
     assert _paths("overlays/gpu", "rollout") == NAMES
@@ -314,4 +334,35 @@ def test_every_policy_selects_a_pod_that_there_is(folder):
             for pod in pods
         )
     ]
-    assert idle == ["reach-kubeflow"]  # its pods are made by Kubeflow
+    assert idle == []
+
+
+KUBEFLOW_PATHS = {
+    "kubeflow-server": " ".join(str(port) for port in KUBEFLOW_PORTS),
+    "api-server": "6443",
+}
+
+
+@needs_kubectl
+def test_a_kubeflow_driver_reaches_kubeflow_and_the_api_server():
+    assert _paths("overlays/kubeflow", "driver") == KUBEFLOW_PATHS | NAMES
+    assert _paths("base", "driver") == NAMES
+
+
+@needs_kubectl
+def test_a_kubeflow_step_reaches_what_its_job_does_besides():
+    folder = "overlays/kubeflow"
+    own = _paths("base", "trainer")
+    assert _paths(folder, "trainer-of-kubeflow") == own | KUBEFLOW_PATHS
+    assert _paths(folder, "trainer") == own
+
+
+@needs_kubectl
+def test_with_one_user_labelled_steps_reach_sandboxes_and_mlflow():
+    network, hosts = _cluster("overlays/kubeflow-single-user")
+    for name, port in (("sandbox", 8080), ("mlflow", 5000)):
+        assert network.connects(KUBEFLOW_STEP, hosts[name], Port(port))
+        assert not network.connects(KUBEFLOW_SERVER, hosts[name], Port(port))
+        assert not network.connects(KUBEFLOW_STEP, hosts[name], Port(9000))
+    base, base_hosts = _cluster("base")
+    assert not base.connects(KUBEFLOW_STEP, base_hosts["sandbox"], Port(8080))

@@ -2,7 +2,13 @@ import re
 
 import pytest
 
-from tests.unit.k8s.allowed_verbs import ALLOWED_VERBS, PIPELINE, WITHOUT_RIGHTS
+from tests.unit.k8s.allowed_verbs import (
+    ALLOWED_VERBS,
+    KUBEFLOW_VERBS,
+    PIPELINE,
+    SANDBOXES,
+    WITHOUT_RIGHTS,
+)
 from tests.unit.k8s.rendering import (
     K8S,
     every_overlay,
@@ -15,10 +21,20 @@ from tests.unit.k8s.rendering import (
 
 OWN_ACCOUNTS = {"overlays/local": {"espalier-minio"}, "overlays/gpu": {"espalier-rollout"}}
 OWN_ACCOUNTS["overlays/kueue"] = OWN_ACCOUNTS["overlays/gpu"]
+SINGLE_USER = "overlays/kubeflow-single-user"
+KUBEFLOW = "kubeflow"
 
 
-def granted(objects):
-    """Account -> (namespace, group, resource) -> verbs, as the rendered bindings grant them."""
+def allowed(folder):
+    """The table of rights of the accounts of an overlay in the pipeline's namespace."""
+    return ALLOWED_VERBS | (KUBEFLOW_VERBS if folder == "overlays/kubeflow" else {})
+
+
+def granted(objects, namespaces=(PIPELINE,)):
+    """Account -> (namespace, group, resource) -> verbs, as the rendered bindings grant them.
+
+    An account of another namespace than the pipeline's is written "namespace/account".
+    """
     rights = {}
     for binding in of_kind(objects, "RoleBinding"):
         assert binding["roleRef"]["kind"] == "Role"
@@ -26,9 +42,12 @@ def granted(objects):
         roles = [r for r in of_kind(objects, "Role") if r["metadata"]["namespace"] == namespace]
         role = named(roles, "Role", binding["roleRef"]["name"])
         for subject in binding["subjects"]:
-            assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", PIPELINE)
+            assert subject["kind"] == "ServiceAccount"
+            assert subject["namespace"] in namespaces
+            is_ours = subject["namespace"] == PIPELINE
+            account = subject["name"] if is_ours else f"{subject['namespace']}/{subject['name']}"
             for key, verbs in _rights_of(role):
-                rights.setdefault(subject["name"], {}).setdefault(key, set()).update(verbs)
+                rights.setdefault(account, {}).setdefault(key, set()).update(verbs)
     return rights
 
 
@@ -44,11 +63,52 @@ def _rights_of(role):
 @needs_kubectl
 @every_overlay
 def test_the_manifests_grant_exactly_what_the_table_allows(folder):
-    expected = {
+    assert granted(rendered(folder)) == _split(allowed(folder))
+
+
+def _split(table):
+    return {
         account: {key: set(verbs.split()) for key, verbs in rights.items()}
-        for account, rights in ALLOWED_VERBS.items()
+        for account, rights in table.items()
     }
-    assert granted(rendered(folder)) == expected
+
+
+@needs_kubectl
+def test_with_one_user_kubeflows_namespace_has_the_accounts():
+    def moved(rights):
+        places = {PIPELINE: KUBEFLOW}
+        return {(places.get(where, where), *key): verbs for (where, *key), verbs in rights.items()}
+
+    expected = dict(ALLOWED_VERBS)
+    for account, rights in KUBEFLOW_VERBS.items():
+        expected[f"{KUBEFLOW}/{account}"] = moved(rights)
+    # the pods of a RayJob are in the namespace of the step that launched it
+    expected[f"{KUBEFLOW}/espalier-trainer"] = ALLOWED_VERBS["espalier-trainer"]
+    objects = rendered(SINGLE_USER)
+    assert granted(objects, {PIPELINE, KUBEFLOW}) == _split(expected)
+    accounts = {
+        account["metadata"]["name"]: account["automountServiceAccountToken"]
+        for account in of_kind(objects, "ServiceAccount")
+        if account["metadata"]["namespace"] == KUBEFLOW
+    }
+    mounted = accounts.pop("espalier-kubeflow")
+    assert mounted is True
+    assert accounts == dict.fromkeys(
+        ("espalier-ray-gc", "espalier-step", "espalier-trainer"), False
+    )
+
+
+@needs_kubectl
+@pytest.mark.parametrize("folder", ["overlays/kubeflow", SINGLE_USER])
+def test_a_run_of_kubeflow_may_do_less_than_its_runner(folder):
+    """It neither reads other secrets nor starts pods, Jobs or Deployments beside its sandboxes."""
+    rights = granted(rendered(folder), {PIPELINE, KUBEFLOW})
+    own = rights.get("espalier-kubeflow") or rights[f"{KUBEFLOW}/espalier-kubeflow"]
+    for (where, _, resource), verbs in own.items():
+        if where != SANDBOXES and resource.split()[0] in {"pods", "secrets", "configmaps"}:
+            assert verbs == {"get"}
+            assert resource == "pods" or " NAME:" in resource
+    assert not {resource for _, _, resource in own} & {"jobs", "deployments", "pods/exec"}
 
 
 @needs_kubectl
@@ -75,9 +135,11 @@ def test_every_account_is_in_the_table_of_rights(folder):
     for account in of_kind(rendered(folder), "ServiceAccount"):
         metadata = account["metadata"]
         accounts.setdefault(metadata["namespace"], set()).add(metadata["name"])
-        assert account["automountServiceAccountToken"] is False
+        # Kubeflow has no field by which a pod would mount the token itself
+        is_kubeflows = metadata["name"] == "espalier-kubeflow"
+        assert account["automountServiceAccountToken"] is is_kubeflows
     expected = {namespace: set(names) for namespace, names in WITHOUT_RIGHTS.items()}
-    expected[PIPELINE] |= ALLOWED_VERBS.keys() | OWN_ACCOUNTS.get(folder, set())
+    expected[PIPELINE] |= allowed(folder).keys() | OWN_ACCOUNTS.get(folder, set())
     assert accounts == expected
 
 
@@ -85,7 +147,7 @@ def test_every_account_is_in_the_table_of_rights(folder):
 @every_overlay
 def test_only_pods_with_rights_hold_a_token(folder):
     for pod in pod_templates(rendered(folder)):
-        has_rights = pod.spec["serviceAccountName"] in ALLOWED_VERBS
+        has_rights = pod.spec["serviceAccountName"] in allowed(folder)
         assert pod.spec["automountServiceAccountToken"] is has_rights, pod.owner
 
 
@@ -97,11 +159,12 @@ def _rows():
     return [match.groups() for line in lines if (match := row.fullmatch(line))]
 
 
-@pytest.mark.parametrize("account", ALLOWED_VERBS)
+@pytest.mark.parametrize("account", [*ALLOWED_VERBS, *KUBEFLOW_VERBS])
 def test_the_readme_says_what_an_account_may_do(account):
     said = {(namespace, what): verbs for name, namespace, what, verbs in _rows() if name == account}
     expected = {}
-    for (namespace, _, resource), verbs in ALLOWED_VERBS[account].items():
+    table = ALLOWED_VERBS | KUBEFLOW_VERBS
+    for (namespace, _, resource), verbs in table[account].items():
         what = resource.replace(" NAME:", " ")
         expected[namespace.removeprefix("espalier-"), what] = verbs.replace(" ", ", ")
     assert said == expected

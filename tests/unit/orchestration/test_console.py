@@ -6,12 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from espalier.records import NullTracker
+from espalier.records import CompositeTracker, NullTracker
 from espalier.steps import console as console_module
 from espalier.steps.console import (
     SUPERVISED_COLUMNS,
     TRAIN_COLUMNS,
-    CompositeTracker,
     ConsoleTracker,
     _fitted,
     _Pace,

@@ -1,13 +1,12 @@
 """What the pods of the compiled pipeline get: its platform settings, as Kubeflow reads them."""
 
-import json
-
 import pytest
 import yaml
 
 from espalier.chain import STAGES
 from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE, stage_job
-from espalier.config import KubernetesConfig
+from espalier.cluster.objects.names import QUEUE_LABEL
+from espalier.config import KubeflowConfig, KubernetesConfig
 from espalier.config.cluster import amount
 from espalier.orchestration.pipelines import compile_pipeline
 from espalier.records import ProfileError
@@ -49,7 +48,7 @@ def job(stage, settings):
 
 
 def test_every_step_is_placed(laptop, cluster):
-    assert laptop.keys() == cluster.keys() == {"resolve_profile", *STAGES}
+    assert laptop.keys() == cluster.keys() == {"resolve_profile", "require_valid", *STAGES}
 
 
 every_stage = pytest.mark.parametrize("stage", STAGES)
@@ -92,11 +91,24 @@ def test_a_step_has_the_nodes_and_network_of_its_job(stage, placed_as):
 
 @pytest.mark.parametrize("stage", GPU_STAGES)
 def test_a_step_with_gpus_has_shared_memory_for_nccl(stage, cluster, laptop):
-    (mount,) = cluster[stage][1]["emptyDirMounts"]
-    assert mount == {
+    shared = {
         "volumeName": "shm", "mountPath": "/dev/shm", "medium": "Memory", "sizeLimit": "16Gi",
     }  # fmt: skip
-    assert "emptyDirMounts" not in laptop[stage][1]
+    assert shared in cluster[stage][1]["emptyDirMounts"]
+    assert shared not in laptop[stage][1]["emptyDirMounts"]
+
+
+@every_stage
+def test_the_disk_limit_is_the_size_of_each_volume_written(stage, placed_as):
+    pipeline, settings = placed_as
+    (wanted,) = job(stage, settings)["spec"]["containers"]
+    sizes = {
+        mount["mountPath"]: mount["sizeLimit"]
+        for mount in pipeline[stage][1]["emptyDirMounts"]
+        if "medium" not in mount
+    }
+    limit = wanted["resources"]["limits"]["ephemeral-storage"]
+    assert sizes == dict.fromkeys(("/tmp", "/s3", "/minio", "/gcs"), limit)
 
 
 def test_steps_share_the_cache_where_the_profile_names_a_claim(cluster, laptop):
@@ -118,9 +130,54 @@ def test_credentials_come_from_secrets_and_addresses_from_config_maps(laptop):
         }
         (addresses,) = laptop[stage][1]["configMapAsEnv"]
         assert addresses["configMapName"] == "espalier-endpoints"
-        assert {e["envVar"] for e in addresses["keyToEnv"]} == {
-            "AWS_ENDPOINT_URL_S3", "AWS_REGION", "MLFLOW_TRACKING_URI",
-        }  # fmt: skip
+        # MLFLOW_TRACKING_URI is left to Kubeflow's MLflow plugin, which sets it to a value
+        assert {e["configMapKey"]: e["envVar"] for e in addresses["keyToEnv"]} == {
+            "AWS_ENDPOINT_URL_S3": "AWS_ENDPOINT_URL_S3",
+            "AWS_REGION": "AWS_REGION",
+            "MLFLOW_TRACKING_URI": "ESPALIER_TRACKING_URI",
+        }
+
+
+def test_no_variable_of_a_pod_is_set_twice(cluster):
+    for container, placed in cluster.values():
+        names = [entry["name"] for entry in container.get("env", ())]
+        names += [entry["name"] for entry in placed["fieldPathAsEnv"]]
+        for kind in ("secretAsEnv", "configMapAsEnv"):
+            names += [e["envVar"] for source in placed[kind] for e in source["keyToEnv"]]
+        assert len(names) == len(set(names))
+
+
+def test_every_step_knows_the_id_of_its_run(laptop):
+    for _, placed in laptop.values():
+        entry = {"name": RUN_ID_VARIABLE, "fieldPath": "metadata.labels['pipeline/runid']"}
+        assert entry in placed["fieldPathAsEnv"]
+
+
+def test_every_step_is_queued_where_the_profile_names_one(cluster, laptop):
+    for stage in ("resolve_profile", *STAGES):
+        assert cluster[stage][1]["podMetadata"]["labels"][QUEUE_LABEL] == "espalier"
+        assert QUEUE_LABEL not in laptop[stage][1]["podMetadata"]["labels"]
+
+
+def retry_policies(folder, settings):
+    """Retry policies of the compiled pipeline's tasks, in seconds."""
+    out = folder / "pipeline.yaml"
+    compile_pipeline(out, {}, settings, None)
+    pipeline, _ = yaml.safe_load_all(out.read_text())
+    for task in pipeline["root"]["dag"]["tasks"].values():
+        policy = task["retryPolicy"]
+        yield {key: float(str(value).rstrip("s")) for key, value in policy.items()}
+
+
+def test_every_retry_has_time_for_its_own_deadline(tmp_path):
+    settings = KubernetesConfig(
+        retries=3, deadline_s=7200, kubeflow=KubeflowConfig(retry_pause_s=60)
+    )
+    for policy in retry_policies(tmp_path, settings):
+        assert (policy["maxRetryCount"], policy["backoffDuration"]) == (3, 60)
+        pauses_s = sum(60 * policy["backoffFactor"] ** number for number in range(3))
+        # Argo counts from the creation of the first pod and ends a running attempt at the end
+        assert policy["backoffMaxDuration"] >= 4 * 7200 + pauses_s
 
 
 def test_pods_are_not_root_and_end_in_time(laptop):
@@ -166,18 +223,29 @@ def test_multi_node_training_is_launched_without_a_gpu(tmp_path):
     assert container["image"] == NODES.images.cpu
     assert container["command"] == ["espalier", "step", "train"]
     words = container["args"]
-    inputs = {json.loads(words[n + 1])["Concat"][0] for n in _positions(words, "--input")}
-    assert inputs == {"knowledge=", "accepted=", "curriculum=", "warm_policy="}
+    inputs = {words[n + 1] for n in _positions(words, "--input")}
+    assert inputs == {
+        f"{name}={{{{$.inputs.artifacts['{name}'].uri}}}}"
+        for name in ("knowledge", "accepted", "curriculum", "warm_policy")
+    }
     (output,) = _positions(words, "--output")
     (run,) = _positions(words, "--run")
     uri = "{{$.outputs.artifacts['trained_policy'].uri}}"
     assert words[output + 1] == uri
-    assert json.loads(words[run + 1])["Concat"] == [uri, "-run"]
+    assert words[run + 1] == f"{uri}-run"
     told = {entry["name"] for entry in container["env"]}
     told |= {entry["name"] for entry in placed["fieldPathAsEnv"]}
     assert told >= {RUN_ID_VARIABLE, *OWNER_VARIABLES}
     reach = {name for name in placed["podMetadata"]["labels"] if "may-reach" in name}
     assert reach == {f"espalier.dev/may-reach-{name}" for name in ("s3", "mlflow", "kubernetes")}
+
+
+@pytest.mark.parametrize("settings", [LAPTOP_SIZED, NODES], ids=["laptop", "nodes"])
+def test_no_placeholder_is_one_that_kubeflows_server_ignores(tmp_path, settings):
+    out = tmp_path / "pipeline.yaml"
+    compile_pipeline(out, {}, settings, None)
+    text = out.read_text()
+    assert not [word for word in ("Concat", "IfPresent") if f'"{word}"' in text]
 
 
 def _positions(words, word):

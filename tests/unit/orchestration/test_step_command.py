@@ -24,10 +24,10 @@ def test_a_step_reads_and_writes_where_the_chain_wires_it(stage):
         for side in ("inputs", "outputs")
     )
     assert read == {folder: f"{RUN}/{folder}" for folder in stage.inputs}
-    assert written == {
-        stage.output: f"{RUN}/{stage.output}",
-        "usage": f"{RUN}/steps/{stage.name}/usage",
-    }
+    assert written[stage.output] == f"{RUN}/{stage.output}"
+    assert written["usage"] == f"{RUN}/steps/{stage.name}/usage"
+    assert written.keys() == {stage.output, "usage", *stage.shows}
+    assert "parameters" not in filled["outputs"], "a Job hands no verdict on: it fails at once"
     assert filled["inputs"]["parameterValues"] == {"profile_json": PROFILE}
 
 

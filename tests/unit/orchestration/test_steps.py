@@ -1,11 +1,26 @@
+import json
+import logging
 import re
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from espalier.chain import Stage
 from espalier.config import Profile
-from espalier.records import DataError, ProfileError
+from espalier.records import (
+    DataError,
+    Patience,
+    ProfileError,
+    Provenance,
+    RefusedRowsError,
+    RegistryAwayError,
+    RegistryError,
+    publishing,
+)
+from espalier.registry import tracking
+from espalier.steps import running
 from espalier.steps.profiles import (
     FORM_KEYS,
     form_values,
@@ -15,7 +30,7 @@ from espalier.steps.profiles import (
     profile_names,
     resolved_profile,
 )
-from espalier.steps.running import run_stage
+from espalier.steps.running import ShownOutputs, require_valid, run_stage
 from espalier.usage import UsageMeter
 
 
@@ -146,6 +161,116 @@ def test_a_refusal_ends_the_step_with_its_message_alone(monkeypatch):
     with pytest.raises(SystemExit, match=re.escape("error: validate: row 3 is empty")):
         run_stage("validate", Profile().model_dump_json(), {}, "out", logged.__setitem__)
     assert logged == {}
+
+
+@pytest.fixture
+def refused(monkeypatch, tmp_path):
+    """Validation refuses every row, as the stage does: with a report beside the output."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    report = tmp_path / "validation_failed"
+    origin = Provenance(producer="validate", config_digest="c", seed=0, inputs={})
+    failing = {
+        "name": "splits_are_known", "weight": "critical", "success": False, "failing_rows": 1,
+        "examples": ["t1"], "reason": "r", "problem": "", "observed": ["nowhere"],
+        "arguments": {"column": "split"},
+    }  # fmt: skip
+    with publishing(report, origin) as draft:
+        suites = {"tasks": {"rows": 1, "dropped": 0, "expectations": [failing]}}
+        described = {"verdict": "stopped", "faults": FAULTS, "accepted": {}, "suites": suites}
+        (draft.path / "validation.json").write_text(json.dumps(described))
+        (draft.path / "validation.html").write_text("<p>why</p>")
+
+    def refuse(*_given):
+        raise RefusedRowsError("validation stopped the run", faults=FAULTS, report=report)
+
+    monkeypatch.setattr(Stage, "run", refuse)
+    return tmp_path
+
+
+FAULTS = ["tasks: expectation splits_are_known failed on column split (r): found nowhere in t1"]
+
+
+def shown_in(folder):
+    paths = {name: str(folder / name) for name in ("page", "summary", "verdict")}
+    return ShownOutputs(**paths)
+
+
+def test_refused_rows_are_shown_and_judged_by_the_next_step(refused, capsys):
+    logged = {}
+    shown = shown_in(refused)
+    profile = Profile().model_dump_json()
+    run_stage("validate", profile, {}, str(refused / "out"), logged.__setitem__, shown)
+    assert logged["seconds"] >= 0
+    assert Path(shown.page).read_text() == "<p>why</p>"
+    assert "## Validation: stopped" in Path(shown.summary).read_text()
+    assert "the next step ends the run" in capsys.readouterr().err
+    verdict = Path(shown.verdict).read_text()
+    with pytest.raises(SystemExit) as ended:
+        require_valid(verdict, "s3://bucket/run/page")
+    message = ended.value.code
+    assert message.startswith("error: validate: validation stopped the run:")
+    assert FAULTS[0] in message
+    assert "Report: s3://bucket/run/page." in message
+
+
+def test_refused_rows_end_a_step_that_hands_no_verdict_on(refused):
+    shown = replace(shown_in(refused), verdict=None)
+    profile = Profile().model_dump_json()
+    with pytest.raises(SystemExit, match="error: validate: validation stopped the run"):
+        run_stage("validate", profile, {}, str(refused / "out"), print, shown)
+    assert not (refused / "page").exists()
+
+
+def test_sound_rows_let_the_next_step_pass():
+    require_valid("[]", "s3://bucket/run/page")
+
+
+def test_a_verdict_names_a_bounded_number_of_faults(tmp_path, refused, monkeypatch):
+    many = [f"fault {n}" for n in range(30)]
+
+    def refuse(*_given):
+        raise RefusedRowsError("stopped", faults=many, report=tmp_path / "validation_failed")
+
+    monkeypatch.setattr(Stage, "run", refuse)
+    shown = shown_in(tmp_path)
+    run_stage("validate", Profile().model_dump_json(), {}, str(tmp_path / "out"), print, shown)
+    told = json.loads(Path(shown.verdict).read_text())
+    assert told[-2:] == ["fault 19", "and 10 more, see the report"]
+
+
+def test_other_libraries_keep_to_warnings(monkeypatch, tmp_path, caplog):
+    """KFP's executor sets the root logger to INFO, and with it every library."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    caplog.set_level(logging.INFO)
+
+    def run(*_given):
+        logging.getLogger("great_expectations.core").info("Skipping registering function")
+        logging.getLogger("great_expectations.core").warning("a column is missing")
+
+    monkeypatch.setattr(Stage, "run", run)
+    run_stage("ingest", Profile().model_dump_json(), {}, str(tmp_path / "out"), print)
+    assert [record.message for record in caplog.records] == ["a column is missing"]
+
+
+def test_a_step_waits_for_mlflow_and_says_so(monkeypatch, tmp_path, capsys):
+    pauses, tries = [], []
+    monkeypatch.setattr(running, "Patience", partial(Patience, sleep=pauses.append))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setattr(Stage, "run", lambda *_given: None)
+
+    def open_stage(*_given):
+        tries.append(1)
+        if len(tries) < 3:
+            raise RegistryAwayError("MLflow at http://127.0.0.1:9 does not answer.")
+        raise RegistryError("no such experiment")
+
+    monkeypatch.setattr(tracking, "_opened_stage", open_stage)
+    with pytest.raises(SystemExit, match="error: train: no such experiment"):
+        run_stage("train", Profile().model_dump_json(), {}, str(tmp_path / "out"), print)
+    assert pauses == [5.0, 10.0]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("train")
+    assert "does not answer. Tries again in 5 s, for 600 s" in lines[0]
 
 
 def test_peak_memory_covers_what_was_freed_again():

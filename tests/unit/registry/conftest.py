@@ -25,12 +25,20 @@ from espalier.stages.register import run
 from tests.factories.mlflow_database import empty_database
 
 QUESTIONS = 200
+_VARIABLES = (
+    "MLFLOW_TRACKING_URI",
+    "MLFLOW_RUN_ID",
+    "MLFLOW_EXPERIMENT_ID",
+    "MLFLOW_EXPERIMENT_NAME",
+    "ESPALIER_PARENT_RUN",
+    "ESPALIER_RUN_ID",
+)
 
 
 @pytest.fixture(scope="session")
 def target(tmp_path_factory) -> TrackingTarget:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "ESPALIER_PARENT_RUN"):
+        for name in _VARIABLES:
             patch.delenv(name, raising=False)
         database = empty_database(tmp_path_factory.mktemp("mlflow") / "mlflow.db")
         return tracking_target(database, "tests")
@@ -43,7 +51,7 @@ def parent(target) -> ParentRun:
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch):
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "ESPALIER_PARENT_RUN"):
+    for name in _VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from espalier.config import Profile
 from espalier.records import NullTracker, RegistryError
 from espalier.registry import TrackingTarget, open_parent_run, tracker_from_environment
 from espalier.registry.connection import connect, experiment_id, shown
@@ -83,7 +84,7 @@ def test_a_deleted_run_is_continued_in_a_new_one(target, monkeypatch):
 def test_a_stage_without_a_parent_stands_alone(target, monkeypatch):
     connect(target.uri)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", target.uri)
-    tracker = tracker_from_environment("train")
+    tracker = tracker_from_environment("train", Profile())
     client = tracker.run.client
     assert tracker.run.parent_run_id is None
     assert client.get_experiment(tracker.run.experiment_id).name == "espalier"
@@ -95,7 +96,7 @@ def test_a_stage_of_an_unknown_parent_is_refused(target, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", target.uri)
     monkeypatch.setenv("ESPALIER_PARENT_RUN", "0" * 32)
     with pytest.raises(RegistryError, match=r"its parent run 0{32} is not known"):
-        tracker_from_environment("train")
+        tracker_from_environment("train", Profile())
 
 
 def test_an_experiment_is_made_once_and_not_after_its_deletion(target):

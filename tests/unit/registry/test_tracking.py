@@ -11,6 +11,7 @@ import time
 import pytest
 
 import espalier
+from espalier.config import Profile
 from espalier.records import NullTracker, RegistryError
 from espalier.registry import open_parent_run, stage_tracking, tracker_from_environment
 from espalier.registry.connection import TrackingTarget, connect, shown, tracking_target
@@ -56,7 +57,7 @@ def test_a_resumed_stage_continues_its_first_run(parent, monkeypatch):
     status_before = first.run.client.get_run(first.run.run_id).info.status
     for name, value in parent.environment.items():
         monkeypatch.setenv(name, value)
-    with stage_tracking("resumed") as second:
+    with stage_tracking("resumed", Profile()) as second:
         assert isinstance(second, MlflowTracker)
     assert (status_before, second.run.run_id) == ("FAILED", first.run.run_id)
 
@@ -170,7 +171,7 @@ def test_run_injected_by_kubeflow_becomes_the_parent(target, parent, monkeypatch
 
 
 def test_nothing_is_tracked_where_the_environment_names_no_server():
-    assert isinstance(tracker_from_environment("train"), NullTracker)
+    assert isinstance(tracker_from_environment("train", Profile()), NullTracker)
 
 
 def test_tracking_uri_of_the_environment_comes_before_the_default(monkeypatch, tmp_path):
@@ -183,7 +184,7 @@ def test_an_unreachable_server_is_an_error_within_seconds(monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://name:secret@127.0.0.1:9")
     started = time.monotonic()
     with pytest.raises(RegistryError, match=r"127\.0\.0\.1:9 does not answer") as refusal:
-        tracker_from_environment("train")
+        tracker_from_environment("train", Profile())
     assert time.monotonic() - started < 5.0
     assert "secret" not in str(refusal.value)
 

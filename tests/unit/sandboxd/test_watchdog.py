@@ -83,7 +83,7 @@ def test_a_run_without_runner_is_not_over_its_limit():
     assert offences([_Run(0)], _processes((5, 0, 99, 999)), LIMITS) == []
 
 
-def test_locks_are_counted_when_runs_had_the_time_to_make_many(monkeypatch):
+def test_locks_are_counted_when_runs_had_time_for_many(monkeypatch):
     spent_s, counts = [0.05, 0.2, 0.2, 0.25, 0.4, 0.4], [9, 10**6]
     monkeypatch.setattr(watchdog, "cpu_seconds", lambda _: spent_s.pop(0))
     monkeypatch.setattr(watchdog, "number_of_locks", lambda _: counts.pop(0))

@@ -4,7 +4,14 @@ import re
 import pytest
 
 from espalier.config import Profile, ValidationConfig
-from espalier.records import ArtifactError, DataError, NullTracker, open_artifact, read_tasks
+from espalier.records import (
+    ArtifactError,
+    DataError,
+    NullTracker,
+    RefusedRowsError,
+    open_artifact,
+    read_tasks,
+)
 from espalier.records.trajectory import read_trajectories
 from espalier.stages import validate as stage
 from tests.factories.validation import (
@@ -132,3 +139,15 @@ def test_truncated_trajectories_are_an_artifact_error(validated, tmp_path):
     inputs = {"knowledge": tmp_path / "knowledge", "synthetic": tmp_path / "synthetic"}
     with pytest.raises(ArtifactError, match=r"trajectories\.parquet"):
         stage.run(Profile(), inputs, tmp_path / "again", NullTracker())
+
+
+def test_a_stop_names_column_and_observed_values(validated, tmp_path):
+    with pytest.raises(RefusedRowsError) as caught:
+        validated(sound_tasks(), [a_trajectory("dev-0")])
+    (fault,) = caught.value.faults
+    assert "trajectories: expectation tasks_are_train_tasks failed on column is_train_task" in fault
+    assert fault.endswith("found False in dev-0")
+    assert caught.value.report == tmp_path / "validation_failed"
+    page = (tmp_path / "validation_failed" / "validation.html").read_text()
+    assert "column is_train_task" in page
+    assert "found False" in page

@@ -37,7 +37,8 @@ _PLAYING = frozenset(stage.name for stage in CHAIN if stage.plays_episodes)
 
 RUN_ID_VARIABLE = "ESPALIER_RUN_ID"
 OWNER_VARIABLES = tuple(f"ESPALIER_OWNER_{part}" for part in ("API_VERSION", "KIND", "NAME", "UID"))
-"""Environment of a step that launches a RayJob: the run, and the owner of the RayJob."""
+"""Environment of a step that launches a RayJob: the run, and the owner of the RayJob. Steps of
+Kubeflow name their Pod: the owner is then the controller of that (`cluster.ray_jobs`)."""
 
 _REFUSED = (1, 2)
 """Exit codes of a Python error and of a refused command line."""
@@ -216,7 +217,8 @@ def training_ray_job(
     Args:
         command: the driver, the first training process; Ray places it on a worker node.
         run_id: part of the RayJob's name.
-        owner: the Job that launched it; deleting the Job deletes the Ray cluster.
+        owner: the Job that launched it, or the Workflow of a run of Kubeflow; deleting that deletes
+            the Ray cluster.
         settings: `kubernetes` of the profile, with `ray.workers` above 0.
         environment: of all Ray processes.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from espalier.cluster.objects.names import K8sObject
 from espalier.config import KubernetesConfig, PodResources, Toleration
+from espalier.determinism import TRACKING_FALLBACK
 
 S3_MOUNT = "/s3"
 """KFP's executor maps s3://bucket/key to /s3/bucket/key."""
@@ -53,6 +54,11 @@ def run_volumes(settings: KubernetesConfig, resources: PodResources, *, gpus: in
     return volumes
 
 
+TRY_AGAIN_MARK = "try again: "
+"""How the termination message of a step begins that may succeed later, such as while S3 is away.
+Kubeflow's launcher ends with 1 whatever its step's exit code was, so the retry rule of
+k8s/kubeflow/retries reads this message."""
+
 USER = 65532
 """`USER` of the images; numeric, so that the kubelet can verify that it is not root."""
 
@@ -71,6 +77,12 @@ S3_KEYS = {"AWS_ACCESS_KEY_ID": "access_key", "AWS_SECRET_ACCESS_KEY": "secret_k
 """Environment variable -> key of the secret `kubernetes.s3_secret`."""
 ENDPOINT_KEYS = ("AWS_ENDPOINT_URL_S3", "AWS_REGION", "MLFLOW_TRACKING_URI")
 """Keys of the ConfigMap `kubernetes.endpoints`, set as environment variables."""
+KUBEFLOW_ENDPOINTS = {key: key for key in ENDPOINT_KEYS} | {
+    "MLFLOW_TRACKING_URI": TRACKING_FALLBACK
+}
+"""Key of that ConfigMap -> variable of a step of Kubeflow. Its MLflow plugin sets a value of
+MLFLOW_TRACKING_URI; Argo would merge two entries of that name into one, with a value and a
+reference, which the API server refuses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,215 @@
+"""What Kubeflow's UI shows of a finished step: figures, an HTML page, a text in Markdown.
+
+`Stage.shows` of the chain says which of them a stage has; here they are made, from the artifact
+that it published. The UI shows a page in a frame of its own, and the first page of a step only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from espalier.records import ArtifactError, read_manifest
+from espalier.reporting import charts
+from espalier.reporting.comparison import compare
+from espalier.reporting.formats import number, visible, words
+from espalier.reporting.plots import (
+    GRPO_CURVES,
+    POLICIES,
+    PRESTAGE_CURVES,
+    PRETRAINING_CURVES,
+    WARM_START_CURVES,
+    Curve,
+    measured,
+    numbers,
+)
+from espalier.reporting.report import page_environment, page_style
+from espalier.reporting.run_directory import PublishedArtifact, RunDirectory
+from espalier.reporting.transcripts import newest_transcripts
+
+_CURVES: Mapping[str, tuple[Callable[[RunDirectory], charts.Chart | None], Sequence[Curve]]] = {
+    "prepare_policy": (charts.prestage_chart, PRESTAGE_CURVES),
+    "continue_pretraining": (charts.pretraining_chart, PRETRAINING_CURVES),
+    "warm_start": (charts.warm_start_chart, WARM_START_CURVES),
+    "train": (charts.grpo_chart, GRPO_CURVES),
+}
+_NOTHING = {
+    "prepare_policy": "The profile gives a model: nothing was trained in this step.",
+    "continue_pretraining": "The profile leaves continued pre-training out: the base policy was "
+    "handed on as it is.",
+}
+"""Why a stage may have trained nothing."""
+_COST = ("seconds", "peak_rss_mb")
+"""Figures of run.json that every step has, as its usage."""
+
+
+def opened_artifact(folder: Path, profile: Mapping[str, Any]) -> RunDirectory:
+    """One published artifact as a run of which nothing else is there.
+
+    Args:
+        folder: what a stage published; of a failed validation its report.
+        profile: of the run, as in its JSON.
+
+    Raises:
+        ArtifactError: no artifact, or an unreadable manifest.
+    """
+    artifact = PublishedArtifact(folder, read_manifest(folder))
+    return RunDirectory(folder.parent, dict(profile), {artifact.manifest.producer: artifact}, {})
+
+
+def step_figures(stage: str, run: RunDirectory) -> dict[str, float]:
+    """Figures of a training stage (the last measured ones) or of `evaluate`, all finite.
+
+    Rates are 0-1; `_low` and `_high` are the ends of an interval.
+
+    Raises:
+        ArtifactError: a file of the artifact is damaged.
+    """
+    found = _evaluated(run) if stage == "evaluate" else _trained(stage, run)
+    return {name: value for name, value in found if math.isfinite(value)}
+
+
+def step_page(stage: str, run: RunDirectory) -> str:
+    """The HTML page of a stage; it loads nothing from anywhere.
+
+    Raises:
+        ArtifactError: a file of the artifact is missing or damaged.
+    """
+    if stage == "validate":
+        page = run.artifacts[stage].text("validation.html")
+        if not page:
+            raise ArtifactError(f"{run.artifacts[stage].path}: no validation.html in it")
+        return page
+    chart, _ = _CURVES.get(stage, (None, ()))
+    results = run.json("evaluate", "results.json") or {}
+    source, transcripts = newest_transcripts(run) if results else ("", ())
+    environment = page_environment()
+    return environment.get_template("step.html.jinja").render(
+        style=page_style(environment),
+        title=words(stage),
+        profile=run.profile,
+        curves=chart(run) if chart else None,
+        phase_columns=charts.PHASE_COLUMNS,
+        phases=charts.phase_tables(run) if stage == "train" else None,
+        comparison=compare(results) if results else None,
+        exact_match=charts.exact_match_chart(results) if results else None,
+        transcripts=transcripts,
+        transcript_source=source,
+        nothing=_NOTHING.get(stage, "This step left nothing to show."),
+    )
+
+
+def step_summary(stage: str, run: RunDirectory) -> str:
+    """The text of `validate` or `register`, in Markdown.
+
+    Raises:
+        ArtifactError: a file of the artifact is missing or damaged.
+    """
+    lines = _validation(run) if stage == "validate" else _registration(run)
+    return "\n".join(lines) + "\n"
+
+
+def _trained(stage: str, run: RunDirectory) -> Iterator[tuple[str, float]]:
+    chart, curves = _CURVES[stage]
+    history = run.table(stage, "history.parquet")
+    if history is None or chart(run) is None:
+        return
+    yield "steps", float(numbers(history, "step").max())
+    for curve in curves:
+        if curve.column not in history:
+            continue
+        values = measured(history, "step", curve.column).y
+        if len(values):
+            yield curve.column, float(values[-1])
+            if curve.is_rate:
+                yield f"best_{curve.column}", float(values.max())
+    for name, value in run.measured(stage).items():
+        if isinstance(value, int | float) and name not in _COST:
+            yield name, float(value)
+
+
+def _evaluated(run: RunDirectory) -> Iterator[tuple[str, float]]:
+    scores = (run.json("evaluate", "results.json") or {}).get("eval", {})
+    for name in (*POLICIES, "gain"):
+        figures = scores.get(name) or {}
+        for key, value in figures.items():
+            if isinstance(value, int | float):
+                yield f"{name}_{key}", float(value)
+        for measure, ends in (("em", figures.get("ci95")), ("f1", figures.get("f1_ci95"))):
+            if ends:
+                yield f"{name}_{measure}_low", float(ends[0])
+                yield f"{name}_{measure}_high", float(ends[1])
+
+
+def _validation(run: RunDirectory) -> Iterator[str]:
+    report = run.json("validate", "validation.json") or {}
+    yield f"## Validation: {report['verdict']}"
+    yield ""
+    for fault in report["faults"]:
+        yield f"- {_text(fault)}"
+    if report["faults"]:
+        yield ""
+    kept = (f"{number(count)} {words(name)}" for name, count in report["accepted"].items())
+    yield f"{'Would remain' if report['faults'] else 'Accepted'}: {', '.join(kept) or 'nothing'}."
+    failed = [
+        (suite, item)
+        for suite, found in report["suites"].items()
+        for item in found["expectations"]
+        if not item["success"]
+    ]
+    if not failed:
+        return
+    yield ""
+    yield from _table(
+        ("suite", "expectation", "column", "weight", "failing rows", "found", "rows"),
+        (
+            (
+                suite,
+                item["name"],
+                item["arguments"].get("column", ""),
+                item["weight"],
+                item["failing_rows"],
+                ", ".join(item.get("observed", ())) or item["problem"],
+                ", ".join(item["examples"]),
+            )
+            for suite, item in failed
+        ),
+    )
+
+
+def _registration(run: RunDirectory) -> Iterator[str]:
+    facts = {**(run.json("register", "registered.json") or {}), **run.measured("register")}
+    name, version, place = facts["name"], facts["version"], facts["tracking_uri"]
+    yield f"## {_text(name)}, version {_text(version)}"
+    yield ""
+    rows = [
+        ("alias", "challenger, until it is promoted"),
+        ("model", facts["model_uri"]),
+        ("MLflow", place),
+        ("MLflow run", facts["parent_run_id"] or facts["run_id"]),
+        ("policy digest", facts["policy_digest"]),
+        ("suite digest", facts["suite_digest"]),
+        ("data digest", facts["data_digest"]),
+    ]
+    if str(place).startswith("http"):
+        rows.append(("page", f"{str(place).rstrip('/')}/#/models/{name}/versions/{version}"))
+    yield from _table(("what", "value"), rows)
+    yield ""
+    yield f"`espalier promote {name} --version {version}` compares it with the champion."
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(_text(cell) for cell in row)} |"
+
+
+_SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in "\\`*[]<>|"})
+
+
+def _text(value: object) -> str:
+    """The value on one line, without Markdown of its own."""
+    return " ".join(visible(str(value)).split()).translate(_SPECIAL)

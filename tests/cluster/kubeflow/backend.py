@@ -1,0 +1,116 @@
+"""Kubeflow Pipelines on a cluster that is up, and the way to its API."""
+
+import subprocess
+import time
+
+from tests.cluster import cluster, objects
+from tests.cluster.chain import wake_servers
+from tests.cluster.kubeflow import images, manifests, servers, sources
+from tests.cluster.network import inside
+from tests.cluster.parts import kubectl
+from tests.cluster.places import ClusterError
+from tests.unit.k8s.allowed_verbs import PIPELINE
+
+_DEPLOYMENTS = (
+    "workflow-controller", "ml-pipeline", "ml-pipeline-persistenceagent",
+    "ml-pipeline-scheduledworkflow",
+)  # fmt: skip
+_READY_S = 300
+AUDIENCE = "pipelines.kubeflow.org"
+"""What a token has to be made for, so that Kubeflow's API server takes it."""
+
+
+def programs(places):
+    """Where its programs are kept between clusters."""
+    return places.cache / "kubeflow"
+
+
+def build(places, checkouts, say):
+    """Build what is not kept yet of its programs."""
+    sources.build(checkouts, programs(places), say)
+
+
+def up(places, checkouts, say):
+    """Install Kubeflow Pipelines, and wait until its API answers.
+
+    Args:
+        places: of a cluster that is up.
+        checkouts: from `sources.found_in`.
+        say: told what took how many seconds.
+
+    Raises:
+        ClusterError: a part does not start, with what it said.
+    """
+    started = time.monotonic()
+    for program, content in images.archives(checkouts, programs(places)):
+        path = places.state / f"{program}.tar"
+        path.write_bytes(content)
+        cluster.import_image(places, path)
+        path.unlink()
+    say("Kubeflow's images", time.monotonic() - started)
+    started = time.monotonic()
+    servers.start(places)
+    say("database, metadata, S3", time.monotonic() - started)
+    started = time.monotonic()
+    objects.apply(places, manifests.cluster_wide(places, checkouts))
+    objects.apply(places, manifests.in_order(places, checkouts))
+    objects.apply_asleep(places, manifests.overlay(places))
+    wake_servers(places)
+    _wait(places)
+    say("Kubeflow Pipelines", time.monotonic() - started)
+
+
+def is_up(places):
+    """Whether it was installed."""
+    found = kubectl(
+        places, "get", "deployment", "ml-pipeline", f"--namespace={manifests.NAMESPACE}"
+    )
+    return found.returncode == 0
+
+
+def endpoint(places):
+    """Address of the API, from within the cluster's network."""
+    found = kubectl(
+        places, f"--namespace={manifests.NAMESPACE}", "get", "service", "ml-pipeline",
+        "--output=jsonpath={.spec.clusterIP}",
+    )  # fmt: skip
+    if found.returncode != 0:
+        raise ClusterError(f"Kubeflow's API has no address: {found.stderr.strip()}")
+    return f"http://{found.stdout}:8888"
+
+
+def token(places, account, namespace, *, seconds=7200):
+    """A token by which the API knows an account."""
+    made = kubectl(
+        places, f"--namespace={namespace}", "create", "token", account,
+        f"--audience={AUDIENCE}", f"--duration={seconds}s",
+    )  # fmt: skip
+    if made.returncode != 0:
+        raise ClusterError(f"no token for {account}: {made.stderr.strip()}")
+    return made.stdout.strip()
+
+
+def environment(places):
+    """Of what runs beside it: where the API is, and who asks."""
+    return {
+        "ESPALIER_TEST_KUBEFLOW": endpoint(places),
+        "KF_PIPELINES_ENDPOINT": endpoint(places),
+        "KF_PIPELINES_TOKEN": token(places, manifests.RUNNER, PIPELINE),
+    }
+
+
+def _wait(places):
+    names = [f"deployment/{name}" for name in _DEPLOYMENTS]
+    for name in names:
+        done = kubectl(
+            places, f"--namespace={manifests.NAMESPACE}", "rollout", "status", name,
+            f"--timeout={_READY_S}s",
+        )  # fmt: skip
+        if done.returncode != 0:
+            log = kubectl(places, f"--namespace={manifests.NAMESPACE}", "logs", name, "--tail=20")
+            said = (log.stdout or log.stderr).strip()
+            raise ClusterError(f"{name} is not ready: {done.stderr.strip()}\n{said}")
+    asked = ["curl", "--silent", "--fail", "--max-time", "5"]
+    asked += [f"{endpoint(places)}/apis/v2beta1/healthz"]
+    if subprocess.run(inside(*asked), capture_output=True, check=False).returncode != 0:
+        raise ClusterError("Kubeflow's API is ready and does not answer")

@@ -1,0 +1,45 @@
+"""An image for each program of Kubeflow and Argo.
+
+They are static but for the API server, which finds the C library where the node mounts its own
+environment (`tests.cluster.images`).
+"""
+
+from tests.cluster import images
+
+_FOLDER = "kubeflow"
+_PATH = f"PATH=/{_FOLDER}:/usr/bin:/bin"
+_CONFIG = "backend/src/apiserver/config"
+CONFIG_FOLDER = f"/{_FOLDER}/config"
+"""Of the API server."""
+_NAMES = {
+    "driver": ("ghcr.io/kubeflow/kfp-driver", "65532"),
+    "launcher-v2": ("ghcr.io/kubeflow/kfp-launcher", "65532"),
+    "apiserver": ("ghcr.io/kubeflow/kfp-api-server", "1000"),
+    "scheduledworkflow": ("ghcr.io/kubeflow/kfp-scheduled-workflow-controller", "1000"),
+    "persistence-agent": ("ghcr.io/kubeflow/kfp-persistence-agent", "1000"),
+    "workflow-controller": ("quay.io/argoproj/workflow-controller", "8737"),
+    "argoexec": ("quay.io/argoproj/argoexec", "8737"),
+}
+"""Program -> name without tag, user."""
+
+
+def tagged(sources):
+    """Image name without a tag -> with the tag of these sources."""
+    return {
+        name: f"{name}:{sources.argo_version if 'argoproj' in name else sources.version}"
+        for name, _ in _NAMES.values()
+    }
+
+
+def archives(sources, programs):
+    """Yield (program, archive) for `ctr images import`, one after the other: they are large."""
+    tags = tagged(sources)
+    config = (sources.pipelines / _CONFIG / "config.json").read_bytes()
+    for program, (name, user) in _NAMES.items():
+        content = (programs / program).read_bytes()
+        members = [
+            *images.skeleton(),
+            images.file_member(f"{_FOLDER}/{program}", content, mode=0o755),
+            images.file_member(f"{CONFIG_FOLDER[1:]}/config.json", config),
+        ]
+        yield program, images.archive(tags[name], members, [program], [_PATH], user=user)

@@ -1,0 +1,122 @@
+"""Pipelines of espalier on the real Kubeflow: submitted, followed, and what came of them."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx2
+
+from tests.cluster.chain import ON_ONE_NODE
+from tests.cluster.parts import kubectl
+from tests.cluster.places import places
+from tests.unit.k8s.allowed_verbs import PIPELINE
+
+ACCOUNT = "espalier-kubeflow"
+SMALL = (
+    "policy.prestage.steps=40",
+    "warm_start.steps=4",
+    "warm_start.evaluate_every=4",
+    "training.steps=2",
+    "training.evaluate_every=2",
+    "training.tasks_per_step=2",
+    "synthesis.train_tasks=400",
+    "synthesis.trajectories=40",
+    "curriculum.candidates=20",
+)
+"""Of the smoke profile: every stage does its work, and little of it."""
+SETTINGS = (
+    *ON_ONE_NODE,
+    f"kubernetes.kubeflow.namespace={PIPELINE}",
+    f"kubernetes.kubeflow.service_account={ACCOUNT}",
+)
+_ENDED = {"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"}
+_POLL_S = 1.0
+
+
+class Kubeflow:
+    """Its API as a browser or any other client asks it, beside what the command line says."""
+
+    def __init__(self, endpoint, token):
+        self.client = httpx2.Client(
+            base_url=endpoint, headers={"authorization": f"Bearer {token}"}, timeout=60
+        )
+
+    def get(self, path, **query):
+        """The JSON of an answer, which has to be a good one."""
+        return self._json(self.client.get(f"/apis/v2beta1/{path}", params=query))
+
+    def post(self, path, content=None):
+        """As `get`."""
+        return self._json(self.client.post(f"/apis/v2beta1/{path}", json=content))
+
+    def run(self, run_id):
+        """The run as its page shows it."""
+        return self.get(f"runs/{run_id}")
+
+    def wait(self, run_id, *, until=_ENDED, within_s):
+        """The run, once its state is one of `until`."""
+        end = time.monotonic() + within_s
+        while (run := self.run(run_id)).get("state") not in until:
+            assert time.monotonic() < end, (run.get("state"), tasks(run))
+            time.sleep(_POLL_S)
+        return run
+
+    @staticmethod
+    def _json(answer):
+        assert answer.is_success, f"{answer.request.url}: {answer.status_code} {answer.text[:2000]}"
+        return answer.json()
+
+
+def tasks(run):
+    """Stage -> state, of a run's steps that are stages, in the order in which they began."""
+    found = run.get("run_details", {}).get("task_details", [])
+    steps = [one for one in found if not one["display_name"].endswith(("driver", "executor"))]
+    steps.sort(key=lambda one: one.get("start_time") or "")
+    return {one["display_name"]: one.get("state") for one in steps}
+
+
+def submitted(*settings, profile="smoke", name="test", options=()):
+    """Id of a run that `espalier submit` started."""
+    words = [f"--set={setting}" for setting in (*SETTINGS, *settings)]
+    done = espalier("submit", f"--profile={profile}", f"--name={name}", *words, "--json", *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["run_id"]
+
+
+def espalier(*words, **options):
+    """The command line, as a user has it."""
+    command = [Path(sys.executable).with_name("espalier"), *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ, **options
+    )
+
+
+def objects_of(run_id, kind="pods"):
+    """What Kubernetes has of a run."""
+    found = kubectl(
+        places(), f"--namespace={PIPELINE}", "get", kind, f"--selector=pipeline/runid={run_id}",
+        "--output=json",
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout)["items"]
+
+
+def pod_of(run_id, stage, *, within_s=300, phase="Running"):
+    """Name of the pod that runs a stage's command, once it has come to that."""
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        for pod in objects_of(run_id):
+            labels = pod["metadata"]["labels"]
+            if labels.get("espalier.dev/stage") == stage and pod["status"]["phase"] == phase:
+                return pod["metadata"]["name"]
+        time.sleep(_POLL_S)
+    raise AssertionError(f"no pod of {stage} is {phase} after {within_s} s")
+
+
+def log_of(pod, *, container="main"):
+    """What a pod printed."""
+    done = kubectl(places(), f"--namespace={PIPELINE}", "logs", pod, f"--container={container}")
+    return done.stdout or done.stderr

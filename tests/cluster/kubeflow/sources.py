@@ -1,0 +1,139 @@
+"""Programs of Kubeflow Pipelines and Argo Workflows, built once from checkouts and kept."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.cluster.places import ClusterError
+
+_ARGO_MODULE = "github.com/argoproj/argo-workflows/v4"
+_METADATA_MODULE = "github.com/kubeflow/pipelines/third_party/ml-metadata"
+
+
+class Program(NamedTuple):
+    """A program and where its source lies."""
+
+    name: str
+    checkout: str
+    package: str
+    needs_cgo: bool = False
+
+
+PROGRAMS = (
+    Program("driver", "pipelines", "./backend/src/v2/cmd/driver"),
+    Program("launcher-v2", "pipelines", "./backend/src/v2/cmd/launcher-v2"),
+    # it names a database of its own tests, sqlite, whose client is written in C
+    Program("apiserver", "pipelines", "./backend/src/apiserver", needs_cgo=True),
+    Program("scheduledworkflow", "pipelines", "./backend/src/crd/controller/scheduledworkflow"),
+    Program("persistence-agent", "pipelines", "./backend/src/agent/persistence"),
+    Program("workflow-controller", "argo", "./cmd/workflow-controller"),
+    Program("argoexec", "argo", "./cmd/argoexec"),
+)
+_SAID_CHARACTERS = 2000
+
+
+class Sources(NamedTuple):
+    """The two checkouts."""
+
+    pipelines: Path
+    argo: Path
+
+    @property
+    def version(self):
+        """Release of Kubeflow Pipelines, which its images have as their tag."""
+        return (self.pipelines / "VERSION").read_text().strip()
+
+    @property
+    def argo_version(self):
+        """Release of Argo Workflows that this release was made for."""
+        return _required(self.pipelines / "go.mod", _ARGO_MODULE)
+
+
+def found_in(folder):
+    """The checkouts below a folder.
+
+    Raises:
+        ClusterError: one of them is not there.
+    """
+    pipelines = folder / "pipelines"
+    argo = next(
+        (path for name in ("argo-workflows", "argo") if (path := folder / name).is_dir()), None
+    )
+    if argo is None or not (pipelines / "backend").is_dir():
+        raise ClusterError(
+            f"{folder}: no checkouts of kubeflow/pipelines and argoproj/argo-workflows there; "
+            "clone them as DIR/pipelines and DIR/argo-workflows, and name DIR by --sources"
+        )
+    return Sources(pipelines.resolve(), argo.resolve())
+
+
+def build(sources, programs, say):
+    """Build what is not kept yet of these sources.
+
+    Args:
+        sources: the checkouts, which stay as they are.
+        programs: the folder to keep programs in.
+        say: told what took how many seconds.
+    """
+    programs.mkdir(parents=True, exist_ok=True)
+    for program in PROGRAMS:
+        checkout = sources.pipelines if program.checkout == "pipelines" else sources.argo
+        stamp, state = programs / f".{program.name}", _state(checkout, program)
+        if (programs / program.name).exists() and stamp.exists() and stamp.read_text() == state:
+            continue
+        started = time.monotonic()
+        flags = _module_flags(sources, programs) if program.checkout == "pipelines" else ()
+        _go(checkout, program, programs / program.name, flags)
+        stamp.write_text(state)
+        say(f"built {program.name}", time.monotonic() - started)
+
+
+def _module_flags(sources, programs):
+    """A go.mod of our own: Go's module proxy has neither Argo nor ML Metadata's stubs."""
+    copy = programs / "go.mod"
+    shutil.copyfile(sources.pipelines / "go.mod", copy)
+    shutil.copyfile(sources.pipelines / "go.sum", programs / "go.sum")
+    for module, path in (
+        (_ARGO_MODULE, sources.argo),
+        (_METADATA_MODULE, sources.pipelines / "third_party" / "ml-metadata"),
+    ):
+        subprocess.run(["go", "mod", "edit", f"-replace={module}={path}", str(copy)], check=True)
+    return (f"-modfile={copy}",)
+
+
+def _go(checkout, program, output, flags):
+    command = ["go", "build", "-mod=mod", "-trimpath", "-buildvcs=false", *flags]
+    command += ["-ldflags", "-s -w", "-o", str(output), program.package]
+    environment = {**os.environ, "CGO_ENABLED": "1" if program.needs_cgo else "0", "GOGC": "400"}
+    done = subprocess.run(
+        command, cwd=checkout, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        said = done.stderr.strip()[-_SAID_CHARACTERS:]
+        raise ClusterError(f"go build {program.package} in {checkout}: {said}")
+
+
+def _state(checkout, program):
+    """Of everything that decides what the program is: commit, and what differs from it."""
+    commit = _git(checkout, "rev-parse", "HEAD")
+    changes = _git(checkout, "status", "--porcelain", "--", "*.go", "go.mod")
+    return hashlib.sha256(f"{program} {commit} {changes}".encode()).hexdigest()
+
+
+def _git(checkout, *arguments):
+    done = subprocess.run(
+        ["git", "-C", str(checkout), *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise ClusterError(f"{checkout} is no git checkout: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def _required(go_mod, module):
+    (version,) = re.findall(rf"^\s+{re.escape(module)} (v\S+)", go_mod.read_text(), re.M)
+    return version

@@ -1,0 +1,103 @@
+"""A run of every stage: what a user finds of it in Kubeflow, in S3 and in MLflow."""
+
+import json
+
+import pytest
+from minio import Minio
+
+from espalier.chain import CHAIN
+from tests.cluster.kubeflow import servers
+from tests.cluster.kubeflow.runs import objects_of, tasks
+from tests.cluster.network import NODE_ADDRESS
+from tests.cluster.serving import forwarded
+
+STAGES = [link.name for link in CHAIN]
+
+
+@pytest.fixture(scope="module")
+def stored(finished):
+    """Name -> content, of the objects that the launcher wrote for the run."""
+    store = Minio(
+        f"{NODE_ADDRESS}:{servers.S3_PORT}", servers.ACCESS_KEY, servers.SECRET_KEY, secure=False
+    )
+    found = store.list_objects(servers.BUCKET, recursive=True)
+    names = [one.object_name for one in found if finished["run_id"] in one.object_name]
+    return {name: store.get_object(servers.BUCKET, name).read() for name in names}
+
+
+@pytest.mark.slow
+def test_every_stage_succeeds(finished):
+    states = tasks(finished)
+    assert {states.get(stage.replace("_", "-")) for stage in STAGES} == {"SUCCEEDED"}, states
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_leaves_its_artifact_in_s3(stored, stage):
+    (link,) = [one for one in CHAIN if one.name == stage]
+    manifests = [
+        json.loads(content)
+        for name, content in stored.items()
+        if f"/{stage.replace('_', '-')}/" in name and name.endswith(f"/{link.output}/manifest.json")
+    ]
+    assert [manifest["producer"] for manifest in manifests] == [stage]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["validate", "warm_start", "train", "evaluate"])
+def test_a_stage_shows_a_page(stored, stage):
+    pages = [
+        content
+        for name, content in stored.items()
+        if f"/{stage.replace('_', '-')}/" in name and b"<html" in content[:2000].lower()
+    ]
+    assert pages, [name for name in stored if stage.replace("_", "-") in name]
+    assert not any(b'src="http' in page for page in pages), "a page needs the network"
+
+
+@pytest.mark.slow
+def test_stages_are_mlflow_runs_below_one(finished, monkeypatch):
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
+    with forwarded("espalier-mlflow", 5000) as uri:
+        client = mlflow.MlflowClient(uri)
+        experiments = [one.experiment_id for one in client.search_experiments()]
+        found = client.search_runs(experiments)
+        parents = [run for run in found if finished["run_id"] in run.data.tags.values()]
+        parents = [run for run in parents if "mlflow.parentRunId" not in run.data.tags]
+        assert len(parents) == 1
+        (parent,) = parents
+        nested = [
+            run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id
+        ]
+        assert {run.info.status for run in [parent, *nested]} == {"FINISHED"}
+        assert {run.info.run_name for run in nested} >= set(STAGES)
+        version = client.get_model_version_by_alias("espalier-smoke", "challenger")
+        assert version.run_id in {run.info.run_id for run in nested}
+
+
+@pytest.mark.slow
+def test_no_step_has_a_smaller_disk_than_its_profile_says(finished):
+    limits = {
+        container["resources"].get("limits", {}).get("ephemeral-storage")
+        for pod in objects_of(finished["run_id"])
+        for container in pod["spec"]["containers"]
+        if "espalier.dev/stage" in pod["metadata"]["labels"]
+    }
+    assert "4Gi" not in limits
+
+
+@pytest.mark.slow
+def test_logs_of_a_stage_are_its_own(finished, stored):
+    """KFP's root logger passes on what every library says."""
+    logs = [
+        content.decode(errors="replace").splitlines()
+        for name, content in stored.items()
+        if "/validate/" in name and "executor-logs" in name
+    ]
+    assert logs
+    (lines,) = logs
+    noise = [line for line in lines if "INFO" in line and "great_expectations" in line]
+    assert noise == []
+    assert any(line.startswith("validate") for line in lines)

@@ -1,0 +1,143 @@
+"""k8s/kubeflow: what Kubeflow's controller retries, and what its pods get of the namespace."""
+
+import os
+import re
+
+import pytest
+import yaml
+
+from espalier.cluster.objects.pods import ENDPOINT_KEYS, TRY_AGAIN_MARK
+from tests.unit.k8s.kinds import faults
+from tests.unit.k8s.rendering import K8S, named, needs_kubectl, of_kind, rendered
+
+# the ConfigMap of Kubeflow Pipelines 2.17 (manifests/kustomize/third-party/argo/base)
+SHIPPED = """\
+spec:
+  ttlStrategy:
+    secondsAfterCompletion: 3600
+    secondsAfterSuccess: 3600
+    secondsAfterFailure: 3600
+  templateDefaults:
+    retryStrategy:
+      limit: '2'
+      retryPolicy: OnError
+"""
+SINGLE_USER = "overlays/kubeflow-single-user"
+BY_THE_DEADLINE = "Pod was active on the node longer than the specified deadline"
+
+
+@pytest.fixture
+def defaults():
+    patch = yaml.safe_load((K8S / "kubeflow/retries/workflow-defaults.yaml").read_text())
+    return yaml.safe_load(patch["data"]["workflowDefaults"])
+
+
+def is_retried(expression, exit_code, status, message):
+    """The expression's value; of expr-lang it uses what Python has under other names."""
+    words = re.sub(r"lastRetry\.message contains ('[^']*')", r"(\1 in message)", expression)
+    for theirs, ours in (
+        ("lastRetry.message", "message"), ("lastRetry.status", "status"),
+        ("asInt(lastRetry.exitCode)", "int(exit_code)"),
+        ("&&", "and"), ("||", "or"), ("!(", "not ("), ("\n", " "),
+    ):  # fmt: skip
+        words = words.replace(theirs, ours)
+    variables = {"exit_code": exit_code, "status": status, "message": message, "int": int}
+    return eval(words, {"__builtins__": {}}, variables)
+
+
+# as Argo 4.0.8 says them (operator.go: inferFailedReason, buildRetryStrategyLocalScope); Argo's own
+# evaluator gave the same answers
+@pytest.mark.parametrize(
+    ("exit_code", "status", "message", "expected"),
+    [
+        ("1", "Failed", "main: Error (exit code 1)", False),
+        ("2", "Failed", "main: Error (exit code 2): no such profile", False),
+        ("64", "Failed", "main: Error (exit code 64)", False),
+        ("1", "Failed", "main: Error (exit code 1): refused; try again: later", False),
+        ("1", "Failed", f"main: Error (exit code 1): {TRY_AGAIN_MARK}S3 is away", True),
+        ("143", "Failed", "main: Error (exit code 143)", True),
+        ("137", "Failed", "main: OOMKilled (exit code 137)", True),
+        ("137", "Failed", "The node was low on resource: memory.", True),
+        ("-1", "Failed", "Preempted in order to admit critical pod", True),
+        ("-1", "Error", "pod deleted", True),
+        ("0", "Failed", "pod failed: wait container did not complete successfully", True),
+        ("143", "Failed", BY_THE_DEADLINE, False),
+        ("-1", "Failed", BY_THE_DEADLINE, False),
+        # a group of steps of which one failed or was lost: all of them would run anew
+        ("-1", "Failed", "", False),
+        ("-1", "Error", "", False),
+    ],
+)
+def test_what_the_cluster_did_is_retried(defaults, exit_code, status, message, expected):
+    expression = defaults["spec"]["templateDefaults"]["retryStrategy"]["expression"]
+    assert is_retried(expression, exit_code, status, message) is expected
+
+
+def test_the_rest_is_what_kubeflow_ships(defaults):
+    strategy = defaults["spec"]["templateDefaults"]["retryStrategy"]
+    assert strategy.pop("expression")
+    # OnFailure would not try a deleted pod again
+    assert strategy.pop("retryPolicy") == "Always"
+    shipped = yaml.safe_load(SHIPPED)
+    assert shipped["spec"]["templateDefaults"]["retryStrategy"].pop("retryPolicy") == "OnError"
+    assert defaults == shipped
+
+
+@needs_kubectl
+def test_the_component_patches_kubeflows_own_manifests(tmp_path, defaults):
+    own = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "workflow-controller-configmap", "namespace": "kubeflow"},
+        "data": {"workflowDefaults": SHIPPED, "executor": "imagePullPolicy: IfNotPresent\n"},
+    }
+    (tmp_path / "controller.yaml").write_text(yaml.safe_dump(own))
+    component = os.path.relpath(K8S / "kubeflow/retries", tmp_path)
+    (tmp_path / "kustomization.yaml").write_text(
+        yaml.safe_dump({"resources": ["controller.yaml"], "components": [component]})
+    )
+    (patched,) = rendered(tmp_path)
+    assert yaml.safe_load(patched["data"]["workflowDefaults"]) == defaults
+    assert patched["data"]["executor"] == own["data"]["executor"]
+
+
+@needs_kubectl
+@pytest.mark.parametrize("folder", ["overlays/kubeflow", SINGLE_USER])
+def test_every_object_for_kubeflow_is_of_the_api(folder):
+    wrong = {item["metadata"]["name"]: faults(item) for item in rendered(folder)}
+    assert not any(wrong.values()), wrong
+
+
+@needs_kubectl
+@pytest.mark.parametrize(
+    ("folder", "limited"), [("base", True), ("overlays/kubeflow", False), (SINGLE_USER, True)]
+)
+def test_no_default_limits_the_artifacts_of_a_step(folder, limited):
+    """Where Kubeflow's steps are in our namespace: volumes have the profile's sizes instead."""
+    (limits,) = [
+        item
+        for item in of_kind(rendered(folder), "LimitRange")
+        if item["metadata"]["namespace"] == "espalier-pipeline"
+    ]
+    (container,) = limits["spec"]["limits"]
+    assert ("ephemeral-storage" in container["default"]) is limited
+    assert container["default"].keys() >= {"cpu", "memory"}
+
+
+@needs_kubectl
+def test_with_one_user_steps_and_ray_find_their_objects():
+    there = [i for i in rendered(SINGLE_USER) if i["metadata"].get("namespace") == "kubeflow"]
+    assert named(there, "ConfigMap", "espalier-endpoints")["data"].keys() >= set(ENDPOINT_KEYS)
+    assert {i["metadata"]["name"] for i in of_kind(there, "ServiceAccount")} == {
+        "espalier-kubeflow", "espalier-ray-gc", "espalier-step", "espalier-trainer",
+    }  # fmt: skip
+
+
+@needs_kubectl
+@pytest.mark.parametrize("folder", ["overlays/kubeflow", SINGLE_USER])
+def test_the_collector_of_ray_jobs_looks_where_it_runs(folder):
+    collector = named(rendered(folder), "CronJob", "espalier-ray-gc")
+    (container,) = collector["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert container["command"][-2:] == ["--namespace", "$(NAMESPACE)"]
+    (variable,) = container["env"]
+    assert variable["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.namespace"

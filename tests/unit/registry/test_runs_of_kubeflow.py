@@ -1,0 +1,170 @@
+"""Where stages of Kubeflow lie: with its MLflow plugin below the task, without it below the run."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from espalier.config import Profile
+from espalier.records import CompositeTracker, NullTracker, RegistryAwayError, RegistryError
+from espalier.registry import open_parent_run, stage_tracking, tracking
+from espalier.registry.connection import connect, experiment_id
+from espalier.registry.tracking import mark_killed, mlflow_run
+from espalier.stages.register import run
+
+RUN_TAG = "kubeflow.run_id"
+
+
+@pytest.fixture
+def kubeflow(target, monkeypatch, request):
+    """A step's environment without the plugin; the id of its run."""
+    monkeypatch.setattr(tracking, "_SETTLE_S", 0.0)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", target.uri)
+    monkeypatch.setenv("ESPALIER_RUN_ID", f"run-of-{request.node.name}")
+    return f"run-of-{request.node.name}"
+
+
+@pytest.fixture
+def client(target):
+    return connect(target.uri)
+
+
+def runs_of(client, kubeflow_run):
+    (experiment,) = [e for e in client.search_experiments() if e.name == "espalier"]
+    query = f"tags.`{RUN_TAG}` = '{kubeflow_run}'"
+    return client.search_runs([experiment.experiment_id], query)
+
+
+def test_stages_of_one_run_lie_below_one_parent(client, kubeflow):
+    stages = []
+    for name in ("ingest", "synthesize"):
+        with stage_tracking(name, Profile(name="mine")) as tracker:
+            stages.append(tracker.run)
+    (parent,) = runs_of(client, kubeflow)
+    assert {stage.parent_run_id for stage in stages} == {parent.info.run_id}
+    assert parent.info.run_name == "mine"
+    assert parent.data.tags["espalier.profile"] == "mine"
+    assert parent.info.status == "RUNNING"
+    assert kubeflow in parent.data.tags["mlflow.note.content"]
+
+
+def test_the_last_stage_ends_the_parent(client, kubeflow):
+    for name in ("ingest", "register"):
+        with stage_tracking(name, Profile()):
+            pass
+    (parent,) = runs_of(client, kubeflow)
+    assert parent.info.status == "FINISHED"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(ZeroDivisionError, "FAILED"), (KeyboardInterrupt, "KILLED")]
+)
+def test_a_stage_that_fails_ends_the_parent_meanwhile(client, kubeflow, error, status):
+    with pytest.raises(error), stage_tracking("ingest", Profile()):
+        raise error
+    (failed,) = runs_of(client, kubeflow)
+    with stage_tracking("ingest", Profile()):
+        (again,) = runs_of(client, kubeflow)
+    assert (failed.info.status, again.info.status) == (status, "RUNNING")
+
+
+def test_a_stage_that_is_forced_to_end_ends_the_parent(client, kubeflow):
+    with stage_tracking("ingest", Profile()) as tracker:
+        mark_killed(tracker)
+        (parent,) = runs_of(client, kubeflow)
+    assert parent.info.status == "KILLED"
+
+
+def test_two_steps_at_once_agree_on_one_parent(client, kubeflow, target, monkeypatch):
+    """Both look before either has made one; the pause lets both see both."""
+    experiment_id(client, tracking.TrackingTarget(target.uri, "espalier"))
+    monkeypatch.setattr(tracking, "_SETTLE_S", 1.0)
+    both_looked = threading.Barrier(2)
+    looks = threading.local()
+    oldest = tracking._oldest
+
+    def looking(*given):
+        found = oldest(*given)
+        if not getattr(looks, "done", False):
+            looks.done = True
+            both_looked.wait(20)
+        return found
+
+    monkeypatch.setattr(tracking, "_oldest", looking)
+    parents = []
+
+    def step(name):
+        with stage_tracking(name, Profile()) as tracker:
+            parents.append(tracker.run.parent_run_id)
+
+    threads = [threading.Thread(target=step, args=(name,)) for name in ("ingest", "validate")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (kept,) = runs_of(client, kubeflow)
+    assert parents == [kept.info.run_id] * 2
+
+
+def test_a_stage_lies_below_the_task_of_the_plugin(client, target, kubeflow, monkeypatch):
+    of_run = open_parent_run(target, "kfp run", {})
+    task = client.create_run(
+        of_run.tracker.run.experiment_id, tags={"mlflow.parentRunId": of_run.run_id}
+    )
+    monkeypatch.setenv("MLFLOW_RUN_ID", task.info.run_id)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", task.info.experiment_id)
+    with stage_tracking("register", Profile()) as tracker:
+        stage = tracker.run
+    assert (stage.parent_run_id, stage.pipeline_run_id) == (task.info.run_id, of_run.run_id)
+    assert stage.experiment_id == task.info.experiment_id
+    assert client.get_run(task.info.run_id).info.status == "RUNNING", "Kubeflow ends it"
+
+
+def test_an_experiment_given_by_id_is_used(client, target, kubeflow, monkeypatch):
+    given = experiment_id(client, tracking.TrackingTarget(target.uri, "by id"))
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", given)
+    with stage_tracking("ingest", Profile()) as tracker:
+        assert tracker.run.experiment_id == given
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "999999")
+    with pytest.raises(RegistryError, match="MLFLOW_EXPERIMENT_ID=999999: no such experiment"):
+        stage_tracking("ingest", Profile()).__enter__()
+
+
+def test_registering_opens_no_second_run(bench, client, kubeflow):
+    with stage_tracking("register", bench.profile) as tracked:
+        both = CompositeTracker(NullTracker(), tracked)
+        run(bench.profile, bench.inputs(0.6), bench.root / "out", both)
+    (parent,) = runs_of(client, kubeflow)
+    query = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+    nested = client.search_runs([parent.info.experiment_id], query)
+    assert [(one.info.run_id, one.info.status) for one in nested] == [
+        (tracked.run.run_id, "FINISHED")
+    ]
+    assert bench.model.version("challenger").run_id == parent.info.run_id
+    assert parent.info.status == "FINISHED"
+
+
+def test_a_run_for_registering_alone_ends_with_it(bench, client, kubeflow, monkeypatch):
+    monkeypatch.delenv("ESPALIER_RUN_ID")
+    run(bench.profile, bench.inputs(0.6), bench.root / "out", NullTracker())
+    version = bench.model.version("challenger")
+    assert client.get_run(version.run_id).info.status == "FINISHED"
+
+
+def test_the_run_of_several_trackers_is_that_of_mlflow(parent):
+    with parent.stage("found") as tracker:
+        inner = CompositeTracker(NullTracker(), tracker)
+        assert mlflow_run(CompositeTracker(NullTracker(), inner)) == tracker.run
+    assert mlflow_run(CompositeTracker(NullTracker())) is None
+
+
+def test_only_a_server_without_answer_is_away(target, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with pytest.raises(RegistryAwayError):
+        stage_tracking("ingest", Profile()).__enter__()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", target.uri)
+    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
+    with pytest.raises(RegistryError, match="is not known") as refused:
+        stage_tracking("ingest", Profile()).__enter__()
+    assert not isinstance(refused.value, RegistryAwayError)

@@ -1,0 +1,178 @@
+"""What Kubeflow's UI shows of a step is made from the artifact that the step published."""
+
+import json
+import math
+import re
+
+import pandas as pd
+import pytest
+
+from espalier.chain import CHAIN
+from espalier.config import Profile
+from espalier.records import ArtifactError
+from espalier.reporting.step_views import (
+    opened_artifact,
+    step_figures,
+    step_page,
+    step_summary,
+)
+from tests.factories import sample_run
+from tests.factories.sample_run import HOSTILE, publish, write_json
+
+PROFILE = Profile(name="mine").model_dump(mode="json")
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    def made(stage, fill):
+        publish(tmp_path, stage, stage, fill)
+        return opened_artifact(tmp_path / stage, PROFILE)
+
+    return made
+
+
+def loads_nothing(page):
+    return not re.search(
+        r"<(script|link|img|iframe)|<[^>]*\s(src|action)\s*=|url\((?!#)|@import", page
+    )
+
+
+def test_figures_of_training_are_the_last_measured_ones(artifact):
+    run = artifact("train", sample_run.train)
+    figures = step_figures("train", run)
+    history = run.table("train", "history.parquet")
+    assert figures["steps"] == 100
+    assert figures["reward"] == history["reward"].iloc[-1]
+    assert figures["dev_em"] == history["dev_em"].dropna().iloc[-1]
+    assert figures["best_dev_em"] == history["dev_em"].max()
+    assert (figures["best_step"], figures["rollout_tokens_per_s"]) == (80, 15_900)
+    assert "seconds" not in figures, "these are the step's usage"
+
+
+def test_figures_of_evaluation_come_with_their_intervals(artifact):
+    figures = step_figures("evaluate", artifact("evaluate", sample_run.evaluate))
+    assert figures["trained_em"] == 0.684
+    assert (figures["gain_em"], figures["gain_em_low"], figures["gain_em_high"]) == (
+        0.272, 0.231, 0.313,
+    )  # fmt: skip
+    assert figures["warm_start_em_low"] == pytest.approx(0.382)
+    assert figures["untrained_pass_at_4"] == pytest.approx(0.12)
+
+
+def test_a_figure_that_is_not_finite_is_left_out(artifact):
+    def fill(path):
+        rows = [{"step": 1, "loss": 2.0, "dev_em": math.nan}]
+        pd.DataFrame(rows).to_parquet(path / "history.parquet")
+        write_json(path / "run.json", {"sft_tokens_per_s": math.inf})
+        return {"trajectories": 1}
+
+    run = artifact("warm_start", fill)
+    assert step_figures("warm_start", run) == {"steps": 1.0, "loss": 2.0}
+    assert "Learning curves" in step_page("warm_start", run)
+
+
+@pytest.mark.parametrize(
+    ("stage", "fill", "said"),
+    [
+        ("warm_start", sample_run.warm_start, "warm_start_history.csv"),
+        ("train", sample_run.train_in_phases, "Phase"),
+        ("evaluate", sample_run.evaluate, "Before and after"),
+    ],
+)
+def test_a_page_shows_results_and_loads_nothing(artifact, stage, fill, said):
+    page = step_page(stage, artifact(stage, fill))
+    assert said in page
+    assert "<svg" in page
+    assert "profile <b>mine</b>" in page
+    assert HOSTILE not in page
+    assert loads_nothing(page)
+
+
+def test_a_step_that_trained_nothing_says_why(artifact):
+    def handed_on(path):
+        pd.DataFrame([{"step": 1, "loss": 2.0}]).to_parquet(path / "history.parquet")
+        return {"texts": 0}
+
+    run = artifact("continue_pretraining", handed_on)
+    assert step_figures("continue_pretraining", run) == {}
+    page = step_page("continue_pretraining", run)
+    assert "the base policy was handed on as it is" in page
+    assert "<svg" not in page
+    given = artifact("prepare_policy", sample_run.prepare_policy)
+    assert step_figures("prepare_policy", given) == {}
+    assert "The profile gives a model" in step_page("prepare_policy", given)
+
+
+def failed(path):
+    report = sample_run.verdict(success=False)
+    (expectation,) = report["suites"]["tasks"]["expectations"]
+    expectation |= {"arguments": {"column": "in_evidence"}, "observed": ["False", f"a|b{HOSTILE}"]}
+    write_json(path / "validation.json", report)
+    (path / "validation.html").write_text("<p>the page</p>")
+    return {}
+
+
+def test_a_failed_validation_names_expectation_column_and_value(artifact):
+    run = artifact("validate", failed)
+    text = step_summary("validate", run)
+    assert text.startswith("## Validation: stopped\n")
+    assert "- tasks: expectation answer_is_in_evidence failed: task-1" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| tasks")]
+    cells = re.split(r"(?<!\\)\|", row)[1:-1]
+    assert [cell.strip() for cell in cells[:5]] == [
+        "tasks", "answer_is_in_evidence", "in_evidence", "critical", "2",
+    ]  # fmt: skip
+    assert "False, a\\|b\\<script\\>" in cells[5]
+    assert step_page("validate", run) == "<p>the page</p>"
+
+
+def test_a_sound_validation_says_what_was_accepted(artifact):
+    text = step_summary("validate", artifact("validate", sample_run.validate))
+    assert text == "## Validation: accepted\n\nAccepted: 5,600 train, 300 trajectories.\n"
+
+
+def test_a_report_that_is_gone_is_an_error(artifact):
+    run = artifact("validate", sample_run.refuse)
+    with pytest.raises(ArtifactError, match=r"no validation\.html"):
+        step_page("validate", run)
+
+
+def test_a_registration_says_version_alias_and_where(artifact):
+    def fill(path):
+        write_json(
+            path / "registered.json",
+            {"model_name": "agent", "policy_digest": "9d", "suite_digest": "5e",
+             "data_digest": "da", "code_digest": "c0"},
+        )  # fmt: skip
+        write_json(
+            path / "run.json",
+            {"name": "agent", "version": "3", "model_uri": "models:/agent/3", "run_id": "r",
+             "parent_run_id": "p", "tracking_uri": "http://mlflow:5000"},
+        )  # fmt: skip
+        return {}
+
+    text = step_summary("register", artifact("register", fill))
+    assert "## agent, version 3" in text
+    assert "| alias | challenger, until it is promoted |" in text
+    assert "| page | http://mlflow:5000/#/models/agent/versions/3 |" in text
+    assert "`espalier promote agent --version 3`" in text
+
+
+def test_every_view_of_the_chain_can_be_made(artifact):
+    """A stage that shows something has a function for it here, on the sample's artifacts."""
+    fills = {
+        "prepare_policy": sample_run.prepare_policy,
+        "continue_pretraining": sample_run.prepare_policy,
+        "warm_start": sample_run.warm_start,
+        "train": sample_run.train,
+        "evaluate": sample_run.evaluate,
+        "validate": failed,
+    }
+    for stage in CHAIN:
+        if stage.name not in fills:
+            assert stage.shows in ((), ("summary",)), stage.name
+            continue
+        run = artifact(stage.name, fills[stage.name])
+        made = {"figures": step_figures, "page": step_page, "summary": step_summary}
+        for view in stage.shows:
+            json.dumps(made[view](stage.name, run), allow_nan=False)
