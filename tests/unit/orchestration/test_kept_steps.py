@@ -12,8 +12,10 @@ from espalier.orchestration.step_runner import StepOrder
 from espalier.records import (
     DataError,
     NullTracker,
+    Patience,
     Provenance,
     open_artifact,
+    patient,
     publishing,
     work_dir,
 )
@@ -196,6 +198,16 @@ def test_a_store_that_is_away_lets_the_stage_run(s3, tmp_path, method, pattern, 
     assert second.run().content == made.content
     assert second.runs == 1
     assert second.tracker.lines[0].startswith(said)
+
+
+def test_a_patient_step_waits_for_the_store(s3, tmp_path):
+    made = Step(s3, tmp_path / "one").run()
+    second = Step(s3, tmp_path / "two")
+    s3.fail("GET", "", "error", times=10**6)
+    said = []
+    with patient(Patience(total_s=60, say=said.append, sleep=lambda _: s3.faults.clear())):
+        assert second.run() == made
+    assert (second.runs, len(said)) == (0, 1)
 
 
 @pytest.mark.parametrize(
