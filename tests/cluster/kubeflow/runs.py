@@ -120,8 +120,3 @@ def log_of(pod, *, container="main"):
     """What a pod printed."""
     done = kubectl(places(), f"--namespace={PIPELINE}", "logs", pod, f"--container={container}")
     return done.stdout or done.stderr
-
-
-def espalier_live(*words):
-    """As `espalier`, printing as it goes."""
-    return subprocess.run([Path(sys.executable).with_name("espalier"), *words], check=False).returncode
