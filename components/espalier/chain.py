@@ -89,6 +89,29 @@ class Stage:
         """Digest of what the stage reads of `profile`: seed, threads and its sections."""
         return profile.digest(self.sections)
 
+    def is_current(self, made: Manifest, profile: Profile, inputs: Mapping[str, str]) -> bool:
+        """Whether an artifact was made by this stage with these settings from these inputs.
+
+        A stage may record more inputs than the chain feeds it (a champion of the registry).
+
+        Args:
+            made: manifest of the stage's output, or of a checkpoint of it.
+            profile: what to run.
+            inputs: content digests of the input folders, and `external_inputs`.
+        """
+        return made.config_digest == self.digest(profile) and all(
+            made.inputs.get(name) == content for name, content in inputs.items()
+        )
+
+    def is_reusable(self, profile: Profile) -> bool:
+        """Whether one run may take the output that another has made from equal inputs.
+
+        Not that of `register`, which makes a model version for each run, nor what was read from a
+        database: its content is in no digest.
+        """
+        reads_database = self.name == "ingest" and profile.knowledge.source == "sql"
+        return self.name != "register" and not reads_database
+
     def external_inputs(self, profile: Profile) -> dict[str, str]:
         """Digests of the user's own files that the stage reads, by the key that names them.
 

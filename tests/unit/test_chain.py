@@ -241,3 +241,26 @@ def test_the_runner_hands_on_the_digests_that_it_has(tmp_path, monkeypatch):
     for given in ({"curation.benchmarks.own": "sha256:known"}, None):
         stage.run(profile, {}, tmp_path / "out", NullTracker(), external_digests=given)
     assert recorded == [{"curation.benchmarks.own": "sha256:known"}, stage.external_inputs(profile)]
+
+
+def test_an_output_is_current_while_settings_and_inputs_hold(tmp_path):
+    stage, profile = STAGES["synthesize"], Profile()
+    origin = provenance("synthesize", profile, {})
+    origin = origin.model_copy(update={"inputs": {"knowledge": "k", "champion": "c"}})
+    with publishing(tmp_path / "synthetic", origin) as draft:
+        (draft.path / "rows").write_text("rows")
+    made = draft.published
+    assert stage.is_current(made, profile, {"knowledge": "k"})
+    assert not stage.is_current(made, profile, {"knowledge": "other"})
+    assert not stage.is_current(made, profile, {"knowledge": "k", "environment.name": "code"})
+    assert not stage.is_current(made, Profile(seed=1), {"knowledge": "k"})
+
+
+def test_what_registers_or_reads_a_database_is_never_reused():
+    assert {stage.name for stage in CHAIN if not stage.is_reusable(Profile())} == {"register"}
+    database = {
+        "source": "sql", "database": "sqlite:///x.db", "documents_query": "select", "questions": "q"
+    }  # fmt: skip
+    reading = Profile.model_validate({"knowledge": database})
+    fixed = {stage.name for stage in CHAIN if not stage.is_reusable(reading)}
+    assert fixed == {"ingest", "register"}

@@ -141,6 +141,15 @@ def collect(
     older_than: Annotated[
         int, typer.Option("--older-than", metavar="DAYS", min=1, help="Age of what may go.")
     ] = 7,
+    kept_older_than: Annotated[
+        int,
+        typer.Option(
+            "--kept-older-than",
+            metavar="DAYS",
+            min=1,
+            help="Time without use after which outputs and checkpoints kept for later runs may go.",
+        ),
+    ] = 30,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")
     ] = False,
@@ -151,7 +160,8 @@ def collect(
 ) -> None:
     """Delete what no artifact in S3 names any more, and uploads that were given up.
 
-    What replaced artifacts leave. Nothing is touched that a manifest names, or that is younger.
+    What replaced artifacts leave. Nothing is touched that a manifest names, or that is younger,
+    but for what is kept for later runs: all of it may go when no run has used it for a time.
     Contents without a manifest are only counted, unless --unpublished is given: they are a killed
     publication's, those of an artifact whose manifest was lost, or another program's.
     """
@@ -160,7 +170,12 @@ def collect(
 
     from espalier.storage.garbage import described, open_collector
 
-    collector = open_collector(uri, os.environ, unpublished=unpublished)
+    collector = open_collector(
+        uri,
+        os.environ,
+        kept_age=timedelta(days=kept_older_than),
+        unpublished=unpublished,
+    )
     age = timedelta(days=older_than)
     if dry_run:
         for garbage in collector.find(age):

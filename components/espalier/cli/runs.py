@@ -216,8 +216,9 @@ def step(
         say(f"error: {error}")
         raise typer.Exit(error.exit_code) from error
     except EspalierError as error:
-        write_termination_message(f"error: {stage}: {error}")
-        if not isinstance(error, StorageAwayError):
+        is_away = isinstance(error, StorageAwayError)
+        write_termination_message(f"error: {stage}: {error}", asks_for_another_try=is_away)
+        if not is_away:
             raise
         say(f"error: {error}")
         raise typer.Exit(TRY_AGAIN) from error

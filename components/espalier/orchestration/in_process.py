@@ -73,19 +73,13 @@ class ChainRun:
         folder = self.run_dir / stage.output
         if not folder.exists() or not any(folder.iterdir()):
             return None
-        if not self._is_current(read_manifest(folder), stage, inputs):
+        if not stage.is_current(read_manifest(folder), self.profile, inputs):
             return None
         manifest = open_artifact(folder)
         # A kill right after the publishing rename leaves checkpoints that nobody needs any more.
         shutil.rmtree(work_dir(folder), ignore_errors=True)
         self.say(f"{stage.name}: kept {folder}  sha256:{manifest.content[:12]}")
         return manifest
-
-    def _is_current(self, manifest: Manifest, stage: Stage, inputs: Mapping[str, str]) -> bool:
-        # A stage may record more inputs than the chain feeds it (a champion of the registry).
-        return manifest.config_digest == stage.digest(self.profile) and all(
-            manifest.inputs.get(name) == content for name, content in inputs.items()
-        )
 
     def _run_stage(
         self,
@@ -113,7 +107,7 @@ class ChainRun:
             raise ArtifactError(
                 f"{stage.name}: {error}; {remedy}, and run the same command again"
             ) from error
-        assert self._is_current(manifest, stage, inputs), (
+        assert stage.is_current(manifest, self.profile, inputs), (
             f"{stage.name} recorded other settings or inputs than it was given: it would run "
             f"again every time (inputs given {dict(inputs)}, recorded {manifest.inputs})"
         )

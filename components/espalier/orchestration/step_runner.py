@@ -27,6 +27,7 @@ from espalier.cluster.ray_jobs import StepTerminated, on_signals, run_on_ray
 from espalier.config import Profile
 from espalier.determinism import RAY_DRIVER_VARIABLE
 from espalier.records import MANIFEST_NAME, EspalierError, Manifest, read_manifest
+from espalier.steps.kept import CHECKPOINTS_VARIABLE, forget_checkpoint
 from espalier.storage import Place, joined, open_place
 
 _S3_SCHEME = "s3://"
@@ -171,6 +172,13 @@ class StepOrder:
         profile_json = self.profile.model_dump_json()
         return (*container_command(self.stage, profile_json, self.run_uri), *inputs, *output)
 
+    @property
+    def checkpoints(self) -> str | None:
+        """Where the newest checkpoint lies while the step runs; None where its folder stays."""
+        if not self.run_uri.startswith(_S3_SCHEME):
+            return None
+        return joined(self.run_uri, "steps", self.stage, "checkpoint")
+
     def _given(self, name: str) -> str:
         return f"{name}={self.inputs[name]}"
 
@@ -233,11 +241,15 @@ def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
     for name, place in sources.items():
         say(f"{order.stage}: reads {place.uri}")
         place.fetch(order.folder / name)
+    checkpoints = order.checkpoints
     _run_command(
         order.stage,
         step_command(order.stage, order.profile.model_dump_json(), str(order.folder)),
+        {} if checkpoints is None else {CHECKPOINTS_VARIABLE: checkpoints},
     )
     manifest = target.publish(order.folder / link.output)
+    if checkpoints is not None:
+        forget_checkpoint(checkpoints, os.environ, lambda line: say(f"{order.stage}: {line}"))
     notes = order.folder / "steps" / order.stage / _NOTES
     open_place(joined(order.run_uri, "steps", order.stage), os.environ).write(
         _NOTES, notes.read_bytes()
@@ -274,19 +286,22 @@ def _made(target: Place) -> Manifest:
 
 def _is_current(published: Manifest, order: StepOrder, sources: Mapping[str, Place]) -> bool:
     """Whether the output was made with these settings from these inputs."""
-    if published.config_digest != order.link.digest(order.profile):
-        return False
     given = order.link.external_inputs(order.profile)
     for name, place in sources.items():
         source = place.manifest()
         if source is None:
             return False
         given[name] = source.content
-    return all(published.inputs.get(name) == content for name, content in given.items())
+    return order.link.is_current(published, order.profile, given)
 
 
-def _run_command(stage: str, command: Sequence[str]) -> None:
+def _run_command(stage: str, command: Sequence[str], variables: Mapping[str, str]) -> None:
     """Run the step as a process group that gets the signals which this process gets.
+
+    Args:
+        stage: for messages.
+        command: of the step.
+        variables: that it gets beside those of this process.
 
     Raises:
         StepFailed: it did not end with 0.
@@ -295,7 +310,7 @@ def _run_command(stage: str, command: Sequence[str]) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     process = subprocess.Popen(
         command,
-        env={**os.environ, "PATH": path},
+        env={**os.environ, **variables, "PATH": path},
         stdout=sys.stderr.fileno(),
         start_new_session=True,
     )

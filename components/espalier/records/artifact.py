@@ -129,7 +129,7 @@ def describe(
         sizes={name: (directory / name).stat().st_size for name in names},
         integrity=integrity_digest(files),
         content=content_digest(files),
-        packages=_package_versions(),
+        packages=package_versions(),
         created=created,
     )
 
@@ -155,7 +155,8 @@ def read_manifest(directory: Path) -> Manifest:
         ) from error
 
 
-def _package_versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
+    """Versions of espalier and of the packages that decide what an artifact holds."""
     versions = {"espalier": __version__}
     for name in _RECORDED_PACKAGES:
         try:

@@ -34,7 +34,7 @@ def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of
     learning_rate: Optional[float] = None,  # noqa: UP045
     overrides: Optional[str] = None,  # noqa: UP045
 ) -> str:
-    """Read the profile, apply the form's changes, and return the whole of it as JSON.
+    """Read the profile, apply the form's changes, and return what it says as JSON.
 
     Args:
         profile: name of a profile in the image, or the JSON of a whole profile.
@@ -50,7 +50,7 @@ def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of
         learning_rate: replaces training.optimizer.learning_rate.
         overrides: section.key=value, several separated by semicolons.
     """
-    from espalier.steps.profiles import resolved_profile
+    from espalier.steps.profiles import resolved_profile, stated_json
     from espalier.steps.refusing import FailureMessage
 
     form = {
@@ -66,7 +66,7 @@ def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of
     }
     with FailureMessage("resolve_profile"):
         resolved = resolved_profile(profile, seed=seed, overrides=overrides, form=form)
-    return resolved.model_dump_json()
+    return stated_json(resolved)
 
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)

@@ -121,6 +121,16 @@ def resolved_profile(
     return parse_profile(tables, [*changes, ("seed", seed)], source)
 
 
+def stated_json(profile: Profile) -> str:
+    """What the profile says, as JSON, from which `parsed_profile` makes an equal one.
+
+    Without the defaults that nobody stated. Argo keeps a step's parameters in some ten places of
+    the Workflow and compresses it over 1 MiB (workflow/packer); Kubeflow's API server then shows no
+    further step of the run (backend/src/common/util/workflow.go reads plain nodes alone).
+    """
+    return profile.model_dump_json(exclude_unset=True)
+
+
 def form_values(profile: Profile) -> dict[str, str | int | float]:
     """What `profile` says for each of `FORM_KEYS`; an empty text where it says nothing.
 
@@ -156,7 +166,7 @@ def given_profile(profile: str) -> Profile:
 
 
 def parsed_profile(profile_json: str) -> Profile:
-    """Parse the JSON of a whole profile, as `resolve_profile` returns it.
+    """Parse the JSON of a profile, as `resolve_profile` returns it.
 
     Raises:
         ProfileError: JSON that is not a profile of this version.

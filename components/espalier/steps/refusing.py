@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
+from espalier.cluster.objects.pods import TRY_AGAIN_MARK
 from espalier.records import EspalierError
 from espalier.records.patience import AWAY
 
 TRY_AGAIN = 75
 """EX_TEMPFAIL of sysexits.h: a server was away, and the same command may succeed later. A Job of
-ours makes its pod again for it, unlike for 1 and 2; Kubeflow's launcher makes 1 of every code."""
+ours makes its pod again for it, unlike for 1 and 2. Kubeflow's launcher makes 1 of every code; the
+mark before the message says the same there (k8s/kubeflow/retries)."""
 
 TERMINATION_LOG = Path("/dev/termination-log")
 """Kubernetes shows its content as the reason why a container ended: `kubectl describe`, and the
@@ -53,7 +55,7 @@ class FailureMessage:
         """
         if isinstance(error, EspalierError):
             message = f"error: {self._step}: {error}"
-            write_termination_message(message)
+            write_termination_message(message, asks_for_another_try=isinstance(error, AWAY))
             if isinstance(error, AWAY):
                 sys.stderr.write(message + "\n")
                 raise SystemExit(TRY_AGAIN) from error
@@ -62,14 +64,19 @@ class FailureMessage:
             write_termination_message(f"error: {self._step}: {type(error).__name__}: {error}")
 
 
-def write_termination_message(message: str) -> None:
+def write_termination_message(message: str, *, asks_for_another_try: bool = False) -> None:
     """Write `message` as one line, without credentials, where Kubernetes looks for it.
 
     Outside of a container, where the file does not exist, it does nothing.
+
+    Args:
+        message: for the user.
+        asks_for_another_try: whether a server was away.
     """
     if not (TERMINATION_LOG.is_file() and os.access(TERMINATION_LOG, os.W_OK)):
         return
-    line = _shortened(_without_secrets(_on_one_line(message)))
+    mark = TRY_AGAIN_MARK if asks_for_another_try else ""
+    line = _shortened(_without_secrets(_on_one_line(f"{mark}{message}")))
     # not replaced: the kubelet has mounted this very file
     TERMINATION_LOG.write_bytes(line)
 

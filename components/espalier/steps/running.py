@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from espalier.records.patience import STEP_PATIENCE_S
 from espalier.registry.tracking import mark_killed, stage_tracking
 from espalier.steps.console import ConsoleTracker
 from espalier.steps.given_model import with_starting_policy
+from espalier.steps.kept import run_or_fetch
 from espalier.steps.profiles import parsed_profile, stage_settings
 from espalier.steps.refusing import FailureMessage
 from espalier.steps.stopping import before_forced_end, stopping_on_signals
@@ -130,7 +132,8 @@ def _run(name: str, profile: Profile, inputs: Mapping[str, str], output: Path) -
                 started = profile
                 profile = patiently(lambda: with_starting_policy(started, output.parent))
             paths = {name: restore_names(Path(path)) for name, path in inputs.items()}
-            STAGES[name].run(profile, paths, output, CompositeTracker(console, tracked))
+            tracker = CompositeTracker(console, tracked)
+            run_or_fetch(STAGES[name], profile, paths, output, tracker, os.environ)
 
 
 def _quiet_libraries() -> None:

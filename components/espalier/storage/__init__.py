@@ -4,6 +4,8 @@
     layout           where the files of an artifact lie in S3, and how its manifest is checked
     bucket           an artifact in S3: its readers
     publication      its writers: contents first, then the manifest by a conditional write
+    kept             artifacts in S3 that are deleted when nobody has used them for a time
+    mirror           the newest checkpoint of a folder, copied there by a thread
     garbage          what no manifest names, deleted by age
     objects          one artifact's objects: manifest, listing
     transfer         upload and download of one file, resumed after a kill

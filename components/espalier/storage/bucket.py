@@ -28,6 +28,8 @@ from espalier.storage.settings import S3Settings
 from espalier.storage.transfer import download
 
 if TYPE_CHECKING:
+    import threading
+
     import urllib3
 
 _ATTEMPTS = 3
@@ -45,6 +47,7 @@ class S3Place:
         *,
         clock: Clock | None = None,
         pool: urllib3.PoolManager | None = None,
+        given_up: threading.Event | None = None,
     ) -> None:
         """Name the place; nothing is requested yet.
 
@@ -54,8 +57,10 @@ class S3Place:
             prefix: of the artifact.
             clock: for the ages of objects; None is this machine's.
             pool: sends the requests; None makes one.
+            given_up: once it is set, requests raise `TransferGivenUp`.
         """
-        self._objects = ArtifactObjects(S3Requests(settings, pool), bucket, prefix)
+        requests = S3Requests(settings, pool, given_up=given_up)
+        self._objects = ArtifactObjects(requests, bucket, prefix)
         self._clock = clock or Clock()
         self.uri = self._objects.uri
 

@@ -9,6 +9,9 @@ a reader of the former manifest may still be reading, or a writer of the next on
 
 Contents without a manifest are deleted only on demand: one lost object may be all that an artifact
 lacks, and other programs name objects by their SHA-256 as well.
+
+What is kept for a time (`kept`: outputs that later runs may take, checkpoints) is deleted whole,
+when all of it, with the mark of its last use, is older than an age of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +24,14 @@ from typing import NamedTuple
 
 from espalier.records import MANIFEST_NAME, ArtifactError, StorageError
 from espalier.storage import minio_internals
-from espalier.storage.layout import COLLECTING, digest_of_key, object_name, parsed_manifest
+from espalier.storage.kept import in_order_of_deletion
+from espalier.storage.layout import (
+    COLLECTING,
+    KEPT_MARK,
+    digest_of_key,
+    object_name,
+    parsed_manifest,
+)
 from espalier.storage.objects import (
     ArtifactObjects,
     Clock,
@@ -37,6 +47,8 @@ from espalier.storage.settings import s3_settings
 SHORTEST_AGE = timedelta(days=1)
 """Twice the time for which a publication relies on contents that no manifest names."""
 DEFAULT_AGE = timedelta(days=7)
+KEPT_AGE = timedelta(days=30)
+"""Since its last use, of what is kept for later runs; a month lets a monthly run find its data."""
 _DELETING_FOR = timedelta(minutes=1)
 """How long a collector deletes on the strength of one listing. With the time-out of a request it
 has ended long before `COLLECTOR_LIFE`, when writers stop waiting for it."""
@@ -61,6 +73,7 @@ def find_garbage(
     manifest: StoredManifest | None,
     before: datetime,
     *,
+    kept_before: datetime,
     unpublished: bool = False,
 ) -> dict[str, StoredObject]:
     """Objects below an artifact's prefix that may be deleted, by their names.
@@ -68,20 +81,27 @@ def find_garbage(
     Without a manifest these are none, or contents alone where `unpublished` is asked for: whatever
     else lies there may be anybody's. Beside a manifest these are all files that it does not name,
     because a prefix belongs to one artifact; a folder inside of it that has a manifest of its own
-    is left alone.
+    is left alone. Beside a mark of being kept they are all objects, in the order in which to delete
+    them, once none is young.
 
     Args:
         listed: objects by their names below the prefix.
         manifest: of the artifact; None if there is none.
         before: what is younger is kept.
+        kept_before: of what has the mark: whatever was used since is kept.
         unpublished: without a manifest, contents may be deleted too.
 
     Raises:
         ArtifactError: the manifest does not parse, so nobody knows what it names.
     """
+    if KEPT_MARK in listed:
+        names = in_order_of_deletion(listed)
+        if all(listed[name].modified < kept_before for name in names):
+            return {name: listed[name] for name in names}
+        unpublished = True  # nobody else's objects have the mark beside them
     if manifest is None and not unpublished:
         return {}
-    kept = {MANIFEST_NAME, COLLECTING}
+    kept = {MANIFEST_NAME, COLLECTING, KEPT_MARK}
     if manifest is not None:
         if listed[MANIFEST_NAME].modified >= before:
             return {}
@@ -114,6 +134,7 @@ class Collector:
         prefix: str,
         clock: Clock | None = None,
         *,
+        kept_age: timedelta = KEPT_AGE,
         unpublished: bool = False,
     ) -> None:
         """Name what to look at.
@@ -123,12 +144,13 @@ class Collector:
             bucket: to look into.
             prefix: keys below it alone are looked at; "" is the whole bucket.
             clock: for the ages of objects; None is this machine's.
+            kept_age: since its last use, of what is kept for later runs; at least `SHORTEST_AGE`.
             unpublished: delete contents without a manifest, too.
         """
         self._requests, self._bucket = requests, bucket
         self._below = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._clock = clock or Clock()
-        self._unpublished = unpublished
+        self._kept_age, self._unpublished = kept_age, unpublished
 
     def find(self, age: timedelta) -> list[Garbage]:
         """What is garbage and older than `age`, artifact by artifact; nothing is deleted.
@@ -136,7 +158,7 @@ class Collector:
         Raises:
             StorageError: too young an age; the server refuses or is unreachable.
         """
-        if age < SHORTEST_AGE:
+        if min(age, self._kept_age) < SHORTEST_AGE:
             raise StorageError(
                 f"garbage is collected from an age of {SHORTEST_AGE.days} day on: what is younger "
                 "may belong to a publication that is under way"
@@ -190,10 +212,16 @@ class Collector:
         begun = [upload for upload in uploads if upload.key.startswith(below)]
         manifest = objects.read_manifest() if MANIFEST_NAME in listed else None
         try:
-            found = find_garbage(listed, manifest, before, unpublished=True)
+            found = find_garbage(
+                listed,
+                manifest,
+                before,
+                kept_before=self._clock.now() - self._kept_age,
+                unpublished=True,
+            )
         except ArtifactError as error:
             return Garbage(objects.uri, {}, [], str(error))
-        if manifest is None and (found or begun):
+        if manifest is None and KEPT_MARK not in listed and (found or begun):
             fault = self._unpublished_fault(prefix, described(found, begun))
             if fault is not None:
                 return Garbage(objects.uri, {}, [], fault)
@@ -231,8 +259,14 @@ class Collector:
             if (manifest is None) != (MANIFEST_NAME not in listed):
                 rest: dict[str, StoredObject] = {}
             else:
-                before = self._clock.now() - age
-                rest = find_garbage(listed, manifest, before, unpublished=self._unpublished)
+                now = self._clock.now()
+                rest = find_garbage(
+                    listed,
+                    manifest,
+                    now - age,
+                    kept_before=now - self._kept_age,
+                    unpublished=self._unpublished,
+                )
             num_before = len(deleted)
             for name, found in rest.items():
                 if not self._delete(objects.key(name), deadline):
@@ -305,11 +339,11 @@ def described(objects: Mapping[str, StoredObject], uploads: list[minio_internals
 
 
 def _artifact_prefixes(keys: list[str]) -> set[str]:
-    """Prefixes that have a manifest, or contents, or an upload of one."""
+    """Prefixes that have a manifest, contents, an upload of one, or the mark of being kept."""
     found: set[str] = set()
     for key in keys:
         folder, _, name = key.rpartition("/")
-        if name == MANIFEST_NAME:
+        if name in (MANIFEST_NAME, KEPT_MARK):
             found.add(folder)
         elif digest_of_key(key):
             found.add(folder.rpartition("/")[0])
@@ -317,13 +351,18 @@ def _artifact_prefixes(keys: list[str]) -> set[str]:
 
 
 def open_collector(
-    uri: str, environment: Mapping[str, str], *, unpublished: bool = False
+    uri: str,
+    environment: Mapping[str, str],
+    *,
+    kept_age: timedelta = KEPT_AGE,
+    unpublished: bool = False,
 ) -> Collector:
     """The collector of what lies below `uri`; nothing is requested yet.
 
     Args:
         uri: s3://BUCKET or s3://BUCKET/PREFIX.
         environment: S3 endpoint and credentials, see `settings.s3_settings`.
+        kept_age: since its last use, of what is kept for later runs.
         unpublished: delete contents without a manifest, too.
 
     Raises:
@@ -333,4 +372,4 @@ def open_collector(
     if not uri.startswith(S3_SCHEME) or not is_bucket(bucket):
         raise StorageError(f"{uri}: give s3://BUCKET or s3://BUCKET/PREFIX, below which runs lie")
     requests = S3Requests(s3_settings(environment))
-    return Collector(requests, bucket, prefix, unpublished=unpublished)
+    return Collector(requests, bucket, prefix, kept_age=kept_age, unpublished=unpublished)

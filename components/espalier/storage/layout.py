@@ -31,6 +31,8 @@ OBJECTS = "sha256"
 """Folder of the objects below an artifact's prefix."""
 COLLECTING = ".espalier-collecting"
 """Object below the prefix while garbage is collected there; it sorts before all others."""
+KEPT_MARK = ".espalier-kept"
+"""Object below the prefix of what is kept for a time (`kept`); its age is that of the last use."""
 PARTIAL_SUFFIX = ".espalier-partial"
 """Suffix of a partial download; no file of an artifact has it."""
 MAX_MANIFEST_BYTES = 64 << 20

@@ -70,16 +70,26 @@ def open_place(uri: str, environment: Mapping[str, str]) -> Place:
         raise StorageError(
             f"{uri}: {scheme[1]}:// is not supported; give s3://BUCKET/KEY or a path"
         )
-    bucket, _, prefix = uri.removeprefix(S3_SCHEME).partition("/")
-    prefix = prefix.strip("/")
-    if not is_bucket(bucket) or not prefix:
-        raise StorageError(f"{uri}: not s3://BUCKET/KEY with a bucket's name and a key below it")
-    if any(part in ("", ".", "..") for part in prefix.split("/")):
-        raise StorageError(f"{uri}: the key has an empty part, or one that is . or ..")
+    bucket, prefix = parsed_address(uri)
     from espalier.storage.bucket import S3Place  # minio takes a tenth of a second to import
     from espalier.storage.settings import s3_settings
 
     return S3Place(s3_settings(environment), bucket, prefix)
+
+
+def parsed_address(uri: str) -> tuple[str, str]:
+    """Bucket and key of s3://bucket/key.
+
+    Raises:
+        StorageError: no such address.
+    """
+    bucket, _, prefix = uri.removeprefix(S3_SCHEME).partition("/")
+    prefix = prefix.strip("/")
+    if not uri.startswith(S3_SCHEME) or not is_bucket(bucket) or not prefix:
+        raise StorageError(f"{uri}: not s3://BUCKET/KEY with a bucket's name and a key below it")
+    if any(part in ("", ".", "..") for part in prefix.split("/")):
+        raise StorageError(f"{uri}: the key has an empty part, or one that is . or ..")
+    return bucket, prefix
 
 
 def is_bucket(name: str) -> bool:

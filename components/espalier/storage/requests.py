@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -46,18 +47,31 @@ _OVERTAKEN = frozenset({"ConditionalRequestConflict", "NoSuchKey", "Precondition
 _log = logging.getLogger(__name__)
 
 
+class TransferGivenUp(Exception):
+    """Nobody needs the transfer any more: see `given_up` of `S3Requests`."""
+
+
 class S3Requests:
     """Sends requests to one server and retries transient failures."""
 
-    def __init__(self, settings: S3Settings, pool: urllib3.PoolManager | None = None) -> None:
+    def __init__(
+        self,
+        settings: S3Settings,
+        pool: urllib3.PoolManager | None = None,
+        *,
+        given_up: threading.Event | None = None,
+    ) -> None:
         """Connect.
 
         Args:
             settings: of the server.
             pool: sends the requests; None makes one with the time-outs of `settings`.
+            given_up: once it is set, the next request raises `TransferGivenUp`, so that a transfer
+                in another thread ends after the part that it is sending.
         """
         retries = settings.retries
         self._settings = settings
+        self._given_up = given_up
         self.client = Minio(
             settings.host,
             access_key=settings.access_key,
@@ -84,7 +98,21 @@ class S3Requests:
         Raises:
             StorageAwayError: no valid answer for `retries.total_s`.
             StorageError: the server refuses.
+            TransferGivenUp: `given_up` is set.
         """
+        given_up = self._given_up
+
+        def asked() -> Answer:
+            if given_up is not None and given_up.is_set():
+                raise TransferGivenUp(what)
+            return request()
+
+        def pause(seconds: float) -> None:
+            if given_up is None:
+                tenacity.nap.sleep(seconds)
+            else:
+                given_up.wait(seconds)
+
         retries = self._settings.retries
         repeating = tenacity.Retrying(
             retry=tenacity.retry_if_exception(_is_transient),
@@ -93,10 +121,11 @@ class S3Requests:
             ),
             stop=_LongAfterTheFirstFault(retries.total_s),
             before_sleep=partial(self._log_pause, what),
+            sleep=pause,
             reraise=True,
         )
         try:
-            return repeating(request)
+            return repeating(asked)
         except (HTTPError, MinioException, ParseError) as error:
             if not _is_transient(error):
                 raise self._refusal(what, error) from error

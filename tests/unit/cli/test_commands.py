@@ -37,7 +37,7 @@ FROZEN = {
 }
 FROZEN_DATA = {
     "check-queries": {"FILE", "--json"},
-    "collect": {"URI", "--older-than", "--dry-run", "--unpublished"},
+    "collect": {"URI", "--older-than", "--kept-older-than", "--dry-run", "--unpublished"},
     "fetch": {"URI", "--out"},
     "draw-questions": {
         "KNOWLEDGE",

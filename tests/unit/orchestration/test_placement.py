@@ -134,6 +134,7 @@ def test_credentials_come_from_secrets_and_addresses_from_config_maps(laptop):
         assert {e["configMapKey"]: e["envVar"] for e in addresses["keyToEnv"]} == {
             "AWS_ENDPOINT_URL_S3": "AWS_ENDPOINT_URL_S3",
             "AWS_REGION": "AWS_REGION",
+            "ESPALIER_ARTIFACTS": "ESPALIER_ARTIFACTS",
             "MLFLOW_TRACKING_URI": "ESPALIER_TRACKING_URI",
         }
 

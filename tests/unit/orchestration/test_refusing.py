@@ -29,7 +29,8 @@ def test_a_server_that_stayed_away_ends_with_its_own_code(termination_log, capsy
         raise RegistryAwayError("MLflow does not answer")
     assert ended.value.code == TRY_AGAIN
     assert capsys.readouterr().err == "error: train: MLflow does not answer\n"
-    assert termination_log.read_text() == "error: train: MLflow does not answer"
+    # the mark by which k8s/kubeflow/retries knows it
+    assert termination_log.read_text() == "try again: error: train: MLflow does not answer"
 
 
 def test_an_error_of_ours_keeps_its_traceback_and_is_named(termination_log):

@@ -29,6 +29,7 @@ from espalier.steps.profiles import (
     pipelines_dir,
     profile_names,
     resolved_profile,
+    stated_json,
 )
 from espalier.steps.running import ShownOutputs, require_valid, run_stage
 from espalier.usage import UsageMeter
@@ -55,6 +56,14 @@ def test_the_seed_of_the_form_replaces_that_of_the_profile():
     assert resolved_profile("smoke", seed=9, overrides="").seed == 9
     whole = Profile(seed=1).model_dump_json()
     assert resolved_profile(whole, seed=9, overrides="") == Profile(seed=9)
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_what_a_profile_states_is_short_and_makes_it_again(name):
+    profile = resolved_profile(name, seed=3, overrides="training.algorithm.preset=dapo")
+    stated = stated_json(profile)
+    assert parsed_profile(stated) == profile
+    assert len(stated) < len(profile.model_dump_json()) / 3
 
 
 def test_overrides_are_separated_by_semicolons_or_lines():

@@ -8,12 +8,13 @@ from typer.testing import CliRunner
 from espalier.cli import command_line
 from espalier.records import StorageError
 from espalier.storage.garbage import DEFAULT_AGE, Collector, open_collector
-from espalier.storage.layout import COLLECTING, object_name
+from espalier.storage.kept import KeptPlace
+from espalier.storage.layout import COLLECTING, KEPT_MARK, object_name
 from espalier.storage.minio_internals import begin_upload
 from espalier.storage.objects import Clock
 from espalier.storage.requests import S3Requests
 from tests.factories.storage import artifact, files, key_of, s3_place, settings
-from tests.fakes.s3_stand_in import BUCKET, Object
+from tests.fakes.s3_stand_in import BUCKET, Object, Refusal
 
 PREFIX = "runs/r17/knowledge"
 MARK = f"{PREFIX}/{COLLECTING}"
@@ -171,9 +172,77 @@ def test_a_prefix_that_another_collector_has_is_left_to_it(s3, publish, collect)
     assert s3.objects[MARK].content == b"", "the mark is over"
 
 
-def test_an_age_under_a_day_is_refused(collect):
+def test_an_age_under_a_day_is_refused(s3, collect):
     with pytest.raises(StorageError, match="from an age of 1 day on"):
         collect(age=timedelta(hours=23))
+    short = open_collector(f"s3://{BUCKET}", s3.environment, kept_age=timedelta(hours=23))
+    with pytest.raises(StorageError, match="from an age of 1 day on"):
+        short.find(DEFAULT_AGE)
+
+
+KEPT = "runs/kept/train/k"
+
+
+@pytest.fixture
+def keep(s3, tmp_path):
+    """Keep an output for later runs."""
+
+    def kept(contents, prefix=KEPT):
+        folder = tmp_path / f"{len(s3.objects)}"
+        artifact(folder, contents)
+        KeptPlace(settings(s3), BUCKET, prefix).keep(folder)
+
+    return kept
+
+
+def test_what_is_kept_goes_when_nobody_has_used_it(s3, keep, publish, collect):
+    keep({"rows": b"1", "both": b"0"})
+    publish({"rows": b"1"})
+    others = {key for key in s3.objects if not key.startswith(KEPT)}
+    assert collect(later=timedelta(days=29)) == (set(), [])
+    gone, said = collect(later=timedelta(days=31))
+    assert said == [f"s3://{BUCKET}/{KEPT}: deleted 4 objects of 0.0 MB"]
+    assert gone == {
+        f"{KEPT}/manifest.json", f"{KEPT}/{KEPT_MARK}", key_of(b"1", KEPT), key_of(b"0", KEPT)
+    }  # fmt: skip
+    assert others <= s3.objects.keys()
+
+
+def test_a_use_of_what_is_kept_counts_from_then_on(s3, keep, collect):
+    keep({"rows": b"1"})
+    for key, stored in s3.objects.items():
+        s3.objects[key] = stored._replace(modified=stored.modified - timedelta(days=20))
+    KeptPlace(settings(s3), BUCKET, KEPT).touch()
+    assert collect(later=timedelta(days=29)) == (set(), [])
+    assert collect(later=timedelta(days=31))[0]
+
+
+def test_a_killed_keeping_goes_without_being_asked_for(s3, keep, collect):
+    keep({"rows": b"1"})
+    del s3.objects[f"{KEPT}/manifest.json"]
+    assert collect(later=timedelta(days=6)) == (set(), [])
+    assert collect(later=timedelta(days=8))[0] == {key_of(b"1", KEPT)}
+    assert collect(later=timedelta(days=31))[0] == {f"{KEPT}/{KEPT_MARK}"}
+
+
+def test_a_killed_deletion_leaves_nothing_that_looks_whole(s3, keep, collect):
+    keep({"rows": b"1", "both": b"0"})
+
+    answer = s3.answer
+
+    def until_killed(stand_in, asked, body):
+        if asked.command == "DELETE" and len(stand_in.objects) < 5:
+            raise Refusal(403, "AccessDenied", "killed")
+        return answer(stand_in, asked, body)
+
+    s3.answer = until_killed
+    with pytest.raises(StorageError):
+        collect(later=timedelta(days=31))
+    assert f"{KEPT}/manifest.json" not in s3.objects
+    assert f"{KEPT}/{KEPT_MARK}" in s3.objects
+    s3.answer = answer
+    collect(later=timedelta(days=31))
+    assert set(s3.objects) == {f"{KEPT}/{COLLECTING}"}
 
 
 @pytest.mark.parametrize("uri", ["runs", "s3://", "s3://UP/x", "gs://bucket/x"])
@@ -203,6 +272,13 @@ def test_the_commands_fetch_and_collect(s3, publish, tmp_path):
         f"{uri}: deleted 1 objects of 1.0 MB", "freed 1.0 MB",
     ]  # fmt: skip
     assert run("collect", f"s3://{BUCKET}/runs", "--older-than", "1") == ["freed 0.0 MB"]
+    KeptPlace(settings(s3), BUCKET, KEPT).touch()
+    mark = f"{KEPT}/{KEPT_MARK}"
+    touched = s3.objects[mark].modified
+    s3.objects[mark] = s3.objects[mark]._replace(modified=touched - timedelta(days=9))
+    assert run("collect", f"s3://{BUCKET}/runs/kept") == ["freed 0.0 MB"]
+    run("collect", f"s3://{BUCKET}/runs/kept", "--kept-older-than", "8")
+    assert mark not in s3.objects
     old = s3.objects.pop(f"{PREFIX}/manifest.json").modified
     s3.objects[key_of(b"1")] = s3.objects[key_of(b"1")]._replace(modified=old)
     (said,) = run("collect", f"s3://{BUCKET}", "--dry-run")

@@ -75,7 +75,9 @@ SANDBOX_PRIORITY = "espalier-sandbox"
 
 S3_KEYS = {"AWS_ACCESS_KEY_ID": "access_key", "AWS_SECRET_ACCESS_KEY": "secret_key"}
 """Environment variable -> key of the secret `kubernetes.s3_secret`."""
-ENDPOINT_KEYS = ("AWS_ENDPOINT_URL_S3", "AWS_REGION", "MLFLOW_TRACKING_URI")
+ENDPOINT_KEYS = (
+    "AWS_ENDPOINT_URL_S3", "AWS_REGION", "ESPALIER_ARTIFACTS", "MLFLOW_TRACKING_URI",
+)  # fmt: skip
 """Keys of the ConfigMap `kubernetes.endpoints`, set as environment variables."""
 KUBEFLOW_ENDPOINTS = {key: key for key in ENDPOINT_KEYS} | {
     "MLFLOW_TRACKING_URI": TRACKING_FALLBACK

@@ -104,8 +104,11 @@ class LoopProgress:
         weights, state = whole_weights(self._policy), self._update.state()
         if not self._processes.is_first:
             return
-        # beside the checkpoint: a run killed after its last step must not lose the trajectories
-        write_trajectories(self._store.directory / LAST_STEP, self._last_step)
+        # beside the checkpoint: a run killed after its last step must not lose the trajectories;
+        # by a rename: who copies the folder meanwhile has the former file or this one
+        partial = self._store.directory / f"{LAST_STEP}.partial"
+        write_trajectories(partial, self._last_step)
+        partial.replace(self._store.directory / LAST_STEP)
         # a new name: a run killed between the two writes keeps the former buffer and checkpoint
         buffer = self._store.directory / f"replay-{step}.parquet"
         best_em, best_step, best_weights = self._best

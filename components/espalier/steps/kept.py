@@ -1,0 +1,211 @@
+"""Outputs and checkpoints kept in S3 between runs, so that a retry costs what is missing.
+
+    ARTIFACTS/kept/STAGE/KEY/            the stage's output
+    ARTIFACTS/checkpoints/STAGE/KEY/     its newest checkpoint, while it runs
+
+ARTIFACTS is the variable ESPALIER_ARTIFACTS; without it nothing is kept. KEY is a digest over all
+that the output follows from: stage, settings, content of the inputs, code and packages. Equal keys
+are equal work, so two runs may share a place, and both may write it.
+
+A store that is away, refuses, or holds something damaged costs time and never changes a result: a
+line says so, and the stage runs. The collector deletes what no run has used for a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from espalier.chain import Stage
+from espalier.config import Profile
+from espalier.records import (
+    ArtifactError,
+    Manifest,
+    Provenance,
+    StorageError,
+    Tracker,
+    json_digest,
+    package_versions,
+    patiently,
+    read_manifest,
+    work_dir,
+)
+from espalier.storage import joined
+
+if TYPE_CHECKING:
+    from espalier.storage.kept import KeptPlace
+
+ARTIFACTS_VARIABLE = "ESPALIER_ARTIFACTS"
+"""Names the address below which artifacts lie and garbage is collected, as s3://espalier/runs."""
+CHECKPOINTS_VARIABLE = "ESPALIER_CHECKPOINTS"
+"""Names the place of one stage's newest checkpoint; whoever sets it forgets the checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a stage is about to do: its settings, and its inputs by content."""
+
+    stage: Stage
+    profile: Profile
+    contents: Mapping[str, str]
+    """Content digests of the input folders."""
+    external: Mapping[str, str]
+    """See `Stage.external_inputs`."""
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Digests of everything that is read."""
+        return {**self.contents, **self.external}
+
+    @cached_property
+    def key(self) -> str:
+        """Digest over all that the output follows from.
+
+        Code and packages count, other than for a run that goes on in its own folder: whoever gives
+        that command again means to go on, whereas here a later image would get what an earlier
+        one made.
+        """
+        from espalier.stages.register import code_digest
+
+        return json_digest(
+            {
+                "stage": self.stage.name,
+                "settings": self.stage.digest(self.profile),
+                "inputs": self.inputs,
+                "code": code_digest(self.profile),
+                "packages": package_versions(),
+            }
+        )
+
+    @property
+    def provenance(self) -> Provenance:
+        """What the manifest of a checkpoint says."""
+        return Provenance(
+            producer=self.stage.name,
+            config_digest=self.stage.digest(self.profile),
+            seed=self.profile.seed,
+            inputs=self.inputs,
+        )
+
+    def is_current(self, made: Manifest) -> bool:
+        """Whether an artifact is of this work."""
+        return self.stage.is_current(made, self.profile, self.inputs)
+
+
+def run_or_fetch(
+    stage: Stage,
+    profile: Profile,
+    inputs: Mapping[str, Path],
+    output: Path,
+    tracker: Tracker,
+    environment: Mapping[str, str],
+) -> Manifest:
+    """Fetch the stage's output where it is kept, else run the stage and keep its output.
+
+    While it runs, its newest checkpoint is copied to S3; a stage that was killed goes on from it,
+    also on an empty disk.
+
+    Args:
+        stage: which.
+        profile: what to run.
+        inputs: artifact folder -> its path.
+        output: of the artifact that is published.
+        tracker: hears of settings and figures, and what was kept.
+        environment: where things are kept (`ARTIFACTS_VARIABLE`, `CHECKPOINTS_VARIABLE`), and S3's
+            endpoint and credentials.
+
+    Raises:
+        ArtifactError: an input without a manifest.
+        EspalierError: whatever the stage refuses. Not what is wrong with the store.
+    """
+    artifacts, own = environment.get(ARTIFACTS_VARIABLE), environment.get(CHECKPOINTS_VARIABLE)
+    if not (artifacts or own) or not stage.is_reusable(profile):
+        return stage.run(profile, inputs, output, tracker)
+    from espalier.storage.kept import open_kept  # minio takes a tenth of a second to import
+    from espalier.storage.mirror import FolderMirror
+
+    external = stage.external_inputs(profile)
+    contents = {name: read_manifest(path).content for name, path in inputs.items()}
+    work = Work(stage=stage, profile=profile, contents=contents, external=external)
+    outputs = joined(artifacts, "kept", stage.name, work.key) if artifacts else None
+    checkpoints = own or joined(artifacts or "", "checkpoints", stage.name, work.key)
+    try:
+        kept = open_kept(outputs, environment) if outputs else None
+        mirror = FolderMirror(
+            work_dir(output), open_kept(checkpoints, environment), work.provenance, tracker.note
+        )
+    except StorageError as error:
+        tracker.note(f"nothing is kept for later runs: {error}")
+        return stage.run(profile, inputs, output, tracker, external_digests=external)
+    manifest = None if kept is None else _fetched(work, kept, output, tracker.note)
+    if manifest is None:
+        mirror.restore(work.is_current)
+        with mirror:
+            manifest = stage.run(profile, inputs, output, tracker, external_digests=external)
+        if kept is None or not _is_kept(kept, output, tracker.note):
+            return manifest
+    if own is None:
+        forget_checkpoint(checkpoints, environment, tracker.note)
+    return manifest
+
+
+def forget_checkpoint(uri: str, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Delete a stage's checkpoint, whose output is safe; where that fails a line says so.
+
+    Args:
+        uri: of the checkpoint's place.
+        environment: S3 endpoint and credentials.
+        say: takes the line.
+    """
+    from espalier.storage.kept import open_kept
+
+    try:
+        open_kept(uri, environment).forget()
+    except StorageError as error:
+        say(f"the checkpoint in {uri} is left to the collector: {error}")
+
+
+def _fetched(
+    work: Work, kept: KeptPlace, output: Path, say: Callable[[str], None]
+) -> Manifest | None:
+    """Copy the output that an earlier run has kept; None if there is no whole one."""
+    try:
+        manifest = patiently(kept.manifest)
+        if manifest is None:
+            return None
+        if not work.is_current(manifest):
+            say(f"{kept.uri} holds the output of other work, so the stage runs and replaces it")
+            return None
+        kept.touch()
+        if lost := kept.lost_files(manifest):
+            say(f"{kept.uri} has lost {lost[0]}, so the stage runs and puts it back")
+            return None
+        fetched = _undamaged(kept, output)
+    except (StorageError, ArtifactError) as error:
+        say(f"no output of an earlier run is taken, so the stage runs: {error}")
+        return None
+    say(f"kept from an earlier run ({fetched.created}): {kept.uri}  sha256:{fetched.content[:12]}")
+    return fetched
+
+
+def _undamaged(kept: KeptPlace, output: Path) -> Manifest:
+    """Fetch; what turns out to be damaged is deleted, as a listing may not show the damage."""
+    try:
+        return kept.fetch(output)
+    except ArtifactError:
+        kept.forget()
+        raise
+
+
+def _is_kept(kept: KeptPlace, output: Path, say: Callable[[str], None]) -> bool:
+    """Keep the output for later runs; whether it could be."""
+    try:
+        kept.keep(output)
+    except (StorageError, ArtifactError) as error:
+        say(f"the output is not kept for later runs: {error}")
+        return False
+    say(f"kept for later runs: {kept.uri}")
+    return True

@@ -1,0 +1,183 @@
+"""Training that is killed with its disk, and goes on from the checkpoint that was copied to S3."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from espalier.chain import STAGES
+from espalier.orchestration.step_runner import container_command
+from espalier.records import read_manifest
+from espalier.steps.profiles import named_profile
+from espalier.storage import open_place
+from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
+
+ROOT = Path(__file__).parents[2]
+RUNS = f"s3://{BUCKET}/runs"
+TINY = [
+    "threads=1",
+    "knowledge.max_cities=500",
+    "synthesis.train_tasks=100",
+    "synthesis.dev_tasks=8",
+    "synthesis.heldout_tasks=8",
+    "synthesis.trajectories=20",
+    "policy.prestage.steps=4",
+    "warm_start.steps=80",
+    "warm_start.evaluate_every=2",
+    "warm_start.dev_questions=4",
+    "curriculum.enabled=false",
+    "curriculum.candidates=50",
+    "training.steps=12",
+    "training.evaluate_every=1",
+    "training.dev_questions=2",
+    "training.tasks_per_step=2",
+    "training.group_size=2",
+]
+"""Small, but with enough steps after the first checkpoint to be killed between them."""
+
+UNBROKEN = """
+import sys
+from pathlib import Path
+from espalier.determinism import prepare_environment, prepare_torch
+prepare_environment()
+from espalier.chain import STAGES
+from espalier.config import Profile
+from espalier.records import NullTracker
+from tests.integration.test_kept_checkpoints import FOLDERS, read_by
+profile, run = Profile.model_validate_json(sys.argv[1]), Path(sys.argv[2])
+prepare_torch(profile.threads)
+for name in FOLDERS:
+    STAGES[name].run(profile, read_by(name, run), run / FOLDERS[name], NullTracker())
+"""
+"""Without a store, in one process."""
+
+FOLDERS = {
+    "ingest": "knowledge",
+    "synthesize": "synthetic",
+    "prepare_policy": "base_policy",
+    "warm_start": "warm_policy",
+    "filter_curriculum": "curriculum",
+    "train": "trained_policy",
+}
+"""The stages that training needs; the others, which hand on what is fine, are left out."""
+
+
+def read_by(stage, run):
+    """The folders that a stage reads, by the name of its input."""
+    handed_on = {"accepted": "synthetic", "pretrained_policy": "base_policy"}
+    return {name: run / handed_on.get(name, name) for name in STAGES[stage].inputs}
+
+
+UNDER_KUBEFLOW = """
+import json, sys
+from espalier.steps.running import run_stage
+run_stage(*json.loads(sys.argv[1]), print)
+"""
+
+
+@pytest.fixture(scope="module")
+def profile():
+    return named_profile("smoke", TINY)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory, profile):
+    run = tmp_path_factory.mktemp("unbroken")
+    subprocess.run(
+        [sys.executable, "-c", UNBROKEN, profile.model_dump_json(), str(run)], check=True
+    )
+    return run
+
+
+@pytest.fixture
+def s3():
+    with s3_stand_in() as stand_in:
+        stand_in.page = 1000
+        yield stand_in
+
+
+def started(s3, *command, **variables):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
+    return subprocess.Popen(
+        [sys.executable, *command],
+        env={**environment, **s3.environment, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def tree(pid):
+    """The process and its descendants, whichever sessions they are in."""
+    found = [pid]
+    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in listing.read_text().split():
+            found += tree(int(child))
+    return found
+
+
+def kill_after_a_checkpoint(process, s3, below):
+    """End all of it at once, as a lost node does, when a checkpoint has been copied."""
+    deadline = time.monotonic() + 120
+    while not any(key.startswith(below) and "manifest" in key for key in list(s3.objects)):
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < deadline, "no checkpoint was copied"
+        time.sleep(0.01)
+    for pid in tree(process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()
+
+
+def finished(process):
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    return said
+
+
+@pytest.mark.slow
+def test_a_killed_kubeflow_step_ends_like_an_unbroken_one(s3, tmp_path, profile, unbroken):
+    inputs = {name: str(path) for name, path in read_by("train", unbroken).items()}
+
+    def step(pod):
+        (tmp_path / pod).mkdir()
+        output = str(tmp_path / pod / "trained_policy")
+        given = json.dumps(["train", profile.model_dump_json(), inputs, output])
+        return started(s3, "-c", UNDER_KUBEFLOW, given, ESPALIER_ARTIFACTS=RUNS)
+
+    kill_after_a_checkpoint(step("one"), s3, "runs/checkpoints/train/")
+    assert not (tmp_path / "one" / "trained_policy").exists()
+    said = finished(step("two"))
+    assert "goes on from the checkpoint of 20" in said
+    expected = read_manifest(unbroken / "trained_policy").content
+    assert read_manifest(tmp_path / "two" / "trained_policy").content == expected
+    assert not any(key.startswith("runs/checkpoints/") for key in s3.objects)
+    said = finished(step("three"))
+    assert "kept from an earlier run" in said
+    assert read_manifest(tmp_path / "three" / "trained_policy").content == expected
+
+
+@pytest.mark.slow
+def test_a_killed_job_ends_like_an_unbroken_one(s3, tmp_path, profile, unbroken):
+    run = f"{RUNS}/r17"
+    for name, path in read_by("warm_start", unbroken).items():
+        open_place(f"{run}/{name}", s3.environment).publish(path)
+
+    def step(pod):
+        command = container_command("warm_start", profile.model_dump_json(), run)
+        script = "from espalier.cli import main; main()"
+        return started(s3, "-c", script, *command[1:], "--workspace", str(tmp_path / pod))
+
+    kill_after_a_checkpoint(step("one"), s3, "runs/r17/steps/warm_start/checkpoint/")
+    assert "runs/r17/warm_policy/manifest.json" not in s3.objects
+    said = finished(step("two"))
+    assert "goes on from the checkpoint of 20" in said
+    expected = read_manifest(unbroken / "warm_policy").content
+    made = open_place(f"{run}/warm_policy", s3.environment).manifest()
+    assert made is not None
+    assert made.content == expected
+    assert not any("/checkpoint/" in key for key in s3.objects)
