@@ -379,8 +379,12 @@ def _pod_name(workflow: _Metadata, node: _Node) -> str:
     return f"{workflow.name}{middle}-{node.id.rpartition('-')[2]}"
 
 
+_OF_LAUNCHER = re.compile(r"[IW]\d{4} \d\d:\d\d:\d\d|time=\S+ level=INFO .*argo=true")
+"""Lines of Kubeflow's launcher and of Argo's executor about what they do around a step."""
+
+
 def log_end(api: KubeflowApi, run: Run, step: Step, lines: int) -> list[str]:
-    """The last lines of the log of a step's pod; of `explained`.
+    """The last lines that a step's pod logged about itself; of `explained`.
 
     Raises:
         ClusterError: there is none any more, or the server is unreachable.
@@ -398,7 +402,7 @@ def log_end(api: KubeflowApi, run: Run, step: Step, lines: int) -> list[str]:
         }  # fmt: skip
         given = {key: value for key, value in query.items() if value is not None}
         text = api.text("/k8s/pod/logs", **given)
-    kept = deque(text or (), maxlen=lines)
+    kept = deque((line for line in text or () if not _OF_LAUNCHER.match(line)), maxlen=lines)
     if not kept or (len(kept) == 1 and _is_error(kept[0])):
         raise ClusterError(f"the log of the pod {step.pod} is not kept any more")
     return [line.rstrip() for line in kept]

@@ -368,7 +368,7 @@ class KubernetesConfig(Section):
     """ConfigMap whose keys become environment variables: where S3 and MLflow are."""
     retries: int = Field(default=3, ge=0)
     """How often a stage is started again after its pod died; not after it refused its input. Under
-    Kubeflow this needs the settings of k8s/kubeflow/retries."""
+    Kubeflow this needs the settings of k8s/kubeflow/controller."""
     deadline_s: int = Field(default=24 * 3600, ge=60)
     """A stage that takes longer is ended: as a Job with its retries included, under Kubeflow each
     attempt by itself."""

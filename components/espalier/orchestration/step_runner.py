@@ -33,8 +33,6 @@ from espalier.storage import Place, joined, open_place
 _S3_SCHEME = "s3://"
 _EXECUTOR_INPUT = "{{$}}"
 """What Kubeflow replaces by the executor input, as JSON."""
-_FIGURES = "usage"
-"""The output that holds a step's figures; it is not an artifact of the run."""
 
 
 def container_command(stage: str, profile_json: str, run_uri: str) -> tuple[str, ...]:
@@ -88,7 +86,8 @@ def _executor_input(
     """KFP's ExecutorInput (pipeline_spec.proto) as JSON."""
     inputs = component["inputDefinitions"].get("artifacts", {})
     outputs = component["outputDefinitions"]["artifacts"]
-    notes = f"{run_uri}/steps/{stage}"
+    # figures and pages are not artifacts of the run
+    notes, made = f"{run_uri}/steps/{stage}", STAGES[stage].output
     return {
         "inputs": {
             "parameterValues": {"profile_json": profile_json},
@@ -98,9 +97,7 @@ def _executor_input(
         },
         "outputs": {
             "artifacts": {
-                name: _artifact(
-                    name, outputs[name], f"{notes if name == _FIGURES else run_uri}/{name}"
-                )
+                name: _artifact(name, outputs[name], f"{run_uri if name == made else notes}/{name}")
                 for name in sorted(outputs)
             },
             "outputFile": str(local_path(f"{notes}/executor_output.json")),

@@ -15,7 +15,7 @@ from espalier.records.patience import AWAY
 TRY_AGAIN = 75
 """EX_TEMPFAIL of sysexits.h: a server was away, and the same command may succeed later. A Job of
 ours makes its pod again for it, unlike for 1 and 2. Kubeflow's launcher makes 1 of every code; the
-mark before the message says the same there (k8s/kubeflow/retries)."""
+mark before the message says the same there (k8s/kubeflow/controller)."""
 
 TERMINATION_LOG = Path("/dev/termination-log")
 """Kubernetes shows its content as the reason why a container ended: `kubectl describe`, and the

@@ -67,7 +67,7 @@ def _rendered(places, sources):
         up = "../" * (len(path.parent.parts) - 1)
         path.write_text(_REMOTE.sub(rf"{up}{local}/\1", path.read_text()))
     found = [
-        *_kustomized(places, _with_retries(folder)),
+        *_kustomized(places, _with_settings(folder)),
         *_kustomized(places, kustomize / "base" / "installs" / "multi-user"),
         *_kustomized(places, kustomize / "base" / "metadata" / "base"),
     ]
@@ -75,11 +75,11 @@ def _rendered(places, sources):
     return [_here(one, tags) for one in found if _is_wanted(one)]
 
 
-def _with_retries(folder):
+def _with_settings(folder):
     """Argo's manifests, with what k8s/kubeflow adds to them."""
-    combined = folder / "argo-with-retries"
+    combined = folder / "argo-with-settings"
     combined.mkdir()
-    component = (REPOSITORY / "k8s" / "kubeflow" / "retries").relative_to("/")
+    component = (REPOSITORY / "k8s" / "kubeflow" / "controller").relative_to("/")
     described = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",

@@ -78,12 +78,19 @@ def tasks(run):
     return {one["display_name"]: one.get("state") for one in steps}
 
 
-def submitted(*settings, profile="smoke", name="test", options=()):
+def submitted(*settings, profile="smoke", name="test"):
     """Id of a run that `espalier submit` started."""
-    words = [f"--set={setting}" for setting in (*SETTINGS, *settings)]
-    done = espalier("submit", f"--profile={profile}", f"--name={name}", *words, "--json", *options)
+    words = [f"--set={setting}" for setting in (*SETTINGS, *SMALL, *settings)]
+    done = espalier("submit", f"--profile={profile}", f"--name={name}", *words, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["run_id"]
+
+
+def of_runs(action, run_id, *options):
+    """`espalier runs ACTION`; what it printed, as it has to succeed."""
+    done = espalier("runs", action, run_id, *options, *(f"--set={one}" for one in SETTINGS))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def espalier(*words, **options):

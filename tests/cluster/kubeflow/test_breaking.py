@@ -1,72 +1,76 @@
-"""Runs that are broken: pods lost, steps refused, runs stopped, tried again."""
+"""Runs that are broken: pods lost, data refused, runs stopped, tried again."""
 
 import json
+import time
 
 import pytest
 
-from tests.cluster.kubeflow.runs import espalier, log_of, objects_of, pod_of, submitted, tasks
+from tests.cluster.kubeflow.runs import log_of, objects_of, of_runs, pod_of, submitted, tasks
 from tests.cluster.parts import kubectl
 from tests.cluster.places import places
 from tests.unit.k8s.allowed_verbs import PIPELINE, SANDBOXES
 
+_GONE_WITHIN_S = 30
+
 
 @pytest.mark.slow
-def test_a_step_whose_pod_is_deleted_is_tried_again(kubeflow):
-    run_id = submitted("synthesis.train_tasks=2100", name="lost-pod")
-    pod = pod_of(run_id, "synthesize")
+def test_a_drained_step_is_tried_again_and_goes_on(kubeflow):
+    """A drained node ends a pod by SIGTERM: exit code 143, which is not retried as shipped."""
+    run_id = submitted("seed=11", "policy.prestage.steps=400", name="drained")
+    pod = pod_of(run_id, "prepare_policy")
+    _wait_for_line(pod, "checkpoints are copied to")
     gone = kubectl(places(), f"--namespace={PIPELINE}", "delete", "pod", pod, "--grace-period=5")
     assert gone.returncode == 0, gone.stderr
-    again = pod_of(run_id, "synthesize", within_s=120)
+    again = pod_of(run_id, "prepare_policy", within_s=180)
     assert again != pod
-    kubeflow.post(f"runs/{run_id}:terminate")
+    _wait_for_line(again, "goes on from the checkpoint")
+    of_runs("stop", run_id)
 
 
 @pytest.mark.slow
-def test_a_refused_step_is_not_tried_again(kubeflow):
-    run_id = submitted('knowledge.path="/nowhere"', name="refused")
-    run = kubeflow.wait(run_id, within_s=600)
-    assert run["state"] == "FAILED"
+def test_refused_data_are_named_and_not_tried_again(kubeflow):
+    run_id = submitted("validation.max_question_words=1", name="refused")
+    assert kubeflow.wait(run_id, within_s=900)["state"] == "FAILED"
+    shown = json.loads(of_runs("show", run_id, "--json"))
+    said = json.dumps(shown)
+    assert "question_length (column question_words" in said
+    assert "/validate/" in said, "where the report is"
     pods = [
-        pod
+        pod["metadata"]["name"]
         for pod in objects_of(run_id)
-        if pod["metadata"]["labels"].get("espalier.dev/stage") == "ingest"
+        if pod["metadata"]["labels"].get("espalier.dev/stage") == "require_valid"
     ]
     assert len(pods) == 1
-    (main,) = [one for one in pods[0]["status"]["containerStatuses"] if one["name"] == "main"]
-    assert "/nowhere" in main["state"]["terminated"]["message"]
+    assert tasks(kubeflow.run(run_id))["validate"] == "SUCCEEDED"
 
 
 @pytest.mark.slow
-def test_a_failed_expectation_is_named_and_its_report_is_kept(kubeflow):
-    run_id = submitted("validation.min_pass_share=1.1", name="refused-data")
-    run = kubeflow.wait(run_id, within_s=900)
-    assert run["state"] == "FAILED"
-    said = espalier("runs", "show", run_id)
-    assert "expect" in said.stdout, said.stdout + said.stderr
-
-
-@pytest.mark.slow
-def test_a_stopped_run_leaves_nothing(kubeflow):
-    run_id = submitted(name="stopped")
+def test_a_stopped_run_leaves_nothing_running(kubeflow):
+    run_id = submitted("seed=12", name="stopped")
     pod = pod_of(run_id, "synthesize")
-    assert espalier("runs", "stop", run_id).returncode == 0
-    run = kubeflow.wait(run_id, within_s=120)
-    assert run["state"] in ("CANCELED", "FAILED"), run["state"]
-    left = [one for one in objects_of(run_id) if one["status"]["phase"] == "Running"]
-    assert left == [], log_of(pod)
-    sandboxes = kubectl(places(), f"--namespace={SANDBOXES}", "get", "pods", "--output=json")
-    assert json.loads(sandboxes.stdout)["items"] == []
+    of_runs("stop", run_id)
+    end = time.monotonic() + _GONE_WITHIN_S
+    while left := [one for one in objects_of(run_id) if one["status"]["phase"] == "Running"]:
+        assert time.monotonic() < end, (left[0]["metadata"]["name"], log_of(pod))
+        time.sleep(1)
+    found = kubectl(places(), f"--namespace={SANDBOXES}", "get", "pods", "--output=json")
+    assert json.loads(found.stdout)["items"] == []
 
 
 @pytest.mark.slow
 def test_a_run_that_is_tried_again_keeps_what_it_has(kubeflow):
-    run_id = submitted("knowledge.max_cities=2900", name="again")
+    run_id = submitted("seed=13", name="again")
     pod = pod_of(run_id, "prepare_policy")
-    assert espalier("runs", "stop", run_id).returncode == 0
+    of_runs("stop", run_id)
     kubeflow.wait(run_id, within_s=120)
-    assert espalier("runs", "retry", run_id).returncode == 0
-    again = pod_of(run_id, "prepare_policy")
-    assert again != pod
-    states = tasks(kubeflow.run(run_id))
-    assert states["synthesize"] == "SUCCEEDED"
-    kubeflow.post(f"runs/{run_id}:terminate")
+    of_runs("retry", run_id)
+    assert pod_of(run_id, "prepare_policy") != pod
+    assert tasks(kubeflow.run(run_id))["synthesize"] == "SUCCEEDED"
+    of_runs("stop", run_id)
+
+
+def _wait_for_line(pod, text, *, within_s=240):
+    end = time.monotonic() + within_s
+    while text not in (log := log_of(pod)):
+        assert time.monotonic() < end, f"{pod} never said {text!r}: {log[-2000:]}"
+        time.sleep(1)

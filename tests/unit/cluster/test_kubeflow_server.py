@@ -170,8 +170,17 @@ def test_a_failed_run_names_step_message_and_log(server):
     assert "exit code 3" in failed.message
     assert failed.attempts >= 1
     if server.stand_in is not None:
-        server.stand_in.logs[failed.pod] = "this fails\n"
-    assert "this fails" in kubeflow_runs.log_end(server.api, run, failed, 5)
+        server.stand_in.logs[failed.pod] = LOG
+    said = kubeflow_runs.log_end(server.api, run, failed, 5)
+    assert "this fails" in said
+    assert not any("launcher_v2" in line and line.startswith("I") for line in said), said
+
+
+LOG = """\
+this fails
+I1123 19:02:03.889137      14 launcher_v2.go:867] Executing uploadOutputArtifacts attempt: 1
+time=2026-11-23T19:02:04.416Z level=INFO msg="sub-process exited" argo=true error="exit status 1"
+"""
 
 
 def test_the_log_of_an_absent_pod_is_an_error(server):

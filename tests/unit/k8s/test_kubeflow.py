@@ -28,7 +28,7 @@ BY_THE_DEADLINE = "Pod was active on the node longer than the specified deadline
 
 @pytest.fixture
 def defaults():
-    patch = yaml.safe_load((K8S / "kubeflow/retries/workflow-defaults.yaml").read_text())
+    patch = yaml.safe_load((K8S / "kubeflow/controller/workflow-defaults.yaml").read_text())
     return yaml.safe_load(patch["data"]["workflowDefaults"])
 
 
@@ -91,14 +91,27 @@ def test_the_component_patches_kubeflows_own_manifests(tmp_path, defaults):
         "metadata": {"name": "workflow-controller-configmap", "namespace": "kubeflow"},
         "data": {"workflowDefaults": SHIPPED, "executor": "imagePullPolicy: IfNotPresent\n"},
     }
-    (tmp_path / "controller.yaml").write_text(yaml.safe_dump(own))
-    component = os.path.relpath(K8S / "kubeflow/retries", tmp_path)
+    container = {"name": "workflow-controller", "env": [{"name": "TRANSIENT", "value": "x"}]}
+    runs = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "workflow-controller", "namespace": "kubeflow"},
+        "spec": {"template": {"spec": {"containers": [container]}}},
+    }
+    (tmp_path / "controller.yaml").write_text(yaml.safe_dump_all([own, runs]))
+    component = os.path.relpath(K8S / "kubeflow/controller", tmp_path)
     (tmp_path / "kustomization.yaml").write_text(
         yaml.safe_dump({"resources": ["controller.yaml"], "components": [component]})
     )
-    (patched,) = rendered(tmp_path)
+    patched = named(rendered(tmp_path), "ConfigMap", "workflow-controller-configmap")
     assert yaml.safe_load(patched["data"]["workflowDefaults"]) == defaults
     assert patched["data"]["executor"] == own["data"]["executor"]
+    spec = named(rendered(tmp_path), "Deployment", "workflow-controller")["spec"]["template"][
+        "spec"
+    ]
+    variables = {entry["name"]: entry["value"] for entry in spec["containers"][0]["env"]}
+    assert variables["TRANSIENT"] == "x"
+    assert 2**20 < int(variables["MAX_WORKFLOW_SIZE"]) < 1.5 * 2**20  # etcd takes that much
 
 
 @needs_kubectl

@@ -29,7 +29,7 @@ def test_a_server_that_stayed_away_ends_with_its_own_code(termination_log, capsy
         raise RegistryAwayError("MLflow does not answer")
     assert ended.value.code == TRY_AGAIN
     assert capsys.readouterr().err == "error: train: MLflow does not answer\n"
-    # the mark by which k8s/kubeflow/retries knows it
+    # the mark by which k8s/kubeflow/controller knows it
     assert termination_log.read_text() == "try again: error: train: MLflow does not answer"
 
 

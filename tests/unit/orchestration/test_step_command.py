@@ -25,8 +25,11 @@ def test_a_step_reads_and_writes_where_the_chain_wires_it(stage):
     )
     assert read == {folder: f"{RUN}/{folder}" for folder in stage.inputs}
     assert written[stage.output] == f"{RUN}/{stage.output}"
-    assert written["usage"] == f"{RUN}/steps/{stage.name}/usage"
-    assert written.keys() == {stage.output, "usage", *stage.shows}
+    notes = {"usage", *stage.shows}
+    assert written.keys() == {stage.output, *notes}
+    assert {name: written[name] for name in notes} == {
+        name: f"{RUN}/steps/{stage.name}/{name}" for name in notes
+    }
     assert "parameters" not in filled["outputs"], "a Job hands no verdict on: it fails at once"
     assert filled["inputs"]["parameterValues"] == {"profile_json": PROFILE}
 

@@ -57,7 +57,7 @@ def run_volumes(settings: KubernetesConfig, resources: PodResources, *, gpus: in
 TRY_AGAIN_MARK = "try again: "
 """How the termination message of a step begins that may succeed later, such as while S3 is away.
 Kubeflow's launcher ends with 1 whatever its step's exit code was, so the retry rule of
-k8s/kubeflow/retries reads this message."""
+k8s/kubeflow/controller reads this message."""
 
 USER = 65532
 """`USER` of the images; numeric, so that the kubelet can verify that it is not root."""
