@@ -16,7 +16,7 @@ _GONE_WITHIN_S = 30
 @pytest.mark.slow
 def test_a_drained_step_is_tried_again_and_goes_on(kubeflow):
     """A drained node ends a pod by SIGTERM: exit code 143, which is not retried as shipped."""
-    run_id = submitted("seed=11", "policy.prestage.steps=400", name="drained")
+    run_id = submitted("seed=11", "policy.prestage.steps=4000", name="drained")
     pod = pod_of(run_id, "prepare_policy")
     _wait_for_line(pod, "checkpoints are copied to")
     gone = kubectl(places(), f"--namespace={PIPELINE}", "delete", "pod", pod, "--grace-period=5")
