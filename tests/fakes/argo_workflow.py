@@ -97,7 +97,8 @@ class Workflow:
             step.phase, step.message = "Failed", "Step exceeded its deadline"
         elif step.exit_code:
             step.phase = "Failed"
-            step.message = step.message or f"main: Error (exit code {step.exit_code})"
+            # of every exit code the launcher makes 1 (cmd/launcher-v2/main.go)
+            step.message = step.message or "main: Error (exit code 1)"
         else:
             step.phase = "Succeeded"
 

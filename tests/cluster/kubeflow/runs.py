@@ -111,16 +111,24 @@ def objects_of(run_id, kind="pods"):
     return json.loads(found.stdout)["items"]
 
 
-def pod_of(run_id, stage, *, within_s=300, phase="Running"):
-    """Name of the pod that runs a stage's command, once it has come to that."""
+def pod_of(run_id, stage, *, within_s=300, besides=()):
+    """Name of the pod that runs a stage's command, once it has come to that.
+
+    Args:
+        run_id: of the run.
+        stage: its name.
+        within_s: how long to wait.
+        besides: pods of earlier attempts, which may live a little longer.
+    """
     end = time.monotonic() + within_s
     while time.monotonic() < end:
         for pod in objects_of(run_id):
-            labels = pod["metadata"]["labels"]
-            if labels.get("espalier.dev/stage") == stage and pod["status"]["phase"] == phase:
-                return pod["metadata"]["name"]
+            name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
+            is_running = pod["status"]["phase"] == "Running"
+            if labels.get("espalier.dev/stage") == stage and is_running and name not in besides:
+                return name
         time.sleep(_POLL_S)
-    raise AssertionError(f"no pod of {stage} is {phase} after {within_s} s")
+    raise AssertionError(f"no pod of {stage} runs after {within_s} s")
 
 
 def log_of(pod, *, container="main"):

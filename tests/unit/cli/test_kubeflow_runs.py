@@ -101,7 +101,7 @@ def test_a_run_is_shown_with_its_steps_alone(kubeflow):
     steps = [line.split() for line in shown.splitlines()[-3:]]
     assert steps == [
         ["ingest", "SUCCEEDED", "5", "s"],
-        ["train", "FAILED", "5", "s", "main:", "Error", "(exit", "code", "3)"],
+        ["train", "FAILED", "5", "s", "main:", "Error", "(exit", "code", "1)"],
         ["evaluate", "OMITTED"],
     ]
     assert "driver" not in shown
@@ -178,7 +178,7 @@ def test_a_failure_is_followed_by_the_end_of_its_log(kubeflow):
     result = espalier("runs", "show", "r1", "--follow")
     assert result.exit_code == 1
     lines = result.stderr.splitlines()
-    assert "step train, 3 attempts: main: Error (exit code 3)" in lines
+    assert "step train, 3 attempts: main: Error (exit code 1)" in lines
     assert lines[-1] == "  error: no space left"
     assert lines[-30] == "  line 71"
     assert "  line 70" not in lines
@@ -325,9 +325,9 @@ def test_submit_that_waits_fails_with_its_run(kubeflow):
     ended = json.loads(result.stdout)
     assert (ended["state"], ended["run_id"]) == ("FAILED", kubeflow.runs[0]["run_id"])
     assert {step["name"]: step["message"] for step in ended["steps"]}["validate"] == (
-        "main: Error (exit code 2)"
+        "main: Error (exit code 1)"
     )
-    assert "step validate: main: Error (exit code 2)" in result.stderr
+    assert "step validate: main: Error (exit code 1)" in result.stderr
 
 
 JSON = st.recursive(

@@ -167,7 +167,7 @@ def test_a_failed_run_names_step_message_and_log(server):
         ("passes", "SUCCEEDED"), ("fails", "FAILED"), ("passes-2", "OMITTED"),
     ]  # fmt: skip
     failed = run.failed_step
-    assert "exit code 3" in failed.message
+    assert failed.message == "main: Error (exit code 1)"
     assert failed.attempts >= 1
     if server.stand_in is not None:
         server.stand_in.logs[failed.pod] = LOG
