@@ -28,6 +28,11 @@ SUITES = (
     ("tests/integration/sandbox", "-k", "pods"),
 )
 """What needs a cluster, or shows more on one; a pytest each, since their fixtures differ."""
+KUBEFLOW_SUITES = (
+    ("tests/cluster/kubeflow",),
+    ("tests/unit/cluster/test_kubeflow_server.py",),
+)
+"""What needs Kubeflow, and what holds for it as for its stand-in."""
 
 
 def main():
@@ -131,10 +136,10 @@ def _kubeflow(options):
         if options.up:
             is_kept = True
             return 0
-        words = options.words or ["tests/cluster/kubeflow"]
-        command = network.inside(sys.executable, "-m", "pytest", *words)
         environment = cluster.environment(here) | backend.environment(here)
-        return subprocess.run(command, env=environment, check=False).returncode
+        return _pytest(
+            options, KUBEFLOW_SUITES, lambda command: network.inside(*command), environment
+        )
     finally:
         if not (was_up or is_kept):
             _down(options)
@@ -165,7 +170,7 @@ def _say_stage(times):
 def _test(options):
     """Start a cluster, run what needs one, end it; on the user's own, only what is in between."""
     if "KUBECONFIG" in os.environ:
-        return _pytest(options, lambda command: command, os.environ)
+        return _pytest(options, SUITES, lambda command: command, os.environ)
     try:
         prerequisites.install()
         prerequisites.check()
@@ -179,16 +184,19 @@ def _test(options):
     started = time.monotonic()
     try:
         return _pytest(
-            options, lambda command: network.inside(*command), cluster.environment(places())
+            options,
+            SUITES,
+            lambda command: network.inside(*command),
+            cluster.environment(places()),
         )
     finally:
         _say("tests", time.monotonic() - started)
         _down(options)
 
 
-def _pytest(options, entering, environment):
+def _pytest(options, suites, entering, environment):
     """The worst exit status of the suites, or of the one that was asked for."""
-    suites = [options.words] if options.words else SUITES
+    suites = [options.words] if options.words else suites
     commands = [entering([sys.executable, "-m", "pytest", *suite]) for suite in suites]
     return max(subprocess.run(one, env=environment, check=False).returncode for one in commands)
 

@@ -5,6 +5,7 @@ import time
 
 from tests.cluster import cluster, objects
 from tests.cluster.chain import wake_servers
+from tests.cluster.images import PIPELINE as PIPELINE_IMAGE
 from tests.cluster.kubeflow import images, manifests, servers, sources
 from tests.cluster.network import inside
 from tests.cluster.parts import kubectl
@@ -94,6 +95,8 @@ def environment(places):
     """Of what runs beside it: where the API is, and who asks."""
     return {
         "ESPALIER_TEST_KUBEFLOW": endpoint(places),
+        "ESPALIER_TEST_KUBEFLOW_IMAGE": PIPELINE_IMAGE,
+        "ESPALIER_TEST_KUBEFLOW_NAMESPACE": PIPELINE,
         "KF_PIPELINES_ENDPOINT": endpoint(places),
         "KF_PIPELINES_TOKEN": token(places, manifests.RUNNER, PIPELINE),
     }
