@@ -8,7 +8,7 @@ DEMO_RUN ?= runs/demo
 # Where it is set, every process compiles anew what it imports, which takes as long as the import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-fast test-cluster test-kubeflow loss-compare docs check format dist pins clean
+.PHONY: help install demo test test-fast test-interop test-cluster test-kubeflow loss-compare docs check format dist pins clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -27,10 +27,16 @@ demo: install        ## the main job on the embedded default: knowledge in, regi
 test-fast: install   ## unit tests by themselves, without those marked slow: under 90 s on two cores
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not slow' tests/unit
 
+INTEROP = test_runners.py test_refused_validation.py test_kept_checkpoints.py
+
 test: install        ## unit and integration tests: no root, no cluster, no GPU
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+	  $(INTEROP:%=--ignore tests/integration/%) \
 	  --ignore tests/integration/sandbox tests/integration tests/unit  # long files first
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integration/sandbox
+
+test-interop: install ## the chain by other runners than our own: kfp.local, steps as processes over S3
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(INTEROP:%=tests/integration/%)
 
 test-cluster: install ## tests on a real Kubernetes: on that of KUBECONFIG, else on one built here (root)
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'

@@ -177,7 +177,7 @@ def test_fields_of_the_form_reach_the_stages(tmp_path):
         knowledge={"source": "folder", "path": "absent", "questions": "questions.jsonl"},
         training={"steps": 6, "optimizer": {"learning_rate": 2e-4}},
     )
-    assert resolved == expected.model_dump(mode="json")
+    assert Profile.model_validate(resolved) == expected
 
 
 def test_a_failing_step_speaks_for_itself(tmp_path):
