@@ -20,7 +20,7 @@ _DEPLOYMENTS = (
     "ml-pipeline-scheduledworkflow",
 )  # fmt: skip
 _READY_S = 300
-_HEALTH = "/apis/v2beta1/healthz"
+_HEALTHY_S = 30
 S3_SECRET = "espalier-s3"
 AUDIENCE = "pipelines.kubeflow.org"
 """What a token has to be made for, so that Kubeflow's API server takes it."""
@@ -177,12 +177,21 @@ def _wait(places):
             )  # fmt: skip
             said = (log.stdout or log.stderr).strip()
             raise ClusterError(f"{name} is not ready: {done.stderr.strip()}\n{said}")
-    asked = (
-        f"import urllib.request; urllib.request.urlopen('{endpoint(places)}{_HEALTH}', timeout=5)"
-    )
-    done = subprocess.run(
-        inside(sys.executable, "-c", asked), capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        said = done.stderr.strip().rpartition("\n")[2]
-        raise ClusterError(f"Kubeflow's API is ready and does not answer: {said}")
+    _wait_for_health(places)
+
+
+def _wait_for_health(places):
+    """Its service may lead to a pod that has ended for a moment."""
+    url = f"{endpoint(places)}/apis/v2beta1/healthz"
+    asked = f"import urllib.request; urllib.request.urlopen('{url}', timeout=5)"
+    end = time.monotonic() + _HEALTHY_S
+    while True:
+        done = subprocess.run(
+            inside(sys.executable, "-c", asked), capture_output=True, text=True, check=False
+        )
+        if done.returncode == 0:
+            return
+        if time.monotonic() > end:
+            said = done.stderr.strip().rpartition("\n")[2]
+            raise ClusterError(f"Kubeflow's API is ready and does not answer: {said}")
+        time.sleep(1)
