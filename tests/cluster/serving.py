@@ -130,3 +130,12 @@ def _scale(places, replicas):
     done = kubectl(places, f"--namespace={PIPELINE}", "scale", *names, f"--replicas={replicas}")
     if done.returncode != 0:
         raise ClusterError(f"kubectl scale: {done.stderr.strip()}")
+
+
+def mlflow_runs():
+    """All runs of the cluster's MLflow; for processes in the cluster's network."""
+    from mlflow import MlflowClient
+
+    with forwarded("espalier-mlflow", 5000) as uri:
+        client = MlflowClient(uri)
+        return client.search_runs([one.experiment_id for one in client.search_experiments()])

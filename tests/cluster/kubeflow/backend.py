@@ -1,7 +1,10 @@
 """Kubeflow Pipelines on a cluster that is up, and the way to its API."""
 
+import json
 import subprocess
+import sys
 import time
+from contextlib import contextmanager
 
 from tests.cluster import cluster, objects
 from tests.cluster.chain import wake_servers
@@ -13,10 +16,11 @@ from tests.cluster.places import ClusterError
 from tests.unit.k8s.allowed_verbs import PIPELINE
 
 _DEPLOYMENTS = (
-    "workflow-controller", "ml-pipeline", "ml-pipeline-persistenceagent",
+    "workflow-controller", manifests.API_SERVER, "ml-pipeline-persistenceagent",
     "ml-pipeline-scheduledworkflow",
 )  # fmt: skip
 _READY_S = 300
+_HEALTH = "/apis/v2beta1/healthz"
 AUDIENCE = "pipelines.kubeflow.org"
 """What a token has to be made for, so that Kubeflow's API server takes it."""
 
@@ -57,8 +61,8 @@ def up(places, checkouts, say):
     servers.start(places)
     say("database, metadata, S3", time.monotonic() - started)
     started = time.monotonic()
-    objects.apply(places, manifests.cluster_wide(places, checkouts))
-    objects.apply(places, manifests.in_order(places, checkouts))
+    for those in manifests.rendered(places, checkouts):
+        objects.apply(places, those)
     objects.apply_asleep(places, manifests.overlay(places))
     wake_servers(places)
     _wait(places)
@@ -67,7 +71,40 @@ def up(places, checkouts, say):
 
 def is_up(places):
     """Whether it was installed."""
-    return _has(places, "ml-pipeline")
+    return _has(places, manifests.API_SERVER)
+
+
+@contextmanager
+def plugins(places, settings):
+    """Within the block, the API server has settings of plugins.
+
+    Args:
+        places: of the cluster.
+        settings: by the name of the plugin (backend/src/apiserver/plugins/config.go).
+    """
+    config = _kubectl(
+        places, "get", "configmap", manifests.CONFIG,
+        f"--output=go-template={{{{index .data {json.dumps(manifests.CONFIG_FILE)}}}}}",
+    )  # fmt: skip
+    _configure(places, {**json.loads(config), "plugins": settings})
+    try:
+        yield
+    finally:
+        _configure(places, json.loads(config))
+
+
+def _configure(places, config):
+    patch = {"data": {manifests.CONFIG_FILE: json.dumps(config)}}
+    _kubectl(places, "patch", "configmap", manifests.CONFIG, f"--patch={json.dumps(patch)}")
+    _kubectl(places, "rollout", "restart", f"deployment/{manifests.API_SERVER}")
+    _wait(places)
+
+
+def _kubectl(places, *arguments):
+    done = kubectl(places, f"--namespace={manifests.NAMESPACE}", *arguments)
+    if done.returncode != 0:
+        raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def endpoint(places):
@@ -126,17 +163,24 @@ def _has(places, deployment):
 
 def _wait(places):
     shown = [manifests.PAGES] if has_pages(places) else []
-    names = [f"deployment/{name}" for name in (*_DEPLOYMENTS, *shown)]
-    for name in names:
+    for name in (*_DEPLOYMENTS, *shown):
         done = kubectl(
-            places, f"--namespace={manifests.NAMESPACE}", "rollout", "status", name,
-            f"--timeout={_READY_S}s",
+            places, f"--namespace={manifests.NAMESPACE}", "rollout", "status",
+            f"deployment/{name}", f"--timeout={_READY_S}s",
         )  # fmt: skip
         if done.returncode != 0:
-            log = kubectl(places, f"--namespace={manifests.NAMESPACE}", "logs", name, "--tail=20")
+            log = kubectl(
+                places, f"--namespace={manifests.NAMESPACE}", "logs", f"deployment/{name}",
+                "--tail=20",
+            )  # fmt: skip
             said = (log.stdout or log.stderr).strip()
             raise ClusterError(f"{name} is not ready: {done.stderr.strip()}\n{said}")
-    asked = ["curl", "--silent", "--fail", "--max-time", "5"]
-    asked += [f"{endpoint(places)}/apis/v2beta1/healthz"]
-    if subprocess.run(inside(*asked), capture_output=True, check=False).returncode != 0:
-        raise ClusterError("Kubeflow's API is ready and does not answer")
+    asked = (
+        f"import urllib.request; urllib.request.urlopen('{endpoint(places)}{_HEALTH}', timeout=5)"
+    )
+    done = subprocess.run(
+        inside(sys.executable, "-c", asked), capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        said = done.stderr.strip().rpartition("\n")[2]
+        raise ClusterError(f"Kubeflow's API is ready and does not answer: {said}")

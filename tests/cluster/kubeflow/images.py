@@ -9,9 +9,6 @@ from tests.cluster.kubeflow import pages
 
 _FOLDER = "kubeflow"
 _PATH = f"PATH=/{_FOLDER}:/usr/bin:/bin"
-_CONFIG = "backend/src/apiserver/config"
-CONFIG_FOLDER = f"/{_FOLDER}/config"
-"""Of the API server."""
 _NAMES = {
     "driver": ("ghcr.io/kubeflow/kfp-driver", "65532"),
     "launcher-v2": ("ghcr.io/kubeflow/kfp-launcher", "65532"),
@@ -39,13 +36,11 @@ def tagged(sources):
 def archives(sources, programs):
     """Yield (program, archive) for `ctr images import`, one after the other: they are large."""
     tags = tagged(sources)
-    config = (sources.pipelines / _CONFIG / "config.json").read_bytes()
     for program, (name, user) in _NAMES.items():
         content = (programs / program).read_bytes()
         members = [
             *images.skeleton(),
             images.file_member(f"{_FOLDER}/{program}", content, mode=0o755),
-            images.file_member(f"{CONFIG_FOLDER[1:]}/config.json", config),
         ]
         yield program, images.archive(tags[name], members, [program], [_PATH], user=user)
     if pages.is_built(programs):

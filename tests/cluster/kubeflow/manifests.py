@@ -6,6 +6,7 @@ pipeline is a user's profile, with what Kubeflow's profile controller would put 
 
 import re
 import shutil
+from typing import NamedTuple
 
 import yaml
 
@@ -20,12 +21,18 @@ RUNNER = "default-editor"
 """The account that Kubeflow gives a profile's steps unless a run names another."""
 USER = "user@example.com"
 """Whose profile the pipeline's namespace is, as the proxy before Kubeflow names him in a header."""
+CONFIG = "ml-pipeline-config"
+"""ConfigMap of the API server's settings, which its own image has as a file."""
+CONFIG_FILE = "config.json"
+_CONFIG_FOLDER = "/kubeflow/config"
+_CONFIG_SOURCE = "backend/src/apiserver/config"
 _KINDS = {
     "ClusterRole", "ClusterRoleBinding", "ConfigMap", "CustomResourceDefinition", "Deployment",
     "PriorityClass", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount",
 }  # fmt: skip
+API_SERVER = "ml-pipeline"
 _DEPLOYMENTS = {
-    "ml-pipeline": ["apiserver", f"--config={images.CONFIG_FOLDER}", "-logtostderr=true"],
+    API_SERVER: ["apiserver", f"--config={_CONFIG_FOLDER}", "-logtostderr=true"],
     "ml-pipeline-persistenceagent": [
         "persistence-agent", "--logtostderr=true", "--namespace=", "--numWorker=2",
         "--ttlSecondsAfterWorkflowFinish=86400", "--executionType=Workflow",
@@ -51,18 +58,31 @@ _SETTINGS = {
 }
 
 
-def cluster_wide(places, sources):
+class Manifests(NamedTuple):
+    """What is applied, in two steps."""
+
+    definitions: list[dict]
     """CustomResourceDefinitions, which have to be there first."""
-    return [one for one in _rendered(places, sources) if one["kind"] == "CustomResourceDefinition"]
+    rest: list[dict]
 
 
-def in_order(places, sources):
-    """Everything else."""
-    rest = [one for one in _rendered(places, sources) if one["kind"] != "CustomResourceDefinition"]
-    return [_namespace(), *rest, *_servers(), *_profile(sources)]
+def rendered(places, sources):
+    """Everything that Kubeflow Pipelines needs on the cluster.
+
+    Args:
+        places: of the cluster.
+        sources: the checkouts.
+
+    Raises:
+        ClusterError: a kustomization does not render, with what kubectl said.
+    """
+    definitions, rest = [], [_namespace()]
+    for one in _of_kubeflow(places, sources):
+        (definitions if one["kind"] == "CustomResourceDefinition" else rest).append(one)
+    return Manifests(definitions, [*rest, _config(sources), *_servers(), *_profile(sources)])
 
 
-def _rendered(places, sources):
+def _of_kubeflow(places, sources):
     folder = places.state / "kubeflow"
     shutil.rmtree(folder, ignore_errors=True)
     kustomize = sources.pipelines / "manifests" / "kustomize"
@@ -143,6 +163,11 @@ def _adapt(deployment, tags):
     )
     if command := _DEPLOYMENTS[deployment["metadata"]["name"]]:
         container["command"], container["args"] = command[:1], command[1:]
+    if deployment["metadata"]["name"] == API_SERVER:
+        volume = {"name": "config", "configMap": {"name": CONFIG}}
+        spec["volumes"] = [*spec.get("volumes", ()), volume]
+        mount = {"name": "config", "mountPath": _CONFIG_FOLDER}
+        container["volumeMounts"] = [*container.get("volumeMounts", ()), mount]
     if deployment["metadata"]["name"] == PAGES:
         _adapt_pages(container)
 
@@ -155,6 +180,13 @@ def _adapt_pages(container):
 
 def _namespace():
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+
+
+def _config(sources):
+    settings = (sources.pipelines / _CONFIG_SOURCE / CONFIG_FILE).read_text()
+    described = {"name": CONFIG, "namespace": NAMESPACE}
+    data = {CONFIG_FILE: settings}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": described, "data": data}
 
 
 def overlay(places):

@@ -52,6 +52,13 @@ class Kubeflow:
         """As `get`."""
         return self._json(self.client.post(f"/apis/v2beta1/{path}", json=content))
 
+    def upload(self, path, **query):
+        """As `get`, of a compiled pipeline that is uploaded."""
+        file = {"uploadfile": (path.name, path.read_bytes())}
+        return self._json(
+            self.client.post("/apis/v2beta1/pipelines/upload", params=query, files=file)
+        )
+
     def run(self, run_id):
         """The run as its page shows it."""
         return self.get(f"runs/{run_id}")
@@ -78,9 +85,9 @@ def tasks(run):
     return {one["display_name"]: one.get("state") for one in steps}
 
 
-def submitted(*settings, profile="smoke", name="test"):
+def submitted(*settings, profile="smoke", small=SMALL, name="test"):
     """Id of a run that `espalier submit` started."""
-    words = [f"--set={setting}" for setting in (*SETTINGS, *SMALL, *settings)]
+    words = [f"--set={setting}" for setting in (*SETTINGS, *small, *settings)]
     done = espalier("submit", f"--profile={profile}", f"--name={name}", *words, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["run_id"]
