@@ -111,7 +111,7 @@ def _faults(options):
 
 def _kubeflow(options):
     """The tests on a real Kubeflow Pipelines: a cluster of their own, or the one that is up."""
-    from tests.cluster.kubeflow import backend, sources
+    from tests.cluster.kubeflow import backend, browsing, sources
 
     here = places()
     try:
@@ -137,6 +137,9 @@ def _kubeflow(options):
             is_kept = True
             return 0
         environment = cluster.environment(here) | backend.environment(here)
+        if options.pictures is not None:
+            options.pictures.mkdir(parents=True, exist_ok=True)
+            environment[browsing.PICTURES] = str(options.pictures.resolve())
         return _pytest(
             options, KUBEFLOW_SUITES, lambda command: network.inside(*command), environment
         )
@@ -235,6 +238,7 @@ def _options():
                 "--sources", type=Path, help="folder with pipelines/ and argo-workflows/"
             )
             command.add_argument("--up", action="store_true", help="start it, and leave it running")
+            command.add_argument("--pictures", type=Path, help="folder for pictures of its pages")
             command.add_argument("words", nargs=argparse.REMAINDER, metavar="PYTEST")
         if name == "faults":
             command.add_argument("--seed", type=int, default=0)
