@@ -5,12 +5,12 @@ import json
 import pytest
 
 from espalier.cluster.objects.serving import DEPLOYMENT
+from espalier.registry.tracking import KUBEFLOW_RUN_TAG
 from tests.cluster.places import ClusterError, places
 from tests.cluster.serving import (
     answered,
     awake,
     forwarded,
-    mlflow_runs,
     outside,
     wait_until_served,
 )
@@ -20,16 +20,18 @@ MODEL = "espalier-smoke"
 
 @pytest.fixture
 def registered(finished):
-    """The version that the finished run left as challenger."""
-    (parent,) = [
-        run
-        for run in mlflow_runs()
-        if run.data.tags.get("kubeflow.run_id") == finished["run_id"]
-        and "mlflow.parentRunId" not in run.data.tags
-    ]
-    listed = json.loads(outside("versions", MODEL, "--json"))
-    (version,) = [one for one in listed if one["run_id"] == parent.info.run_id]
-    return version["version"]
+    """The version that the finished run left, by the run in MLflow that names Kubeflow's."""
+    from mlflow import MlflowClient
+
+    with forwarded("espalier-mlflow", 5000) as uri:
+        client = MlflowClient(uri)
+        versions = client.search_model_versions(f"name='{MODEL}'")
+        (version,) = [
+            one
+            for one in versions
+            if client.get_run(one.run_id).data.tags.get(KUBEFLOW_RUN_TAG) == finished["run_id"]
+        ]
+    return version.version
 
 
 @pytest.mark.slow
