@@ -117,7 +117,7 @@ def _faults(options):
 
 def _kubeflow(options):
     """The tests on a real Kubeflow Pipelines: a cluster of their own, or the one that is up."""
-    from tests.cluster.kubeflow import backend, manifests, sources
+    from tests.cluster.kubeflow import backend, browsing, manifests, sources
 
     here = places()
     try:
@@ -147,6 +147,9 @@ def _kubeflow(options):
             is_kept = True
             return 0
         environment = cluster.environment(here) | backend.environment(here)
+        if options.pictures is not None:
+            options.pictures.mkdir(parents=True, exist_ok=True)
+            environment[browsing.PICTURES] = str(options.pictures.resolve())
         return _pytest(
             options, KUBEFLOW_SUITES[mode], lambda command: network.inside(*command), environment
         )
@@ -248,6 +251,7 @@ def _options():
             command.add_argument(
                 "--mode", choices=list(KUBEFLOW_SUITES), help="multi-user if not said"
             )
+            command.add_argument("--pictures", type=Path, help="folder for pictures of its pages")
             command.add_argument("words", nargs=argparse.REMAINDER, metavar="PYTEST")
         if name == "faults":
             command.add_argument("--seed", type=int, default=0)

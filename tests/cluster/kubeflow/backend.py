@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from tests.cluster import cluster, objects
 from tests.cluster.chain import wake_servers
 from tests.cluster.images import PIPELINE as PIPELINE_IMAGE
-from tests.cluster.kubeflow import images, manifests, servers, sources
+from tests.cluster.kubeflow import images, manifests, pages, servers, sources
 from tests.cluster.network import inside
 from tests.cluster.parts import kubectl
 from tests.cluster.places import ClusterError
@@ -34,6 +34,10 @@ def programs(places):
 def build(places, checkouts, say):
     """Build what is not kept yet of its programs."""
     sources.build(checkouts, programs(places), say)
+    if reason := pages.missing():
+        print(f"without its pages: {reason}", flush=True)
+    else:
+        pages.build(checkouts, programs(places), say)
 
 
 def up(places, checkouts, mode, say):
@@ -118,13 +122,22 @@ def _kubectl(places, *arguments):
 
 def endpoint(places):
     """Address of the API, from within the cluster's network."""
+    return f"http://{_address(places, 'ml-pipeline')}:8888"
+
+
+def pages_url(places):
+    """Address of the pages, from within the cluster's network."""
+    return f"http://{_address(places, manifests.PAGES)}"
+
+
+def _address(places, service):
     found = kubectl(
-        places, f"--namespace={manifests.NAMESPACE}", "get", "service", "ml-pipeline",
+        places, f"--namespace={manifests.NAMESPACE}", "get", "service", service,
         "--output=jsonpath={.spec.clusterIP}",
     )  # fmt: skip
     if found.returncode != 0:
-        raise ClusterError(f"Kubeflow's API has no address: {found.stderr.strip()}")
-    return f"http://{found.stdout}:8888"
+        raise ClusterError(f"{service} of Kubeflow has no address: {found.stderr.strip()}")
+    return found.stdout
 
 
 def token(places, account, namespace, *, seconds=7200):
@@ -140,7 +153,9 @@ def token(places, account, namespace, *, seconds=7200):
 
 def environment(places):
     """Of what runs beside it: where the API is, and who asks."""
+    shown = {"ESPALIER_TEST_KUBEFLOW_PAGES": pages_url(places)} if has_pages(places) else {}
     anybody = {
+        **shown,
         "ESPALIER_TEST_KUBEFLOW": endpoint(places),
         "ESPALIER_TEST_KUBEFLOW_IMAGE": PIPELINE_IMAGE,
         "KF_PIPELINES_ENDPOINT": endpoint(places),
@@ -164,8 +179,17 @@ def _copy_s3_keys(places):
     objects.apply(places, [{**copy, "data": json.loads(found.stdout)["data"]}])
 
 
+def has_pages(places):
+    """Whether its pages were installed."""
+    found = kubectl(
+        places, "get", "deployment", manifests.PAGES, f"--namespace={manifests.NAMESPACE}"
+    )
+    return found.returncode == 0
+
+
 def _wait(places):
-    for name in _DEPLOYMENTS:
+    shown = [manifests.PAGES] if has_pages(places) else []
+    for name in (*_DEPLOYMENTS, *shown):
         done = kubectl(
             places, f"--namespace={manifests.NAMESPACE}", "rollout", "status",
             f"deployment/{name}", f"--timeout={_READY_S}s",

@@ -29,6 +29,15 @@ class RefusedByForm(Exception):
     """A text that is shown in red: the button of the form cannot be pressed."""
 
 
+def compiled(folder, *, profile):
+    """The file of a pipeline as a user compiles it for this cluster."""
+    path = Path(folder) / "pipeline.yaml"
+    words = [f"--set={setting}" for setting in SETTINGS]
+    done = espalier("compile", f"--profile={profile}", f"--out={path}", *words)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
 def uploaded(kubeflow, folder, *, profile):
     """The version of a pipeline that a user compiled and uploaded, as its page shows it.
 
@@ -37,10 +46,7 @@ def uploaded(kubeflow, folder, *, profile):
         folder: for the compiled pipeline.
         profile: that the form starts with.
     """
-    path = Path(folder) / "pipeline.yaml"
-    words = [f"--set={setting}" for setting in SETTINGS]
-    done = espalier("compile", f"--profile={profile}", f"--out={path}", *words)
-    assert done.returncode == 0, done.stderr
+    path = compiled(folder, profile=profile)
     name = f"form-{uuid.uuid4().hex[:8]}"
     pipeline = kubeflow.upload(
         path, name=name, display_name=name, description="", namespace=PIPELINE
@@ -69,10 +75,12 @@ def request(kubeflow, version, name, typed):
         for field, described in fields.items()
         if "defaultValue" in described
     }
+    if missing := sorted(fields.keys() - texts.keys() - typed.keys()):
+        raise RefusedByForm(f"{', '.join(missing)}: Missing parameter.")
     return {
         "description": "",
         "display_name": name,
-        "experiment_id": _experiment(kubeflow),
+        "experiment_id": experiment(kubeflow),
         "pipeline_version_reference": {
             "pipeline_id": version["pipeline_id"],
             "pipeline_version_id": version["pipeline_version_id"],
@@ -87,7 +95,8 @@ def request(kubeflow, version, name, typed):
     }
 
 
-def _experiment(kubeflow):
+def experiment(kubeflow):
+    """Id of the one of these runs."""
     found = kubeflow.get("experiments", namespace=PIPELINE, page_size=100).get("experiments", [])
     for one in found:
         if one["display_name"] == EXPERIMENT:

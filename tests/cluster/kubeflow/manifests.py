@@ -14,7 +14,7 @@ import yaml
 
 from tests.cluster import objects
 from tests.cluster.images import PIPELINE as PIPELINE_IMAGE
-from tests.cluster.kubeflow import images, servers
+from tests.cluster.kubeflow import images, pages, servers
 from tests.cluster.network import NODE_ADDRESS
 from tests.cluster.places import REPOSITORY
 from tests.unit.k8s.allowed_verbs import PIPELINE
@@ -23,6 +23,8 @@ NAMESPACE = "kubeflow"
 MULTI_USER, SINGLE_USER = MODES = ("multi-user", "single-user")
 RUNNER = "default-editor"
 """The account that Kubeflow gives a profile's steps unless a run names another."""
+USER = "user@example.com"
+"""Whose profile the pipeline's namespace is, as the proxy before Kubeflow names him in a header."""
 CONFIG = "ml-pipeline-config"
 """ConfigMap of the API server's settings, which its own image has as a file."""
 CONFIG_FILE = "config.json"
@@ -44,9 +46,10 @@ _DEPLOYMENTS = {
         "--clientBurst=20", "--recurringRunResyncIntervalSeconds=5", "--metricsPort=9090",
     ],
     "workflow-controller": None,
+    "ml-pipeline-ui": images.PAGES_COMMAND,
 }  # fmt: skip
-"""Deployments that run here, and the commands of their images; the others are pages, and caches
-that this version no longer asks."""
+"""Deployments that run here, and the commands of their images; the others show TensorBoard, and
+are caches that this version no longer asks."""
 _WHO_SCHEDULES = {
     "USER_IDENTITY_HEADER": "--userIdentityHeader=$(USER_IDENTITY_HEADER)",
     "USER_IDENTITY_VALUE": "--userIdentityValue=$(USER_IDENTITY_VALUE)",
@@ -62,6 +65,8 @@ _ARGO_INSTALLS = {
 }
 _COMPONENTS = {MULTI_USER: "steps", SINGLE_USER: "single-user"}
 """Of k8s/kubeflow."""
+PAGES = "ml-pipeline-ui"
+_OF_NODE = ("metadata-grpc-service", "metadata-envoy-service")
 _REMOTE = re.compile(r"https://github\.com/argoproj/argo-workflows/(\S+?)\?\S*")
 _SETTINGS = {
     "$(kfp-namespace)": NAMESPACE,
@@ -113,7 +118,10 @@ def _of_kubeflow(places, sources, mode):
     installs = [_with_settings(folder, mode), *(kustomize / name for name in _INSTALLS[mode])]
     found = [one for install in installs for one in _kustomized(places, install)]
     tags = images.tagged(sources)
-    return [_here(one, tags) for one in found if _is_wanted(one)]
+    wanted = set(_DEPLOYMENTS)
+    if not pages.is_built(places.cache / "kubeflow"):
+        wanted.remove(PAGES)
+    return [_here(one, tags) for one in found if _is_wanted(one, wanted)]
 
 
 def _with_settings(folder, mode):
@@ -139,11 +147,11 @@ def _kustomized(places, folder):
     return list(yaml.safe_load_all(text))
 
 
-def _is_wanted(one):
+def _is_wanted(one, deployments):
     name = one["metadata"]["name"]
     if one["kind"] == "Deployment":
-        return name in _DEPLOYMENTS
-    return one["kind"] in _KINDS and not name.startswith("metadata-grpc-service")
+        return name in deployments
+    return one["kind"] in _KINDS and not name.startswith(_OF_NODE)
 
 
 _CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "PriorityClass"}
@@ -183,6 +191,14 @@ def _adapt(deployment, tags):
         spec["volumes"] = [*spec.get("volumes", ()), volume]
         mount = {"name": "config", "mountPath": _CONFIG_FOLDER}
         container["volumeMounts"] = [*container.get("volumeMounts", ()), mount]
+    if deployment["metadata"]["name"] == PAGES:
+        _adapt_pages(container)
+
+
+def _adapt_pages(container):
+    """As a profile's user sees them without Kubeflow's dashboard around them."""
+    container["workingDir"] = images.PAGES_FOLDER
+    container["env"].append({"name": "HIDE_SIDENAV", "value": "false"})
 
 
 def _namespace():
@@ -222,6 +238,7 @@ def _servers():
     for name, port, at in (
         ("mysql", 3306, servers.DATABASE_PORT),
         ("metadata-grpc-service", 8080, servers.METADATA_PORT),
+        ("metadata-envoy-service", 9090, servers.METADATA_WEB_PORT),
         ("seaweedfs", 9000, servers.S3_PORT),
     ):
         described = {"name": name, "namespace": NAMESPACE}
@@ -271,16 +288,22 @@ def _profile(sources):
     role = yaml.safe_load(runner.read_text())
     role["metadata"]["namespace"] = PIPELINE
     yield role
-    bound = (("Role", "pipeline-runner"), ("ClusterRole", "kubeflow-pipelines-edit"))
-    for kind, name in bound:
-        yield {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "RoleBinding",
-            "metadata": {"name": f"{RUNNER}-{name}", "namespace": PIPELINE},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": RUNNER, "namespace": PIPELINE}],
-        }
+    steps = {"kind": "ServiceAccount", "name": RUNNER, "namespace": PIPELINE}
+    user = {"kind": "User", "name": USER, "apiGroup": "rbac.authorization.k8s.io"}
+    yield _bound(RUNNER, steps, "Role", "pipeline-runner")
+    yield _bound(RUNNER, steps, "ClusterRole", "kubeflow-pipelines-edit")
+    yield _bound("user", user, "ClusterRole", "kubeflow-pipelines-edit")
     for name, data in configuration.items():
         described = {"name": name, "namespace": PIPELINE}
         yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": described, "data": data}
     yield _credentials(PIPELINE)
+
+
+def _bound(whose, subject, kind, role):
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": f"{whose}-{role}", "namespace": PIPELINE},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+        "subjects": [subject],
+    }

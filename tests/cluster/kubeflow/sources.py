@@ -85,7 +85,10 @@ def build(sources, programs, say):
     programs.mkdir(parents=True, exist_ok=True)
     for program in PROGRAMS:
         checkout = sources.pipelines if program.checkout == "pipelines" else sources.argo
-        stamp, state = programs / f".{program.name}", _state(checkout, program)
+        stamp, state = (
+            programs / f".{program.name}",
+            state_of(checkout, "*.go", "go.mod", of=program),
+        )
         if (programs / program.name).exists() and stamp.exists() and stamp.read_text() == state:
             continue
         started = time.monotonic()
@@ -112,11 +115,11 @@ def _module_flags(sources, programs):
     return (f"-modfile={copy}",)
 
 
-def _state(checkout, program):
-    """Of everything that decides what the program is: commit, and what differs from it."""
+def state_of(checkout, *paths, of=""):
+    """Of everything that decides what is built: commit, what differs from it, what is asked for."""
     commit = _git(checkout, "rev-parse", "HEAD")
-    changes = _git(checkout, "status", "--porcelain", "--", "*.go", "go.mod")
-    return hashlib.sha256(f"{program} {commit} {changes}".encode()).hexdigest()
+    changes = _git(checkout, "status", "--porcelain", "--", *paths)
+    return hashlib.sha256(f"{of} {commit} {changes}".encode()).hexdigest()
 
 
 def _git(checkout, *arguments):

@@ -14,7 +14,7 @@ def test_stages_read_what_the_form_says(finished, manifests):
         "smoke",
         seed=7,
         overrides=form.TYPED["overrides"],
-        form={"training_steps": 2, "learning_rate": 0.0005},
+        form={"training_steps": "2", "learning_rate": "0.0005"},
     )
     assert finished["runtime_config"]["parameters"]["profile"] == "smoke"
     assert {one["seed"] for one in manifests.values()} == {7}
@@ -31,6 +31,15 @@ def test_a_wrong_name_in_the_form_is_explained(kubeflow, version):
     assert tasks(run)["resolve-profile"] == "FAILED"
     said = of_runs("show", run_id)
     assert "error: resolve_profile: smokee: no such profile; did you mean smoke?" in said
+
+
+@pytest.mark.slow
+def test_a_form_that_nobody_filled_in_is_sent(kubeflow, version):
+    sent = form.request(kubeflow, version, "as it is", {})["runtime_config"]["parameters"]
+    assert {name: value for name, value in sent.items() if value != ""} == {
+        "profile": "laptop",
+        "seed": 0,
+    }
 
 
 @pytest.mark.slow
