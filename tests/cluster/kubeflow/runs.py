@@ -121,7 +121,7 @@ def objects_of(run_id, kind="pods"):
     return json.loads(found.stdout)["items"]
 
 
-def pod_of(run_id, stage, *, within_s=300, besides=()):
+def pod_of(run_id, stage, *, within_s=600, besides=()):
     """Name of the pod that runs a stage's command, once it has come to that.
 
     Args:

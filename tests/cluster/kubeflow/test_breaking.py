@@ -33,7 +33,7 @@ def test_a_drained_step_is_tried_again_and_goes_on(kubeflow):
     _wait_for_line(pod, "checkpoints are copied to")
     gone = kubectl(places(), f"--namespace={PIPELINE}", "delete", "pod", pod, "--grace-period=5")
     assert gone.returncode == 0, gone.stderr
-    again = pod_of(run_id, "prepare_policy", within_s=180, besides=[pod])
+    again = pod_of(run_id, "prepare_policy", besides=[pod])
     _wait_for_line(again, "goes on from the checkpoint")
     of_runs("stop", run_id)
 
@@ -65,7 +65,7 @@ def test_a_run_stopped_in_every_stage_leaves_nothing(kubeflow, started):
     run_id = submitted(*changes, profile="arithmetic-smoke", small=(), name="stopped")
     ended = {}
     for stage in CHAIN:
-        pod = pod_of(run_id, stage.name, within_s=600)
+        pod = pod_of(run_id, stage.name)
         if stage.plays_episodes:
             wait_until(lambda: sandboxes("pods"), f"no sandbox of {stage.name}")
         _wait_for_line(pod, f"Looking for component `{stage.name}`")
