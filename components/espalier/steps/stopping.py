@@ -39,7 +39,6 @@ class Stopped(KeyboardInterrupt):
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
-        self.exit_code = 128 + number
 
 
 @contextmanager
@@ -62,12 +61,16 @@ def stopping_on_signals(say: Callable[[str], None], how_to_go_on: str) -> Genera
     watch.begin()
     try:
         yield
-    except Stopped as stopped:
+    except BaseException:
+        # also what a clean-up raised in the place of Stopped, as where peers have gone as well: an
+        # exit code of a refusal would end the Job for good, which somebody only suspended
+        if watch.number is None:
+            raise
         watch.say_last_line()
         # not by SystemExit: Python would wait for its threads, one of which may be in a tool, and
         # then collect garbage, which takes 12 s on a busy machine where torch and MLflow are loaded
         atexit._run_exitfuncs()
-        _end_now(stopped.exit_code)
+        _end_now(128 + watch.number)
     finally:
         if watch.number is None:
             for number, handler in before.items():
