@@ -364,6 +364,9 @@ class KubernetesConfig(Section):
     """Volume claim of what is downloaded or compiled once: base models, kernels."""
     s3_secret: DnsLabel = "espalier-s3"
     """Secret with access_key and secret_key."""
+    s3_credentials: Literal["secret", "account"] = "secret"
+    """"secret" gives stages the keys of s3_secret, "account" none: the platform gives the pods'
+    service accounts a role (k8s/platforms/eks), whose keys end after an hour and are renewed."""
     endpoints: DnsLabel = "espalier-endpoints"
     """ConfigMap whose keys become environment variables: where S3 and MLflow are."""
     retries: int = Field(default=3, ge=0)

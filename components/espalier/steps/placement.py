@@ -97,9 +97,10 @@ def _place(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> No
     kubernetes.use_field_path_as_env(task, RUN_ID_VARIABLE, f"metadata.labels['{_RUN_LABEL}']")
     # optional: Kubeflow's launcher moves artifacts with credentials of its own, and a cluster
     # without MLflow tracks nothing
-    kubernetes.use_secret_as_env(
-        task, settings.s3_secret, {key: name for name, key in S3_KEYS.items()}, optional=True
-    )
+    if settings.s3_credentials == "secret":
+        kubernetes.use_secret_as_env(
+            task, settings.s3_secret, {key: name for name, key in S3_KEYS.items()}, optional=True
+        )
     kubernetes.use_config_map_as_env(task, settings.endpoints, KUBEFLOW_ENDPOINTS, optional=True)
 
 

@@ -106,7 +106,8 @@ def run_pod(container: RunContainer, settings: KubernetesConfig, *, account: str
     entry = _container_entry(container, settings, volumes)
     if settings.cache_claim is not None:
         entry["env"].append({"name": "XDG_CACHE_HOME", "value": CACHE_MOUNT})
-    entry["env"] += _s3_credentials(settings.s3_secret)
+    if settings.s3_credentials == "secret":
+        entry["env"] += _s3_credentials(settings.s3_secret)
     entry["envFrom"] = [{"configMapRef": {"name": settings.endpoints}}]
     return _pod_spec(container, entry, volumes, settings, account)
 
