@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from espalier.cluster.objects.names import K8sObject
+from espalier.cluster.objects.names import OWN_LABEL_VARIABLES, K8sObject
 from espalier.config import KubernetesConfig, PodResources, Toleration
 from espalier.determinism import TRACKING_FALLBACK
 
@@ -108,6 +108,7 @@ def run_pod(container: RunContainer, settings: KubernetesConfig, *, account: str
         entry["env"].append({"name": "XDG_CACHE_HOME", "value": CACHE_MOUNT})
     if settings.s3_credentials == "secret":
         entry["env"] += _s3_credentials(settings.s3_secret)
+    entry["env"] += _own_labels()
     entry["envFrom"] = [{"configMapRef": {"name": settings.endpoints}}]
     return _pod_spec(container, entry, volumes, settings, account)
 
@@ -223,6 +224,14 @@ def _container_entry(
     if container.command:
         entry["command"] = list(container.command)
     return entry
+
+
+def _own_labels() -> list[K8sObject]:
+    """Run and stage, as the pod's labels say; empty where it has none."""
+    return [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}}
+        for label, name in OWN_LABEL_VARIABLES.items()
+    ]
 
 
 def _s3_credentials(secret: str) -> list[K8sObject]:
