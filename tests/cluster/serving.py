@@ -81,7 +81,7 @@ def promote_and_serve(places, run, say):
         version = _promoted(model)
         say(StageTimes("promote", began, began, run.now()))
         began = run.now()
-        _wait_until_served(places, version)
+        wait_until_served(places, version)
         say(StageTimes("serve", began, began, run.now()))
         with forwarded(DEPLOYMENT, 8000) as url:
             if (served := answered(places, url, model)) != version:
@@ -114,7 +114,12 @@ def outside(*words):
     return done.stdout
 
 
-def _wait_until_served(places, version):
+def wait_until_served(places, version):
+    """Wait until the controller has noted that a version is served.
+
+    Raises:
+        ClusterError: it is not.
+    """
     path = r"--output=jsonpath={.metadata.annotations.espalier\.dev/last-good}"
     end = time.monotonic() + _ROLL_S
     while time.monotonic() < end:

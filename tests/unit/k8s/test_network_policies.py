@@ -201,6 +201,13 @@ def test_a_pipeline_pod_reaches_only_what_it_works_with(folder, source, places):
 
 
 @needs_kubectl
+@pytest.mark.parametrize(("source", "places"), [("backup", "s3"), ("restore", "s3 mlflow")])
+def test_backups_reach_storage_and_a_restore_asks_mlflow(source, places):
+    expected = _expected("overlays/local", names=None, **dict.fromkeys(places.split()))
+    assert _paths("overlays/local", source) == expected
+
+
+@needs_kubectl
 def test_the_local_s3_server_reaches_nothing():
     assert _paths("overlays/local", "minio") == NAMES
     admitted = _admitted("overlays/local", "minio")
