@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    ProcessCollector,
+    disable_created_metrics,
+    start_http_server,
+)
 
 from espalier.monitoring.sandboxes import SandboxCollector
 from espalier.monitoring.training import TrainingMetrics
@@ -33,6 +38,7 @@ def exported_tracker(
     if not named:
         yield NullTracker()
         return
+    disable_created_metrics()  # a second series for each counter, which no query here reads
     registry = CollectorRegistry()
     tracker = TrainingMetrics(stage, registry)
     registry.register(SandboxCollector())

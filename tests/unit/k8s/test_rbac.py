@@ -19,7 +19,10 @@ from tests.unit.k8s.rendering import (
     rendered,
 )
 
-OWN_ACCOUNTS = {"overlays/local": {"espalier-minio", "espalier-backup"}, "overlays/gpu": {"espalier-rollout"}}
+OWN_ACCOUNTS = {
+    "overlays/local": {"espalier-minio", "espalier-backup"},
+    "overlays/gpu": {"espalier-rollout"},
+}
 OWN_ACCOUNTS["overlays/kueue"] = OWN_ACCOUNTS["overlays/gpu"]
 SINGLE_USER = "overlays/kubeflow-single-user"
 KUBEFLOW = "kubeflow"
