@@ -191,7 +191,7 @@ class SandboxPool:
         self._waiting: deque[asyncio.Future[WarmSandbox]] = deque()
         self._existing: set[WarmSandbox] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._num_cleaning = 0
+        self._num_cleaning = self._num_lent = 0
         self._is_refilling = True
         self._is_open = False
 
@@ -240,12 +240,11 @@ class SandboxPool:
     @property
     def state(self) -> PoolState:
         """What its sandboxes are at; from any thread, as of about now."""
-        free, cleaning = len(self._ready), self._num_cleaning
         return PoolState(
             size=self._settings.size,
-            free=free,
-            lent=max(0, len(self._existing) - free - cleaning),
-            cleaning=cleaning,
+            free=len(self._ready),
+            lent=self._num_lent,
+            cleaning=self._num_cleaning,
             starting=self._starter.in_flight,
             waiting=len(self._waiting),
         )
@@ -264,6 +263,7 @@ class SandboxPool:
         lent_s = time.monotonic()
         self.metrics.claim_s.append(lent_s - asked_s)
         warm.uses += 1
+        self._num_lent += 1
         after = self._clean
         try:
             yield warm.sandbox
@@ -272,6 +272,7 @@ class SandboxPool:
             after = self._close
             raise
         finally:
+            self._num_lent -= 1
             self.metrics.lent_s += time.monotonic() - lent_s
             if warm in self._existing:  # else the pool was closed meanwhile, and it with it
                 self._run_in_background(after(warm))

@@ -39,7 +39,7 @@ def test_a_stage_tells_of_its_sandboxes(expositions):
     assert value(told, "espalier_sandbox_pool_size") == 4
     assert value(told, "espalier_sandbox_pool_claim_seconds_count") >= 1
     assert value(told, "espalier_sandbox_pool_waiting_claims") == 0
-    assert value(told, 'espalier_sandbox_pool_failures_total{cause="lost"}') == 1
+    assert value(told, 'espalier_sandbox_pool_failures_total{cause="lost"}') >= 1
     assert value(told, "espalier_sandbox_pool_created_total") >= 1
 
 
