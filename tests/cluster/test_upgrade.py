@@ -31,6 +31,8 @@ NEXT = f"{IMAGE}-next"
 """The same image under another tag, as a later version has one."""
 ROLLED = (DEPLOYMENT, CONTROLLER, "espalier-mlflow")
 ROLL_S, STAGE_S = 300, 600
+_LONGER = ("policy.prestage.steps=1600", "training.steps=60")
+"""So that the run is still there on the way back."""
 
 
 def ask(*arguments, **given):
@@ -96,7 +98,7 @@ class Running(threading.Thread):
 
     def __init__(self):
         super().__init__()
-        self.run_ = ClusterRun(places(), "smoke")
+        self.run_ = ClusterRun(places(), "smoke", _LONGER)
         self.stage, self.jobs, self.fault = None, [], None
 
     def run(self):
@@ -112,7 +114,9 @@ class Running(threading.Thread):
     def pods(self):
         """Name of each pod of the run, with whether it was ended from outside."""
         pods = json.loads(ask("get", "pods", "--output=json"))["items"]
-        of_jobs = [pod for pod in pods if pod["metadata"]["labels"].get("job-name") in self.jobs]
+        of_jobs = [
+            pod for pod in pods if pod["metadata"].get("labels", {}).get("job-name") in self.jobs
+        ]
         return {
             pod["metadata"]["name"]: any(
                 entry["type"] == "DisruptionTarget" for entry in pod["status"].get("conditions", ())

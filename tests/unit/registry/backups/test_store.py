@@ -1,9 +1,10 @@
+import random
 from datetime import timedelta
 
 import pytest
 
 from espalier.records import StorageError
-from espalier.registry.backups import open_store
+from espalier.registry.backups import BackupRecord, open_store
 from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
 from tests.unit.registry.backups.conftest import BACKUPS, FILES
 
@@ -98,3 +99,24 @@ def test_backups_may_lie_on_a_server_of_their_own():
         assert open_store(f"s3://{BUCKET}/x", {**here.environment, **own}).names() == []
         assert here.requests == []
         assert there.requests
+
+
+def test_a_record_with_any_changed_bytes_is_refused(site):
+    """Either it is refused with a message, or what it says is the same."""
+    record = site.back_up()
+    content, rng = record.model_dump_json().encode(), random.Random(3)
+    for _ in range(400):
+        changed = bytearray(content)
+        for _ in range(rng.randrange(1, 4)):
+            place = rng.randrange(len(changed))
+            match rng.randrange(3):
+                case 0:
+                    changed[place] = rng.randrange(256)
+                case 1:
+                    del changed[place : place + rng.randrange(1, 40)]
+                case _:
+                    changed[place:place] = changed[place : place + 9]
+        try:
+            assert BackupRecord.parsed(bytes(changed), "there") == record
+        except StorageError as error:
+            assert str(error).startswith("there: ")
