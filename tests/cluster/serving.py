@@ -115,10 +115,10 @@ def outside(*words):
 
 
 def wait_until_served(places, version):
-    """Wait until the controller has noted that a version is served.
+    """Until the controller has found a version good that it rolled out.
 
     Raises:
-        ClusterError: it is not.
+        ClusterError: it did not within a quarter of an hour.
     """
     path = r"--output=jsonpath={.metadata.annotations.espalier\.dev/last-good}"
     end = time.monotonic() + _ROLL_S
@@ -135,3 +135,12 @@ def _scale(places, replicas):
     done = kubectl(places, f"--namespace={PIPELINE}", "scale", *names, f"--replicas={replicas}")
     if done.returncode != 0:
         raise ClusterError(f"kubectl scale: {done.stderr.strip()}")
+
+
+def mlflow_runs():
+    """All runs of the cluster's MLflow; for processes in the cluster's network."""
+    from mlflow import MlflowClient
+
+    with forwarded("espalier-mlflow", 5000) as uri:
+        client = MlflowClient(uri)
+        return client.search_runs([one.experiment_id for one in client.search_experiments()])
