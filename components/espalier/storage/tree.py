@@ -69,9 +69,13 @@ class ObjectTree:
         Raises:
             StorageError: the server refuses or is unreachable.
         """
-        digest = receive(self._requests, self._bucket, self._below + name, path)
+        key = self._below + name
+        digest = receive(self._requests, self._bucket, key, path)
         # after a broken connection the rest may be of a newer object
-        present = self.listed(name).get(name)
+        present = self._requests.send_or_none(
+            f"look at {self.uri}/{name}",
+            lambda: self._requests.client.stat_object(self._bucket, key),
+        )
         return digest if present is not None and present.etag == stored.etag else None
 
     def fetch(self, name: str, path: Path, digest: str) -> bool:
