@@ -216,7 +216,10 @@ def open_store(uri: str, environment: Mapping[str, str]) -> BackupStore:
         for name, value in environment.items()
         if name.startswith(f"{_OTHER_ACCOUNT}AWS_") and value
     }
-    return BackupStore(open_tree(uri, {**environment, **own}))
+    shared = dict(environment)
+    if "AWS_ACCESS_KEY_ID" in own:
+        shared.pop("AWS_SESSION_TOKEN", None)  # it belongs to the other keys
+    return BackupStore(open_tree(uri, {**shared, **own}))
 
 
 def utc_now() -> datetime:
