@@ -287,6 +287,18 @@ class RayConfig(Section):
         return version
 
 
+class LlmInferenceServiceConfig(Section):
+    """Serving by KServe's LLMInferenceService."""
+
+    artifacts: str = Field(
+        default="s3://espalier-mlflow", pattern=r"s3://[a-z0-9][-.a-z0-9]+(/.*)?"
+    )
+    """Where MLflow keeps what it lists as mlflow-artifacts:/ (MLFLOW_ARTIFACTS_DESTINATION)."""
+    tls: bool = False
+    """Whether KServe has its model servers speak HTTPS (enableLLMInferenceServiceTLS of its config
+    map). Their certificates are signed by KServe itself, and the controller does not check them."""
+
+
 class TopologySpread(Section):
     """How evenly sandboxes lie on nodes or zones."""
 
@@ -374,6 +386,10 @@ class KubernetesConfig(Section):
     attempt by itself."""
     keep_s: int = Field(default=24 * 3600, ge=0)
     """How long a finished Job stays, for its log."""
+    serving: Literal["deployment", "llmisvc"] = "deployment"
+    """What serves the champion: two Deployments behind one Service, or two LLMInferenceServices of
+    KServe in one routing group (k8s/overlays/kserve)."""
+    llmisvc: LlmInferenceServiceConfig = LlmInferenceServiceConfig()
     gpus: GpuConfig = GpuConfig()
     ray: RayConfig = RayConfig()
     sandboxes: SandboxPodsConfig = SandboxPodsConfig()

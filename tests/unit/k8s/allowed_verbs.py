@@ -26,6 +26,8 @@ ALLOWED_VERBS = {
     },
     "espalier-serving-controller": {
         (PIPELINE, "apps", "deployments NAME:espalier-serving"): "get patch",
+        (PIPELINE, "apps", "deployments NAME:espalier-serving-canary"): "get patch",
+        (PIPELINE, "", "services NAME:espalier-serving"): "get patch",
         (PIPELINE, "", "pods"): "list",
         (PIPELINE, "", "events"): "create",
     },

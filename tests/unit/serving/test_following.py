@@ -3,15 +3,17 @@ import threading
 
 import pytest
 
-from espalier.config import ControllerConfig
+from espalier.config import CanaryConfig, ControllerConfig
 from espalier.records import RegistryError, ServingError
 from espalier.registry.promotion import promote, rollback
 from espalier.serving.controller import Heartbeat, follow, pause_s
+from espalier.serving.controller_metrics import ControllerMetrics
 from espalier.serving.decision import Refuse, Wait
 from espalier.serving.following import Follower, HealthProbe, VersionSource
+from espalier.serving.judging import CanaryJudge
 from tests.fakes.serving_cluster import StandInCluster, connected, running
-from tests.unit.k8s.allowed_verbs import PIPELINE
 
+AT_ONCE = CanaryConfig(steps=())
 REASON = "the gate's suite was wrong"
 
 
@@ -33,11 +35,11 @@ def new_follower(bench, address):
     def start():
         return Follower(
             VersionSource(bench.target.uri, bench.name),
-            connected(address),
-            HealthProbe(address, bench.name),
-            model=bench.name,
-            namespace=PIPELINE,
+            connected(address, bench.name),
+            HealthProbe(),
+            CanaryJudge(AT_ONCE),
             health_attempts=3,
+            metrics=ControllerMetrics(),
         )
 
     return start
@@ -242,11 +244,11 @@ def test_a_refusal_of_the_api_server_names_the_purpose(bench, cluster, new_follo
 def test_an_absent_api_server_is_an_error_without_secrets(bench):
     follower = Follower(
         VersionSource(bench.target.uri, bench.name),
-        connected("http://127.0.0.1:9"),
-        HealthProbe("http://127.0.0.1:9", bench.name),
-        model=bench.name,
-        namespace=PIPELINE,
+        connected("http://127.0.0.1:9", bench.name),
+        HealthProbe(),
+        CanaryJudge(AT_ONCE),
         health_attempts=1,
+        metrics=ControllerMetrics(),
     )
     with pytest.raises(ServingError, match="does not answer") as away:
         follower.step()
@@ -256,11 +258,11 @@ def test_an_absent_api_server_is_an_error_without_secrets(bench):
 def test_an_absent_registry_is_an_error_and_changes_nothing(cluster, address):
     follower = Follower(
         VersionSource("http://127.0.0.1:9", "m"),
-        connected(address),
-        HealthProbe(address, "m"),
-        model="m",
-        namespace=PIPELINE,
+        connected(address, "m"),
+        HealthProbe(),
+        CanaryJudge(AT_ONCE),
         health_attempts=1,
+        metrics=ControllerMetrics(),
     )
     with pytest.raises(RegistryError):
         follower.step()
