@@ -40,10 +40,13 @@ def bench(own_cluster, tmp_path, monkeypatch):
     damaged = []
 
     def write(path, weights):
-        policy = tiny_policy(seed=1 if damaged else 0)
-        first = next(iter(policy.model.parameters()))
-        with torch.no_grad():  # other bytes, and the same answers
-            first[0, 0] += len(weights) * int(weights.split()[-1]) * 1e-7
+        policy = tiny_policy()
+        parameters = list(policy.model.parameters())
+        with torch.no_grad():
+            parameters[0][0, 0] += int(weights.split()[-1]) * 1e-6  # the same answers
+            if damaged:
+                norms = [one for one in parameters if one.ndim == 1]
+                norms[-1].neg_()  # the least likely token in the place of the likeliest
         with publishing(path, registry.provenance("train")) as draft:
             save_policy(policy, draft.path / "policy")
 

@@ -20,7 +20,6 @@ from tests.fakes.loopback import Handler, Server, serving
 from tests.unit.k8s.allowed_verbs import ALLOWED_VERBS, PIPELINE
 
 TOKEN = "the-controller"
-ALLOWED = ALLOWED_VERBS["espalier-serving-controller"]
 _DEPLOYMENTS = f"/apis/apps/v1/namespaces/{PIPELINE}/deployments"
 _SERVICE = f"/api/v1/namespaces/{PIPELINE}/services/{DEPLOYMENT}"
 _VERSION = "espalier.dev/model-version"
@@ -28,6 +27,12 @@ _VERSION = "espalier.dev/model-version"
 
 class StandInCluster:
     """What the API server keeps."""
+
+    allowed = ALLOWED_VERBS["espalier-serving-controller"]
+    makeable = ()
+    """Paths of objects that are made when they are first applied."""
+    tracks = (DEPLOYMENT, CANARY_DEPLOYMENT)
+    """Values of the name label of the pods of both tracks."""
 
     def __init__(self, *, replicas=2):
         self.plays = {}
@@ -254,23 +259,26 @@ class _Handler(Handler):
             return self.say(self.server.cluster.faults.pop(0), {"kind": "Status"})
         if self.headers.get("authorization") != f"Bearer {TOKEN}":
             return self.say(401, {"kind": "Status"})
-        if not _is_allowed(verb, where.path):
+        if not _is_allowed(self.server.cluster.allowed, verb, where.path):
             return self.say(403, {"kind": "Status"})
         return self._do(verb, where.path, parse_qs(where.query))
 
     def _do(self, verb, path, query):
         if path.endswith("/pods"):
-            named = f"{DEPLOYMENT},{CANARY_DEPLOYMENT}"
+            named = ",".join(self.server.cluster.tracks)
             assert query["labelSelector"] == [f"app.kubernetes.io/name in ({named})"]
             return self.say(200, {"items": self.server.cluster.pods()})
         if path.endswith("/events"):
             return self._record()
-        if path not in self.server.cluster.objects:
+        is_applied = self.headers["content-type"] == "application/apply-patch+yaml"
+        if path not in self.server.cluster.objects and not (
+            is_applied and path in self.server.cluster.makeable
+        ):
             return self.say(404, {"kind": "Status"})
         if verb == "get":
             return self.say(200, self.server.cluster.read(path))
         assert query["fieldManager"] == [FIELD_MANAGER]
-        if self.headers["content-type"] == "application/apply-patch+yaml":
+        if is_applied:
             assert query["force"] == ["true"]
             self.server.cluster.apply(path, self.given)
         elif not self.server.cluster.merge(path, self.given):
@@ -287,11 +295,13 @@ class _Handler(Handler):
         return self.say(201, self.given)
 
 
-def _is_allowed(verb, path):
-    found = re.fullmatch(r"/(?:api/v1|apis/([^/]+)/v1)/namespaces/([^/]+)/([^/]+)(?:/(.+))?", path)
+def _is_allowed(allowed, verb, path):
+    found = re.fullmatch(
+        r"/(?:api/v1|apis/([^/]+)/v1\w*)/namespaces/([^/]+)/([^/]+)(?:/(.+))?", path
+    )
     group, namespace, resource, name = found.groups()
     if name is None and verb == "get":
         verb = "list"
     named = f" NAME:{name}" if name else ""
-    verbs = ALLOWED.get((namespace, group or "", f"{resource}{named}"), "")
+    verbs = allowed.get((namespace, group or "", f"{resource}{named}"), "")
     return verb in verbs.split()

@@ -37,6 +37,22 @@ ALLOWED_VERBS = {
     },
 }
 
+KSERVE_VERBS = {
+    "espalier-serving-controller": {
+        (PIPELINE, "serving.kserve.io", "llminferenceservices NAME:espalier-serving-stable"): (
+            "create get patch"
+        ),
+        (PIPELINE, "serving.kserve.io", "llminferenceservices NAME:espalier-serving-canary"): (
+            "create get patch"
+        ),
+        (PIPELINE, "apps", "deployments NAME:espalier-serving-stable-kserve"): "get",
+        (PIPELINE, "apps", "deployments NAME:espalier-serving-canary-kserve"): "get",
+        (PIPELINE, "", "pods"): "list",
+        (PIPELINE, "", "events"): "create",
+    },
+}
+"""In the place of the account's rights above, in k8s/overlays/kserve."""
+
 KUBEFLOW_VERBS = {
     "espalier-kubeflow": {
         (PIPELINE, "argoproj.io", "workflowtaskresults"): "create patch",
