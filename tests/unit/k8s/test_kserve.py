@@ -125,7 +125,7 @@ def test_the_members_base_fits_the_real_schema(crds):
 
 @pytest.mark.parametrize("place", ["spec", "router", "route"])
 def test_the_real_schema_knows_no_other_field(crds, place):
-    route = {"group": "g", "weight": 1, **({"wieght": 1} if place == "route" else {})}
+    route = {"group": "g", "weight": 1, **({"weights": 1} if place == "route" else {})}
     router = {"route": route, **({"routes": {}} if place == "router" else {})}
     spec = {**MEMBER["spec"], "router": router, **({"replica": 1} if place == "spec" else {})}
     with pytest.raises(jsonschema.ValidationError, match="was unexpected"):
