@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import httpx2
 import pytest
-import torch
 from kubernetes import client
 
 from espalier.cluster.objects.serving import CANARY_DEPLOYMENT, DEPLOYMENT
@@ -20,7 +19,7 @@ from tests.cluster import objects
 from tests.cluster.places import places
 from tests.cluster.serving import CONTROLLER, forgotten, forwarded, opened
 from tests.cluster.test_serving import MODEL, SERVERS_S, force, note, wait_for
-from tests.factories.tiny import tiny_policy
+from tests.factories.tiny import damaged, retouched, tiny_policy
 from tests.unit.k8s.allowed_verbs import PIPELINE
 from tests.unit.registry import conftest as registry
 
@@ -37,16 +36,12 @@ SETTINGS = ["serving.controller.poll_s=1", *(f"serving.canary.{step}" for step i
 @pytest.fixture
 def bench(own_cluster, tmp_path, monkeypatch):
     """Registers policies in the cluster's own MLflow: the same but for a hair, or damaged."""
-    damaged = []
+    is_damaged = []
 
     def write(path, weights):
-        policy = tiny_policy()
-        parameters = list(policy.model.parameters())
-        with torch.no_grad():
-            parameters[0][0, 0] += int(weights.split()[-1]) * 1e-6  # the same answers
-            if damaged:
-                norms = [one for one in parameters if one.ndim == 1]
-                norms[-1].neg_()  # the least likely token in the place of the likeliest
+        policy = retouched(tiny_policy(), int(weights.split()[-1]))
+        if is_damaged:
+            damaged(policy)
         with publishing(path, registry.provenance("train")) as draft:
             save_policy(policy, draft.path / "policy")
 
@@ -54,7 +49,7 @@ def bench(own_cluster, tmp_path, monkeypatch):
     objects.wake(places(), "espalier-minio", "espalier-mlflow", timeout_s=SERVERS_S)
     with forwarded("espalier-mlflow", 5000) as uri:
         bench = registry.Workbench(tmp_path, TrackingTarget(uri, "tests"), MODEL)
-        bench.damage = damaged.append
+        bench.damage = is_damaged.append
         yield bench
 
 
