@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import httpx2
 
-from espalier.cluster.objects.serving import DEPLOYMENT
+from espalier.cluster.objects.serving import CANARY_DEPLOYMENT, DEPLOYMENT, Route
 from tests.cluster.chain import StageTimes
 from tests.cluster.objects import serving_key
 from tests.cluster.parts import kubectl
@@ -59,10 +59,15 @@ def forgotten(places):
         yield
     named = ("last-good", "failed", "failed-reason", "canary", "canary-step", "canary-since")
     notes = [f"espalier.dev/{name}-" for name in named]
-    target = f"deployment/{DEPLOYMENT}"
-    done = kubectl(places, f"--namespace={PIPELINE}", "annotate", target, *notes)
-    if done.returncode != 0:
-        raise ClusterError(f"kubectl annotate: {done.stderr.strip()}")
+    selector = {"op": "replace", "path": "/spec/selector", "value": Route.STABLE.selector}
+    for arguments in (
+        ("annotate", f"deployment/{DEPLOYMENT}", *notes),
+        ("scale", f"deployment/{CANARY_DEPLOYMENT}", "--replicas=0"),
+        ("patch", f"service/{DEPLOYMENT}", "--type=json", f"--patch={json.dumps([selector])}"),
+    ):
+        done = kubectl(places, f"--namespace={PIPELINE}", *arguments)
+        if done.returncode != 0:
+            raise ClusterError(f"kubectl {arguments[0]}: {done.stderr.strip()}")
 
 
 def answered(places, url, model):

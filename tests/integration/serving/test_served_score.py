@@ -41,7 +41,9 @@ def questions():
     async def said(engine, prompt):
         ids = tuple(tiny_tokenizer().encode(prompt, add_special_tokens=False))
         session = await engine.open(ids, Sampling(temperature=0.0, seed=0))
-        return tiny_tokenizer().decode((await session.sample(max_tokens=12)).token_ids)
+        completion = await session.sample(max_tokens=12)
+        session.close()
+        return tiny_tokenizer().decode(completion.token_ids)
 
     async def all_said():
         engine = engine_of(tiny_policy())

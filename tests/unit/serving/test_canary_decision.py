@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from espalier.cluster.objects.serving import canary_replicas
 from espalier.config import CanaryConfig
 from espalier.serving.decision import (
     NO_CANARY,
@@ -293,15 +294,27 @@ def test_somebody_can_answer_at_every_moment(events):
             assert world.found.memory.last_good == world.found.asked
 
 
-@given(EVENTS, EVENTS)
-def test_a_restart_in_the_middle_changes_no_outcome(events, more):
-    def outcome(restarts):
+@given(st.sets(st.integers(0, 60)))
+def test_restarts_in_the_middle_change_no_outcome(moments):
+    def outcome(moments):
         world = World()
-        for _ in range(120):
-            world.step(GOOD, restarts=restarts(world))
+        for moment in range(120):
+            world.step(GOOD, restarts=moment in moments)
         return world.found.asked, world.found.memory.last_good, world.weights
 
-    moments = {len(events), len(events) + len(more)}
-    steps = iter(range(10_000))
-    assert outcome(lambda _: False) == outcome(lambda _: next(steps) in moments)
-    assert outcome(lambda _: False)[0] == "2"
+    assert outcome(moments) == outcome(set()) == ("2", "2", [*WAY, 0.0])
+
+
+@pytest.mark.parametrize("steps", [(0.5,), (0.5, 0.1, 1.0), (0.5, 0.5, 1.0), (-0.1, 1.0), (1.0, 2)])
+def test_steps_that_do_not_rise_to_all_are_refused(steps):
+    with pytest.raises(ValueError, match="must rise to 1"):
+        CanaryConfig(steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("weight", "stable", "pods"),
+    [(0.0, 9, 1), (0.1, 9, 1), (0.1, 2, 1), (0.1, 1, 1), (0.1, 18, 2), (0.5, 4, 4), (0.9, 4, 4),
+     (1.0, 4, 4), (1.0, 0, 1)],
+)  # fmt: skip
+def test_a_share_has_the_nearest_number_of_pods(weight, stable, pods):
+    assert canary_replicas(weight, stable) == pods
