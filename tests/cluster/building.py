@@ -20,6 +20,7 @@ _SHIM_FILE = "pkg/shim/v1/manager.go"
 _SHIM_REFUSES = re.compile(
     r"if err := sys\.SetOOMScore\(cmd\.Process\.Pid, oomScoreMax\); err != nil \{.*?\n\t\}", re.S
 )
+_SAID_CHARACTERS = 2000
 _SHIM_GOES_ON = "_ = sys.SetOOMScore(cmd.Process.Pid, oomScoreMax)"
 
 
@@ -84,7 +85,42 @@ def check_reachable(programs):
         text = (MODULES / absent[0].name / "go.mod").read_text()
         path, version = re.search(r"^(?:require |\t)(\S+) (v\S+)$", text, re.M).groups()
         programs.mkdir(parents=True, exist_ok=True)
-        _go(programs, "mod", "download", f"{path}@{version}")
+        go(programs, "mod", "download", f"{path}@{version}")
+
+
+def go(folder, *arguments, needs_cgo=False):
+    """Run Go's tool.
+
+    Args:
+        folder: where.
+        arguments: its own.
+        needs_cgo: whether what is built has parts in C.
+
+    Returns:
+        What it printed.
+
+    Raises:
+        ClusterError: with what it said, or as there is none.
+    """
+    settings = {
+        "CGO_ENABLED": "1" if needs_cgo else "0",
+        "GOFLAGS": "-mod=mod -trimpath",
+        "GOGC": "400",  # a compiler lives for seconds: what it does not collect it need not collect
+    }
+    if shutil.which("go") is None:
+        raise ClusterError("no Go here to build programs with: `python -m tests.cluster build`")
+    done = subprocess.run(
+        ["go", *arguments],
+        cwd=folder,
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = done.stderr.strip()[-_SAID_CHARACTERS:]
+        raise ClusterError(f"go {arguments[0]} {arguments[-1]} in {folder}: {said}")
+    return done.stdout
 
 
 def _is_kept(module, programs):
@@ -104,7 +140,7 @@ def _build(module, programs):
     shutil.copytree(MODULES / module.name, source)
     if module.name == "gvisor" and not _may_lower_scores():
         _let_shim_go_on(source)
-    _go(source, "build", *_flags(module, source), "-o", f"{programs}/", *module.packages)
+    go(source, "build", *_flags(module, source), "-o", f"{programs}/", *module.packages)
     if module.name == "gvisor":
         (programs / "shim").rename(programs / "containerd-shim-runsc-v1")
     stamp.write_text(_digest(module))
@@ -150,7 +186,7 @@ def _let_shim_go_on(source):
     Raises:
         ClusterError: the file does not read as expected, so another version is built.
     """
-    kept = json.loads(_go(source, "mod", "download", "-json", "gvisor.dev/gvisor"))
+    kept = json.loads(go(source, "mod", "download", "-json", "gvisor.dev/gvisor"))
     copy = source / "gvisor"
     shutil.copytree(kept["Dir"], copy, copy_function=shutil.copyfile)
     file = copy / _SHIM_FILE
@@ -158,18 +194,4 @@ def _let_shim_go_on(source):
     if changes != 1:
         raise ClusterError(f"{file} sets its OOM score otherwise than expected")
     file.write_text(text)
-    _go(source, "mod", "edit", "-replace", f"gvisor.dev/gvisor={copy}")
-
-
-def _go(folder, *arguments):
-    # a compiler lives for seconds: what it does not collect it need not collect
-    settings = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod -trimpath", "GOGC": "400"}
-    environment = {**os.environ, **settings}
-    if shutil.which("go") is None:
-        raise ClusterError("no Go here to build programs with: `python -m tests.cluster build`")
-    done = subprocess.run(
-        ["go", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise ClusterError(f"go {arguments[0]} in {folder}: {done.stderr.strip()[-2000:]}")
-    return done.stdout
+    go(source, "mod", "edit", "-replace", f"gvisor.dev/gvisor={copy}")

@@ -1,7 +1,6 @@
 """Programs of Kubeflow Pipelines and Argo Workflows, built once from checkouts and kept."""
 
 import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -9,6 +8,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.cluster import building
 from tests.cluster.places import ClusterError
 
 _ARGO_MODULE = "github.com/argoproj/argo-workflows/v4"
@@ -34,7 +34,6 @@ PROGRAMS = (
     Program("workflow-controller", "argo", "./cmd/workflow-controller"),
     Program("argoexec", "argo", "./cmd/argoexec"),
 )
-_SAID_CHARACTERS = 2000
 
 
 class Sources(NamedTuple):
@@ -79,16 +78,26 @@ def build(sources, programs, say):
         sources: the checkouts, which stay as they are.
         programs: the folder to keep programs in.
         say: told what took how many seconds.
+
+    Raises:
+        ClusterError: Go says why one cannot be built.
     """
     programs.mkdir(parents=True, exist_ok=True)
     for program in PROGRAMS:
         checkout = sources.pipelines if program.checkout == "pipelines" else sources.argo
-        stamp, state = programs / f".{program.name}", _state(checkout, program)
+        stamp, state = (
+            programs / f".{program.name}",
+            state_of(checkout, "*.go", "go.mod", of=program),
+        )
         if (programs / program.name).exists() and stamp.exists() and stamp.read_text() == state:
             continue
         started = time.monotonic()
         flags = _module_flags(sources, programs) if program.checkout == "pipelines" else ()
-        _go(checkout, program, programs / program.name, flags)
+        building.go(
+            checkout, "build", "-buildvcs=false", *flags, "-ldflags", "-s -w",
+            "-o", str(programs / program.name), program.package,
+            needs_cgo=program.needs_cgo,
+        )  # fmt: skip
         stamp.write_text(state)
         say(f"built {program.name}", time.monotonic() - started)
 
@@ -102,27 +111,15 @@ def _module_flags(sources, programs):
         (_ARGO_MODULE, sources.argo),
         (_METADATA_MODULE, sources.pipelines / "third_party" / "ml-metadata"),
     ):
-        subprocess.run(["go", "mod", "edit", f"-replace={module}={path}", str(copy)], check=True)
+        building.go(programs, "mod", "edit", f"-replace={module}={path}", str(copy))
     return (f"-modfile={copy}",)
 
 
-def _go(checkout, program, output, flags):
-    command = ["go", "build", "-mod=mod", "-trimpath", "-buildvcs=false", *flags]
-    command += ["-ldflags", "-s -w", "-o", str(output), program.package]
-    environment = {**os.environ, "CGO_ENABLED": "1" if program.needs_cgo else "0", "GOGC": "400"}
-    done = subprocess.run(
-        command, cwd=checkout, env=environment, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        said = done.stderr.strip()[-_SAID_CHARACTERS:]
-        raise ClusterError(f"go build {program.package} in {checkout}: {said}")
-
-
-def _state(checkout, program):
-    """Of everything that decides what the program is: commit, and what differs from it."""
+def state_of(checkout, *paths, of=""):
+    """Of everything that decides what is built: commit, what differs from it, what is asked for."""
     commit = _git(checkout, "rev-parse", "HEAD")
-    changes = _git(checkout, "status", "--porcelain", "--", "*.go", "go.mod")
-    return hashlib.sha256(f"{program} {commit} {changes}".encode()).hexdigest()
+    changes = _git(checkout, "status", "--porcelain", "--", *paths)
+    return hashlib.sha256(f"{of} {commit} {changes}".encode()).hexdigest()
 
 
 def _git(checkout, *arguments):
