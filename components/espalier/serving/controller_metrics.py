@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from espalier.serving.decision import RolloutState
 from espalier.serving.score import ServedScore
 
+_LAST = "espalier_controller_last_step_timestamp_seconds"
 _TOLD = {
     "espalier_controller_steps_total": ("counter", "Looks at the alias, by outcome."),
     "espalier_controller_rollouts_total": (
         "counter",
         "What became of versions that were to be served.",
     ),
-    "espalier_controller_last_step_timestamp_seconds": ("gauge", "When it last looked."),
+    _LAST: ("gauge", "When it last looked."),
     "espalier_controller_served_version": ("gauge", "Version that each track was given."),
     "espalier_canary_active": ("gauge", "Whether a promoted version is taking over."),
     "espalier_canary_step": ("gauge", "Its step; 0 before it gets any traffic."),
@@ -44,7 +45,7 @@ class ControllerMetrics:
     def count_step(self, outcome: str, now_s: float) -> None:
         """Count a look that worked ("ok") or did not ("fault"); seconds since 1970."""
         self._counts[_named("espalier_controller_steps_total", outcome=outcome)] += 1
-        self._gauges["espalier_controller_last_step_timestamp_seconds"] = now_s
+        self._gauges = {**self._gauges, _LAST: now_s}
 
     def count_rollout(self, outcome: str) -> None:
         """Count what became of a version: rolling, canary, served, failed, refused, went_back."""
@@ -60,15 +61,16 @@ class ControllerMetrics:
         """
         canary, memory = state.canary, state.memory
         tracks = {"stable": state.asked, "canary": canary.asked if canary.has_pods else None}
-        last = self._gauges.get("espalier_controller_last_step_timestamp_seconds")
-        self._gauges = {
+        kept = {key: at for key, at in self._gauges.items() if key == _LAST}
+        versions = {
             _named("espalier_controller_served_version", track=track, version=version): 1
             for track, version in tracks.items()
             if version is not None
         }
-        if last is not None:
-            self._gauges["espalier_controller_last_step_timestamp_seconds"] = last
-        self._gauges |= {
+        # at once: another thread reads them
+        self._gauges = {
+            **kept,
+            **versions,
             "espalier_canary_active": int(memory.canary is not None),
             "espalier_canary_step": memory.step,
             "espalier_canary_weight": weight,
