@@ -288,6 +288,18 @@ class RayConfig(Section):
         return version
 
 
+class LlmInferenceServiceConfig(Section):
+    """Serving by KServe's LLMInferenceService."""
+
+    artifacts: str = Field(
+        default="s3://espalier-mlflow", pattern=r"s3://[a-z0-9][-.a-z0-9]+(/.*)?"
+    )
+    """Where MLflow keeps what it lists as mlflow-artifacts:/ (MLFLOW_ARTIFACTS_DESTINATION)."""
+    tls: bool = False
+    """Whether KServe has its model servers speak HTTPS (enableLLMInferenceServiceTLS of its config
+    map). Their certificates are signed by KServe itself, and the controller does not check them."""
+
+
 class TopologySpread(Section):
     """How evenly sandboxes lie on nodes or zones."""
 
@@ -384,6 +396,10 @@ class KubernetesConfig(Section):
     warm_start and train as a TrainJob of Kubeflow Trainer each, on one node; needs k8s/trainer.
     "rayjob": train as a RayJob of KubeRay, on the nodes of kubernetes.ray.workers. The pod of a
     stage that runs elsewhere needs no GPU: it launches the object and watches it."""
+    serving: Literal["deployment", "llmisvc"] = "deployment"
+    """What serves the champion: two Deployments behind one Service, or two LLMInferenceServices of
+    KServe in one routing group (k8s/overlays/kserve)."""
+    llmisvc: LlmInferenceServiceConfig = LlmInferenceServiceConfig()
     gpus: GpuConfig = GpuConfig()
     ray: RayConfig = RayConfig()
     sandboxes: SandboxPodsConfig = SandboxPodsConfig()

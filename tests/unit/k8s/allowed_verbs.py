@@ -27,6 +27,8 @@ ALLOWED_VERBS = {
     },
     "espalier-serving-controller": {
         (PIPELINE, "apps", "deployments NAME:espalier-serving"): "get patch",
+        (PIPELINE, "apps", "deployments NAME:espalier-serving-canary"): "get patch",
+        (PIPELINE, "", "services NAME:espalier-serving"): "get patch",
         (PIPELINE, "", "pods"): "list",
         (PIPELINE, "", "events"): "create",
     },
@@ -35,6 +37,22 @@ ALLOWED_VERBS = {
         (SANDBOXES, "coordination.k8s.io", "leases"): "delete list",
     },
 }
+
+KSERVE_VERBS = {
+    "espalier-serving-controller": {
+        (PIPELINE, "serving.kserve.io", "llminferenceservices NAME:espalier-serving-stable"): (
+            "create get patch"
+        ),
+        (PIPELINE, "serving.kserve.io", "llminferenceservices NAME:espalier-serving-canary"): (
+            "create get patch"
+        ),
+        (PIPELINE, "apps", "deployments NAME:espalier-serving-stable-kserve"): "get",
+        (PIPELINE, "apps", "deployments NAME:espalier-serving-canary-kserve"): "get",
+        (PIPELINE, "", "pods"): "list",
+        (PIPELINE, "", "events"): "create",
+    },
+}
+"""In the place of the account's rights above, in k8s/overlays/kserve."""
 
 KUBEFLOW_VERBS = {
     "espalier-kubeflow": {

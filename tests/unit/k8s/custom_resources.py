@@ -3,7 +3,8 @@
 They hold the fields that we use and refuse every other, so a misspelt one is seen; they prove
 nothing about a controller. Sources: RayJob ray-operator/apis/ray/v1 (KubeRay 1.5.1), Kueue
 apis/kueue/v1beta2 (0.15), agent-sandbox docs/api.md (extensions.agents.x-k8s.io/v1beta1), Kubeflow
-Trainer pkg/apis/trainer/v1alpha1 (2.3.0).
+Trainer pkg/apis/trainer/v1alpha1 (2.3.0), KServe pkg/apis/serving/v1alpha2 (0.20.0; test_kserve.py
+checks the same objects by its own CRDs).
 """
 
 NAME = {"type": "string", "pattern": r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
@@ -109,6 +110,36 @@ SANDBOX_WARM_POOL = record(
 )
 SANDBOX_CLAIM = record({"warmPoolRef": REFERENCE}, ttlSecondsAfterCreated=COUNT)
 
+LLM_ROUTE = record(
+    {},
+    group={"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", "maxLength": 63},
+    weight={"type": "integer", "minimum": 0, "maximum": 1_000_000},
+    http=record({}),
+)
+LLM_SPEC = {
+    "model": record({"uri": {"type": "string"}}, name={"type": "string"}),
+    "baseRefs": several(REFERENCE),
+    "replicas": COUNT,
+    "labels": TEXT_MAP,
+    "annotations": TEXT_MAP,
+    "router": record({}, route=LLM_ROUTE),
+    "template": {"type": "object", "required": ["containers"]},
+}
+LLM_INFERENCE_SERVICE = {
+    **record({}, **LLM_SPEC),
+    # the validating webhook: one without the other is refused
+    "allOf": [
+        {
+            "properties": {
+                "router": {
+                    "properties": {
+                        "route": {"dependentRequired": {"group": ["weight"], "weight": ["group"]}}
+                    }
+                }
+            }
+        }
+    ],
+}
 ENVIRONMENT_ENTRY = record(
     {"name": {"type": "string", "minLength": 1}},
     value={"type": "string"},
@@ -204,6 +235,8 @@ SPECS = {
     ("extensions.agents.x-k8s.io/v1beta1", "SandboxTemplate"): SANDBOX_TEMPLATE,
     ("extensions.agents.x-k8s.io/v1beta1", "SandboxWarmPool"): SANDBOX_WARM_POOL,
     ("extensions.agents.x-k8s.io/v1beta1", "SandboxClaim"): SANDBOX_CLAIM,
+    ("serving.kserve.io/v1alpha2", "LLMInferenceService"): LLM_INFERENCE_SERVICE,
+    ("serving.kserve.io/v1alpha2", "LLMInferenceServiceConfig"): LLM_INFERENCE_SERVICE,
 }
 
 

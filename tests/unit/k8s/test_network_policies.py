@@ -154,6 +154,7 @@ SITE = {"base": ("api-server", "s3"), "overlays/local": ("node", "minio")}
 S3_PORT = {"base": "443", "overlays/local": "9000"}
 OVER_BASE = pytest.mark.parametrize("folder", ["base", "overlays/local"])
 NAMES = {"dns": "53"}
+SERVING = {"serving": "8000", "serving-canary": "8000"}
 SANDBOXD = {"sandbox": "8080", "other-sandbox": "8080"}
 
 
@@ -161,7 +162,7 @@ def _expected(folder, **paths):
     """Names in `paths` are those of the base; an overlay puts its own addresses there."""
     api_server, s3 = SITE[folder]
     places = {"kubernetes": {api_server: "6443"}, "s3": {s3: S3_PORT[folder]}}
-    places |= {"mlflow": {"mlflow": "5000"}, "serving": {"serving": "8000"}}
+    places |= {"mlflow": {"mlflow": "5000"}, "serving": SERVING}
     places |= {"sandboxes": SANDBOXD, "names": NAMES}
     return {host: port for name in paths for host, port in places[name].items()}
 
@@ -202,6 +203,7 @@ def test_nobody_reaches_what_is_no_sandbox_in_the_sandbox_namespace(folder):
         ("training-launcher", "s3 mlflow kubernetes names"),
         ("mlflow", "s3 names"),
         ("serving", "mlflow names"),
+        ("serving-canary", "mlflow names"),
         ("serving-controller", "mlflow kubernetes serving names"),
         ("sandbox-gc", "kubernetes names"),
         ("artifact-gc", "s3 names"),
@@ -335,7 +337,7 @@ def test_users_come_in_by_the_endpoint_of_the_champion_alone(folder):
     ours = (PIPELINE, SANDBOXES)
     _, hosts = _cluster(folder)
     for stranger, expected in (
-        ("customer", {"serving": "8000"}),
+        ("customer", SERVING),
         ("neighbour", {}),
         ("impostor", {}),
     ):

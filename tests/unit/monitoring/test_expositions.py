@@ -46,9 +46,11 @@ def test_a_stage_tells_of_its_sandboxes(expositions):
 def test_the_controller_tells_versions_and_counts(expositions):
     told = expositions["controller"]
     assert value(told, 'espalier_controller_version{role="champion"}') == 3
-    assert value(told, 'espalier_controller_version{role="served"}') == 2
-    assert value(told, "espalier_controller_faults_total") == 1
-    assert value(told, "espalier_controller_rollbacks_total") == 0
+    assert value(told, 'espalier_controller_version{role="last_good"}') == 2
+    assert value(told, 'espalier_controller_steps_total{outcome="fault"}') == 1
+    assert value(told, 'espalier_controller_rollouts_total{outcome="rolled_back"}') == 0
+    assert value(told, "espalier_controller_last_step_timestamp_seconds") == 17
+    assert value(told, "espalier_canary_weight") == 0.1
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
