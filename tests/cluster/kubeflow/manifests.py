@@ -12,6 +12,7 @@ import yaml
 
 from tests.cluster import objects
 from tests.cluster.kubeflow import images, pages, servers
+from tests.cluster.kubeflow.sources import kept_in
 from tests.cluster.network import NODE_ADDRESS
 from tests.cluster.places import REPOSITORY
 from tests.unit.k8s.allowed_verbs import PIPELINE
@@ -98,7 +99,7 @@ def _of_kubeflow(places, sources):
     ]
     tags = images.tagged(sources)
     wanted = set(_DEPLOYMENTS)
-    if not pages.is_built(places.cache / "kubeflow"):
+    if not pages.is_built(kept_in(places)):
         wanted.remove(PAGES)
     return [_here(one, tags) for one in found if _is_wanted(one, wanted)]
 

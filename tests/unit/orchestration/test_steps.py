@@ -101,7 +101,7 @@ def test_an_empty_field_leaves_the_profile_as_it_is():
     assert resolved_profile("smoke", seed=0, overrides="", form=form) == named_profile("smoke")
 
 
-def test_a_field_that_is_no_number_is_named_by_its_key():
+def test_text_for_a_number_is_named_by_its_key():
     with pytest.raises(ProfileError, match=r"training\.steps.*integer"):
         resolved_profile("smoke", seed=0, overrides="", form={"training_steps": "many"})
 
