@@ -28,11 +28,17 @@ SUITES = (
     ("tests/integration/sandbox", "-k", "pods"),
 )
 """What needs a cluster, or shows more on one; a pytest each, since their fixtures differ."""
-KUBEFLOW_SUITES = (
-    ("tests/cluster/kubeflow",),
-    ("tests/unit/cluster/test_kubeflow_server.py",),
-)
-"""What needs Kubeflow, and what holds for it as for its stand-in."""
+KUBEFLOW_SUITES = {
+    "multi-user": (
+        ("tests/cluster/kubeflow", "--ignore=tests/cluster/kubeflow/test_single_user.py"),
+        ("tests/unit/cluster/test_kubeflow_server.py",),
+    ),
+    "single-user": (
+        ("tests/cluster/kubeflow/test_single_user.py",),
+        ("tests/unit/cluster/test_kubeflow_server.py",),
+    ),
+}
+"""By its mode: what needs Kubeflow, and what holds for it as for its stand-in."""
 
 
 def main():
@@ -111,7 +117,7 @@ def _faults(options):
 
 def _kubeflow(options):
     """The tests on a real Kubeflow Pipelines: a cluster of their own, or the one that is up."""
-    from tests.cluster.kubeflow import backend, browsing, sources
+    from tests.cluster.kubeflow import backend, browsing, manifests, sources
 
     here = places()
     try:
@@ -131,8 +137,12 @@ def _kubeflow(options):
         cluster.up(here, _say)
     is_kept = False
     try:
-        if not backend.is_up(here):
-            backend.up(here, checkouts, _say)
+        mode = backend.mode_of(here)
+        if mode is None:
+            mode = options.mode or manifests.MULTI_USER
+            backend.up(here, checkouts, mode, _say)
+        elif mode != (options.mode or mode):
+            raise ClusterError(f"a {mode} Kubeflow is up: `python -m tests.cluster down` ends it")
         if options.up:
             is_kept = True
             return 0
@@ -141,7 +151,7 @@ def _kubeflow(options):
             options.pictures.mkdir(parents=True, exist_ok=True)
             environment[browsing.PICTURES] = str(options.pictures.resolve())
         return _pytest(
-            options, KUBEFLOW_SUITES, lambda command: network.inside(*command), environment
+            options, KUBEFLOW_SUITES[mode], lambda command: network.inside(*command), environment
         )
     finally:
         if not (was_up or is_kept):
@@ -238,6 +248,9 @@ def _options():
                 "--sources", type=Path, help="folder with pipelines/ and argo-workflows/"
             )
             command.add_argument("--up", action="store_true", help="start it, and leave it running")
+            command.add_argument(
+                "--mode", choices=list(KUBEFLOW_SUITES), help="multi-user if not said"
+            )
             command.add_argument("--pictures", type=Path, help="folder for pictures of its pages")
             command.add_argument("words", nargs=argparse.REMAINDER, metavar="PYTEST")
         if name == "faults":

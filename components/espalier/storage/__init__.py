@@ -12,6 +12,7 @@
     requests         the S3 client: time-outs, retries, errors
     minio_internals  private requests of minio-py, in this module only
     settings         S3 endpoint and credentials, from the environment or a file
+    role             keys for the identity that a platform gave this pod, renewed
 
 Publishing writes the payload first and the manifest last; fetching checks every file against it.
 """

@@ -20,7 +20,8 @@ _DEPLOYMENTS = (
     "ml-pipeline-scheduledworkflow",
 )  # fmt: skip
 _READY_S = 300
-_HEALTH = "/apis/v2beta1/healthz"
+_HEALTHY_S = 30
+S3_SECRET = "espalier-s3"
 AUDIENCE = "pipelines.kubeflow.org"
 """What a token has to be made for, so that Kubeflow's API server takes it."""
 
@@ -34,12 +35,13 @@ def build(places, checkouts, say):
         pages.build(checkouts, sources.kept_in(places), say)
 
 
-def up(places, checkouts, say):
+def up(places, checkouts, mode, say):
     """Install Kubeflow Pipelines, and wait until its API answers.
 
     Args:
         places: of a cluster that is up.
         checkouts: from `sources.found_in`.
+        mode: one of `manifests.MODES`.
         say: told what took how many seconds.
 
     Raises:
@@ -56,17 +58,28 @@ def up(places, checkouts, say):
     servers.start(places)
     say("database, metadata, S3", time.monotonic() - started)
     started = time.monotonic()
-    for those in manifests.rendered(places, checkouts):
+    for those in manifests.rendered(places, checkouts, mode):
         objects.apply(places, those)
-    objects.apply_asleep(places, manifests.overlay(places))
+    if mode == manifests.SINGLE_USER:
+        _copy_s3_keys(places)
+    objects.apply_asleep(places, manifests.overlay(places, mode))
     wake_servers(places)
     _wait(places)
     say("Kubeflow Pipelines", time.monotonic() - started)
 
 
-def is_up(places):
-    """Whether it was installed."""
-    return _has(places, manifests.API_SERVER)
+def mode_of(places):
+    """The mode in which it was installed; None where it was not."""
+    found = kubectl(
+        places, "get", "deployment", manifests.API_SERVER, f"--namespace={manifests.NAMESPACE}",
+        "--output=json",
+    )  # fmt: skip
+    if found.returncode != 0:
+        return None
+    (container,) = json.loads(found.stdout)["spec"]["template"]["spec"]["containers"]
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    is_multi_user = variables.get("MULTIUSER") == "true"
+    return manifests.MULTI_USER if is_multi_user else manifests.SINGLE_USER
 
 
 @contextmanager
@@ -136,23 +149,36 @@ def token(places, account, namespace, *, seconds=7200):
 def environment(places):
     """Of what runs beside it: where the API is, and who asks."""
     shown = {"ESPALIER_TEST_KUBEFLOW_PAGES": pages_url(places)} if has_pages(places) else {}
-    return {
+    anybody = {
         **shown,
         "ESPALIER_TEST_KUBEFLOW": endpoint(places),
         "ESPALIER_TEST_KUBEFLOW_IMAGE": PIPELINE_IMAGE,
-        "ESPALIER_TEST_KUBEFLOW_NAMESPACE": PIPELINE,
         "KF_PIPELINES_ENDPOINT": endpoint(places),
+    }
+    if mode_of(places) == manifests.SINGLE_USER:
+        return anybody
+    return {
+        **anybody,
+        "ESPALIER_TEST_KUBEFLOW_NAMESPACE": PIPELINE,
         "KF_PIPELINES_TOKEN": token(places, manifests.RUNNER, PIPELINE),
     }
 
 
+def _copy_s3_keys(places):
+    """As k8s/README.md tells a user: steps in Kubeflow's namespace read them there."""
+    found = kubectl(places, "get", "secret", S3_SECRET, f"--namespace={PIPELINE}", "--output=json")
+    if found.returncode != 0:
+        raise ClusterError(f"no secret {S3_SECRET}: {found.stderr.strip()}")
+    described = {"name": S3_SECRET, "namespace": manifests.NAMESPACE}
+    copy = {"apiVersion": "v1", "kind": "Secret", "metadata": described}
+    objects.apply(places, [{**copy, "data": json.loads(found.stdout)["data"]}])
+
+
 def has_pages(places):
     """Whether its pages were installed."""
-    return _has(places, manifests.PAGES)
-
-
-def _has(places, deployment):
-    found = kubectl(places, "get", "deployment", deployment, f"--namespace={manifests.NAMESPACE}")
+    found = kubectl(
+        places, "get", "deployment", manifests.PAGES, f"--namespace={manifests.NAMESPACE}"
+    )
     return found.returncode == 0
 
 
@@ -170,12 +196,21 @@ def _wait(places):
             )  # fmt: skip
             said = (log.stdout or log.stderr).strip()
             raise ClusterError(f"{name} is not ready: {done.stderr.strip()}\n{said}")
-    asked = (
-        f"import urllib.request; urllib.request.urlopen('{endpoint(places)}{_HEALTH}', timeout=5)"
-    )
-    done = subprocess.run(
-        inside(sys.executable, "-c", asked), capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        said = done.stderr.strip().rpartition("\n")[2]
-        raise ClusterError(f"Kubeflow's API is ready and does not answer: {said}")
+    _wait_for_health(places)
+
+
+def _wait_for_health(places):
+    """Its service may lead to a pod that has ended for a moment."""
+    url = f"{endpoint(places)}/apis/v2beta1/healthz"
+    asked = f"import urllib.request; urllib.request.urlopen('{url}', timeout=5)"
+    end = time.monotonic() + _HEALTHY_S
+    while True:
+        done = subprocess.run(
+            inside(sys.executable, "-c", asked), capture_output=True, text=True, check=False
+        )
+        if done.returncode == 0:
+            return
+        if time.monotonic() > end:
+            said = done.stderr.strip().rpartition("\n")[2]
+            raise ClusterError(f"Kubeflow's API is ready and does not answer: {said}")
+        time.sleep(1)

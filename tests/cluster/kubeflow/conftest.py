@@ -18,7 +18,7 @@ def kubeflow():
     if "ESPALIER_TEST_KUBEFLOW" not in os.environ or MARK not in os.environ:
         pytest.skip("no Kubeflow: `make test-kubeflow SOURCES=DIR` builds and starts one")
     wake_servers(places())
-    return Kubeflow(os.environ["ESPALIER_TEST_KUBEFLOW"], os.environ["KF_PIPELINES_TOKEN"])
+    return Kubeflow(os.environ["ESPALIER_TEST_KUBEFLOW"], os.environ.get("KF_PIPELINES_TOKEN"))
 
 
 @pytest.fixture(scope="session")

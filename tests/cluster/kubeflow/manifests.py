@@ -1,7 +1,9 @@
 """Kubeflow's own manifests, rendered from its checkout, and changed where this cluster differs.
 
-Multi-user, so that the API server asks Kubernetes who calls and what it may; the namespace of the
-pipeline is a user's profile, with what Kubeflow's profile controller would put into it.
+multi-user     the API server asks Kubernetes who calls and what it may; the namespace of the
+               pipeline is a user's profile, with what Kubeflow's profile controller would put
+               into it
+single-user    runs are in Kubeflow's own namespace, and nobody is asked who they are
 """
 
 import re
@@ -11,6 +13,7 @@ from typing import NamedTuple
 import yaml
 
 from tests.cluster import objects
+from tests.cluster.images import PIPELINE as PIPELINE_IMAGE
 from tests.cluster.kubeflow import images, pages, servers
 from tests.cluster.kubeflow.sources import kept_in
 from tests.cluster.network import NODE_ADDRESS
@@ -18,6 +21,7 @@ from tests.cluster.places import REPOSITORY
 from tests.unit.k8s.allowed_verbs import PIPELINE
 
 NAMESPACE = "kubeflow"
+MULTI_USER, SINGLE_USER = MODES = ("multi-user", "single-user")
 RUNNER = "default-editor"
 """The account that Kubeflow gives a profile's steps unless a run names another."""
 USER = "user@example.com"
@@ -35,20 +39,33 @@ API_SERVER = "ml-pipeline"
 _DEPLOYMENTS = {
     API_SERVER: ["apiserver", f"--config={_CONFIG_FOLDER}", "-logtostderr=true"],
     "ml-pipeline-persistenceagent": [
-        "persistence-agent", "--logtostderr=true", "--namespace=", "--numWorker=2",
+        "persistence-agent", "--logtostderr=true", "--namespace=$(NAMESPACE)", "--numWorker=2",
         "--ttlSecondsAfterWorkflowFinish=86400", "--executionType=Workflow",
     ],
     "ml-pipeline-scheduledworkflow": [
-        "scheduledworkflow", "--logtostderr=true", "--namespace=", "--clientQPS=10",
+        "scheduledworkflow", "--logtostderr=true", "--namespace=$(NAMESPACE)", "--clientQPS=10",
         "--clientBurst=20", "--recurringRunResyncIntervalSeconds=5", "--metricsPort=9090",
-        "--userIdentityHeader=$(USER_IDENTITY_HEADER)",
-        "--userIdentityValue=$(USER_IDENTITY_VALUE)",
     ],
     "workflow-controller": None,
     "ml-pipeline-ui": images.PAGES_COMMAND,
 }  # fmt: skip
 """Deployments that run here, and the commands of their images; the others show TensorBoard, and
 are caches that this version no longer asks."""
+_WHO_SCHEDULES = {
+    "USER_IDENTITY_HEADER": "--userIdentityHeader=$(USER_IDENTITY_HEADER)",
+    "USER_IDENTITY_VALUE": "--userIdentityValue=$(USER_IDENTITY_VALUE)",
+}
+"""Arguments for variables that a Deployment has in multi-user mode alone."""
+_INSTALLS = {
+    MULTI_USER: ("base/installs/multi-user", "base/metadata/base"),
+    SINGLE_USER: ("base/installs/generic", "base/pipeline/cluster-scoped", "base/metadata/base"),
+}
+_ARGO_INSTALLS = {
+    MULTI_USER: ("installs/cluster",),
+    SINGLE_USER: ("installs/namespace", "installs/namespace/cluster-scoped"),
+}
+_COMPONENTS = {MULTI_USER: "steps", SINGLE_USER: "single-user"}
+"""Of k8s/kubeflow."""
 PAGES = "ml-pipeline-ui"
 _OF_NODE = ("metadata-grpc-service", "metadata-envoy-service")
 _REMOTE = re.compile(r"https://github\.com/argoproj/argo-workflows/(\S+?)\?\S*")
@@ -67,23 +84,30 @@ class Manifests(NamedTuple):
     rest: list[dict]
 
 
-def rendered(places, sources):
+def runs_namespace(mode):
+    """Where the pods of runs are."""
+    return PIPELINE if mode == MULTI_USER else NAMESPACE
+
+
+def rendered(places, sources, mode):
     """Everything that Kubeflow Pipelines needs on the cluster.
 
     Args:
         places: of the cluster.
         sources: the checkouts.
+        mode: one of `MODES`.
 
     Raises:
         ClusterError: a kustomization does not render, with what kubectl said.
     """
     definitions, rest = [], [_namespace()]
-    for one in _of_kubeflow(places, sources):
+    for one in _of_kubeflow(places, sources, mode):
         (definitions if one["kind"] == "CustomResourceDefinition" else rest).append(one)
-    return Manifests(definitions, [*rest, _config(sources), *_servers(), *_profile(sources)])
+    profile = _profile(sources) if mode == MULTI_USER else []
+    return Manifests(definitions, [*rest, _config(sources), *_servers(), *profile])
 
 
-def _of_kubeflow(places, sources):
+def _of_kubeflow(places, sources, mode):
     folder = places.state / "kubeflow"
     shutil.rmtree(folder, ignore_errors=True)
     kustomize = sources.pipelines / "manifests" / "kustomize"
@@ -92,11 +116,8 @@ def _of_kubeflow(places, sources):
         local = sources.argo.relative_to("/")
         up = "../" * (len(path.parent.parts) - 1)
         path.write_text(_REMOTE.sub(rf"{up}{local}/\1", path.read_text()))
-    found = [
-        *_kustomized(places, _with_settings(folder)),
-        *_kustomized(places, kustomize / "base" / "installs" / "multi-user"),
-        *_kustomized(places, kustomize / "base" / "metadata" / "base"),
-    ]
+    installs = [_with_settings(folder, mode), *(kustomize / name for name in _INSTALLS[mode])]
+    found = [one for install in installs for one in _kustomized(places, install)]
     tags = images.tagged(sources)
     wanted = set(_DEPLOYMENTS)
     if not pages.is_built(kept_in(places)):
@@ -104,7 +125,7 @@ def _of_kubeflow(places, sources):
     return [_here(one, tags) for one in found if _is_wanted(one, wanted)]
 
 
-def _with_settings(folder):
+def _with_settings(folder, mode):
     """Argo's manifests, with what k8s/kubeflow adds to them."""
     combined = folder / "argo-with-settings"
     combined.mkdir()
@@ -112,7 +133,7 @@ def _with_settings(folder):
     described = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": ["../argo/installs/cluster"],
+        "resources": [f"../argo/{install}" for install in _ARGO_INSTALLS[mode]],
         "components": [f"{'../' * (len(combined.parts) - 1)}{component}"],
     }
     (combined / "kustomization.yaml").write_text(yaml.safe_dump(described))
@@ -164,6 +185,8 @@ def _adapt(deployment, tags):
     )
     if command := _DEPLOYMENTS[deployment["metadata"]["name"]]:
         container["command"], container["args"] = command[:1], command[1:]
+        variables = {one["name"] for one in container["env"]}
+        container["args"] += [word for name, word in _WHO_SCHEDULES.items() if name in variables]
     if deployment["metadata"]["name"] == API_SERVER:
         volume = {"name": "config", "configMap": {"name": CONFIG}}
         spec["volumes"] = [*spec.get("volumes", ()), volume]
@@ -190,8 +213,8 @@ def _config(sources):
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": described, "data": data}
 
 
-def overlay(places):
-    """A kustomization of espalier for runs of Kubeflow, and of Argo's setting for retries."""
+def overlay(places, mode):
+    """A kustomization of espalier for runs of Kubeflow."""
     folder = places.state / "kubeflow" / "espalier"
     folder.mkdir(parents=True, exist_ok=True)
     up = "../" * (len(folder.parts) - 1)
@@ -200,8 +223,13 @@ def overlay(places):
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [f"{k8s}/overlays/local"],
-        "components": [f"{k8s}/kubeflow/steps"],
+        "components": [f"{k8s}/kubeflow/{_COMPONENTS[mode]}"],
+        "images": [{"name": "espalier-cpu", "newName": PIPELINE_IMAGE.rpartition(":")[0]}],
     }
+    if mode == SINGLE_USER:
+        endpoints = yaml.safe_load((REPOSITORY / "k8s/overlays/local/endpoints.yaml").read_text())
+        endpoints["metadata"]["namespace"] = NAMESPACE
+        described["patches"] = [{"patch": yaml.safe_dump(endpoints)}]
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(described))
     return folder
 

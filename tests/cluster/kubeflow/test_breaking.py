@@ -7,10 +7,20 @@ import pytest
 
 from espalier.chain import CHAIN
 from tests.cluster.chain import SANDBOXES_IN_PODS
-from tests.cluster.kubeflow.runs import log_of, objects_of, of_runs, pod_of, submitted, tasks
+from tests.cluster.kubeflow.runs import (
+    log_of,
+    objects_of,
+    of_runs,
+    pod_of,
+    running,
+    sandboxes,
+    submitted,
+    tasks,
+    wait_until,
+)
 from tests.cluster.parts import kubectl
 from tests.cluster.places import places
-from tests.unit.k8s.allowed_verbs import PIPELINE, SANDBOXES
+from tests.unit.k8s.allowed_verbs import PIPELINE
 
 _LEASE_S = 180
 
@@ -23,7 +33,7 @@ def test_a_drained_step_is_tried_again_and_goes_on(kubeflow):
     _wait_for_line(pod, "checkpoints are copied to")
     gone = kubectl(places(), f"--namespace={PIPELINE}", "delete", "pod", pod, "--grace-period=5")
     assert gone.returncode == 0, gone.stderr
-    again = pod_of(run_id, "prepare_policy", within_s=180, besides=[pod])
+    again = pod_of(run_id, "prepare_policy", besides=[pod])
     _wait_for_line(again, "goes on from the checkpoint")
     of_runs("stop", run_id)
 
@@ -55,12 +65,12 @@ def test_a_run_stopped_in_every_stage_leaves_nothing(kubeflow, started):
     run_id = submitted(*changes, profile="arithmetic-smoke", small=(), name="stopped")
     ended = {}
     for stage in CHAIN:
-        pod = pod_of(run_id, stage.name, within_s=600)
+        pod = pod_of(run_id, stage.name)
         if stage.plays_episodes:
-            _wait_until(lambda: _sandboxes("pods"), f"no sandbox of {stage.name}")
+            wait_until(lambda: sandboxes("pods"), f"no sandbox of {stage.name}")
         _wait_for_line(pod, f"Looking for component `{stage.name}`")
         kubeflow.post(f"runs/{run_id}:terminate")
-        _wait_until(lambda: not _running(run_id), f"pods run after {stage.name} was stopped", 60)
+        wait_until(lambda: not running(run_id), f"pods run after {stage.name} was stopped", 60)
         assert kubeflow.wait(run_id, within_s=120)["state"] == "FAILED"
         assert ended.items() <= _ended(run_id).items(), "a stage that had ended was begun again"
         ended = _ended(run_id)
@@ -68,11 +78,7 @@ def test_a_run_stopped_in_every_stage_leaves_nothing(kubeflow, started):
     assert kubeflow.wait(run_id, within_s=900)["state"] == "SUCCEEDED"
     assert ended.items() <= _ended(run_id).items()
     assert {stage.name for stage in CHAIN} <= _ended(run_id).keys()
-    _wait_until(_no_sandbox_is_left, "sandboxes of stopped stages are left", _LEASE_S + 120)
-
-
-def _running(run_id):
-    return [pod for pod in objects_of(run_id) if pod["status"]["phase"] == "Running"]
+    wait_until(_no_sandbox_is_left, "sandboxes of stopped stages are left", _LEASE_S + 120)
 
 
 def _ended(run_id):
@@ -87,7 +93,7 @@ def _ended(run_id):
 
 def _no_sandbox_is_left():
     """A stage that had no time to delete its own leaves them to their lease and the collector."""
-    if not _sandboxes("pods,leases"):
+    if not sandboxes("pods,leases"):
         return True
     job = f"collect-{time.monotonic_ns()}"
     collect = ("create", "job", job, "--from=cronjob/espalier-sandbox-gc")
@@ -96,20 +102,6 @@ def _no_sandbox_is_left():
         done = kubectl(places(), f"--namespace={PIPELINE}", *words)
         assert done.returncode == 0, done.stderr
     return False
-
-
-def _sandboxes(kinds):
-    found = kubectl(places(), f"--namespace={SANDBOXES}", "get", kinds, "--output=name")
-    assert found.returncode == 0, found.stderr
-    return found.stdout.split()
-
-
-def _wait_until(holds, otherwise, within_s=240):
-    end = time.monotonic() + within_s
-    while not (found := holds()):
-        assert time.monotonic() < end, otherwise
-        time.sleep(1)
-    return found
 
 
 def _wait_for_line(pod, text, *, within_s=240):
