@@ -20,6 +20,9 @@ HIDDEN = """() => [...document.querySelectorAll('h1, h2, p, li, td, b, code')]
   .filter(([, box]) => box.width && (box.right > innerWidth || box.left < 0))
   .map(([text]) => text)"""
 
+WITHIN = """all => all.flatMap(one => [...one.querySelectorAll('td, b, code')])
+  .map(e => e.textContent.trim().slice(0, 40))"""
+
 
 @pytest.fixture(scope="module")
 def browser():
@@ -77,6 +80,14 @@ def test_a_page_fits_the_panel(panel, stage, fill):
     frame, said = panel(stage, fill)
     assert frame.evaluate(HIDDEN) == []
     assert said == [], "the sandbox refused something"
+
+
+def test_only_tables_are_wider_than_the_panel(panel):
+    """They can be moved by themselves, under the shadow at their right."""
+    frame, _ = panel("evaluate", sample_run.evaluate)
+    assert frame.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    outside = frame.evaluate(HIDDEN)
+    assert set(outside) == set(frame.locator(".scroll").evaluate_all(WITHIN)) & set(outside)
 
 
 def test_a_curve_is_drawn_in_the_panel(panel):
