@@ -86,8 +86,7 @@ def test_only_tables_are_wider_than_the_panel(panel):
     """They can be moved by themselves, under the shadow at their right."""
     frame, _ = panel("evaluate", sample_run.evaluate)
     assert frame.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    outside = frame.evaluate(HIDDEN)
-    assert set(outside) == set(frame.locator(".scroll").evaluate_all(WITHIN)) & set(outside)
+    assert set(frame.evaluate(HIDDEN)) <= set(frame.locator(".scroll").evaluate_all(WITHIN))
 
 
 def test_a_curve_is_drawn_in_the_panel(panel):
