@@ -31,9 +31,8 @@ def test_an_image_runs_as_nobody_in_particular(name):
 
 @every_image
 def test_only_tmp_can_be_written_to(name):
-    for folder in ("/", "/opt", "/usr", "/var", "/etc"):
-        assert run(name, "touch", f"{folder}/x").code != 0, folder
-    assert run(name, "touch", "/tmp/x").code == 0
+    script = "for at in / /opt /usr /var /etc /tmp; do touch $at/x 2>/dev/null && echo $at; done"
+    assert run(name, "sh", "-c", script).out.split() == ["/tmp"]
 
 
 @every_image
@@ -110,10 +109,9 @@ def test_a_sandbox_image_answers_with_what_a_program_said(name):
 def test_a_sandbox_image_has_what_the_readme_says(name):
     table = (ROOT / "sandbox-images" / "README.md").read_text()
     (row,) = re.findall(rf"(?m)^\| {name.removeprefix('sandbox-')} \| ([^|]+) \|", table)
-    for thing in row.strip().split(", "):
-        program = {"ripgrep": "rg"}.get(thing, thing)
-        found = run(
-            name, "sh", "-c",
-            f"command -v {program} || /opt/sandbox/bin/python -I -c 'import {program}'",
-        )  # fmt: skip
-        assert found.code == 0, thing
+    programs = [{"ripgrep": "rg"}.get(thing, thing) for thing in row.strip().split(", ")]
+    script = (
+        'for one in "$@"; do command -v "$one" >/dev/null || '
+        '/opt/sandbox/bin/python -I -c "import $one" && echo "$one"; done'
+    )
+    assert run(name, "sh", "-c", script, "sh", *programs).out.split() == programs

@@ -8,12 +8,15 @@ import pytest
 import yaml
 
 from espalier.chain import STAGES
-from espalier.cluster.objects.job import stage_job, training_ray_job
+from espalier.cluster.objects.job import stage_job
 from espalier.cluster.objects.names import OWN_LABEL_VARIABLES, Owner
+from espalier.cluster.objects.ray_job import ray_job
+from espalier.cluster.objects.train_job import train_job
 from espalier.config import Profile, load_profile
 from espalier.orchestration.pipelines import compile_profile
 from espalier.sandbox.choice import backend_for
 from espalier.sandbox.pod import sandbox_claim, sandbox_pod, sandbox_template, sandbox_warm_pool
+from tests.unit.cluster.objects.samples import order
 from tests.unit.k8s.rendering import K8S, every_overlay, needs_kubectl, pod_templates, rendered
 
 ROOT = Path(__file__).parents[3]
@@ -44,14 +47,25 @@ def test_a_stages_job_and_pod_say_who_pays(stage):
 
 
 def test_every_pod_of_a_ray_job_says_who_pays():
-    settings = profile("kubernetes.ray.workers=2", "training.processes=2").kubernetes
-    manifest = training_ray_job(
-        ("espalier",), run_id="r17", owner=OWNER, settings=settings, environment={}
-    )
-    found = labels_of(manifest)
+    settings = profile(
+        'kubernetes.trainer="rayjob"', "kubernetes.ray.workers=2", "training.processes=2"
+    ).kubernetes
+    found = labels_of(ray_job(order(settings)))
     assert len(found) == 4  # the job, its submitter, head and workers
     for labels in found:
         assert (PAYER | RUN | {"espalier.dev/stage": "train"}).items() <= labels.items()
+
+
+@pytest.mark.parametrize("stage", ["warm_start", "train"])
+def test_a_train_job_and_its_pods_say_who_pays(stage):
+    manifest = train_job(order(profile('kubernetes.trainer="trainjob"').kubernetes, stage=stage))
+    (patch,) = manifest["spec"]["runtimePatches"]
+    (job_of_it,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    pod = job_of_it["template"]["spec"]["template"]
+    for labels in (manifest["metadata"]["labels"], pod["metadata"]["labels"]):
+        assert (PAYER | RUN | {"espalier.dev/stage": stage}).items() <= labels.items()
+    told = {variable["name"] for variable in manifest["spec"]["trainer"]["env"]}
+    assert told >= set(OWN_LABEL_VARIABLES.values())
 
 
 def environment_in(pod):

@@ -92,7 +92,7 @@ def test_what_was_not_built_is_not_pushed(engine, tmp_path):
     assert told(engine) == []
 
 
-def test_an_image_that_there_is_not_is_refused_with_those_there_are(tmp_path):
+def test_an_unknown_image_is_refused_with_those_there_are(tmp_path):
     done = command("build", "gpu", "--out", tmp_path)
     assert done.returncode == 2
     assert "no image gpu; there are cpu, train, rollout, sandbox-python" in done.stderr

@@ -90,8 +90,8 @@ def test_a_package_of_two_environments_is_listed_in_both(tmp_path):
 
 def test_a_python_that_is_no_package_is_listed(tmp_path):
     header = {"./usr/local/include/python3.11/patchlevel.h": '#define PY_VERSION "3.11.15"\n'}
-    debians = {"./usr/include/python3.11/patchlevel.h": '#define PY_VERSION "3.11.2"\n'}
-    found, _ = listed(tmp_path, package("pip", "24.0") | header | debians)
+    of_debian = {"./usr/include/python3.11/patchlevel.h": '#define PY_VERSION "3.11.2"\n'}
+    found, _ = listed(tmp_path, package("pip", "24.0") | header | of_debian)
     (python,) = (part for part in found["components"] if part["name"] == "python")
     assert (python["version"], python["purl"]) == ("3.11.15", "pkg:generic/python@3.11.15")
     assert python["cpe"].startswith("cpe:2.3:a:python:python:3.11.15:")

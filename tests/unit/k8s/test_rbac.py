@@ -21,7 +21,7 @@ from tests.unit.k8s.rendering import (
     rendered,
 )
 
-OWN_ACCOUNTS = {folder: {"espalier-minio"} for folder in LOCAL}
+OWN_ACCOUNTS = {folder: {"espalier-minio", "espalier-backup"} for folder in LOCAL}
 OWN_ACCOUNTS |= {folder: {"espalier-rollout"} for folder in GPU}
 SINGLE_USER = "overlays/kubeflow-single-user"
 KUBEFLOW = "kubeflow"

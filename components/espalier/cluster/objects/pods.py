@@ -79,7 +79,9 @@ ENDPOINT_KEYS = (
     "AWS_ENDPOINT_URL_S3", "AWS_REGION", "ESPALIER_ARTIFACTS", "MLFLOW_TRACKING_URI",
 )  # fmt: skip
 """Keys of the ConfigMap `kubernetes.endpoints`, set as environment variables."""
-KUBEFLOW_ENDPOINTS = {key: key for key in ENDPOINT_KEYS} | {
+METRICS_PORT = "ESPALIER_METRICS_PORT"
+"""A further key, set where k8s/monitoring is installed."""
+KUBEFLOW_ENDPOINTS = {key: key for key in (*ENDPOINT_KEYS, METRICS_PORT)} | {
     "MLFLOW_TRACKING_URI": TRACKING_FALLBACK
 }
 """Key of that ConfigMap -> variable of a step of Kubeflow. Its MLflow plugin sets a value of
