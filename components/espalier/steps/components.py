@@ -23,6 +23,7 @@ IMAGE = ImagesConfig().cpu
 def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of its form)
     profile: str,
     seed: int,
+    settings: dsl.Output[dsl.Markdown],
     knowledge_path: str = "",
     base_model: str = "",
     demonstrations: str = "",
@@ -39,6 +40,7 @@ def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of
     Args:
         profile: name of a profile in the image, or the JSON of a whole profile.
         seed: replaces the profile's own.
+        settings: what the profile says, for a reader.
         knowledge_path: replaces knowledge.path.
         base_model: replaces policy.model.
         demonstrations: replaces synthesis.trajectories.
@@ -50,7 +52,7 @@ def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of
         learning_rate: replaces training.optimizer.learning_rate.
         overrides: section.key=value, several separated by semicolons.
     """
-    from espalier.steps.profiles import resolved_profile, stated_json
+    from espalier.steps.profiles import resolved_profile, settings_markdown, stated_json
     from espalier.steps.refusing import FailureMessage
 
     form = {
@@ -66,6 +68,8 @@ def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of
     }
     with FailureMessage("resolve_profile"):
         resolved = resolved_profile(profile, seed=seed, overrides=overrides, form=form)
+    with open(settings.path, "w", encoding="utf-8") as written:
+        written.write(settings_markdown(resolved))
     return stated_json(resolved)
 
 

@@ -15,6 +15,7 @@ import yaml
 from tests.cluster import objects
 from tests.cluster.images import PIPELINE as PIPELINE_IMAGE
 from tests.cluster.kubeflow import images, pages, servers
+from tests.cluster.kubeflow.sources import kept_in
 from tests.cluster.network import NODE_ADDRESS
 from tests.cluster.places import REPOSITORY
 from tests.unit.k8s.allowed_verbs import PIPELINE
@@ -119,7 +120,7 @@ def _of_kubeflow(places, sources, mode):
     found = [one for install in installs for one in _kustomized(places, install)]
     tags = images.tagged(sources)
     wanted = set(_DEPLOYMENTS)
-    if not pages.is_built(places.cache / "kubeflow"):
+    if not pages.is_built(kept_in(places)):
         wanted.remove(PAGES)
     return [_here(one, tags) for one in found if _is_wanted(one, wanted)]
 

@@ -53,6 +53,11 @@ class Sources(NamedTuple):
         return _required(self.pipelines / "go.mod", _ARGO_MODULE)
 
 
+def kept_in(places):
+    """Where programs are kept between clusters."""
+    return places.cache / "kubeflow"
+
+
 def found_in(folder):
     """The checkouts below a folder.
 
