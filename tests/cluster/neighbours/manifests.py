@@ -1,9 +1,10 @@
 """The neighbours' own manifests, rendered from their checkouts, changed where this cluster differs.
 
 Changed: images; requests and limits, as the node is small; a namespace of its own for KubeRay, with
-the label by which our policies let it reach Ray. Left out: Kueue's APIService, since our API server
-does not aggregate others, and what the trainer fetches of JobSet from GitHub, which is installed
-beside it.
+the label by which our policies let it reach Ray; the trainer's feature gate TrainJobStatus is open,
+by which a TrainJob's status has the progress that its pods report. Left out: Kueue's APIService and
+the server behind it (VisibilityOnDemand), since our API server does not aggregate others, and what
+the trainer fetches of JobSet from GitHub, which is installed beside it.
 """
 
 import shutil
@@ -34,7 +35,9 @@ _FOLDERS = {
     "kueue": "config/default",
 }
 _LEFT_OUT = {"APIService", "ServiceMonitor"}
+_MORE_ARGUMENTS = {"kueue": ("--feature-gates=VisibilityOnDemand=false",)}
 _TRAINER_REMOTE = "../../third-party/jobset"
+_TRAINER_SETTINGS = "kubeflow-trainer-config"
 
 
 def of(places, sources, name):
@@ -43,7 +46,9 @@ def of(places, sources, name):
     found = [one for one in objects.rendered(places, folder) if one["kind"] not in _LEFT_OUT]
     for one in found:
         if one["kind"] == "Deployment":
-            _adapt(one, images.name_of(sources, name))
+            _adapt(one, images.name_of(sources, name), _MORE_ARGUMENTS.get(name, ()))
+        if one["kind"] == "ConfigMap" and one["metadata"]["name"] == _TRAINER_SETTINGS:
+            _open_gate(one)
     crds = [one for one in found if one["kind"] == "CustomResourceDefinition"]
     return crds, [one for one in found if one["kind"] != "CustomResourceDefinition"]
 
@@ -83,10 +88,18 @@ def _overlay(places, sources, name):
     return folder
 
 
-def _adapt(deployment, image):
+def _open_gate(settings):
+    (name,) = settings["data"]
+    content = yaml.safe_load(settings["data"][name])
+    content["featureGates"] = {"TrainJobStatus": True}
+    settings["data"][name] = yaml.safe_dump(content)
+
+
+def _adapt(deployment, image, arguments):
     """The image, and requests that fit a small node that has other work."""
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     container["image"] = image
     container["imagePullPolicy"] = "IfNotPresent"
+    container.setdefault("args", []).extend(arguments)
     container["resources"] = {"requests": {"cpu": "20m", "memory": "64Mi"}}
     container.setdefault("env", []).append(objects.NO_WATCH_LISTS)

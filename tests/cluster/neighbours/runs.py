@@ -129,7 +129,8 @@ class Stage:
 
 def publish_inputs(folder, uri):
     """Put the artifacts of a finished run where its stages on the cluster read them."""
-    for name in STAGES["train"].inputs:
+    names = {name for stage in ("warm_start", "train") for name in STAGES[stage].inputs}
+    for name in sorted(names):
         open_place(f"{uri}/{name}", os.environ).publish(Path(folder) / name)
 
 
@@ -165,6 +166,12 @@ def listed(places, kind, selector="", namespace=PIPELINE):
     done = kubectl(places, f"--namespace={namespace}", "get", kind, *chosen, "--output=json")
     assert done.returncode == 0, done.stderr
     return yaml.load(done.stdout, Loader=yaml.CSafeLoader)["items"]
+
+
+def create(places, manifest):
+    """Create an object as the administrator."""
+    done = kubectl(places, "create", "--filename=-", stdin=yaml.safe_dump(manifest))
+    assert done.returncode == 0, done.stderr
 
 
 def refusal(places, manifest):

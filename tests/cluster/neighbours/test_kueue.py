@@ -3,7 +3,6 @@
 import copy
 
 import pytest
-import yaml
 
 from tests.cluster.images import PIPELINE as IMAGE
 from tests.cluster.neighbours import runs
@@ -19,13 +18,15 @@ _STARTED_S = 240
 _ENDED_S = 900
 
 
-def _job(name, *, seconds, cpu="1", **labels):
+def somebodys_job(name, *, seconds, cpu="1", priority=None):
     """A Job of somebody else in the same queue."""
-    labels = {QUEUE_LABEL: "espalier"} | {key.replace("_", "-"): v for key, v in labels.items()}
+    labels = {QUEUE_LABEL: "espalier"}
+    if priority:
+        labels["kueue.x-k8s.io/priority-class"] = priority
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name, "namespace": PIPELINE, "labels": _prefixed(labels)},
+        "metadata": {"name": name, "namespace": PIPELINE, "labels": labels},
         "spec": {"backoffLimit": 0, "template": {"spec": _pod_spec(seconds, cpu)}},
     }
 
@@ -56,15 +57,6 @@ def _pod_spec(seconds, cpu):
     }
 
 
-def _prefixed(labels):
-    return {key if "/" in key else f"kueue.x-k8s.io/{key}": one for key, one in labels.items()}
-
-
-def _create(places, manifest):
-    done = kubectl(places, "create", "--filename=-", stdin=yaml.safe_dump(manifest))
-    assert done.returncode == 0, done.stderr
-
-
 def _drop(places, kind, name):
     kubectl(
         places, f"--namespace={PIPELINE}", "delete", kind, name, "--ignore-not-found",
@@ -76,11 +68,11 @@ def _is_suspended(places, job):
     return bool(runs.found(places, "job", job)["spec"].get("suspend"))
 
 
-def _ends(places, job):
+def ends(places, job):
     return runs.condition(runs.found(places, "job", job), "Complete").get("status") == "True"
 
 
-def _workload_of(places, owner):
+def workload_of(places, owner):
     """Kueue's Workload of an object."""
     for one in runs.listed(places, "workloads.kueue.x-k8s.io"):
         if any(ref["name"] == owner for ref in one["metadata"].get("ownerReferences", ())):
@@ -90,7 +82,7 @@ def _workload_of(places, owner):
 
 def _said(places, owner):
     """Why a workload has no quota, as Kueue says it."""
-    workload = _workload_of(places, owner)
+    workload = workload_of(places, owner)
     return runs.condition(workload, "QuotaReserved").get("message", "") if workload else ""
 
 
@@ -103,11 +95,11 @@ def preempted(queues, inputs):
         runs.until(training.log, lambda: training.checkpoint, within_s=_STARTED_S + 200)
         seen("training has its first checkpoint")
         pods = {one["metadata"]["name"] for one in training.pods()}
-        _create(queues, _job(URGENT, seconds=5, **{"priority-class": URGENT}))
+        runs.create(queues, somebodys_job(URGENT, seconds=5, priority=URGENT))
         runs.until("training is suspended", lambda: training.state["spec"]["suspend"], within_s=60)
         seen("training is suspended")
-        evicted = _workload_of(queues, training.job)
-        runs.until("the urgent Job ends", lambda: _ends(queues, URGENT), within_s=_STARTED_S)
+        evicted = workload_of(queues, training.job)
+        runs.until("the urgent Job ends", lambda: ends(queues, URGENT), within_s=_STARTED_S)
         seen("the urgent Job ended")
         runs.until(
             "training is admitted again",
@@ -161,7 +153,7 @@ def test_a_second_stage_waits_for_the_first_ones_quota(queues, inputs):
 
 def test_what_needs_no_gpu_waits_beside_free_gpu_nodes(queues):
     """GPU nodes have quota left; their taint keeps it for what tolerates it."""
-    _create(queues, _job("large", seconds=1, cpu="4"))
+    runs.create(queues, somebodys_job("large", seconds=1, cpu="4"))
     try:
         said = runs.until("why", lambda: _said(queues, "large"), within_s=60)
         assert "untolerated taint {nvidia.com/gpu present NoSchedule}" in said, said
@@ -172,12 +164,12 @@ def test_what_needs_no_gpu_waits_beside_free_gpu_nodes(queues):
 
 
 def test_step_pods_wait_behind_a_gate(queues):
-    _create(queues, _job("before", seconds=15))
-    _create(queues, _pod("step", seconds=1))
+    runs.create(queues, somebodys_job("before", seconds=15))
+    runs.create(queues, _pod("step", seconds=1))
     try:
         pod = runs.found(queues, "pod", "step")
         assert pod["spec"]["schedulingGates"] == [{"name": "kueue.x-k8s.io/admission"}]
-        runs.until("the Job before it ends", lambda: _ends(queues, "before"), within_s=120)
+        runs.until("the Job before it ends", lambda: ends(queues, "before"), within_s=120)
         runs.until(
             "the step's pod ends",
             lambda: runs.found(queues, "pod", "step")["status"]["phase"] == "Succeeded",
@@ -190,16 +182,16 @@ def test_step_pods_wait_behind_a_gate(queues):
 
 def test_a_preempted_step_pod_is_deleted(queues):
     """Kubeflow's step is then tried again, as after an eviction (k8s/kubeflow/controller)."""
-    _create(queues, _pod("step", seconds=120))
+    runs.create(queues, _pod("step", seconds=120))
     try:
         runs.until(
             "it runs",
             lambda: runs.found(queues, "pod", "step")["status"]["phase"] == "Running",
             within_s=120,
         )
-        _create(queues, _job(URGENT, seconds=1, **{"priority-class": URGENT}))
+        runs.create(queues, somebodys_job(URGENT, seconds=1, priority=URGENT))
         runs.until("it is deleted", lambda: runs.found(queues, "pod", "step") is None, within_s=120)
-        runs.until("the urgent Job ends", lambda: _ends(queues, URGENT), within_s=120)
+        runs.until("the urgent Job ends", lambda: ends(queues, URGENT), within_s=120)
     finally:
         _drop(queues, "pod", "step")
         _drop(queues, "job", URGENT)
@@ -227,7 +219,7 @@ def test_kueue_refuses_ray_jobs_that_keep_their_quota(need, queues, change, comp
 
 
 def test_a_running_job_cannot_change_its_queue(queues):
-    _create(queues, _job("running", seconds=30))
+    runs.create(queues, somebodys_job("running", seconds=30))
     try:
         runs.until("it is admitted", lambda: not _is_suspended(queues, "running"), within_s=60)
         done = kubectl(
