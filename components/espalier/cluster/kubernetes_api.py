@@ -363,8 +363,9 @@ def _without_token(error: Exception) -> str:
         f"no service-account token in this pod: {_TOKEN_FILE} cannot be used ({error}). Every pod "
         "knows where the API server is, and only one that mounts a token may ask it: give the pod "
         "an account with the rights that it needs (espalier-trainer for sandboxes, "
-        "espalier-ray-launcher for RayJobs) and automountServiceAccountToken: true, or name a "
-        "kubeconfig. Under Kubeflow set kubernetes.kubeflow.service_account (k8s/README.md)"
+        "espalier-training-launcher for RayJobs and TrainJobs) and "
+        "automountServiceAccountToken: true, or name a kubeconfig. Under Kubeflow set "
+        "kubernetes.kubeflow.service_account (k8s/README.md)"
     )
 
 

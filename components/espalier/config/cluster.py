@@ -267,8 +267,8 @@ class RayConfig(Section):
     """Training on several nodes, as a KubeRay RayJob."""
 
     workers: int = Field(default=0, ge=0)
-    """Nodes that train together, with kubernetes.gpus.count GPUs each and a process of training on
-    every GPU, or without GPUs a process each; 0 trains in one pod, without Ray."""
+    """Nodes that train together with kubernetes.trainer = "rayjob", with kubernetes.gpus.count GPUs
+    each and a process of training on every GPU, or without GPUs a process each."""
     version: str = Field(default="2.60.0", pattern=r"\d+\.\d+\.\d+")
     """Version of Ray in kubernetes.images.train; 2.52 or later, whose servers ask for a token."""
     head: RayHeadResources = RayHeadResources()
@@ -352,8 +352,8 @@ class KubernetesConfig(Section):
     labels: dict[str, str] = Field(default_factory=dict)
     """Put on every object of the run, for accounting."""
     queue: DnsLabel | None = None
-    """Kueue's LocalQueue, of Jobs, RayJobs and Kubeflow's steps; without it pods start as soon as
-    they fit."""
+    """Kueue's LocalQueue, of Jobs, TrainJobs, RayJobs and Kubeflow's steps; without it pods start
+    as soon as they fit."""
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels of the nodes that stages run on."""
     tolerations: tuple[Toleration, ...] = ()
@@ -377,6 +377,11 @@ class KubernetesConfig(Section):
     attempt by itself."""
     keep_s: int = Field(default=24 * 3600, ge=0)
     """How long a finished Job stays, for its log."""
+    trainer: Literal["job", "trainjob", "rayjob"] = "job"
+    """Where the training stages run. "job": in their own pods. "trainjob": continue_pretraining,
+    warm_start and train as a TrainJob of Kubeflow Trainer each, on one node; needs k8s/trainer.
+    "rayjob": train as a RayJob of KubeRay, on the nodes of kubernetes.ray.workers. The pod of a
+    stage that runs elsewhere needs no GPU: it launches the object and watches it."""
     gpus: GpuConfig = GpuConfig()
     ray: RayConfig = RayConfig()
     sandboxes: SandboxPodsConfig = SandboxPodsConfig()
@@ -404,6 +409,23 @@ class KubernetesConfig(Section):
     def processes_on_ray_node(self) -> int:
         """Processes of training on each of `ray.workers`: one a GPU, or one that has the CPUs."""
         return self.gpus.count or 1
+
+    @model_validator(mode="after")
+    def _nodes_are_those_of_a_ray_job(self) -> Self:
+        workers = self.ray.workers
+        if workers and self.trainer != "rayjob":
+            raise ValueError(
+                f"kubernetes.ray.workers={workers} counts the nodes of a RayJob, and training runs "
+                f'as kubernetes.trainer = "{self.trainer}"; set kubernetes.trainer = "rayjob" for '
+                "them, or kubernetes.ray.workers = 0"
+            )
+        if self.trainer == "rayjob" and not workers:
+            raise ValueError(
+                'kubernetes.trainer = "rayjob" has no nodes to train on; set '
+                "kubernetes.ray.workers to their number, or kubernetes.trainer to "
+                '"job" or "trainjob", which have one'
+            )
+        return self
 
     @model_validator(mode="after")
     def _nodes_share_files(self) -> Self:
@@ -434,7 +456,7 @@ def require_places(
             raise ValueError(
                 f"training.processes={processes} share kubernetes.gpus.count={gpus} in a pod; set "
                 "training.processes to that number, ask for more GPUs, or for more nodes "
-                "(kubernetes.ray.workers)"
+                '(kubernetes.trainer = "rayjob")'
             )
         return
     on_node = kubernetes.processes_on_ray_node

@@ -1,6 +1,6 @@
 """Stages as steps of a Kubeflow pipeline, and what surrounds a stage wherever it runs.
 
-components      the KFP components: resolve_profile, one a stage, require_valid, train_on_ray
+components      the KFP components: resolve_profile, one a stage and its launcher, require_valid
 running         profile, tracker, determinism and what is shown, around one stage
 refusing        message, exit code and termination message of a step that fails
 placement       what a step's pod gets on the cluster, in the compiled pipeline

@@ -9,6 +9,7 @@ from tests.unit.k8s.allowed_verbs import PIPELINE
 
 CLAIM = "espalier-workspace"
 ON_RAY = (
+    'kubernetes.trainer="rayjob"',
     "kubernetes.ray.workers=2",
     f'kubernetes.workspace_claim="{CLAIM}"',
     'kubernetes.ray.head={cpu_request="100m", memory_request="512Mi"}',

@@ -21,8 +21,9 @@ ALLOWED_VERBS = {
         (PIPELINE, "", "pods"): "get list watch",
         (PIPELINE, "", "pods/log"): "get",
     },
-    "espalier-ray-launcher": {
-        (PIPELINE, "ray.io", "rayjobs"): "create delete get list watch",
+    "espalier-training-launcher": {
+        (PIPELINE, "ray.io", "rayjobs"): "create delete get",
+        (PIPELINE, "trainer.kubeflow.org", "trainjobs"): "create delete get",
     },
     "espalier-serving-controller": {
         (PIPELINE, "apps", "deployments NAME:espalier-serving"): "get patch",
@@ -42,12 +43,14 @@ KUBEFLOW_VERBS = {
         (PIPELINE, "", "secrets NAME:espalier-s3"): "get",
         (PIPELINE, "", "secrets NAME:mlpipeline-minio-artifact"): "get",
         (PIPELINE, "", "pods"): "get",
-        **ALLOWED_VERBS["espalier-ray-launcher"],
+        **ALLOWED_VERBS["espalier-training-launcher"],
         **ALLOWED_VERBS["espalier-trainer"],
     },
-    "espalier-ray-gc": {
+    "espalier-training-gc": {
         (PIPELINE, "ray.io", "rayjobs"): "delete list",
+        (PIPELINE, "trainer.kubeflow.org", "trainjobs"): "delete list",
         (PIPELINE, "argoproj.io", "workflows"): "get",
+        (PIPELINE, "batch", "jobs"): "get",
     },
 }
 """Accounts of k8s/kubeflow besides; where Kubeflow has one user, its namespace is in the place of

@@ -82,7 +82,7 @@ def test_with_one_user_kubeflows_namespace_has_the_accounts():
     expected = dict(ALLOWED_VERBS)
     for account, rights in KUBEFLOW_VERBS.items():
         expected[f"{KUBEFLOW}/{account}"] = moved(rights)
-    # the pods of a RayJob are in the namespace of the step that launched it
+    # the pods of a RayJob or TrainJob are in the namespace of the step that launched it
     expected[f"{KUBEFLOW}/espalier-trainer"] = ALLOWED_VERBS["espalier-trainer"]
     objects = rendered(SINGLE_USER)
     assert granted(objects, {PIPELINE, KUBEFLOW}) == _split(expected)
@@ -94,7 +94,7 @@ def test_with_one_user_kubeflows_namespace_has_the_accounts():
     mounted = accounts.pop("espalier-kubeflow")
     assert mounted is True
     assert accounts == dict.fromkeys(
-        ("espalier-ray-gc", "espalier-step", "espalier-trainer"), False
+        ("espalier-training-gc", "espalier-step", "espalier-trainer"), False
     )
 
 

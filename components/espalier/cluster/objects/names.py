@@ -68,6 +68,11 @@ def may_reach(*destinations: str) -> dict[str, str]:
     return {f"espalier.dev/may-reach-{destination}": "true" for destination in destinations}
 
 
+def episode_reach() -> dict[str, str]:
+    """Labels for the network policies: destinations of a pod that plays episodes."""
+    return may_reach("s3", "mlflow", "kubernetes", "sandboxes", "rollout")
+
+
 def checked_run_id(run_id: str) -> str:
     """Check that `run_id` can be part of an object's name.
 

@@ -66,8 +66,8 @@ STEP_ACCOUNT = "espalier-step"
 """No rights at the API server and no token."""
 TRAINER_ACCOUNT = "espalier-trainer"
 """May manage pods in the sandbox namespace."""
-LAUNCHER_ACCOUNT = "espalier-ray-launcher"
-"""May manage RayJobs in the pipeline's namespace."""
+LAUNCHER_ACCOUNT = "espalier-training-launcher"
+"""May manage RayJobs and TrainJobs in the pipeline's namespace."""
 
 PIPELINE_PRIORITY = "espalier-pipeline"
 SANDBOX_PRIORITY = "espalier-sandbox"
@@ -106,7 +106,7 @@ def run_pod(container: RunContainer, settings: KubernetesConfig, *, account: str
     entry = _container_entry(container, settings, volumes)
     if settings.cache_claim is not None:
         entry["env"].append({"name": "XDG_CACHE_HOME", "value": CACHE_MOUNT})
-    entry["env"] += _s3_credentials(settings.s3_secret)
+    entry["env"] += s3_credentials(settings.s3_secret)
     entry["envFrom"] = [{"configMapRef": {"name": settings.endpoints}}]
     return _pod_spec(container, entry, volumes, settings, account)
 
@@ -197,13 +197,19 @@ def _pod_spec(
         "containers": [entry],
         "volumes": volumes.volumes,
     }
+    return spec | placement_fields(container, settings)
+
+
+def placement_fields(container: RunContainer, settings: KubernetesConfig) -> K8sObject:
+    """Fields of a pod's spec that choose its nodes; none where the profile leaves them free."""
     selector = settings.node_selector | (settings.gpus.node_selector if container.gpus else {})
     tolerated = settings.tolerations + (settings.gpus.tolerations if container.gpus else ())
+    fields: K8sObject = {}
     if selector:
-        spec["nodeSelector"] = selector
+        fields["nodeSelector"] = selector
     if tolerated:
-        spec["tolerations"] = [toleration_entry(toleration) for toleration in tolerated]
-    return spec
+        fields["tolerations"] = [toleration_entry(toleration) for toleration in tolerated]
+    return fields
 
 
 def _container_entry(
@@ -224,7 +230,7 @@ def _container_entry(
     return entry
 
 
-def _s3_credentials(secret: str) -> list[K8sObject]:
+def s3_credentials(secret: str) -> list[K8sObject]:
     """Environment variables that every S3 client reads, from the secret."""
     return [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}

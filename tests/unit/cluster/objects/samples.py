@@ -2,9 +2,12 @@
 
 from datetime import UTC, datetime
 
-from espalier.cluster.objects.job import stage_job, training_ray_job
+from espalier.cluster.objects.job import stage_job
+from espalier.cluster.objects.launched import LaunchOrder
 from espalier.cluster.objects.names import Owner
+from espalier.cluster.objects.ray_job import ray_job
 from espalier.cluster.objects.serving import served_version
+from espalier.cluster.objects.train_job import train_job
 from espalier.config import KubernetesConfig, SandboxPodsConfig
 from espalier.sandbox.lease import lease_owner, run_lease
 from espalier.sandbox.pod import (
@@ -32,7 +35,11 @@ CLUSTER = KubernetesConfig.model_validate(
         "gpus": {"count": 8, "node_selector": {"pool": "h200"}},
     }
 )
-NODES = CLUSTER.model_copy(update={"ray": CLUSTER.ray.model_copy(update={"workers": 2})})
+NODES = CLUSTER.model_copy(
+    update={"trainer": "rayjob", "ray": CLUSTER.ray.model_copy(update={"workers": 2})}
+)
+TRAINER = CLUSTER.model_copy(update={"trainer": "trainjob"})
+LAPTOP_TRAINER = LAPTOP_SIZED.model_copy(update={"trainer": "trainjob"})
 
 SANDBOXES = SandboxPodSettings(
     image="registry.example/sandbox-python@sha256:" + 64 * "a",
@@ -52,15 +59,21 @@ def job(stage, settings):
     return stage_job(stage, STEP, run_id=RUN, settings=settings, environment=TRACKING)
 
 
+def order(settings, *, stage="train", command=STEP, run_id=RUN, **changes):
+    given = {"owner": LAUNCHER, "environment": {}, **changes}
+    return LaunchOrder(stage=stage, command=command, run_id=run_id, settings=settings, **given)
+
+
 def every_manifest():
     """Manifests by the name of their golden file."""
     return {
         "job-validate": job("validate", LAPTOP_SIZED),
         "job-train-on-gpus": job("train", CLUSTER),
         "job-train-launches-ray": job("train", NODES),
-        "ray-job": training_ray_job(
-            STEP, run_id=RUN, owner=LAUNCHER, settings=NODES, environment=TRACKING
-        ),
+        "job-warm-start-launches-train-job": job("warm_start", LAPTOP_TRAINER),
+        "ray-job": ray_job(order(NODES, environment=TRACKING)),
+        "train-job": train_job(order(LAPTOP_TRAINER, stage="warm_start", environment=TRACKING)),
+        "train-job-on-gpus": train_job(order(TRAINER, environment=TRACKING, processes=8)),
         "served-version": served_version(
             "espalier-search-agent",
             "3",

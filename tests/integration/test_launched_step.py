@@ -12,7 +12,7 @@ import pytest
 from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE
 from espalier.steps.profiles import named_profile
 from tests.factories.storage import artifact, s3_place
-from tests.fakes.rayjob_stand_in import rayjob_stand_in, state
+from tests.fakes.launched_stand_in import launched_stand_in, state
 from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
 from tests.unit.cluster.objects.samples import NODES
 
@@ -29,7 +29,7 @@ def s3():
 
 @pytest.fixture
 def cluster(tmp_path):
-    with rayjob_stand_in(tmp_path) as stand_in:
+    with launched_stand_in(tmp_path) as stand_in:
         yield stand_in
 
 
@@ -74,14 +74,14 @@ def test_what_the_driver_published_is_the_steps_output(s3, cluster, tmp_path):
     cluster.script = [state("Running", "RUNNING")]
     made = artifact(tmp_path / "made")
     with started(s3, cluster, tmp_path) as process:
-        wait_until(lambda: cluster.jobs)
+        wait_until(lambda: cluster.objects)
         s3_place(s3, "runs/r17/trained_policy").publish(tmp_path / "made")
         cluster.script = [state("Complete", "SUCCEEDED")]
         printed, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, said
     assert printed.strip() == made.content
     assert cluster.deleted == []
-    entrypoint = cluster.jobs["r17-train-ray"]["spec"]["entrypoint"]
+    entrypoint = cluster.objects["r17-train-ray"]["spec"]["entrypoint"]
     assert entrypoint.startswith("espalier step train --profile ")
     assert entrypoint.endswith(f"--run {RUN}")
 

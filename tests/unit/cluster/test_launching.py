@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from espalier.cluster import ray_jobs
+from espalier.cluster import launching
+from espalier.cluster.launching import StepTerminated, launch
 from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE
-from espalier.cluster.ray_jobs import StepTerminated, run_on_ray
+from espalier.cluster.objects.ray_job import RAY_JOB
+from espalier.cluster.objects.train_job import TRAIN_JOB
 from espalier.records import ClusterError
-from tests.fakes.rayjob_stand_in import rayjob_stand_in, state
-from tests.unit.cluster.objects.samples import NODES
+from tests.fakes.launched_stand_in import launched_stand_in, state, trained
+from tests.unit.cluster.objects.samples import NODES, TRAINER
 
 COMMAND = ("espalier", "step", "train")
 OWNER = ("batch/v1", "Job", "r17-train", "6c8f2b1e")
@@ -19,13 +21,13 @@ NAME = "r17-train-ray"
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_jobs, "_POLL_S", 0.02)
-    monkeypatch.setattr(ray_jobs, "RETRIES", replace(ray_jobs.RETRIES, first_pause_s=0.01))
-    with rayjob_stand_in(tmp_path) as stand_in:
+    monkeypatch.setattr(launching, "_POLL_S", 0.02)
+    monkeypatch.setattr(launching, "RETRIES", replace(launching.RETRIES, first_pause_s=0.01))
+    with launched_stand_in(tmp_path) as stand_in:
         yield stand_in
 
 
-def launched(cluster, logged=None, **changes):
+def launched(cluster, logged=None, kind=RAY_JOB, **changes):
     environment = {
         "KUBECONFIG": str(cluster.kubeconfig),
         RUN_ID_VARIABLE: "r17",
@@ -33,7 +35,11 @@ def launched(cluster, logged=None, **changes):
         **changes,
     }
     lines = [] if logged is None else logged
-    return run_on_ray(COMMAND, NODES, environment, lines.append)
+    settings = NODES if kind is RAY_JOB else TRAINER
+    return launch(
+        kind, "train", COMMAND,
+        processes=8, settings=settings, environment=environment, log=lines.append,
+    )  # fmt: skip
 
 
 def test_a_finished_ray_job_is_left_to_kuberay(cluster):
@@ -52,14 +58,14 @@ def test_a_finished_ray_job_is_left_to_kuberay(cluster):
         for line in ("New", "Initializing", "Running RUNNING", "Complete SUCCEEDED")
     ]
     assert cluster.deleted == []
-    manifest = cluster.jobs[NAME]
+    manifest = cluster.objects[NAME]
     assert manifest["spec"]["entrypoint"] == "espalier step train"
     assert manifest["spec"]["entrypointNumGpus"] == 1
     (owner,) = manifest["metadata"]["ownerReferences"]
     assert (owner["apiVersion"], owner["kind"], owner["name"], owner["uid"]) == OWNER
     head = manifest["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
     given = {entry["name"]: entry.get("value") for entry in head["env"]}
-    assert (given["MLFLOW_RUN_ID"], given["ESPALIER_RAY_DRIVER"]) == ("0f1e", "1")
+    assert (given["MLFLOW_RUN_ID"], given["ESPALIER_TRAINER"]) == ("0f1e", "rayjob")
     assert "hush" not in str(manifest)
 
 
@@ -119,7 +125,7 @@ def test_training_goes_on_while_the_api_server_is_away(cluster, fault):
 
 
 def test_an_unreachable_api_server_is_given_up(cluster, monkeypatch):
-    monkeypatch.setattr(ray_jobs, "RETRIES", replace(ray_jobs.RETRIES, total_s=0.1))
+    monkeypatch.setattr(launching, "RETRIES", replace(launching.RETRIES, total_s=0.1))
     cluster.faults = [503] * 99
     with pytest.raises(ClusterError, match=r"HTTP 503 .*; given up after [2-9] attempts"):
         launched(cluster)
@@ -130,7 +136,7 @@ def test_a_new_launcher_pod_continues_the_ray_job(cluster):
     launched(cluster)
     assert launched(cluster).has_succeeded
     assert cluster.requests.count("POST") == 2
-    assert list(cluster.jobs) == [NAME]
+    assert list(cluster.objects) == [NAME]
 
 
 def test_a_ray_job_of_another_launcher_is_untouched(cluster):
@@ -138,12 +144,12 @@ def test_a_ray_job_of_another_launcher_is_untouched(cluster):
     launched(cluster, **{OWNER_VARIABLES[3]: "another-uid"})
     with pytest.raises(ClusterError, match="of another owner; delete it"):
         launched(cluster)
-    assert list(cluster.jobs) == [NAME]
+    assert list(cluster.objects) == [NAME]
 
 
 def test_a_ray_job_deleted_by_others_is_an_error(cluster):
     cluster.script = [state("Running", "RUNNING")]
-    timer = threading.Timer(0.3, cluster.jobs.clear)
+    timer = threading.Timer(0.3, cluster.objects.clear)
     timer.start()
     with pytest.raises(ClusterError, match="was deleted"):
         launched(cluster)
@@ -165,7 +171,7 @@ def step_pod(cluster, pod=POD, *, owners=(WORKFLOW | {"controller": True},)):
 def test_a_ray_job_of_kubeflow_belongs_to_the_workflow(cluster):
     cluster.script = [None, state("Complete", "SUCCEEDED")]
     assert launched(cluster, **step_pod(cluster)).has_succeeded
-    (owner,) = cluster.jobs[NAME]["metadata"]["ownerReferences"]
+    (owner,) = cluster.objects[NAME]["metadata"]["ownerReferences"]
     assert {key: owner[key] for key in WORKFLOW} == WORKFLOW
 
 
@@ -198,20 +204,20 @@ def test_a_launcher_waits_for_a_job_under_deletion(cluster):
     cluster.script = [state("Complete", "SUCCEEDED")]
     variables = step_pod(cluster)
     launched(cluster, **variables)
-    cluster.jobs[NAME]["metadata"]["deletionTimestamp"] = "2026-03-04T12:00:00Z"
-    timer = threading.Timer(0.2, cluster.jobs.clear)
+    cluster.objects[NAME]["metadata"]["deletionTimestamp"] = "2026-03-04T12:00:00Z"
+    timer = threading.Timer(0.2, cluster.objects.clear)
     timer.start()
     assert launched(cluster, **variables).has_succeeded
     timer.join()
-    assert "deletionTimestamp" not in cluster.jobs[NAME]["metadata"]
+    assert "deletionTimestamp" not in cluster.objects[NAME]["metadata"]
 
 
 def test_a_job_that_is_not_deleted_in_time_is_named(cluster, monkeypatch):
-    monkeypatch.setattr(ray_jobs, "_GONE_WITHIN_S", 0.1)
+    monkeypatch.setattr(launching, "_GONE_WITHIN_S", 0.1)
     cluster.script = [state("Complete", "SUCCEEDED")]
     variables = step_pod(cluster)
     launched(cluster, **variables)
-    cluster.jobs[NAME]["metadata"]["deletionTimestamp"] = "2026-03-04T12:00:00Z"
+    cluster.objects[NAME]["metadata"]["deletionTimestamp"] = "2026-03-04T12:00:00Z"
     with pytest.raises(ClusterError, match=r"was not deleted in 0\.1 s"):
         launched(cluster, **variables)
 
@@ -220,7 +226,7 @@ def test_a_step_in_another_namespace_names_the_key(cluster):
     variables = dict(zip(OWNER_VARIABLES, POD, strict=True))
     with pytest.raises(ClusterError, match=r"not in kubernetes\.pipeline_namespace="):
         launched(cluster, **variables)
-    assert cluster.jobs == {}
+    assert cluster.objects == {}
 
 
 def test_a_pod_without_a_controller_owns_no_ray_job(cluster):
@@ -231,9 +237,9 @@ def test_a_pod_without_a_controller_owns_no_ray_job(cluster):
 def test_ray_pods_know_run_and_tracking_server(cluster):
     cluster.script = [state("Complete", "SUCCEEDED")]
     for variables, run_id in (({}, None), (step_pod(cluster), "r17")):
-        cluster.jobs.clear()
+        cluster.objects.clear()
         launched(cluster, MLFLOW_TRACKING_URI="http://mlflow:5000", **variables)
-        head = cluster.jobs[NAME]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+        head = cluster.objects[NAME]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
         given = {entry["name"]: entry.get("value") for entry in head["containers"][0]["env"]}
         assert given.get(RUN_ID_VARIABLE) == run_id  # the id of a Job is none of Kubeflow's
         assert given["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
@@ -266,3 +272,50 @@ def test_a_launcher_job_passes_run_and_owner():
     for settings, told in ((NODES, variables), (LAPTOP_SIZED, set())):
         (container,) = job("train", settings)["spec"]["template"]["spec"]["containers"]
         assert {entry["name"] for entry in container["env"]} & variables == told
+
+
+TRAIN_JOB_NAME = "tj-r17-train"
+
+
+def test_a_train_job_is_followed_through_suspension_and_progress(cluster):
+    cluster.script = [
+        trained(),
+        trained(Suspended="True"),
+        trained(active=1, Suspended="False"),
+        trained(active=1, progress=40),
+        trained(Complete="True"),
+    ]
+    logged = []
+    assert launched(cluster, logged, TRAIN_JOB).has_succeeded
+    assert logged == [
+        f"TrainJob {TRAIN_JOB_NAME}: {line}"
+        for line in ("New", "Suspended", "Running", "Running: 40 %", "Complete")
+    ]
+    assert cluster.deleted == []
+    trainer = cluster.objects[TRAIN_JOB_NAME]["spec"]["trainer"]
+    assert trainer["command"] == list(COMMAND)
+    assert {"name": "ESPALIER_TRAINER", "value": "trainjob"} in trainer["env"]
+
+
+def test_a_train_job_that_failed_says_why(cluster):
+    cluster.script = [trained(Failed="True", message="jobset failed")]
+    status = launched(cluster, kind=TRAIN_JOB)
+    assert (status.has_ended, status.has_succeeded) == (True, False)
+    assert status.line() == "Failed: jobset failed"
+
+
+def test_a_terminated_launcher_deletes_its_train_job(cluster):
+    cluster.script = [trained(active=1)]
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    with pytest.raises(StepTerminated):
+        launched(cluster, kind=TRAIN_JOB)
+    timer.join()
+    assert [name for name, _ in cluster.deleted] == [TRAIN_JOB_NAME]
+
+
+def test_a_train_job_of_kubeflow_belongs_to_the_workflow(cluster):
+    cluster.script = [trained(Complete="True")]
+    assert launched(cluster, kind=TRAIN_JOB, **step_pod(cluster)).has_succeeded
+    (owner,) = cluster.objects[TRAIN_JOB_NAME]["metadata"]["ownerReferences"]
+    assert {key: owner[key] for key in WORKFLOW} == WORKFLOW

@@ -1,6 +1,7 @@
-"""The part of an API server that keeps RayJobs, on loopback; what KubeRay would say is scripted.
+"""The part of an API server that keeps RayJobs and TrainJobs, on loopback.
 
-Pods and Workflows, which are only read, are put into `others` by their paths.
+What their operators would say is scripted. Pods, Jobs and Workflows, which are only read, are put
+into `others` by their paths.
 """
 
 import json
@@ -9,16 +10,33 @@ from contextlib import contextmanager, suppress
 
 from tests.fakes.loopback import Handler, Server, serving
 
-PATH = re.compile(r"/apis/ray\.io/v1/namespaces/([\w-]+)/rayjobs(?:/([\w-]+))?(?:\?.*)?")
+KINDS = {"ray.io/v1": "rayjobs", "trainer.kubeflow.org/v1alpha1": "trainjobs"}
+PATH = re.compile(
+    rf"/apis/({'|'.join(KINDS)})/namespaces/([\w-]+)/({'|'.join(KINDS.values())})"
+    r"(?:/([\w-]+))?(?:\?.*)?"
+)
 
 
 def state(deployment, job="", message=""):
+    """Status of a RayJob."""
     return {"jobDeploymentStatus": deployment, "jobStatus": job, "message": message}
 
 
-class RayJobStandIn:
+def trained(*, active=0, progress=None, message="", **conditions):
+    """Status of a TrainJob."""
+    return {
+        "conditions": [
+            {"type": kind, "status": status, "reason": "Scripted", "message": message}
+            for kind, status in conditions.items()
+        ],
+        "jobsStatus": [{"name": "node", "active": active}],
+        **({"trainerStatus": {"progressPercentage": progress}} if progress is not None else {}),
+    }
+
+
+class LaunchedStandIn:
     def __init__(self, folder):
-        self.jobs = {}  # name -> manifest
+        self.objects = {}  # name -> manifest
         self.others = {}  # path -> object
         self.deleted = []
         self.script = []  # a status for each reading; the last one stays
@@ -39,31 +57,32 @@ class RayJobStandIn:
             "current-context": "it",
         }
 
-    def answer(self, method, namespace, name, body):
+    def answer(self, method, version, namespace, plural, name, body):
         if method == "POST":
             made = json.loads(body)
             name = made["metadata"]["name"]
             if made["metadata"]["namespace"] != namespace:
                 return 422, {"message": "another namespace than the path's"}
-            if name in self.jobs:
-                return 409, {"message": f'rayjobs "{name}" already exists'}
+            if name in self.objects:
+                return 409, {"message": f'{plural} "{name}" already exists'}
             made["metadata"]["uid"] = f"uid-{len(self.requests)}"
-            self.jobs[name] = made
+            self.objects[name] = made
             return 201, made
         if method == "GET" and name is None:
-            return 200, {"items": list(self.jobs.values())}
-        if name not in self.jobs:
-            return 404, {"message": f'rayjobs "{name}" not found'}
+            kept = [item for item in self.objects.values() if item["apiVersion"] == version]
+            return 200, {"items": kept}
+        if name not in self.objects:
+            return 404, {"message": f'{plural} "{name}" not found'}
         if method == "DELETE":
             self.deleted.append((name, json.loads(body)))
-            return 200, self.jobs.pop(name)
+            return 200, self.objects.pop(name)
         status = self.script.pop(0) if len(self.script) > 1 else (self.script or [None])[0]
-        return 200, self.jobs[name] | ({"status": status} if status else {})
+        return 200, self.objects[name] | ({"status": status} if status else {})
 
 
 @contextmanager
-def rayjob_stand_in(folder):
-    stand_in = RayJobStandIn(folder)
+def launched_stand_in(folder):
+    stand_in = LaunchedStandIn(folder)
     with serving(stand_in.server):
         yield stand_in
 
