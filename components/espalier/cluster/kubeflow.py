@@ -20,13 +20,14 @@ import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import kfp_server_api
 import tenacity
 import urllib3
 from kfp_server_api import ApiException
+from pydantic import BaseModel, ValidationError
 
 from espalier.config import KubeflowConfig
 from espalier.records import ClusterError, file_digest
@@ -38,6 +39,8 @@ TOKEN_FILE_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"
 """The names of endpoint, UI and token file are kfp's own."""
 ACTIVE_STATES = frozenset({"PENDING", "RUNNING", "CANCELING", "PAUSED"})
 """States of a run or step that has not ended (model/run.go)."""
+
+AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 Compile = Callable[[Path], Mapping[str, str | int | float]]
 """Writes the compiled pipeline to a path and returns the parameters of the run."""
@@ -321,6 +324,28 @@ class KubeflowApi:
         else:
             fault += _fault(error)
         return ClusterError(fault)
+
+
+def parsed_answer(model: type[AnswerT], answer: object, what: str) -> AnswerT:
+    """Parse what the server sends.
+
+    Args:
+        model: the fields that are needed of it.
+        answer: parsed JSON.
+        what: it is, for the message.
+
+    Raises:
+        ClusterError: it does not have them.
+    """
+    try:
+        return model.model_validate(answer)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ClusterError(
+            f"the server sends {what} that cannot be read ({where}: {first['msg']}): does it speak "
+            "v2beta1 of Kubeflow Pipelines?"
+        ) from error
 
 
 def start_run(api: KubeflowApi, name: str, compile_to: Compile) -> str:

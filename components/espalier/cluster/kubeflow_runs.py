@@ -28,7 +28,12 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, Field, ValidationError
 
-from espalier.cluster.kubeflow import ACTIVE_STATES, KubeflowApi, KubeflowAwayError
+from espalier.cluster.kubeflow import (
+    ACTIVE_STATES,
+    KubeflowApi,
+    KubeflowAwayError,
+    parsed_answer,
+)
 from espalier.records import ClusterError
 
 SUCCEEDED, FAILED, OMITTED = "SUCCEEDED", "FAILED", "OMITTED"
@@ -251,15 +256,7 @@ def parsed_run(record: object) -> Run:
     Raises:
         ClusterError: it is no V2beta1Run.
     """
-    try:
-        found = _Run.model_validate(record)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ClusterError(
-            f"the server sends a run that cannot be read ({where}: {first['msg']}): does it speak "
-            "v2beta1 of Kubeflow Pipelines?"
-        ) from error
+    found = parsed_answer(_Run, record, "a run")
     tasks = found.run_details.task_details if found.run_details else []
     last_states = [status.state for status in found.state_history[-2:]]
     return Run(

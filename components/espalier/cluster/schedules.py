@@ -16,10 +16,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import kfp_server_api
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from espalier.cluster.cron import checked_cron, cron_in, zone
-from espalier.cluster.kubeflow import ACTIVE_STATES, Compile, KubeflowApi, run_fields
+from espalier.cluster.kubeflow import (
+    ACTIVE_STATES,
+    Compile,
+    KubeflowApi,
+    parsed_answer,
+    run_fields,
+)
 from espalier.records import ClusterError
 
 _IN_PLACE_OF = re.compile(r"\(espalier: in place of (\S+)\)")
@@ -191,15 +197,7 @@ def parsed_schedule(found: object) -> Schedule:
     Raises:
         ClusterError: it is no V2beta1RecurringRun.
     """
-    try:
-        run = _RecurringRun.model_validate(found)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ClusterError(
-            f"the server lists a schedule that cannot be read ({where}: {first['msg']}): does it "
-            "speak v2beta1 of Kubeflow Pipelines?"
-        ) from error
+    run = parsed_answer(_RecurringRun, found, "a schedule")
     trigger = run.trigger.cron_schedule if run.trigger else None
     replaces = _IN_PLACE_OF.search(run.description)
     return Schedule(

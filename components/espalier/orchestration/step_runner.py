@@ -346,8 +346,15 @@ def _run_command(stage: str, command: Sequence[str], variables: Mapping[str, str
         stdout=sys.stderr.fileno(),
         start_new_session=True,
     )
+
+    def pass_on(number: int) -> None:
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:  # it ended at this moment
+            raise StepFailed(stage, 128 + number) from None
+
     # who signals a pod reaches its first process, which here is not the one that works
-    with on_signals(lambda number: os.killpg(process.pid, number)):
+    with on_signals(pass_on):
         status = process.wait()
     if status:
         raise StepFailed(stage, 128 - status if status < 0 else status)

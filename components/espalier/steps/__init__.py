@@ -5,6 +5,8 @@ running         profile, tracker, determinism and what is shown, around one stag
 refusing        message, exit code and termination message of a step that fails
 placement       what a step's pod gets on the cluster, in the compiled pipeline
 console         a stage's tracker on stderr
+train_job_status  its progress in the status of a TrainJob
+pace            work done, and the time left
 profiles        a profile by name, path, JSON or form; where `pipelines/` is
 given_model     the model that a run starts from, checked before it begins
 stopping        Ctrl-C and SIGTERM end a run within seconds

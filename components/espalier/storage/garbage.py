@@ -191,7 +191,7 @@ class Collector:
         for garbage in self.find(age):
             deleted = self._collect_below(garbage, age) if garbage.objects else {}
             for upload in garbage.uploads:
-                self._abort(upload)
+                self._requests.forget_upload(self._bucket, upload.key, upload.upload_id)
             num_bytes += sum(stored.num_bytes for stored in deleted.values())
             report(
                 f"{garbage.uri}: left alone, {garbage.fault}"
@@ -304,31 +304,11 @@ class Collector:
 
     def _old_uploads(self, before: datetime) -> list[minio_internals.Upload]:
         """Incomplete uploads of contents that were begun before."""
-        found: list[minio_internals.Upload] = []
-        after: str | None = None
-        while True:
-            page = self._requests.send(
-                f"list uploads below s3://{self._bucket}/{self._below}",
-                lambda after=after: minio_internals.list_all_uploads(
-                    self._requests.client, self._bucket, self._below, after
-                ),
-            )
-            found += [
-                upload
-                for upload in page.uploads
-                if digest_of_key(upload.key) and upload.begun and upload.begun < before
-            ]
-            after = page.next_key
-            if after is None:
-                return found
-
-    def _abort(self, upload: minio_internals.Upload) -> None:
-        self._requests.send_or_none(
-            f"forget an upload of s3://{self._bucket}/{upload.key}",
-            lambda: minio_internals.abort_upload(
-                self._requests.client, self._bucket, upload.key, upload.upload_id
-            ),
-        )
+        return [
+            upload
+            for upload in self._requests.uploads_below(self._bucket, self._below)
+            if digest_of_key(upload.key) and upload.begun and upload.begun < before
+        ]
 
 
 def described(objects: Mapping[str, StoredObject], uploads: list[minio_internals.Upload]) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from espalier.records import MANIFEST_NAME, ArtifactError, Manifest
-from espalier.storage import minio_internals
 from espalier.storage.bucket import S3Place
 from espalier.storage.layout import COLLECTING, KEPT_MARK, object_name
 from espalier.storage.place import parsed_address
@@ -80,18 +79,8 @@ class KeptPlace(S3Place):
         for name in in_order_of_deletion(self._objects.listed()):
             self._delete(name)
         requests, bucket = self._objects.requests, self._objects.bucket
-        below = self._key("")
-        page = requests.send(
-            f"list uploads below s3://{bucket}/{below}",
-            lambda: minio_internals.list_all_uploads(requests.client, bucket, below, None),
-        )
-        for upload in page.uploads:  # those of a second page are left to the collector
-            requests.send_or_none(
-                f"forget an upload of s3://{bucket}/{upload.key}",
-                lambda upload=upload: minio_internals.abort_upload(
-                    requests.client, bucket, upload.key, upload.upload_id
-                ),
-            )
+        for upload in requests.uploads_below(bucket, self._key("")):
+            requests.forget_upload(bucket, upload.key, upload.upload_id)
 
     def _named(self) -> set[str]:
         """Contents that the manifest names; none where it does not parse."""

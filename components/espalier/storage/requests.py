@@ -20,7 +20,7 @@ from minio.error import InvalidResponseError, MinioException, S3Error, ServerErr
 from urllib3.exceptions import HTTPError, SSLError
 
 from espalier.records import StorageAwayError, StorageError
-from espalier.storage.minio_internals import response_status
+from espalier.storage.minio_internals import Upload, abort_upload, list_all_uploads, response_status
 
 if TYPE_CHECKING:
     from espalier.storage.settings import S3Settings
@@ -164,6 +164,35 @@ class S3Requests:
                 raise
 
         return self.send(what, asked)
+
+    def uploads_below(self, bucket: str, prefix: str) -> list[Upload]:
+        """Incomplete uploads of all objects whose key begins with `prefix`.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
+        found: list[Upload] = []
+        after: str | None = None
+        while True:
+            page = self.send(
+                f"list uploads below s3://{bucket}/{prefix}",
+                lambda after=after: list_all_uploads(self.client, bucket, prefix, after),
+            )
+            found += page.uploads
+            after = page.next_key
+            if after is None:
+                return found
+
+    def forget_upload(self, bucket: str, key: str, upload_id: str) -> None:
+        """Delete an incomplete upload and its parts, where it is still there.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
+        self.send_or_none(
+            f"forget an upload of s3://{bucket}/{key}",
+            lambda: abort_upload(self.client, bucket, key, upload_id),
+        )
 
     def _log_pause(self, what: str, state: tenacity.RetryCallState) -> None:
         fault = state.outcome.exception() if state.outcome else None

@@ -138,12 +138,7 @@ class _MultipartUpload:
             parts.append(Part(number, etag))
         etag = self._complete(upload_id, parts)
         for left_over in begun[:-1]:
-            self._requests.send_or_none(
-                f"forget an upload of {self._where}",
-                lambda left_over=left_over: minio_internals.abort_upload(
-                    self._client, self._bucket, self._key, left_over
-                ),
-            )
+            self._requests.forget_upload(self._bucket, self._key, left_over)
         return etag
 
     def _begun(self) -> list[str]:

@@ -42,6 +42,7 @@ def _pod(name, *, seconds, cpu="1"):
 
 
 def _pod_spec(seconds, cpu):
+    wanted = {"cpu": cpu, "memory": "32Mi"}
     return {
         "restartPolicy": "Never",
         "serviceAccountName": "espalier-step",
@@ -51,7 +52,7 @@ def _pod_spec(seconds, cpu):
                 "image": IMAGE,
                 "imagePullPolicy": "IfNotPresent",
                 "command": ["sleep", str(seconds)],
-                "resources": {"requests": {"cpu": cpu, "memory": "32Mi"}},
+                "resources": {"requests": wanted, "limits": wanted},
             }
         ],
     }
@@ -168,7 +169,7 @@ def test_step_pods_wait_behind_a_gate(queues):
     runs.create(queues, _pod("step", seconds=1))
     try:
         pod = runs.found(queues, "pod", "step")
-        assert pod["spec"]["schedulingGates"] == [{"name": "kueue.x-k8s.io/admission"}]
+        assert {"name": "kueue.x-k8s.io/admission"} in pod["spec"]["schedulingGates"]
         runs.until("the Job before it ends", lambda: ends(queues, "before"), within_s=120)
         runs.until(
             "the step's pod ends",
@@ -189,12 +190,12 @@ def test_a_preempted_step_pod_is_deleted(queues):
             lambda: runs.found(queues, "pod", "step")["status"]["phase"] == "Running",
             within_s=120,
         )
-        runs.create(queues, somebodys_job(URGENT, seconds=1, priority=URGENT))
+        runs.create(queues, somebodys_job("hasty", seconds=1, priority=URGENT))
         runs.until("it is deleted", lambda: runs.found(queues, "pod", "step") is None, within_s=120)
-        runs.until("the urgent Job ends", lambda: ends(queues, URGENT), within_s=120)
+        runs.until("the urgent Job ends", lambda: ends(queues, "hasty"), within_s=120)
     finally:
         _drop(queues, "pod", "step")
-        _drop(queues, "job", URGENT)
+        _drop(queues, "job", "hasty")
 
 
 @pytest.mark.parametrize(

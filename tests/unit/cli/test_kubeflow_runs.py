@@ -4,44 +4,21 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from espalier.cli import command_line
 from espalier.cluster import kubeflow as kubeflow_module
 from espalier.cluster import kubeflow_runs
 from espalier.cluster.kubeflow_runs import parsed_run
 from espalier.records import ClusterError
+from tests.factories.kubeflow_commands import done, espalier, kubeflow_at_hand, refused
 from tests.fakes.argo_workflow import Step, Workflow
-from tests.fakes.kubeflow_stand_in import TOKEN, kubeflow_stand_in
+from tests.fakes.kubeflow_stand_in import TOKEN
 
 
 @pytest.fixture
 def kubeflow(monkeypatch):
-    monkeypatch.setattr(kubeflow_module, "_FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(kubeflow_runs, "_CLOCK_S", 0.01)
-    monkeypatch.delenv(kubeflow_module.TOKEN_FILE_VARIABLE, raising=False)
-    with kubeflow_stand_in() as stand_in:
-        monkeypatch.setenv(kubeflow_module.ENDPOINT_VARIABLE, stand_in.endpoint)
-        monkeypatch.setenv(kubeflow_module.TOKEN_VARIABLE, TOKEN)
+    with kubeflow_at_hand(monkeypatch) as stand_in:
         yield stand_in
-
-
-def espalier(*arguments):
-    return CliRunner().invoke(command_line(), list(arguments))
-
-
-def done(*arguments):
-    result = espalier(*arguments)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
-
-
-def refused(*arguments):
-    result = espalier(*arguments)
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-    return result.stderr
 
 
 def submitted(kubeflow, *steps, name="r1"):

@@ -3,16 +3,15 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from espalier.cli import command_line
 from espalier.cluster import kubeflow as kubeflow_module
 from espalier.cluster.kubeflow import KubeflowApi
 from espalier.cluster.schedules import parsed_schedule, schedules
 from espalier.config import KubeflowConfig
 from espalier.records import ClusterError
 from espalier.steps.profiles import form_values, named_profile
-from tests.fakes.kubeflow_stand_in import TOKEN, Refusal, kubeflow_stand_in
+from tests.factories.kubeflow_commands import done, espalier, kubeflow_at_hand, refused
+from tests.fakes.kubeflow_stand_in import TOKEN, Refusal
 from tests.fakes.loopback import Handler
 
 pytestmark = pytest.mark.slow  # compiles the pipeline
@@ -22,31 +21,8 @@ NIGHTLY = ("schedule", "create", "nightly", "--cron", "0 0 3 * * *", "--profile"
 
 @pytest.fixture
 def kubeflow(monkeypatch):
-    monkeypatch.setattr(kubeflow_module, "_FIRST_PAUSE_S", 0.01)
-    monkeypatch.delenv(kubeflow_module.TOKEN_FILE_VARIABLE, raising=False)
-    with kubeflow_stand_in() as stand_in:
-        monkeypatch.setenv(kubeflow_module.ENDPOINT_VARIABLE, stand_in.endpoint)
-        monkeypatch.setenv(kubeflow_module.TOKEN_VARIABLE, TOKEN)
+    with kubeflow_at_hand(monkeypatch) as stand_in:
         yield stand_in
-
-
-def espalier(*arguments):
-    return CliRunner().invoke(command_line(), list(arguments))
-
-
-def done(*arguments):
-    result = espalier(*arguments)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
-
-
-def refused(*arguments):
-    result = espalier(*arguments)
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-    assert TOKEN not in result.stderr
-    return result.stderr
 
 
 def other_version(number):

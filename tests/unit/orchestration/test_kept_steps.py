@@ -11,7 +11,6 @@ from espalier.config import Profile
 from espalier.orchestration.step_runner import StepOrder
 from espalier.records import (
     DataError,
-    NullTracker,
     Patience,
     Provenance,
     open_artifact,
@@ -24,18 +23,11 @@ from espalier.steps.kept import run_or_fetch
 from espalier.storage import mirror, settings
 from espalier.storage.layout import KEPT_MARK
 from tests.factories.storage import QUICK, files
+from tests.factories.tracking import Notes
 from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
 from tests.unit.orchestration.small_chain import SmallStage, small_stage
 
 ARTIFACTS = f"s3://{BUCKET}/runs"
-
-
-class Notes(NullTracker):
-    def __init__(self):
-        self.lines = []
-
-    def note(self, line):
-        self.lines.append(line)
 
 
 @pytest.fixture

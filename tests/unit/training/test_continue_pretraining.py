@@ -16,6 +16,7 @@ from espalier.records import (
 from espalier.stages import continue_pretraining as stage
 from espalier.training.demonstrations import encode_negative, encode_text
 from tests.factories.tiny import tiny_dialect, tiny_policy
+from tests.factories.tracking import Notes
 
 OFF = Profile(threads=1, episode={"max_tokens": 96})
 ON = Profile.model_validate(
@@ -42,14 +43,6 @@ def a_text(number=0, words=1):
             Message(role="assistant", content="<think> answer </think> <answer> France </answer>"),
         ),
     )
-
-
-class Notes(NullTracker):
-    def __init__(self):
-        self.lines = []
-
-    def note(self, line):
-        self.lines.append(line)
 
 
 @pytest.fixture
