@@ -8,8 +8,6 @@ The stages, and which artifact feeds which, are those of `espalier.chain`:
 No stage after `validate` begins before `require_valid`, which ends the run where rows were refused.
 """
 
-from typing import Optional
-
 from kfp import dsl
 
 from espalier.chain import CHAIN
@@ -32,20 +30,21 @@ def _step(task: dsl.PipelineTask) -> dsl.PipelineTask:
 def data_to_model(  # noqa: PLR0913 (a pipeline's arguments are the fields of its form)
     profile: str = "laptop",
     seed: int = 0,
-    knowledge_path: Optional[str] = None,  # noqa: UP045 (kfp reads no `str | None`)
-    base_model: Optional[str] = None,  # noqa: UP045
-    demonstrations: Optional[int] = None,  # noqa: UP045
-    heldout_questions: Optional[int] = None,  # noqa: UP045
-    algorithm: Optional[str] = None,  # noqa: UP045
-    training_steps: Optional[int] = None,  # noqa: UP045
-    tasks_per_step: Optional[int] = None,  # noqa: UP045
-    group_size: Optional[int] = None,  # noqa: UP045
-    learning_rate: Optional[float] = None,  # noqa: UP045
-    overrides: Optional[str] = None,  # noqa: UP045
+    knowledge_path: str = "",
+    base_model: str = "",
+    demonstrations: str = "",
+    heldout_questions: str = "",
+    algorithm: str = "",
+    training_steps: str = "",
+    tasks_per_step: str = "",
+    group_size: str = "",
+    learning_rate: str = "",
+    overrides: str = "",
 ) -> None:
     """One run turns a knowledge source and a base policy into an evaluated, registered agent.
 
-    A field that is left empty takes the value of the profile.
+    A field that is left empty takes the value of the profile. Fields of numbers are texts, since
+    Kubeflow's form starts no run while a number is empty.
 
     Args:
         profile: Run profile of the image (arithmetic, arithmetic-smoke, laptop or smoke), or the JSON of a whole one.

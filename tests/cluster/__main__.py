@@ -33,11 +33,17 @@ SUITES = (
     ("tests/integration/sandbox", "-k", "pods"),
 )
 """What needs a cluster, or shows more on one; a pytest each, since their fixtures differ."""
-KUBEFLOW_SUITES = (
-    ("tests/cluster/kubeflow",),
-    ("tests/unit/cluster/test_kubeflow_server.py",),
-)
-"""What needs Kubeflow, and what holds for it as for its stand-in."""
+KUBEFLOW_SUITES = {
+    "multi-user": (
+        ("tests/cluster/kubeflow", "--ignore=tests/cluster/kubeflow/test_single_user.py"),
+        ("tests/unit/cluster/test_kubeflow_server.py",),
+    ),
+    "single-user": (
+        ("tests/cluster/kubeflow/test_single_user.py",),
+        ("tests/unit/cluster/test_kubeflow_server.py",),
+    ),
+}
+"""By its mode: what needs Kubeflow, and what holds for it as for its stand-in."""
 NEIGHBOUR_SUITES = (
     ("tests/cluster/neighbours",),
     ("tests/integration/sandbox", "-k", "agent-sandbox"),
@@ -121,7 +127,7 @@ def _faults(options):
 
 def _kubeflow(options):
     """The tests on a real Kubeflow Pipelines: a cluster of their own, or the one that is up."""
-    from tests.cluster.kubeflow import backend, sources
+    from tests.cluster.kubeflow import backend, browsing, manifests, sources
 
     here = places()
     try:
@@ -138,11 +144,19 @@ def _kubeflow(options):
     backend.build(here, checkouts, _say)
 
     def install():
-        if not backend.is_up(here):
-            backend.up(here, checkouts, _say)
-        return backend.environment(here)
+        mode = backend.mode_of(here)
+        if mode is None:
+            mode = options.mode or manifests.MULTI_USER
+            backend.up(here, checkouts, mode, _say)
+        elif mode != (options.mode or mode):
+            raise ClusterError(f"a {mode} Kubeflow is up: `python -m tests.cluster down` ends it")
+        environment = backend.environment(here)
+        if options.pictures is not None:
+            options.pictures.mkdir(parents=True, exist_ok=True)
+            environment[browsing.PICTURES] = str(options.pictures.resolve())
+        return KUBEFLOW_SUITES[mode], environment
 
-    return _with_installed(options, here, KUBEFLOW_SUITES, install)
+    return _with_installed(options, here, install)
 
 
 def _neighbours(options):
@@ -169,26 +183,26 @@ def _neighbours(options):
 
     def install():
         backend.up(here, checkouts, built, _say)
-        return backend.environment(options.sources.resolve(), built)
+        return NEIGHBOUR_SUITES, backend.environment(options.sources.resolve(), built)
 
-    return _with_installed(options, here, NEIGHBOUR_SUITES, install)
+    return _with_installed(options, here, install)
 
 
-def _with_installed(options, here, suites, install):
+def _with_installed(options, here, install):
     """Run suites on a cluster that `install` completes, or leave it running for --up.
 
     Args:
         options: of the command line.
         here: places of the cluster, which is ended again unless it was up before.
-        suites: to run, unless the command line names some.
-        install: brings up what is not there yet; gives the environment of the tests.
+        install: brings up what is not there yet; gives the suites to run, unless the command line
+            names some, and their environment besides the cluster's own.
     """
     was_up = cluster.is_up(here)
     if not was_up:
         cluster.up(here, _say)
     is_kept = False
     try:
-        environment = install()
+        suites, environment = install()
         if options.up:
             is_kept = True
             return 0
@@ -289,6 +303,13 @@ def _options():
             command.add_argument("--up", action="store_true", help="start it, and leave it running")
             if name == "neighbours":
                 command.add_argument("--only", help="names of some, with commas between them")
+            if name == "kubeflow":
+                command.add_argument(
+                    "--mode", choices=list(KUBEFLOW_SUITES), help="multi-user if not said"
+                )
+                command.add_argument(
+                    "--pictures", type=Path, help="folder for pictures of its pages"
+                )
             command.add_argument("words", nargs=argparse.REMAINDER, metavar="PYTEST")
         if name == "faults":
             command.add_argument("--seed", type=int, default=0)

@@ -30,10 +30,9 @@ ON_ONE_NODE = (
     'kubernetes.resources.cpu_request="500m"',
 )
 SANDBOXES_IN_PODS = (
-    'environment.sandbox.backend="kubernetes"',
-    f'environment.sandbox.image="{sandbox_images.PYTHON}"',
+    f'environment.sandbox={{backend="kubernetes", image="{sandbox_images.PYTHON}", size=2}}',
 )
-"""For profiles whose agent runs programs."""
+"""For profiles whose agent runs programs; the whole table, as backends have keys of their own."""
 _SERVERS_S = 300
 _POLL_S = 0.5
 

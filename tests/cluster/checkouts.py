@@ -8,6 +8,8 @@ import time
 from tests.cluster import building
 from tests.cluster.places import ClusterError
 
+GO_SOURCES = ("*.go", "go.mod")
+
 
 def build_once(checkout, package, output, *flags, state, needs_cgo=False):
     """Build a program of a checkout unless what is kept was built from the same sources.
@@ -39,11 +41,11 @@ def build_once(checkout, package, output, *flags, state, needs_cgo=False):
     return time.monotonic() - started
 
 
-def state_of(checkout, program):
-    """A digest of a checkout's commit, of what differs from it, and of what is built of it."""
+def state_of(checkout, *paths, of=""):
+    """Of everything that decides what is built: commit, what differs from it, what is asked for."""
     commit = git(checkout, "rev-parse", "HEAD")
-    changes = git(checkout, "status", "--porcelain", "--", "*.go", "go.mod")
-    return hashlib.sha256(f"{program} {commit} {changes}".encode()).hexdigest()
+    changes = git(checkout, "status", "--porcelain", "--", *(paths or GO_SOURCES))
+    return hashlib.sha256(f"{of} {commit} {changes}".encode()).hexdigest()
 
 
 def git(checkout, *arguments):

@@ -81,7 +81,7 @@ def promote_and_serve(places, run, say):
         version = _promoted(model)
         say(StageTimes("promote", began, began, run.now()))
         began = run.now()
-        _wait_until_served(places, version)
+        wait_until_served(places, version)
         say(StageTimes("serve", began, began, run.now()))
         with forwarded(DEPLOYMENT, 8000) as url:
             if (served := answered(places, url, model)) != version:
@@ -114,7 +114,12 @@ def outside(*words):
     return done.stdout
 
 
-def _wait_until_served(places, version):
+def wait_until_served(places, version):
+    """Until the controller has found a version good that it rolled out.
+
+    Raises:
+        ClusterError: it did not within a quarter of an hour.
+    """
     path = r"--output=jsonpath={.metadata.annotations.espalier\.dev/last-good}"
     end = time.monotonic() + _ROLL_S
     while time.monotonic() < end:
@@ -130,3 +135,12 @@ def _scale(places, replicas):
     done = kubectl(places, f"--namespace={PIPELINE}", "scale", *names, f"--replicas={replicas}")
     if done.returncode != 0:
         raise ClusterError(f"kubectl scale: {done.stderr.strip()}")
+
+
+def mlflow_runs():
+    """All runs of the cluster's MLflow; for processes in the cluster's network."""
+    from mlflow import MlflowClient
+
+    with forwarded("espalier-mlflow", 5000) as uri:
+        client = MlflowClient(uri)
+        return client.search_runs([one.experiment_id for one in client.search_experiments()])

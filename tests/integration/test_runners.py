@@ -149,15 +149,12 @@ import sys
 
 from kfp import local
 
-from espalier.config import Profile
 from espalier.orchestration.pipelines import load_pipeline
-from espalier.steps.profiles import form_values
 
 if __name__ == "__main__":
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root="root")
     profile = '{"knowledge": {"source": "folder", "path": "docs", "questions": "questions.jsonl"}}'
-    fields = {**form_values(Profile()), "overrides": "", "base_model": ""}
-    fields |= {"knowledge_path": "absent", "training_steps": 6, "learning_rate": 2e-4}
+    fields = {"knowledge_path": "absent", "training_steps": "6", "learning_rate": "2e-4"}
     load_pipeline()(profile=profile, seed=4, **fields)
 """
 

@@ -124,6 +124,7 @@ class KubeflowConfig(Section):
     """Attempts at a request that changes nothing, while the server is away or fails."""
 
 
+PROFILE_LABEL = "espalier.dev/profile"
 _RESERVED = re.compile(r"(app\.kubernetes\.io|espalier\.dev|kueue\.x-k8s\.io|ray\.io)/")
 _LABEL_KEY = re.compile(
     r"([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?"
@@ -350,7 +351,8 @@ class KubernetesConfig(Section):
     """Where the sandboxes are."""
     images: ImagesConfig = ImagesConfig()
     labels: dict[str, str] = Field(default_factory=dict)
-    """Put on every object of the run, for accounting."""
+    """Put on every object of the run and on its pods, for accounting, such as team and owner, the
+    names that cost tools look for. espalier.dev/profile, the profile's name, is put beside them."""
     queue: DnsLabel | None = None
     """Kueue's LocalQueue, of Jobs, TrainJobs, RayJobs and Kubeflow's steps; without it pods start
     as soon as they fit."""
@@ -367,6 +369,9 @@ class KubernetesConfig(Section):
     """Volume claim of what is downloaded or compiled once: base models, kernels."""
     s3_secret: DnsLabel = "espalier-s3"
     """Secret with access_key and secret_key."""
+    s3_credentials: Literal["secret", "account"] = "secret"
+    """"secret" gives stages the keys of s3_secret, "account" none: the platform gives the pods'
+    service accounts a role (k8s/platforms/eks), whose keys end after an hour and are renewed."""
     endpoints: DnsLabel = "espalier-endpoints"
     """ConfigMap whose keys become environment variables: where S3 and MLflow are."""
     retries: int = Field(default=3, ge=0)
@@ -399,11 +404,16 @@ class KubernetesConfig(Section):
     @model_validator(mode="after")
     def _labels_are_free_ones(self) -> Self:
         for key, value in self.labels.items():
-            if _RESERVED.match(key):
+            if _RESERVED.match(key) and key != PROFILE_LABEL:
                 raise ValueError(f"kubernetes.labels: {key} is set by espalier; choose another key")
             if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
                 raise ValueError(f"kubernetes.labels: {key}={value} is no label in Kubernetes")
         return self
+
+    def named(self, profile: str) -> Self:
+        """The same settings with the profile's name among the labels, as far as one can hold it."""
+        value = re.sub(r"[^-._A-Za-z0-9]+", "-", profile)[:63].strip("-._")
+        return self.model_copy(update={"labels": {**self.labels, PROFILE_LABEL: value}})
 
     @property
     def processes_on_ray_node(self) -> int:

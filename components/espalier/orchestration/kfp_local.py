@@ -16,7 +16,6 @@ from espalier.config import Profile
 from espalier.orchestration.pipelines import load_pipeline
 from espalier.orchestration.run_directory import Timings
 from espalier.records import EspalierError, open_artifact, replace_directory
-from espalier.steps.profiles import form_values
 from espalier.steps.stopping import at_once, terminate_children
 from espalier.usage import Usage
 
@@ -96,8 +95,7 @@ def run_pipeline(profile: Profile, run_dir: Path) -> None:
     with log, redirect_stdout(log), warnings.catch_warnings(), at_once(terminate_children):
         warnings.filterwarnings("ignore", message="You may be attemping to run a task")
         try:
-            fields = {**form_values(profile), "overrides": ""}
-            load_pipeline()(profile=profile.model_dump_json(), seed=profile.seed, **fields)
+            load_pipeline()(profile=profile.model_dump_json(), seed=profile.seed)
         except RuntimeError as error:
             reason = log.error or f"kfp.local: {error}"
             raise EspalierError(f"{reason}\nThe whole log is {run_dir / LOG_NAME}") from error

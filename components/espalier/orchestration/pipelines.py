@@ -21,7 +21,6 @@ from espalier.config import (
 )
 from espalier.records import ArtifactError, ProfileError
 from espalier.steps.profiles import (
-    form_values,
     named_profile,
     pipelines_dir,
     profile_names,
@@ -132,9 +131,7 @@ def form_defaults(profile: str, overrides: Sequence[str]) -> dict[str, str | int
     return {"profile": text, "seed": resolved.seed}
 
 
-def compile_profile(
-    profile: str, overrides: Sequence[str], out: Path
-) -> dict[str, str | int | float]:
+def compile_profile(profile: str, overrides: Sequence[str], out: Path) -> dict[str, str | int]:
     """Compile the pipeline as a profile wants it, and return the parameters of its run.
 
     Args:
@@ -148,4 +145,4 @@ def compile_profile(
     """
     defaults, resolved = form_defaults(profile, overrides), named_profile(profile, overrides)
     compile_pipeline(out, defaults, resolved.kubernetes, None)
-    return {"overrides": "", **defaults, **form_values(resolved)}
+    return defaults

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 import tenacity
 
 from espalier.cluster.kubernetes_api import create, delete, delete_last, object_path, read
-from espalier.cluster.objects.names import RUN_LABEL, K8sObject, Owner, run_object_name
+from espalier.cluster.objects.names import INSTANCE_LABEL, K8sObject, Owner, run_object_name
 from espalier.cluster.watches import WatchSettings
 from espalier.config.cluster import amount
 from espalier.sandbox.api_server import (
@@ -98,7 +98,7 @@ class Cluster:
                 version = "v1" if token is None else AGENT_SANDBOX_API
                 folder = object_path(version, kind, namespace)
                 state_of = state_of_pod if token is None else state_of_claim
-                selector = f"{RUN_LABEL}={backend.run_id}"
+                selector = f"{INSTANCE_LABEL}={backend.run_id}"
                 watch = ClusterWatch(server, folder, selector, state_of, backend.watching)
                 await watch.start()
         return cls(backend, server, lease, watch, folder, token)

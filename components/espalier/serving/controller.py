@@ -30,6 +30,7 @@ from espalier.cluster.objects.serving import KEY_VARIABLE
 from espalier.config import ControllerConfig
 from espalier.determinism import prepare_environment
 from espalier.records import EspalierError, RegistryError, ServingError
+from espalier.serving.controller_metrics import CONTENT_TYPE, Figures, exposition
 from espalier.serving.deployment import ServingDeployment
 from espalier.serving.following import Follower, HealthProbe, VersionSource
 from espalier.steps.profiles import named_profile
@@ -51,13 +52,16 @@ class Heartbeat:
         self._clock = clock
         self._beat_s = clock()
         self._fault: str | None = "no step was made yet"
+        self._faults = 0
+        self.follower: Follower | None = None
+        """Whose figures /metrics has; it has none of its own before there is one."""
 
     @classmethod
     @contextmanager
     def serving(
         cls, port: int, config: ControllerConfig, clock: Callable[[], float]
     ) -> Iterator[Heartbeat]:
-        """Answer /healthz and /readyz while the block runs.
+        """Answer /healthz, /readyz and /metrics while the block runs.
 
         Raises:
             ServingError: the port is taken.
@@ -82,6 +86,14 @@ class Heartbeat:
         """Note that a step was made; `fault` is why it failed, None where it did not."""
         self._beat_s, self._fault = self._clock(), fault
 
+        self._faults += fault is not None
+
+    def figures(self) -> Figures:
+        """What /metrics tells."""
+        counts = dict(self.follower.counts) if self.follower else {}
+        versions = dict(self.follower.versions) if self.follower else {}
+        return Figures({**counts, "faults": self._faults}, versions, self._clock() - self._beat_s)
+
     def fault(self, path: str) -> str | None:
         """Why /healthz or /readyz fails; None where it does not."""
         silent_s = self._clock() - self._beat_s
@@ -95,11 +107,18 @@ def _handler(heartbeat: Heartbeat) -> type[BaseHTTPRequestHandler]:
         timeout = 10  # seconds, of a connection that sends nothing
 
         def do_GET(self) -> None:
-            """Answer a probe."""
+            """Answer a probe, or a scrape."""
+            if self.path == "/metrics":
+                self._send(200, exposition(heartbeat.figures()), CONTENT_TYPE)
+                return
             known = self.path in ("/healthz", "/readyz")
             fault = heartbeat.fault(self.path) if known else "no such path"
-            body = f"{fault or 'ok'}\n".encode()
-            self.send_response(200 if fault is None else 503 if known else 404)
+            status = 200 if fault is None else 503 if known else 404
+            self._send(status, f"{fault or 'ok'}\n".encode(), "text/plain; charset=utf-8")
+
+        def _send(self, status: int, body: bytes, content_type: str) -> None:
+            self.send_response(status)
+            self.send_header("content-type", content_type)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -174,6 +193,7 @@ def _follow_cluster(given: argparse.Namespace, stop: threading.Event) -> None:
         health_attempts=config.health_attempts,
     )
     with Heartbeat.serving(given.port, config, time.monotonic) as heartbeat:
+        heartbeat.follower = follower
         follow(follower, config, heartbeat, stop)
 
 
@@ -187,7 +207,7 @@ def argument_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", required=True, help="registered model whose champion is served")
     parser.add_argument("--namespace", required=True, help="of the Deployment espalier-serving")
     parser.add_argument("--serving-url", help="default: the Service espalier-serving in it")
-    parser.add_argument("--port", type=int, default=8081, help="of /healthz and /readyz")
+    parser.add_argument("--port", type=int, default=8081, help="of /healthz, /readyz and /metrics")
     parser.add_argument("--kubeconfig", type=Path, help="outside the cluster: its configuration")
     parser.add_argument("--profile", default="laptop", help="whose [serving.controller] holds")
     parser.add_argument("--set", dest="set_", action="append", metavar="SECTION.KEY=VALUE")

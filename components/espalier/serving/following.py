@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import Any
 
 import httpx2
@@ -155,6 +156,10 @@ class Follower:
         self._faults_in_a_row = 0
         self._last_logged = ""
         self._last_refused = ""
+        self.counts: Counter[str] = Counter()
+        """What was done since the start, by the names of `controller_metrics.COUNTED`."""
+        self.versions: dict[str, str] = {}
+        """Number of the champion and of the version that was served last."""
 
     def step(self) -> Decision:
         """Observe, decide and act once.
@@ -165,6 +170,8 @@ class Follower:
         """
         champion = self._registry.champion()
         state = RolloutState.read(self._deployment.read(), self._model)
+        seen = {"champion": champion and champion.version, "served": state.memory.last_good}
+        self.versions = {role: number for role, number in seen.items() if number}
         decision = decide(champion, state)
         if not isinstance(decision, CheckHealth):
             self._faults_in_a_row = 0
@@ -188,6 +195,7 @@ class Follower:
         )
         if note != self._last_refused:
             self._log(note)
+            self.counts["refusals"] += 1
             self._deployment.record("Refused", note, state, warns=True)
             self._registry.mark(champion.version, REFUSED, "no gate pass and no forced reason")
             self._last_refused = note
@@ -200,6 +208,7 @@ class Follower:
             return
         note = f"rolling {self._model} from {state.asked or 'nothing'} to {version}: {why}"
         self._log(note)
+        self.counts["rollouts" if version == self.versions.get("champion") else "rollbacks"] += 1
         self._deployment.record("Rolling", note, state, warns=False)
         self._deployment.apply(
             served_version(
@@ -228,6 +237,7 @@ class Follower:
         why = f"{reason} ({pods})" if pods else reason
         note = f"{champion.model}/{champion.version} could not be served: {why}"
         self._log(note)
+        self.counts["failures"] += 1
         self._deployment.record("RolloutFailed", note, state, warns=True)
         self._registry.mark(champion.version, FAILED, why)
         self._deployment.remember(state.memory.with_failure(champion.promotion, why), state)

@@ -9,7 +9,7 @@ their functions are written from one template; the source is registered with `li
 
 import linecache
 from functools import lru_cache
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from kfp import dsl
 
@@ -23,16 +23,16 @@ IMAGE = ImagesConfig().cpu
 def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of its form)
     profile: str,
     seed: int,
-    knowledge_path: Optional[str] = None,  # noqa: UP045 (kfp reads no `str | None`)
-    base_model: Optional[str] = None,  # noqa: UP045
-    demonstrations: Optional[int] = None,  # noqa: UP045
-    heldout_questions: Optional[int] = None,  # noqa: UP045
-    algorithm: Optional[str] = None,  # noqa: UP045
-    training_steps: Optional[int] = None,  # noqa: UP045
-    tasks_per_step: Optional[int] = None,  # noqa: UP045
-    group_size: Optional[int] = None,  # noqa: UP045
-    learning_rate: Optional[float] = None,  # noqa: UP045
-    overrides: Optional[str] = None,  # noqa: UP045
+    knowledge_path: str = "",
+    base_model: str = "",
+    demonstrations: str = "",
+    heldout_questions: str = "",
+    algorithm: str = "",
+    training_steps: str = "",
+    tasks_per_step: str = "",
+    group_size: str = "",
+    learning_rate: str = "",
+    overrides: str = "",
 ) -> str:
     """Read the profile, apply the form's changes, and return what it says as JSON.
 

@@ -25,7 +25,12 @@ from espalier.cluster.objects.job import (
     stage_reach,
     stage_resources,
 )
-from espalier.cluster.objects.names import QUEUE_LABEL, STAGE_LABEL
+from espalier.cluster.objects.names import (
+    OWN_LABEL_VARIABLES,
+    QUEUE_LABEL,
+    RUN_LABEL,
+    STAGE_LABEL,
+)
 from espalier.cluster.objects.pods import (
     CACHE_MOUNT,
     KUBEFLOW_ENDPOINTS,
@@ -93,11 +98,17 @@ def _place(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> No
     _mount(task, stage, settings)
     # by which a stage finds the tracked run of its siblings
     kubernetes.use_field_path_as_env(task, RUN_ID_VARIABLE, f"metadata.labels['{_RUN_LABEL}']")
+    # Kubeflow knows the run's id only when it runs, and under a label of its own
+    own = {RUN_LABEL: _RUN_LABEL, STAGE_LABEL: STAGE_LABEL}
+    for label, source in own.items():
+        variable = OWN_LABEL_VARIABLES[label]
+        kubernetes.use_field_path_as_env(task, variable, f"metadata.labels['{source}']")
     # optional: Kubeflow's launcher moves artifacts with credentials of its own, and a cluster
     # without MLflow tracks nothing
-    kubernetes.use_secret_as_env(
-        task, settings.s3_secret, {key: name for name, key in S3_KEYS.items()}, optional=True
-    )
+    if settings.s3_credentials == "secret":
+        kubernetes.use_secret_as_env(
+            task, settings.s3_secret, {key: name for name, key in S3_KEYS.items()}, optional=True
+        )
     kubernetes.use_config_map_as_env(task, settings.endpoints, KUBEFLOW_ENDPOINTS, optional=True)
 
 

@@ -95,7 +95,7 @@ def profile_path(name: str) -> Path:
 
 
 def resolved_profile(
-    profile: str, *, seed: int, overrides: str | None, form: Mapping[str, object] | None = None
+    profile: str, *, seed: int, overrides: str, form: Mapping[str, str] | None = None
 ) -> Profile:
     """The profile of a Kubeflow run, from the fields of its form.
 
@@ -103,8 +103,8 @@ def resolved_profile(
         profile: name of a profile in the image, or the JSON of a whole profile.
         seed: replaces the profile's own.
         overrides: `section.key=value`, several separated by semicolons or line ends.
-        form: values of `FORM_KEYS`, which go before `overrides`; None and an empty text leave the
-            profile as it is.
+        form: texts of `FORM_KEYS`, which go before `overrides`; an empty one leaves the profile as
+            it is.
 
     Raises:
         ProfileError: no such profile, one that does not parse, or a value that it does not take.
@@ -114,10 +114,10 @@ def resolved_profile(
     else:
         source = profile_path(profile.strip())
         tables = read_toml_profile(source)
-    texts = [text.strip() for text in (overrides or "").replace("\n", ";").split(";")]
+    texts = [text.strip() for text in overrides.replace("\n", ";").split(";")]
     changes = [parsed_override(text) for text in texts if text]
-    given = {name: value for name, value in (form or {}).items() if value not in (None, "")}
-    changes += [(FORM_KEYS[name], value) for name, value in given.items()]
+    given = {name: text.strip() for name, text in (form or {}).items()}
+    changes += [(FORM_KEYS[name], text) for name, text in given.items() if text]
     return parse_profile(tables, [*changes, ("seed", seed)], source)
 
 
@@ -129,21 +129,6 @@ def stated_json(profile: Profile) -> str:
     further step of the run (backend/src/common/util/workflow.go reads plain nodes alone).
     """
     return profile.model_dump_json(exclude_unset=True)
-
-
-def form_values(profile: Profile) -> dict[str, str | int | float]:
-    """What `profile` says for each of `FORM_KEYS`; an empty text where it says nothing.
-
-    kfp.local, and Kubeflow's servers of some versions, fail where a field without a default is left
-    out of a run, so runs that espalier starts fill in all of them.
-    """
-    values: dict[str, str | int | float] = {}
-    for name, key in FORM_KEYS.items():
-        value: object = profile
-        for part in key.split("."):
-            value = getattr(value, part)
-        values[name] = value if isinstance(value, int | float) else str(value or "")
-    return values
 
 
 def _json_tables(text: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from espalier.chain import STAGES
 from espalier.config import Profile
 from espalier.determinism import prepare_environment, prepare_torch
+from espalier.monitoring import exported_tracker
 from espalier.records import CompositeTracker, Patience, RefusedRowsError, patient, patiently
 from espalier.records.patience import STEP_PATIENCE_S
 from espalier.registry.tracking import mark_killed, stage_tracking
@@ -128,13 +129,14 @@ def _run(name: str, profile: Profile, inputs: Mapping[str, str], output: Path) -
             stage_tracking(name, profile) as tracked,
             reporting_to_train_job(os.environ, console.note) as reported,
             before_forced_end(lambda: mark_killed(tracked)),
+            exported_tracker(name, os.environ, console.note) as exported,
         ):
             tracked.params(stage_settings(profile, name))
             if name == "prepare_policy":
                 started = profile
                 profile = patiently(lambda: with_starting_policy(started, output.parent))
             paths = {name: restore_names(Path(path)) for name, path in inputs.items()}
-            tracker = CompositeTracker(console, tracked, *reported)
+            tracker = CompositeTracker(console, tracked, exported, *reported)
             run_or_fetch(STAGES[name], profile, paths, output, tracker, os.environ)
 
 

@@ -2,6 +2,7 @@
 
     make test-kubeflow SOURCES=DIR
     python -m tests.cluster kubeflow --sources DIR
+    python -m tests.cluster kubeflow --sources DIR --mode single-user
 
 DIR holds `pipelines` (kubeflow/pipelines, release 2.17.0 or later) and `argo-workflows` or `argo`
 (argoproj/argo-workflows, the release that the other's go.mod names); neither is changed.
@@ -12,5 +13,6 @@ servers      what it needs beside Kubernetes: a database, ML Metadata, an S3 ser
 manifests    its own manifests, for one user and for many, without what cannot run here
 backend      up: all of this on a cluster that is up
 runs         pipelines of espalier on it: submitted, followed, broken
+form         runs as the run form of its pages sends them
 test_*       what is shown on it
 """

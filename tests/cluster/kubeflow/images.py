@@ -5,12 +5,10 @@ environment (`tests.cluster.images`).
 """
 
 from tests.cluster import images
+from tests.cluster.kubeflow import pages
 
 _FOLDER = "kubeflow"
 _PATH = f"PATH=/{_FOLDER}:/usr/bin:/bin"
-_CONFIG = "backend/src/apiserver/config"
-CONFIG_FOLDER = f"/{_FOLDER}/config"
-"""Of the API server."""
 _NAMES = {
     "driver": ("ghcr.io/kubeflow/kfp-driver", "65532"),
     "launcher-v2": ("ghcr.io/kubeflow/kfp-launcher", "65532"),
@@ -21,25 +19,42 @@ _NAMES = {
     "argoexec": ("quay.io/argoproj/argoexec", "8737"),
 }
 """Program -> name without tag, user."""
+_PAGES = "ghcr.io/kubeflow/kfp-frontend"
+PAGES_COMMAND = ["node", "dist/server.js", "../client/", "3000"]
+PAGES_FOLDER = f"/{_FOLDER}/server"
+"""Where it is run, as by its Dockerfile."""
 
 
 def tagged(sources):
     """Image name without a tag -> with the tag of these sources."""
     return {
         name: f"{name}:{sources.argo_version if 'argoproj' in name else sources.version}"
-        for name, _ in _NAMES.values()
+        for name in (_PAGES, *(name for name, _ in _NAMES.values()))
     }
 
 
 def archives(sources, programs):
     """Yield (program, archive) for `ctr images import`, one after the other: they are large."""
     tags = tagged(sources)
-    config = (sources.pipelines / _CONFIG / "config.json").read_bytes()
     for program, (name, user) in _NAMES.items():
         content = (programs / program).read_bytes()
         members = [
             *images.skeleton(),
             images.file_member(f"{_FOLDER}/{program}", content, mode=0o755),
-            images.file_member(f"{CONFIG_FOLDER[1:]}/config.json", config),
         ]
         yield program, images.archive(tags[name], members, [program], [_PATH], user=user)
+    if pages.is_built(programs):
+        yield pages.FOLDER, _pages(tags[_PAGES], programs / pages.FOLDER)
+
+
+def _pages(tag, folder):
+    files = [
+        images.file_member(
+            f"{_FOLDER}/{path.relative_to(folder)}",
+            path.read_bytes(),
+            mode=0o755 if path.name == "node" else 0o644,
+        )
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    ]
+    return images.archive(tag, [*images.skeleton(), *files], PAGES_COMMAND, [_PATH], user="1000")

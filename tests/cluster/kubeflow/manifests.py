@@ -1,43 +1,72 @@
 """Kubeflow's own manifests, rendered from its checkout, and changed where this cluster differs.
 
-Multi-user, so that the API server asks Kubernetes who calls and what it may; the namespace of the
-pipeline is a user's profile, with what Kubeflow's profile controller would put into it.
+multi-user     the API server asks Kubernetes who calls and what it may; the namespace of the
+               pipeline is a user's profile, with what Kubeflow's profile controller would put
+               into it
+single-user    runs are in Kubeflow's own namespace, and nobody is asked who they are
 """
 
 import re
 import shutil
+from typing import NamedTuple
 
 import yaml
 
 from tests.cluster import objects
-from tests.cluster.kubeflow import images, servers
+from tests.cluster.images import PIPELINE as PIPELINE_IMAGE
+from tests.cluster.kubeflow import images, pages, servers
 from tests.cluster.network import NODE_ADDRESS
 from tests.cluster.places import REPOSITORY
 from tests.unit.k8s.allowed_verbs import PIPELINE
 
 NAMESPACE = "kubeflow"
+MULTI_USER, SINGLE_USER = MODES = ("multi-user", "single-user")
 RUNNER = "default-editor"
 """The account that Kubeflow gives a profile's steps unless a run names another."""
+USER = "user@example.com"
+"""Whose profile the pipeline's namespace is, as the proxy before Kubeflow names him in a header."""
+CONFIG = "ml-pipeline-config"
+"""ConfigMap of the API server's settings, which its own image has as a file."""
+CONFIG_FILE = "config.json"
+_CONFIG_FOLDER = "/kubeflow/config"
+_CONFIG_SOURCE = "backend/src/apiserver/config"
 _KINDS = {
     "ClusterRole", "ClusterRoleBinding", "ConfigMap", "CustomResourceDefinition", "Deployment",
     "PriorityClass", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount",
 }  # fmt: skip
+API_SERVER = "ml-pipeline"
 _DEPLOYMENTS = {
-    "ml-pipeline": ["apiserver", f"--config={images.CONFIG_FOLDER}", "-logtostderr=true"],
+    API_SERVER: ["apiserver", f"--config={_CONFIG_FOLDER}", "-logtostderr=true"],
     "ml-pipeline-persistenceagent": [
-        "persistence-agent", "--logtostderr=true", "--namespace=", "--numWorker=2",
+        "persistence-agent", "--logtostderr=true", "--namespace=$(NAMESPACE)", "--numWorker=2",
         "--ttlSecondsAfterWorkflowFinish=86400", "--executionType=Workflow",
     ],
     "ml-pipeline-scheduledworkflow": [
-        "scheduledworkflow", "--logtostderr=true", "--namespace=", "--clientQPS=10",
+        "scheduledworkflow", "--logtostderr=true", "--namespace=$(NAMESPACE)", "--clientQPS=10",
         "--clientBurst=20", "--recurringRunResyncIntervalSeconds=5", "--metricsPort=9090",
-        "--userIdentityHeader=$(USER_IDENTITY_HEADER)",
-        "--userIdentityValue=$(USER_IDENTITY_VALUE)",
     ],
     "workflow-controller": None,
+    "ml-pipeline-ui": images.PAGES_COMMAND,
 }  # fmt: skip
-"""Deployments that run here, and the commands of their images; the others are pages, and caches
-that this version no longer asks."""
+"""Deployments that run here, and the commands of their images; the others show TensorBoard, and
+are caches that this version no longer asks."""
+_WHO_SCHEDULES = {
+    "USER_IDENTITY_HEADER": "--userIdentityHeader=$(USER_IDENTITY_HEADER)",
+    "USER_IDENTITY_VALUE": "--userIdentityValue=$(USER_IDENTITY_VALUE)",
+}
+"""Arguments for variables that a Deployment has in multi-user mode alone."""
+_INSTALLS = {
+    MULTI_USER: ("base/installs/multi-user", "base/metadata/base"),
+    SINGLE_USER: ("base/installs/generic", "base/pipeline/cluster-scoped", "base/metadata/base"),
+}
+_ARGO_INSTALLS = {
+    MULTI_USER: ("installs/cluster",),
+    SINGLE_USER: ("installs/namespace", "installs/namespace/cluster-scoped"),
+}
+_COMPONENTS = {MULTI_USER: "steps", SINGLE_USER: "single-user"}
+"""Of k8s/kubeflow."""
+PAGES = "ml-pipeline-ui"
+_OF_NODE = ("metadata-grpc-service", "metadata-envoy-service")
 _REMOTE = re.compile(r"https://github\.com/argoproj/argo-workflows/(\S+?)\?\S*")
 _SETTINGS = {
     "$(kfp-namespace)": NAMESPACE,
@@ -46,18 +75,38 @@ _SETTINGS = {
 }
 
 
-def cluster_wide(places, sources):
+class Manifests(NamedTuple):
+    """What is applied, in two steps."""
+
+    definitions: list[dict]
     """CustomResourceDefinitions, which have to be there first."""
-    return [one for one in _rendered(places, sources) if one["kind"] == "CustomResourceDefinition"]
+    rest: list[dict]
 
 
-def in_order(places, sources):
-    """Everything else."""
-    rest = [one for one in _rendered(places, sources) if one["kind"] != "CustomResourceDefinition"]
-    return [_namespace(), *rest, *_servers(), *_profile(sources)]
+def runs_namespace(mode):
+    """Where the pods of runs are."""
+    return PIPELINE if mode == MULTI_USER else NAMESPACE
 
 
-def _rendered(places, sources):
+def rendered(places, sources, mode):
+    """Everything that Kubeflow Pipelines needs on the cluster.
+
+    Args:
+        places: of the cluster.
+        sources: the checkouts.
+        mode: one of `MODES`.
+
+    Raises:
+        ClusterError: a kustomization does not render, with what kubectl said.
+    """
+    definitions, rest = [], [_namespace()]
+    for one in _of_kubeflow(places, sources, mode):
+        (definitions if one["kind"] == "CustomResourceDefinition" else rest).append(one)
+    profile = _profile(sources) if mode == MULTI_USER else []
+    return Manifests(definitions, [*rest, _config(sources), *_servers(), *profile])
+
+
+def _of_kubeflow(places, sources, mode):
     folder = places.state / "kubeflow"
     shutil.rmtree(folder, ignore_errors=True)
     kustomize = sources.pipelines / "manifests" / "kustomize"
@@ -66,16 +115,16 @@ def _rendered(places, sources):
         local = sources.argo.relative_to("/")
         up = "../" * (len(path.parent.parts) - 1)
         path.write_text(_REMOTE.sub(rf"{up}{local}/\1", path.read_text()))
-    found = [
-        *_kustomized(places, _with_settings(folder)),
-        *_kustomized(places, kustomize / "base" / "installs" / "multi-user"),
-        *_kustomized(places, kustomize / "base" / "metadata" / "base"),
-    ]
+    installs = [_with_settings(folder, mode), *(kustomize / name for name in _INSTALLS[mode])]
+    found = [one for install in installs for one in _kustomized(places, install)]
     tags = images.tagged(sources)
-    return [_here(one, tags) for one in found if _is_wanted(one)]
+    wanted = set(_DEPLOYMENTS)
+    if not pages.is_built(places.cache / "kubeflow"):
+        wanted.remove(PAGES)
+    return [_here(one, tags) for one in found if _is_wanted(one, wanted)]
 
 
-def _with_settings(folder):
+def _with_settings(folder, mode):
     """Argo's manifests, with what k8s/kubeflow adds to them."""
     combined = folder / "argo-with-settings"
     combined.mkdir()
@@ -83,7 +132,7 @@ def _with_settings(folder):
     described = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": ["../argo/installs/cluster"],
+        "resources": [f"../argo/{install}" for install in _ARGO_INSTALLS[mode]],
         "components": [f"{'../' * (len(combined.parts) - 1)}{component}"],
     }
     (combined / "kustomization.yaml").write_text(yaml.safe_dump(described))
@@ -98,11 +147,11 @@ def _kustomized(places, folder):
     return list(yaml.safe_load_all(text))
 
 
-def _is_wanted(one):
+def _is_wanted(one, deployments):
     name = one["metadata"]["name"]
     if one["kind"] == "Deployment":
-        return name in _DEPLOYMENTS
-    return one["kind"] in _KINDS and not name.startswith("metadata-grpc-service")
+        return name in deployments
+    return one["kind"] in _KINDS and not name.startswith(_OF_NODE)
 
 
 _CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "PriorityClass"}
@@ -132,14 +181,36 @@ def _adapt(deployment, tags):
     container.setdefault("env", []).append(objects.NO_WATCH_LISTS)
     if command := _DEPLOYMENTS[deployment["metadata"]["name"]]:
         container["command"], container["args"] = command[:1], command[1:]
+        variables = {one["name"] for one in container["env"]}
+        container["args"] += [word for name, word in _WHO_SCHEDULES.items() if name in variables]
+    if deployment["metadata"]["name"] == API_SERVER:
+        volume = {"name": "config", "configMap": {"name": CONFIG}}
+        spec["volumes"] = [*spec.get("volumes", ()), volume]
+        mount = {"name": "config", "mountPath": _CONFIG_FOLDER}
+        container["volumeMounts"] = [*container.get("volumeMounts", ()), mount]
+    if deployment["metadata"]["name"] == PAGES:
+        _adapt_pages(container)
+
+
+def _adapt_pages(container):
+    """As a profile's user sees them without Kubeflow's dashboard around them."""
+    container["workingDir"] = images.PAGES_FOLDER
+    container["env"].append({"name": "HIDE_SIDENAV", "value": "false"})
 
 
 def _namespace():
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
 
 
-def overlay(places):
-    """A kustomization of espalier for runs of Kubeflow, and of Argo's setting for retries."""
+def _config(sources):
+    settings = (sources.pipelines / _CONFIG_SOURCE / CONFIG_FILE).read_text()
+    described = {"name": CONFIG, "namespace": NAMESPACE}
+    data = {CONFIG_FILE: settings}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": described, "data": data}
+
+
+def overlay(places, mode):
+    """A kustomization of espalier for runs of Kubeflow."""
     folder = places.state / "kubeflow" / "espalier"
     folder.mkdir(parents=True, exist_ok=True)
     up = "../" * (len(folder.parts) - 1)
@@ -148,8 +219,13 @@ def overlay(places):
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [f"{k8s}/overlays/local"],
-        "components": [f"{k8s}/kubeflow/steps"],
+        "components": [f"{k8s}/kubeflow/{_COMPONENTS[mode]}"],
+        "images": [{"name": "espalier-cpu", "newName": PIPELINE_IMAGE.rpartition(":")[0]}],
     }
+    if mode == SINGLE_USER:
+        endpoints = yaml.safe_load((REPOSITORY / "k8s/overlays/local/endpoints.yaml").read_text())
+        endpoints["metadata"]["namespace"] = NAMESPACE
+        described["patches"] = [{"patch": yaml.safe_dump(endpoints)}]
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(described))
     return folder
 
@@ -159,6 +235,7 @@ def _servers():
     for name, port, at in (
         ("mysql", 3306, servers.DATABASE_PORT),
         ("metadata-grpc-service", 8080, servers.METADATA_PORT),
+        ("metadata-envoy-service", 9090, servers.METADATA_WEB_PORT),
         ("seaweedfs", 9000, servers.S3_PORT),
     ):
         described = {"name": name, "namespace": NAMESPACE}
@@ -208,16 +285,22 @@ def _profile(sources):
     role = yaml.safe_load(runner.read_text())
     role["metadata"]["namespace"] = PIPELINE
     yield role
-    bound = (("Role", "pipeline-runner"), ("ClusterRole", "kubeflow-pipelines-edit"))
-    for kind, name in bound:
-        yield {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "RoleBinding",
-            "metadata": {"name": f"{RUNNER}-{name}", "namespace": PIPELINE},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": RUNNER, "namespace": PIPELINE}],
-        }
+    steps = {"kind": "ServiceAccount", "name": RUNNER, "namespace": PIPELINE}
+    user = {"kind": "User", "name": USER, "apiGroup": "rbac.authorization.k8s.io"}
+    yield _bound(RUNNER, steps, "Role", "pipeline-runner")
+    yield _bound(RUNNER, steps, "ClusterRole", "kubeflow-pipelines-edit")
+    yield _bound("user", user, "ClusterRole", "kubeflow-pipelines-edit")
     for name, data in configuration.items():
         described = {"name": name, "namespace": PIPELINE}
         yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": described, "data": data}
     yield _credentials(PIPELINE)
+
+
+def _bound(whose, subject, kind, role):
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": f"{whose}-{role}", "namespace": PIPELINE},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+        "subjects": [subject],
+    }

@@ -10,9 +10,10 @@ from pathlib import Path
 import httpx2
 
 from tests.cluster.chain import ON_ONE_NODE
+from tests.cluster.kubeflow import manifests
 from tests.cluster.parts import kubectl
 from tests.cluster.places import places
-from tests.unit.k8s.allowed_verbs import PIPELINE
+from tests.unit.k8s.allowed_verbs import PIPELINE, SANDBOXES
 
 ACCOUNT = "espalier-kubeflow"
 SMALL = (
@@ -27,9 +28,12 @@ SMALL = (
     "curriculum.candidates=20",
 )
 """Of the smoke profile: every stage does its work, and little of it."""
+IS_MULTI_USER = "ESPALIER_TEST_KUBEFLOW_NAMESPACE" in os.environ
+NAMESPACE = PIPELINE if IS_MULTI_USER else manifests.NAMESPACE
+"""Of the pods of runs."""
 SETTINGS = (
     *ON_ONE_NODE,
-    f"kubernetes.kubeflow.namespace={PIPELINE}",
+    f"kubernetes.{'kubeflow.namespace' if IS_MULTI_USER else 'pipeline_namespace'}={NAMESPACE}",
     f"kubernetes.kubeflow.service_account={ACCOUNT}",
 )
 _ENDED = {"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"}
@@ -39,10 +43,9 @@ _POLL_S = 1.0
 class Kubeflow:
     """Its API as a browser or any other client asks it, beside what the command line says."""
 
-    def __init__(self, endpoint, token):
-        self.client = httpx2.Client(
-            base_url=endpoint, headers={"authorization": f"Bearer {token}"}, timeout=60
-        )
+    def __init__(self, endpoint, token=None):
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        self.client = httpx2.Client(base_url=endpoint, headers=headers, timeout=60)
 
     def get(self, path, **query):
         """The JSON of an answer, which has to be a good one."""
@@ -51,6 +54,13 @@ class Kubeflow:
     def post(self, path, content=None):
         """As `get`."""
         return self._json(self.client.post(f"/apis/v2beta1/{path}", json=content))
+
+    def upload(self, path, **query):
+        """As `get`, of a compiled pipeline that is uploaded."""
+        file = {"uploadfile": (path.name, path.read_bytes())}
+        return self._json(
+            self.client.post("/apis/v2beta1/pipelines/upload", params=query, files=file)
+        )
 
     def run(self, run_id):
         """The run as its page shows it."""
@@ -78,9 +88,9 @@ def tasks(run):
     return {one["display_name"]: one.get("state") for one in steps}
 
 
-def submitted(*settings, profile="smoke", name="test"):
+def submitted(*settings, profile="smoke", small=SMALL, name="test"):
     """Id of a run that `espalier submit` started."""
-    words = [f"--set={setting}" for setting in (*SETTINGS, *SMALL, *settings)]
+    words = [f"--set={setting}" for setting in (*SETTINGS, *small, *settings)]
     done = espalier("submit", f"--profile={profile}", f"--name={name}", *words, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["run_id"]
@@ -104,14 +114,14 @@ def espalier(*words, **options):
 def objects_of(run_id, kind="pods"):
     """What Kubernetes has of a run."""
     found = kubectl(
-        places(), f"--namespace={PIPELINE}", "get", kind, f"--selector=pipeline/runid={run_id}",
+        places(), f"--namespace={NAMESPACE}", "get", kind, f"--selector=pipeline/runid={run_id}",
         "--output=json",
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
     return json.loads(found.stdout)["items"]
 
 
-def pod_of(run_id, stage, *, within_s=300, besides=()):
+def pod_of(run_id, stage, *, within_s=600, besides=()):
     """Name of the pod that runs a stage's command, once it has come to that.
 
     Args:
@@ -133,5 +143,26 @@ def pod_of(run_id, stage, *, within_s=300, besides=()):
 
 def log_of(pod, *, container="main"):
     """What a pod printed."""
-    done = kubectl(places(), f"--namespace={PIPELINE}", "logs", pod, f"--container={container}")
+    done = kubectl(places(), f"--namespace={NAMESPACE}", "logs", pod, f"--container={container}")
     return done.stdout or done.stderr
+
+
+def running(run_id):
+    """Pods of a run that run."""
+    return [pod for pod in objects_of(run_id) if pod["status"]["phase"] == "Running"]
+
+
+def sandboxes(kinds):
+    """Names of what is in the sandbox namespace, of anybody."""
+    found = kubectl(places(), f"--namespace={SANDBOXES}", "get", kinds, "--output=name")
+    assert found.returncode == 0, found.stderr
+    return found.stdout.split()
+
+
+def wait_until(holds, otherwise, within_s=240):
+    """What `holds` gives, once that is something; after `within_s` a failure that says why."""
+    end = time.monotonic() + within_s
+    while not (found := holds()):
+        assert time.monotonic() < end, otherwise
+        time.sleep(_POLL_S)
+    return found

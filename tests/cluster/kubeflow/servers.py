@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.cluster import network, processes
 from tests.cluster.places import ClusterError
 
-DATABASE_PORT, METADATA_PORT, S3_PORT = 3306, 8089, 9100
+DATABASE_PORT, METADATA_PORT, METADATA_WEB_PORT, S3_PORT = 3306, 8089, 8090, 9100
 BUCKET = "mlpipeline"
 ACCESS_KEY, SECRET_KEY = "minio", "minio123"
 """Those of Kubeflow's own manifests: nothing outside of this machine's network reaches them."""
@@ -28,7 +28,7 @@ def start(places):
     interpreter = _metadata_environment(places)
     processes.start(
         places, "metadata", interpreter, str(_METADATA_SERVER),
-        str(places.state / "metadata.db"), str(METADATA_PORT),
+        str(places.state / "metadata.db"), str(METADATA_PORT), str(METADATA_WEB_PORT),
     )  # fmt: skip
     (places.state / "kubeflow-s3" / BUCKET).mkdir(parents=True)
     processes.start(
@@ -38,7 +38,7 @@ def start(places):
     )  # fmt: skip
     for name, port in (
         ("database", DATABASE_PORT),
-        ("metadata", METADATA_PORT),
+        ("metadata", METADATA_WEB_PORT),
         ("kubeflow-s3", S3_PORT),
     ):
         processes.wait_until(places, name, lambda port=port: _answers(port), timeout_s=_READY_S)

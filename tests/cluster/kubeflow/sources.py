@@ -84,7 +84,7 @@ def build(sources, programs, say):
         flags = _module_flags(sources, programs) if program.checkout == "pipelines" else ()
         seconds = checkouts.build_once(
             checkout, program.package, programs / program.name, *flags,
-            state=checkouts.state_of(checkout, program), needs_cgo=program.needs_cgo,
+            state=checkouts.state_of(checkout, of=program), needs_cgo=program.needs_cgo,
         )  # fmt: skip
         if seconds:
             say(f"built {program.name}", seconds)

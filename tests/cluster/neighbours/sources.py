@@ -101,7 +101,7 @@ def _build(sources, one, programs):
         raise ClusterError(f"no checkout of {one.name} below the folder of --sources")
     folder = sources.modules[one.name]
     # a module of Go's cache never changes under its version
-    state = str(folder) if "@" in folder.name else checkouts.state_of(folder, one)
+    state = str(folder) if "@" in folder.name else checkouts.state_of(folder, of=one)
     return checkouts.build_once(
         folder, one.package, programs / one.name, "-mod=readonly", state=state
     )

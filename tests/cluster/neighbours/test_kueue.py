@@ -157,7 +157,7 @@ def test_what_needs_no_gpu_waits_beside_free_gpu_nodes(queues):
     runs.create(queues, somebodys_job("large", seconds=1, cpu="4"))
     try:
         said = runs.until("why", lambda: _said(queues, "large"), within_s=60)
-        assert "untolerated taint {nvidia.com/gpu present NoSchedule}" in said, said
+        assert "untolerated taint {nvidia.com/gpu present NoSchedule" in said, said
         assert "insufficient quota for cpu in flavor espalier-cpu" in said, said
         assert _is_suspended(queues, "large")
     finally:

@@ -9,7 +9,6 @@ from espalier.cluster.kubeflow import KubeflowApi
 from espalier.cluster.schedules import parsed_schedule, schedules
 from espalier.config import KubeflowConfig
 from espalier.records import ClusterError
-from espalier.steps.profiles import form_values, named_profile
 from tests.factories.kubeflow_commands import done, espalier, kubeflow_at_hand, refused
 from tests.fakes.kubeflow_stand_in import TOKEN, Refusal
 from tests.fakes.loopback import Handler
@@ -49,12 +48,10 @@ def test_a_run_is_started_with_the_forms_parameters(kubeflow):
     (run,) = kubeflow.runs
     assert said.strip() == run["run_id"]
     assert run["display_name"] == "smoke"
-    profile = named_profile("smoke", ["training.steps=2", "seed=7"])
     assert run["runtime_config"]["parameters"] == {
         "profile": "smoke",
         "seed": 7,
         "overrides": "training.steps=2; seed=7",
-        **form_values(profile),
     }
     assert run["pipeline_version_reference"] == {
         "pipeline_id": "pipeline-0",

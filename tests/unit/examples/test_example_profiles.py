@@ -41,6 +41,10 @@ def example(path, monkeypatch):
 
 def test_there_is_an_example_of_each_kind():
     assert {path.relative_to(EXAMPLES).as_posix() for path in PROFILES} == {
+        "aks-spot.toml",
+        "eks-spot.toml",
+        "gke-spot.toml",
+        "kind.toml",
         "kubernetes-gvisor.toml",
         "own-model-one-gpu.toml",
         "own_environment/profile.toml",

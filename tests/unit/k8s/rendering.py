@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 K8S = Path(__file__).parents[3] / "k8s"
-FOLDERS = (
-    "base", "overlays/local", "overlays/gpu", "overlays/kueue", "overlays/kubeflow",
-    "overlays/trainer",
-)  # fmt: skip
+CLOUDS = ("overlays/gke", "overlays/eks", "overlays/aks")
+LOCAL = ("overlays/local", "overlays/kind")
+GPU = ("overlays/gpu", "overlays/kueue", *CLOUDS)
+FOLDERS = ("base", "overlays/kubeflow", "overlays/trainer", *LOCAL, *GPU)
 
 needs_kubectl = pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="kubectl, which renders k8s/, is not installed"

@@ -212,6 +212,13 @@ def test_a_pipeline_pod_reaches_only_what_it_works_with(folder, source, places):
 
 
 @needs_kubectl
+@pytest.mark.parametrize(("source", "places"), [("backup", "s3"), ("restore", "s3 mlflow")])
+def test_backups_reach_storage_and_a_restore_asks_mlflow(source, places):
+    expected = _expected("overlays/local", names=None, **dict.fromkeys(places.split()))
+    assert _paths("overlays/local", source) == expected
+
+
+@needs_kubectl
 @pytest.mark.parametrize(
     ("runtime", "alike"), [("pretraining", "step"), ("sft", "trainer"), ("grpo", "trainer")]
 )

@@ -10,7 +10,9 @@ from tests.unit.k8s.allowed_verbs import (
     WITHOUT_RIGHTS,
 )
 from tests.unit.k8s.rendering import (
+    GPU,
     K8S,
+    LOCAL,
     every_overlay,
     named,
     needs_kubectl,
@@ -19,8 +21,8 @@ from tests.unit.k8s.rendering import (
     rendered,
 )
 
-OWN_ACCOUNTS = {"overlays/local": {"espalier-minio"}, "overlays/gpu": {"espalier-rollout"}}
-OWN_ACCOUNTS["overlays/kueue"] = OWN_ACCOUNTS["overlays/gpu"]
+OWN_ACCOUNTS = {folder: {"espalier-minio", "espalier-backup"} for folder in LOCAL}
+OWN_ACCOUNTS |= {folder: {"espalier-rollout"} for folder in GPU}
 SINGLE_USER = "overlays/kubeflow-single-user"
 KUBEFLOW = "kubeflow"
 

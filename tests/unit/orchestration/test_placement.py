@@ -137,6 +137,7 @@ def test_credentials_come_from_secrets_and_addresses_from_config_maps(laptop):
             "AWS_REGION": "AWS_REGION",
             "ESPALIER_ARTIFACTS": "ESPALIER_ARTIFACTS",
             "MLFLOW_TRACKING_URI": "ESPALIER_TRACKING_URI",
+            "ESPALIER_METRICS_PORT": "ESPALIER_METRICS_PORT",
         }
 
 

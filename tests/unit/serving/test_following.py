@@ -153,6 +153,24 @@ def test_a_failed_version_is_tried_again_when_promoted_again(bench, cluster, new
     assert "espalier.dev/failed" not in cluster.annotations
 
 
+def test_roll_outs_and_what_became_of_them_are_counted(bench, cluster, new_follower):
+    follower = new_follower()
+    bench.register(0.6)
+    bench.model.point("champion", bench.model.version("1"))  # past the gate
+    follower.step()
+    assert (follower.counts, follower.versions) == ({"refusals": 1}, {"champion": "1"})
+    force(bench, "1")
+    while "served" not in follower.versions:
+        follower.step()
+    bench.register(0.6)
+    cluster.plays["2"] = "stuck"
+    force(bench, "2")
+    while not isinstance(follower.step(), Wait) or cluster.serving != "1":
+        pass
+    assert follower.counts == {"refusals": 1, "rollouts": 2, "failures": 1, "rollbacks": 1}
+    assert follower.versions == {"champion": "2", "served": "1"}
+
+
 def test_ready_pods_that_do_not_answer_are_rolled_back(bench, cluster, new_follower):
     for number in ("1", "2"):
         bench.register(0.6)

@@ -27,6 +27,7 @@ from espalier.cluster.objects.pods import (
     ENDPOINT_KEYS,
     RunContainer,
     environment_entries,
+    own_labels,
     placement_fields,
     resource_requirements,
     run_volumes,
@@ -165,7 +166,8 @@ def _environment(order: LaunchOrder) -> list[K8sObject]:
     return [
         *environment_entries(variables),
         *addresses,
-        *s3_credentials(settings.s3_secret),
+        *s3_credentials(settings),
+        *own_labels(),
     ]
 
 
