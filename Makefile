@@ -8,7 +8,7 @@ DEMO_RUN ?= runs/demo
 # Where it is set, every process compiles anew what it imports, which takes as long as the import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-fast test-interop test-cluster test-kubeflow images push-images test-images loss-compare docs check format dist pins clean
+.PHONY: help install demo test test-fast test-interop test-cluster test-kubeflow test-neighbours images push-images test-images loss-compare docs check format dist pins clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -45,6 +45,10 @@ test-cluster: install ## tests on a real Kubernetes: on that of KUBECONFIG, else
 test-kubeflow: install ## tests on a real Kubeflow Pipelines, built from checkouts below SOURCES=DIR (root)
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'
 	$(BIN)/python -m tests.cluster kubeflow $(if $(SOURCES),--sources $(SOURCES)) $(TEST_KUBEFLOW_FLAGS)
+
+test-neighbours: install ## tests on Kueue, KubeRay, agent-sandbox, Trainer, from checkouts below SOURCES=DIR (root)
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster,ray]'
+	$(BIN)/python -m tests.cluster neighbours $(if $(SOURCES),--sources $(SOURCES)) $(TEST_NEIGHBOURS_FLAGS)
 
 # Where pip reads its index, if not PyPI's: mounted while an image is built, and no part of it.
 PIP_CONF ?= $(firstword $(wildcard $(PIP_CONFIG_FILE) $(HOME)/.config/pip/pip.conf /etc/pip.conf))

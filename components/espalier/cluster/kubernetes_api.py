@@ -80,6 +80,12 @@ def delete(path: str, purpose: str = "", **preconditions: str) -> ApiRequest:
     return ApiRequest(method="DELETE", path=path, purpose=purpose or f"delete {path}", body=options)
 
 
+def delete_last(path: str, purpose: str = "") -> ApiRequest:
+    """Delete what an object owns, and then the object: while it is there, they may be."""
+    options: K8sObject = {"propagationPolicy": "Foreground"}
+    return ApiRequest(method="DELETE", path=path, purpose=purpose or f"delete {path}", body=options)
+
+
 def merge(path: str, fields: K8sObject, purpose: str = "", **query: str) -> ApiRequest:
     """Merge-patch fields; a `resourceVersion` among them must still be the object's."""
     return ApiRequest(

@@ -316,6 +316,9 @@ class SandboxPodsConfig(Section):
 
     runtime_class: DnsLabel = "gvisor"
     """The RuntimeClass; "runc" of k8s/overlays/local shares the node's kernel with the sandbox."""
+    agent_sandbox: Literal["auto", "always", "never"] = "auto"
+    """Whether a sandbox is a claim of agent-sandbox (v1beta1), whose controller keeps warm pods:
+    "auto" where the cluster has its extensions; "never" makes pods of our own there as well."""
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels of the nodes that sandboxes run on, beside those that the RuntimeClass demands."""
     tolerations: tuple[Toleration, ...] = ()

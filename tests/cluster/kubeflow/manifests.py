@@ -179,10 +179,7 @@ def _adapt(deployment, tags):
     container["image"] = tags[container["image"].rpartition(":")[0]]
     container["imagePullPolicy"] = "IfNotPresent"
     container["resources"] = {"requests": {"cpu": "20m", "memory": "64Mi"}}
-    # Debian's etcd 3.4 cannot tell how far a watch has come, which lists by watches wait for
-    container.setdefault("env", []).append(
-        {"name": "KUBE_FEATURE_WatchListClient", "value": "false"}
-    )
+    container.setdefault("env", []).append(objects.NO_WATCH_LISTS)
     if command := _DEPLOYMENTS[deployment["metadata"]["name"]]:
         container["command"], container["args"] = command[:1], command[1:]
         variables = {one["name"] for one in container["env"]}

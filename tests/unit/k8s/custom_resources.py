@@ -1,10 +1,11 @@
-"""Schemas of custom resources, written by hand from their documentation: no CRD is at hand here.
+"""Schemas of custom resources, written by hand: no CRD is at hand where the unit tests run.
 
 They hold the fields that we use and refuse every other, so a misspelt one is seen; they prove
-nothing about a controller. Sources: RayJob ray-operator/apis/ray/v1 (KubeRay 1.5.1), Kueue
-apis/kueue/v1beta2 (0.15), agent-sandbox docs/api.md (extensions.agents.x-k8s.io/v1beta1), Kubeflow
-Trainer pkg/apis/trainer/v1alpha1 (2.3.0), KServe pkg/apis/serving/v1alpha2 (0.20.0; test_kserve.py
-checks the same objects by its own CRDs).
+nothing about a controller. tests/cluster/neighbours/test_objects.py checks the same objects against
+the projects' own CRD files, where checkouts of them are there, and test_kserve.py those of KServe.
+Sources: RayJob ray-operator/apis/ray/v1 (KubeRay 1.7.0), Kueue apis/kueue/v1beta2 (0.19),
+agent-sandbox extensions/api/v1beta1, Kubeflow Trainer pkg/apis/trainer/v1alpha1 (2.3.0), KServe
+pkg/apis/serving/v1alpha2 (0.20.0).
 """
 
 NAME = {"type": "string", "pattern": r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
@@ -105,10 +106,17 @@ SANDBOX_TEMPLATE = record(
 SANDBOX_WARM_POOL = record(
     {"sandboxTemplateRef": REFERENCE},
     replicas=COUNT,
-    ttlSecondsAfterCreated=COUNT,
     updateStrategy=record({"type": one_of("Recreate", "OnReplenish")}),
 )
-SANDBOX_CLAIM = record({"warmPoolRef": REFERENCE}, ttlSecondsAfterCreated=COUNT)
+SANDBOX_CLAIM = record(
+    {"warmPoolRef": REFERENCE},
+    lifecycle=record(
+        {},
+        shutdownTime={"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"},
+        shutdownPolicy=one_of("Delete", "DeleteForeground", "Retain"),
+        ttlSecondsAfterFinished=COUNT,
+    ),
+)
 
 LLM_ROUTE = record(
     {},

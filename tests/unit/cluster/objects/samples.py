@@ -114,5 +114,5 @@ def every_manifest():
         ),
         "sandbox-template": sandbox_template(SANDBOXES, SANDBOXD, run_id=RUN, owner=LEASE),
         "sandbox-warm-pool": sandbox_warm_pool(SANDBOXES, run_id=RUN, owner=LEASE, replicas=8),
-        "sandbox-claim": sandbox_claim(SANDBOXES, name="r17-c0", run_id=RUN, owner=LEASE),
+        "sandbox-claim": sandbox_claim(SANDBOXES, name="r17-c0", run_id=RUN, owner=LEASE, now=NOON),
     }
