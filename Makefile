@@ -8,7 +8,7 @@ DEMO_RUN ?= runs/demo
 # Where it is set, every process compiles anew what it imports, which takes as long as the import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-fast test-interop test-cluster test-kubeflow loss-compare docs check format dist pins clean
+.PHONY: help install demo test test-fast test-interop test-cluster test-kubeflow test-neighbours images push-images test-images loss-compare docs check format dist pins clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -45,6 +45,33 @@ test-cluster: install ## tests on a real Kubernetes: on that of KUBECONFIG, else
 test-kubeflow: install ## tests on a real Kubeflow Pipelines, built from checkouts below SOURCES=DIR (root)
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'
 	$(BIN)/python -m tests.cluster kubeflow $(if $(SOURCES),--sources $(SOURCES)) $(TEST_KUBEFLOW_FLAGS)
+
+test-neighbours: install ## tests on Kueue, KubeRay, agent-sandbox, Trainer, from checkouts below SOURCES=DIR (root)
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster,ray]'
+	$(BIN)/python -m tests.cluster neighbours $(if $(SOURCES),--sources $(SOURCES)) $(TEST_NEIGHBOURS_FLAGS)
+
+# Where pip reads its index, if not PyPI's: mounted while an image is built, and no part of it.
+PIP_CONF ?= $(firstword $(wildcard $(PIP_CONFIG_FILE) $(HOME)/.config/pip/pip.conf /etc/pip.conf))
+IMAGES_VENV := build/images-venv
+BUILD_IMAGES = $(IMAGES_VENV)/bin/python components/build_images.py
+
+$(IMAGES_VENV)/.installed: constraints.txt  # the tools that list contents, without gigabytes beside
+	$(PYTHON) -m venv $(IMAGES_VENV)
+	$(IMAGES_VENV)/bin/python -m pip install --quiet --constraint constraints.txt cyclonedx-bom
+	touch $@
+
+images: $(IMAGES_VENV)/.installed ## build all images but rollout, each with its contents (IMAGES_FLAGS=cpu)
+	$(BUILD_IMAGES) build $(if $(PIP_CONF),--pip-conf $(PIP_CONF)) $(IMAGES_FLAGS)
+
+push-images: $(IMAGES_VENV)/.installed ## push what was built (IMAGES_FLAGS="--registry registry.example/team")
+	$(BUILD_IMAGES) push $(IMAGES_FLAGS)
+
+TEST_IMAGES ?= cpu sandbox-python sandbox-search sandbox-shop sandbox-swe
+
+test-images: install $(IMAGES_VENV)/.installed ## build on a base of debootstrap, start and check (podman, root, 20 GB)
+	$(BUILD_IMAGES) build $(if $(PIP_CONF),--pip-conf $(PIP_CONF)) \
+	  --own-base --certificates /etc/ssl/certs $(TEST_IMAGES)
+	$(BIN)/python -m pytest -q tests/images
 
 loss-compare: install ## compare every loss of warm start and GRPO with those of BASE=<commit>, exactly (4 min)
 	$(BIN)/python -m tests.benchmarks.loss_compare --base $(or $(BASE),main) $(LOSS_COMPARE_FLAGS)

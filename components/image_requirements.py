@@ -1,6 +1,6 @@
 """Writes what each layer of an image installs; run by components/Dockerfile, without espalier.
 
-    torch.txt         torch and what it needs, every one pinned: gigabytes that seldom change
+    torch.txt         pins of torch and of all that it may need: gigabytes that seldom change
     libraries.txt     what espalier and the extras of the image depend on by themselves
     constraints.txt   the pins of those, without tools of development
 
@@ -21,30 +21,25 @@ TORCH = re.compile(
 )
 """torch with its dependencies, from its own metadata; setuptools is one of them."""
 CUDA = re.compile(r"(nvidia-.*|cuda-.*|triton)")
-"""What torch needs besides where it computes on GPUs; builds for CPUs do without."""
+"""What torch needs besides in its build for GPUs, the one that PyPI has for Linux."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def layers(
-    pyproject: str, constraints: str, extras: Sequence[str], *, cuda: bool
-) -> dict[str, str]:
+def layers(pyproject: str, constraints: str, extras: Sequence[str]) -> dict[str, str]:
     """Contents of the three files, by name.
 
     Args:
         pyproject: text of pyproject.toml.
         constraints: text of constraints.txt.
         extras: of the project that the image needs.
-        cuda: whether torch is the build for GPUs.
     """
     project = tomllib.loads(pyproject)["project"]
     optional = project["optional-dependencies"]
     wanted = [*project["dependencies"], *(line for name in extras for line in optional[name])]
     tools = {_name(line) for line in optional["dev"]} - {_name(line) for line in wanted}
     pins = [line for line in constraints.splitlines() if _NAME.match(line)]
-    torch = [line for line in pins if _is_torchs(line, cuda=cuda)]
+    torch = [line for line in pins if _is_torchs(line)]
     rest = [line for line in pins if _name(line) not in tools and line not in torch]
-    if not cuda:
-        rest = [line for line in rest if not CUDA.fullmatch(_name(line))]
     libraries = [line for line in wanted if _name(line) != "torch"]
     return {
         "torch.txt": _text(torch),
@@ -53,9 +48,9 @@ def layers(
     }
 
 
-def _is_torchs(line: str, *, cuda: bool) -> bool:
+def _is_torchs(line: str) -> bool:
     name = _name(line)
-    return bool(TORCH.fullmatch(name) or (cuda and CUDA.fullmatch(name)))
+    return bool(TORCH.fullmatch(name) or CUDA.fullmatch(name))
 
 
 def _name(line: str) -> str:
@@ -75,13 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--source", type=Path, required=True, help="of pyproject and constraints")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--extra", action="append", default=[])
-    parser.add_argument("--cuda", action="store_true")
     given = parser.parse_args(arguments)
     pyproject, constraints = (
         (given.source / name).read_text() for name in ("pyproject.toml", "constraints.txt")
     )
     given.out.mkdir(parents=True, exist_ok=True)
-    for name, text in layers(pyproject, constraints, given.extra, cuda=given.cuda).items():
+    for name, text in layers(pyproject, constraints, given.extra).items():
         (given.out / name).write_text(text)
 
 

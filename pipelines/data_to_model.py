@@ -75,7 +75,7 @@ def data_to_model(  # noqa: PLR0913 (a pipeline's arguments are the fields of it
             learning_rate=learning_rate,
             overrides=overrides,
         )
-    ).output
+    ).outputs["Output"]
     artifacts, checks = {}, []
     for stage in CHAIN:
         inputs = {folder: artifacts[folder] for folder in stage.inputs}

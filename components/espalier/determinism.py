@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 
-RAY_DRIVER_VARIABLE = "ESPALIER_RAY_DRIVER"
-"""Set for Ray's own processes: training then starts its other processes on all nodes."""
+TRAINER_VARIABLE = "ESPALIER_TRAINER"
+"""Set in the pods of a launched object, to the value of `kubernetes.trainer` that it is of: what
+runs there runs the stage itself. "rayjob" starts the other processes of training on all nodes."""
 
 TRACKING_FALLBACK = "ESPALIER_TRACKING_URI"
 """Where MLflow is if nobody sets MLFLOW_TRACKING_URI, which Kubeflow's MLflow plugin may do."""

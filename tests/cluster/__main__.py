@@ -6,6 +6,7 @@
     python -m tests.cluster faults --seed 0
     python -m tests.cluster run pytest tests/cluster
     python -m tests.cluster kubeflow --sources DIR
+    python -m tests.cluster neighbours --sources DIR
     python -m tests.cluster down
 
 `run` starts a command in the cluster's network, with KUBECONFIG set and our kubectl on PATH.
@@ -23,7 +24,11 @@ from tests.cluster import building, cluster, network, prerequisites, processes
 from tests.cluster.places import ClusterError, places
 
 SUITES = (
-    ("tests/cluster", "--ignore=tests/cluster/kubeflow"),
+    (
+        "tests/cluster",
+        "--ignore=tests/cluster/kubeflow",
+        "--ignore=tests/cluster/neighbours",
+    ),
     ("tests/unit/storage/test_places.py", "tests/unit/storage/test_conformance.py", "-k", "minio"),
     ("tests/integration/sandbox", "-k", "pods"),
 )
@@ -39,6 +44,11 @@ KUBEFLOW_SUITES = {
     ),
 }
 """By its mode: what needs Kubeflow, and what holds for it as for its stand-in."""
+NEIGHBOUR_SUITES = (
+    ("tests/cluster/neighbours",),
+    ("tests/integration/sandbox", "-k", "agent-sandbox"),
+)
+"""What needs Kueue, KubeRay, agent-sandbox or the trainer."""
 
 
 def main():
@@ -132,27 +142,72 @@ def _kubeflow(options):
         print(f"skipped: the tests on Kubeflow Pipelines cannot run here: {error}")
         return 0
     backend.build(here, checkouts, _say)
-    was_up = cluster.is_up(here)
-    if not was_up:
-        cluster.up(here, _say)
-    is_kept = False
-    try:
+
+    def install():
         mode = backend.mode_of(here)
         if mode is None:
             mode = options.mode or manifests.MULTI_USER
             backend.up(here, checkouts, mode, _say)
         elif mode != (options.mode or mode):
             raise ClusterError(f"a {mode} Kubeflow is up: `python -m tests.cluster down` ends it")
-        if options.up:
-            is_kept = True
-            return 0
-        environment = cluster.environment(here) | backend.environment(here)
+        environment = backend.environment(here)
         if options.pictures is not None:
             options.pictures.mkdir(parents=True, exist_ok=True)
             environment[browsing.PICTURES] = str(options.pictures.resolve())
-        return _pytest(
-            options, KUBEFLOW_SUITES[mode], lambda command: network.inside(*command), environment
-        )
+        return KUBEFLOW_SUITES[mode], environment
+
+    return _with_installed(options, here, install)
+
+
+def _neighbours(options):
+    """The tests on Kueue, KubeRay, agent-sandbox and the trainer: as those on Kubeflow."""
+    from tests.cluster.neighbours import backend, sources
+
+    here = places()
+    try:
+        if options.sources is None:
+            raise ClusterError("no --sources: checkouts of kueue, kuberay, agent-sandbox, trainer")
+        checkouts = sources.found_in(options.sources.resolve())
+        prerequisites.install()
+        prerequisites.check()
+    except ClusterError as error:
+        if options.sources is not None:
+            raise
+        print(f"skipped: the tests on Kubeflow's neighbours cannot run here: {error}")
+        return 0
+    wanted = options.only.split(",") if options.only else [one.name for one in sources.PROGRAMS]
+    failed = backend.build(here, checkouts, wanted, _say)
+    for name, reason in failed.items():
+        print(f"not built: {name}, only its CRD files are used: {reason}")
+    built = [name for name in wanted if name not in failed]
+
+    def install():
+        backend.up(here, checkouts, built, _say)
+        return NEIGHBOUR_SUITES, backend.environment(options.sources.resolve(), built)
+
+    return _with_installed(options, here, install)
+
+
+def _with_installed(options, here, install):
+    """Run suites on a cluster that `install` completes, or leave it running for --up.
+
+    Args:
+        options: of the command line.
+        here: places of the cluster, which is ended again unless it was up before.
+        install: brings up what is not there yet; gives the suites to run, unless the command line
+            names some, and their environment besides the cluster's own.
+    """
+    was_up = cluster.is_up(here)
+    if not was_up:
+        cluster.up(here, _say)
+    is_kept = False
+    try:
+        suites, environment = install()
+        if options.up:
+            is_kept = True
+            return 0
+        environment = cluster.environment(here) | environment
+        return _pytest(options, suites, lambda command: network.inside(*command), environment)
     finally:
         if not (was_up or is_kept):
             _down(options)
@@ -243,21 +298,28 @@ def _options():
             command.add_argument(
                 "--promote", action="store_true", help="and promote what it registers into service"
             )
-        if name == "kubeflow":
-            command.add_argument(
-                "--sources", type=Path, help="folder with pipelines/ and argo-workflows/"
-            )
+        if name in _CHECKOUTS:
+            command.add_argument("--sources", type=Path, help=f"folder with {_CHECKOUTS[name]}")
             command.add_argument("--up", action="store_true", help="start it, and leave it running")
-            command.add_argument(
-                "--mode", choices=list(KUBEFLOW_SUITES), help="multi-user if not said"
-            )
-            command.add_argument("--pictures", type=Path, help="folder for pictures of its pages")
+            if name == "neighbours":
+                command.add_argument("--only", help="names of some, with commas between them")
+            if name == "kubeflow":
+                command.add_argument(
+                    "--mode", choices=list(KUBEFLOW_SUITES), help="multi-user if not said"
+                )
+                command.add_argument(
+                    "--pictures", type=Path, help="folder for pictures of its pages"
+                )
             command.add_argument("words", nargs=argparse.REMAINDER, metavar="PYTEST")
         if name == "faults":
             command.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
 
+_CHECKOUTS = {
+    "kubeflow": "pipelines/ and argo-workflows/",
+    "neighbours": "kueue/, kuberay/, agent-sandbox/, trainer/, kserve/",
+}
 _COMMANDS = {
     "build": _build,
     "up": _up,
@@ -266,6 +328,7 @@ _COMMANDS = {
     "chain": _chain,
     "faults": _faults,
     "kubeflow": _kubeflow,
+    "neighbours": _neighbours,
     "test": _test,
     "down": _down,
 }

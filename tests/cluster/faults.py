@@ -92,7 +92,7 @@ def run_with_faults(places, say, *, seed):
         say(f"{link.name} ended")
         if stop_s3:
             trainers |= set(_names(places, PIPELINE, "pods", f"job-name={job}"))
-    history = _history(run.uri)
+    history = history_of(run.uri)
     return Outcome(
         deleted=deleted,
         trainer_pods=len(trainers),
@@ -155,7 +155,7 @@ def _scale_s3(places, replicas):
     _ask(places, PIPELINE, "scale", "deployment/espalier-minio", f"--replicas={replicas}")
 
 
-def _history(uri):
+def history_of(uri):
     """As training published it; the artifact's digests are checked on the way."""
     with tempfile.TemporaryDirectory() as folder:
         artifact = Path(folder, "trained_policy")

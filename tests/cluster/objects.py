@@ -16,6 +16,9 @@ from tests.unit.k8s.allowed_verbs import PIPELINE
 OVERLAY = REPOSITORY / "k8s" / "overlays" / "local"
 CLAIMS = ("espalier-minio", "espalier-mlflow")
 ACCESS_KEY = "espalier"
+NO_WATCH_LISTS = {"name": "KUBE_FEATURE_WatchListClient", "value": "false"}
+"""Environment of controllers: Debian's etcd 3.4 cannot tell how far a watch has come, which lists
+by watches wait for."""
 _USER = 65532
 _DNS_READS = [
     {"apiGroups": [""], "resources": ["services", "namespaces"], "verbs": ["list", "watch"]},

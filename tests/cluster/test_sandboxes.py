@@ -402,7 +402,7 @@ def _until(condition):
 
 def test_after_a_lost_lease_the_warm_pool_is_made_again(agent_sandbox, administrator):
     leases = client.CoordinationV1Api(administrator)
-    (backend,) = pods("runc")
+    (backend,) = pods("runc", agent_sandbox="always")
 
     def owners():
         kinds = ("sandboxtemplates", "sandboxwarmpools")

@@ -5,14 +5,14 @@ import time
 import pytest
 from kubernetes import client
 
-from espalier.cluster.objects.serving import DEPLOYMENT
+from espalier.cluster.objects.serving import CANARY_DEPLOYMENT, DEPLOYMENT
 from espalier.policy.loading import save_policy
 from espalier.records import publishing
 from espalier.registry import TrackingTarget
 from espalier.registry.promotion import promote
 from tests.cluster import objects
 from tests.cluster.places import places
-from tests.cluster.serving import answered, awake, forwarded
+from tests.cluster.serving import answered, forgotten, forwarded
 from tests.factories.tiny import tiny_policy
 from tests.unit.k8s.allowed_verbs import PIPELINE
 from tests.unit.registry import conftest as registry
@@ -42,10 +42,11 @@ def deployment(administrator):
     def read():
         return api.read_namespaced_deployment(DEPLOYMENT, PIPELINE)
 
-    with awake(places()):
+    with forgotten(places()):
         # a version that cannot start is to be told from one that is slow within the test's time
         deadline = {"spec": {"progressDeadlineSeconds": 120}}
-        api.patch_namespaced_deployment(DEPLOYMENT, PIPELINE, deadline)
+        for name in (DEPLOYMENT, CANARY_DEPLOYMENT):
+            api.patch_namespaced_deployment(name, PIPELINE, deadline)
         yield read
 
 

@@ -219,6 +219,9 @@ def _handled(stand_in, request, body):
     parts = urlsplit(request.path)
     name, _, key = unquote(parts.path).removeprefix("/").partition("/")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if not key and request.command == "PUT":
+        stand_in.buckets.setdefault(name, Bucket())
+        return 200, {}, b""
     bucket = stand_in.buckets.get(name)
     if bucket is None:
         raise Refusal(404, "NoSuchBucket", f"no bucket {name}")

@@ -1,4 +1,4 @@
-"""A small API server over HTTP: a Deployment, its roll-outs, events, pods; and its service.
+"""A small API server over HTTP: two Deployments and a Service, roll-outs, events, pods, answers.
 
 It holds requests to what the controller's account may do, applies fields as a server-side apply
 does, and plays the roll-out of a version as a test says: "ready", "stuck" or "rolling".
@@ -13,60 +13,67 @@ from urllib.parse import parse_qs, urlsplit
 from kubernetes.client import Configuration
 
 from espalier.cluster.kubernetes_api import KubernetesApi
-from espalier.cluster.objects.serving import DEPLOYMENT, FIELD_MANAGER
-from espalier.serving.deployment import RETRIES, ServingDeployment
+from espalier.cluster.objects.serving import CANARY_DEPLOYMENT, DEPLOYMENT, FIELD_MANAGER, Route
+from espalier.serving.deployment import ServingDeployments
+from espalier.serving.tracks import RETRIES, TrackSettings
 from tests.fakes.loopback import Handler, Server, serving
 from tests.unit.k8s.allowed_verbs import ALLOWED_VERBS, PIPELINE
 
 TOKEN = "the-controller"
-ALLOWED = ALLOWED_VERBS["espalier-serving-controller"]
-_DEPLOYMENT = f"/apis/apps/v1/namespaces/{PIPELINE}/deployments/{DEPLOYMENT}"
+_DEPLOYMENTS = f"/apis/apps/v1/namespaces/{PIPELINE}/deployments"
+_SERVICE = f"/api/v1/namespaces/{PIPELINE}/services/{DEPLOYMENT}"
 _VERSION = "espalier.dev/model-version"
 
 
 class StandInCluster:
     """What the API server keeps."""
 
+    allowed = ALLOWED_VERBS["espalier-serving-controller"]
+    makeable = ()
+    """Paths of objects that are made when they are first applied."""
+    tracks = (DEPLOYMENT, CANARY_DEPLOYMENT)
+    """Values of the name label of the pods of both tracks."""
+
     def __init__(self, *, replicas=2):
         self.plays = {}
         """Version -> how its roll-out goes; "ready" where nothing is said."""
         self.answers = {}
         """Version -> HTTP status of the service; 200 where nothing is said."""
+        self.says = {}
+        """Version -> the text that it answers every question with; "yes" where nothing is said."""
         self.faults = []
         """HTTP statuses that the next requests are answered with."""
         self.events = []
         self.requests = []
-        self.deployment = {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {
-                "name": DEPLOYMENT,
-                "namespace": PIPELINE,
-                "uid": "0-1-2",
-                "generation": 1,
-                "resourceVersion": "1",
-                "annotations": {"somebody/else": "kept"},
-            },
-            "spec": {
-                "replicas": replicas,
-                "template": {
-                    "metadata": {"labels": {"app.kubernetes.io/name": DEPLOYMENT}},
-                    "spec": {
-                        "containers": [
-                            {"name": "serving", "env": [{"name": "MLFLOW_TRACKING_URI"}]},
-                            {"name": "beside"},
-                        ]
-                    },
-                },
-            },
-            "status": {},
+        self.routes = []
+        """Every route that the Service was given."""
+        self.deployment = _deployment(DEPLOYMENT, replicas, {"somebody/else": "kept"})
+        self.canary = _deployment(CANARY_DEPLOYMENT, 0, {})
+        self.service = {
+            "metadata": {"name": DEPLOYMENT},
+            "spec": {"selector": Route.STABLE.selector},
         }
         self.rolls = 0
 
     @property
+    def objects(self):
+        """Path -> object."""
+        return {
+            f"{_DEPLOYMENTS}/{DEPLOYMENT}": self.deployment,
+            f"{_DEPLOYMENTS}/{CANARY_DEPLOYMENT}": self.canary,
+            _SERVICE: self.service,
+        }
+
+    @property
     def serving(self):
-        """Version of the pod template."""
-        return self.deployment["spec"]["template"]["metadata"].get("annotations", {}).get(_VERSION)
+        """Version of the stable track's pod template."""
+        return version_of(self.deployment)
+
+    @property
+    def route(self):
+        """Whom the Service leads to."""
+        selector = self.service["spec"]["selector"]
+        return next(route for route in Route if route.selector == selector)
 
     @property
     def annotations(self):
@@ -77,56 +84,77 @@ class StandInCluster:
         (container, _) = self.deployment["spec"]["template"]["spec"]["containers"]
         return {entry["name"]: entry.get("value") for entry in container["env"]}
 
-    def read(self):
-        self._play()
-        return deepcopy(self.deployment)
+    def read(self, path):
+        found = self.objects[path]
+        if found is not self.service:
+            self._play(found)
+        return deepcopy(found)
 
-    def apply(self, fields):
+    def apply(self, path, fields):
         """Own what is given; lists of named things are merged by name."""
-        before = deepcopy(self.deployment["spec"])
-        _merge(self.deployment["spec"], fields["spec"])
-        if self.deployment["spec"] != before:
-            self.deployment["metadata"]["generation"] += 1
-            self.rolls += 1
-        self._changed()
+        found = self.objects[path]
+        before = deepcopy(found["spec"])
+        if found is self.service:
+            found["spec"]["selector"] = fields["spec"]["selector"]  # an atomic field
+            self.routes.append(self.route)
+            return
+        found["metadata"]["annotations"] |= fields["metadata"].get("annotations", {})
+        _merge(found["spec"], fields["spec"])
+        if found["spec"] != before:
+            found["metadata"]["generation"] += 1
+            self.rolls += found is self.deployment
+        self._changed(found)
 
-    def annotate(self, patch):
+    def merge(self, path, patch):
+        found = self.objects[path]
         expected = patch["metadata"].get("resourceVersion")
-        if expected not in (None, self.deployment["metadata"]["resourceVersion"]):
+        if expected not in (None, found["metadata"]["resourceVersion"]):
             return False
         for name, value in patch["metadata"]["annotations"].items():
             if value is None:
-                self.annotations.pop(name, None)
+                found["metadata"]["annotations"].pop(name, None)
             else:
-                self.annotations[name] = value
-        self._changed()
+                found["metadata"]["annotations"][name] = value
+        _merge(found["spec"], patch.get("spec", {}))
+        self._changed(found)
         return True
 
     def pods(self):
-        """One pod of the version asked for; it says why it does not start where that is played."""
+        """A pod of each track's version; it says why it does not start where that is played."""
+        asked = (version_of(one) for one in (self.deployment, self.canary))
+        return [self._pod(version) for version in asked]
+
+    def answer(self, track, version):
+        """HTTP status and body of a track that is asked for a version."""
+        asked = self.deployment if track == "stable" else self.canary
+        is_there = version_of(asked) == version and asked["spec"]["replicas"] > 0
+        status = self.answers.get(version, 200 if is_there else 404)
+        text = self.says.get(version, "yes")
+        choice = {"text": text, "finish_reason": "stop"}
+        return status, {"usage": {"completion_tokens": 1}, "choices": [choice]}
+
+    def _pod(self, version):
         state = {"running": {}}
-        if self.plays.get(self.serving) == "stuck":
+        if self.plays.get(version) == "stuck":
             ended = {"exitCode": 1, "message": "error: model.safetensors has other bytes\n"}
             state = {"waiting": {"reason": "CrashLoopBackOff"}}
         else:
             ended = None
         status = {"name": "serving", "state": state, "lastState": {"terminated": ended}}
-        return [
-            {
-                "metadata": {"name": "p", "annotations": {_VERSION: self.serving}},
-                "status": {"containerStatuses": [status]},
-            }
-        ]
+        return {
+            "metadata": {"name": "p", "annotations": {_VERSION: version}},
+            "status": {"containerStatuses": [status]},
+        }
 
-    def _changed(self):
-        metadata = self.deployment["metadata"]
+    def _changed(self, found):
+        metadata = found["metadata"]
         metadata["resourceVersion"] = str(int(metadata["resourceVersion"]) + 1)
 
-    def _play(self):
-        play, wanted = self.plays.get(self.serving, "ready"), self.deployment["spec"]["replicas"]
+    def _play(self, found):
+        play, wanted = self.plays.get(version_of(found), "ready"), found["spec"]["replicas"]
         updated = wanted if play == "ready" else 1
-        self.deployment["status"] = {
-            "observedGeneration": self.deployment["metadata"]["generation"] - (play == "unseen"),
+        found["status"] = {
+            "observedGeneration": found["metadata"]["generation"] - (play == "unseen"),
             "replicas": wanted if play == "ready" else wanted + 1,
             "updatedReplicas": updated,
             "availableReplicas": wanted,
@@ -142,6 +170,38 @@ class StandInCluster:
                 },
             ],
         }
+
+
+def version_of(deployment):
+    return deployment["spec"]["template"]["metadata"].get("annotations", {}).get(_VERSION)
+
+
+def _deployment(name, replicas, annotations):
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": name,
+            "namespace": PIPELINE,
+            "uid": "0-1-2",
+            "generation": 1,
+            "resourceVersion": "1",
+            "annotations": annotations,
+        },
+        "spec": {
+            "replicas": replicas,
+            "template": {
+                "metadata": {"labels": {"app.kubernetes.io/name": name}},
+                "spec": {
+                    "containers": [
+                        {"name": "serving", "env": [{"name": "MLFLOW_TRACKING_URI"}]},
+                        {"name": "beside"},
+                    ]
+                },
+            },
+        },
+        "status": {},
+    }
 
 
 def _merge(into, given):
@@ -168,11 +228,14 @@ def running(cluster):
         yield server.address
 
 
-def connected(url, token=TOKEN):
+def connected(url, model, token=TOKEN):
     """The controller's side of it."""
     settings = Configuration(host=url)
     settings.api_key = {"authorization": f"Bearer {token}"}
-    return ServingDeployment(KubernetesApi(settings, RETRIES), PIPELINE)
+    tracks = TrackSettings(
+        namespace=PIPELINE, model=model, stable_url=f"{url}/stable", canary_url=f"{url}/canary"
+    )
+    return ServingDeployments(KubernetesApi(settings, RETRIES), tracks)
 
 
 class _Handler(Handler):
@@ -188,34 +251,39 @@ class _Handler(Handler):
     def _answer(self, verb):
         self.given = json.loads(self.read_body() or "null")
         where = urlsplit(self.path)
-        if where.path == "/v1/completions":
-            return self._complete()
+        if asked := re.fullmatch("/(stable|canary)/v1/(chat/)?completions", where.path):
+            version = self.given["model"].rpartition("/")[2]
+            return self.say(*self.server.cluster.answer(asked[1], version))
         self.server.cluster.requests.append((verb, where.path))
         if self.server.cluster.faults:
             return self.say(self.server.cluster.faults.pop(0), {"kind": "Status"})
         if self.headers.get("authorization") != f"Bearer {TOKEN}":
             return self.say(401, {"kind": "Status"})
-        if not _is_allowed(verb, where.path):
+        if not _is_allowed(self.server.cluster.allowed, verb, where.path):
             return self.say(403, {"kind": "Status"})
         return self._do(verb, where.path, parse_qs(where.query))
 
     def _do(self, verb, path, query):
         if path.endswith("/pods"):
-            assert query["labelSelector"] == [f"app.kubernetes.io/name={DEPLOYMENT}"]
+            named = ",".join(self.server.cluster.tracks)
+            assert query["labelSelector"] == [f"app.kubernetes.io/name in ({named})"]
             return self.say(200, {"items": self.server.cluster.pods()})
         if path.endswith("/events"):
             return self._record()
-        if path != _DEPLOYMENT:
+        is_applied = self.headers["content-type"] == "application/apply-patch+yaml"
+        if path not in self.server.cluster.objects and not (
+            is_applied and path in self.server.cluster.makeable
+        ):
             return self.say(404, {"kind": "Status"})
         if verb == "get":
-            return self.say(200, self.server.cluster.read())
+            return self.say(200, self.server.cluster.read(path))
         assert query["fieldManager"] == [FIELD_MANAGER]
-        if self.headers["content-type"] == "application/apply-patch+yaml":
+        if is_applied:
             assert query["force"] == ["true"]
-            self.server.cluster.apply(self.given)
-        elif not self.server.cluster.annotate(self.given):
+            self.server.cluster.apply(path, self.given)
+        elif not self.server.cluster.merge(path, self.given):
             return self.say(409, {"kind": "Status", "reason": "Conflict"})
-        return self.say(200, self.server.cluster.read())
+        return self.say(200, self.server.cluster.read(path))
 
     def _record(self):
         name = self.given["metadata"]["name"]
@@ -226,19 +294,14 @@ class _Handler(Handler):
         self.server.cluster.events.append(self.given)
         return self.say(201, self.given)
 
-    def _complete(self):
-        version = self.given["model"].rpartition("/")[2]
-        status = self.server.cluster.answers.get(
-            version, 200 if version == self.server.cluster.serving else 404
-        )
-        self.say(status, {"usage": {"completion_tokens": 1}})
 
-
-def _is_allowed(verb, path):
-    found = re.fullmatch(r"/(?:api/v1|apis/([^/]+)/v1)/namespaces/([^/]+)/([^/]+)(?:/(.+))?", path)
+def _is_allowed(allowed, verb, path):
+    found = re.fullmatch(
+        r"/(?:api/v1|apis/([^/]+)/v1\w*)/namespaces/([^/]+)/([^/]+)(?:/(.+))?", path
+    )
     group, namespace, resource, name = found.groups()
     if name is None and verb == "get":
         verb = "list"
     named = f" NAME:{name}" if name else ""
-    verbs = ALLOWED.get((namespace, group or "", f"{resource}{named}"), "")
+    verbs = allowed.get((namespace, group or "", f"{resource}{named}"), "")
     return verb in verbs.split()

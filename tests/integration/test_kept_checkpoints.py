@@ -1,4 +1,4 @@
-"""Training that is killed with its disk, and goes on from the checkpoint that was copied to S3."""
+"""Training that is ended with its disk, and goes on from the checkpoint that was copied to S3."""
 
 import json
 import os
@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from espalier.chain import STAGES
+from espalier.cluster.objects.job import stage_job
+from espalier.config import KubernetesConfig
 from espalier.orchestration.step_runner import container_command
 from espalier.records import read_manifest
 from espalier.steps.profiles import named_profile
@@ -121,16 +123,35 @@ def tree(pid):
     return found
 
 
-def kill_after_a_checkpoint(process, s3, below):
-    """End all of it at once, as a lost node does, when a checkpoint has been copied."""
+def wait_for_a_checkpoint(process, s3, below):
     deadline = time.monotonic() + 120
     while not any(key.startswith(below) and "manifest" in key for key in list(s3.objects)):
         assert process.poll() is None, process.stdout.read()
         assert time.monotonic() < deadline, "no checkpoint was copied"
         time.sleep(0.01)
+
+
+def kill_after_a_checkpoint(process, s3, below):
+    """End all of it at once, as a lost node does, when a checkpoint has been copied."""
+    wait_for_a_checkpoint(process, s3, below)
     for pid in tree(process.pid):
         os.kill(pid, signal.SIGKILL)
     process.communicate()
+
+
+def suspend_after_a_checkpoint(process, s3, below):
+    """End it as the kubelet does where its Job is suspended: by SIGTERM to the first process."""
+    wait_for_a_checkpoint(process, s3, below)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM, said
+    rules = stage_job("train", (), run_id="r1", settings=KubernetesConfig(), environment={})
+    codes = [
+        rule["onExitCodes"]["values"]
+        for rule in rules["spec"]["podFailurePolicy"]["rules"]
+        if "onExitCodes" in rule
+    ]
+    assert not any(process.returncode in values for values in codes)
 
 
 def finished(process):
@@ -162,7 +183,8 @@ def test_a_killed_kubeflow_step_ends_like_an_unbroken_one(s3, tmp_path, profile,
 
 
 @pytest.mark.slow
-def test_a_killed_job_ends_like_an_unbroken_one(s3, tmp_path, profile, unbroken):
+@pytest.mark.parametrize("end", [kill_after_a_checkpoint, suspend_after_a_checkpoint])
+def test_an_ended_job_goes_on_like_an_unbroken_one(s3, tmp_path, profile, unbroken, end):
     run = f"{RUNS}/r17"
     for name, path in read_by("warm_start", unbroken).items():
         open_place(f"{run}/{name}", s3.environment).publish(path)
@@ -172,7 +194,7 @@ def test_a_killed_job_ends_like_an_unbroken_one(s3, tmp_path, profile, unbroken)
         script = "from espalier.cli import main; main()"
         return started(s3, "-c", script, *command[1:], "--workspace", str(tmp_path / pod))
 
-    kill_after_a_checkpoint(step("one"), s3, "runs/r17/steps/warm_start/checkpoint/")
+    end(step("one"), s3, "runs/r17/steps/warm_start/checkpoint/")
     assert "runs/r17/warm_policy/manifest.json" not in s3.objects
     said = finished(step("two"))
     assert "goes on from the checkpoint of 20" in said

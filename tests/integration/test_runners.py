@@ -167,6 +167,8 @@ def test_fields_of_the_form_reach_the_stages(tmp_path):
         [sys.executable, "form.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert "error: ingest: absent: " in done.stdout + done.stderr
+    (settings,) = (tmp_path / "root").glob("*/resolve-profile/settings")
+    assert "    training.steps = 6\n" in settings.read_text()
     (noted,) = (tmp_path / "root").glob("*/resolve-profile/executor_output.json")
     resolved = json.loads(json.loads(noted.read_text())["parameterValues"]["Output"])
     expected = Profile(

@@ -24,6 +24,12 @@ with stopping_on_signals(say, "Run it again."), before_forced_end(lambda: say("l
 """
 IN_A_LIBRARY = 'hashlib.pbkdf2_hmac("sha256", b"", b"", (1 << 31) - 1)'  # hears no exception
 IN_PYTHON = "while True: pass"
+LOSING_ITS_PEERS = """
+    try:
+        while True: pass
+    finally:
+        raise ConnectionError("closed by peer")
+"""
 FORKED = """
     import os, time
     child = os.fork()
@@ -50,6 +56,8 @@ def busy(work):
         (IN_PYTHON, signal.SIGINT, []),
         (IN_PYTHON, signal.SIGTERM, []),
         (IN_A_LIBRARY, signal.SIGTERM, ["last call"]),
+        # a pod that a suspension ends must not look like one that refused
+        (LOSING_ITS_PEERS, signal.SIGTERM, []),
     ],
 )
 def test_a_signal_ends_whatever_the_main_thread_does(work, number, said):

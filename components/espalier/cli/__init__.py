@@ -6,6 +6,7 @@ models      promote, rollback, load, versions, serve, api-key
 kubeflow    compile, submit, schedule create, list, pause, resume, delete
 kubeflow_runs   runs list, show, stop, retry; following a run
 data        data check-queries, draw-questions, fetch, collect
+backups     backup create, list, verify, restore
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def command_line() -> typer.Typer:
     """Every command."""
-    from espalier.cli import data, kubeflow, models, runs  # noqa: F401 (they add commands)
+    from espalier.cli import backups, data, kubeflow, models, runs  # noqa: F401 (they add commands)
     from espalier.cli.app import app
 
     return app

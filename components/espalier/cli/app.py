@@ -29,7 +29,7 @@ PANELS = {
     "Runs": ("run", "evaluate", "report", "chat"),
     "Models": ("promote", "rollback", "load", "versions", "serve", "api-key"),
     "Kubeflow": ("compile", "submit", "runs", "schedule"),
-    "Data": ("data",),
+    "Data": ("data", "backup"),
     "This machine": ("doctor",),
 }
 """What `espalier --help` lists, in the order in which a run's life needs it."""
@@ -87,6 +87,14 @@ data = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data)
+
+backup = typer.Typer(
+    name="backup",
+    help="MLflow's database and buckets: copies, and the way back.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(backup)
 
 
 def examples(*lines: str) -> str:

@@ -1,9 +1,11 @@
-"""Clients of Kubernetes, Kubeflow and Ray, one module for each service.
+"""Clients of Kubernetes and Kubeflow, one module for each service.
 
 objects/         the Kubernetes objects of a run, as dictionaries: pure functions
 kubernetes_api   the Kubernetes API: configuration, requests, retries, errors
 watches          the objects of one kind, followed through every fault of the connection
-ray_jobs         RayJobs, and a step that runs its command as the driver of one
+launching        a step that launches its stage as a RayJob or TrainJob, and watches it
+launched_garbage their collector
+signals          SIGTERM and SIGINT of a process that cleans up
 kubeflow         Kubeflow Pipelines: the connection, and starting a compiled pipeline
 kubeflow_runs    its runs: list, follow, stop, retry; the log of a failed step
 schedules        recurring runs of Kubeflow

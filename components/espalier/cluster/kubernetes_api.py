@@ -80,6 +80,12 @@ def delete(path: str, purpose: str = "", **preconditions: str) -> ApiRequest:
     return ApiRequest(method="DELETE", path=path, purpose=purpose or f"delete {path}", body=options)
 
 
+def delete_last(path: str, purpose: str = "") -> ApiRequest:
+    """Delete what an object owns, and then the object: while it is there, they may be."""
+    options: K8sObject = {"propagationPolicy": "Foreground"}
+    return ApiRequest(method="DELETE", path=path, purpose=purpose or f"delete {path}", body=options)
+
+
 def merge(path: str, fields: K8sObject, purpose: str = "", **query: str) -> ApiRequest:
     """Merge-patch fields; a `resourceVersion` among them must still be the object's."""
     return ApiRequest(
@@ -357,8 +363,9 @@ def _without_token(error: Exception) -> str:
         f"no service-account token in this pod: {_TOKEN_FILE} cannot be used ({error}). Every pod "
         "knows where the API server is, and only one that mounts a token may ask it: give the pod "
         "an account with the rights that it needs (espalier-trainer for sandboxes, "
-        "espalier-ray-launcher for RayJobs) and automountServiceAccountToken: true, or name a "
-        "kubeconfig. Under Kubeflow set kubernetes.kubeflow.service_account (k8s/README.md)"
+        "espalier-training-launcher for RayJobs and TrainJobs) and "
+        "automountServiceAccountToken: true, or name a kubeconfig. Under Kubeflow set "
+        "kubernetes.kubeflow.service_account (k8s/README.md)"
     )
 
 

@@ -5,6 +5,7 @@ from espalier.config.cluster import (
     ImagesConfig,
     KubeflowConfig,
     KubernetesConfig,
+    LlmInferenceServiceConfig,
     PodResources,
     RayConfig,
     SandboxPodsConfig,
@@ -29,6 +30,7 @@ from espalier.config.environment import (
     family_names,
 )
 from espalier.config.inference import (
+    CanaryConfig,
     ControllerConfig,
     ExplorationConfig,
     RolloutConfig,
@@ -83,6 +85,7 @@ __all__ = [
     "AbsoluteZeroConfig",
     "AgentTextsConfig",
     "AsynchronousConfig",
+    "CanaryConfig",
     "ContinuedPretrainingConfig",
     "ControllerConfig",
     "CurationConfig",
@@ -101,6 +104,7 @@ __all__ = [
     "KubeflowConfig",
     "KubernetesConfig",
     "KubernetesSandboxConfig",
+    "LlmInferenceServiceConfig",
     "LocalSandboxConfig",
     "NoSelfPlayConfig",
     "OptimizerConfig",

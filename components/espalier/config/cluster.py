@@ -124,6 +124,7 @@ class KubeflowConfig(Section):
     """Attempts at a request that changes nothing, while the server is away or fails."""
 
 
+PROFILE_LABEL = "espalier.dev/profile"
 _RESERVED = re.compile(r"(app\.kubernetes\.io|espalier\.dev|kueue\.x-k8s\.io|ray\.io)/")
 _LABEL_KEY = re.compile(
     r"([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?"
@@ -267,8 +268,8 @@ class RayConfig(Section):
     """Training on several nodes, as a KubeRay RayJob."""
 
     workers: int = Field(default=0, ge=0)
-    """Nodes that train together, with kubernetes.gpus.count GPUs each and a process of training on
-    every GPU, or without GPUs a process each; 0 trains in one pod, without Ray."""
+    """Nodes that train together with kubernetes.trainer = "rayjob", with kubernetes.gpus.count GPUs
+    each and a process of training on every GPU, or without GPUs a process each."""
     version: str = Field(default="2.60.0", pattern=r"\d+\.\d+\.\d+")
     """Version of Ray in kubernetes.images.train; 2.52 or later, whose servers ask for a token."""
     head: RayHeadResources = RayHeadResources()
@@ -287,6 +288,18 @@ class RayConfig(Section):
         return version
 
 
+class LlmInferenceServiceConfig(Section):
+    """Serving by KServe's LLMInferenceService."""
+
+    artifacts: str = Field(
+        default="s3://espalier-mlflow", pattern=r"s3://[a-z0-9][-.a-z0-9]+(/.*)?"
+    )
+    """Where MLflow keeps what it lists as mlflow-artifacts:/ (MLFLOW_ARTIFACTS_DESTINATION)."""
+    tls: bool = False
+    """Whether KServe has its model servers speak HTTPS (enableLLMInferenceServiceTLS of its config
+    map). Their certificates are signed by KServe itself, and the controller does not check them."""
+
+
 class TopologySpread(Section):
     """How evenly sandboxes lie on nodes or zones."""
 
@@ -303,6 +316,9 @@ class SandboxPodsConfig(Section):
 
     runtime_class: DnsLabel = "gvisor"
     """The RuntimeClass; "runc" of k8s/overlays/local shares the node's kernel with the sandbox."""
+    agent_sandbox: Literal["auto", "always", "never"] = "auto"
+    """Whether a sandbox is a claim of agent-sandbox (v1beta1), whose controller keeps warm pods:
+    "auto" where the cluster has its extensions; "never" makes pods of our own there as well."""
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels of the nodes that sandboxes run on, beside those that the RuntimeClass demands."""
     tolerations: tuple[Toleration, ...] = ()
@@ -347,10 +363,11 @@ class KubernetesConfig(Section):
     """Where the sandboxes are."""
     images: ImagesConfig = ImagesConfig()
     labels: dict[str, str] = Field(default_factory=dict)
-    """Put on every object of the run, for accounting."""
+    """Put on every object of the run and on its pods, for accounting, such as team and owner, the
+    names that cost tools look for. espalier.dev/profile, the profile's name, is put beside them."""
     queue: DnsLabel | None = None
-    """Kueue's LocalQueue, of Jobs, RayJobs and Kubeflow's steps; without it pods start as soon as
-    they fit."""
+    """Kueue's LocalQueue, of Jobs, TrainJobs, RayJobs and Kubeflow's steps; without it pods start
+    as soon as they fit."""
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels of the nodes that stages run on."""
     tolerations: tuple[Toleration, ...] = ()
@@ -364,6 +381,9 @@ class KubernetesConfig(Section):
     """Volume claim of what is downloaded or compiled once: base models, kernels."""
     s3_secret: DnsLabel = "espalier-s3"
     """Secret with access_key and secret_key."""
+    s3_credentials: Literal["secret", "account"] = "secret"
+    """"secret" gives stages the keys of s3_secret, "account" none: the platform gives the pods'
+    service accounts a role (k8s/platforms/eks), whose keys end after an hour and are renewed."""
     endpoints: DnsLabel = "espalier-endpoints"
     """ConfigMap whose keys become environment variables: where S3 and MLflow are."""
     retries: int = Field(default=3, ge=0)
@@ -374,6 +394,15 @@ class KubernetesConfig(Section):
     attempt by itself."""
     keep_s: int = Field(default=24 * 3600, ge=0)
     """How long a finished Job stays, for its log."""
+    trainer: Literal["job", "trainjob", "rayjob"] = "job"
+    """Where the training stages run. "job": in their own pods. "trainjob": continue_pretraining,
+    warm_start and train as a TrainJob of Kubeflow Trainer each, on one node; needs k8s/trainer.
+    "rayjob": train as a RayJob of KubeRay, on the nodes of kubernetes.ray.workers. The pod of a
+    stage that runs elsewhere needs no GPU: it launches the object and watches it."""
+    serving: Literal["deployment", "llmisvc"] = "deployment"
+    """What serves the champion: two Deployments behind one Service, or two LLMInferenceServices of
+    KServe in one routing group (k8s/overlays/kserve)."""
+    llmisvc: LlmInferenceServiceConfig = LlmInferenceServiceConfig()
     gpus: GpuConfig = GpuConfig()
     ray: RayConfig = RayConfig()
     sandboxes: SandboxPodsConfig = SandboxPodsConfig()
@@ -391,16 +420,38 @@ class KubernetesConfig(Section):
     @model_validator(mode="after")
     def _labels_are_free_ones(self) -> Self:
         for key, value in self.labels.items():
-            if _RESERVED.match(key):
+            if _RESERVED.match(key) and key != PROFILE_LABEL:
                 raise ValueError(f"kubernetes.labels: {key} is set by espalier; choose another key")
             if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
                 raise ValueError(f"kubernetes.labels: {key}={value} is no label in Kubernetes")
         return self
 
+    def named(self, profile: str) -> Self:
+        """The same settings with the profile's name among the labels, as far as one can hold it."""
+        value = re.sub(r"[^-._A-Za-z0-9]+", "-", profile)[:63].strip("-._")
+        return self.model_copy(update={"labels": {**self.labels, PROFILE_LABEL: value}})
+
     @property
     def processes_on_ray_node(self) -> int:
         """Processes of training on each of `ray.workers`: one a GPU, or one that has the CPUs."""
         return self.gpus.count or 1
+
+    @model_validator(mode="after")
+    def _nodes_are_those_of_a_ray_job(self) -> Self:
+        workers = self.ray.workers
+        if workers and self.trainer != "rayjob":
+            raise ValueError(
+                f"kubernetes.ray.workers={workers} counts the nodes of a RayJob, and training runs "
+                f'as kubernetes.trainer = "{self.trainer}"; set kubernetes.trainer = "rayjob" for '
+                "them, or kubernetes.ray.workers = 0"
+            )
+        if self.trainer == "rayjob" and not workers:
+            raise ValueError(
+                'kubernetes.trainer = "rayjob" has no nodes to train on; set '
+                "kubernetes.ray.workers to their number, or kubernetes.trainer to "
+                '"job" or "trainjob", which have one'
+            )
+        return self
 
     @model_validator(mode="after")
     def _nodes_share_files(self) -> Self:
@@ -431,7 +482,7 @@ def require_places(
             raise ValueError(
                 f"training.processes={processes} share kubernetes.gpus.count={gpus} in a pod; set "
                 "training.processes to that number, ask for more GPUs, or for more nodes "
-                "(kubernetes.ray.workers)"
+                '(kubernetes.trainer = "rayjob")'
             )
         return
     on_node = kubernetes.processes_on_ray_node

@@ -88,8 +88,14 @@ class Profile(Section):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     registry: RegistryConfig = Field(default=RegistryConfig(), validate_default=True)
-    kubernetes: KubernetesConfig = KubernetesConfig()
+    kubernetes: KubernetesConfig = Field(default=KubernetesConfig(), validate_default=True)
     serving: ServingConfig = ServingConfig()
+
+    @field_validator("kubernetes")
+    @classmethod
+    def _label_the_run(cls, kubernetes: KubernetesConfig, info: ValidationInfo) -> KubernetesConfig:
+        """What a profile costs is asked for by its name."""
+        return kubernetes.named(info.data["name"]) if "name" in info.data else kubernetes
 
     @field_validator("registry")
     @classmethod

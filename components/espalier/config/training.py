@@ -134,8 +134,8 @@ class TrainingConfig(Section):
     float32 it is about 1e-9, in bfloat16 a few 1e-4."""
     optimizer: PolicyOptimizerConfig = PolicyOptimizerConfig()
     processes: int = Field(default=1, ge=1)
-    """Processes that share a step's trajectories: on this machine, or on the nodes of
-    kubernetes.ray.workers."""
+    """Processes that share a step's trajectories: on this machine, in the pod of a Job or TrainJob,
+    or on the nodes of kubernetes.ray.workers."""
     sharded: bool = False
     """Splits weights and optimizer over the processes (FSDP2), for a model too large for one."""
     evaluate_every: int = Field(default=20, ge=1)

@@ -21,11 +21,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
 from espalier.chain import STAGES, Stage
-from espalier.cluster.objects.job import launches_ray
+from espalier.cluster.launching import StepTerminated, launch
+from espalier.cluster.objects.kinds import launched_kind
+from espalier.cluster.objects.launched import LaunchedKind
 from espalier.cluster.objects.pods import S3_MOUNT
-from espalier.cluster.ray_jobs import StepTerminated, on_signals, run_on_ray
+from espalier.cluster.signals import on_signals
 from espalier.config import Profile
-from espalier.determinism import RAY_DRIVER_VARIABLE
+from espalier.determinism import TRAINER_VARIABLE
 from espalier.records import MANIFEST_NAME, EspalierError, Manifest, read_manifest
 from espalier.steps.kept import CHECKPOINTS_VARIABLE, forget_checkpoint
 from espalier.storage import Place, joined, open_place
@@ -117,8 +119,10 @@ def _artifact(name: str, definition: Mapping[str, Any], uri: str) -> dict[str, A
 
 _NOTES = "executor_output.json"
 """The file in which KFP's executor records a step's figures and the URIs of its outputs."""
-_DRIVER_FAILED = 3
+_LAUNCHED_FAILED = 3
 """A retryable exit code: a node may have died, so the launching Job tries again."""
+_NODES_VARIABLE = "PET_NNODES"
+"""Number of a TrainJob's nodes; Trainer sets it (pkg/constants/constants.go, TorchEnvNumNodes)."""
 
 
 class StepFailed(EspalierError):
@@ -176,6 +180,11 @@ class StepOrder:
             return None
         return joined(self.run_uri, "steps", self.stage, "checkpoint")
 
+    @property
+    def processes(self) -> int:
+        """Processes that the step computes with; only those of training are several."""
+        return self.profile.training.processes if self.stage == "train" else 1
+
     def _given(self, name: str) -> str:
         return f"{name}={self.inputs[name]}"
 
@@ -231,10 +240,11 @@ def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
         if _holds(order.folder / link.output, published):
             say(f"{order.stage}: publishes them again from {order.folder / link.output}")
             return target.publish(order.folder / link.output)
-    is_driver = bool(os.environ.get(RAY_DRIVER_VARIABLE))
-    if launches_ray(order.stage, order.profile.kubernetes) and not is_driver:
-        _run_on_ray(order, say)
-        return _made(target)
+    kind = launched_kind(order.stage, order.profile.kubernetes)
+    if kind is not None and not os.environ.get(TRAINER_VARIABLE):
+        _launch(kind, order, say)
+        return _made(target, kind)
+    _require_one_node(order)
     for name, place in sources.items():
         say(f"{order.stage}: reads {place.uri}")
         place.fetch(order.folder / name)
@@ -255,18 +265,41 @@ def _run(order: StepOrder, say: Callable[[str], None]) -> Manifest:
     return manifest
 
 
-def _run_on_ray(order: StepOrder, say: Callable[[str], None]) -> None:
-    """Have the same command run by Ray, which fetches and publishes by itself.
+def _launch(kind: LaunchedKind, order: StepOrder, say: Callable[[str], None]) -> None:
+    """Have the same command run by an object of `kind`, which fetches and publishes by itself.
 
     Raises:
-        StepFailed: the driver failed, or this process was sent away.
+        StepFailed: it failed, or this process was sent away.
     """
     try:
-        status = run_on_ray(order.command(), order.profile.kubernetes, os.environ, say)
+        status = launch(
+            kind,
+            order.stage,
+            order.command(),
+            processes=order.processes,
+            settings=order.profile.kubernetes,
+            environment=os.environ,
+            log=say,
+        )
     except StepTerminated as reason:
         raise StepFailed(order.stage, 128 + reason.number) from reason
     if not status.has_succeeded:
-        raise StepFailed(order.stage, _DRIVER_FAILED)
+        raise StepFailed(order.stage, _LAUNCHED_FAILED)
+
+
+def _require_one_node(order: StepOrder) -> None:
+    """Check that no other pod of the same TrainJob runs this step as well.
+
+    Raises:
+        EspalierError: the TrainJob has several nodes.
+    """
+    nodes = os.environ.get(_NODES_VARIABLE, "1")
+    if nodes != "1":
+        raise EspalierError(
+            f"{order.stage}: this TrainJob has {nodes} nodes ({_NODES_VARIABLE}), of which each "
+            "would train and publish by itself; set numNodes to 1, or train on several nodes with "
+            'kubernetes.trainer = "rayjob"'
+        )
 
 
 def _holds(folder: Path, published: Manifest) -> bool:
@@ -274,10 +307,12 @@ def _holds(folder: Path, published: Manifest) -> bool:
     return (folder / MANIFEST_NAME).is_file() and read_manifest(folder) == published
 
 
-def _made(target: Place) -> Manifest:
+def _made(target: Place, kind: LaunchedKind) -> Manifest:
     manifest = target.manifest()
     if manifest is None:
-        raise EspalierError(f"{target.uri}: the RayJob succeeded and has published nothing there")
+        raise EspalierError(
+            f"{target.uri}: the {kind.kind} succeeded and has published nothing there"
+        )
     return manifest
 
 
@@ -311,8 +346,15 @@ def _run_command(stage: str, command: Sequence[str], variables: Mapping[str, str
         stdout=sys.stderr.fileno(),
         start_new_session=True,
     )
+
+    def pass_on(number: int) -> None:
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:  # it ended at this moment
+            raise StepFailed(stage, 128 + number) from None
+
     # who signals a pod reaches its first process, which here is not the one that works
-    with on_signals(lambda number: os.killpg(process.pid, number)):
+    with on_signals(pass_on):
         status = process.wait()
     if status:
         raise StepFailed(stage, 128 - status if status < 0 else status)

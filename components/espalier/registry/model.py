@@ -45,6 +45,8 @@ class ModelVersion:
     aliases: tuple[str, ...]
     created: str
     """UTC, ISO 8601."""
+    location: str = ""
+    """Address of its files, as MLflow lists it."""
 
     @property
     def gate(self) -> str:
@@ -107,6 +109,7 @@ class RegisteredModel:
                 tags=dict(entry.tags),
                 aliases=tuple(sorted(a for a, v in aliases.items() if v == str(entry.version))),
                 created=_utc(entry.creation_timestamp),
+                location=str(entry.source or ""),
             )
             for entry in found
         ]

@@ -7,6 +7,7 @@ that it published. The UI shows a page in a frame of its own, and the first page
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -209,9 +210,13 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[st
         yield f"| {' | '.join(_text(cell) for cell in row)} |"
 
 
-_SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in "\\`*[]<>|"})
+# markdown-to-jsx of Kubeflow's pages takes underscores within words for emphasis
+_SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_~=[]<>|"})
+_LINK = re.compile(r"https?://[^\s|<>]+")
+"""A bare address is a link with everything that is in it, backslashes too."""
 
 
 def _text(value: object) -> str:
     """The value on one line, without Markdown of its own."""
-    return " ".join(visible(str(value)).split()).translate(_SPECIAL)
+    line = " ".join(visible(str(value)).split())
+    return line if _LINK.fullmatch(line) else line.translate(_SPECIAL)

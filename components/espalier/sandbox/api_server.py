@@ -133,15 +133,18 @@ def state_of_pod(pod: K8sObject) -> ClusterState:
 
 
 def state_of_claim(claim: K8sObject) -> ClusterState:
-    """State of a SandboxClaim of agent-sandbox: its conditions and its sandbox."""
+    """State of a SandboxClaim of agent-sandbox: its conditions and the pod of its sandbox.
+
+    It has an address as long as it has a pod, ready or not: one that does not answer its probe for
+    a while is still there. A pod that is deleted is replaced by another, at another address.
+    """
     status: dict[str, Any] = claim.get("status", {})
     if "deletionTimestamp" in claim["metadata"]:
         return ClusterState(ended=GONE.ended)
     finished, ready = _condition(status, "Finished"), _condition(status, "Ready")
     if finished.get("status") == "True":
         return ClusterState(ended=_reason(finished))
-    addresses = status.get("sandbox", {}).get("podIPs") or [None]
-    if ready.get("status") == "True" and addresses[0]:
+    if addresses := status.get("sandbox", {}).get("podIPs"):
         return ClusterState(address=addresses[0])
     return ClusterState(waits_for=_reason(ready) or "its claim")
 

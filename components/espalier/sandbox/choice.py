@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import secrets
 import threading
 from collections.abc import AsyncGenerator, Coroutine
@@ -15,6 +16,7 @@ from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any, Self, TypeVar
 
+from espalier.cluster.objects.names import labels_of_this_pod
 from espalier.config import KubernetesConfig, SandboxConfig
 from espalier.sandbox.call_time import current_call
 from espalier.sandbox.kubernetes import KubernetesBackend
@@ -162,10 +164,11 @@ def sandbox_pool(config: SandboxConfig, cluster: KubernetesConfig) -> PoolThread
         claim_timeout_s=_CLAIM_WITHIN_S,
     )
     num_judging = math.ceil(config.size / _POLICIES_PER_JUDGE)
-    return PoolThread(_backend(config, cluster), settings, num_judging)
+    return PoolThread(backend_for(config, cluster), settings, num_judging)
 
 
-def _backend(config: SandboxConfig, cluster: KubernetesConfig) -> Backend:
+def backend_for(config: SandboxConfig, cluster: KubernetesConfig) -> Backend:
+    """What makes the sandboxes; pods among them are labelled as the step that makes them."""
     limits = Limits(
         memory_bytes=config.memory_mb * _MIB,
         disk_bytes=_DISK_BYTES,
@@ -182,7 +185,7 @@ def _backend(config: SandboxConfig, cluster: KubernetesConfig) -> Backend:
                 image=config.image,
                 namespace=cluster.sandbox_namespace,
                 pods=cluster.sandboxes,
-                labels=cluster.labels,
+                labels={**cluster.labels, **labels_of_this_pod(os.environ)},
             )
             return KubernetesBackend(
                 settings=pods,

@@ -13,15 +13,15 @@ import secrets
 import socket
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import tenacity
 
-from espalier.cluster.kubernetes_api import create, delete, object_path, read
-from espalier.cluster.objects.names import RUN_LABEL, K8sObject, Owner, run_object_name
+from espalier.cluster.kubernetes_api import create, delete, delete_last, object_path, read
+from espalier.cluster.objects.names import INSTANCE_LABEL, K8sObject, Owner, run_object_name
 from espalier.cluster.watches import WatchSettings
 from espalier.config.cluster import amount
 from espalier.sandbox.api_server import (
@@ -50,6 +50,7 @@ from espalier.sandbox.protocol import (
     SandboxLost,
     SandboxQuota,
     SandboxTimeout,
+    SandboxUnavailable,
 )
 from sandboxd.wire import RunRequest
 
@@ -86,7 +87,7 @@ class Cluster:
         server = ApiServer(backend.kubeconfig)
         namespace = backend.settings.namespace
         async with cleanup_on_failure(server.close):
-            token = Token() if await _has_agent_sandbox(server) else None
+            token = Token() if await _uses_claims(backend, server) else None
             owned = () if token is None else _warm_pool(backend, token)
             lease = HeldLease(
                 server, lambda now: _lease(backend, now), partial(ensure, server, owned)
@@ -97,7 +98,7 @@ class Cluster:
                 version = "v1" if token is None else AGENT_SANDBOX_API
                 folder = object_path(version, kind, namespace)
                 state_of = state_of_pod if token is None else state_of_claim
-                selector = f"{RUN_LABEL}={backend.run_id}"
+                selector = f"{INSTANCE_LABEL}={backend.run_id}"
                 watch = ClusterWatch(server, folder, selector, state_of, backend.watching)
                 await watch.start()
         return cls(backend, server, lease, watch, folder, token)
@@ -112,7 +113,11 @@ class Cluster:
         if self.shared_token is not None:
             token = self.shared_token
             manifest = sandbox_claim(
-                backend.settings, name=name, run_id=backend.run_id, owner=owner
+                backend.settings,
+                name=name,
+                run_id=backend.run_id,
+                owner=owner,
+                now=datetime.now(UTC),
             )
         else:
             token = Token()
@@ -124,9 +129,11 @@ class Cluster:
         return token
 
     async def delete(self, name: str) -> bool:
-        """Delete the pod or claim; False if there is none."""
+        """Delete the pod, or the claim with its pod; False if there is none."""
+        path = f"{self.folder}/{name}"
         try:
-            await self.server.send(delete(f"{self.folder}/{name}"))
+            # a claim that would be gone before its pod could not say that the pod still runs
+            await self.server.send(delete(path) if self.shared_token is None else delete_last(path))
         except NotFoundError:
             return False
         return True
@@ -136,8 +143,12 @@ class Cluster:
 
         A claim of agent-sandbox says only that its pod failed, so the pod itself is read.
         """
+
+        def has_ended(state: ClusterState) -> bool:
+            return bool(self.of_pod(state, address).ended)
+
         try:
-            state = await self.watch.until(name, lambda state: bool(state.ended), within_s)
+            state = self.of_pod(await self.watch.until(name, has_ended, within_s), address)
             if self.shared_token is None or state.is_gone:
                 return state
             pods = object_path("v1", "pods", self.backend.settings.namespace)
@@ -149,6 +160,11 @@ class Cluster:
         if not ended:
             return state
         return state_of_pod(max(ended, key=lambda pod: pod["metadata"]["creationTimestamp"]))
+
+    def of_pod(self, state: ClusterState, address: str) -> ClusterState:
+        """The state of the pod that had this address: agent-sandbox replaces a pod that is lost."""
+        is_replaced = self.shared_token is not None and state.address != address
+        return _REPLACED if is_replaced and not state.ended else state
 
     async def gone(self, name: str, within_s: float) -> None:
         """Wait until it is gone.
@@ -180,11 +196,27 @@ def _environment(backend: KubernetesBackend, token: Token) -> dict[str, str]:
     return server_settings(token, backend.limits, backend.preimport)
 
 
-async def _has_agent_sandbox(server: ApiServer) -> bool:
+_REPLACED = ClusterState(ended="its pod was deleted, and agent-sandbox put another in its place")
+
+
+async def _uses_claims(backend: KubernetesBackend, server: ApiServer) -> bool:
+    """Whether sandboxes are claims of agent-sandbox, as the profile says.
+
+    Raises:
+        SandboxUnavailable: the profile demands it, and the cluster does not have it.
+    """
+    wanted = backend.settings.pods.agent_sandbox
+    if wanted == "never":
+        return False
     try:
         await server.send(read(f"/apis/{AGENT_SANDBOX_API}"))
     except NotFoundError:
-        return False
+        if wanted == "auto":
+            return False
+        raise SandboxUnavailable(
+            f'kubernetes.sandboxes.agent_sandbox = "always", and the cluster has no '
+            f'{AGENT_SANDBOX_API}: install agent-sandbox with its extensions, or set "auto"'
+        ) from None
     return True
 
 
@@ -407,6 +439,7 @@ class KubernetesSandbox(SandboxClient):
             raise SandboxLost(f"{self.name}: {end.ended}", by_program=end.by_program) from error
 
     def _on_state(self, state: ClusterState) -> None:
+        state = self.cluster.of_pod(state, self._address)
         if state.ended:
             self.mark_lost(state.ended, by_program=state.by_program)
             if not self._is_closing and not state.by_program:

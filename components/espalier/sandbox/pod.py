@@ -2,7 +2,7 @@
 
 A sandbox pod has no rights, no token and no way out; it only answers the pod that created it.
 
-Fields of agent-sandbox are those of extensions.agents.x-k8s.io/v1beta1 (docs/api.md of
+Fields of agent-sandbox are those of extensions.agents.x-k8s.io/v1beta1 (extensions/api/v1beta1 of
 kubernetes-sigs/agent-sandbox): for a claim the controller hands out a warm pod and starts another.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 from espalier.cluster.objects.names import (
     NAME_LABEL,
@@ -240,17 +241,28 @@ def sandbox_warm_pool(
 
 
 def sandbox_claim(
-    settings: SandboxPodSettings, *, name: str, run_id: str, owner: Owner
+    settings: SandboxPodSettings, *, name: str, run_id: str, owner: Owner, now: datetime
 ) -> K8sObject:
-    """A claim for one sandbox; deleting it ends the sandbox.
+    """A claim for one sandbox; deleting it ends the sandbox, and so does its time to live.
 
     It sets no environment, because the controller would then start a cold pod.
+
+    Args:
+        settings: of the pool.
+        name: of the claim.
+        run_id: of the run that samples.
+        owner: the run's lease.
+        now: in UTC, from which on it may live.
     """
     claim = _agent_sandbox_object("SandboxClaim", settings, run_id, owner)
     claim["metadata"]["name"] = name
+    ends = now.astimezone(UTC) + timedelta(seconds=settings.pods.ttl_s)
     claim["spec"] = {
         "warmPoolRef": {"name": run_object_name(run_id, POOL_PART)},
-        "ttlSecondsAfterCreated": settings.pods.ttl_s,
+        "lifecycle": {
+            "shutdownTime": ends.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "shutdownPolicy": "Delete",
+        },
     }
     return claim
 

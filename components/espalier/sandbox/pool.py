@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+import weakref
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Self
+from typing import NamedTuple, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -128,6 +129,33 @@ class PoolMetrics:
         }
 
 
+class PoolState(NamedTuple):
+    """What the sandboxes of an open pool are at, at one moment."""
+
+    size: int
+    free: int
+    lent: int
+    cleaning: int
+    starting: int
+    waiting: int
+    """Borrowers that have none yet."""
+
+
+_open_pools: weakref.WeakSet[SandboxPool] = weakref.WeakSet()
+_metrics: list[PoolMetrics] = []
+"""Of every pool that this process opened, closed ones too: what they counted stays counted."""
+
+
+def pool_states() -> list[PoolState]:
+    """Of every pool of this process that is open; from any thread."""
+    return [pool.state for pool in tuple(_open_pools)]
+
+
+def pool_metrics() -> list[PoolMetrics]:
+    """Of every pool that this process has opened; from any thread."""
+    return list(_metrics)
+
+
 CLOSED = "the pool of sandboxes is closed"
 _CAUSES: dict[type[SandboxError], str] = {
     SandboxLost: "lost",
@@ -163,19 +191,22 @@ class SandboxPool:
         self._waiting: deque[asyncio.Future[WarmSandbox]] = deque()
         self._existing: set[WarmSandbox] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._num_cleaning = 0
+        self._num_cleaning = self._num_lent = 0
         self._is_refilling = True
         self._is_open = False
 
     async def __aenter__(self) -> Self:
         """Start the first sandboxes, without waiting until they are ready."""
         self._is_open = True
+        _open_pools.add(self)
+        _metrics.append(self.metrics)
         self._refill()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close all sandboxes, lent ones as well."""
         self._is_open = False
+        _open_pools.discard(self)
         self._fail_waiters(CLOSED)
         await self._starter.close()
         while self._tasks:
@@ -206,6 +237,18 @@ class SandboxPool:
         """Sandboxes that are ready, lent, being reset, closed or started."""
         return len(self._existing) + self._starter.in_flight
 
+    @property
+    def state(self) -> PoolState:
+        """What its sandboxes are at; from any thread, as of about now."""
+        return PoolState(
+            size=self._settings.size,
+            free=len(self._ready),
+            lent=self._num_lent,
+            cleaning=self._num_cleaning,
+            starting=self._starter.in_flight,
+            waiting=len(self._waiting),
+        )
+
     @asynccontextmanager
     async def claim(self) -> AsyncIterator[Sandbox]:
         """Borrow a sandbox; it is reset afterwards.
@@ -220,6 +263,7 @@ class SandboxPool:
         lent_s = time.monotonic()
         self.metrics.claim_s.append(lent_s - asked_s)
         warm.uses += 1
+        self._num_lent += 1
         after = self._clean
         try:
             yield warm.sandbox
@@ -228,6 +272,7 @@ class SandboxPool:
             after = self._close
             raise
         finally:
+            self._num_lent -= 1
             self.metrics.lent_s += time.monotonic() - lent_s
             if warm in self._existing:  # else the pool was closed meanwhile, and it with it
                 self._run_in_background(after(warm))

@@ -1,13 +1,15 @@
-r"""Lets the serving Deployment follow `champion`; runs as a Deployment of `k8s/`.
+r"""Lets what serves follow `champion`; runs as a Deployment of `k8s/`.
 
     python -m espalier.serving.controller --model espalier-search-agent \
         --namespace espalier-pipeline
 
-It serves what the alias points at where a gate pass or a forced reason is recorded, goes back to
-the last good version where a roll-out fails, and says why: in its log, as an event of the
-Deployment (kubectl describe deployment espalier-serving), and in the version's tag
-espalier.serving_reason. A failed version is tried again when it is promoted again, or when the
-annotation espalier.dev/failed is removed.
+It serves what the alias points at where a gate pass or a forced reason is recorded: the version
+gets the shares of `serving.canary.steps` one after the other and is judged at each. It goes back to
+the last good version where a version falls short or a roll-out fails, and says why: in its log, as
+an event of the Deployment (kubectl describe deployment espalier-serving), and in the version's tags
+espalier.serving, serving_reason and serving_score. The alias stays where it is. A failed version is
+tried again when it is promoted again, or when the annotation espalier.dev/failed is removed.
+`kubernetes.serving` of the profile says what serves: two Deployments, or KServe.
 """
 
 from __future__ import annotations
@@ -27,11 +29,16 @@ from pathlib import Path
 from types import FrameType
 
 from espalier.cluster.objects.serving import KEY_VARIABLE
-from espalier.config import ControllerConfig
+from espalier.config import ControllerConfig, KubernetesConfig
 from espalier.determinism import prepare_environment
 from espalier.records import EspalierError, RegistryError, ServingError
-from espalier.serving.deployment import ServingDeployment
+from espalier.serving.asking import questions_of
+from espalier.serving.controller_metrics import CONTENT_TYPE, ControllerMetrics
+from espalier.serving.deployment import ServingDeployments
 from espalier.serving.following import Follower, HealthProbe, VersionSource
+from espalier.serving.judging import CanaryJudge
+from espalier.serving.llm_services import LlmInferenceServices
+from espalier.serving.tracks import ServingTracks, TrackSettings, connected
 from espalier.steps.profiles import named_profile
 
 log = logging.getLogger(__name__)
@@ -55,16 +62,21 @@ class Heartbeat:
     @classmethod
     @contextmanager
     def serving(
-        cls, port: int, config: ControllerConfig, clock: Callable[[], float]
+        cls,
+        port: int,
+        config: ControllerConfig,
+        clock: Callable[[], float],
+        metrics: ControllerMetrics | None = None,
     ) -> Iterator[Heartbeat]:
-        """Answer /healthz and /readyz while the block runs.
+        """Answer /healthz, /readyz and /metrics while the block runs.
 
         Raises:
             ServingError: the port is taken.
         """
         heartbeat = cls(config, clock)
+        shown = metrics or ControllerMetrics()
         try:
-            server = ThreadingHTTPServer(("", port), _handler(heartbeat))
+            server = ThreadingHTTPServer(("", port), _handler(heartbeat, shown))
         except OSError as error:
             raise ServingError(
                 f"port {port}: cannot be served on ({error}); choose --port"
@@ -90,16 +102,23 @@ class Heartbeat:
         return self._fault if path == "/readyz" else None
 
 
-def _handler(heartbeat: Heartbeat) -> type[BaseHTTPRequestHandler]:
+def _handler(heartbeat: Heartbeat, metrics: ControllerMetrics) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # seconds, of a connection that sends nothing
 
         def do_GET(self) -> None:
-            """Answer a probe."""
+            """Answer a probe, or Prometheus."""
+            if self.path == "/metrics":
+                self._answer(200, metrics.text(), CONTENT_TYPE)
+                return
             known = self.path in ("/healthz", "/readyz")
             fault = heartbeat.fault(self.path) if known else "no such path"
-            body = f"{fault or 'ok'}\n".encode()
-            self.send_response(200 if fault is None else 503 if known else 404)
+            status = 200 if fault is None else 503 if known else 404
+            self._answer(status, f"{fault or 'ok'}\n".encode(), "text/plain; charset=utf-8")
+
+        def _answer(self, status: int, body: bytes, kind: str) -> None:
+            self.send_response(status)
+            self.send_header("content-type", kind)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -116,17 +135,21 @@ def follow(
     heartbeat: Heartbeat,
     stop: threading.Event,
     jitter: Callable[[], float] = random.random,
+    metrics: ControllerMetrics | None = None,
 ) -> None:
     """Step until `stop` is set; after a fault wait longer each time (`pause_s`)."""
+    counted = metrics or ControllerMetrics()
     faults = 0
     while not stop.is_set():
         try:
             follower.step()
             faults = 0
             heartbeat.beat(fault=None)
+            counted.count_step("ok", time.time())
         except (ServingError, RegistryError) as error:
             faults += 1
             heartbeat.beat(fault=str(error))
+            counted.count_step("fault", time.time())
             log.warning("%s", error)
         stop.wait(pause_s(config, faults, jitter()))
 
@@ -160,21 +183,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _follow_cluster(given: argparse.Namespace, stop: threading.Event) -> None:
-    config = named_profile(given.profile, given.set_ or ()).serving.controller
+    profile = named_profile(given.profile, given.set_ or ())
+    config = profile.serving.controller
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if not uri:
         raise ServingError("MLFLOW_TRACKING_URI names no registry whose champion could be followed")
-    url = given.serving_url or f"http://espalier-serving.{given.namespace}.svc:8000"
+    key = os.environ.get(KEY_VARIABLE) or None
+    verify = not (profile.kubernetes.serving == "llmisvc" and profile.kubernetes.llmisvc.tls)
+    judge = CanaryJudge(profile.serving.canary, key, verify=verify)
+    questions_of(judge.config)  # what cannot be read is said at the start
+    metrics = ControllerMetrics()
     follower = Follower(
         VersionSource(uri, given.model),
-        ServingDeployment.open(given.namespace, given.kubeconfig),
-        HealthProbe(url, given.model, os.environ.get(KEY_VARIABLE) or None),
-        model=given.model,
-        namespace=given.namespace,
+        _tracks(given, profile.kubernetes),
+        HealthProbe(key, verify=verify),
+        judge,
         health_attempts=config.health_attempts,
+        metrics=metrics,
     )
-    with Heartbeat.serving(given.port, config, time.monotonic) as heartbeat:
-        follow(follower, config, heartbeat, stop)
+    with Heartbeat.serving(given.port, config, time.monotonic, metrics) as heartbeat:
+        follow(follower, config, heartbeat, stop, metrics=metrics)
+
+
+def _tracks(given: argparse.Namespace, kubernetes: KubernetesConfig) -> ServingTracks:
+    settings = TrackSettings(
+        namespace=given.namespace,
+        model=given.model,
+        queue=kubernetes.queue,
+        stable_url=given.serving_url,
+        canary_url=given.canary_url,
+    )
+    api = connected(given.kubeconfig)
+    if kubernetes.serving == "llmisvc":
+        return LlmInferenceServices(api, settings, kubernetes.llmisvc)
+    return ServingDeployments(api, settings)
 
 
 def argument_parser() -> argparse.ArgumentParser:
@@ -185,11 +227,14 @@ def argument_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", required=True, help="registered model whose champion is served")
-    parser.add_argument("--namespace", required=True, help="of the Deployment espalier-serving")
-    parser.add_argument("--serving-url", help="default: the Service espalier-serving in it")
-    parser.add_argument("--port", type=int, default=8081, help="of /healthz and /readyz")
+    parser.add_argument("--namespace", required=True, help="of what serves")
+    parser.add_argument(
+        "--serving-url", help="where the served version alone is asked; default: its Service"
+    )
+    parser.add_argument("--canary-url", help="where a canary alone is asked; default: its Service")
+    parser.add_argument("--port", type=int, default=8081, help="of /healthz, /readyz, /metrics")
     parser.add_argument("--kubeconfig", type=Path, help="outside the cluster: its configuration")
-    parser.add_argument("--profile", default="laptop", help="whose [serving.controller] holds")
+    parser.add_argument("--profile", default="laptop", help="whose [serving] and [kubernetes] hold")
     parser.add_argument("--set", dest="set_", action="append", metavar="SECTION.KEY=VALUE")
     return parser
 

@@ -1,178 +1,193 @@
-"""The serving Deployment: read, apply, annotate, record events, collect the faults of its pods."""
+"""Two Deployments behind one Service: read, roll, weigh, annotate, record events, find faults.
+
+Shares of 0 and 1 are exact: the Service leads to one Deployment alone. Between, it leads to the
+pods of both, each of which gets about the same number of new connections: the share is that of
+pods (`canary_replicas`), approximate for the requests of clients that keep connections open. The
+stable track's number of pods is never changed, so that it can answer alone at any moment.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from pathlib import Path
-
 from espalier.cluster.kubernetes_api import (
-    CONFLICT,
-    ApiError,
-    ApiRetries,
     KubernetesApi,
     apply,
-    cluster_configuration,
-    create,
     merge,
     object_path,
     read,
 )
-from espalier.cluster.objects.names import MODEL_VERSION_ANNOTATION, NAME_LABEL, K8sObject
-from espalier.cluster.objects.serving import DEPLOYMENT, FIELD_MANAGER
-from espalier.records import ClusterError, ServingError
-from espalier.serving.decision import RolloutMemory, RolloutState
+from espalier.cluster.objects.names import NAME_LABEL, K8sObject
+from espalier.cluster.objects.serving import (
+    CANARY_DEPLOYMENT,
+    DEPLOYMENT,
+    FIELD_MANAGER,
+    STABLE_SERVICE,
+    WEIGHT_ANNOTATION,
+    Route,
+    canary_of,
+    canary_replicas,
+    routed_service,
+    served_version,
+    version_reference,
+)
+from espalier.records import ServingError
+from espalier.serving.asking import Address
+from espalier.serving.decision import (
+    NO_CANARY,
+    CanaryTrack,
+    Champion,
+    RolloutMemory,
+    RolloutState,
+    asked_version,
+    rollout_progress,
+)
+from espalier.serving.tracks import TrackSettings, pod_faults, record_event, serving_errors
 
-RETRIES = ApiRetries(attempts=1, timeout_s=10.0)
-"""One attempt: the controller repeats its whole step."""
-_MAX_NOTE = 1000
-"""Characters of an event's message; the API server refuses more than 1,024."""
-_MAX_TERMINATION = 300
-"""Characters of a container's termination message: the end, where an error stands."""
 
+class ServingDeployments:
+    """The serving Deployments and their Service in one namespace; see `ServingTracks`."""
 
-class ServingDeployment:
-    """The serving Deployment of one namespace."""
-
-    def __init__(self, api: KubernetesApi, namespace: str) -> None:
+    def __init__(self, api: KubernetesApi, settings: TrackSettings) -> None:
+        namespace = settings.namespace
         self._api = api
+        self._settings = settings
         self._namespace = namespace
-        self._path = object_path("apps/v1", "deployments", namespace, DEPLOYMENT)
+        self._model = settings.model
+        self._stable = object_path("apps/v1", "deployments", namespace, DEPLOYMENT)
+        self._canary = object_path("apps/v1", "deployments", namespace, CANARY_DEPLOYMENT)
+        self._service = object_path("v1", "services", namespace, DEPLOYMENT)
+        self._replicas = 1
 
-    @classmethod
-    def open(cls, namespace: str, kubeconfig: Path | None = None) -> ServingDeployment:
-        """Connect.
+    def read(self) -> RolloutState:
+        """See `ServingTracks.read`; without the canary's Deployment there is no canary."""
+        with serving_errors():
+            stable = self._api.send(read(self._stable, f"read the Deployment {DEPLOYMENT}"))
+            canary = self._api.find(self._canary, f"read the Deployment {CANARY_DEPLOYMENT}")
+            if canary is None:
+                return RolloutState.read(stable, self._model)
+            service = self._api.send(read(self._service, f"read the Service {DEPLOYMENT}"))
+        self._replicas = stable["spec"].get("replicas", 1)
+        return RolloutState.read(stable, self._model, self._canary_track(stable, canary, service))
 
-        Args:
-            namespace: of the Deployment.
-            kubeconfig: of the cluster; None is the cluster that this pod runs in.
+    def roll(self, target: Champion) -> None:
+        """See `ServingTracks.roll`: a rolling update."""
+        self._apply(self._stable, self._version(target, DEPLOYMENT), f"roll {DEPLOYMENT}")
 
-        Raises:
-            ServingError: there is no configuration that could be used.
-        """
-        with _serving_errors():
-            return cls(KubernetesApi(cluster_configuration(kubeconfig), RETRIES), namespace)
+    def weigh(self, target: Champion, weight: float, state: RolloutState) -> None:
+        """See `ServingTracks.weigh`."""
+        canary = state.canary
+        if canary is NO_CANARY:
+            raise ServingError(
+                f"there is no Deployment {CANARY_DEPLOYMENT} in {self._namespace}: apply k8s/ "
+                "again, or set serving.canary.steps=[] for roll-outs without a canary"
+            )
+        if (canary.asked, canary.weight, canary.has_pods) == (target.version, weight, True):
+            route = routed_service(Route.of_weight(weight), self._namespace)
+            self._apply(self._service, route, f"route the Service {DEPLOYMENT}")
+        else:
+            pods = canary_replicas(weight, self._replicas)
+            fields = canary_of(self._version(target, CANARY_DEPLOYMENT), weight, pods)
+            self._apply(self._canary, fields, f"roll {CANARY_DEPLOYMENT}")
 
-    def read(self) -> K8sObject:
-        """Read the object.
+    def retreat(self) -> None:
+        """See `ServingTracks.retreat`."""
+        route = routed_service(Route.STABLE, self._namespace)
+        self._apply(self._service, route, f"route the Service {DEPLOYMENT}")
 
-        Raises:
-            ServingError: it is not there, or the API server is away or refuses.
-        """
-        with _serving_errors():
-            return self._api.send(read(self._path, f"read the Deployment {DEPLOYMENT}"))
+    def end_canary(self) -> None:
+        """See `ServingTracks.end_canary`."""
+        without_pods = {
+            "metadata": {"annotations": {WEIGHT_ANNOTATION: None}},
+            "spec": {"replicas": 0},
+        }
+        purpose = f"end the Deployment {CANARY_DEPLOYMENT}"
+        with serving_errors():
+            self._api.send(merge(self._canary, without_pods, purpose, fieldManager=FIELD_MANAGER))
 
-    def apply(self, fields: K8sObject) -> None:
-        """Apply these fields and take their ownership (server-side apply, forced).
-
-        Raises:
-            ServingError: the API server is away or refuses.
-        """
-        purpose = f"roll the Deployment {DEPLOYMENT}"
-        with _serving_errors():
-            self._api.send(apply(self._path, fields, manager=FIELD_MANAGER, purpose=purpose))
+    def address(self, version: str, *, of_canary: bool) -> Address:
+        """See `ServingTracks.address`; only pods of the version answer to its name."""
+        service = CANARY_DEPLOYMENT if of_canary else STABLE_SERVICE
+        default = f"http://{service}.{self._namespace}.svc:8000"
+        url = self._settings.url(of_canary=of_canary, default=default)
+        return Address(url, version_reference(self._model, version))
 
     def remember(self, memory: RolloutMemory, state: RolloutState) -> None:
-        """Write the memory into the annotations, unless the Deployment changed since it was read.
-
-        Raises:
-            ServingError: it was changed since, or the API server is away or refuses.
-        """
+        """See `ServingTracks.remember`."""
         metadata = {"annotations": memory.annotations, "resourceVersion": state.resource_version}
         purpose = f"annotate the Deployment {DEPLOYMENT}"
-        with _serving_errors():
+        with serving_errors():
             self._api.send(
-                merge(self._path, {"metadata": metadata}, purpose, fieldManager=FIELD_MANAGER)
+                merge(self._stable, {"metadata": metadata}, purpose, fieldManager=FIELD_MANAGER)
             )
 
     def faults(self, version: str) -> str:
-        """Faults that the pods of a version report; empty where there are none.
-
-        Raises:
-            ServingError: the API server is away or refuses.
-        """
+        """See `ServingTracks.faults`."""
         pods = object_path("v1", "pods", self._namespace)
-        selector = f"{NAME_LABEL}={DEPLOYMENT}"
-        with _serving_errors():
+        selector = f"{NAME_LABEL} in ({DEPLOYMENT},{CANARY_DEPLOYMENT})"
+        with serving_errors():
             listed = self._api.send(read(pods, "list the serving pods", labelSelector=selector))
         return pod_faults(listed["items"], version)
 
     def record(self, reason: str, note: str, state: RolloutState, *, warns: bool) -> None:
-        """Record an event of the Deployment, once: a restarted controller does not repeat it.
-
-        Raises:
-            ServingError: the API server is away or refuses.
-        """
-        event = _event(reason, note, state, self._namespace, warns=warns)
-        events = object_path("v1", "events", self._namespace)
-        with _serving_errors():
-            try:
-                self._api.send(create(events, event, "record an event"))
-            except ApiError as error:
-                if error.status != CONFLICT:  # it is recorded already
-                    raise
-
-
-@contextmanager
-def _serving_errors() -> Iterator[None]:
-    """Raise what the API server refuses as a ServingError."""
-    try:
-        yield
-    except ClusterError as error:
-        raise ServingError(str(error)) from error
-
-
-def _event(
-    reason: str, note: str, state: RolloutState, namespace: str, *, warns: bool
-) -> K8sObject:
-    named = hashlib.sha256(f"{state.uid} {reason} {note}".encode()).hexdigest()[:16]
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{DEPLOYMENT}.{named}", "namespace": namespace},
-        "involvedObject": {
+        """See `ServingTracks.record`."""
+        about = {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
             "name": DEPLOYMENT,
-            "namespace": namespace,
+            "namespace": self._namespace,
             "uid": state.uid,
-        },
-        "type": "Warning" if warns else "Normal",
-        "reason": reason,
-        "message": note[:_MAX_NOTE],
-        "source": {"component": FIELD_MANAGER},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }
+        }
+        record_event(self._api, reason, note, about, warns=warns)
+
+    def _version(self, target: Champion, deployment: str) -> K8sObject:
+        return served_version(
+            self._model,
+            target.version,
+            policy_digest=target.policy_digest,
+            namespace=self._namespace,
+            queue=self._settings.queue,
+            deployment=deployment,
+        )
+
+    def _apply(self, path: str, fields: K8sObject, purpose: str) -> None:
+        with serving_errors():
+            self._api.send(apply(path, fields, manager=FIELD_MANAGER, purpose=purpose))
+
+    def _canary_track(
+        self, stable: K8sObject, canary: K8sObject, service: K8sObject
+    ) -> CanaryTrack:
+        replicas = canary["spec"].get("replicas", 1)
+        weight = _weight(canary)
+        if weight is not None and replicas != canary_replicas(weight, self._replicas):
+            weight = None  # the stable track was scaled, or the canary was by hand
+        selector = service["spec"].get("selector") or {}
+        route = next((one for one in Route if one.selector == selector), None)
+        seen = rollout_progress(canary)
+        return CanaryTrack(
+            asked=asked_version(canary, self._model),
+            progress=seen.progress,
+            reason=seen.reason,
+            has_pods=replicas > 0,
+            has_traffic=route in (Route.BOTH, Route.CANARY),
+            weight=weight,
+            share=_share(route, _available(stable), _available(canary)),
+            is_routed=weight is not None and route is Route.of_weight(weight),
+        )
 
 
-def pod_faults(pods: Iterable[K8sObject], version: str) -> str:
-    """Why pods of a version are not ready, in one line, each fault once."""
-    faults: dict[str, None] = {}
-    for pod in pods:
-        annotations = pod["metadata"].get("annotations") or {}
-        if annotations.get(MODEL_VERSION_ANNOTATION) == version:
-            faults.update(dict.fromkeys(_faults(pod.get("status") or {})))
-    return "; ".join(faults)
+def _weight(canary: K8sObject) -> float | None:
+    annotations = canary["metadata"].get("annotations") or {}
+    try:
+        return float(annotations[WEIGHT_ANNOTATION])
+    except (KeyError, ValueError):
+        return None
 
 
-def _faults(status: K8sObject) -> Iterator[str]:
-    for condition in status.get("conditions") or []:
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            yield f"not scheduled: {condition.get('message', condition.get('reason', ''))}"
-    for container in status.get("containerStatuses") or []:
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason", "ContainerCreating") not in (
-            "ContainerCreating",
-            "PodInitializing",
-        ):
-            yield f"{container['name']}: {waiting['reason']}"
-        for field in ("state", "lastState"):
-            ended = (container.get(field) or {}).get("terminated")
-            if ended:
-                words = " ".join((ended.get("message") or "").split())[-_MAX_TERMINATION:]
-                yield f"{container['name']}: exit {ended.get('exitCode')} {words}".rstrip()
+def _available(deployment: K8sObject) -> int:
+    return (deployment.get("status") or {}).get("availableReplicas", 0)
+
+
+def _share(route: Route | None, stable: int, canary: int) -> float:
+    """The canary's share; a selector of somebody else's leads, as far as we know, not to it."""
+    if route is Route.CANARY:
+        return 1.0
+    return canary / (stable + canary) if route is Route.BOTH and canary else 0.0

@@ -1,4 +1,8 @@
-"""Makes the serving Deployment follow the alias `champion`: observe, decide, act, repeat."""
+"""Makes what serves follow the alias `champion`: observe, decide, act, repeat.
+
+Where a version falls short the alias stays: promote, rollback and their records are a person's or
+the gate's. The version's tags say what became of it, and `espalier rollback` moves the alias.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,34 @@ from typing import Any
 
 import httpx2
 
-from espalier.cluster.objects.serving import served_version, version_reference
 from espalier.registry.model import CHAMPION, RegisteredModel
+from espalier.serving.asking import Address
+from espalier.serving.controller_metrics import ROLLED_BACK, ControllerMetrics
 from espalier.serving.decision import (
     Champion,
     CheckHealth,
     Decision,
+    EndCanary,
+    EnterStep,
     Fail,
+    Measure,
     Refuse,
+    Retreat,
     Roll,
     RolloutState,
     Wait,
+    Weigh,
     decide,
 )
-from espalier.serving.deployment import ServingDeployment
+from espalier.serving.judging import CanaryJudge
+from espalier.serving.tracks import ServingTracks
 
 STATE_TAG = "espalier.serving"
 REASON_TAG = "espalier.serving_reason"
 """Tags of a version: what became of it when it was to be served, and why."""
-SERVED, FAILED, REFUSED = "served", "failed", "refused"
+SCORE_TAG = "espalier.serving_score"
+"""Tag of a version that was a canary: the figures of its last step."""
+SERVED, FAILED, REFUSED, ON_TRIAL = "served", "failed", "refused", "canary"
 """Values of STATE_TAG."""
 _PROBE_TIMEOUT_S = 20.0
 _MAX_QUOTED = 200
@@ -38,8 +51,8 @@ class VersionSource:
     """A model's champion, read and tagged."""
 
     def __init__(self, uri: str, model: str) -> None:
+        self.name = model
         self._uri = uri
-        self._name = model
         self._model: RegisteredModel | None = None
 
     def champion(self) -> Champion | None:
@@ -60,55 +73,55 @@ class VersionSource:
         found = self._opened().find(number)
         return None if found is None else Champion.of(found)
 
-    def mark(self, number: str, state: str, reason: str) -> None:
+    def mark(self, number: str, state: str, reason: str, score: str = "") -> None:
         """Tag a version with what became of it; tags that are there already are not written again.
 
         Raises:
             RegistryError: MLflow is away.
         """
         found = self._opened().find(number)
-        tags = {STATE_TAG: state, REASON_TAG: reason}
+        tags = {STATE_TAG: state, REASON_TAG: reason} | ({SCORE_TAG: score} if score else {})
         if found is not None and any(found.tags.get(key) != value for key, value in tags.items()):
             self._opened().tag(found, tags)
 
     def _opened(self) -> RegisteredModel:
         # opened late: a server that is away when the controller starts is waited for
         if self._model is None:
-            self._model = RegisteredModel.open(self._uri, self._name)
+            self._model = RegisteredModel.open(self._uri, self.name)
         return self._model
 
 
 class HealthProbe:
     """Asks an OpenAI-compatible server for one token of a version.
 
-    The version has to be among the names that it serves, as `models:/NAME/3`: vLLM is given it by
-    --served-model-name $(ESPALIER_MODEL).
+    A Deployment's servers have to have the version among the names that they serve, as
+    `models:/NAME/3`: vLLM is given it by --served-model-name $(ESPALIER_MODEL).
     """
 
-    def __init__(self, url: str, model: str, key: str | None = None) -> None:
-        """Ask the server at `url`, with an API key where it wants one."""
-        self._url = url.rstrip("/")
-        self._model = model
+    def __init__(self, key: str | None = None, *, verify: bool = True) -> None:
+        """Ask with an API key where servers want one; `verify` has certificates checked."""
         self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._verify = verify
 
-    def fault(self, version: str) -> str | None:
+    def fault(self, address: Address) -> str | None:
         """What is wrong; None where a token came."""
-        reference = version_reference(self._model, version)
-        asked = {"model": reference, "prompt": [0], "max_tokens": 1, "temperature": 0.0}
+        url, name = address.url.rstrip("/"), address.name
+        asked = {"model": name, "prompt": [0], "max_tokens": 1, "temperature": 0.0}
         try:
             answer = httpx2.post(
-                f"{self._url}/v1/completions",
+                f"{url}/v1/completions",
                 json=asked,
                 headers=self._headers,
                 timeout=_PROBE_TIMEOUT_S,
                 trust_env=False,
+                verify=self._verify,
             )
         except httpx2.HTTPError as error:
-            return f"{self._url} does not answer ({type(error).__name__})"
+            return f"{url} does not answer ({type(error).__name__})"
         if answer.status_code != httpx2.codes.OK:
             said = answer.text[:_MAX_QUOTED]
-            return f"{self._url} answers {reference} with HTTP {answer.status_code}: {said}"
-        return None if _has_token(answer) else f"{self._url} answers {reference} with no token"
+            return f"{url} answers {name} with HTTP {answer.status_code}: {said}"
+        return None if _has_token(answer) else f"{url} answers {name} with no token"
 
 
 def _has_token(answer: httpx2.Response) -> bool:
@@ -120,7 +133,7 @@ def _has_token(answer: httpx2.Response) -> bool:
 
 
 class Follower:
-    """Makes the serving Deployment follow the alias `champion` of one model.
+    """Makes what serves follow the alias `champion` of one model.
 
     Everything is announced before it is done and remembered: what fails half-way is announced and
     done again.
@@ -129,32 +142,33 @@ class Follower:
     def __init__(
         self,
         registry: VersionSource,
-        deployment: ServingDeployment,
+        tracks: ServingTracks,
         probe: HealthProbe,
+        judge: CanaryJudge,
         *,
-        model: str,
-        namespace: str,
         health_attempts: int,
+        metrics: ControllerMetrics,
     ) -> None:
         """Follow.
 
         Args:
             registry: of the model.
-            deployment: that follows.
+            tracks: that follow.
             probe: decides whether a roll-out succeeded.
-            model: registered name.
-            namespace: of the Deployment.
+            judge: of canaries.
             health_attempts: probes in a row that must fail before the version counts as failed.
+            metrics: shown what is seen and done.
         """
         self._registry = registry
-        self._deployment = deployment
+        self._tracks = tracks
         self._probe = probe
-        self._model = model
-        self._namespace = namespace
+        self._judge = judge
         self._health_attempts = health_attempts
+        self._metrics = metrics
         self._faults_in_a_row = 0
         self._last_logged = ""
         self._last_refused = ""
+        self._champion: str | None = None
 
     def step(self) -> Decision:
         """Observe, decide and act once.
@@ -164,10 +178,18 @@ class Follower:
             RegistryError: MLflow is away.
         """
         champion = self._registry.champion()
-        state = RolloutState.read(self._deployment.read(), self._model)
-        decision = decide(champion, state)
+        state = self._tracks.read()
+        judging = self._judge.judging(state.memory)
+        self._champion = None if champion is None else champion.version
+        weight = judging.weight(state.memory.step)
+        self._metrics.show(self._champion, state, weight, judging.score)
+        decision = decide(champion, state, judging)
         if not isinstance(decision, CheckHealth):
             self._faults_in_a_row = 0
+        self._act(decision, state)
+        return decision
+
+    def _act(self, decision: Decision, state: RolloutState) -> None:
         match decision:
             case Wait(why):
                 self._log(why)
@@ -175,11 +197,29 @@ class Follower:
                 self._refuse(refused, state)
             case Roll(version, why):
                 self._roll(version, why, state)
-            case CheckHealth(candidate):
-                self._check_health(candidate, state)
+            case CheckHealth():
+                self._check_health(decision, state)
             case Fail(failed, reason):
                 self._fail(failed, reason, state)
-        return decision
+            case _:
+                self._act_on_canary(decision, state)
+
+    def _act_on_canary(
+        self,
+        decision: EnterStep | Weigh | Measure | Retreat | EndCanary,
+        state: RolloutState,
+    ) -> None:
+        match decision:
+            case EnterStep():
+                self._enter(decision, state)
+            case Weigh(candidate, weight):
+                self._weigh(candidate, weight, state)
+            case Measure():
+                self._measure(decision, state)
+            case Retreat(why):
+                self._retreat(why, state)
+            case EndCanary(why):
+                self._end_canary(why, state)
 
     def _refuse(self, champion: Champion, state: RolloutState) -> None:
         note = (
@@ -188,49 +228,112 @@ class Follower:
         )
         if note != self._last_refused:
             self._log(note)
-            self._deployment.record("Refused", note, state, warns=True)
+            self._tracks.record("Refused", note, state, warns=True)
             self._registry.mark(champion.version, REFUSED, "no gate pass and no forced reason")
+            self._metrics.count_rollout(REFUSED)
             self._last_refused = note
 
-    def _roll(self, version: str, why: str, state: RolloutState) -> None:
-        """Roll to a version, if it may lead at this moment; an earlier one is checked as well."""
+    def _may_still_lead(self, version: str) -> Champion | None:
+        """The version, if it may lead at this moment; an earlier one is checked as well."""
         target = self._registry.version(version)
         if target is None or not target.may_lead:
             self._log(f"version {version} is not rolled to: it may not lead any more, or is gone")
-            return
-        note = f"rolling {self._model} from {state.asked or 'nothing'} to {version}: {why}"
-        self._log(note)
-        self._deployment.record("Rolling", note, state, warns=False)
-        self._deployment.apply(
-            served_version(
-                self._model, version, policy_digest=target.policy_digest, namespace=self._namespace
-            )
-        )
+            return None
+        return target
 
-    def _check_health(self, champion: Champion, state: RolloutState) -> None:
-        fault = self._probe.fault(champion.version)
-        if fault is None:
-            self._faults_in_a_row = 0
-            note = f"{champion.model}/{champion.version} is served ({champion.gate})"
-            self._log(note)
-            self._deployment.record("Served", note, state, warns=False)
-            self._registry.mark(champion.version, SERVED, champion.gate)
-            self._deployment.remember(state.memory.with_success(champion.version), state)
+    def _roll(self, version: str, why: str, state: RolloutState) -> None:
+        target = self._may_still_lead(version)
+        if target is None:
             return
-        self._faults_in_a_row += 1
-        self._log(f"probe {self._faults_in_a_row} of {self._health_attempts}: {fault}")
-        if self._faults_in_a_row >= self._health_attempts:
-            self._faults_in_a_row = 0
-            self._fail(champion, fault, state)
+        note = f"rolling {self._registry.name} from {state.asked or 'nothing'} to {version}: {why}"
+        self._log(note)
+        self._tracks.record("Rolling", note, state, warns=False)
+        self._tracks.roll(target)
+        self._metrics.count_rollout("rolling" if version == self._champion else ROLLED_BACK)
+
+    def _enter(self, decision: EnterStep, state: RolloutState) -> None:
+        champion, step = decision.champion, decision.step
+        steps = len(self._judge.config.steps)
+        share = f"step {step} of {steps}, a share of {decision.weight:g}"
+        if decision.is_reached:
+            self._log(f"canary {champion.version} is at {share}: it has {state.canary.share:.3g}")
+            now = self._judge.now()
+            self._tracks.remember(state.memory.with_canary(champion.promotion, step, now), state)
+            return
+        passed = f"; before: {self._judge.score}" if step > 1 and self._judge.score else ""
+        what = share if step else "it starts without traffic"
+        note = f"canary of {champion.model}/{champion.version}: {what}{passed}"
+        self._log(note)
+        self._tracks.record("Canary", note, state, warns=False)
+        self._registry.mark(champion.version, ON_TRIAL, what)
+        if step == 0:
+            self._metrics.count_rollout(ON_TRIAL)
+        self._tracks.remember(state.memory.with_canary(champion.promotion, step), state)
+
+    def _weigh(self, champion: Champion, weight: float, state: RolloutState) -> None:
+        target = self._may_still_lead(champion.version)
+        if target is not None:
+            self._log(f"giving canary {champion.version} a share of {weight:g}")
+            self._tracks.weigh(target, weight, state)
+
+    def _measure(self, decision: Measure, state: RolloutState) -> None:
+        """Ask both; what the stable track does not answer counts for nobody."""
+        former = self._tracks.address(state.asked or "", of_canary=False)
+        canary = self._tracks.address(decision.champion.version, of_canary=True)
+        score = self._judge.ask(state.memory, former, canary)
+        log.info("canary %s, share %g: %s", decision.champion.version, decision.weight, score)
+
+    def _retreat(self, why: str, state: RolloutState) -> None:
+        note = f"all traffic goes to version {state.asked}: {why}"
+        self._log(note)
+        self._tracks.record("Retreating", note, state, warns=False)
+        self._tracks.retreat()
+
+    def _end_canary(self, why: str, state: RolloutState) -> None:
+        self._log(f"the canary ends: {why}")
+        self._tracks.end_canary()
+        if state.memory.canary is not None:
+            self._tracks.remember(state.memory.without_canary(), state)
+
+    def _check_health(self, decision: CheckHealth, state: RolloutState) -> None:
+        champion, of_canary = decision.champion, decision.of_canary
+        fault = self._probe.fault(self._tracks.address(champion.version, of_canary=of_canary))
+        if fault is not None:
+            self._faults_in_a_row += 1
+            self._log(f"probe {self._faults_in_a_row} of {self._health_attempts}: {fault}")
+            if self._faults_in_a_row >= self._health_attempts:
+                self._faults_in_a_row = 0
+                self._fail(champion, fault, state)
+            return
+        self._faults_in_a_row = 0
+        if of_canary:
+            weight = self._judge.judging(state.memory).weight(1)
+            self._enter(EnterStep(champion, 1, weight), state)
+            return
+        note = f"{champion.model}/{champion.version} is served ({champion.gate})"
+        self._log(note)
+        self._tracks.record("Served", note, state, warns=False)
+        self._registry.mark(champion.version, SERVED, champion.gate, self._score_of(state))
+        self._metrics.count_rollout(SERVED)
+        self._tracks.remember(state.memory.with_success(champion.version), state)
 
     def _fail(self, champion: Champion, reason: str, state: RolloutState) -> None:
-        pods = self._deployment.faults(champion.version)
+        was_canary = state.memory.canary == champion.promotion
+        pods = self._tracks.faults(champion.version)
         why = f"{reason} ({pods})" if pods else reason
-        note = f"{champion.model}/{champion.version} could not be served: {why}"
+        what = "went back" if was_canary else "could not be served"
+        note = f"{champion.model}/{champion.version} {what}: {why}"
         self._log(note)
-        self._deployment.record("RolloutFailed", note, state, warns=True)
-        self._registry.mark(champion.version, FAILED, why)
-        self._deployment.remember(state.memory.with_failure(champion.promotion, why), state)
+        event = "CanaryFailed" if was_canary else "RolloutFailed"
+        self._tracks.record(event, note, state, warns=True)
+        self._registry.mark(champion.version, FAILED, why, self._score_of(state))
+        self._metrics.count_rollout("went_back" if was_canary else FAILED)
+        self._tracks.remember(state.memory.with_failure(champion.promotion, why), state)
+
+    def _score_of(self, state: RolloutState) -> str:
+        """Figures of the canary that is under way; empty where nothing was asked."""
+        score = self._judge.score if state.memory.canary is not None else None
+        return "" if score is None else str(score)
 
     def _log(self, what: str) -> None:
         """Log what differs from the last line."""

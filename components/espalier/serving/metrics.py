@@ -18,6 +18,12 @@ _HISTOGRAMS = {
     "espalier_serving_first_token_seconds": "From the body of a request to its first token.",
     "espalier_serving_request_seconds": "From the body of a request to the end of its answer.",
 }
+_GAUGES = {
+    "ready": "Whether requests are taken, 0 or 1.",
+    "taken": "Answers that are being sampled or wait.",
+    "waiting": "Answers that wait for a place.",
+    "connections": "Connections that are open.",
+}
 _BUCKETS_S = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, math.inf)
 
 
@@ -71,7 +77,8 @@ class Metrics:
         for name, told in _HISTOGRAMS.items():
             lines += [f"# HELP {name} {told}", f"# TYPE {name} histogram", *self._histogram(name)]
         for field, value in gauges._asdict().items():
-            lines += [f"# TYPE espalier_serving_{field} gauge", f"espalier_serving_{field} {value}"]
+            name = f"espalier_serving_{field}"
+            lines += [f"# HELP {name} {_GAUGES[field]}", f"# TYPE {name} gauge", f"{name} {value}"]
         return "\n".join(lines) + "\n"
 
     def _observe(self, name: str, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The Kubeflow components: one a stage of `espalier.chain`, what surrounds them, training on Ray.
+"""The Kubeflow components: one a stage of `espalier.chain`, its launcher, and what surrounds them.
 
 KFP copies the source of a component's function into the pipeline. All stages have the same body, so
 their functions are written from one template; the source is registered with `linecache`, where
@@ -23,6 +23,7 @@ IMAGE = ImagesConfig().cpu
 def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of its form)
     profile: str,
     seed: int,
+    settings: dsl.Output[dsl.Markdown],
     knowledge_path: str = "",
     base_model: str = "",
     demonstrations: str = "",
@@ -39,6 +40,7 @@ def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of
     Args:
         profile: name of a profile in the image, or the JSON of a whole profile.
         seed: replaces the profile's own.
+        settings: what the profile says, for a reader.
         knowledge_path: replaces knowledge.path.
         base_model: replaces policy.model.
         demonstrations: replaces synthesis.trajectories.
@@ -50,7 +52,7 @@ def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of
         learning_rate: replaces training.optimizer.learning_rate.
         overrides: section.key=value, several separated by semicolons.
     """
-    from espalier.steps.profiles import resolved_profile, stated_json
+    from espalier.steps.profiles import resolved_profile, settings_markdown, stated_json
     from espalier.steps.refusing import FailureMessage
 
     form = {
@@ -66,6 +68,8 @@ def resolve_profile(  # noqa: PLR0913 (a component's arguments are the fields of
     }
     with FailureMessage("resolve_profile"):
         resolved = resolved_profile(profile, seed=seed, overrides=overrides, form=form)
+    with open(settings.path, "w", encoding="utf-8") as written:
+        written.write(settings_markdown(resolved))
     return stated_json(resolved)
 
 
@@ -80,44 +84,6 @@ def require_valid(verdict: str, page: dsl.Input[dsl.HTML]) -> None:
     from espalier.steps.running import require_valid
 
     require_valid(verdict, page.uri)
-
-
-# Inputs and output travel by their URIs: the driver on Ray's nodes fetches and publishes by itself.
-# The pipeline's root therefore has to be in S3 (s3://...), where those nodes reach it.
-# Placeholders stand inside of strings: Kubeflow's server passes a dsl.ConcatPlaceholder on as JSON.
-@dsl.container_component
-def train_on_ray(
-    profile_json: str,
-    knowledge: dsl.Input[dsl.Dataset],
-    accepted: dsl.Input[dsl.Dataset],
-    curriculum: dsl.Input[dsl.Dataset],
-    warm_policy: dsl.Input[dsl.Model],
-    trained_policy: dsl.Output[dsl.Model],
-) -> dsl.ContainerSpec:
-    """Train the policy by reinforcement learning, on nodes that Ray joins.
-
-    Args:
-        profile_json: the resolved profile.
-        knowledge: triples, documents and indexes, from `ingest`.
-        accepted: tasks and trajectories that passed, from `validate`.
-        curriculum: learnable tasks, from `filter_curriculum`.
-        warm_policy: model directory, from `warm_start`.
-        trained_policy: model directory.
-    """
-    return dsl.ContainerSpec(
-        image=IMAGE,
-        command=["espalier", "step", "train"],
-        args=[
-            "--profile", profile_json,
-            # what the step notes about itself must not lie inside of the artifact
-            "--run", f"{trained_policy.uri}-run",
-            "--input", f"knowledge={knowledge.uri}",
-            "--input", f"accepted={accepted.uri}",
-            "--input", f"curriculum={curriculum.uri}",
-            "--input", f"warm_policy={warm_policy.uri}",
-            "--output", trained_policy.uri,
-        ],
-    )  # fmt: skip
 
 
 _KINDS = {"dataset": "Dataset", "model": "Model", "artifact": "Artifact"}
@@ -158,36 +124,90 @@ def {name}(
 '''
 
 
+LAUNCHES = "launch_"
+"""Begins the name of a component that launches a stage."""
+# Inputs and output travel by their URIs: who is launched fetches and publishes by itself. The
+# pipeline's root therefore has to be in S3 (s3://...), where those nodes reach it.
+# Placeholders stand inside of strings: Kubeflow's server passes a dsl.ConcatPlaceholder on as JSON.
+_LAUNCHING_TEMPLATE = '''\
+def {launches}{name}(
+    profile_json: str,
+{inputs}    {output}: dsl.Output[dsl.{kind}],
+) -> dsl.ContainerSpec:
+    """{summary} It runs as another object of the cluster.
+
+    Args:
+        profile_json: the resolved profile.
+{documented}        {output}: {output_summary}.
+    """
+    return dsl.ContainerSpec(
+        image=IMAGE,
+        command=["espalier", "step", "{name}"],
+        args=[
+            "--profile", profile_json,
+            # what the step notes about itself must not lie inside of the artifact
+            "--run", f"{{{output}.uri}}-run",
+{given}            "--output", {output}.uri,
+        ],
+    )
+'''
+
+
 @lru_cache(maxsize=len(STAGES))
 def stage_component(name: str) -> Any:  # noqa: ANN401 (kfp's component is untyped)
     """The component of the stage `name`: its inputs and its output are artifacts of their names."""
+    function = _defined(name, _source(STAGES[name]))
+    return dsl.component(function, base_image=IMAGE, install_kfp_package=False)
+
+
+@lru_cache(maxsize=len(STAGES))
+def launching_component(name: str) -> Any:  # noqa: ANN401 (kfp's component is untyped)
+    """The component that launches the stage `name` elsewhere: the same inputs and output."""
     stage = STAGES[name]
-    source = _source(stage)
+    source = _LAUNCHING_TEMPLATE.format(
+        launches=LAUNCHES,
+        given="".join(
+            f'            "--input", f"{folder}={{{folder}.uri}}",\n' for folder in stage.inputs
+        ),
+        **_interface(stage),
+    )
+    return dsl.container_component(_defined(f"{LAUNCHES}{name}", source))
+
+
+def _defined(name: str, source: str) -> Any:  # noqa: ANN401 (a function of any signature)
+    """The function `name` that `source` defines."""
     filename = f"<espalier step {name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    namespace: dict[str, Any] = {"dsl": dsl}
-    # the source is the template above, filled in from the chain
+    namespace: dict[str, Any] = {"dsl": dsl, "IMAGE": IMAGE}
+    # the source is a template above, filled in from the chain
     exec(compile(source, filename, "exec", dont_inherit=True), namespace)
-    return dsl.component(namespace[name], base_image=IMAGE, install_kfp_package=False)
+    return namespace[name]
 
 
-def _source(stage: Stage) -> str:
+def _interface(stage: Stage) -> dict[str, str]:
+    """What both templates say of a stage: its name, inputs and output."""
     by_folder = {other.output: other for other in STAGES.values()}
     kinds = {folder: _KINDS[by_folder[folder].output_kind] for folder in stage.inputs}
-    shown = {name: _SHOWN[name] for name in (*stage.shows, *(["verdict"] if stage.judges else []))}
-    return _TEMPLATE.format(
-        name=stage.name,
-        summary=stage.summary,
-        inputs="".join(f"    {f}: dsl.Input[dsl.{kind}],\n" for f, kind in kinds.items()),
-        documented="".join(
+    return {
+        "name": stage.name,
+        "summary": stage.summary,
+        "inputs": "".join(f"    {f}: dsl.Input[dsl.{kind}],\n" for f, kind in kinds.items()),
+        "documented": "".join(
             f"        {f}: {by_folder[f].output_summary}, from `{by_folder[f].name}`.\n"
             for f in stage.inputs
         ),
+        "output": stage.output,
+        "output_summary": stage.output_summary,
+        "kind": _KINDS[stage.output_kind],
+    }
+
+
+def _source(stage: Stage) -> str:
+    shown = {name: _SHOWN[name] for name in (*stage.shows, *(["verdict"] if stage.judges else []))}
+    return _TEMPLATE.format(
         passed=", ".join(f'"{f}": {f}.path' for f in stage.inputs),
-        output=stage.output,
-        output_summary=stage.output_summary,
-        kind=_KINDS[stage.output_kind],
         declared="".join(f"    {name}: {one.annotation},\n" for name, one in shown.items()),
         explained="".join(f"        {name}: {one.summary}.\n" for name, one in shown.items()),
         shown=", ".join(f"{name}={one.value}" for name, one in shown.items()),
+        **_interface(stage),
     )

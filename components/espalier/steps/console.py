@@ -27,6 +27,7 @@ from rich.progress import (
 )
 
 from espalier.records import Progress as WorkProgress
+from espalier.steps.pace import Pace
 
 LINE_INTERVAL_S = 5.0
 """A log gets at most one line of figures in this time, and always the last one of a bar."""
@@ -82,7 +83,7 @@ class ConsoleTracker:
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self._clock = clock
         self._columns = TRAIN_COLUMNS if stage == "train" else SUPERVISED_COLUMNS
-        self._pace = _Pace(0, clock)
+        self._pace = Pace(0, clock)
         self._next_line = 0.0
         self._has_header = False
         self._is_table_open = False
@@ -114,7 +115,7 @@ class ConsoleTracker:
     @contextmanager
     def progress(self, description: str, total: int) -> Iterator[WorkProgress]:
         """Show a bar on a terminal, else lines, unless a table of figures shows the progress."""
-        self._pace = _Pace(total, self._clock)
+        self._pace = Pace(total, self._clock)
         if self._console.is_terminal:
             with _bars(self._console) as bars:
                 label = f"{self._stage:<{_NAME_WIDTH}} {description}"
@@ -163,37 +164,8 @@ def _bars(console: Console) -> Progress:
     )
 
 
-class _Pace:
-    """Work done so far, and an estimate of the time left."""
-
-    def __init__(self, total: int, clock: Callable[[], float]) -> None:
-        self.total = total
-        self.done = 0
-        self._clock = clock
-        self._first: tuple[float, int] | None = None
-
-    def advance(self, count: int) -> None:
-        """Count; the first call only sets the start, as a resumed run begins with many at once."""
-        self.done += count
-        if self._first is None:
-            self._first = (self._clock(), self.done)
-
-    def left(self) -> str:
-        """The time left, as 12:40, 3h05 or 2d04h; "-" where nothing is known yet."""
-        if self._first is None or self.done == self._first[1] or not self.total:
-            return "-"
-        began_s, done_before = self._first
-        seconds_each = (self._clock() - began_s) / (self.done - done_before)
-        minutes, seconds = divmod(round(seconds_each * max(0, self.total - self.done)), 60)
-        hours, minutes_of_hour = divmod(minutes, 60)
-        if minutes < 100:
-            return f"{minutes}:{seconds:02}"
-        days, hours_of_day = divmod(hours, 24)
-        return f"{days}d{hours_of_day:02}h" if days else f"{hours}h{minutes_of_hour:02}"
-
-
 class _Bar:
-    def __init__(self, bars: Progress, task: TaskID, pace: _Pace) -> None:
+    def __init__(self, bars: Progress, task: TaskID, pace: Pace) -> None:
         self._bars, self._task, self._pace = bars, task, pace
 
     def advance(self, count: int = 1, **shown: float) -> None:
@@ -209,7 +181,7 @@ class _Lines:
         self,
         say: Callable[[str], None],
         description: str,
-        pace: _Pace,
+        pace: Pace,
         clock: Callable[[], float],
     ) -> None:
         self._say, self._description, self._pace, self._clock = say, description, pace, clock

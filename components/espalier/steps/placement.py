@@ -18,15 +18,19 @@ from kfp import dsl, kubernetes
 from espalier.chain import Stage
 from espalier.cluster.objects.job import (
     OWNER_VARIABLES,
-    RAY_STAGE,
     RUN_ID_VARIABLE,
-    launches_ray,
+    launches,
     stage_gpus,
     stage_image,
     stage_reach,
     stage_resources,
 )
-from espalier.cluster.objects.names import QUEUE_LABEL, STAGE_LABEL
+from espalier.cluster.objects.names import (
+    OWN_LABEL_VARIABLES,
+    QUEUE_LABEL,
+    RUN_LABEL,
+    STAGE_LABEL,
+)
 from espalier.cluster.objects.pods import (
     CACHE_MOUNT,
     KUBEFLOW_ENDPOINTS,
@@ -36,7 +40,7 @@ from espalier.cluster.objects.pods import (
 )
 from espalier.config import KubernetesConfig, Toleration
 from espalier.config.cluster import amount
-from espalier.steps.components import stage_component, train_on_ray
+from espalier.steps.components import LAUNCHES, launching_component, stage_component
 
 _settings: ContextVar[KubernetesConfig | None] = ContextVar("kubernetes", default=None)
 _SHARED_MEMORY = "/dev/shm"
@@ -59,24 +63,23 @@ def placing(settings: KubernetesConfig) -> Generator[None]:
 
 
 def step_component(stage: Stage) -> Callable[..., dsl.PipelineTask]:
-    """The component of a stage; of training on Ray the launcher of its RayJob."""
+    """The component of a stage, or that which launches it as a RayJob or TrainJob."""
     settings = _settings.get()
-    on_ray = settings is not None and launches_ray(stage.name, settings)
-    # kfp gives a decorated function another type than it declares
-    component = train_on_ray if on_ray else stage_component(stage.name)
-    return cast("Callable[..., dsl.PipelineTask]", component)
+    is_launched = settings is not None and launches(stage.name, settings)
+    component = launching_component if is_launched else stage_component
+    return cast("Callable[..., dsl.PipelineTask]", component(stage.name))
 
 
 def place_pod(task: dsl.PipelineTask) -> None:
     """Apply the settings of `placing` to the step's pod; outside of it do nothing.
 
-    A step is known by its component's name, which is its stage's.
+    A step is known by its component's name: its stage's, or launch_ and that.
     """
     settings = _settings.get()
     if settings is not None:
         stage = task.name.replace("-", "_")
-        if stage == train_on_ray.name.replace("-", "_"):
-            stage = RAY_STAGE
+        if stage.startswith(LAUNCHES):
+            stage = stage.removeprefix(LAUNCHES)
             _name_pod(task)
         _place(task, stage, settings)
 
@@ -95,11 +98,17 @@ def _place(task: dsl.PipelineTask, stage: str, settings: KubernetesConfig) -> No
     _mount(task, stage, settings)
     # by which a stage finds the tracked run of its siblings
     kubernetes.use_field_path_as_env(task, RUN_ID_VARIABLE, f"metadata.labels['{_RUN_LABEL}']")
+    # Kubeflow knows the run's id only when it runs, and under a label of its own
+    own = {RUN_LABEL: _RUN_LABEL, STAGE_LABEL: STAGE_LABEL}
+    for label, source in own.items():
+        variable = OWN_LABEL_VARIABLES[label]
+        kubernetes.use_field_path_as_env(task, variable, f"metadata.labels['{source}']")
     # optional: Kubeflow's launcher moves artifacts with credentials of its own, and a cluster
     # without MLflow tracks nothing
-    kubernetes.use_secret_as_env(
-        task, settings.s3_secret, {key: name for name, key in S3_KEYS.items()}, optional=True
-    )
+    if settings.s3_credentials == "secret":
+        kubernetes.use_secret_as_env(
+            task, settings.s3_secret, {key: name for name, key in S3_KEYS.items()}, optional=True
+        )
     kubernetes.use_config_map_as_env(task, settings.endpoints, KUBEFLOW_ENDPOINTS, optional=True)
 
 
@@ -122,7 +131,7 @@ def _limit_time(task: dsl.PipelineTask, settings: KubernetesConfig) -> None:
 
 
 def _name_pod(task: dsl.PipelineTask) -> None:
-    """Set this pod's name as variables: whoever owns the pod is to own its RayJob."""
+    """Set this pod's name as variables: whoever owns the pod is to own what it launches."""
     api_version, kind, name, uid = OWNER_VARIABLES
     task.set_env_variable(api_version, "v1").set_env_variable(kind, "Pod")
     kubernetes.use_field_path_as_env(task, name, "metadata.name")

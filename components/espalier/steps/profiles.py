@@ -197,6 +197,16 @@ def changed_settings(profile: Profile) -> dict[str, object]:
     }
 
 
+def settings_markdown(profile: Profile) -> str:
+    """`changed_settings`, a line a key, for Kubeflow's pages.
+
+    They show the text of a parameter, such as a profile in JSON, as one escaped line.
+    """
+    keys = [f"    {key} = {json.dumps(value)}" for key, value in changed_settings(profile).items()]
+    said = "What differs from the defaults, by the profile, its presets and the run form."
+    return "\n".join(("# Settings of this run", "", said, "", *keys, ""))
+
+
 def stage_settings(profile: Profile, stage: str) -> dict[str, object]:
     """`changed_settings` that `stage` reads, and the digest of all that it reads."""
     sections = ("seed", *STAGES[stage].sections)

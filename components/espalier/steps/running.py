@@ -20,6 +20,7 @@ from pathlib import Path
 from espalier.chain import STAGES
 from espalier.config import Profile
 from espalier.determinism import prepare_environment, prepare_torch
+from espalier.monitoring import exported_tracker
 from espalier.records import CompositeTracker, Patience, RefusedRowsError, patient, patiently
 from espalier.records.patience import STEP_PATIENCE_S
 from espalier.registry.tracking import mark_killed, stage_tracking
@@ -29,6 +30,7 @@ from espalier.steps.kept import run_or_fetch
 from espalier.steps.profiles import parsed_profile, stage_settings
 from espalier.steps.refusing import FailureMessage
 from espalier.steps.stopping import before_forced_end, stopping_on_signals
+from espalier.steps.train_job_status import reporting_to_train_job
 from espalier.storage import restore_names
 from espalier.usage import UsageMeter
 
@@ -125,14 +127,16 @@ def _run(name: str, profile: Profile, inputs: Mapping[str, str], output: Path) -
         prepare_torch(profile.threads)
         with (
             stage_tracking(name, profile) as tracked,
+            reporting_to_train_job(os.environ, console.note) as reported,
             before_forced_end(lambda: mark_killed(tracked)),
+            exported_tracker(name, os.environ, console.note) as exported,
         ):
             tracked.params(stage_settings(profile, name))
             if name == "prepare_policy":
                 started = profile
                 profile = patiently(lambda: with_starting_policy(started, output.parent))
             paths = {name: restore_names(Path(path)) for name, path in inputs.items()}
-            tracker = CompositeTracker(console, tracked)
+            tracker = CompositeTracker(console, tracked, exported, *reported)
             run_or_fetch(STAGES[name], profile, paths, output, tracker, os.environ)
 
 

@@ -39,7 +39,6 @@ class Stopped(KeyboardInterrupt):
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
-        self.exit_code = 128 + number
 
 
 @contextmanager
@@ -60,15 +59,20 @@ def stopping_on_signals(say: Callable[[str], None], how_to_go_on: str) -> Genera
     watch = _Watch(say, how_to_go_on)
     before = {number: signal.signal(number, watch.interrupt) for number in _SIGNALS}
     watch.begin()
+    is_done = False
     try:
         yield
-    except Stopped as stopped:
-        watch.say_last_line()
-        # not by SystemExit: Python would wait for its threads, one of which may be in a tool, and
-        # then collect garbage, which takes 12 s on a busy machine where torch and MLflow are loaded
-        atexit._run_exitfuncs()
-        _end_now(stopped.exit_code)
+        is_done = True
     finally:
+        # whatever the block raises after a signal: a clean-up may have failed in the place of
+        # Stopped, as where peers have gone as well, and an exit code of a refusal would end a Job
+        # for good that somebody only suspended
+        if watch.number is not None and not is_done:
+            watch.say_last_line()
+            # not by SystemExit: Python would wait for its threads, one of which may be in a tool,
+            # and then collect garbage, which takes 12 s on a busy machine with torch and MLflow
+            atexit._run_exitfuncs()
+            _end_now(128 + watch.number)
         if watch.number is None:
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -16,11 +16,13 @@ from xml.etree.ElementTree import ParseError
 import tenacity
 import urllib3
 from minio import Minio
+from minio.credentials.providers import Provider, StaticProvider
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 from urllib3.exceptions import HTTPError, SSLError
 
 from espalier.records import StorageAwayError, StorageError
 from espalier.storage.minio_internals import Upload, abort_upload, list_all_uploads, response_status
+from espalier.storage.role import RoleProvider
 
 if TYPE_CHECKING:
     from espalier.storage.settings import S3Settings
@@ -72,20 +74,18 @@ class S3Requests:
         retries = settings.retries
         self._settings = settings
         self._given_up = given_up
+        pool = pool or urllib3.PoolManager(
+            timeout=urllib3.Timeout(connect=_CONNECT_TIMEOUT_S, read=retries.timeout_s),
+            maxsize=TRANSFERS,
+            retries=False,  # `send` retries, also when a connection breaks inside a body
+            ca_certs=settings.ca_bundle or os.environ.get("SSL_CERT_FILE"),
+        )
         self.client = Minio(
             settings.host,
-            access_key=settings.access_key,
-            secret_key=settings.secret_key,
-            session_token=settings.session_token,
+            credentials=_credentials(settings, pool),
             secure=settings.is_encrypted,
             region=settings.region,  # else minio requests the bucket's region first
-            http_client=pool
-            or urllib3.PoolManager(
-                timeout=urllib3.Timeout(connect=_CONNECT_TIMEOUT_S, read=retries.timeout_s),
-                maxsize=TRANSFERS,
-                retries=False,  # `send` retries, also when a connection breaks inside a body
-                ca_certs=settings.ca_bundle or os.environ.get("SSL_CERT_FILE"),
-            ),
+            http_client=pool,
         )
 
     def send(self, what: str, request: Callable[[], Answer]) -> Answer:
@@ -224,6 +224,12 @@ class S3Requests:
         return StorageError(
             f"{self._settings.endpoint}: could not {what} ({_named(error)}). {remedy}"
         )
+
+
+def _credentials(settings: S3Settings, pool: urllib3.PoolManager) -> Provider:
+    if settings.role is not None:
+        return RoleProvider(settings.role, pool)
+    return StaticProvider(settings.access_key, settings.secret_key, settings.session_token)
 
 
 class _LongAfterTheFirstFault:

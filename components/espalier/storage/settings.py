@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from espalier.records import StorageError
+from espalier.storage.role import Role, role_endpoint
 
 _AMAZON = "https://s3.{region}.amazonaws.com"
 _DEFAULT_REGION = "us-east-1"
@@ -32,9 +33,11 @@ class S3Settings:
 
     endpoint: str
     region: str
-    access_key: str = field(repr=False)
-    secret_key: str = field(repr=False)
+    access_key: str = field(default="", repr=False)
+    secret_key: str = field(default="", repr=False)
     session_token: str | None = field(default=None, repr=False)
+    role: Role | None = None
+    """In the place of keys."""
     ca_bundle: str | None = None
     retries: S3Retries = S3Retries()
 
@@ -54,7 +57,9 @@ def s3_settings(environment: Mapping[str, str]) -> S3Settings:
 
     AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL (else Amazon's own), AWS_REGION or AWS_DEFAULT_REGION,
     AWS_CA_BUNDLE; keys from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or
-    from the profile AWS_PROFILE of the file AWS_SHARED_CREDENTIALS_FILE (~/.aws/credentials).
+    the role AWS_ROLE_ARN for the token AWS_WEB_IDENTITY_TOKEN_FILE (of AWS_ENDPOINT_URL_STS, else
+    of Amazon), or keys of the profile AWS_PROFILE of the file AWS_SHARED_CREDENTIALS_FILE
+    (~/.aws/credentials).
 
     Raises:
         StorageError: the endpoint is no address, or there are no credentials.
@@ -74,6 +79,9 @@ def s3_settings(environment: Mapping[str, str]) -> S3Settings:
             "AWS_ENDPOINT_URL_S3 holds a user or password; credentials go into AWS_ACCESS_KEY_ID "
             "and AWS_SECRET_ACCESS_KEY, or into a credentials file"
         )
+    ca_bundle = environment.get("AWS_CA_BUNDLE")
+    if role := _role(environment, region):
+        return S3Settings(endpoint=endpoint, region=region, role=role, ca_bundle=ca_bundle)
     access_key, secret_key, session_token = _keys(environment)
     return S3Settings(
         endpoint=endpoint,
@@ -81,8 +89,19 @@ def s3_settings(environment: Mapping[str, str]) -> S3Settings:
         access_key=access_key,
         secret_key=secret_key,
         session_token=session_token,
-        ca_bundle=environment.get("AWS_CA_BUNDLE"),
+        ca_bundle=ca_bundle,
     )
+
+
+def _role(environment: Mapping[str, str], region: str) -> Role | None:
+    """The role that the platform gave this pod, where no keys were set: as Amazon's clients do."""
+    arn, token_file = (
+        environment.get(name) for name in ("AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE")
+    )
+    if environment.get("AWS_ACCESS_KEY_ID") or not (arn and token_file):
+        return None
+    endpoint = role_endpoint(environment.get("AWS_ENDPOINT_URL_STS"), region)
+    return Role(arn=arn, token_file=token_file, endpoint=endpoint)
 
 
 def _keys(environment: Mapping[str, str]) -> tuple[str, str, str | None]:

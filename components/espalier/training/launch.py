@@ -28,7 +28,7 @@ from torch.distributed import (
     TCPStore,  # pyright: ignore[reportPrivateImportUsage] (documented, not listed)
 )
 
-from espalier.determinism import RAY_DRIVER_VARIABLE, prepared_environment
+from espalier.determinism import TRAINER_VARIABLE, prepared_environment
 from espalier.records import TrainingError
 from espalier.training.parallel import Processes
 
@@ -193,7 +193,7 @@ def local_workers(count: int, device: torch.device) -> Generator[LocalWorkers]:
         raise TrainingError(
             f"training.processes={count} asks for a GPU each, and this machine has "
             f"{torch.cuda.device_count()}; lower it to that, or train on several nodes "
-            "(kubernetes.ray.workers)"
+            '(kubernetes.trainer = "rayjob")'
         )
     workers = LocalWorkers(count)
     try:
@@ -204,7 +204,7 @@ def local_workers(count: int, device: torch.device) -> Generator[LocalWorkers]:
 
 def worker_launcher(environment: Mapping[str, str]) -> WorkerLauncher:
     """The launcher for all nodes of the Ray cluster in a RayJob's driver, else for this machine."""
-    if not environment.get(RAY_DRIVER_VARIABLE):
+    if environment.get(TRAINER_VARIABLE) != "rayjob":
         return local_workers
     from espalier.training.ray_workers import ray_workers
 

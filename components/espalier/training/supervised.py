@@ -109,17 +109,24 @@ class SupervisedLoop:
         start = self._resume()
         with tracker.progress(plan.name, plan.steps) as progress:
             progress.advance(start)
+            saved = {}
             for step in range(start, plan.steps):
+                began_s = time.perf_counter()
                 row = self._step(step)
                 if (step + 1) % plan.checkpoint_every == 0 or step + 1 == plan.steps:
                     self._evaluate(step + 1, row)
                     self._history.append(row)
                     self._save(step + 1)
+                    saved = {"checkpoint_step": float(step + 1)}
                 else:
                     self._history.append(row)
                 if row["skipped_updates"]:
                     tracker.note(skipped_warning(step + 1, skipped=1))
-                tracker.metrics({k: v for k, v in row.items() if k != "step"}, step=step + 1)
+                # figures that differ from run to run are for trackers, and never in the history
+                step_s = time.perf_counter() - began_s
+                timings = {"step_s": step_s, "tokens_per_s": row["tokens"] / step_s, **saved}
+                figures = {name: value for name, value in row.items() if name != "step"}
+                tracker.metrics(figures | timings, step=step + 1)
                 shown = {name: row[name] for name in ("loss", "dev_em") if name in row}
                 progress.advance(1, **shown)
         if plan.dev_score is not None:

@@ -8,10 +8,12 @@ DIR holds `pipelines` (kubeflow/pipelines, release 2.17.0 or later) and `argo-wo
 (argoproj/argo-workflows, the release that the other's go.mod names); neither is changed.
 
 sources      its programs, built once and kept
+pages        its own pages, built with npm where that and a browser are installed
 images       an image for each of them
 servers      what it needs beside Kubernetes: a database, ML Metadata, an S3 server
 manifests    its own manifests, for one user and for many, without what cannot run here
 backend      up: all of this on a cluster that is up
+browsing     its pages in that browser, as a user has them
 runs         pipelines of espalier on it: submitted, followed, broken
 form         runs as the run form of its pages sends them
 test_*       what is shown on it

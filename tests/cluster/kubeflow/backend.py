@@ -26,18 +26,13 @@ AUDIENCE = "pipelines.kubeflow.org"
 """What a token has to be made for, so that Kubeflow's API server takes it."""
 
 
-def programs(places):
-    """Where its programs are kept between clusters."""
-    return places.cache / "kubeflow"
-
-
 def build(places, checkouts, say):
     """Build what is not kept yet of its programs."""
-    sources.build(checkouts, programs(places), say)
+    sources.build(checkouts, sources.kept_in(places), say)
     if reason := pages.missing():
         print(f"without its pages: {reason}", flush=True)
     else:
-        pages.build(checkouts, programs(places), say)
+        pages.build(checkouts, sources.kept_in(places), say)
 
 
 def up(places, checkouts, mode, say):
@@ -53,7 +48,7 @@ def up(places, checkouts, mode, say):
         ClusterError: a part does not start, with what it said.
     """
     started = time.monotonic()
-    for program, content in images.archives(checkouts, programs(places)):
+    for program, content in images.archives(checkouts, sources.kept_in(places)):
         path = places.state / f"{program}.tar"
         path.write_bytes(content)
         cluster.import_image(places, path)

@@ -31,8 +31,10 @@ _ARGUMENTS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
-_WITHIN_MS = 60_000
+_WITHIN_MS = 40_000
 _SIZE = {"width": 1400, "height": 900}
+FORM_PX = 1800
+"""Height of the whole run form."""
 
 
 @contextmanager
@@ -71,15 +73,19 @@ class Pages:
         self.page.goto("about:blank")
         self.page.goto(f"{self._url}/#{route}")
 
-    def picture(self, name):
-        """Keep what is seen, where a folder for that was named."""
+    def picture(self, name, *, height_px=_SIZE["height"]):
+        """Keep what is seen, where a folder for that was named; a form is taller than a page."""
         if folder := os.environ.get(PICTURES):
+            self.page.set_viewport_size({**_SIZE, "height": height_px})
             self.page.screenshot(path=Path(folder) / f"{name}.png")
+            self.page.set_viewport_size(_SIZE)
 
     def upload(self, name, path):
         """Upload a compiled pipeline; gives its id and that of its version."""
         self.open("/pipeline_versions/new")
         self.page.locator("#newPipelineName").fill(name)
+        self.page.locator("#createNewPrivatePipelineBtn").click()
+        self.page.locator("#localPackageBtn").click()
         self.page.locator("input[type=file]").set_input_files(path)
         self.picture("upload")
         self.page.locator("#createNewPipelineOrVersionBtn").click()

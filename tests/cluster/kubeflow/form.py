@@ -13,11 +13,17 @@ from tests.cluster.kubeflow.runs import ACCOUNT, SETTINGS, SMALL, espalier
 from tests.unit.k8s.allowed_verbs import PIPELINE
 
 EXPERIMENT = "from-the-form"
+MODEL = "espalier-search-agent"
+"""What the run registers, and what the serving controller of k8s/base follows."""
 TYPED = {
     "profile": "smoke",
     "seed": "7",
     "overrides": "; ".join(
-        (*SETTINGS, *(one for one in SMALL if not one.startswith("training.steps=")))
+        (
+            *SETTINGS,
+            *(one for one in SMALL if not one.startswith("training.steps=")),
+            f"registry.model_name={MODEL}",
+        )
     ),
     "training_steps": "2",
     "learning_rate": "0.0005",

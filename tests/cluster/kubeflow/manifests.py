@@ -15,6 +15,7 @@ import yaml
 from tests.cluster import objects
 from tests.cluster.images import PIPELINE as PIPELINE_IMAGE
 from tests.cluster.kubeflow import images, pages, servers
+from tests.cluster.kubeflow.sources import kept_in
 from tests.cluster.network import NODE_ADDRESS
 from tests.cluster.places import REPOSITORY
 from tests.unit.k8s.allowed_verbs import PIPELINE
@@ -119,7 +120,7 @@ def _of_kubeflow(places, sources, mode):
     found = [one for install in installs for one in _kustomized(places, install)]
     tags = images.tagged(sources)
     wanted = set(_DEPLOYMENTS)
-    if not pages.is_built(places.cache / "kubeflow"):
+    if not pages.is_built(kept_in(places)):
         wanted.remove(PAGES)
     return [_here(one, tags) for one in found if _is_wanted(one, wanted)]
 
@@ -178,10 +179,7 @@ def _adapt(deployment, tags):
     container["image"] = tags[container["image"].rpartition(":")[0]]
     container["imagePullPolicy"] = "IfNotPresent"
     container["resources"] = {"requests": {"cpu": "20m", "memory": "64Mi"}}
-    # Debian's etcd 3.4 cannot tell how far a watch has come, which lists by watches wait for
-    container.setdefault("env", []).append(
-        {"name": "KUBE_FEATURE_WatchListClient", "value": "false"}
-    )
+    container.setdefault("env", []).append(objects.NO_WATCH_LISTS)
     if command := _DEPLOYMENTS[deployment["metadata"]["name"]]:
         container["command"], container["args"] = command[:1], command[1:]
         variables = {one["name"] for one in container["env"]}

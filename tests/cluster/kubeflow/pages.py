@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import time
 
-from tests.cluster.kubeflow.sources import state_of
+from tests.cluster.checkouts import state_of
 from tests.cluster.places import ClusterError
 
 FOLDER = "pages"

@@ -1,14 +1,10 @@
 """Programs of Kubeflow Pipelines and Argo Workflows, built once from checkouts and kept."""
 
-import hashlib
-import re
 import shutil
-import subprocess
-import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.cluster import building
+from tests.cluster import building, checkouts
 from tests.cluster.places import ClusterError
 
 _ARGO_MODULE = "github.com/argoproj/argo-workflows/v4"
@@ -50,7 +46,12 @@ class Sources(NamedTuple):
     @property
     def argo_version(self):
         """Release of Argo Workflows that this release was made for."""
-        return _required(self.pipelines / "go.mod", _ARGO_MODULE)
+        return checkouts.required(self.pipelines / "go.mod", _ARGO_MODULE)
+
+
+def kept_in(places):
+    """Where programs are kept between clusters."""
+    return places.cache / "kubeflow"
 
 
 def found_in(folder):
@@ -85,21 +86,13 @@ def build(sources, programs, say):
     programs.mkdir(parents=True, exist_ok=True)
     for program in PROGRAMS:
         checkout = sources.pipelines if program.checkout == "pipelines" else sources.argo
-        stamp, state = (
-            programs / f".{program.name}",
-            state_of(checkout, "*.go", "go.mod", of=program),
-        )
-        if (programs / program.name).exists() and stamp.exists() and stamp.read_text() == state:
-            continue
-        started = time.monotonic()
         flags = _module_flags(sources, programs) if program.checkout == "pipelines" else ()
-        building.go(
-            checkout, "build", "-buildvcs=false", *flags, "-ldflags", "-s -w",
-            "-o", str(programs / program.name), program.package,
-            needs_cgo=program.needs_cgo,
+        seconds = checkouts.build_once(
+            checkout, program.package, programs / program.name, *flags,
+            state=checkouts.state_of(checkout, of=program), needs_cgo=program.needs_cgo,
         )  # fmt: skip
-        stamp.write_text(state)
-        say(f"built {program.name}", time.monotonic() - started)
+        if seconds:
+            say(f"built {program.name}", seconds)
 
 
 def _module_flags(sources, programs):
@@ -113,24 +106,3 @@ def _module_flags(sources, programs):
     ):
         building.go(programs, "mod", "edit", f"-replace={module}={path}", str(copy))
     return (f"-modfile={copy}",)
-
-
-def state_of(checkout, *paths, of=""):
-    """Of everything that decides what is built: commit, what differs from it, what is asked for."""
-    commit = _git(checkout, "rev-parse", "HEAD")
-    changes = _git(checkout, "status", "--porcelain", "--", *paths)
-    return hashlib.sha256(f"{of} {commit} {changes}".encode()).hexdigest()
-
-
-def _git(checkout, *arguments):
-    done = subprocess.run(
-        ["git", "-C", str(checkout), *arguments], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise ClusterError(f"{checkout} is no git checkout: {done.stderr.strip()}")
-    return done.stdout.strip()
-
-
-def _required(go_mod, module):
-    (version,) = re.findall(rf"^\s+{re.escape(module)} (v\S+)", go_mod.read_text(), re.M)
-    return version

@@ -3,6 +3,7 @@
 import pytest
 
 from espalier.chain import STAGES
+from tests.cluster.kubeflow.form import MODEL
 from tests.cluster.kubeflow.runs import objects_of, tasks
 from tests.cluster.serving import forwarded
 
@@ -51,7 +52,7 @@ def test_stages_are_mlflow_runs_below_one(finished, monkeypatch):
         ]
         assert {run.info.status for run in [parent, *nested]} == {"FINISHED"}
         assert {run.info.run_name for run in nested} >= set(STAGES)
-        version = client.get_model_version_by_alias("espalier-smoke", "challenger")
+        version = client.get_model_version_by_alias(MODEL, "challenger")
         assert version.run_id == parent.info.run_id
 
 

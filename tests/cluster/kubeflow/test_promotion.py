@@ -6,6 +6,7 @@ import pytest
 
 from espalier.cluster.objects.serving import DEPLOYMENT
 from espalier.registry.tracking import KUBEFLOW_RUN_TAG
+from tests.cluster.kubeflow.form import MODEL
 from tests.cluster.places import ClusterError, places
 from tests.cluster.serving import (
     answered,
@@ -14,8 +15,6 @@ from tests.cluster.serving import (
     outside,
     wait_until_served,
 )
-
-MODEL = "espalier-smoke"
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ Pods need a cluster, an image in it, and a way from here to the pods' addresses:
     ESPALIER_CLUSTER_SANDBOX_IMAGE  as the cluster's nodes name it
     ESPALIER_SANDBOX_NAMESPACE      default espalier-sandboxes
     ESPALIER_RUNTIME_CLASSES        those to test, separated by commas; default gvisor
+    ESPALIER_TEST_NEIGHBOURS        has "agent-sandbox" where its controller runs there
 """
 
 import os
@@ -63,7 +64,9 @@ def podman(limits: Limits = LIMITS) -> list[Backend]:
     ]
 
 
-def pods(runtime_class: str, limits: Limits = LIMITS) -> list[Backend]:
+def pods(
+    runtime_class: str, limits: Limits = LIMITS, *, agent_sandbox: str = "never"
+) -> list[Backend]:
     kubeconfig, image = (
         os.environ.get(name) for name in ("KUBECONFIG", "ESPALIER_CLUSTER_SANDBOX_IMAGE")
     )
@@ -72,7 +75,11 @@ def pods(runtime_class: str, limits: Limits = LIMITS) -> list[Backend]:
     if runtime_class not in os.environ.get("ESPALIER_RUNTIME_CLASSES", "gvisor").split(","):
         raise AbsentError(f"set ESPALIER_RUNTIME_CLASSES={runtime_class} to test it")
     config = SandboxPodsConfig.model_validate(
-        {"runtime_class": runtime_class, "resources": {"disk_limit": str(limits.disk_bytes)}}
+        {
+            "runtime_class": runtime_class,
+            "agent_sandbox": agent_sandbox,
+            "resources": {"disk_limit": str(limits.disk_bytes)},
+        }
     )
     return [
         KubernetesBackend(
@@ -89,6 +96,19 @@ def pods(runtime_class: str, limits: Limits = LIMITS) -> list[Backend]:
     ]
 
 
+def claims(runtime_class: str, limits: Limits = LIMITS) -> list[Backend]:
+    if "agent-sandbox" not in os.environ.get("ESPALIER_TEST_NEIGHBOURS", "").split(","):
+        raise AbsentError("agent-sandbox is not installed: `make test-neighbours SOURCES=DIR`")
+    return pods(runtime_class, limits, agent_sandbox="always")
+
+
+def _claims_on(runtime_class: str) -> Callable[..., list[Backend]]:
+    def made(limits: Limits = LIMITS) -> list[Backend]:
+        return claims(runtime_class, limits)
+
+    return made
+
+
 def _pods_on(runtime_class: str) -> Callable[..., list[Backend]]:
     def made(limits: Limits = LIMITS) -> list[Backend]:
         return pods(runtime_class, limits)
@@ -101,6 +121,8 @@ BACKENDS: dict[str, Callable[..., list[Backend]]] = {
     "podman": podman,
     "pods on runc": _pods_on("runc"),
     "pods on gVisor": _pods_on("gvisor"),
+    "agent-sandbox on runc": _claims_on("runc"),
+    "agent-sandbox on gVisor": _claims_on("gvisor"),
 }
 """Of each kind the settings to try; the first that gives a sandbox is taken."""
 ON_THIS_MACHINE = ("local", "podman")

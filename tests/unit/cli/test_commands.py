@@ -63,7 +63,18 @@ FROZEN_RUNS = {
     "stop": {"RUN", "--profile", "--set"},
     "retry": {"RUN", "--profile", "--set"},
 }
-FROZEN_GROUPS = {"schedule": FROZEN_SCHEDULE, "data": FROZEN_DATA, "runs": FROZEN_RUNS}
+FROZEN_BACKUP = {
+    "create": {"URI", "--database", "--files", "--exclude", "--keep"},
+    "list": {"URI", "--json"},
+    "verify": {"URI", "[NAME]"},
+    "restore": {"URI", "[NAME]", "--database", "--overwrite-newer", "--dry-run"},
+}
+FROZEN_GROUPS = {
+    "schedule": FROZEN_SCHEDULE,
+    "data": FROZEN_DATA,
+    "backup": FROZEN_BACKUP,
+    "runs": FROZEN_RUNS,
+}
 
 
 def parameters(command):
@@ -274,3 +285,27 @@ def test_versions_are_a_table_with_their_aliases_in_one_column():
         "10       challenger, champion  passed   2026-01-02T03:04:05  abababababab  EM 64.2%",
         "9                              pending  2026-01-02T03:04:05  abababababab",
     ]
+
+
+def test_a_backup_is_made_listed_read_and_brought_back(espalier, monkeypatch, tmp_path):
+    from tests.factories.mlflow_database import empty_database
+    from tests.fakes.s3_stand_in import s3_stand_in
+
+    database = empty_database(tmp_path / "mlflow.db")
+    uri = "s3://espalier-backup/nightly"
+    with s3_stand_in() as s3:
+        for name, value in s3.environment.items():
+            monkeypatch.setenv(name, value)
+        assert "name what to copy" in espalier("backup", "create", uri).output
+        made = espalier("backup", "create", uri, "--database", str(database), "--keep", "3")
+        name = made.stdout.strip()
+        (listed,) = json.loads(espalier("backup", "list", uri, "--json").stdout)
+        assert (listed["name"], listed["runs"], listed["champions"]) == (name, 0, {})
+        assert name in espalier("backup", "list", uri).stdout
+        assert espalier("backup", "verify", uri, name).stdout.startswith(name)
+        database.unlink()
+        asked = ("backup", "restore", uri, "--database", str(database))
+        assert espalier(*asked, "--dry-run").exit_code == 0
+        assert not database.exists()
+        assert espalier(*asked).stdout == f"restored {name}\n"
+    assert database.exists()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from kubernetes.client import Configuration
 
-from espalier.cluster import ray_jobs
+from espalier.cluster import launching
 from espalier.cluster.kubernetes_api import (
     ApiError,
     ApiRetries,
@@ -88,10 +88,10 @@ def unshortened(retries):
     return replace(retries, jitter=lambda: 1.0)
 
 
-def test_ray_jobs_wait_ten_minutes_with_growing_pauses(server, pauses):
+def test_launching_wait_ten_minutes_with_growing_pauses(server, pauses):
     server.script = [(503, {})] * 99
     with pytest.raises(ApiError, match=r"given up after \d+ attempts in 5\d\d s"):
-        blocking(server, unshortened(ray_jobs.RETRIES)).send(read(PODS))
+        blocking(server, unshortened(launching.RETRIES)).send(read(PODS))
     assert pauses[:6] == [0.5, 1, 2, 4, 8, 15]
     assert set(pauses[6:]) == {15}
     assert 585 < sum(pauses) <= 600
@@ -266,6 +266,6 @@ def test_without_a_cluster_the_error_names_kubeconfig(kubeconfig, monkeypatch):
 
 def test_total_time_allows_any_number_of_attempts(server, pauses):
     server.script = [(503, {})] * 20
-    retries = replace(ray_jobs.RETRIES, longest_pause_s=0.5)
+    retries = replace(launching.RETRIES, longest_pause_s=0.5)
     assert blocking(server, retries).send(read(PODS)) == {"kind": "X"}
     assert len(pauses) == 20

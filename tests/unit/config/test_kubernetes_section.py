@@ -8,7 +8,8 @@ from espalier.config.cluster import amount
 from espalier.records import ProfileError
 
 GPUS = ["kubernetes.gpus.count=8"]
-NODES = ["kubernetes.ray.workers=2", "kubernetes.workspace_claim=shared"]
+RAY = ["kubernetes.trainer=rayjob", "kubernetes.ray.workers=2"]
+NODES = [*RAY, "kubernetes.workspace_claim=shared"]
 
 
 def _loaded(tmp_path, overrides):
@@ -38,7 +39,15 @@ def _loaded(tmp_path, overrides):
         (["kubernetes.sandboxes.resources.disk_limit=1Gi"], 'or set scratch = "disk"'),
         (["kubernetes.resources.cpu_request=5"], "cpu_request=5 exceeds cpu_limit=4"),
         (['kubernetes.gpus.node_selector={pool = "gpu"}'], r"set kubernetes\.gpus\.count"),
-        ([*GPUS, "kubernetes.ray.workers=2"], "ReadWriteMany"),
+        ([*GPUS, *RAY], "ReadWriteMany"),
+        (["kubernetes.ray.workers=2"], r'set kubernetes\.trainer = "rayjob" for them'),
+        (["kubernetes.trainer=trainjob", "kubernetes.ray.workers=2"], 'trainer = "trainjob"; set'),
+        (["kubernetes.trainer=rayjob"], r"set kubernetes\.ray\.workers to their number"),
+        (["kubernetes.trainer=slurm"], "'job', 'trainjob' or 'rayjob'"),
+        (
+            [*GPUS, "kubernetes.trainer=trainjob", "training.processes=16"],
+            r'more nodes \(kubernetes\.trainer = "rayjob"\)',
+        ),
         ([*GPUS, "training.processes=9"], r"share kubernetes\.gpus\.count=8"),
         ([*GPUS, *NODES, "training.processes=17"], r"room for 16, one on each of kubernetes\.gpus"),
         ([*GPUS, *NODES, "training.processes=8"], "leave a node without work"),

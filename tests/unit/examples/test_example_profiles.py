@@ -6,8 +6,10 @@ import pytest
 import yaml
 
 from espalier.chain import STAGES
-from espalier.cluster.objects.job import launches_ray, stage_job, training_ray_job
+from espalier.cluster.objects.job import launches, stage_job
+from espalier.cluster.objects.launched import LaunchOrder
 from espalier.cluster.objects.names import Owner
+from espalier.cluster.objects.ray_job import ray_job
 from espalier.config import load_profile
 from espalier.environments import family_of
 from espalier.orchestration.pipelines import compile_profile
@@ -39,6 +41,10 @@ def example(path, monkeypatch):
 
 def test_there_is_an_example_of_each_kind():
     assert {path.relative_to(EXAMPLES).as_posix() for path in PROFILES} == {
+        "aks-spot.toml",
+        "eks-spot.toml",
+        "gke-spot.toml",
+        "kind.toml",
         "kubernetes-gvisor.toml",
         "own-model-one-gpu.toml",
         "own_environment/profile.toml",
@@ -69,8 +75,8 @@ def test_a_profile_compiles_with_every_stage(path, example, tmp_path):
     pipeline, platform = yaml.safe_load_all(out.read_text(encoding="utf-8"))
     executors = pipeline["deploymentSpec"]["executors"]
     names = {name.removeprefix("exec-").replace("-", "_") for name in executors}
-    by_ray = {"train": "train_on_ray"} if launches_ray("train", example.kubernetes) else {}
-    assert {by_ray.get(stage, stage) for stage in STAGES} <= names
+    expected = {f"launch_{s}" if launches(s, example.kubernetes) else s for s in STAGES}
+    assert expected <= names
     images = {executor["container"]["image"] for executor in executors.values()}
     assert images == {example.kubernetes.images.cpu, *gpu_image(example)}
     assert platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].keys() == (
@@ -92,22 +98,27 @@ def test_each_stage_is_rendered_as_a_job(path, example, stage):
     assert job["metadata"]["namespace"] == settings.pipeline_namespace
     (container,) = job["spec"]["template"]["spec"]["containers"]
     gpus = container["resources"]["limits"].get(settings.gpus.resource)
-    has_gpus = (
-        STAGES[stage].uses_policy and settings.gpus.count and not launches_ray(stage, settings)
-    )
+    has_gpus = STAGES[stage].uses_policy and settings.gpus.count and not launches(stage, settings)
     assert gpus == (str(settings.gpus.count) if has_gpus else None)
 
 
 def test_ray_trains_on_every_gpu_of_its_nodes():
     example = load_profile(EXAMPLES / "ray-vllm.toml")
-    job = training_ray_job(
-        COMMAND, run_id="r1", owner=OWNER, settings=example.kubernetes, environment={}
+    job = ray_job(
+        LaunchOrder(
+            stage="train",
+            command=COMMAND,
+            run_id="r1",
+            owner=OWNER,
+            settings=example.kubernetes,
+            environment={},
+        )
     )
     (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     (worker,) = group["template"]["spec"]["containers"]
     gpus = int(worker["resources"]["limits"]["nvidia.com/gpu"])
     assert group["replicas"] * gpus == example.training.processes
-    assert launches_ray("train", example.kubernetes)
+    assert launches("train", example.kubernetes)
     assert job["spec"]["shutdownAfterJobFinishes"]
 
 

@@ -21,11 +21,14 @@ ALLOWED_VERBS = {
         (PIPELINE, "", "pods"): "get list watch",
         (PIPELINE, "", "pods/log"): "get",
     },
-    "espalier-ray-launcher": {
-        (PIPELINE, "ray.io", "rayjobs"): "create delete get list watch",
+    "espalier-training-launcher": {
+        (PIPELINE, "ray.io", "rayjobs"): "create delete get",
+        (PIPELINE, "trainer.kubeflow.org", "trainjobs"): "create delete get",
     },
     "espalier-serving-controller": {
         (PIPELINE, "apps", "deployments NAME:espalier-serving"): "get patch",
+        (PIPELINE, "apps", "deployments NAME:espalier-serving-canary"): "get patch",
+        (PIPELINE, "", "services NAME:espalier-serving"): "get patch",
         (PIPELINE, "", "pods"): "list",
         (PIPELINE, "", "events"): "create",
     },
@@ -35,6 +38,22 @@ ALLOWED_VERBS = {
     },
 }
 
+KSERVE_VERBS = {
+    "espalier-serving-controller": {
+        (PIPELINE, "serving.kserve.io", "llminferenceservices NAME:espalier-serving-stable"): (
+            "create get patch"
+        ),
+        (PIPELINE, "serving.kserve.io", "llminferenceservices NAME:espalier-serving-canary"): (
+            "create get patch"
+        ),
+        (PIPELINE, "apps", "deployments NAME:espalier-serving-stable-kserve"): "get",
+        (PIPELINE, "apps", "deployments NAME:espalier-serving-canary-kserve"): "get",
+        (PIPELINE, "", "pods"): "list",
+        (PIPELINE, "", "events"): "create",
+    },
+}
+"""In the place of the account's rights above, in k8s/overlays/kserve."""
+
 KUBEFLOW_VERBS = {
     "espalier-kubeflow": {
         (PIPELINE, "argoproj.io", "workflowtaskresults"): "create patch",
@@ -42,12 +61,14 @@ KUBEFLOW_VERBS = {
         (PIPELINE, "", "secrets NAME:espalier-s3"): "get",
         (PIPELINE, "", "secrets NAME:mlpipeline-minio-artifact"): "get",
         (PIPELINE, "", "pods"): "get",
-        **ALLOWED_VERBS["espalier-ray-launcher"],
+        **ALLOWED_VERBS["espalier-training-launcher"],
         **ALLOWED_VERBS["espalier-trainer"],
     },
-    "espalier-ray-gc": {
+    "espalier-training-gc": {
         (PIPELINE, "ray.io", "rayjobs"): "delete list",
+        (PIPELINE, "trainer.kubeflow.org", "trainjobs"): "delete list",
         (PIPELINE, "argoproj.io", "workflows"): "get",
+        (PIPELINE, "batch", "jobs"): "get",
     },
 }
 """Accounts of k8s/kubeflow besides; where Kubeflow has one user, its namespace is in the place of

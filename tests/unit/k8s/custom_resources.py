@@ -1,8 +1,11 @@
-"""Schemas of custom resources, written by hand from their documentation: no CRD is at hand here.
+"""Schemas of custom resources, written by hand: no CRD is at hand where the unit tests run.
 
 They hold the fields that we use and refuse every other, so a misspelt one is seen; they prove
-nothing about a controller. Sources: RayJob ray-operator/apis/ray/v1 (KubeRay 1.5.1), Kueue
-apis/kueue/v1beta2 (0.15), agent-sandbox docs/api.md (extensions.agents.x-k8s.io/v1beta1).
+nothing about a controller. tests/cluster/neighbours/test_objects.py checks the same objects against
+the projects' own CRD files, where checkouts of them are there, and test_kserve.py those of KServe.
+Sources: RayJob ray-operator/apis/ray/v1 (KubeRay 1.7.0), Kueue apis/kueue/v1beta2 (0.19),
+agent-sandbox extensions/api/v1beta1, Kubeflow Trainer pkg/apis/trainer/v1alpha1 (2.3.0), KServe
+pkg/apis/serving/v1alpha2 (0.20.0).
 """
 
 NAME = {"type": "string", "pattern": r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
@@ -103,12 +106,136 @@ SANDBOX_TEMPLATE = record(
 SANDBOX_WARM_POOL = record(
     {"sandboxTemplateRef": REFERENCE},
     replicas=COUNT,
-    ttlSecondsAfterCreated=COUNT,
     updateStrategy=record({"type": one_of("Recreate", "OnReplenish")}),
 )
-SANDBOX_CLAIM = record({"warmPoolRef": REFERENCE}, ttlSecondsAfterCreated=COUNT)
+SANDBOX_CLAIM = record(
+    {"warmPoolRef": REFERENCE},
+    lifecycle=record(
+        {},
+        shutdownTime={"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"},
+        shutdownPolicy=one_of("Delete", "DeleteForeground", "Retain"),
+        ttlSecondsAfterFinished=COUNT,
+    ),
+)
+
+LLM_ROUTE = record(
+    {},
+    group={"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", "maxLength": 63},
+    weight={"type": "integer", "minimum": 0, "maximum": 1_000_000},
+    http=record({}),
+)
+LLM_SPEC = {
+    "model": record({"uri": {"type": "string"}}, name={"type": "string"}),
+    "baseRefs": several(REFERENCE),
+    "replicas": COUNT,
+    "labels": TEXT_MAP,
+    "annotations": TEXT_MAP,
+    "router": record({}, route=LLM_ROUTE),
+    "template": {"type": "object", "required": ["containers"]},
+}
+LLM_INFERENCE_SERVICE = {
+    **record({}, **LLM_SPEC),
+    # the validating webhook: one without the other is refused
+    "allOf": [
+        {
+            "properties": {
+                "router": {
+                    "properties": {
+                        "route": {"dependentRequired": {"group": ["weight"], "weight": ["group"]}}
+                    }
+                }
+            }
+        }
+    ],
+}
+ENVIRONMENT_ENTRY = record(
+    {"name": {"type": "string", "minLength": 1}},
+    value={"type": "string"},
+    valueFrom={"type": "object", "minProperties": 1},
+)
+TRAINER = record(
+    {},
+    image={"type": "string", "maxLength": 500},
+    command=several({"type": "string"}, maxItems=128),
+    args=several({"type": "string"}, maxItems=128),
+    env=several(ENVIRONMENT_ENTRY, maxItems=128),
+    numNodes={"type": "integer"},
+    numProcPerNode={"type": "integer"},
+    resourcesPerNode=record({}, requests=TEXT_MAP, limits=TEXT_MAP),
+)
+# what a manager may patch of the runtime's pods; the environment of `node` is the trainer's
+CONTAINER_PATCH = record(
+    {"name": NAME}, volumeMounts=several({"type": "object", "required": ["name", "mountPath"]})
+)
+POD_PATCH = record(
+    {},
+    metadata=record({}, labels=TEXT_MAP, annotations=TEXT_MAP),
+    spec=record(
+        {},
+        containers=several(CONTAINER_PATCH, maxItems=64),
+        nodeSelector=TEXT_MAP,
+        tolerations=several({"type": "object"}, maxItems=128),
+        volumes=several({"type": "object", "required": ["name"]}, maxItems=128),
+    ),
+)
+JOB_PATCH = record({"name": NAME}, template=record({}, spec=record({}, template=POD_PATCH)))
+RUNTIME_PATCH = record(
+    {"manager": {"type": "string", "pattern": r"^[^/]+\.[^/]+/[^/]+$", "maxLength": 253}},
+    trainingRuntimeSpec=record(
+        {}, template=record({}, spec=record({}, replicatedJobs=several(JOB_PATCH, maxItems=100)))
+    ),
+)
+TRAIN_JOB = record(
+    {
+        "runtimeRef": record(
+            {"name": NAME},
+            apiGroup={"const": "trainer.kubeflow.org"},
+            kind=one_of("ClusterTrainingRuntime", "TrainingRuntime"),
+        )
+    },
+    trainer=TRAINER,
+    runtimePatches=several(RUNTIME_PATCH, maxItems=16),
+    suspend={"type": "boolean"},
+    activeDeadlineSeconds={"type": "integer", "minimum": 1},
+)
+REPLICATED_JOB = record(
+    {
+        "name": {"const": "node"},
+        "template": record(
+            {
+                "metadata": {
+                    "properties": {
+                        "labels": {
+                            "const": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+                        }
+                    }
+                },
+                "spec": {"type": "object", "required": ["template"]},
+            }
+        ),
+    }
+)
+"""Its Job is checked against the client's model of one, see kinds.py."""
+TRAINING_RUNTIME = record(
+    {
+        "mlPolicy": record({}, numNodes={"type": "integer"}, torch=record({})),
+        "template": record(
+            {"spec": record({"replicatedJobs": several(REPLICATED_JOB, minItems=1)})}
+        ),
+    }
+)
+METRIC_TEXT = {"type": "string", "minLength": 1, "maxLength": 64}
+TRAINER_STATUS = record(
+    {"lastUpdatedTime": {"type": "string", "format": "date-time"}},
+    progressPercentage={"type": "integer", "minimum": 0, "maximum": 100},
+    estimatedRemainingSeconds={"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
+    metrics=several(record({"name": METRIC_TEXT, "value": METRIC_TEXT}), maxItems=256),
+)
+"""TrainerStatus of a TrainJob, as a pod reports it."""
 
 SPECS = {
+    ("trainer.kubeflow.org/v1alpha1", "TrainJob"): TRAIN_JOB,
+    ("trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime"): TRAINING_RUNTIME,
     ("ray.io/v1", "RayJob"): RAY_JOB,
     ("kueue.x-k8s.io/v1beta2", "ResourceFlavor"): RESOURCE_FLAVOR,
     ("kueue.x-k8s.io/v1beta2", "ClusterQueue"): CLUSTER_QUEUE,
@@ -116,6 +243,8 @@ SPECS = {
     ("extensions.agents.x-k8s.io/v1beta1", "SandboxTemplate"): SANDBOX_TEMPLATE,
     ("extensions.agents.x-k8s.io/v1beta1", "SandboxWarmPool"): SANDBOX_WARM_POOL,
     ("extensions.agents.x-k8s.io/v1beta1", "SandboxClaim"): SANDBOX_CLAIM,
+    ("serving.kserve.io/v1alpha2", "LLMInferenceService"): LLM_INFERENCE_SERVICE,
+    ("serving.kserve.io/v1alpha2", "LLMInferenceServiceConfig"): LLM_INFERENCE_SERVICE,
 }
 
 

@@ -10,7 +10,10 @@ import pytest
 import yaml
 
 K8S = Path(__file__).parents[3] / "k8s"
-FOLDERS = ("base", "overlays/local", "overlays/gpu", "overlays/kueue", "overlays/kubeflow")
+CLOUDS = ("overlays/gke", "overlays/eks", "overlays/aks")
+LOCAL = ("overlays/local", "overlays/kind")
+GPU = ("overlays/gpu", "overlays/kueue", *CLOUDS)
+FOLDERS = ("base", "overlays/kubeflow", "overlays/trainer", *LOCAL, *GPU)
 
 needs_kubectl = pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="kubectl, which renders k8s/, is not installed"
@@ -59,6 +62,9 @@ def _templates_of(item):
             found = [item["spec"]["jobTemplate"]["spec"]["template"]]
         case "SandboxTemplate":
             found = [item["spec"]["podTemplate"]]
+        case "ClusterTrainingRuntime":
+            jobs = item["spec"]["template"]["spec"]["replicatedJobs"]
+            found = [job["template"]["spec"]["template"] for job in jobs]
         case "RayJob":
             cluster = item["spec"]["rayClusterSpec"]
             groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
@@ -69,6 +75,8 @@ def _templates_of(item):
         f"{item['kind']}/{item['metadata']['name']}",
         item["metadata"].get("namespace"),
     )
+    if item["kind"] == "ClusterTrainingRuntime":  # its pods are where its TrainJobs are
+        namespace = "espalier-pipeline"
     return [
         PodTemplate(owner, namespace, pod["metadata"].get("labels", {}), pod["spec"])
         for pod in found

@@ -12,6 +12,7 @@ from espalier.sandbox import pod as sandbox
 from tests.unit.k8s.network_model import selects
 from tests.unit.k8s.rendering import (
     K8S,
+    LOCAL,
     containers,
     every_overlay,
     named,
@@ -84,7 +85,9 @@ def test_every_selector_finds_the_pods_of_one_deployment(folder, kind):
         selector = item["spec"]["selector"]
         wanted = selector if kind == "PodDisruptionBudget" else {"matchLabels": selector}
         found = [pod for pod in pod_templates(objects) if selects(wanted, pod.labels)]
-        assert [pod.owner for pod in found] == [f"Deployment/{item['metadata']['name']}"]
+        # the Service by which the stable track alone is asked
+        name = item["metadata"]["name"].replace(serving.STABLE_SERVICE, serving.DEPLOYMENT)
+        assert [pod.owner for pod in found] == [f"Deployment/{name}"]
         ports = {port["name"] for port in found[0].spec["containers"][0].get("ports", [])}
         assert {port["targetPort"] for port in item["spec"].get("ports", [])} <= ports
 
@@ -124,7 +127,8 @@ def test_a_profile_left_alone_finds_what_was_installed(folder):
     accounts = {pods.STEP_ACCOUNT, pods.TRAINER_ACCOUNT, pods.LAUNCHER_ACCOUNT}
     assert accounts <= _names(objects, "ServiceAccount", pipeline)
     assert sandbox.SANDBOX_ACCOUNT in _names(objects, "ServiceAccount", sandboxes)
-    assert SETTINGS.sandboxes.runtime_class in _names(objects, "RuntimeClass", None)
+    if folder != "overlays/gke":  # which brings the class itself
+        assert SETTINGS.sandboxes.runtime_class in _names(objects, "RuntimeClass", None)
     classes = _names(objects, "PriorityClass", None)
     assert classes >= {pods.PIPELINE_PRIORITY, pods.SANDBOX_PRIORITY}
 
@@ -148,7 +152,8 @@ def test_sandboxes_of_default_size_fit_the_limits_of_their_namespace(folder):
     ):
         assert amount(wanted) <= amount(most[kind])
     pods_allowed = int(hard["pods"])
-    overhead = named(rendered(folder), "RuntimeClass", "gvisor")["overhead"]["podFixed"]
+    # that of the base, which is more than a platform's own class may count
+    overhead = named(rendered("base"), "RuntimeClass", "gvisor")["overhead"]["podFixed"]
     for kind in ("cpu", "memory"):  # the quota counts what gVisor needs for itself as well
         for side in ("request", "limit"):
             wanted = amount(getattr(resources, f"{kind}_{side}")) + amount(overhead[kind])
@@ -162,8 +167,11 @@ def test_sandboxes_of_default_size_fit_the_limits_of_their_namespace(folder):
 @needs_kubectl
 @every_overlay
 def test_gvisor_runs_on_labelled_nodes_but_where_there_is_one(folder):
+    if folder == "overlays/gke":
+        assert of_kind(rendered(folder), "RuntimeClass") == []
+        return
     gvisor = named(rendered(folder), "RuntimeClass", "gvisor")
-    assert ("scheduling" in gvisor) is (folder != "overlays/local")
+    assert ("scheduling" in gvisor) is (folder not in LOCAL)
     if "scheduling" in gvisor:
         (label,) = gvisor["scheduling"]["nodeSelector"]
         assert f"kubectl label node NAME {label}=true" in (K8S / "README.md").read_text()
@@ -198,13 +206,43 @@ def test_an_overlay_of_ones_own_names_every_image_by_digest(tmp_path):
 
 @needs_kubectl
 @every_overlay
-def test_the_controller_rolls_the_deployment_that_is_installed(folder):
-    deployment = named(rendered(folder), "Deployment", serving.DEPLOYMENT)
+@pytest.mark.parametrize("name", [serving.DEPLOYMENT, serving.CANARY_DEPLOYMENT])
+def test_the_controller_rolls_the_deployments_that_are_installed(folder, name):
+    deployment = named(rendered(folder), "Deployment", name)
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["name"] == serving.CONTAINER
     # a field that the manifests set as well would be set back by the next kubectl apply
     assert serving.MODEL_VARIABLE not in {variable["name"] for variable in container["env"]}
     assert "annotations" not in deployment["spec"]["template"]["metadata"]
+
+
+@needs_kubectl
+@every_overlay
+def test_a_canary_has_the_pods_of_the_stable_track(folder):
+    stable, canary = (
+        named(rendered(folder), "Deployment", name)["spec"]["template"]
+        for name in (serving.DEPLOYMENT, serving.CANARY_DEPLOYMENT)
+    )
+    name = {"app.kubernetes.io/name": serving.CANARY_DEPLOYMENT}
+    assert canary["spec"] == stable["spec"]
+    assert canary["metadata"]["labels"] == stable["metadata"]["labels"] | name
+
+
+@needs_kubectl
+@every_overlay
+@pytest.mark.parametrize("route", serving.Route)
+def test_every_route_leads_to_the_pods_that_it_says(folder, route):
+    found = {
+        pod.owner.partition("/")[2]
+        for pod in pod_templates(rendered(folder))
+        if selects({"matchLabels": route.selector}, pod.labels)
+    }
+    tracks = {"stable": {serving.DEPLOYMENT}, "canary": {serving.CANARY_DEPLOYMENT}}
+    assert found == tracks.get(route.value, {serving.DEPLOYMENT, serving.CANARY_DEPLOYMENT})
+    # at rest it is as it was installed, and an apply of the manifests meets no other owner
+    installed = named(rendered(folder), "Service", serving.DEPLOYMENT)["spec"]["selector"]
+    assert installed == serving.Route.STABLE.selector
+    assert named(rendered(folder), "Deployment", serving.CANARY_DEPLOYMENT)["spec"]["replicas"] == 0
 
 
 @needs_kubectl

@@ -138,18 +138,18 @@ def test_no_default_limits_the_artifacts_of_a_step(folder, limited):
 
 
 @needs_kubectl
-def test_with_one_user_steps_and_ray_find_their_objects():
+def test_with_one_user_steps_and_training_find_their_objects():
     there = [i for i in rendered(SINGLE_USER) if i["metadata"].get("namespace") == "kubeflow"]
     assert named(there, "ConfigMap", "espalier-endpoints")["data"].keys() >= set(ENDPOINT_KEYS)
     assert {i["metadata"]["name"] for i in of_kind(there, "ServiceAccount")} == {
-        "espalier-kubeflow", "espalier-ray-gc", "espalier-step", "espalier-trainer",
+        "espalier-kubeflow", "espalier-training-gc", "espalier-step", "espalier-trainer",
     }  # fmt: skip
 
 
 @needs_kubectl
 @pytest.mark.parametrize("folder", ["overlays/kubeflow", SINGLE_USER])
-def test_the_collector_of_ray_jobs_looks_where_it_runs(folder):
-    collector = named(rendered(folder), "CronJob", "espalier-ray-gc")
+def test_the_collector_of_training_looks_where_it_runs(folder):
+    collector = named(rendered(folder), "CronJob", "espalier-training-gc")
     (container,) = collector["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     assert container["command"][-2:] == ["--namespace", "$(NAMESPACE)"]
     (variable,) = container["env"]

@@ -25,6 +25,12 @@ CUSTOMER = Pod("customer", "customers", {})
 # labels that Argo and Kubeflow 2.17 put on every pod of a run
 OF_A_RUN = {"workflows.argoproj.io/workflow": "w1", "pipelines.kubeflow.org/v2_component": "true"}
 DRIVER = Pod("driver", PIPELINE, OF_A_RUN)
+TRAINER_MANAGER = Pod(
+    "trainer-manager",
+    "kubeflow-system",
+    {"app.kubernetes.io/name": "trainer", "app.kubernetes.io/component": "manager"},
+)
+BESIDE_TRAINER = Pod("beside-trainer", "kubeflow-system", {"app": "anything"})
 KUBEFLOW_SERVER = Pod("kubeflow-server", "kubeflow", {"app": "ml-pipeline"})
 KUBEFLOW_STEP = Pod(
     "kubeflow-step",
@@ -47,12 +53,13 @@ NAMESPACES = {
     "kube-system": {},
     "elsewhere": {},
     "kubeflow": {},
+    "kubeflow-system": {},
     "ray-system": {"espalier.dev/may-reach-ray": "true"},
     "customers": {"espalier.dev/may-reach-serving": "true"},
 }
 KUBEFLOW_PORTS = (8080, 8333, 8887, 8888, 9000)
 PORTS = (
-    *(Port(n) for n in (22, 53, 80, 443, 5000, 6443, 8000, 8265, 10250, *KUBEFLOW_PORTS)),
+    *(Port(n) for n in (22, 53, 80, 443, 5000, 6443, 8000, 8265, 10250, 10443, *KUBEFLOW_PORTS)),
     Port(53, "UDP"),
 )
 
@@ -73,7 +80,7 @@ def _generated():
         "other-sandbox": manifests["sandbox-template"],
         "step": job("ingest", LAPTOP_SIZED),
         "trainer": job("train", LAPTOP_SIZED),
-        "ray-launcher": job("train", NODES),
+        "training-launcher": job("train", NODES),
     }
     pods = {name: _pod(name, pod_templates([item])[0]) for name, item in found.items()}
     # as placement labels the step of Kubeflow that plays episodes
@@ -104,6 +111,8 @@ def _cluster(folder):
         IMPOSTOR,
         DRIVER,
         KUBEFLOW_SERVER,
+        TRAINER_MANAGER,
+        BESIDE_TRAINER,
     )
     return network, pods | {pod.name: pod for pod in strangers} | OUTSIDE
 
@@ -145,6 +154,7 @@ SITE = {"base": ("api-server", "s3"), "overlays/local": ("node", "minio")}
 S3_PORT = {"base": "443", "overlays/local": "9000"}
 OVER_BASE = pytest.mark.parametrize("folder", ["base", "overlays/local"])
 NAMES = {"dns": "53"}
+SERVING = {"serving": "8000", "serving-canary": "8000"}
 SANDBOXD = {"sandbox": "8080", "other-sandbox": "8080"}
 
 
@@ -152,7 +162,7 @@ def _expected(folder, **paths):
     """Names in `paths` are those of the base; an overlay puts its own addresses there."""
     api_server, s3 = SITE[folder]
     places = {"kubernetes": {api_server: "6443"}, "s3": {s3: S3_PORT[folder]}}
-    places |= {"mlflow": {"mlflow": "5000"}, "serving": {"serving": "8000"}}
+    places |= {"mlflow": {"mlflow": "5000"}, "serving": SERVING}
     places |= {"sandboxes": SANDBOXD, "names": NAMES}
     return {host: port for name in paths for host, port in places[name].items()}
 
@@ -168,7 +178,9 @@ def test_nothing_in_the_sandbox_namespace_reaches_anything(folder, source):
 @every_overlay
 @pytest.mark.parametrize("sandbox", ["sandbox", "other-sandbox"])
 def test_only_pods_with_acting_agents_reach_sandboxd(folder, sandbox):
-    players = ("trainer", "trainer-of-kubeflow", "ray-head", "ray-worker")
+    players = {"trainer", "trainer-of-kubeflow", "ray-head", "ray-worker"}
+    if folder == "overlays/trainer":
+        players |= {"sft", "grpo"}
     expected = dict.fromkeys(players, str(SANDBOXD_PORT))
     assert _reaching(folder, sandbox) == expected
     assert _admitted(folder, sandbox) == expected
@@ -188,9 +200,10 @@ def test_nobody_reaches_what_is_no_sandbox_in_the_sandbox_namespace(folder):
     [
         ("step", "s3 mlflow names"),
         ("trainer", "s3 mlflow kubernetes sandboxes names"),
-        ("ray-launcher", "s3 mlflow kubernetes names"),
+        ("training-launcher", "s3 mlflow kubernetes names"),
         ("mlflow", "s3 names"),
         ("serving", "mlflow names"),
+        ("serving-canary", "mlflow names"),
         ("serving-controller", "mlflow kubernetes serving names"),
         ("sandbox-gc", "kubernetes names"),
         ("artifact-gc", "s3 names"),
@@ -198,6 +211,22 @@ def test_nobody_reaches_what_is_no_sandbox_in_the_sandbox_namespace(folder):
 )
 def test_a_pipeline_pod_reaches_only_what_it_works_with(folder, source, places):
     assert _paths(folder, source) == _expected(folder, **dict.fromkeys(places.split()))
+
+
+@needs_kubectl
+@pytest.mark.parametrize(("source", "places"), [("backup", "s3"), ("restore", "s3 mlflow")])
+def test_backups_reach_storage_and_a_restore_asks_mlflow(source, places):
+    expected = _expected("overlays/local", names=None, **dict.fromkeys(places.split()))
+    assert _paths("overlays/local", source) == expected
+
+
+@needs_kubectl
+@pytest.mark.parametrize(
+    ("runtime", "alike"), [("pretraining", "step"), ("sft", "trainer"), ("grpo", "trainer")]
+)
+def test_a_train_jobs_pod_reaches_its_operator_besides(runtime, alike):
+    folder = "overlays/trainer"
+    assert _paths(folder, runtime) == _paths(folder, alike) | {"trainer-manager": "10443"}
 
 
 @needs_kubectl
@@ -261,7 +290,9 @@ LOCAL_CLUSTERS = {
 
 @needs_kubectl
 @pytest.mark.parametrize("cluster", LOCAL_CLUSTERS)
-@pytest.mark.parametrize("source", ["trainer", "ray-launcher", "sandbox-gc", "serving-controller"])
+@pytest.mark.parametrize(
+    "source", ["trainer", "training-launcher", "sandbox-gc", "serving-controller"]
+)
 def test_the_local_overlay_fits_every_local_cluster(cluster, source):
     network, hosts = _cluster("overlays/local")
     for place in LOCAL_CLUSTERS[cluster]:
@@ -306,7 +337,7 @@ def test_users_come_in_by_the_endpoint_of_the_champion_alone(folder):
     ours = (PIPELINE, SANDBOXES)
     _, hosts = _cluster(folder)
     for stranger, expected in (
-        ("customer", {"serving": "8000"}),
+        ("customer", SERVING),
         ("neighbour", {}),
         ("impostor", {}),
     ):

@@ -10,7 +10,9 @@ from tests.unit.k8s.allowed_verbs import (
     WITHOUT_RIGHTS,
 )
 from tests.unit.k8s.rendering import (
+    GPU,
     K8S,
+    LOCAL,
     every_overlay,
     named,
     needs_kubectl,
@@ -19,8 +21,8 @@ from tests.unit.k8s.rendering import (
     rendered,
 )
 
-OWN_ACCOUNTS = {"overlays/local": {"espalier-minio"}, "overlays/gpu": {"espalier-rollout"}}
-OWN_ACCOUNTS["overlays/kueue"] = OWN_ACCOUNTS["overlays/gpu"]
+OWN_ACCOUNTS = {folder: {"espalier-minio", "espalier-backup"} for folder in LOCAL}
+OWN_ACCOUNTS |= {folder: {"espalier-rollout"} for folder in GPU}
 SINGLE_USER = "overlays/kubeflow-single-user"
 KUBEFLOW = "kubeflow"
 
@@ -82,7 +84,7 @@ def test_with_one_user_kubeflows_namespace_has_the_accounts():
     expected = dict(ALLOWED_VERBS)
     for account, rights in KUBEFLOW_VERBS.items():
         expected[f"{KUBEFLOW}/{account}"] = moved(rights)
-    # the pods of a RayJob are in the namespace of the step that launched it
+    # the pods of a RayJob or TrainJob are in the namespace of the step that launched it
     expected[f"{KUBEFLOW}/espalier-trainer"] = ALLOWED_VERBS["espalier-trainer"]
     objects = rendered(SINGLE_USER)
     assert granted(objects, {PIPELINE, KUBEFLOW}) == _split(expected)
@@ -94,7 +96,7 @@ def test_with_one_user_kubeflows_namespace_has_the_accounts():
     mounted = accounts.pop("espalier-kubeflow")
     assert mounted is True
     assert accounts == dict.fromkeys(
-        ("espalier-ray-gc", "espalier-step", "espalier-trainer"), False
+        ("espalier-training-gc", "espalier-step", "espalier-trainer"), False
     )
 
 

@@ -13,8 +13,8 @@ from espalier.steps.console import (
     TRAIN_COLUMNS,
     ConsoleTracker,
     _fitted,
-    _Pace,
 )
+from espalier.steps.pace import Pace
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_the_last_row_is_said_and_its_figures_once(log, monkeypatch):
 
 
 def test_steps_of_an_earlier_attempt_count_for_no_pace():
-    pace = _Pace(200, Clock())
+    pace = Pace(200, Clock())
     pace.advance(100)
     pace.advance(1)
     assert pace.left() == "1:39"

@@ -6,11 +6,12 @@ import yaml
 from espalier.chain import STAGES
 from espalier.cluster.objects.job import OWNER_VARIABLES, RUN_ID_VARIABLE, stage_job
 from espalier.cluster.objects.names import QUEUE_LABEL
+from espalier.cluster.objects.train_job import RUNTIMES
 from espalier.config import KubeflowConfig, KubernetesConfig
 from espalier.config.cluster import amount
 from espalier.orchestration.pipelines import compile_pipeline
 from espalier.records import ProfileError
-from tests.unit.cluster.objects.samples import CLUSTER, LAPTOP_SIZED, NODES
+from tests.unit.cluster.objects.samples import CLUSTER, LAPTOP_SIZED, NODES, TRAINER
 
 pytestmark = pytest.mark.slow  # compiles the pipeline
 
@@ -136,6 +137,7 @@ def test_credentials_come_from_secrets_and_addresses_from_config_maps(laptop):
             "AWS_REGION": "AWS_REGION",
             "ESPALIER_ARTIFACTS": "ESPALIER_ARTIFACTS",
             "MLFLOW_TRACKING_URI": "ESPALIER_TRACKING_URI",
+            "ESPALIER_METRICS_PORT": "ESPALIER_METRICS_PORT",
         }
 
 
@@ -216,10 +218,15 @@ def test_a_pipeline_that_is_for_no_cluster_is_left_alone():
     assert "kubernetes" not in platform.platforms
 
 
-def test_multi_node_training_is_launched_without_a_gpu(tmp_path):
-    found = compiled(tmp_path, NODES)
+@pytest.mark.parametrize("settings", [NODES, TRAINER], ids=["nodes", "trainer"])
+def test_training_elsewhere_is_launched_without_a_gpu(tmp_path, settings):
+    found = compiled(tmp_path, settings)
     assert "train" not in found
-    container, placed = found["train_on_ray"]
+    launched = {"train"} if settings is NODES else RUNTIMES.keys()
+    assert {name for name in found if name.startswith("launch_")} == {
+        f"launch_{stage}" for stage in launched
+    }
+    container, placed = found["launch_train"]
     assert "accelerator" not in container["resources"]
     assert container["image"] == NODES.images.cpu
     assert container["command"] == ["espalier", "step", "train"]
@@ -241,7 +248,9 @@ def test_multi_node_training_is_launched_without_a_gpu(tmp_path):
     assert reach == {f"espalier.dev/may-reach-{name}" for name in ("s3", "mlflow", "kubernetes")}
 
 
-@pytest.mark.parametrize("settings", [LAPTOP_SIZED, NODES], ids=["laptop", "nodes"])
+@pytest.mark.parametrize(
+    "settings", [LAPTOP_SIZED, NODES, TRAINER], ids=["laptop", "nodes", "trainer"]
+)
 def test_no_placeholder_is_one_that_kubeflows_server_ignores(tmp_path, settings):
     out = tmp_path / "pipeline.yaml"
     compile_pipeline(out, {}, settings, None)

@@ -119,3 +119,11 @@ def test_a_step_is_kept_while_its_settings_and_inputs_hold(tmp_path, settings, s
     else:
         with pytest.raises(ArtifactError, match="truncated or edited"):
             run_step(order, silent)
+
+
+def test_a_train_job_of_several_nodes_is_refused(s3, tmp_path, monkeypatch):
+    """Each of its pods would run the stage and publish the same artifact."""
+    monkeypatch.setenv("PET_NNODES", "2")
+    with pytest.raises(EspalierError, match=r"2 nodes \(PET_NNODES\).* set numNodes to 1"):
+        run_step(ordered(tmp_path), silent)
+    assert not any(key.endswith("manifest.json") for key in s3.objects)

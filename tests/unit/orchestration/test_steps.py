@@ -28,6 +28,7 @@ from espalier.steps.profiles import (
     pipelines_dir,
     profile_names,
     resolved_profile,
+    settings_markdown,
     stated_json,
 )
 from espalier.steps.running import ShownOutputs, require_valid, run_stage
@@ -100,9 +101,20 @@ def test_an_empty_field_leaves_the_profile_as_it_is():
     assert resolved_profile("smoke", seed=0, overrides="", form=form) == named_profile("smoke")
 
 
-def test_a_field_that_is_no_number_is_named_by_its_key():
+def test_text_for_a_number_is_named_by_its_key():
     with pytest.raises(ProfileError, match=r"training\.steps.*integer"):
         resolved_profile("smoke", seed=0, overrides="", form={"training_steps": "many"})
+
+
+def test_what_a_run_has_is_told_a_line_a_key():
+    own = 'knowledge.source="folder"; knowledge.questions="/q"; knowledge.max_cities=0; '
+    own += 'knowledge.path="/a|b`c"; training.steps=3'
+    lines = settings_markdown(resolved_profile("smoke", seed=4, overrides=own)).splitlines()
+    said = dict(line.strip().split(" = ", 1) for line in lines if line.startswith("    "))
+    assert (said["seed"], said["training.steps"]) == ("4", "3")
+    assert said["knowledge.path"] == '"/a|b`c"'
+    assert said["synthesis.chain_weights"] == "[0.7, 0.3, 0.0, 0.0]"
+    assert "kubernetes.retries" not in said, "it is the default"
 
 
 def test_a_field_counts_more_than_overrides():

@@ -104,6 +104,11 @@ def test_a_step_that_trained_nothing_says_why(artifact):
     assert "The profile gives a model" in step_page("prepare_policy", given)
 
 
+def as_read(markdown):
+    """Without the backslashes before what would be Markdown."""
+    return re.sub(r"\\([^0-9A-Za-z\s])", r"\1", markdown)
+
+
 def failed(path):
     report = sample_run.verdict(success=False)
     (expectation,) = report["suites"]["tasks"]["expectations"]
@@ -117,14 +122,21 @@ def test_a_failed_validation_names_expectation_column_and_value(artifact):
     run = artifact("validate", failed)
     text = step_summary("validate", run)
     assert text.startswith("## Validation: stopped\n")
-    assert "- tasks: expectation answer_is_in_evidence failed: task-1" in text
+    assert "- tasks: expectation answer_is_in_evidence failed: task-1" in as_read(text)
     (row,) = [line for line in text.splitlines() if line.startswith("| tasks")]
     cells = re.split(r"(?<!\\)\|", row)[1:-1]
-    assert [cell.strip() for cell in cells[:5]] == [
+    assert [as_read(cell.strip()) for cell in cells[:5]] == [
         "tasks", "answer_is_in_evidence", "in_evidence", "critical", "2",
     ]  # fmt: skip
     assert "False, a\\|b\\<script\\>" in cells[5]
     assert step_page("validate", run) == "<p>the page</p>"
+
+
+def test_underscores_of_names_are_no_emphasis(artifact):
+    """markdown-to-jsx of Kubeflow's pages takes a_b_c for emphasis, other than CommonMark."""
+    text = step_summary("validate", artifact("validate", failed))
+    assert "answer\\_is\\_in\\_evidence" in text
+    assert not re.search(r"(?<!\\)_", text)
 
 
 def test_a_sound_validation_says_what_was_accepted(artifact):
@@ -148,14 +160,14 @@ def test_a_registration_says_version_alias_and_where(artifact):
         write_json(
             path / "run.json",
             {"name": "agent", "version": "3", "model_uri": "models:/agent/3", "run_id": "r",
-             "parent_run_id": "p", "tracking_uri": "http://mlflow:5000"},
+             "parent_run_id": "p", "tracking_uri": "http://ml_flow:5000"},
         )  # fmt: skip
         return {}
 
     text = step_summary("register", artifact("register", fill))
     assert "## agent, version 3" in text
     assert "| alias | challenger, until it is promoted |" in text
-    assert "| page | http://mlflow:5000/#/models/agent/versions/3 |" in text
+    assert "| page | http://ml_flow:5000/#/models/agent/versions/3 |" in text
     assert "`espalier promote agent --version 3`" in text
 
 

@@ -138,6 +138,13 @@ def test_a_pod_being_deleted_has_ended_but_still_exists():
             ClusterState(address="10.0.0.8"),
         ),
         (
+            {
+                "conditions": [{"type": "Ready", "status": "False"}],
+                "sandbox": {"name": "w", "podIPs": ["10.0.0.8"]},
+            },
+            ClusterState(address="10.0.0.8"),
+        ),
+        (
             {"conditions": [{"type": "Finished", "status": "True", "reason": "PodFailed"}]},
             ClusterState(ended="PodFailed"),
         ),

@@ -37,7 +37,8 @@ async def _cluster(monkeypatch, stand_in, **parts):
         with tempfile.TemporaryDirectory() as folder:
             kubeconfig = write_kubeconfig(Path(folder) / "kubeconfig", port)
             parts = {"start_timeout_s": 5.0, "run_id": "r17", "watching": QUICK} | parts
-            backend = KubernetesBackend(settings=SETTINGS, kubeconfig=kubeconfig, **parts)
+            parts = {"settings": SETTINGS} | parts
+            backend = KubernetesBackend(kubeconfig=kubeconfig, **parts)
             try:
                 yield backend
             finally:
@@ -252,6 +253,57 @@ def test_the_pod_of_a_claim_says_more(monkeypatch):
         return lost.value.by_program
 
     assert _use(monkeypatch, work, StandIn(has_agent_sandbox=True)) is True
+
+
+def _claim_status(address, ready):
+    conditions = [{"type": "Ready", "status": ready, "reason": "DependenciesNotReady"}]
+    return {"conditions": conditions, "sandbox": {"name": "warm-1", "podIPs": address}}
+
+
+@pytest.mark.parametrize("address", [["127.0.0.2"], []])
+def test_a_claim_whose_pod_was_replaced_is_lost(monkeypatch, address):
+    async def work(backend, cluster):
+        sandbox = await backend.create()
+        cluster.hangs = True
+        running = asyncio.create_task(sandbox.exec(["true"]))
+        await asyncio.sleep(0.1)
+        cluster.change(sandbox.name, _claim_status(address, "False"))
+        with pytest.raises(SandboxLost, match="put another in its place") as lost:
+            await running
+        return lost.value.by_program
+
+    assert _use(monkeypatch, work, StandIn(has_agent_sandbox=True)) is False
+
+
+def test_a_claim_whose_probe_fails_once_is_not_lost(monkeypatch):
+    async def work(backend, cluster):
+        sandbox = await backend.create()
+        cluster.change(sandbox.name, _claim_status(["127.0.0.1"], "False"))
+        await asyncio.sleep(0.1)
+        return (await sandbox.exec(["true"])).succeeded
+
+    assert _use(monkeypatch, work, StandIn(has_agent_sandbox=True))
+
+
+def _with_agent_sandbox(wanted):
+    return replace(SETTINGS, pods=SandboxPodsConfig(agent_sandbox=wanted))
+
+
+def test_agent_sandbox_is_left_alone_where_the_profile_says(monkeypatch):
+    async def work(backend, cluster):
+        await backend.create()
+        return [pod["kind"] for pod in cluster.pods.values()]
+
+    stand_in, settings = StandIn(has_agent_sandbox=True), _with_agent_sandbox("never")
+    assert _use(monkeypatch, work, stand_in, settings=settings) == ["Pod"]
+
+
+def test_agent_sandbox_that_is_demanded_and_absent_is_told(monkeypatch):
+    async def work(backend, _):
+        with pytest.raises(SandboxUnavailable, match=r'install agent-sandbox .* or set "auto"'):
+            await backend.create()
+
+    _use(monkeypatch, work, settings=_with_agent_sandbox("always"))
 
 
 def test_nodes_that_hold_different_images_of_a_tag_are_told(monkeypatch, caplog):

@@ -1,17 +1,20 @@
 import random
+import re
 import threading
 
 import pytest
 
-from espalier.config import ControllerConfig
+from espalier.config import CanaryConfig, ControllerConfig
 from espalier.records import RegistryError, ServingError
 from espalier.registry.promotion import promote, rollback
 from espalier.serving.controller import Heartbeat, follow, pause_s
+from espalier.serving.controller_metrics import ControllerMetrics
 from espalier.serving.decision import Refuse, Wait
 from espalier.serving.following import Follower, HealthProbe, VersionSource
+from espalier.serving.judging import CanaryJudge
 from tests.fakes.serving_cluster import StandInCluster, connected, running
-from tests.unit.k8s.allowed_verbs import PIPELINE
 
+AT_ONCE = CanaryConfig(steps=())
 REASON = "the gate's suite was wrong"
 
 
@@ -30,14 +33,14 @@ def address(cluster):
 def new_follower(bench, address):
     """A controller that has just started; a new one remembers nothing."""
 
-    def start():
+    def start(metrics=None):
         return Follower(
             VersionSource(bench.target.uri, bench.name),
-            connected(address),
-            HealthProbe(address, bench.name),
-            model=bench.name,
-            namespace=PIPELINE,
+            connected(address, bench.name),
+            HealthProbe(),
+            CanaryJudge(AT_ONCE),
             health_attempts=3,
+            metrics=metrics or ControllerMetrics(),
         )
 
     return start
@@ -153,6 +156,34 @@ def test_a_failed_version_is_tried_again_when_promoted_again(bench, cluster, new
     assert "espalier.dev/failed" not in cluster.annotations
 
 
+def test_roll_outs_and_what_became_of_them_are_counted(bench, cluster, new_follower):
+    metrics = ControllerMetrics()
+    follower = new_follower(metrics)
+    bench.register(0.6)
+    bench.model.point("champion", bench.model.version("1"))  # past the gate
+    follower.step()
+    assert shown(metrics, "rollouts_total") == {"refused": 1}
+    assert shown(metrics, "version") == {"champion": 1}
+    force(bench, "1")
+    while "last_good" not in shown(metrics, "version"):
+        follower.step()
+    bench.register(0.6)
+    cluster.plays["2"] = "stuck"
+    force(bench, "2")
+    while not isinstance(follower.step(), Wait) or cluster.serving != "1":
+        pass
+    assert shown(metrics, "version") == {"champion": 2, "last_good": 1, "stable": 1}
+    told = shown(metrics, "rollouts_total")
+    assert told == {"refused": 1, "rolling": 2, "served": 1, "failed": 1, "rolled_back": 1}
+
+
+def shown(metrics, name):
+    """Values of a metric of the controller by its label, without zeros."""
+    line = re.compile(rf'espalier_controller_{name}\{{\w+="(\w+)"\}} (\S+)')
+    found = {label: float(value) for label, value in line.findall(metrics.text().decode())}
+    return {label: value for label, value in found.items() if value}
+
+
 def test_ready_pods_that_do_not_answer_are_rolled_back(bench, cluster, new_follower):
     for number in ("1", "2"):
         bench.register(0.6)
@@ -242,11 +273,11 @@ def test_a_refusal_of_the_api_server_names_the_purpose(bench, cluster, new_follo
 def test_an_absent_api_server_is_an_error_without_secrets(bench):
     follower = Follower(
         VersionSource(bench.target.uri, bench.name),
-        connected("http://127.0.0.1:9"),
-        HealthProbe("http://127.0.0.1:9", bench.name),
-        model=bench.name,
-        namespace=PIPELINE,
+        connected("http://127.0.0.1:9", bench.name),
+        HealthProbe(),
+        CanaryJudge(AT_ONCE),
         health_attempts=1,
+        metrics=ControllerMetrics(),
     )
     with pytest.raises(ServingError, match="does not answer") as away:
         follower.step()
@@ -256,11 +287,11 @@ def test_an_absent_api_server_is_an_error_without_secrets(bench):
 def test_an_absent_registry_is_an_error_and_changes_nothing(cluster, address):
     follower = Follower(
         VersionSource("http://127.0.0.1:9", "m"),
-        connected(address),
-        HealthProbe(address, "m"),
-        model="m",
-        namespace=PIPELINE,
+        connected(address, "m"),
+        HealthProbe(),
+        CanaryJudge(AT_ONCE),
         health_attempts=1,
+        metrics=ControllerMetrics(),
     )
     with pytest.raises(RegistryError):
         follower.step()

@@ -13,20 +13,22 @@ from espalier.config import ControllerConfig, ServingConfig
 from espalier.records import RegistryError, ServingError
 from espalier.rollout.engines.engine import Completion, EngineCounters, Sampling
 from espalier.serving.app import Endpoint
+from espalier.serving.asking import Address
 from espalier.serving.choice import SamplingOrder
 from espalier.serving.controller import Heartbeat, follow, pause_s
 from espalier.serving.decision import RolloutProgress, RolloutState
-from espalier.serving.deployment import pod_faults
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.following import HealthProbe
 from espalier.serving.metrics import Gauges, Metrics
 from espalier.serving.server import Door, DrainingServer
 from espalier.serving.source import Source, directory_source, is_reference
+from espalier.serving.tracks import pod_faults
 from tests.fakes.loopback import Handler, Server
 from tests.fakes.loopback import serving as listening_on_loopback
 
 CONFIG = ControllerConfig(poll_s=5, max_backoff_s=60)
 MODEL = "espalier-search-agent"
+VERSION = f"models:/{MODEL}/3"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_a_service_is_healthy_where_it_writes_one_token(monkeypatch, answer, fau
     monkeypatch.setattr(Completions, "answer", answer)
     server = Server(Completions)
     with listening_on_loopback(server):
-        found = HealthProbe(server.address + "/", MODEL).fault("3")
+        found = HealthProbe().fault(Address(server.address + "/", VERSION))
     assert found is None if fault is None else found.endswith(fault)
 
 
@@ -201,13 +203,14 @@ def test_a_service_is_asked_with_the_controllers_key(monkeypatch):
 
     server = Server(Noting)
     with listening_on_loopback(server):
-        assert HealthProbe(server.address, MODEL, "esp-x").fault("3") is None
-        assert HealthProbe(server.address, MODEL).fault("3") is None
+        assert HealthProbe("esp-x").fault(Address(server.address, VERSION)) is None
+        assert HealthProbe().fault(Address(server.address, VERSION)) is None
     assert seen == ["Bearer esp-x", None]
 
 
 def test_a_service_that_is_away_is_a_fault():
-    assert "does not answer (ConnectError)" in HealthProbe("http://127.0.0.1:9", MODEL).fault("3")
+    nobody = Address("http://127.0.0.1:9", VERSION)
+    assert "does not answer (ConnectError)" in HealthProbe().fault(nobody)
 
 
 def left_after(*signals, linger_s=0.02):

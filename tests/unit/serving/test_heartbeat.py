@@ -7,6 +7,7 @@ import pytest
 from espalier.config import ControllerConfig
 from espalier.records import ServingError
 from espalier.serving.controller import Heartbeat
+from espalier.serving.controller_metrics import ControllerMetrics
 
 CONFIG = ControllerConfig(poll_s=5, max_backoff_s=60)
 
@@ -43,6 +44,21 @@ def test_probes_are_answered_over_http():
             with pytest.raises(urllib.error.HTTPError) as refused:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}{path}")
             assert refused.value.code == status
+
+
+def test_metrics_are_beside_the_probes():
+    with socket.create_server(("", 0)) as free:
+        port = free.getsockname()[1]
+    metrics = ControllerMetrics()
+    metrics.count_step("fault", 17.0)
+    with (
+        Heartbeat.serving(port, CONFIG, Clock(), metrics),
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer,
+    ):
+        lines = answer.read().decode().splitlines()
+    assert 'espalier_controller_steps_total{outcome="fault"} 1.0' in lines
+    assert "espalier_controller_last_step_timestamp_seconds 17.0" in lines
+    assert "# TYPE espalier_controller_steps_total counter" in lines
 
 
 def test_a_port_that_is_taken_is_one_message():

@@ -1,4 +1,4 @@
-from espalier.serving.deployment import pod_faults
+from espalier.serving.tracks import pod_faults
 
 VERSION = {"espalier.dev/model-version": "3"}
 

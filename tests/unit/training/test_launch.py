@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from espalier.determinism import RAY_DRIVER_VARIABLE
+from espalier.determinism import TRAINER_VARIABLE
 from espalier.records import TrainingError
 from espalier.training import launch
 from espalier.training.launch import local_workers, worker_launcher
@@ -148,6 +148,6 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
 def test_a_ray_job_has_its_workers_on_all_nodes(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert worker_launcher({}) is local_workers
-    on_nodes = worker_launcher({RAY_DRIVER_VARIABLE: "1"})
+    on_nodes = worker_launcher({TRAINER_VARIABLE: "rayjob"})
     assert on_nodes.func is ray_workers
     assert on_nodes.keywords["environment"]["HF_HUB_OFFLINE"] == "1"

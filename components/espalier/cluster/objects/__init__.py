@@ -4,7 +4,11 @@ Objects that are the same for every run are YAML in `k8s/`. Nothing here talks t
 
 names           names, labels, owners
 pods            pod specs: security context, volumes, resources, placement
-job             a stage as a Job; training on several nodes as a KubeRay RayJob
+job             a stage as a Job
+launched        what a stage's pod can launch instead: one object of one kind
+kinds           the list of these kinds
+ray_job         a RayJob of KubeRay
+train_job       a TrainJob of Kubeflow Trainer
 serving         the model version in the serving Deployment
 
 by hand         python -m tests.unit.cluster.objects.golden   writes the golden files again

@@ -1,17 +1,16 @@
-"""A stage as a Kubernetes Job, without Kubeflow; training on several nodes as a KubeRay RayJob."""
+"""A stage as a Kubernetes Job, without Kubeflow: it runs the stage, or launches what runs it."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 
 from espalier.chain import CHAIN
+from espalier.cluster.objects.kinds import launched_kind
 from espalier.cluster.objects.names import (
-    NAME_LABEL,
     QUEUE_LABEL,
     STAGE_LABEL,
     K8sObject,
-    Owner,
+    episode_reach,
     may_reach,
     object_labels,
     run_object_name,
@@ -21,15 +20,11 @@ from espalier.cluster.objects.pods import (
     STEP_ACCOUNT,
     TRAINER_ACCOUNT,
     RunContainer,
-    bare_pod,
     run_pod,
 )
 from espalier.config import KubernetesConfig, PodResources
 
 CONTAINER = "step"
-
-RAY_STAGE = "train"
-"""The stage that can run as a RayJob; its own pod is then a CPU step that watches the job."""
 
 # resolve_profile is a step of the pipeline but not a stage: it is in neither set
 _COMPUTING = frozenset(stage.name for stage in CHAIN if stage.uses_policy)
@@ -37,8 +32,8 @@ _PLAYING = frozenset(stage.name for stage in CHAIN if stage.plays_episodes)
 
 RUN_ID_VARIABLE = "ESPALIER_RUN_ID"
 OWNER_VARIABLES = tuple(f"ESPALIER_OWNER_{part}" for part in ("API_VERSION", "KIND", "NAME", "UID"))
-"""Environment of a step that launches a RayJob: the run, and the owner of the RayJob. Steps of
-Kubeflow name their Pod: the owner is then the controller of that (`cluster.ray_jobs`)."""
+"""Environment of a step that launches an object: the run, and the object's owner. Steps of Kubeflow
+name their Pod: the owner is then the controller of that (`cluster.launching`)."""
 
 _REFUSED = (1, 2)
 """Exit codes of a Python error and of a refused command line."""
@@ -75,7 +70,7 @@ def stage_job(
         settings,
         account=_account(stage, settings),
     )
-    if launches_ray(stage, settings):
+    if launches(stage, settings):
         pod["containers"][0]["env"] += _launcher_environment(run_id)
     queue = {QUEUE_LABEL: settings.queue} if settings.queue else {}
     return {
@@ -101,26 +96,21 @@ def stage_job(
     }
 
 
-def episode_reach() -> dict[str, str]:
-    """Labels for the network policies: destinations of a pod that plays episodes."""
-    return may_reach("s3", "mlflow", "kubernetes", "sandboxes", "rollout")
-
-
-def launches_ray(stage: str, settings: KubernetesConfig) -> bool:
-    """Whether the stage's pod only launches and watches a RayJob."""
-    return stage == RAY_STAGE and settings.ray.workers > 0
+def launches(stage: str, settings: KubernetesConfig) -> bool:
+    """Whether the stage's pod only launches an object that runs the stage, and watches it."""
+    return launched_kind(stage, settings) is not None
 
 
 def stage_reach(stage: str, settings: KubernetesConfig) -> dict[str, str]:
     """Labels for the network policies: destinations of the stage's pod."""
-    if launches_ray(stage, settings):
+    if launches(stage, settings):
         return may_reach("s3", "mlflow", "kubernetes")
     return episode_reach() if stage in _PLAYING else may_reach("s3", "mlflow")
 
 
 def stage_gpus(stage: str, settings: KubernetesConfig) -> int:
     """GPUs of the pod of `stage`."""
-    computes = stage in _COMPUTING and not launches_ray(stage, settings)
+    computes = stage in _COMPUTING and not launches(stage, settings)
     return settings.gpus.count if computes else 0
 
 
@@ -135,7 +125,7 @@ def stage_resources(stage: str, settings: KubernetesConfig) -> PodResources:
 
 
 def _account(stage: str, settings: KubernetesConfig) -> str:
-    if launches_ray(stage, settings):
+    if launches(stage, settings):
         return LAUNCHER_ACCOUNT
     return TRAINER_ACCOUNT if stage in _PLAYING else STEP_ACCOUNT
 
@@ -188,131 +178,3 @@ def _failure_rules() -> list[K8sObject]:
             },
         },
     ]
-
-
-RAY_NAME = "espalier-ray"
-_QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
-"""Without it Ray reports usage to its makers."""
-
-
-def training_ray_job(
-    command: Sequence[str],
-    *,
-    run_id: str,
-    owner: Owner,
-    settings: KubernetesConfig,
-    environment: Mapping[str, str],
-) -> K8sObject:
-    """A RayJob: a head, `kubernetes.ray.workers` worker nodes, and a submitter.
-
-    Each training process takes one GPU. Without GPUs it takes one of Ray's CPU slots, which count
-    processes and not cores.
-
-    Ray's servers answer only to a token, which KubeRay makes for each cluster and gives its pods.
-
-    Field names are those of ray.io/v1 (KubeRay 1.5.1, ray-operator/apis/ray/v1/rayjob_types.go).
-    Kueue admits it as a whole when the profile names a queue; it asks for
-    `shutdownAfterJobFinishes`, and sets `suspend` itself.
-
-    Args:
-        command: the driver, the first training process; Ray places it on a worker node.
-        run_id: part of the RayJob's name.
-        owner: the Job that launched it, or the Workflow of a run of Kubeflow; deleting that deletes
-            the Ray cluster.
-        settings: `kubernetes` of the profile, with `ray.workers` above 0.
-        environment: of all Ray processes.
-
-    Raises:
-        ManifestError: `run_id` cannot be part of a name.
-    """
-    name = run_object_name(run_id, f"{RAY_STAGE}-ray")
-    labels = object_labels(RAY_NAME, "training", run_id, settings.labels)
-    labels |= {STAGE_LABEL: RAY_STAGE}
-    environment = {**environment, **_QUIET}
-    queue = {QUEUE_LABEL: settings.queue} if settings.queue else {}
-    return {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayJob",
-        "metadata": {
-            "name": name,
-            "namespace": settings.pipeline_namespace,
-            "labels": labels | queue,
-            "ownerReferences": [owner.reference()],
-        },
-        "spec": {
-            "entrypoint": shlex.join(command),
-            "entrypointNumGpus" if settings.gpus.count else "entrypointNumCpus": 1,
-            "submissionMode": "K8sJobMode",
-            "shutdownAfterJobFinishes": True,
-            "ttlSecondsAfterFinished": settings.ray.ttl_s,
-            "activeDeadlineSeconds": settings.deadline_s,
-            "backoffLimit": settings.retries,
-            "submitterPodTemplate": _ray_submitter(labels, settings),
-            "rayClusterSpec": {
-                "rayVersion": settings.ray.version,
-                "authOptions": {"mode": "token"},
-                "headGroupSpec": _ray_head(labels, settings, environment),
-                "workerGroupSpecs": [_ray_workers(labels, settings, environment)],
-            },
-        },
-    }
-
-
-def _ray_head(
-    labels: Mapping[str, str], settings: KubernetesConfig, environment: Mapping[str, str]
-) -> K8sObject:
-    container = RunContainer(
-        name="ray-head",
-        image=settings.images.train,
-        resources=settings.ray.head,
-        environment=environment,
-    )
-    # no slots on the head: its CPU is for Ray's own servers
-    start = {"dashboard-host": "0.0.0.0", "num-cpus": "0"}
-    return {"rayStartParams": start, "template": _ray_pod_template(container, labels, settings)}
-
-
-def _ray_workers(
-    labels: Mapping[str, str], settings: KubernetesConfig, environment: Mapping[str, str]
-) -> K8sObject:
-    kind = "gpu" if settings.gpus.count else "cpu"
-    container = RunContainer(
-        name="ray-worker",
-        image=settings.images.train,
-        resources=settings.gpus.resources if settings.gpus.count else settings.resources,
-        environment=environment,
-        gpus=settings.gpus.count,
-    )
-    # a fixed size: training cannot change its number of ranks
-    workers = settings.ray.workers
-    return {
-        "groupName": kind,
-        "replicas": workers,
-        "minReplicas": workers,
-        "maxReplicas": workers,
-        "rayStartParams": {f"num-{kind}s": str(settings.processes_on_ray_node)},
-        "template": _ray_pod_template(container, labels, settings),
-    }
-
-
-def _ray_pod_template(
-    container: RunContainer, labels: Mapping[str, str], settings: KubernetesConfig
-) -> K8sObject:
-    reach = episode_reach() | may_reach("ray")
-    pod = run_pod(container, settings, account=TRAINER_ACCOUNT)
-    # KubeRay selects the head by a name label that it sets itself
-    own = {key: value for key, value in labels.items() if key != NAME_LABEL}
-    return {"metadata": {"labels": {**own, **reach}}, "spec": pod}
-
-
-def _ray_submitter(labels: Mapping[str, str], settings: KubernetesConfig) -> K8sObject:
-    """The submitter's pod; KubeRay sets its command."""
-    container = RunContainer(
-        name="ray-job-submitter",
-        image=settings.images.train,
-        resources=settings.ray.head.model_copy(
-            update={"cpu_request": "100m", "memory_request": "256Mi"}
-        ),
-    )
-    pod = bare_pod(container, settings, account=STEP_ACCOUNT)
-    return {"metadata": {"labels": {**labels, **may_reach("ray")}}, "spec": pod}

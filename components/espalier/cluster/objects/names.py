@@ -14,6 +14,10 @@ K8sObject: TypeAlias = dict[str, Any]
 NAME_LABEL = "app.kubernetes.io/name"
 RUN_LABEL = "espalier.dev/run"
 STAGE_LABEL = "espalier.dev/stage"
+INSTANCE_LABEL = "app.kubernetes.io/instance"
+OWN_LABEL_VARIABLES = {RUN_LABEL: "ESPALIER_LABEL_RUN", STAGE_LABEL: "ESPALIER_LABEL_STAGE"}
+"""Label of a step's pod -> its variable there, by which the sandboxes that it makes get the same:
+what they cost is the run's and the stage's."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 MODEL_VERSION_ANNOTATION = "espalier.dev/model-version"
 
@@ -54,7 +58,7 @@ def object_labels(name: str, component: str, run_id: str, own: Mapping[str, str]
     """
     return {
         NAME_LABEL: name,
-        "app.kubernetes.io/instance": run_id,
+        INSTANCE_LABEL: run_id,
         "app.kubernetes.io/component": component,
         "app.kubernetes.io/part-of": "espalier",
         "app.kubernetes.io/managed-by": "espalier",
@@ -66,6 +70,17 @@ def object_labels(name: str, component: str, run_id: str, own: Mapping[str, str]
 def may_reach(*destinations: str) -> dict[str, str]:
     """Labels by which the network policies of `k8s/` allow egress to s3, mlflow, sandboxes, ..."""
     return {f"espalier.dev/may-reach-{destination}": "true" for destination in destinations}
+
+
+def episode_reach() -> dict[str, str]:
+    """Labels for the network policies: destinations of a pod that plays episodes."""
+    return may_reach("s3", "mlflow", "kubernetes", "sandboxes", "rollout")
+
+
+def labels_of_this_pod(environment: Mapping[str, str]) -> dict[str, str]:
+    """Run and stage of the step that runs here, as labels; nothing where it is no pod of ours."""
+    found = {label: environment.get(name) for label, name in OWN_LABEL_VARIABLES.items()}
+    return {label: value for label, value in found.items() if value}
 
 
 def checked_run_id(run_id: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from espalier.cluster.objects.names import K8sObject
+from espalier.cluster.objects.names import OWN_LABEL_VARIABLES, K8sObject
 from espalier.config import KubernetesConfig, PodResources, Toleration
 from espalier.determinism import TRACKING_FALLBACK
 
@@ -66,8 +66,8 @@ STEP_ACCOUNT = "espalier-step"
 """No rights at the API server and no token."""
 TRAINER_ACCOUNT = "espalier-trainer"
 """May manage pods in the sandbox namespace."""
-LAUNCHER_ACCOUNT = "espalier-ray-launcher"
-"""May manage RayJobs in the pipeline's namespace."""
+LAUNCHER_ACCOUNT = "espalier-training-launcher"
+"""May manage RayJobs and TrainJobs in the pipeline's namespace."""
 
 PIPELINE_PRIORITY = "espalier-pipeline"
 SANDBOX_PRIORITY = "espalier-sandbox"
@@ -79,7 +79,9 @@ ENDPOINT_KEYS = (
     "AWS_ENDPOINT_URL_S3", "AWS_REGION", "ESPALIER_ARTIFACTS", "MLFLOW_TRACKING_URI",
 )  # fmt: skip
 """Keys of the ConfigMap `kubernetes.endpoints`, set as environment variables."""
-KUBEFLOW_ENDPOINTS = {key: key for key in ENDPOINT_KEYS} | {
+METRICS_PORT = "ESPALIER_METRICS_PORT"
+"""A further key, set where k8s/monitoring is installed."""
+KUBEFLOW_ENDPOINTS = {key: key for key in (*ENDPOINT_KEYS, METRICS_PORT)} | {
     "MLFLOW_TRACKING_URI": TRACKING_FALLBACK
 }
 """Key of that ConfigMap -> variable of a step of Kubeflow. Its MLflow plugin sets a value of
@@ -106,7 +108,7 @@ def run_pod(container: RunContainer, settings: KubernetesConfig, *, account: str
     entry = _container_entry(container, settings, volumes)
     if settings.cache_claim is not None:
         entry["env"].append({"name": "XDG_CACHE_HOME", "value": CACHE_MOUNT})
-    entry["env"] += _s3_credentials(settings.s3_secret)
+    entry["env"] += [*s3_credentials(settings), *own_labels()]
     entry["envFrom"] = [{"configMapRef": {"name": settings.endpoints}}]
     return _pod_spec(container, entry, volumes, settings, account)
 
@@ -197,13 +199,19 @@ def _pod_spec(
         "containers": [entry],
         "volumes": volumes.volumes,
     }
+    return spec | placement_fields(container, settings)
+
+
+def placement_fields(container: RunContainer, settings: KubernetesConfig) -> K8sObject:
+    """Fields of a pod's spec that choose its nodes; none where the profile leaves them free."""
     selector = settings.node_selector | (settings.gpus.node_selector if container.gpus else {})
     tolerated = settings.tolerations + (settings.gpus.tolerations if container.gpus else ())
+    fields: K8sObject = {}
     if selector:
-        spec["nodeSelector"] = selector
+        fields["nodeSelector"] = selector
     if tolerated:
-        spec["tolerations"] = [toleration_entry(toleration) for toleration in tolerated]
-    return spec
+        fields["tolerations"] = [toleration_entry(toleration) for toleration in tolerated]
+    return fields
 
 
 def _container_entry(
@@ -224,8 +232,19 @@ def _container_entry(
     return entry
 
 
-def _s3_credentials(secret: str) -> list[K8sObject]:
-    """Environment variables that every S3 client reads, from the secret."""
+def own_labels() -> list[K8sObject]:
+    """Run and stage, as the pod's labels say; empty where it has none."""
+    return [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}}
+        for label, name in OWN_LABEL_VARIABLES.items()
+    ]
+
+
+def s3_credentials(settings: KubernetesConfig) -> list[K8sObject]:
+    """Environment variables that every S3 client reads; none where the pod's account has a role."""
+    if settings.s3_credentials == "account":
+        return []
+    secret = settings.s3_secret
     return [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, key in S3_KEYS.items()

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from espalier.config import Profile
 from espalier.curriculum.pool import TaskPool
@@ -61,6 +62,14 @@ class LoopParts:
     """The rollers' exploration of action kinds."""
     self_play: SelfPlay | None = None
     """Adds tasks to the pool between two refreshes, where the profile asks for it."""
+
+
+class _Moment(NamedTuple):
+    """Before a step."""
+
+    clock_s: float
+    waited_s: float
+    rollouts: int
 
 
 class RlLoop:
@@ -137,6 +146,7 @@ class RlLoop:
             for step in range(start, config.steps):
                 if progress.is_idle(config):  # the checkpoint is of a run that had stopped
                     break
+                before = _Moment(time.perf_counter(), self.waited_s, progress.rollouts)
                 row = self._step(step)
                 progress.history.append(row)
                 is_last = step + 1 == config.steps or progress.is_idle(config)
@@ -150,12 +160,26 @@ class RlLoop:
                     tracker.note(skipped_warning(step + 1, skipped=int(skipped)))
                 if warning := mismatch_warning(row, step=step + 1, limit=config.max_mismatch_kl):
                     tracker.note(warning)
-                tracker.metrics(_tracker_metrics(row), step=step + 1)
+                figures = _tracker_metrics(row) | self._timings(row, before)
+                tracker.metrics(figures, step=step + 1)
                 bar.advance(1, **_progress_figures(row))
         if progress.is_idle(config):
             tracker.note(progress.idle_line(config))
         progress.take_best()
         self._parts.publisher.publish(progress.best_step)
+
+    def _timings(self, row: Figures, before: _Moment) -> Figures:
+        """Figures that differ from run to run: for trackers, and never in the history."""
+        step_s = time.perf_counter() - before.clock_s
+        sampled = row["action_tokens"] * (self._progress.rollouts - before.rollouts)
+        timings = {
+            "step_s": step_s,
+            "rollout_s": self.waited_s - before.waited_s,
+            "tokens_per_s": sampled / step_s,
+        }
+        if saved := self._progress.saved_step:
+            timings["checkpoint_step"] = saved
+        return timings
 
     def _step(self, step: int) -> Figures:
         config = self._profile.training

@@ -37,6 +37,8 @@ class LoopProgress:
     ) -> None:
         self.history: list[Figures] = []
         self.rollouts = 0
+        self.saved_step = 0
+        """Steps of the newest checkpoint that this process has written; 0 before the first."""
         self._policy = policy
         self._update = update
         self._pool = pool
@@ -130,6 +132,7 @@ class LoopProgress:
                 },
             )
         )
+        self.saved_step = step
         for former in self._store.directory.glob("replay-*.parquet"):
             if former != buffer:
                 former.unlink()

@@ -2,9 +2,19 @@
 
 from datetime import UTC, datetime
 
-from espalier.cluster.objects.job import stage_job, training_ray_job
+from espalier.cluster.objects.job import stage_job
+from espalier.cluster.objects.launched import LaunchOrder
+from espalier.cluster.objects.llm_services import CANARY, LlmModel, llm_inference_service
 from espalier.cluster.objects.names import Owner
-from espalier.cluster.objects.serving import served_version
+from espalier.cluster.objects.ray_job import ray_job
+from espalier.cluster.objects.serving import (
+    CANARY_DEPLOYMENT,
+    Route,
+    canary_of,
+    routed_service,
+    served_version,
+)
+from espalier.cluster.objects.train_job import train_job
 from espalier.config import KubernetesConfig, SandboxPodsConfig
 from espalier.sandbox.lease import lease_owner, run_lease
 from espalier.sandbox.pod import (
@@ -18,6 +28,7 @@ from espalier.sandbox.pod import (
 RUN = "r17"
 STEP = ("sh", "-ec", "exec python -m kfp.dsl.executor_main", "--executor_input", "{}")
 TRACKING = {"ESPALIER_PARENT_RUN": "0f1e", "MLFLOW_EXPERIMENT_NAME": "espalier"}
+POLICY = "s3://espalier-mlflow/1/0f1e/artifacts/models/8e8e8e8e8e8e8e8e/policy"
 IMAGE = "registry.example/espalier-train@sha256:" + 64 * "7"
 
 LAPTOP_SIZED = KubernetesConfig()
@@ -32,7 +43,11 @@ CLUSTER = KubernetesConfig.model_validate(
         "gpus": {"count": 8, "node_selector": {"pool": "h200"}},
     }
 )
-NODES = CLUSTER.model_copy(update={"ray": CLUSTER.ray.model_copy(update={"workers": 2})})
+NODES = CLUSTER.model_copy(
+    update={"trainer": "rayjob", "ray": CLUSTER.ray.model_copy(update={"workers": 2})}
+)
+TRAINER = CLUSTER.model_copy(update={"trainer": "trainjob"})
+LAPTOP_TRAINER = LAPTOP_SIZED.model_copy(update={"trainer": "trainjob"})
 
 SANDBOXES = SandboxPodSettings(
     image="registry.example/sandbox-python@sha256:" + 64 * "a",
@@ -42,7 +57,7 @@ SANDBOXES = SandboxPodSettings(
 SANDBOXD = {"SANDBOXD_TOKEN_SHA256": 64 * "b", "SANDBOXD_PREIMPORT": "numpy"}
 LEASE = lease_owner("r17-sandboxes", "6c8f2b1e-0000-4000-8000-000000000001")
 LAUNCHER = Owner("batch/v1", "Job", "r17-train", "6c8f2b1e-0000-4000-8000-000000000002")
-PARTIAL = {"served-version"}
+PARTIAL = {"served-version", "served-canary", "routed-service"}
 """A server-side apply of some fields: what a whole object requires is not in it."""
 
 NOON = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
@@ -52,20 +67,46 @@ def job(stage, settings):
     return stage_job(stage, STEP, run_id=RUN, settings=settings, environment=TRACKING)
 
 
+def order(settings, *, stage="train", command=STEP, run_id=RUN, **changes):
+    given = {"owner": LAUNCHER, "environment": {}, **changes}
+    return LaunchOrder(stage=stage, command=command, run_id=run_id, settings=settings, **given)
+
+
 def every_manifest():
     """Manifests by the name of their golden file."""
     return {
         "job-validate": job("validate", LAPTOP_SIZED),
         "job-train-on-gpus": job("train", CLUSTER),
         "job-train-launches-ray": job("train", NODES),
-        "ray-job": training_ray_job(
-            STEP, run_id=RUN, owner=LAUNCHER, settings=NODES, environment=TRACKING
-        ),
+        "job-warm-start-launches-train-job": job("warm_start", LAPTOP_TRAINER),
+        "ray-job": ray_job(order(NODES, environment=TRACKING)),
+        "train-job": train_job(order(LAPTOP_TRAINER, stage="warm_start", environment=TRACKING)),
+        "train-job-on-gpus": train_job(order(TRAINER, environment=TRACKING, processes=8)),
         "served-version": served_version(
             "espalier-search-agent",
             "3",
             policy_digest="9f" * 32,
             namespace="espalier-pipeline",
+        ),
+        "served-canary": canary_of(
+            served_version(
+                "espalier-search-agent",
+                "4",
+                policy_digest="8e" * 32,
+                namespace="espalier-pipeline",
+                queue="espalier",
+                deployment=CANARY_DEPLOYMENT,
+            ),
+            0.1,
+            1,
+        ),
+        "routed-service": routed_service(Route.BOTH, "espalier-pipeline"),
+        "llm-inference-service": llm_inference_service(
+            CANARY,
+            LlmModel("espalier-search-agent", "4", POLICY, "8e" * 32),
+            namespace="espalier-pipeline",
+            weight=100,
+            queue="espalier",
         ),
         "sandbox-pod": sandbox_pod(SANDBOXES, SANDBOXD, name="r17-s0", run_id=RUN, owner=LEASE),
         "sandbox-lease": run_lease(
@@ -73,5 +114,5 @@ def every_manifest():
         ),
         "sandbox-template": sandbox_template(SANDBOXES, SANDBOXD, run_id=RUN, owner=LEASE),
         "sandbox-warm-pool": sandbox_warm_pool(SANDBOXES, run_id=RUN, owner=LEASE, replicas=8),
-        "sandbox-claim": sandbox_claim(SANDBOXES, name="r17-c0", run_id=RUN, owner=LEASE),
+        "sandbox-claim": sandbox_claim(SANDBOXES, name="r17-c0", run_id=RUN, owner=LEASE, now=NOON),
     }

@@ -4,19 +4,21 @@ import shlex
 import pytest
 
 from espalier.chain import STAGES
-from espalier.cluster.objects.job import stage_job, training_ray_job
+from espalier.cluster.objects.job import stage_job
 from espalier.cluster.objects.names import run_object_name
+from espalier.cluster.objects.ray_job import ray_job
+from espalier.cluster.objects.train_job import RUNTIMES, train_job
 from espalier.config import GpuConfig, KubernetesConfig
 from espalier.records import ManifestError
 from tests.unit.cluster.objects.samples import (
     CLUSTER,
     LAPTOP_SIZED,
-    LAUNCHER,
+    LAPTOP_TRAINER,
     NODES,
-    RUN,
-    STEP,
+    TRAINER,
     every_manifest,
     job,
+    order,
 )
 
 POLICY_STAGES = {stage.name for stage in STAGES.values() if stage.uses_policy}
@@ -58,10 +60,13 @@ def test_only_stages_that_compute_on_a_policy_get_gpus(stage):
     assert ("tolerations" in pod) is (gpus is not None)
 
 
-def test_a_ray_launcher_needs_no_gpu_and_no_sandbox():
-    manifest = job("train", NODES)
+@pytest.mark.parametrize(
+    ("stage", "settings"), [("train", NODES), *((stage, TRAINER) for stage in RUNTIMES)]
+)
+def test_a_launcher_needs_no_gpu_and_no_sandbox(stage, settings):
+    manifest = job(stage, settings)
     pod = _pod(manifest)
-    assert pod["serviceAccountName"] == "espalier-ray-launcher"
+    assert pod["serviceAccountName"] == "espalier-training-launcher"
     assert "nvidia.com/gpu" not in pod["containers"][0]["resources"]["limits"]
     assert _reach(manifest) == {"s3", "mlflow", "kubernetes"}
 
@@ -80,7 +85,7 @@ def test_a_refusal_fails_the_job_and_a_disruption_is_free():
     assert refused["onExitCodes"]["values"] == [1, 2]
 
 
-@pytest.mark.parametrize("settings", [CLUSTER, NODES])
+@pytest.mark.parametrize("settings", [CLUSTER, NODES, TRAINER])
 def test_the_job_names_the_queue_and_its_pods_do_not(settings):
     manifest = job("train", settings)
     pods = manifest["spec"]["template"]["metadata"]["labels"]
@@ -90,15 +95,13 @@ def test_the_job_names_the_queue_and_its_pods_do_not(settings):
 
 def test_the_entrypoint_quotes_the_driver_command():
     command = ("sh", "-ec", 'printf "%s" "$0"', "it's $HOME\n", "--executor_input", '{"a": "b"}')
-    manifest = training_ray_job(command, run_id=RUN, owner=LAUNCHER, settings=NODES, environment={})
+    manifest = ray_job(order(NODES, command=command))
     assert tuple(shlex.split(manifest["spec"]["entrypoint"])) == command
 
 
 def test_ray_nodes_have_slots_for_every_process_and_the_driver():
     on_gpus, on_cpus = (
-        training_ray_job(STEP, run_id=RUN, owner=LAUNCHER, settings=settings, environment={})[
-            "spec"
-        ]
+        ray_job(order(settings))["spec"]
         for settings in (NODES, NODES.model_copy(update={"gpus": GpuConfig()}))
     )
     (gpu_nodes,), (cpu_nodes,) = (
@@ -120,9 +123,9 @@ def test_no_process_of_ray_tells_its_makers_about_the_cluster():
         assert {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"} in container["env"]
 
 
-def test_a_ray_job_is_deleted_with_its_launcher():
-    manifest = every_manifest()["ray-job"]
-    assert manifest["spec"]["shutdownAfterJobFinishes"] is True
+@pytest.mark.parametrize("name", ["ray-job", "train-job-on-gpus"])
+def test_a_launched_object_is_deleted_with_its_launcher(name):
+    manifest = every_manifest()[name]
     (owner,) = manifest["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"]) == ("Job", "r17-train")
 
@@ -136,8 +139,10 @@ def test_what_submits_a_ray_job_holds_no_credentials():
 def test_the_longest_names_fit():
     run_id = "a" * 36
     assert len(run_object_name(run_id, LONGEST_STAGE)) <= 63
-    ray = training_ray_job(("x",), run_id=run_id, owner=LAUNCHER, settings=NODES, environment={})
-    assert len(ray["metadata"]["name"]) <= 47  # KubeRay's own limit
+    assert len(ray_job(order(NODES, run_id=run_id))["metadata"]["name"]) <= 47  # KubeRay's limit
+    for stage in RUNTIMES:
+        name = train_job(order(TRAINER, stage=stage, run_id=run_id))["metadata"]["name"]
+        assert len(f"{name}-node-0-0-abcde") <= 63  # of the JobSet's pods
 
 
 @pytest.mark.parametrize("run_id", ["", "R17", "-r", "r-", "a" * 37, "r_1", "r.1", "r\n"])
@@ -163,3 +168,32 @@ def test_namespaces_and_names_of_the_profile_are_used_throughout():
     assert '"namespace": "one"' in text
     assert all(f'"{name}"' in text for name in ("keys", "where", "shared"))
     assert "espalier-s3" not in text
+
+
+def test_a_train_job_has_a_letter_first_and_a_queue():
+    manifest = train_job(order(TRAINER, run_id="0b7c"))
+    assert manifest["metadata"]["name"] == "tj-0b7c-train"
+    assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "espalier"
+    # pods with the label would be queued once more, by themselves
+    assert "queue-name" not in str(manifest["spec"])
+
+
+def test_a_train_job_has_one_node_for_all_processes():
+    trainer = train_job(order(TRAINER, processes=8))["spec"]["trainer"]
+    assert (trainer["numNodes"], trainer["numProcPerNode"]) == (1, 8)
+    assert trainer["resourcesPerNode"]["limits"]["nvidia.com/gpu"] == "8"
+
+
+def test_a_train_job_holds_no_secret_but_names_it():
+    env = train_job(order(LAPTOP_TRAINER))["spec"]["trainer"]["env"]
+    named = {entry["name"]: entry for entry in env}
+    assert len(named) == len(env)
+    assert named["AWS_SECRET_ACCESS_KEY"]["valueFrom"]["secretKeyRef"]["name"] == "espalier-s3"
+    assert named["ESPALIER_ARTIFACTS"]["valueFrom"]["configMapKeyRef"]["optional"] is True
+
+
+def test_a_tracking_server_that_is_given_replaces_the_endpoints():
+    environment = {"MLFLOW_TRACKING_URI": "http://mlflow:5000"}
+    env = train_job(order(LAPTOP_TRAINER, environment=environment))["spec"]["trainer"]["env"]
+    (found,) = [entry for entry in env if entry["name"] == "MLFLOW_TRACKING_URI"]
+    assert found["value"] == "http://mlflow:5000"

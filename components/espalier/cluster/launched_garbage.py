@@ -1,0 +1,140 @@
+"""Deletes launched objects whose run has ended or was stopped; run by a CronJob of `k8s/`.
+
+by hand     python -m espalier.cluster.launched_garbage --namespace NAME --kubeconfig FILE
+
+The object of a run of Kubeflow belongs to the run's Workflow, which Argo keeps for an hour after
+its end. A step that is stopped has no time to delete it, and one that lost its node has a successor
+that goes on with it. The object of a Job belongs to the Job, which is kept for its log; a Job whose
+last pod was killed has not deleted it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from espalier.cluster.kubernetes_api import (
+    NOT_FOUND,
+    ApiError,
+    ApiRetries,
+    KubernetesApi,
+    cluster_configuration,
+    delete,
+    object_path,
+    read,
+)
+from espalier.cluster.objects.kinds import LAUNCHED_KINDS
+from espalier.cluster.objects.launched import LaunchedKind
+from espalier.cluster.objects.names import NAME_LABEL, K8sObject
+from espalier.records import ClusterError
+
+_ENDED_PHASES = frozenset({"Succeeded", "Failed", "Error"})
+
+
+def _workflow_has_ended(workflow: K8sObject) -> bool:
+    is_stopped = bool(workflow["spec"].get("shutdown"))
+    return is_stopped or (workflow.get("status") or {}).get("phase") in _ENDED_PHASES
+
+
+def _job_has_ended(job: K8sObject) -> bool:
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    return any(
+        entry["type"] in ("Complete", "Failed") and entry["status"] == "True"
+        for entry in conditions
+    )
+
+
+_OWNERS: dict[tuple[str, str], tuple[str, Callable[[K8sObject], bool]]] = {
+    ("argoproj.io/v1alpha1", "Workflow"): ("workflows", _workflow_has_ended),
+    ("batch/v1", "Job"): ("jobs", _job_has_ended),
+}
+"""Kinds of owners: their plural, and whether one has ended."""
+
+
+def is_abandoned(kind: LaunchedKind, launched: K8sObject, owner: K8sObject | None) -> bool:
+    """Whether nobody waits for the launched object any more.
+
+    Args:
+        kind: of the object.
+        launched: the object.
+        owner: the Workflow or Job that owns it; None if there is none of that name.
+    """
+    if "deletionTimestamp" in launched["metadata"]:
+        return False
+    # what has ended costs nothing, and is left to its operator and its owner for the logs
+    if kind.status(launched).has_ended:
+        return False
+    reference = _owner_reference(launched)
+    if reference is None:
+        return False
+    if owner is None or owner["metadata"]["uid"] != reference["uid"]:
+        return True
+    _, has_ended = _OWNERS[reference["apiVersion"], reference["kind"]]
+    return has_ended(owner)
+
+
+def collect(namespace: str, *, kubeconfig: Path | None = None) -> list[tuple[str, str]]:
+    """Delete the abandoned objects of `namespace` and return their kinds and names.
+
+    Args:
+        namespace: of the runs.
+        kubeconfig: of the cluster; None means the cluster of this pod.
+
+    Raises:
+        ClusterError: the API server is unreachable or refuses.
+    """
+    api = KubernetesApi(cluster_configuration(kubeconfig), ApiRetries())
+    deleted = []
+    for kind in LAUNCHED_KINDS:
+        folder = object_path(kind.api_version, kind.plural, namespace)
+        for launched in _launched(api, folder, kind):
+            reference = _owner_reference(launched)
+            if reference is None:
+                continue
+            plural, _ = _OWNERS[reference["apiVersion"], reference["kind"]]
+            owner = api.find(
+                object_path(reference["apiVersion"], plural, namespace, reference["name"])
+            )
+            metadata = launched["metadata"]
+            if is_abandoned(kind, launched, owner) and api.discard(
+                delete(f"{folder}/{metadata['name']}", uid=metadata["uid"])
+            ):
+                deleted.append((kind.kind, metadata["name"]))
+    return deleted
+
+
+def _launched(api: KubernetesApi, folder: str, kind: LaunchedKind) -> list[K8sObject]:
+    """Those of espalier; none where the kind's operator is not installed."""
+    try:
+        return api.send(read(folder, labelSelector=f"{NAME_LABEL}={kind.label}"))["items"]
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            raise
+        return []
+
+
+def _owner_reference(launched: K8sObject) -> K8sObject | None:
+    """The reference to the Workflow or Job that owns it; None if neither does."""
+    references = launched["metadata"].get("ownerReferences") or ()
+    owners = [one for one in references if (one["apiVersion"], one["kind"]) in _OWNERS]
+    return owners[0] if owners else None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Collect once and print what was deleted."""
+    parser = argparse.ArgumentParser(prog="espalier.cluster.launched_garbage", description=__doc__)
+    parser.add_argument("--namespace", required=True)
+    parser.add_argument("--kubeconfig", type=Path, help="outside the cluster: its configuration")
+    given = parser.parse_args(arguments)
+    try:
+        deleted = collect(given.namespace, kubeconfig=given.kubeconfig)
+    except ClusterError as error:
+        sys.exit(f"error: {error}")
+    for kind, name in deleted:
+        sys.stdout.write(f"deleted {kind} {given.namespace}/{name}\n")
+
+
+if __name__ == "__main__":
+    main()

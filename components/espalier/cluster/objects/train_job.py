@@ -1,0 +1,213 @@
+"""A stage as a TrainJob of Kubeflow Trainer, on a ClusterTrainingRuntime of `k8s/trainer`.
+
+The runtime says what is the same for every run: account, security, network labels, retries. The
+TrainJob says the rest. Trainer 2.3 makes a JobSet of the two, with one Job of one pod, and lets a
+TrainJob set its container's image, command, environment and resources, and patch labels, volumes
+and the choice of nodes.
+
+One node: the processes of `training.processes` are started by the first of them, in its own pod,
+and not by torchrun, which a pod on every node would need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from espalier.cluster.objects.launched import LaunchedKind, LaunchedStatus, LaunchOrder
+from espalier.cluster.objects.names import (
+    QUEUE_LABEL,
+    STAGE_LABEL,
+    K8sObject,
+    object_labels,
+    run_object_name,
+)
+from espalier.cluster.objects.pods import (
+    CACHE_MOUNT,
+    ENDPOINT_KEYS,
+    RunContainer,
+    environment_entries,
+    own_labels,
+    placement_fields,
+    resource_requirements,
+    run_volumes,
+    s3_credentials,
+)
+from espalier.config import KubernetesConfig
+
+_LABEL = "espalier-training"
+RUNTIMES = {
+    "continue_pretraining": "espalier-pretraining",
+    "warm_start": "espalier-sft",
+    "train": "espalier-grpo",
+}
+"""Stage -> its ClusterTrainingRuntime."""
+_NAMES = {"continue_pretraining": "pretrain", "warm_start": "warm", "train": "train"}
+"""Stage -> end of the TrainJob's name. Of its 63 characters the pods' names need 15 for -node-0-0-
+and five more that are drawn, and the run's id has up to 36."""
+_JOB, _CONTAINER = "node", "node"
+"""Names that Trainer gives a meaning (pkg/constants/constants.go)."""
+_PATCHED_BY = "espalier.dev/launcher"
+
+
+def train_job(order: LaunchOrder) -> K8sObject:
+    """A TrainJob of one node.
+
+    Field names are those of trainer.kubeflow.org/v1alpha1 (Kubeflow Trainer 2.3.0,
+    pkg/apis/trainer/v1alpha1/trainjob_types.go). Kueue admits it as a whole when the profile names
+    a queue, and sets `suspend` itself.
+
+    Args:
+        order: what to run.
+
+    Raises:
+        ManifestError: `run_id` cannot be part of a name.
+    """
+    settings = order.settings
+    labels = object_labels(_LABEL, "training", order.run_id, settings.labels)
+    labels |= {STAGE_LABEL: order.stage}
+    queue = {QUEUE_LABEL: settings.queue} if settings.queue else {}
+    container = _container(order)
+    return {
+        "apiVersion": TRAIN_JOB.api_version,
+        "kind": TRAIN_JOB.kind,
+        "metadata": {
+            # the name of a TrainJob begins with a letter, which that of a run need not
+            "name": f"tj-{run_object_name(order.run_id, _NAMES[order.stage])}",
+            "namespace": settings.pipeline_namespace,
+            "labels": labels | queue,
+            "ownerReferences": [order.owner.reference()],
+        },
+        "spec": {
+            "runtimeRef": {
+                "apiGroup": "trainer.kubeflow.org",
+                "kind": "ClusterTrainingRuntime",
+                "name": RUNTIMES[order.stage],
+            },
+            "activeDeadlineSeconds": settings.deadline_s,
+            "trainer": {
+                "image": container.image,
+                "command": list(container.command),
+                "env": _environment(order),
+                "numNodes": 1,
+                "numProcPerNode": order.processes,
+                "resourcesPerNode": resource_requirements(
+                    container.resources,
+                    {settings.gpus.resource: str(container.gpus)} if container.gpus else None,
+                ),
+            },
+            "runtimePatches": [_patch(container, labels, settings)],
+        },
+    }
+
+
+def train_job_status(job: K8sObject) -> LaunchedStatus:
+    """Status of a TrainJob: its conditions, and what the stage itself has reported.
+
+    Trainer removes the condition Failed from a TrainJob that goes on, and keeps Suspended as false
+    on one that was resumed.
+    """
+    status = job.get("status") or {}
+    conditions = status.get("conditions") or ()
+    states = {entry["type"]: entry for entry in conditions if entry["status"] == "True"}
+    for state in ("Complete", "Failed", "Suspended"):
+        if state in states:
+            return LaunchedStatus(
+                state=state,
+                has_ended=state != "Suspended",
+                has_succeeded=state == "Complete",
+                message=str(states[state].get("message") or "") if state == "Failed" else "",
+            )
+    is_active = any(entry.get("active") for entry in status.get("jobsStatus") or ())
+    return LaunchedStatus(
+        state="Running" if is_active else "New",
+        has_ended=False,
+        has_succeeded=False,
+        message=_progress(status.get("trainerStatus") or {}),
+    )
+
+
+def _progress(told: Mapping[str, Any]) -> str:
+    """What the stage reported, where Trainer's gate TrainJobStatus is open."""
+    if "progressPercentage" not in told:
+        return ""
+    return f"{told['progressPercentage']} %"
+
+
+def _container(order: LaunchOrder) -> RunContainer:
+    gpus = order.settings.gpus
+    images = order.settings.images
+    return RunContainer(
+        name=_CONTAINER,
+        image=images.train if gpus.count else images.cpu,
+        resources=gpus.resources if gpus.count else order.settings.resources,
+        command=order.command,
+        environment=order.environment,
+        gpus=gpus.count,
+    )
+
+
+def _environment(order: LaunchOrder) -> list[K8sObject]:
+    """Entries of `env`: a patch may give the container none, and nowhere a whole ConfigMap."""
+    settings = order.settings
+    variables = dict(order.environment)
+    if settings.cache_claim is not None:
+        variables["XDG_CACHE_HOME"] = CACHE_MOUNT
+    addresses = [
+        {
+            "name": key,
+            "valueFrom": {
+                "configMapKeyRef": {"name": settings.endpoints, "key": key, "optional": True}
+            },
+        }
+        for key in ENDPOINT_KEYS
+        if key not in variables
+    ]
+    return [
+        *environment_entries(variables),
+        *addresses,
+        *s3_credentials(settings),
+        *own_labels(),
+    ]
+
+
+def _patch(
+    container: RunContainer, labels: Mapping[str, str], settings: KubernetesConfig
+) -> K8sObject:
+    volumes = run_volumes(settings, container.resources, gpus=container.gpus)
+    if settings.workspace_claim is not None:
+        # the runtime has a volume of that name, and a patch would leave it both sources
+        _rename(volumes.volumes, volumes.mounts, "workspace", "workspace-claim")
+    pod = {
+        "metadata": {"labels": dict(labels)},
+        "spec": {
+            **placement_fields(container, settings),
+            "containers": [{"name": _CONTAINER, "volumeMounts": volumes.mounts}],
+            "volumes": volumes.volumes,
+        },
+    }
+    replicated = {"name": _JOB, "template": {"spec": {"template": pod}}}
+    return {
+        "manager": _PATCHED_BY,
+        "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [replicated]}}},
+    }
+
+
+def _rename(volumes: list[K8sObject], mounts: list[K8sObject], name: str, other: str) -> None:
+    for entry in (*volumes, *mounts):
+        if entry["name"] == name:
+            entry["name"] = other
+
+
+TRAIN_JOB = LaunchedKind(
+    trainer="trainjob",
+    api_version="trainer.kubeflow.org/v1alpha1",
+    kind="TrainJob",
+    plural="trainjobs",
+    label=_LABEL,
+    operator="Kubeflow Trainer",
+    stages=frozenset(RUNTIMES),
+    manifest=train_job,
+    status=train_job_status,
+)
+"""A finished TrainJob keeps its pods, and their logs, until its owner is deleted."""

@@ -1,0 +1,225 @@
+"""Put a backup in its place: everything is looked at first, objects are written, the database last.
+
+Nothing is deleted: objects that the backup does not have stay, and the former database is kept
+beside the new one. A restore that was killed is completed by the same command.
+"""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from espalier.records import RegistryError, StorageError
+from espalier.registry.backups.database import newer_than, replace_database
+from espalier.registry.backups.record import BackupRecord, ObjectRecord
+from espalier.registry.backups.store import BackupStore
+from espalier.registry.connection import shown
+from espalier.storage.objects import StoredObject, at_once
+from espalier.storage.tree import ObjectTree
+
+_SHOWN = 5
+_PROBE_S = 3.0
+
+
+class Restored(NamedTuple):
+    """What a restore has done."""
+
+    objects: int
+    num_bytes: int
+    made_buckets: list[str]
+    kept_database: Path | None
+    """Where the former database is; None where there was none, or none is restored."""
+
+
+class RestorePlan:
+    """What of a backup is missing in its places, and what newer things stand in its way."""
+
+    def __init__(
+        self,
+        store: BackupStore,
+        record: BackupRecord,
+        database: Path | None,
+        trees: Mapping[str, ObjectTree],
+    ) -> None:
+        """Look at everything, and write nothing.
+
+        Args:
+            store: of the backup.
+            record: of the backup.
+            database: file for MLflow's database; None restores none.
+            trees: for each URI of the record, where its objects go.
+
+        Raises:
+            RegistryError: a database is asked for, and the backup has none.
+            StorageError: a content is lost; a server refuses or is unreachable.
+        """
+        if database is not None and record.database is None:
+            raise RegistryError(
+                f"{store.uri}: the backup {record.name} has no database. Leave out --database, "
+                "and restore MLflow's tables with their server's own tools"
+            )
+        _expect_contents(store, record)
+        self.record = record
+        self._store, self._database = store, database
+        self._parts = {
+            uri: _TreeRestore(store, trees[uri], entries) for uri, entries in record.objects.items()
+        }
+        for part in self._parts.values():
+            part.compare()
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """Objects that are to be written: s3:// address -> bytes."""
+        return {
+            f"{uri}/{name}": entry.num_bytes
+            for uri, part in self._parts.items()
+            for name, entry in part.missing.items()
+        }
+
+    @property
+    def num_unchanged(self) -> int:
+        """Objects that are there as the backup has them."""
+        return sum(part.num_unchanged for part in self._parts.values())
+
+    def newer(self) -> list[str]:
+        """What is newer than the backup and would be lost, in words."""
+        found = [
+            f"{uri}/{name} was written after the backup, with other bytes"
+            for uri, part in self._parts.items()
+            for name in part.newer(self.record.created)
+        ]
+        if self._database is not None and self.record.database is not None:
+            why = newer_than(self._database, self.record.database)
+            found = [why, *found] if why else found
+        return found
+
+    def expect_nothing_newer(self) -> None:
+        """Refuse to lose what is newer.
+
+        Raises:
+            RegistryError: something is newer than the backup.
+        """
+        if newer := self.newer():
+            more = f"; and {len(newer) - _SHOWN} more" if len(newer) > _SHOWN else ""
+            raise RegistryError(
+                f"the backup {self.record.name} is older than what is there: "
+                f"{'; '.join(newer[:_SHOWN])}{more}. Restore a later backup, or repeat the command "
+                "with --overwrite-newer, which keeps the present database beside the restored one"
+            )
+
+    def carry_out(self, now: datetime) -> Restored:
+        """Write the objects, and then the database.
+
+        Args:
+            now: in UTC; it names the former database.
+
+        Raises:
+            RegistryError: the database is in use, or cannot be written.
+            StorageError: a content is damaged; a server refuses or is unreachable.
+        """
+        missing, kept = self.missing, None
+        made = [uri for uri, part in self._parts.items() if part.make_bucket()]
+        for part in self._parts.values():
+            part.write()
+        if self._database is not None and self.record.database is not None:
+            with TemporaryDirectory(prefix="espalier-restore-") as folder:
+                copy = Path(folder, "database")
+                self._store.fetch(self.record.database.digest, copy)
+                kept = replace_database(self._database, copy, now)
+        return Restored(len(missing), sum(missing.values()), made, kept)
+
+
+def expect_no_server(uri: str | None) -> None:
+    """Refuse to replace the database of a server that answers.
+
+    Args:
+        uri: MLFLOW_TRACKING_URI; None and files are not asked.
+
+    Raises:
+        RegistryError: it answers.
+    """
+    if uri is None or not uri.startswith(("http://", "https://")):
+        return
+    try:
+        with urllib.request.urlopen(uri, timeout=_PROBE_S):
+            pass
+    except urllib.error.HTTPError as answer:
+        answer.close()  # an answer all the same
+    except (OSError, ValueError):
+        return
+    raise RegistryError(
+        f"MLflow at {shown(uri)} answers, and its database cannot be replaced under it. Stop it "
+        "(kubectl scale deployment/espalier-mlflow --replicas=0), or unset MLFLOW_TRACKING_URI "
+        "where it is another's"
+    )
+
+
+def _expect_contents(store: BackupStore, record: BackupRecord) -> None:
+    """Raise StorageError if a content is not there, before anything is written."""
+    if lost := record.digests - store.contents().keys():
+        raise StorageError(
+            f"{store.uri}: {len(lost)} contents of the backup {record.name} are lost, such as "
+            f"{min(lost)}. Restore another: `espalier backup list` shows them"
+        )
+
+
+class _TreeRestore:
+    """One bucket, or a part of one, and what of the backup it lacks."""
+
+    def __init__(
+        self, store: BackupStore, tree: ObjectTree, entries: Mapping[str, ObjectRecord]
+    ) -> None:
+        self._store, self._tree, self._entries = store, tree, entries
+        self.missing: dict[str, ObjectRecord] = {}
+        self._others: dict[str, StoredObject] = {}
+        self.num_unchanged = 0
+
+    def compare(self) -> None:
+        """Find what is missing, and what is there with other bytes."""
+        present = self._tree.listed_or_none()
+        checks: list[Callable[[], None]] = []
+        for name, entry in self._entries.items():
+            stored = present.get(name)
+            if stored is None:
+                self.missing[name] = entry
+            elif (stored.etag, stored.num_bytes) == (entry.etag, entry.num_bytes):
+                self.num_unchanged += 1
+            else:
+                checks.append(partial(self._compare_bytes, name, entry, stored))
+        at_once(checks)
+
+    def newer(self, moment: datetime) -> list[str]:
+        """Names of objects with other bytes that were written after `moment`."""
+        return sorted(name for name, stored in self._others.items() if stored.modified > moment)
+
+    def make_bucket(self) -> bool:
+        """Make the bucket if there is none; whether it was made."""
+        return self._tree.make_bucket()
+
+    def write(self) -> None:
+        """Write what is missing or other."""
+        at_once(partial(self._write, name, entry) for name, entry in self.missing.items())
+
+    def _compare_bytes(self, name: str, entry: ObjectRecord, stored: StoredObject) -> None:
+        """The same bytes have another ETag where they were sent in other parts."""
+        digest = None
+        if stored.num_bytes == entry.num_bytes:
+            with TemporaryDirectory(prefix="espalier-restore-") as folder:
+                digest = self._tree.receive(name, Path(folder, "content"), stored)
+        if digest == entry.digest:
+            self.num_unchanged += 1
+        else:
+            self._others[name] = stored
+            self.missing[name] = entry
+
+    def _write(self, name: str, entry: ObjectRecord) -> None:
+        with TemporaryDirectory(prefix="espalier-restore-") as folder:
+            path = Path(folder, "content")
+            self._store.fetch(entry.digest, path)
+            self._tree.put(name, path)

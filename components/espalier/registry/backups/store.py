@@ -1,0 +1,227 @@
+"""Where backups lie in S3.
+
+PREFIX/sha256/DIGEST        every content once, whichever backups need it
+PREFIX/backups/NAME.json    the record of one backup, written last
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from espalier.records import ArtifactError, StorageError
+from espalier.registry.backups.record import BackupRecord
+from espalier.storage.objects import StoredObject, at_once
+from espalier.storage.tree import ObjectTree, open_tree
+
+_CONTENTS, _RECORDS, _SUFFIX = "sha256/", "backups/", ".json"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_UNNAMED_FOR = timedelta(days=1)
+"""A content that no record names may be that of a backup which is being made."""
+_OTHER_ACCOUNT = "ESPALIER_BACKUP_"
+"""Before AWS_...: variables of the server and account that backups are written with."""
+
+
+class BackupStore:
+    """The backups below one prefix."""
+
+    def __init__(self, tree: ObjectTree) -> None:
+        """Name the store; nothing is requested yet."""
+        self._tree = tree
+        self.uri = tree.uri
+
+    def make_bucket(self) -> bool:
+        """Make the bucket if there is none; whether it was made.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
+        return self._tree.make_bucket()
+
+    def names(self) -> list[str]:
+        """Names of all whole backups, the newest first.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
+        listed = self._tree.listed(_RECORDS)
+        names = (name.removeprefix(_RECORDS) for name in listed)
+        found = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
+        return sorted(found, reverse=True)
+
+    def record(self, name: str | None = None) -> BackupRecord:
+        """The record of a backup; of the newest where no name is given.
+
+        Raises:
+            StorageError: there is none, or it is damaged; the server refuses or is unreachable.
+        """
+        wanted = name
+        if wanted is None:
+            wanted = next(iter(self.names()), None)
+            if wanted is None:
+                raise StorageError(
+                    f"{self.uri}: there is no backup. `espalier backup create` makes one"
+                )
+        where = f"{_RECORDS}{wanted}{_SUFFIX}"
+        content = self._tree.read(where)
+        if content is None:
+            there = ", ".join(self.names()[:10]) or "none"
+            raise StorageError(f"{self.uri}: no backup {wanted}. There are: {there}")
+        return BackupRecord.parsed(content, f"{self.uri}/{where}")
+
+    def contents(self) -> dict[str, StoredObject]:
+        """Every content that is there, by its SHA-256.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
+        listed = self._tree.listed(_CONTENTS)
+        named = {name.removeprefix(_CONTENTS): stored for name, stored in listed.items()}
+        return {digest: stored for digest, stored in named.items() if _DIGEST.fullmatch(digest)}
+
+    def put(self, digest: str, path: Path) -> None:
+        """Upload a content.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
+        self._tree.put(_CONTENTS + digest, path)
+
+    def fetch(self, digest: str, path: Path) -> None:
+        """Download a content to `path`, and check its bytes.
+
+        Raises:
+            StorageError: it is lost or damaged; the server refuses or is unreachable.
+        """
+        try:
+            found = self._tree.fetch(_CONTENTS + digest, path, digest)
+        except ArtifactError as error:
+            raise StorageError(
+                f"{self.uri}/{_CONTENTS}{digest}: damaged, its bytes are not those that were "
+                "backed up. Delete it, so that the next backup sends it again, and restore an "
+                "earlier or a later backup"
+            ) from error
+        if not found:
+            raise StorageError(
+                f"{self.uri}/{_CONTENTS}{digest}: lost. Restore an earlier or a later backup"
+            )
+
+    def add(self, record: BackupRecord) -> None:
+        """Write a record; from then on the backup counts.
+
+        Raises:
+            StorageError: a content that it names is not there; the server refuses or is
+                unreachable.
+        """
+        present = self.contents()
+        if lost := record.digests - present.keys():
+            raise StorageError(
+                f"{self.uri}: {len(lost)} contents went while the backup was made, such as "
+                f"{min(lost)}: something else deletes there. Run the same command again"
+            )
+        content = record.model_dump_json().encode()
+        self._tree.put_new(f"{_RECORDS}{record.name}{_SUFFIX}", content)
+
+    def prune(self, keep: int, now: datetime) -> list[str]:
+        """Delete all but the newest backups, and contents that no backup needs.
+
+        Contents go a day after the last record that named them, because a backup that is being
+        made may use them: those of the records that go now are left to the next pruning.
+
+        Args:
+            keep: backups that stay, at least one.
+            now: in UTC.
+
+        Returns:
+            Names of the backups that went.
+
+        Raises:
+            StorageError: a record is damaged, so that what it needs is not known: nothing is
+                deleted. The server refuses or is unreachable.
+        """
+        names = self.names()
+        needed = {digest for name in names for digest in self.record(name).digests}
+        unneeded = [
+            digest
+            for digest, stored in self.contents().items()
+            if digest not in needed and stored.modified < now - _UNNAMED_FOR
+        ]
+        at_once(partial(self._tree.delete, _CONTENTS + digest) for digest in unneeded)
+        gone = names[max(1, keep) :]
+        for name in gone:
+            self._tree.delete(f"{_RECORDS}{name}{_SUFFIX}")
+        return gone
+
+    def verify(self, record: BackupRecord, say: Callable[[str], None]) -> list[str]:
+        """Read every content of a backup.
+
+        Args:
+            record: of the backup.
+            say: takes a line for each fault.
+
+        Returns:
+            Digests of contents that are lost or damaged.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
+        sizes = _sizes(record)
+        present, faulty = self.contents(), list[str]()
+
+        def check(digest: str) -> None:
+            stored = present.get(digest)
+            if stored is None or stored.num_bytes != sizes[digest]:
+                faulty.append(digest)
+                say(f"{self.uri}/{_CONTENTS}{digest}: {'lost' if stored is None else 'cut'}")
+                return
+            with TemporaryDirectory(prefix="espalier-backup-") as folder:
+                found = self._tree.receive(_CONTENTS + digest, Path(folder, "content"), stored)
+            if found != digest:
+                faulty.append(digest)
+                say(f"{self.uri}/{_CONTENTS}{digest}: damaged")
+
+        at_once(partial(check, digest) for digest in sorted(sizes))
+        return sorted(faulty)
+
+
+def _sizes(record: BackupRecord) -> dict[str, int]:
+    entries: Iterable[Mapping[str, int]] = (
+        {entry.digest: entry.num_bytes for entry in objects.values()}
+        for objects in record.objects.values()
+    )
+    sizes = {digest: size for part in entries for digest, size in part.items()}
+    if record.database is not None:
+        sizes[record.database.digest] = record.database.num_bytes
+    return sizes
+
+
+def open_store(uri: str, environment: Mapping[str, str]) -> BackupStore:
+    """The backups below `uri`; nothing is requested yet.
+
+    Args:
+        uri: s3://BUCKET/PREFIX.
+        environment: S3 endpoint and credentials (`storage.settings.s3_settings`); a variable with
+            ESPALIER_BACKUP_ before its name, such as ESPALIER_BACKUP_AWS_ACCESS_KEY_ID, counts here
+            instead, so that backups may lie on another server, under an account of their own.
+
+    Raises:
+        StorageError: not such a URI, or no credentials.
+    """
+    own = {
+        name.removeprefix(_OTHER_ACCOUNT): value
+        for name, value in environment.items()
+        if name.startswith(f"{_OTHER_ACCOUNT}AWS_") and value
+    }
+    shared = dict(environment)
+    if "AWS_ACCESS_KEY_ID" in own:
+        shared.pop("AWS_SESSION_TOKEN", None)  # it belongs to the other keys
+    return BackupStore(open_tree(uri, {**shared, **own}))
+
+
+def utc_now() -> datetime:
+    """The moment, in UTC."""
+    return datetime.now(UTC)
