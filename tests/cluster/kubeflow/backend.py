@@ -71,15 +71,12 @@ def up(places, checkouts, mode, say):
 def mode_of(places):
     """The mode in which it was installed; None where it was not."""
     found = kubectl(
-        places, "get", "deployment", manifests.API_SERVER, f"--namespace={manifests.NAMESPACE}",
+        places, "get", "configmap", manifests.CONFIG, f"--namespace={manifests.NAMESPACE}",
         "--output=json",
     )  # fmt: skip
     if found.returncode != 0:
         return None
-    (container,) = json.loads(found.stdout)["spec"]["template"]["spec"]["containers"]
-    variables = {one["name"]: one.get("value") for one in container["env"]}
-    is_multi_user = variables.get("MULTIUSER") == "true"
-    return manifests.MULTI_USER if is_multi_user else manifests.SINGLE_USER
+    return json.loads(found.stdout)["metadata"]["labels"][manifests.MODE_LABEL]
 
 
 @contextmanager

@@ -29,6 +29,8 @@ USER = "user@example.com"
 CONFIG = "ml-pipeline-config"
 """ConfigMap of the API server's settings, which its own image has as a file."""
 CONFIG_FILE = "config.json"
+MODE_LABEL = "espalier.dev/kubeflow-mode"
+"""Of that ConfigMap, as the manifests themselves say the mode in many places."""
 _CONFIG_FOLDER = "/kubeflow/config"
 _CONFIG_SOURCE = "backend/src/apiserver/config"
 _KINDS = {
@@ -104,7 +106,7 @@ def rendered(places, sources, mode):
     for one in _of_kubeflow(places, sources, mode):
         (definitions if one["kind"] == "CustomResourceDefinition" else rest).append(one)
     profile = _profile(sources) if mode == MULTI_USER else []
-    return Manifests(definitions, [*rest, _config(sources), *_servers(), *profile])
+    return Manifests(definitions, [*rest, _config(sources, mode), *_servers(), *profile])
 
 
 def _of_kubeflow(places, sources, mode):
@@ -203,9 +205,9 @@ def _namespace():
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
 
 
-def _config(sources):
+def _config(sources, mode):
     settings = (sources.pipelines / _CONFIG_SOURCE / CONFIG_FILE).read_text()
-    described = {"name": CONFIG, "namespace": NAMESPACE}
+    described = {"name": CONFIG, "namespace": NAMESPACE, "labels": {MODE_LABEL: mode}}
     data = {CONFIG_FILE: settings}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": described, "data": data}
 
