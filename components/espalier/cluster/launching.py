@@ -203,9 +203,9 @@ def launch(  # noqa: PLR0913 (who launches, what, and where)
     name = manifest["metadata"]["name"]
     with on_signals(_terminated):
         try:
-            if is_kubeflow:
-                # a run that is retried has the same id: its failed object must not fail it again
-                objects.delete_failed(manifest)
+            # an attempt after that, or a retried run of Kubeflow, has the same name: the object that
+            # failed must not fail it again
+            objects.delete_failed(manifest)
             objects.create(manifest)
             return _watched(objects, f"{kind.kind} {name}", name, log)
         except (ClusterError, StepTerminated) as reason:

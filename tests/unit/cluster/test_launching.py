@@ -190,9 +190,10 @@ def test_a_stopped_kubeflow_step_leaves_its_ray_job(cluster):
     assert cluster.deleted == []
 
 
-def test_a_retried_run_replaces_its_failed_ray_job(cluster):
+@pytest.mark.parametrize("is_kubeflow", [True, False])
+def test_another_attempt_replaces_the_ray_job_that_failed(cluster, is_kubeflow):
     cluster.script = [state("Failed", "FAILED")]
-    variables = step_pod(cluster)
+    variables = step_pod(cluster) if is_kubeflow else {}
     assert not launched(cluster, **variables).has_succeeded
     # the failed job is read twice before it is deleted
     cluster.script = [state("Failed", "FAILED")] * 2 + [state("Complete", "SUCCEEDED")]
