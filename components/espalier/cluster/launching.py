@@ -203,7 +203,7 @@ def launch(  # noqa: PLR0913 (who launches, what, and where)
     name = manifest["metadata"]["name"]
     with on_signals(_terminated):
         try:
-            # an attempt after that, or a retried run of Kubeflow, has the same name: the object that
+            # a later attempt, or a retried run of Kubeflow, uses the same name: the object that
             # failed must not fail it again
             objects.delete_failed(manifest)
             objects.create(manifest)
