@@ -349,7 +349,9 @@ def decide(
     """
     memory = state.memory
     if champion is None:
-        return Wait("there is no champion")
+        # what is served stays, but nobody stands behind a canary any more
+        why = "there is no champion"
+        return _ended_canary(state, why) or Wait(why)
     if not champion.may_lead:
         # what is served stays, but a canary was on its way to a promotion that is over
         return _ended_canary(state, "its promotion is over") or Refuse(champion)

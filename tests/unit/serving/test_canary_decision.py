@@ -145,6 +145,13 @@ def test_a_promotion_that_is_over_ends_its_canary():
     assert isinstance(decide(gone, state(track=IDLE), judging()), Refuse)
 
 
+def test_an_alias_that_was_removed_ends_the_canary():
+    assert isinstance(decide(None, state(track=HALF, **at(2)), judging()), Retreat)
+    without_traffic = state(track=canary(weight=0.0), **at(2))
+    assert isinstance(decide(None, without_traffic, judging()), EndCanary)
+    assert isinstance(decide(None, state(track=IDLE), judging()), Wait)
+
+
 def test_rolling_the_alias_back_ends_the_canary():
     back = champion("1", since="t2")
     assert isinstance(decide(back, state(track=HALF, **at(2)), judging()), Retreat)
