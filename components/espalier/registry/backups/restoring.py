@@ -6,6 +6,8 @@ beside the new one. A restore that was killed is completed by the same command.
 
 from __future__ import annotations
 
+import http.client
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -25,6 +27,8 @@ from espalier.storage.tree import ObjectTree
 
 _SHOWN = 5
 _PROBE_S = 3.0
+_NOBODY = (ConnectionRefusedError, socket.gaierror)
+"""What a connection meets where no server is."""
 
 
 class Restored(NamedTuple):
@@ -136,27 +140,34 @@ class RestorePlan:
 
 
 def expect_no_server(uri: str | None) -> None:
-    """Refuse to replace the database of a server that answers.
+    """Refuse to replace the database of a server that is not known to be stopped.
 
     Args:
         uri: MLFLOW_TRACKING_URI; None and files are not asked.
 
     Raises:
-        RegistryError: it answers.
+        RegistryError: it answers, or its connection is neither refused nor to an unknown host.
     """
     if uri is None or not uri.startswith(("http://", "https://")):
         return
+    found = "answers"
     try:
         with urllib.request.urlopen(uri, timeout=_PROBE_S):
             pass
     except urllib.error.HTTPError as answer:
         answer.close()  # an answer all the same
-    except (OSError, ValueError):
+    except ValueError:
         return
+    except (OSError, http.client.HTTPException) as error:
+        # urllib wraps what connecting met; what comes after it, such as silence, is itself
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(reason, _NOBODY):
+            return
+        found = f"may be running ({type(reason).__name__}: {reason})"
     raise RegistryError(
-        f"MLflow at {shown(uri)} answers, and its database cannot be replaced under it. Stop it "
+        f"MLflow at {shown(uri)} {found}, and its database cannot be replaced under it. Stop it "
         "(kubectl scale deployment/espalier-mlflow --replicas=0), or unset MLFLOW_TRACKING_URI "
-        "where it is another's"
+        "where it is stopped or another's"
     )
 
 

@@ -1,5 +1,6 @@
 import os
 import shutil
+import socket
 import sqlite3
 from contextlib import closing
 
@@ -191,3 +192,16 @@ def test_the_database_of_a_server_that_answers_is_not_replaced():
         expect_no_server(anything.endpoint)
     for uri in (None, "sqlite:///here.db", "http://127.0.0.1:9"):
         expect_no_server(uri)
+
+
+def test_the_database_of_a_silent_server_is_not_replaced(monkeypatch):
+    """A busy one accepts connections and answers late."""
+    monkeypatch.setenv("no_proxy", "*")
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        uri = f"http://127.0.0.1:{busy.getsockname()[1]}"
+        with pytest.raises(RegistryError, match=r"may be running \(TimeoutError"):
+            expect_no_server(uri)
+
+
+def test_a_host_that_nobody_knows_has_no_server():
+    expect_no_server("http://espalier-mlflow.invalid:5000")
