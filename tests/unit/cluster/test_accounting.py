@@ -16,7 +16,7 @@ from espalier.config import Profile, load_profile
 from espalier.orchestration.pipelines import compile_profile
 from espalier.sandbox.choice import backend_for
 from espalier.sandbox.pod import sandbox_claim, sandbox_pod, sandbox_template, sandbox_warm_pool
-from tests.unit.cluster.objects.samples import order
+from tests.unit.cluster.objects.samples import NOON, order
 from tests.unit.k8s.rendering import K8S, every_overlay, needs_kubectl, pod_templates, rendered
 
 ROOT = Path(__file__).parents[3]
@@ -91,7 +91,7 @@ def test_sandboxes_are_paid_by_the_step_that_makes_them(stage, monkeypatch):
         sandbox_pod(settings, {}, name="s0", run_id=run_id, owner=OWNER),
         sandbox_template(settings, {}, run_id=run_id, owner=OWNER),
         sandbox_warm_pool(settings, run_id=run_id, owner=OWNER, replicas=1),
-        sandbox_claim(settings, name="c0", run_id=run_id, owner=OWNER),
+        sandbox_claim(settings, name="c0", run_id=run_id, owner=OWNER, now=NOON),
     ]
     for manifest in made:
         for labels in labels_of(manifest):

@@ -290,7 +290,8 @@ def test_a_step_waits_for_mlflow_and_says_so(monkeypatch, tmp_path, capsys):
 def test_peak_memory_covers_what_was_freed_again():
     meter = UsageMeter()
     before = meter.read().peak_rss_mb
-    block = bytearray(64 << 20)
+    block = bytearray(256 << 20)
     block[::4096] = b"x" * len(block[::4096])
     del block
+    # less than the block: the kernel may take other pages of this process meanwhile
     assert meter.read().peak_rss_mb >= before + 40

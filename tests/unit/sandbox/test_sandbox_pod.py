@@ -13,7 +13,7 @@ from espalier.sandbox.pod import (
     sandbox_template,
     sandbox_warm_pool,
 )
-from tests.unit.cluster.objects.samples import LEASE, RUN, SANDBOXD, SANDBOXES
+from tests.unit.cluster.objects.samples import LEASE, NOON, RUN, SANDBOXD, SANDBOXES
 
 
 def _pod(settings=SANDBOXES, run_id=RUN, name="r17-s0"):
@@ -134,7 +134,7 @@ def test_a_warm_sandbox_is_the_same_pod():
 def test_a_claim_finds_the_pool_and_the_pool_its_template():
     template = sandbox_template(SANDBOXES, SANDBOXD, run_id=RUN, owner=LEASE)
     pool = sandbox_warm_pool(SANDBOXES, run_id=RUN, owner=LEASE, replicas=4)
-    claim = sandbox_claim(SANDBOXES, name="r17-c0", run_id=RUN, owner=LEASE)
+    claim = sandbox_claim(SANDBOXES, name="r17-c0", run_id=RUN, owner=LEASE, now=NOON)
     assert pool["spec"]["sandboxTemplateRef"]["name"] == template["metadata"]["name"]
     assert claim["spec"]["warmPoolRef"]["name"] == pool["metadata"]["name"]
 
