@@ -41,6 +41,8 @@ class StandInCluster:
         """Version -> HTTP status of the service; 200 where nothing is said."""
         self.says = {}
         """Version -> the text that it answers every question with; "yes" where nothing is said."""
+        self.refuses = {}
+        """Version -> the prompt that it answers with HTTP 400."""
         self.faults = []
         """HTTP statuses that the next requests are answered with."""
         self.events = []
@@ -253,6 +255,8 @@ class _Handler(Handler):
         where = urlsplit(self.path)
         if asked := re.fullmatch("/(stable|canary)/v1/(chat/)?completions", where.path):
             version = self.given["model"].rpartition("/")[2]
+            if self.server.cluster.refuses.get(version) == self.given.get("prompt", ""):
+                return self.say(400, {"error": "too long"})
             return self.say(*self.server.cluster.answer(asked[1], version))
         self.server.cluster.requests.append((verb, where.path))
         if self.server.cluster.faults:

@@ -18,6 +18,8 @@ from espalier.serving.score import AnswerPair, Outcome, Served
 
 _MAX_TOLD = 200
 """Characters of a server's answer that an error quotes."""
+MAX_TRIES = 3
+"""Times that a question is asked which the former version leaves without an answer."""
 _ENDS = frozenset({"stop", "length", "tool_calls"})
 """`finish_reason` of an answer that came to its end; OpenAI has "content_filter" besides."""
 
@@ -104,7 +106,11 @@ def _question(line: str, path: Path, number: int) -> Question:
 
 
 class Asker:
-    """Asks two versions the same questions, and times their answers."""
+    """Asks two versions the same questions at one step, and times their answers.
+
+    A question that the former version leaves without an answer is asked again once every other one
+    was asked, `MAX_TRIES` times in all, and then set aside: it counts for nobody.
+    """
 
     def __init__(
         self,
@@ -126,18 +132,23 @@ class Asker:
         self._questions = questions
         self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
         self._verify = verify
-        self._next = 0
+        self._tries = [0] * len(questions)
+        """How often each question was asked."""
+        self._answered: set[int] = set()
+        """Questions that the former version answered."""
 
     @property
     def graded(self) -> int:
-        """Questions with accepted answers."""
-        return sum(bool(question.answers) for question in self._questions)
+        """Questions with accepted answers, without those that were set aside."""
+        return sum(
+            bool(question.answers) and not self._is_set_aside(number)
+            for number, question in enumerate(self._questions)
+        )
 
     def ask(self, former: Address, canary: Address) -> list[AnswerPair]:
         """Ask both the next questions, each question at the same time."""
         at_once = self._config.questions_at_once
-        numbers = [(self._next + i) % len(self._questions) for i in range(at_once)]
-        self._next = (self._next + at_once) % len(self._questions)
+        numbers = self._next(at_once)
         timeout_s = self._config.timeout_s
         with (
             httpx2.Client(timeout=timeout_s, trust_env=False, verify=self._verify) as http,
@@ -150,10 +161,29 @@ class Asker:
                 ]
                 for number in numbers
             ]
-            return [
+            pairs = [
                 AnswerPair(number, *(served.result() for served in pair))
                 for number, pair in zip(numbers, asked, strict=True)
             ]
+        for pair in pairs:
+            self._tries[pair.question] += 1
+            if pair.former.outcome is not Outcome.ERROR:
+                self._answered.add(pair.question)
+        return pairs
+
+    def _next(self, count: int) -> list[int]:
+        """Those that miss an answer first, then those that were asked least often."""
+        order = sorted(
+            range(len(self._questions)),
+            key=lambda number: (not self._is_missing(number), self._tries[number]),
+        )
+        return [order[i % len(order)] for i in range(count)]
+
+    def _is_missing(self, number: int) -> bool:
+        return number not in self._answered and self._tries[number] < MAX_TRIES
+
+    def _is_set_aside(self, number: int) -> bool:
+        return number not in self._answered and self._tries[number] >= MAX_TRIES
 
     def _served(self, http: httpx2.Client, question: Question, address: Address) -> Served:
         body = {

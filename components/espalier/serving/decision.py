@@ -30,7 +30,7 @@ from espalier.cluster.objects.names import MODEL_VERSION_ANNOTATION, K8sObject
 from espalier.cluster.objects.serving import CONTAINER, MODEL_VARIABLE, version_reference
 from espalier.config import CanaryConfig
 from espalier.registry.model import CHAMPION_SINCE, GATE_REASON, ModelVersion
-from espalier.serving.score import ServedScore, exact_match_shortfall, is_complete, shortfall
+from espalier.serving.score import ServedScore, exact_match_shortfall, missing_answers, shortfall
 
 LAST_GOOD = "espalier.dev/last-good"
 FAILED = "espalier.dev/failed"
@@ -429,7 +429,7 @@ def _judged(
         return Measure(champion, step, weight)
     if reason := shortfall(score, config):
         return Fail(champion, f"at a share of {weight:g}: {reason}")
-    if not is_complete(score, config, graded=judging.graded):
+    if missing_answers(score, config, graded=judging.graded):
         return Measure(champion, step, weight)
     if reason := exact_match_shortfall(score, config):
         return Fail(champion, f"at a share of {weight:g}: {reason}")

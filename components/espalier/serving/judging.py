@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from espalier.config import CanaryConfig
 from espalier.serving.asking import Address, Asker, questions_of
 from espalier.serving.decision import Judging, RolloutMemory
-from espalier.serving.score import AnswerPair, ServedScore
+from espalier.serving.score import ServedScore, StepAnswers
 
 
 def utc_now() -> datetime:
@@ -41,12 +41,16 @@ class CanaryJudge:
         self._now = now
         self._asker: Asker | None = None
         self._step: tuple[str | None, int] = (None, 0)
-        self._pairs: list[AnswerPair] = []
+        self._answers: StepAnswers | None = None
 
     @property
     def score(self) -> ServedScore | None:
         """Of the step that was asked last; None where nothing was asked."""
-        return ServedScore.of(self._pairs) if self._pairs else None
+        return None if self._answers is None else self._answers.score
+
+    def score_of(self, promotion: str) -> ServedScore | None:
+        """Of the last step of a promotion; None where nothing was asked, or another one since."""
+        return self.score if self._step[0] == promotion else None
 
     def now(self) -> datetime:
         """The time, with its zone."""
@@ -72,6 +76,8 @@ class CanaryJudge:
         if self._asker is None or self._step != step:
             questions = questions_of(self.config)
             self._asker = Asker(self.config, questions, self._key, verify=self._verify)
-            self._step, self._pairs = step, []
-        self._pairs += self._asker.ask(former, canary)
-        return ServedScore.of(self._pairs)
+            self._step, self._answers = step, None
+        pairs = self._asker.ask(former, canary)
+        self._answers = self._answers or StepAnswers()
+        self._answers.add(pairs)
+        return self._answers.score

@@ -1,13 +1,15 @@
 """The served score: what two versions answered to the same questions, and whether one falls short.
 
 Both are asked at their own addresses at about the same time, and a question counts only where the
-former version answered it: a network or a registry that is away is nobody's fault. Pure: no clock,
-no network.
+former version answered it: a network or a registry that is away is nobody's fault, and a question
+that the former version alone cannot answer holds nobody up (`asking.py` sets it aside). Pure: no
+clock, no network.
 
     error      no HTTP 200 in time
     invalid    an answer that is none: no choice, no token or more than asked for, no reason why it
                ended
-    latency    seconds from the request to the end of the answer; p99 by nearest rank over answers
+    latency    seconds from the request to the end of the answer; p99 by nearest rank over the last
+               10,000 answers
     right      exact match with an accepted answer (SQuAD's normalisation); questions with accepted
                answers only, each once at a step, by the first answer to it
 """
@@ -16,11 +18,15 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from espalier.config import CanaryConfig
+
+MOST_LATENCIES = 10_000
+"""Answers of a step whose latency is kept, the last ones: a step may take days."""
 
 
 class Outcome(enum.Enum):
@@ -74,33 +80,16 @@ class ServedScore:
     won: int
     """The other way round."""
     last_error: str = ""
+    former_errors: int = 0
+    """Questions that the former version left without an answer; they count for nobody."""
+    last_former_error: str = ""
 
     @classmethod
-    def of(cls, pairs: Sequence[AnswerPair]) -> Self:
-        """Sum up the answers of a step."""
-        counted = [pair for pair in pairs if pair.former.outcome is not Outcome.ERROR]
-        first: dict[int, AnswerPair] = {}
-        for pair in counted:
-            if pair.former.right is not None:
-                first.setdefault(pair.question, pair)
-        verdicts = [(bool(pair.former.right), bool(pair.canary.right)) for pair in first.values()]
-        canary = [pair.canary for pair in counted]
-        former = [pair.former for pair in counted]
-        errors = [served for served in canary if served.outcome is Outcome.ERROR]
-        return cls(
-            requests=len(counted),
-            errors=len(errors),
-            invalid=_invalid(canary),
-            former_invalid=_invalid(former),
-            p99_s=percentile_99(_latencies(canary)),
-            former_p99_s=percentile_99(_latencies(former)),
-            graded=len(verdicts),
-            right=sum(right for _, right in verdicts),
-            former_right=sum(right for right, _ in verdicts),
-            lost=verdicts.count((True, False)),
-            won=verdicts.count((False, True)),
-            last_error=errors[-1].told if errors else "",
-        )
+    def of(cls, pairs: Iterable[AnswerPair]) -> ServedScore:
+        """Sum up answers."""
+        answers = StepAnswers()
+        answers.add(pairs)
+        return answers.score
 
     @property
     def p_value(self) -> float:
@@ -119,22 +108,76 @@ class ServedScore:
             if self.graded
             else ""
         )
+        left = f", {self.former_errors} left by the former version" if self.former_errors else ""
         return (
             f"{self.requests} questions, {self.errors} errors, {self.invalid} invalid answers "
             f"against {self.former_invalid}, p99 {self.p99_s:.3f} s against "
-            f"{self.former_p99_s:.3f} s{exact}"
+            f"{self.former_p99_s:.3f} s{exact}{left}"
         )
 
 
-def _invalid(answers: Sequence[Served]) -> int:
-    return sum(served.outcome is Outcome.INVALID for served in answers)
+class _Answers:
+    """What one version answered."""
+
+    def __init__(self) -> None:
+        self.errors = 0
+        self.invalid = 0
+        self.last_error = ""
+        self.latencies_s: deque[float] = deque(maxlen=MOST_LATENCIES)
+
+    def add(self, served: Served) -> None:
+        if served.outcome is Outcome.ERROR:
+            self.errors += 1
+            self.last_error = served.told
+            return
+        self.invalid += served.outcome is Outcome.INVALID
+        self.latencies_s.append(served.latency_s)
 
 
-def _latencies(answers: Sequence[Served]) -> list[float]:
-    return [served.latency_s for served in answers if served.outcome is not Outcome.ERROR]
+class StepAnswers:
+    """Answers of one step, summed up as they come: memory does not grow with their number."""
+
+    def __init__(self) -> None:
+        self._requests = 0
+        self._former, self._canary = _Answers(), _Answers()
+        self._verdicts: dict[int, tuple[bool, bool]] = {}
+        """Graded question -> whether the former version's first answer was right, the canary's."""
+
+    def add(self, pairs: Iterable[AnswerPair]) -> None:
+        """Add what both answered."""
+        for pair in pairs:
+            self._former.add(pair.former)
+            if pair.former.outcome is Outcome.ERROR:
+                continue
+            self._requests += 1
+            self._canary.add(pair.canary)
+            if pair.former.right is not None:
+                verdict = (pair.former.right, bool(pair.canary.right))
+                self._verdicts.setdefault(pair.question, verdict)
+
+    @property
+    def score(self) -> ServedScore:
+        """Figures of what was added so far."""
+        former, canary, verdicts = self._former, self._canary, list(self._verdicts.values())
+        return ServedScore(
+            requests=self._requests,
+            errors=canary.errors,
+            invalid=canary.invalid,
+            former_invalid=former.invalid,
+            p99_s=percentile_99(canary.latencies_s),
+            former_p99_s=percentile_99(former.latencies_s),
+            graded=len(verdicts),
+            right=sum(right for _, right in verdicts),
+            former_right=sum(right for right, _ in verdicts),
+            lost=verdicts.count((True, False)),
+            won=verdicts.count((False, True)),
+            last_error=canary.last_error,
+            former_errors=former.errors,
+            last_former_error=former.last_error,
+        )
 
 
-def percentile_99(values: Sequence[float]) -> float:
+def percentile_99(values: Collection[float]) -> float:
     """The 99th percentile by nearest rank; with fewer than 100 values the largest, 0 of none."""
     return sorted(values)[math.ceil(0.99 * len(values)) - 1] if values else 0.0
 
@@ -150,8 +193,8 @@ def shortfall(score: ServedScore, config: CanaryConfig) -> str | None:
     """Why a version goes back; None where nothing speaks against it so far.
 
     Errors count as soon as they are too many for `min_requests`; the others are judged once so many
-    were asked, and exact match once (`is_complete`), each step at alpha divided by their number, so
-    that all steps together hold it.
+    were asked, and exact match once no answer is missing (`missing_answers`), each step at alpha
+    divided by their number, so that all steps together hold it.
     """
     asked = max(score.requests, config.min_requests)
     if score.errors > config.max_error_share * asked:
@@ -190,6 +233,25 @@ def exact_match_shortfall(score: ServedScore, config: CanaryConfig) -> str | Non
     )
 
 
-def is_complete(score: ServedScore, config: CanaryConfig, *, graded: int) -> bool:
-    """Whether enough was asked to judge a step: `min_requests`, and every graded question."""
-    return score.requests >= config.min_requests and score.graded >= graded
+def missing_answers(score: ServedScore, config: CanaryConfig, *, graded: int) -> str | None:
+    """What a step cannot be judged without: `min_requests`, and every graded question that counts.
+
+    Returns:
+        What is missing, for people; None where nothing is.
+    """
+    left = (
+        f", and left {score.former_errors} without an answer ({score.last_former_error})"
+        if score.former_errors
+        else ""
+    )
+    if score.requests < config.min_requests:
+        return (
+            f"the former version answered {score.requests} of the "
+            f"serving.canary.min_requests={config.min_requests} questions{left}"
+        )
+    if score.graded < graded:
+        return (
+            f"the former version answered {score.graded} of the {graded} questions with accepted "
+            f"answers{left}"
+        )
+    return None

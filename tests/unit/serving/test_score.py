@@ -1,4 +1,5 @@
 import math
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -7,13 +8,15 @@ from scipy.stats import binomtest
 
 from espalier.config import CanaryConfig
 from espalier.serving.score import (
+    MOST_LATENCIES,
     AnswerPair,
     Outcome,
     Served,
     ServedScore,
+    StepAnswers,
     chance_of_losing,
     exact_match_shortfall,
-    is_complete,
+    missing_answers,
     percentile_99,
     shortfall,
 )
@@ -96,10 +99,38 @@ def test_a_version_that_answers_as_well_does_not_go_back():
     assert exact_match_shortfall(ServedScore.of(asked), CONFIG) is None
 
 
-def test_a_step_is_judged_once_every_graded_question_was_asked():
+def test_a_step_is_judged_once_every_graded_question_was_answered():
     score = ServedScore.of(pairs(answers(*[ANSWERED] * 10), answers(*[ANSWERED] * 10)))
-    assert is_complete(score, CONFIG, graded=0)
-    assert not is_complete(score, CONFIG, graded=1)
+    assert missing_answers(score, CONFIG, graded=0) is None
+    missing = missing_answers(score, CONFIG, graded=1)
+    assert missing == "the former version answered 0 of the 1 questions with accepted answers"
+
+
+def test_a_step_names_what_the_former_version_left():
+    away = Served(ERROR, 0.1, told="HTTP 503: later")
+    score = ServedScore.of(pairs([away, *answers(ANSWERED)], answers(ANSWERED, ANSWERED)))
+    assert missing_answers(score, CONFIG, graded=0) == (
+        "the former version answered 1 of the serving.canary.min_requests=10 questions, and left "
+        "1 without an answer (HTTP 503: later)"
+    )
+    assert str(score).endswith(", 1 left by the former version")
+
+
+def test_a_long_step_takes_no_more_memory():
+    first, later = (
+        AnswerPair(0, RIGHT, Served(ANSWERED, 9.0, right=False)),
+        AnswerPair(0, RIGHT, RIGHT),
+    )
+    summed = StepAnswers()
+    summed.add([first, *[later] * MOST_LATENCIES])
+    tracemalloc.start()
+    summed.add(later for _ in range(MOST_LATENCIES))
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 10_000
+    assert summed.score.requests == 2 * MOST_LATENCIES + 1
+    assert summed.score.p99_s == 0.1, "of the last answers"
+    assert summed.score.lost == 1, "of the first one"
 
 
 @given(st.integers(0, 60), st.integers(0, 60))
