@@ -115,6 +115,9 @@ class CanaryConfig(Section):
     """Questions that both versions must have been asked at a step, before it ends."""
     step_s: float = Field(default=60.0, ge=0)
     """How long a step takes at least."""
+    max_step_s: float = Field(default=1800.0, gt=0)
+    """How long a step may take at most, the start of its pods included; a version that is not
+    judged by then goes back. More than `step_s`."""
     questions: Path | None = None
     """File of questions, one JSON object a line: `prompt` or `messages`, and `answers`, the
     accepted ones, where exact match is to count. Without it eight plain ones without answers."""
@@ -147,6 +150,16 @@ class CanaryConfig(Section):
                 "empty list rolls out at once"
             )
         return steps
+
+    @model_validator(mode="after")
+    def _a_step_ends_in_time(self) -> Self:
+        if self.max_step_s <= self.step_s:
+            raise ValueError(
+                f"serving.canary.max_step_s={self.max_step_s:g} must be above step_s="
+                f"{self.step_s:g}, by as much as the version's pods need to start: no version "
+                "could pass"
+            )
+        return self
 
 
 class ServingConfig(Section):

@@ -43,6 +43,9 @@ from espalier.steps.profiles import named_profile
 
 log = logging.getLogger(__name__)
 
+_MLFLOW = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+"""Settings of MLflow's client: the controller repeats its whole step, and a canary does not wait
+for a server that is silent."""
 _MISSED_PAUSES = 3
 """The controller counts as dead after so many of its longest pauses without a step."""
 
@@ -176,6 +179,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, leave)
+    for name, value in _MLFLOW.items():
+        os.environ.setdefault(name, value)
     try:
         _follow_cluster(given, stop)
     except EspalierError as error:

@@ -15,14 +15,17 @@ asked again. What it has to remember is in annotations of the stable track's obj
     espalier.dev/failed-reason  and why
     espalier.dev/canary         promotion whose canary is under way, as VERSION@WHEN
     espalier.dev/canary-step    its step: 0 before it gets any traffic, then 1, 2, ...
-    espalier.dev/canary-since   when that step's share was reached (UTC); absent until then
+    espalier.dev/canary-entered when that step was entered (UTC)
+    espalier.dev/canary-since   when its share was reached (UTC); absent until then
+
+No step takes longer than `serving.canary.max_step_s`, whatever holds it up: `_canary` says Fail.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple, Self, TypeAlias
 
@@ -30,14 +33,39 @@ from espalier.cluster.objects.names import MODEL_VERSION_ANNOTATION, K8sObject
 from espalier.cluster.objects.serving import CONTAINER, MODEL_VARIABLE, version_reference
 from espalier.config import CanaryConfig
 from espalier.registry.model import CHAMPION_SINCE, GATE_REASON, ModelVersion
-from espalier.serving.score import ServedScore, exact_match_shortfall, missing_answers, shortfall
+from espalier.serving.score import (
+    ServedScore,
+    exact_match_shortfall,
+    missing_answers,
+    shortfall,
+)
 
 LAST_GOOD = "espalier.dev/last-good"
 FAILED = "espalier.dev/failed"
 FAILED_REASON = "espalier.dev/failed-reason"
 CANARY = "espalier.dev/canary"
 CANARY_STEP = "espalier.dev/canary-step"
+CANARY_ENTERED = "espalier.dev/canary-entered"
 CANARY_SINCE = "espalier.dev/canary-since"
+STATE_TAG = "espalier.serving"
+REASON_TAG = "espalier.serving_reason"
+"""Tags of a version: what became of it when it was to be served, and why."""
+
+
+class ServingTag(enum.StrEnum):
+    """Values of STATE_TAG."""
+
+    SERVED = "served"
+    FAILED = "failed"
+    REFUSED = "refused"
+    ON_TRIAL = "canary"
+
+
+class Told(NamedTuple):
+    """What a version's tags say became of it."""
+
+    state: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +83,7 @@ class Champion:
     """When it was last promoted; empty where it never was."""
     location: str = ""
     """Where MLflow lists its files."""
+    told: Told = field(default_factory=Told)
 
     @classmethod
     def of(cls, version: ModelVersion) -> Self:
@@ -68,6 +97,21 @@ class Champion:
             gate=f"{version.gate}: {reason}" if reason else version.gate,
             since=version.tags.get(CHAMPION_SINCE, ""),
             location=version.location,
+            told=Told(version.tags.get(STATE_TAG, ""), version.tags.get(REASON_TAG, "")),
+        )
+
+    @classmethod
+    def remembered(cls, model: str, memory: RolloutMemory) -> Self | None:
+        """What annotations tell of the promotion that is under way or failed, without MLflow.
+
+        It is enough to judge a canary and to take it back; giving it more needs the version itself.
+        """
+        number, _, since = (memory.canary or memory.failed or "").partition("@")
+        if not number:
+            return None
+        gate = "not read: MLflow is away"
+        return cls(
+            model=model, version=number, policy_digest="", may_lead=True, gate=gate, since=since
         )
 
     @property
@@ -97,8 +141,10 @@ class RolloutMemory:
     canary: str | None = None
     """The `Champion.promotion` whose canary is under way."""
     step: int = 0
+    entered: str | None = None
+    """When the step was entered, in UTC, ISO 8601."""
     since: str | None = None
-    """When the step's share was reached, in UTC, ISO 8601."""
+    """When its share was reached."""
 
     @classmethod
     def read(cls, annotations: Mapping[str, str]) -> Self:
@@ -110,6 +156,7 @@ class RolloutMemory:
             failed_reason=annotations.get(FAILED_REASON) or None,
             canary=annotations.get(CANARY) or None,
             step=int(step) if step.isdecimal() else 0,
+            entered=annotations.get(CANARY_ENTERED) or None,
             since=annotations.get(CANARY_SINCE) or None,
         )
 
@@ -122,6 +169,7 @@ class RolloutMemory:
             FAILED_REASON: self.failed_reason,
             CANARY: self.canary,
             CANARY_STEP: str(self.step) if self.canary else None,
+            CANARY_ENTERED: self.entered if self.canary else None,
             CANARY_SINCE: self.since if self.canary else None,
         }
 
@@ -133,22 +181,34 @@ class RolloutMemory:
         """The memory after a version became ready; an earlier failure may be tried again."""
         return replace(self.without_canary(), last_good=version, failed=None, failed_reason=None)
 
-    def with_canary(self, promotion: str, step: int, since: datetime | None = None) -> Self:
-        """The memory of a canary at a step; `since` when its share was reached."""
-        moment = since.isoformat(timespec="seconds") if since else None
-        return replace(self, canary=promotion, step=step, since=moment)
+    def with_canary(self, promotion: str, step: int, entered: datetime) -> Self:
+        """The memory of a canary that enters a step."""
+        moment = entered.isoformat(timespec="seconds")
+        return replace(self, canary=promotion, step=step, entered=moment, since=None)
+
+    def with_share(self, reached: datetime) -> Self:
+        """The memory of a canary that has its step's share."""
+        return replace(self, since=reached.isoformat(timespec="seconds"))
 
     def without_canary(self) -> Self:
         """The memory after a canary ended."""
-        return replace(self, canary=None, step=0, since=None)
+        return replace(self, canary=None, step=0, entered=None, since=None)
+
+    def entered_s(self, now: datetime) -> float | None:
+        """Seconds since the step was entered; None where that was not written."""
+        return _seconds_since(self.entered, now)
 
     def elapsed_s(self, now: datetime) -> float | None:
-        """How long the step's share is there; None where it is not, or its time was not written."""
-        try:
-            since = datetime.fromisoformat(self.since or "")
-        except ValueError:
-            return None
-        return (now - (since if since.tzinfo else since.replace(tzinfo=UTC))).total_seconds()
+        """Seconds that the step's share is there; None where it is not, or that was not written."""
+        return _seconds_since(self.since, now)
+
+
+def _seconds_since(written: str | None, now: datetime) -> float | None:
+    try:
+        moment = datetime.fromisoformat(written or "")
+    except ValueError:
+        return None
+    return (now - (moment if moment.tzinfo else moment.replace(tzinfo=UTC))).total_seconds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,8 +376,26 @@ class Measure:
     weight: float
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Tag the version with what became of it: its tags say something else."""
+
+    champion: Champion
+    told: Told
+
+
 Decision: TypeAlias = (
-    Wait | Refuse | Roll | CheckHealth | Fail | EnterStep | Weigh | Retreat | EndCanary | Measure
+    Wait
+    | Refuse
+    | Roll
+    | CheckHealth
+    | Fail
+    | EnterStep
+    | Weigh
+    | Retreat
+    | EndCanary
+    | Measure
+    | Mark
 )
 
 
@@ -330,7 +408,7 @@ class Judging:
     score: ServedScore | None = None
     """Of the present step; None where nothing was asked since the controller started."""
     graded: int = 0
-    """Questions with accepted answers."""
+    """Questions with accepted answers that count."""
 
     def weight(self, step: int) -> float:
         """Share of the traffic at a step; a step beyond the last is the last."""
@@ -351,25 +429,21 @@ def decide(
     if champion is None:
         # what is served stays, but nobody stands behind a canary any more
         why = "there is no champion"
-        return _ended_canary(state, why) or Wait(why)
+        return _taken_back(state, why) or Wait(why)
     if not champion.may_lead:
         # what is served stays, but a canary was on its way to a promotion that is over
-        return _ended_canary(state, "its promotion is over") or Refuse(champion)
+        return _taken_back(state, "its promotion is over") or Refuse(champion)
     if memory.failed == champion.promotion:
         return _after_failure(champion, state)
     if state.asked == champion.version:
-        return _stable(champion, state)
+        return _stable(champion, state, judging)
     if not _has_canary(champion, state, judging):
         return Roll(champion.version, f"champion is version {champion.version}")
     assert judging is not None, "a canary is judged"
     if memory.canary == champion.promotion:
         return _canary(champion, state, judging)
-    if memory.last_good is not None and state.asked != memory.last_good:
-        # the version before was being rolled to after its canary
-        return Roll(memory.last_good, f"champion is version {champion.version} now")
-    return _ended_canary(state, f"champion is version {champion.version} now") or EnterStep(
-        champion, 0, 0.0
-    )
+    why = f"champion is version {champion.version} now"
+    return _taken_back(state, why) or EnterStep(champion, 0, 0.0)
 
 
 def _has_canary(champion: Champion, state: RolloutState, judging: Judging | None) -> bool:
@@ -382,7 +456,7 @@ def _has_canary(champion: Champion, state: RolloutState, judging: Judging | None
     )
 
 
-def _stable(champion: Champion, state: RolloutState) -> Decision:
+def _stable(champion: Champion, state: RolloutState, judging: Judging | None) -> Decision:
     """The stable track has the champion's version, or is being rolled to it."""
     memory = state.memory
     was_good = memory.last_good == champion.version
@@ -390,54 +464,109 @@ def _stable(champion: Champion, state: RolloutState) -> Decision:
     if ending is not None:
         return ending
     if state.progress is RolloutProgress.ROLLING:
+        if judging is not None and memory.canary == champion.promotion:
+            return _rolling_behind_canary(champion, state, judging)
         return Wait(f"version {champion.version} is being rolled out")
     if state.progress is RolloutProgress.STUCK:
         # a version that was ready before is not to blame: something else was changed
         return Wait(f"stuck: {state.reason}") if was_good else Fail(champion, state.reason)
     if not was_good or memory.failed is not None:
         return CheckHealth(champion)
-    return Wait(f"version {champion.version} is served")
+    why = f"version {champion.version} is served"
+    return _told(champion, Told(ServingTag.SERVED, champion.gate), why)
+
+
+def _rolling_behind_canary(champion: Champion, state: RolloutState, judging: Judging) -> Decision:
+    """The stable track rolls while the canary answers everything: a step after the last one."""
+    step, config = len(judging.config.steps) + 1, judging.config
+    entered_s = state.memory.entered_s(judging.now)
+    if state.memory.step != step or entered_s is None:
+        return EnterStep(champion, step, 1.0)
+    if entered_s >= config.max_step_s:
+        return Fail(
+            champion,
+            f"after its canary it was not ready everywhere within "
+            f"serving.canary.max_step_s={config.max_step_s:g} s",
+        )
+    return Wait(f"version {champion.version} is being rolled out")
+
+
+class _Next(NamedTuple):
+    """The next thing to do at a step of a canary."""
+
+    decision: Decision
+    missing: str = ""
+    """What the step is not decided without; empty where it is decided."""
 
 
 def _canary(champion: Champion, state: RolloutState, judging: Judging) -> Decision:
-    """The promotion's canary is under way."""
+    """The promotion's canary is under way: go on, or fail where a step is not decided in time."""
+    step, config = state.memory.step, judging.config
+    entered_s = state.memory.entered_s(judging.now)
+    if entered_s is None:
+        return EnterStep(champion, step, judging.weight(step))
+    decision, missing = _next_at_step(champion, state, judging)
+    if missing and entered_s >= config.max_step_s:
+        return Fail(
+            champion,
+            f"step {step} of {len(config.steps)} was not decided within "
+            f"serving.canary.max_step_s={config.max_step_s:g} s: {missing}",
+        )
+    return decision
+
+
+def _next_at_step(champion: Champion, state: RolloutState, judging: Judging) -> _Next:
     memory, canary = state.memory, state.canary
     step, weight = memory.step, judging.weight(memory.step)
-    if canary.asked != champion.version or canary.weight != weight or not canary.has_pods:
-        return Weigh(champion, weight)
-    if canary.progress is RolloutProgress.STUCK:
-        return Fail(champion, canary.reason)
-    if canary.progress is RolloutProgress.ROLLING:
-        return Wait(f"the canary of version {champion.version} is being rolled out")
-    if not canary.is_routed:
-        return Weigh(champion, weight)
-    if step == 0:
-        return CheckHealth(champion, of_canary=True)
     elapsed_s = memory.elapsed_s(judging.now)
+    if canary.asked != champion.version or canary.weight != weight or not canary.has_pods:
+        return _Next(Weigh(champion, weight), "its number of pods was not the share's")
+    if canary.progress is RolloutProgress.STUCK:
+        return _Next(Fail(champion, canary.reason))
+    # with all of the traffic it is asked without some of its pods too: nobody answers for it
+    is_alone = canary.share == 1 and elapsed_s is not None
+    if canary.progress is RolloutProgress.ROLLING and not is_alone:
+        what = f"the canary of version {champion.version} is being rolled out"
+        return _Next(Wait(what), "its pods were not all ready")
+    if not canary.is_routed:
+        return _Next(Weigh(champion, weight), f"a share of {weight:g} was not led to it")
+    if step == 0:
+        return _Next(CheckHealth(champion, of_canary=True), "it gave no token")
     if elapsed_s is None:
-        return EnterStep(champion, step, weight, is_reached=True)
-    return _judged(champion, state, judging, elapsed_s)
+        reached = EnterStep(champion, step, weight, is_reached=True)
+        return _Next(reached, "its pods were ready too late")
+    return _judged(champion, step, judging, elapsed_s)
 
 
-def _judged(
-    champion: Champion, state: RolloutState, judging: Judging, elapsed_s: float
-) -> Decision:
+def _judged(champion: Champion, step: int, judging: Judging, elapsed_s: float) -> _Next:
     """The canary has its share: it goes back, goes on, or is asked more."""
-    step, score, config = state.memory.step, judging.score, judging.config
-    weight = judging.weight(step)
+    score, config, weight = judging.score, judging.config, judging.weight(step)
+    measure = Measure(champion, step, weight)
     if score is None:
-        return Measure(champion, step, weight)
+        return _Next(measure, "no question was asked since the controller started")
     if reason := shortfall(score, config):
-        return Fail(champion, f"at a share of {weight:g}: {reason}")
-    if missing_answers(score, config, graded=judging.graded):
-        return Measure(champion, step, weight)
+        return _Next(Fail(champion, f"at a share of {weight:g}: {reason}"))
+    if missing := missing_answers(score, config, graded=judging.graded):
+        return _Next(measure, missing)
     if reason := exact_match_shortfall(score, config):
-        return Fail(champion, f"at a share of {weight:g}: {reason}")
+        return _Next(Fail(champion, f"at a share of {weight:g}: {reason}"))
     if elapsed_s < config.step_s:
-        return Measure(champion, step, weight)
+        return _Next(measure, f"it had its share for {elapsed_s:.0f} s of {config.step_s:g}")
     if step < len(config.steps):
-        return EnterStep(champion, step + 1, judging.weight(step + 1))
-    return Roll(champion.version, f"version {champion.version} passed its canary: {score}")
+        return _Next(EnterStep(champion, step + 1, judging.weight(step + 1)))
+    passed = f"version {champion.version} passed its canary: {score}"
+    return _Next(Roll(champion.version, passed))
+
+
+def _taken_back(state: RolloutState, why: str) -> Decision | None:
+    """The next thing to do to take a canary back; None where there is none.
+
+    Where the stable track was being rolled to its version already, the good one comes back first.
+    """
+    memory = state.memory
+    if memory.canary is not None and memory.last_good not in (None, state.asked):
+        return Roll(memory.last_good, why)
+    return _ended_canary(state, why)
 
 
 def _ended_canary(state: RolloutState, why: str) -> Decision | None:
@@ -455,11 +584,18 @@ def _ended_canary(state: RolloutState, why: str) -> Decision | None:
 def _after_failure(champion: Champion, state: RolloutState) -> Decision:
     """Go back to the last good version; stay there until another promotion."""
     good = state.memory.last_good
+    failed = Told(ServingTag.FAILED, state.memory.failed_reason or "")
     if good is None or good == champion.version:
-        return Wait(f"version {champion.version} failed, and none was good before it")
+        why = f"version {champion.version} failed, and none was good before it"
+        return _told(champion, failed, why)
     why = f"version {champion.version} failed: {state.memory.failed_reason}"
     if state.asked != good:
         return Roll(good, why)
-    return _ended_canary(state, why) or Wait(
-        f"version {good} is served, because {champion.version} failed"
+    return _ended_canary(state, why) or _told(
+        champion, failed, f"version {good} is served, because {champion.version} failed"
     )
+
+
+def _told(champion: Champion, told: Told, why: str) -> Decision:
+    """Nothing to do but to say so in the version's tags, where MLflow was away when it happened."""
+    return Wait(why) if champion.told == told else Mark(champion, told)

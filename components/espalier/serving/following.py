@@ -11,21 +11,27 @@ from typing import Any
 
 import httpx2
 
+from espalier.records import RegistryError
 from espalier.registry.model import CHAMPION, RegisteredModel
 from espalier.serving.asking import Address
 from espalier.serving.controller_metrics import ROLLED_BACK, ControllerMetrics
 from espalier.serving.decision import (
+    REASON_TAG,
+    STATE_TAG,
     Champion,
     CheckHealth,
     Decision,
     EndCanary,
     EnterStep,
     Fail,
+    Mark,
     Measure,
     Refuse,
     Retreat,
     Roll,
     RolloutState,
+    ServingTag,
+    Told,
     Wait,
     Weigh,
     decide,
@@ -33,16 +39,13 @@ from espalier.serving.decision import (
 from espalier.serving.judging import CanaryJudge
 from espalier.serving.tracks import ServingTracks
 
-STATE_TAG = "espalier.serving"
-REASON_TAG = "espalier.serving_reason"
-"""Tags of a version: what became of it when it was to be served, and why."""
 SCORE_TAG = "espalier.serving_score"
 """Tag of a version that was a canary: the figures of its last step."""
-SERVED, FAILED, REFUSED, ON_TRIAL = "served", "failed", "refused", "canary"
-"""Values of STATE_TAG."""
 _PROBE_TIMEOUT_S = 20.0
 _MAX_QUOTED = 200
 """Characters of a server's answer that a fault quotes."""
+_MAX_REASON = 2000
+"""Characters of why a version failed: MLflow refuses a tag of more than 5,000."""
 
 log = logging.getLogger(__name__)
 
@@ -73,14 +76,15 @@ class VersionSource:
         found = self._opened().find(number)
         return None if found is None else Champion.of(found)
 
-    def mark(self, number: str, state: str, reason: str, score: str = "") -> None:
+    def mark(self, number: str, told: Told, score: str = "") -> None:
         """Tag a version with what became of it; tags that are there already are not written again.
 
         Raises:
             RegistryError: MLflow is away.
         """
         found = self._opened().find(number)
-        tags = {STATE_TAG: state, REASON_TAG: reason} | ({SCORE_TAG: score} if score else {})
+        tags = {STATE_TAG: str(told.state), REASON_TAG: told.reason}
+        tags |= {SCORE_TAG: score} if score else {}
         if found is not None and any(found.tags.get(key) != value for key, value in tags.items()):
             self._opened().tag(found, tags)
 
@@ -136,7 +140,8 @@ class Follower:
     """Makes what serves follow the alias `champion` of one model.
 
     Everything is announced before it is done and remembered: what fails half-way is announced and
-    done again.
+    done again. What became of a version is remembered before its tags say so: a canary goes back
+    while MLflow is away, and is marked later.
     """
 
     def __init__(
@@ -169,25 +174,47 @@ class Follower:
         self._last_logged = ""
         self._last_refused = ""
         self._champion: str | None = None
+        self._seen: Champion | None = None
+        self._has_looked = False
 
     def step(self) -> Decision:
         """Observe, decide and act once.
 
+        While MLflow is away a canary is judged, and taken back, by what was known of the champion.
+
         Raises:
             ServingError: the cluster is away, or refuses; nothing is lost by trying again.
-            RegistryError: MLflow is away.
+            RegistryError: MLflow is away, and the next thing to do waits for it.
         """
-        champion = self._registry.champion()
+        away = self._look()
         state = self._tracks.read()
+        champion = self._seen
+        if away is not None and not self._has_looked:
+            champion = Champion.remembered(self._registry.name, state.memory)
+            if champion is None:
+                raise away
         judging = self._judge.judging(state.memory)
         self._champion = None if champion is None else champion.version
         weight = judging.weight(state.memory.step)
         self._metrics.show(self._champion, state, weight, judging.score)
         decision = decide(champion, state, judging)
+        if away is not None:
+            if not _goes_without_registry(decision):
+                raise away
+            log.warning("going on with the last known champion: %s", away)
         if not isinstance(decision, CheckHealth):
             self._faults_in_a_row = 0
         self._act(decision, state)
         return decision
+
+    def _look(self) -> RegistryError | None:
+        """Look at the alias; why that cannot be done."""
+        try:
+            self._seen = self._registry.champion()
+        except RegistryError as error:
+            return error
+        self._has_looked = True
+        return None
 
     def _act(self, decision: Decision, state: RolloutState) -> None:
         match decision:
@@ -201,6 +228,8 @@ class Follower:
                 self._check_health(decision, state)
             case Fail(failed, reason):
                 self._fail(failed, reason, state)
+            case Mark(marked, told):
+                self._mark(marked, told)
             case _:
                 self._act_on_canary(decision, state)
 
@@ -229,8 +258,9 @@ class Follower:
         if note != self._last_refused:
             self._log(note)
             self._tracks.record("Refused", note, state, warns=True)
-            self._registry.mark(champion.version, REFUSED, "no gate pass and no forced reason")
-            self._metrics.count_rollout(REFUSED)
+            why = "no gate pass and no forced reason"
+            self._registry.mark(champion.version, Told(ServingTag.REFUSED, why))
+            self._metrics.count_rollout(ServingTag.REFUSED)
             self._last_refused = note
 
     def _may_still_lead(self, version: str) -> Champion | None:
@@ -255,20 +285,23 @@ class Follower:
         champion, step = decision.champion, decision.step
         steps = len(self._judge.config.steps)
         share = f"step {step} of {steps}, a share of {decision.weight:g}"
+        if step > steps:
+            share = "it answers everything while the stable track rolls"
         if decision.is_reached:
             self._log(f"canary {champion.version} is at {share}: it has {state.canary.share:.3g}")
-            now = self._judge.now()
-            self._tracks.remember(state.memory.with_canary(champion.promotion, step, now), state)
+            self._tracks.remember(state.memory.with_share(self._judge.now()), state)
             return
         passed = f"; before: {self._judge.score}" if step > 1 and self._judge.score else ""
         what = share if step else "it starts without traffic"
         note = f"canary of {champion.model}/{champion.version}: {what}{passed}"
+        # first: it gets no more while MLflow is away
+        self._registry.mark(champion.version, Told(ServingTag.ON_TRIAL, what))
         self._log(note)
         self._tracks.record("Canary", note, state, warns=False)
-        self._registry.mark(champion.version, ON_TRIAL, what)
+        memory = state.memory.with_canary(champion.promotion, step, self._judge.now())
+        self._tracks.remember(memory, state)
         if step == 0:
-            self._metrics.count_rollout(ON_TRIAL)
-        self._tracks.remember(state.memory.with_canary(champion.promotion, step), state)
+            self._metrics.count_rollout(ServingTag.ON_TRIAL)
 
     def _weigh(self, champion: Champion, weight: float, state: RolloutState) -> None:
         target = self._may_still_lead(champion.version)
@@ -313,30 +346,37 @@ class Follower:
         note = f"{champion.model}/{champion.version} is served ({champion.gate})"
         self._log(note)
         self._tracks.record("Served", note, state, warns=False)
-        self._registry.mark(champion.version, SERVED, champion.gate, self._score_of(state))
-        self._metrics.count_rollout(SERVED)
         self._tracks.remember(state.memory.with_success(champion.version), state)
+        self._metrics.count_rollout(ServingTag.SERVED)
+        self._mark(champion, Told(ServingTag.SERVED, champion.gate))
 
     def _fail(self, champion: Champion, reason: str, state: RolloutState) -> None:
         was_canary = state.memory.canary == champion.promotion
         pods = self._tracks.faults(champion.version)
-        why = f"{reason} ({pods})" if pods else reason
+        why = (f"{reason} ({pods})" if pods else reason)[:_MAX_REASON]
         what = "went back" if was_canary else "could not be served"
         note = f"{champion.model}/{champion.version} {what}: {why}"
         self._log(note)
         event = "CanaryFailed" if was_canary else "RolloutFailed"
         self._tracks.record(event, note, state, warns=True)
-        self._registry.mark(champion.version, FAILED, why, self._score_of(state))
-        self._metrics.count_rollout("went_back" if was_canary else FAILED)
         self._tracks.remember(state.memory.with_failure(champion.promotion, why), state)
+        self._metrics.count_rollout("went_back" if was_canary else ServingTag.FAILED)
+        self._mark(champion, Told(ServingTag.FAILED, why))
 
-    def _score_of(self, state: RolloutState) -> str:
-        """Figures of the canary that is under way; empty where nothing was asked."""
-        score = self._judge.score if state.memory.canary is not None else None
-        return "" if score is None else str(score)
+    def _mark(self, champion: Champion, told: Told) -> None:
+        """Say in the version's tags what was remembered; where that fails `decide` asks again."""
+        score = self._judge.score_of(champion.promotion)
+        self._registry.mark(champion.version, told, "" if score is None else str(score))
 
     def _log(self, what: str) -> None:
         """Log what differs from the last line."""
         if what != self._last_logged:
             self._last_logged = what
             log.info("%s", what)
+
+
+def _goes_without_registry(decision: Decision) -> bool:
+    """Whether it gives a version no more than it has: MLflow may say something else by now."""
+    if isinstance(decision, EnterStep):
+        return decision.is_reached
+    return isinstance(decision, Measure | Fail | Retreat | EndCanary | CheckHealth)

@@ -17,6 +17,7 @@ from espalier.serving.decision import (
     EnterStep,
     Fail,
     Judging,
+    Mark,
     Measure,
     Refuse,
     Retreat,
@@ -24,6 +25,7 @@ from espalier.serving.decision import (
     RolloutMemory,
     RolloutProgress,
     RolloutState,
+    Told,
     Wait,
     Weigh,
     decide,
@@ -31,7 +33,9 @@ from espalier.serving.decision import (
 from espalier.serving.score import ServedScore
 from tests.unit.serving.test_decision import champion
 
-CONFIG = CanaryConfig(steps=(0.1, 0.5, 1.0), min_requests=10, step_s=60, max_error_share=0.1)
+CONFIG = CanaryConfig(
+    steps=(0.1, 0.5, 1.0), min_requests=10, step_s=60, max_step_s=600, max_error_share=0.1,
+)  # fmt: skip
 NOON = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 GOOD = ServedScore(
     requests=10, errors=0, invalid=0, former_invalid=0, p99_s=0.1, former_p99_s=0.1,
@@ -68,8 +72,12 @@ def judging(score=None, *, late_s=0.0, config=CONFIG, graded=0):
 
 
 def at(step, *, is_reached=True):
-    memory = {"canary": "2@t1", "step": step}
+    memory = {"canary": "2@t1", "step": step, "entered": NOON.isoformat()}
     return memory | ({"since": NOON.isoformat()} if is_reached else {})
+
+
+SERVED = champion(told=Told("served", "passed"))
+WENT_BACK = champion(told=Told("failed", "slow"))
 
 
 IDLE = CanaryTrack()
@@ -114,20 +122,41 @@ ALL = canary(weight=1.0)
             judging(),
             EndCanary,
         ),
-        (state("2", ALL, ROLLING, **at(3)), judging(), Wait),
+        # all traffic is with the canary: nobody answers in the place of pods that are missing
+        (state(track=canary(weight=1.0, progress=ROLLING), **at(3)), judging(), Measure),
+        (
+            state(track=canary(weight=1.0, progress=ROLLING), **at(3, is_reached=False)),
+            judging(),
+            Wait,
+        ),
+        # its time of entry was lost: it begins anew
+        (state(track=HALF, canary="2@t1", step=2), judging(), EnterStep(champion(), 2, 0.5)),
+        (state("2", ALL, ROLLING, **at(3)), judging(), EnterStep(champion(), 4, 1.0)),
+        (state("2", ALL, ROLLING, **at(4)), judging(late_s=599), Wait),
+        (state("2", ALL, ROLLING, **at(4)), judging(late_s=600), Fail),
+        (state("2", ALL, STUCK, **at(4)), judging(), Fail),
+        (state("2", ALL, **at(4)), judging(late_s=600), CheckHealth(champion())),
         (state("2", ALL, STUCK, **at(3)), judging(), Fail),
         (state("2", ALL, **at(3)), judging(), CheckHealth(champion())),
         (state("2", ALL, last_good="2"), judging(), Retreat),
         (state("2", ALL, ROLLING, last_good="2"), judging(), Wait),
         (state("2", canary(weight=0.0), last_good="2"), judging(), EndCanary),
-        (state("2", IDLE, last_good="2"), judging(), Wait),
+        (
+            state("2", IDLE, last_good="2"),
+            judging(),
+            Mark(champion(), Told("served", "passed")),
+        ),
         (state("1", HALF, failed="2@t1"), judging(), Retreat),
         (state("1", HALF, ROLLING, failed="2@t1"), judging(), Retreat),
         (state("2", ALL, STUCK, failed="2@t1"), judging(), Roll),
         (state("1", ALL, ROLLING, failed="2@t1"), judging(), Wait),
         (state("1", ALL, READY, failed="2@t1"), judging(), Retreat),
         (state("1", canary(weight=0.0), failed="2@t1"), judging(), EndCanary),
-        (state("1", IDLE, failed="2@t1"), judging(), Wait),
+        (
+            state("1", IDLE, failed="2@t1", failed_reason="slow"),
+            judging(),
+            Mark(champion(), Told("failed", "slow")),
+        ),
         # without a version that was good there is nothing to compare with, or to go back to
         (state(None, IDLE, last_good=None), judging(), Roll),
         (state("1", IDLE, last_good=None), judging(), Roll),
@@ -137,6 +166,64 @@ ALL = canary(weight=1.0)
 def test_each_situation_of_a_canary_has_one_step(found, judged, step):
     decided = decide(champion(), found, judged)
     assert decided == step if not isinstance(step, type) else type(decided) is step
+
+
+def test_a_version_that_is_marked_is_not_marked_again():
+    assert isinstance(decide(SERVED, state("2", IDLE, last_good="2"), judging()), Wait)
+    back = state("1", IDLE, failed="2@t1", failed_reason="slow")
+    assert isinstance(decide(WENT_BACK, back, judging()), Wait)
+
+
+FEW = replace(SHORT, former_errors=7, last_former_error="HTTP 503")
+UNREACHED = at(1, is_reached=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "judged", "missing"),
+    [
+        (state(track=IDLE, **at(0)), judging(), "its number of pods was not the share's"),
+        (state(track=replace(canary(), weight=None), **at(1)), judging(), "number of pods was not"),
+        (state(track=canary(weight=0.0, progress=ROLLING), **at(0)), judging(), "not all ready"),
+        (state(track=canary(weight=0.0), **at(0)), judging(), "it gave no token"),
+        (state(track=canary(progress=ROLLING), **UNREACHED), judging(), "not all ready"),
+        (state(track=canary(progress=ROLLING), **at(1)), judging(GOOD), "not all ready"),
+        (state(track=canary(is_routed=False), **UNREACHED), judging(), "a share of 0.1 was not"),
+        (state(track=canary(), **UNREACHED), judging(), "its pods were ready too late"),
+        (state(track=canary(), **at(1)), judging(), "no question was asked since"),
+        (state(track=canary(), **at(1)), judging(SHORT), "9 of the serving.canary.min_requests=10"),
+        (state(track=canary(), **at(1)), judging(FEW), "left 7 without an answer (HTTP 503)"),
+        (
+            state(track=canary(), **at(1)),
+            judging(GOOD, graded=3),
+            "answered 0 of the 3 questions with accepted answers",
+        ),
+        (
+            state(
+                track=canary(), **(at(1) | {"since": (NOON + timedelta(seconds=570)).isoformat()})
+            ),
+            judging(GOOD),
+            "it had its share for",
+        ),
+    ],
+)
+def test_a_step_that_is_not_decided_in_time_fails(found, judged, missing):
+    in_time = replace(judged, now=NOON + timedelta(seconds=599))
+    assert not isinstance(decide(champion(), found, in_time), Fail)
+    late = decide(champion(), found, replace(judged, now=NOON + timedelta(seconds=600)))
+    assert isinstance(late, Fail)
+    assert "was not decided within serving.canary.max_step_s=600 s: " in late.reason
+    assert missing in late.reason
+
+
+def test_a_step_that_is_decided_late_still_goes_on():
+    late = judging(GOOD, late_s=700)
+    assert decide(champion(), state(track=canary(), **at(1)), late) == EnterStep(champion(), 2, 0.5)
+    assert isinstance(decide(champion(), state(track=ALL, **at(3)), late), Roll)
+
+
+def test_a_step_may_not_end_before_it_is_over():
+    with pytest.raises(ValueError, match=r"max_step_s=60 must be above step_s=60"):
+        CanaryConfig(step_s=60, max_step_s=60)
 
 
 def test_a_promotion_that_is_over_ends_its_canary():
@@ -150,6 +237,14 @@ def test_an_alias_that_was_removed_ends_the_canary():
     without_traffic = state(track=canary(weight=0.0), **at(2))
     assert isinstance(decide(None, without_traffic, judging()), EndCanary)
     assert isinstance(decide(None, state(track=IDLE), judging()), Wait)
+
+
+@pytest.mark.parametrize("wanted", [None, champion(may_lead=False)])
+def test_a_promotion_that_is_over_takes_its_roll_back(wanted):
+    rolled = state("2", ALL, ROLLING, **at(4))
+    assert decide(wanted, rolled, judging()).version == "1"
+    assert isinstance(decide(wanted, state("1", ALL, ROLLING, **at(4)), judging()), Wait)
+    assert isinstance(decide(wanted, state("1", ALL, **at(4)), judging()), Retreat)
 
 
 def test_rolling_the_alias_back_ends_the_canary():
@@ -205,17 +300,18 @@ class World:
     def _act(self, decision, scored):
         memory, track = self.found.memory, self.found.canary
         match decision:
-            case EnterStep(promoted, step, _, is_reached):
-                since = self.now if is_reached else None
-                self._change(memory=memory.with_canary(promoted.promotion, step, since))
-                self.score = self.score if is_reached else None
+            case EnterStep(is_reached=True):
+                self._change(memory=memory.with_share(self.now))
+            case EnterStep(promoted, step, _):
+                self._change(memory=memory.with_canary(promoted.promotion, step, self.now))
+                self.score = None
             case Weigh(promoted, weight) if track.weight == weight and track.has_pods:
                 self._route(weight)
             case Weigh(promoted, weight):
                 given = {"asked": promoted.version, "weight": weight, "has_pods": True}
                 self._canary(**given, is_routed=False, progress=ROLLING)
             case CheckHealth(promoted, of_canary=True):
-                self._change(memory=memory.with_canary(promoted.promotion, 1))
+                self._change(memory=memory.with_canary(promoted.promotion, 1, self.now))
             case CheckHealth(promoted):
                 self._change(memory=memory.with_success(promoted.version))
             case Measure():
@@ -234,6 +330,8 @@ class World:
                 self._route(0.0)
             case EndCanary():
                 self._change(canary=IDLE, memory=self.found.memory.without_canary())
+            case Mark(promoted, told):
+                self.wanted = replace(promoted, told=told)
 
     def _route(self, weight):
         self._canary(share=weight, has_traffic=weight > 0, is_routed=True, weight=weight)
@@ -278,6 +376,17 @@ def test_weights_rise_by_steps_and_end_in_none_or_all(events):
     assert world.found.canary == IDLE
     failed = world.found.memory.failed == "2@t1"
     assert world.found.asked == ("1" if failed else "2")
+
+
+@given(EVENTS, st.sampled_from([ROLLING, READY]), st.sampled_from([SHORT, GOOD]))
+def test_whatever_lasts_a_canary_comes_to_its_end(events, progress, scored):
+    world = World()
+    for given_score, restarts, found in events:
+        world.step(given_score, restarts=restarts, progress=found)
+    for _ in range(250):  # 25 s each: four steps of ten minutes, and the way back
+        world.step(scored, progress=progress)
+    assert world.found.memory.canary is None
+    assert world.found.memory.failed == "2@t1" or world.found.memory.last_good == "2"
 
 
 @given(EVENTS)

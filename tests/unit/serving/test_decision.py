@@ -6,17 +6,21 @@ from espalier.serving.decision import (
     Champion,
     CheckHealth,
     Fail,
+    Mark,
     Refuse,
     Roll,
     RolloutMemory,
     RolloutProgress,
     RolloutState,
+    Told,
     Wait,
     decide,
 )
 
+NOT_TOLD = Told()
 
-def champion(version="2", *, since="t1", may_lead=True):
+
+def champion(version="2", *, since="t1", may_lead=True, told=NOT_TOLD):
     return Champion(
         model="m",
         version=version,
@@ -24,6 +28,7 @@ def champion(version="2", *, since="t1", may_lead=True):
         may_lead=may_lead,
         gate="passed",
         since=since,
+        told=told,
     )
 
 
@@ -52,12 +57,12 @@ FAILED = {"failed": "2@t1", "failed_reason": "why", "last_good": "1"}
         (champion(), state(asked="1", progress=RolloutProgress.ROLLING), Roll),
         (champion(), state(asked="2", progress=RolloutProgress.ROLLING), Wait),
         (champion(), state(asked="2", last_good="1"), CheckHealth),
-        (champion(), state(asked="2", last_good="2"), Wait),
+        (champion(), state(asked="2", last_good="2"), Mark),
         (champion(), state(asked="2", progress=RolloutProgress.STUCK, last_good="1"), Fail),
         (champion(), state(asked="2", progress=RolloutProgress.STUCK, last_good="2"), Wait),
         (champion(), state(asked="2", progress=RolloutProgress.STUCK, **FAILED), Roll),
-        (champion(), state(asked="1", **FAILED), Wait),
-        (champion(), state(asked="2", failed="2@t1"), Wait),
+        (champion(), state(asked="1", **FAILED), Mark),
+        (champion(), state(asked="2", failed="2@t1"), Mark),
         (champion(since="t2"), state(asked="1", **FAILED), Roll),
         (champion("1"), state(asked="1", **FAILED), CheckHealth),
         (champion("3"), state(asked="1", **FAILED), Roll),
