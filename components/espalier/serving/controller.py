@@ -44,8 +44,8 @@ from espalier.steps.profiles import named_profile
 log = logging.getLogger(__name__)
 
 _MLFLOW = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""Settings of MLflow's client: the controller repeats its whole step, and a canary does not wait
-for a server that is silent."""
+"""Settings of MLflow's client, where the pod has none: the controller repeats its whole step, and
+a canary does not wait minutes for a server that is silent."""
 _MISSED_PAUSES = 3
 """The controller counts as dead after so many of its longest pauses without a step."""
 

@@ -249,6 +249,8 @@ class RolloutState:
     """Why it is stuck, in Kubernetes' words."""
     memory: RolloutMemory
     canary: CanaryTrack = NO_CANARY
+    can_answer: bool = False
+    """See `Seen.can_answer`."""
 
     @classmethod
     def read(cls, deployment: K8sObject, model: str, canary: CanaryTrack = NO_CANARY) -> Self:
@@ -262,6 +264,7 @@ class RolloutState:
             reason=seen.reason,
             memory=RolloutMemory.read(deployment["metadata"].get("annotations") or {}),
             canary=canary,
+            can_answer=seen.can_answer,
         )
 
 
@@ -270,6 +273,8 @@ class Seen(NamedTuple):
 
     progress: RolloutProgress
     reason: str = ""
+    can_answer: bool = False
+    """Whether all of its pods have the version asked for, and half of those wanted answer."""
 
 
 def asked_version(deployment: K8sObject, model: str) -> str | None:
@@ -288,12 +293,16 @@ def rollout_progress(deployment: K8sObject) -> Seen:
     status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
     if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 0):
         return Seen(RolloutProgress.ROLLING)
+    counts = [status.get(name, 0) for name in ("updatedReplicas", "replicas", "availableReplicas")]
+    updated, there, available = counts
+    can_answer = updated == there and 0 < wanted <= 2 * available
     for condition in status.get("conditions") or []:
         if condition.get("reason") == "ProgressDeadlineExceeded":
-            return Seen(RolloutProgress.STUCK, condition.get("message", "its deadline passed"))
-    counts = [status.get(name, 0) for name in ("updatedReplicas", "replicas", "availableReplicas")]
+            why = condition.get("message", "its deadline passed")
+            return Seen(RolloutProgress.STUCK, why, can_answer)
     is_ready = wanted > 0 and all(count == wanted for count in counts)
-    return Seen(RolloutProgress.READY if is_ready else RolloutProgress.ROLLING)
+    progress = RolloutProgress.READY if is_ready else RolloutProgress.ROLLING
+    return Seen(progress, can_answer=can_answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -571,8 +580,9 @@ def _taken_back(state: RolloutState, why: str) -> Decision | None:
 
 def _ended_canary(state: RolloutState, why: str) -> Decision | None:
     """The next thing to do to be rid of a canary; None where there is none."""
-    if state.canary.share == 1 and state.progress is not RolloutProgress.READY:
-        # nobody would answer: the stable track comes back first
+    is_there = state.progress is RolloutProgress.READY or state.can_answer
+    if state.canary.share == 1 and not is_there:
+        # nobody would answer, or too few: the stable track comes back first
         return Wait(f"version {state.asked} is not ready to answer in the canary's place")
     if state.canary.has_traffic:
         return Retreat(why)

@@ -85,6 +85,7 @@ class LlmInferenceServices:
             reason=stable.seen.reason,
             memory=RolloutMemory.read(_annotations(stable.found)),
             canary=self._canary_track(stable, canary),
+            can_answer=stable.seen.can_answer,
         )
 
     def roll(self, target: Champion) -> None:

@@ -151,6 +151,8 @@ ALL = canary(weight=1.0)
         (state("2", ALL, STUCK, failed="2@t1"), judging(), Roll),
         (state("1", ALL, ROLLING, failed="2@t1"), judging(), Wait),
         (state("1", ALL, READY, failed="2@t1"), judging(), Retreat),
+        # some pods of the former version are missing: the others answer better than the canary
+        (replace(state("1", ALL, ROLLING, failed="2@t1"), can_answer=True), judging(), Retreat),
         (state("1", canary(weight=0.0), failed="2@t1"), judging(), EndCanary),
         (
             state("1", IDLE, failed="2@t1", failed_reason="slow"),
@@ -410,7 +412,7 @@ def test_somebody_can_answer_at_every_moment(events):
             assert world.found.memory.last_good == world.found.asked
 
 
-@given(st.sets(st.integers(0, 60)))
+@given(st.sets(st.integers(0, 60), max_size=8))
 def test_restarts_in_the_middle_change_no_outcome(moments):
     def outcome(moments):
         world = World()

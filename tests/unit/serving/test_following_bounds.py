@@ -115,10 +115,26 @@ def test_a_rollout_is_ready_when_its_pods_are(status, progress):
     assert RolloutState.read(deployment(**status), MODEL).progress is progress
 
 
+@pytest.mark.parametrize(
+    ("status", "can_answer"),
+    [
+        ({}, True),
+        ({"availableReplicas": 1}, True),
+        ({"availableReplicas": 0}, False),
+        ({"updatedReplicas": 1}, False),  # the other pod has another version
+        ({"replicas": 3}, False),
+        ({"observedGeneration": 1}, False),
+    ],
+)
+def test_half_of_the_pods_of_a_version_can_answer(status, can_answer):
+    assert RolloutState.read(deployment(**status), MODEL).can_answer is can_answer
+
+
 def test_a_deployment_without_replicas_is_never_ready():
     none = deployment(replicas=0, updatedReplicas=0, availableReplicas=0)
     none["spec"]["replicas"] = 0
     assert RolloutState.read(none, MODEL).progress is RolloutProgress.ROLLING
+    assert not RolloutState.read(none, MODEL).can_answer
 
 
 @pytest.mark.parametrize(
