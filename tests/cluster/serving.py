@@ -82,7 +82,10 @@ def forgotten(places):
     """Serving and its controller, which forgets afterwards what was served: the next is a first."""
     with awake(places):
         yield
-    named = ("last-good", "failed", "failed-reason", "canary", "canary-step", "canary-since")
+    named = (
+        "last-good", "failed", "failed-reason",
+        "canary", "canary-step", "canary-entered", "canary-since",
+    )  # fmt: skip
     notes = [f"espalier.dev/{name}-" for name in named]
     selector = {"op": "replace", "path": "/spec/selector", "value": Route.STABLE.selector}
     for arguments in (
