@@ -28,7 +28,7 @@ from tests.cluster.parts import kubectl
 from tests.cluster.places import places
 from tests.unit.k8s.allowed_verbs import PIPELINE
 
-STEPS = 60
+STEPS = 30
 SETTINGS = (
     "knowledge.max_cities=500",
     "synthesis.train_tasks=100",
@@ -46,7 +46,7 @@ SETTINGS = (
     "training.tasks_per_step=2",
     "training.group_size=4",
 )
-"""Small, but with enough steps after the first checkpoint to be suspended between them."""
+"""Small, with enough steps after the first checkpoint, and too few to stop for want of credit."""
 _STAGE_S = 900
 _SOON_S = 120
 _POLL_S = 0.5

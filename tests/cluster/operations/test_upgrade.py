@@ -31,7 +31,7 @@ NEXT = f"{IMAGE}-next"
 """The same image under another tag, as a later version has one."""
 ROLLED = (DEPLOYMENT, CONTROLLER, "espalier-mlflow")
 ROLL_S, STAGE_S = 300, 600
-_LONGER = ("policy.prestage.steps=1600", "training.steps=60")
+_LONGER = ("policy.prestage.steps=800", "training.steps=60")
 """So that the run is still there on the way back."""
 
 
