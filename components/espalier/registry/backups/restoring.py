@@ -1,5 +1,8 @@
 """Put a backup in its place: everything is looked at first, objects are written, the database last.
 
+Each write asks the server that the object be as it was looked at, so that nothing is overwritten
+which was published since.
+
 Nothing is deleted: objects that the backup does not have stay, and the former database is kept
 beside the new one. A restore that was killed is completed by the same command.
 """
@@ -18,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from espalier.records import RegistryError, StorageError
-from espalier.registry.backups.database import newer_than, replace_database
+from espalier.registry.backups.database import newer_than, replace_database, state_of
 from espalier.registry.backups.record import BackupRecord, ObjectRecord
 from espalier.registry.backups.store import BackupStore
 from espalier.registry.connection import shown
@@ -71,6 +74,7 @@ class RestorePlan:
         _expect_contents(store, record)
         self.record = record
         self._store, self._database = store, database
+        self._database_state = None if database is None else state_of(database)
         self._parts = {
             uri: _TreeRestore(store, trees[uri], entries) for uri, entries in record.objects.items()
         }
@@ -120,23 +124,49 @@ class RestorePlan:
     def carry_out(self, now: datetime) -> Restored:
         """Write the objects, and then the database.
 
+        Nothing is overwritten that came after the plan was made. Where that concerns an object, all
+        other objects are written, and not the database, which names objects.
+
         Args:
             now: in UTC; it names the former database.
 
         Raises:
-            RegistryError: the database is in use, or cannot be written.
+            RegistryError: something was written meanwhile; the database is in use, or cannot be
+                written.
             StorageError: a content is damaged; a server refuses or is unreachable.
         """
         missing, kept = self.missing, None
         made = [uri for uri, part in self._parts.items() if part.make_bucket()]
         for part in self._parts.values():
             part.write()
+        self._expect_no_race_lost()
         if self._database is not None and self.record.database is not None:
             with TemporaryDirectory(prefix="espalier-restore-") as folder:
                 copy = Path(folder, "database")
                 self._store.fetch(self.record.database.digest, copy)
+                if state_of(self._database) != self._database_state:
+                    raise RegistryError(
+                        f"{self._database} was written while the objects were restored, and stays "
+                        "as it is. Stop MLflow, and repeat the command"
+                    )
                 kept = replace_database(self._database, copy, now)
         return Restored(len(missing), sum(missing.values()), made, kept)
+
+    def _expect_no_race_lost(self) -> None:
+        lost = sorted(
+            f"{uri}/{name}" for uri, part in self._parts.items() for name in part.overtaken
+        )
+        if not lost:
+            return
+        more = f", and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+        is_one = len(lost) == 1
+        database = "" if self._database is None else ", but not the database, which names them"
+        raise RegistryError(
+            f"{len(lost)} {'object was' if is_one else 'objects were'} written by others while the "
+            f"backup was restored, and {'stays' if is_one else 'stay'} as written: "
+            f"{', '.join(lost[:_SHOWN])}{more}. All others are restored{database}. Stop what "
+            "writes there, and repeat the command: it looks at everything again"
+        )
 
 
 def expect_no_server(uri: str | None) -> None:
@@ -190,6 +220,8 @@ class _TreeRestore:
         self.missing: dict[str, ObjectRecord] = {}
         self._others: dict[str, StoredObject] = {}
         self.num_unchanged = 0
+        self.overtaken: list[str] = []
+        """Names of objects that others wrote after they were compared."""
 
     def compare(self) -> None:
         """Find what is missing, and what is there with other bytes."""
@@ -233,4 +265,5 @@ class _TreeRestore:
         with TemporaryDirectory(prefix="espalier-restore-") as folder:
             path = Path(folder, "content")
             self._store.fetch(entry.digest, path)
-            self._tree.put(name, path)
+            if not self._tree.put_if(name, path, self._others.get(name)):
+                self.overtaken.append(name)

@@ -5,10 +5,12 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from urllib3.exceptions import ProtocolError
 
 from espalier.records import RegistryError, StorageError
 from espalier.registry.backups import RestorePlan, expect_no_server
 from espalier.registry.backups.database import replace_database
+from espalier.storage.transfer import PART_BYTES
 from tests.fakes.s3_stand_in import Bucket, InMemoryPool, s3_stand_in
 from tests.unit.registry.backups.conftest import BACKUPS, FILES, NOW, register
 
@@ -80,6 +82,83 @@ def test_an_object_that_was_written_since_is_not_replaced(site):
     with pytest.raises(RegistryError, match=r"config.json was written after the backup"):
         restored(site)
     assert site.objects["1/models/config.json"] == b"newer"
+
+
+def test_what_is_published_during_a_restore_is_not_overwritten(site):
+    site.back_up()
+    site.later(hours=1)
+    site.database.unlink()
+    site.put("1/models/config.json", b"older bytes")
+    weights = site.stand_in.buckets[FILES].objects.pop("1/models/weights")
+    site.put("3/other", b"3")
+    plan = site.plan()
+    site.put("1/models/config.json", b"replaced meanwhile")
+    site.put("1/models/weights", b"made meanwhile")
+    with pytest.raises(RegistryError, match=r"(?s)while .*config\.json.*weights") as raised:
+        plan.carry_out(site.now)
+    assert site.objects["1/models/config.json"] == b"replaced meanwhile"
+    assert site.objects["1/models/weights"] == b"made meanwhile" != weights.content
+    assert not site.database.exists(), "it would name the files that are not restored"
+    assert "2 objects" in str(raised.value)
+
+
+def test_losing_one_object_leaves_the_others_restored(site):
+    site.back_up()
+    del site.stand_in.buckets[FILES]
+    plan = site.plan()
+    site.stand_in.buckets[FILES] = Bucket()
+    site.put("1/models/config.json", b"made meanwhile")
+    with pytest.raises(RegistryError, match=r"1 object .*config\.json"):
+        plan.carry_out(site.now)
+    assert site.objects["1/models/weights"] == b"w" * 1000
+
+
+def test_a_lost_answer_is_no_lost_race(site):
+    """The write is sent again, and meets what it has written itself."""
+    held = site.objects
+    site.back_up()
+    del site.stand_in.buckets[FILES]
+    lost = []
+
+    def drop(line):
+        if line.startswith(f"PUT /{FILES}/") and line not in lost:
+            lost.append(line)
+            raise ProtocolError("connection broken")
+
+    site.pool = InMemoryPool(site.stand_in, after=drop)
+    restored(site)
+    assert len(lost) == 2
+    assert site.objects == held
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_object_in_parts_is_not_overwritten_either(site, is_there):
+    large = b"1" * (PART_BYTES + 1)
+    site.put("1/models/large", large)
+    site.back_up()
+    if is_there:
+        site.put("1/models/large", b"older")
+    else:
+        del site.stand_in.buckets[FILES].objects["1/models/large"]
+    plan = site.plan()
+    site.put("1/models/large", b"made meanwhile")
+    with pytest.raises(RegistryError, match="large"):
+        plan.carry_out(site.now)
+    assert site.objects["1/models/large"] == b"made meanwhile"
+    assert site.stand_in.buckets[FILES].uploads == {}, "parts would be paid for"
+    site.plan().carry_out(site.now)
+    assert site.objects["1/models/large"] == large
+
+
+def test_a_database_that_is_written_during_a_restore_stays(site):
+    """Somebody has started the server again meanwhile."""
+    site.back_up()
+    register(site.database, 2)
+    plan = site.plan()
+    register(site.database, 3)
+    with pytest.raises(RegistryError, match="written while"):
+        plan.carry_out(site.now)
+    assert versions(site.database) == [1, 2, 3]
 
 
 def test_the_same_bytes_under_another_etag_are_no_change(site):
