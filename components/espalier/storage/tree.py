@@ -59,7 +59,7 @@ class ObjectTree:
         Raises:
             StorageError: the server refuses or is unreachable.
         """
-        return self.listed() if self._has_bucket() else {}
+        return self.listed() if self.has_bucket() else {}
 
     def receive(self, name: str, path: Path, stored: StoredObject) -> str | None:
         """Download an object to the new file `path`.
@@ -174,7 +174,7 @@ class ObjectTree:
         Raises:
             StorageError: the server refuses or is unreachable.
         """
-        if self._has_bucket():
+        if self.has_bucket():
             return False
         self._requests.send(
             f"make the bucket {self._bucket}",
@@ -182,7 +182,12 @@ class ObjectTree:
         )
         return True
 
-    def _has_bucket(self) -> bool:
+    def has_bucket(self) -> bool:
+        """Whether there is the bucket.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
         return self._requests.send(
             f"look for the bucket {self._bucket}",
             lambda: self._requests.client.bucket_exists(self._bucket),

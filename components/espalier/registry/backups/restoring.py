@@ -13,17 +13,16 @@ import http.client
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from espalier.records import RegistryError, StorageError
 from espalier.registry.backups.database import newer_than, replace_database, state_of
 from espalier.registry.backups.record import BackupRecord, ObjectRecord
-from espalier.registry.backups.store import BackupStore
+from espalier.registry.backups.store import BackupStore, scratch_file
 from espalier.registry.connection import shown
 from espalier.storage.objects import StoredObject, at_once
 from espalier.storage.tree import ObjectTree
@@ -53,6 +52,7 @@ class RestorePlan:
         record: BackupRecord,
         database: Path | None,
         trees: Mapping[str, ObjectTree],
+        only: Sequence[str] = (),
     ) -> None:
         """Look at everything, and write nothing.
 
@@ -61,22 +61,29 @@ class RestorePlan:
             record: of the backup.
             database: file for MLflow's database; None restores none.
             trees: for each URI of the record, where its objects go.
+            only: s3:// addresses; objects that lie at or below none of them are left alone.
 
         Raises:
-            RegistryError: a database is asked for, and the backup has none.
+            RegistryError: a database is asked for, and the backup has none; it has nothing of
+                `only`.
             StorageError: a content is lost; a server refuses or is unreachable.
         """
         if database is not None and record.database is None:
             raise RegistryError(
-                f"{store.uri}: the backup {record.name} has no database. Leave out --database, "
-                "and restore MLflow's tables with their server's own tools"
+                f"{store.uri}: the backup {record.name} has no database. Name one that has "
+                "(`espalier backup list`); where none has, leave out --database, and restore "
+                "MLflow's tables with their server's own tools"
             )
-        _expect_contents(store, record)
+        objects = _selected(record, only)
+        needed = {entry.digest for entries in objects.values() for entry in entries.values()}
+        if database is not None and record.database is not None:
+            needed.add(record.database.digest)
+        _expect_contents(store, record, needed)
         self.record = record
         self._store, self._database = store, database
         self._database_state = None if database is None else state_of(database)
         self._parts = {
-            uri: _TreeRestore(store, trees[uri], entries) for uri, entries in record.objects.items()
+            uri: _TreeRestore(store, trees[uri], entries) for uri, entries in objects.items()
         }
         for part in self._parts.values():
             part.compare()
@@ -141,8 +148,7 @@ class RestorePlan:
             part.write()
         self._expect_no_race_lost()
         if self._database is not None and self.record.database is not None:
-            with TemporaryDirectory(prefix="espalier-restore-") as folder:
-                copy = Path(folder, "database")
+            with scratch_file() as copy:
                 self._store.fetch(self.record.database.digest, copy)
                 if state_of(self._database) != self._database_state:
                     raise RegistryError(
@@ -201,9 +207,33 @@ def expect_no_server(uri: str | None) -> None:
     )
 
 
-def _expect_contents(store: BackupStore, record: BackupRecord) -> None:
+def _selected(record: BackupRecord, only: Sequence[str]) -> dict[str, Mapping[str, ObjectRecord]]:
+    """What of the record lies at or below one of the addresses; all if there are none."""
+    if not only:
+        return dict(record.objects)
+    wanted = {address.rstrip("/"): f"{address.rstrip('/')}/" for address in only}
+    found: dict[str, Mapping[str, ObjectRecord]] = {}
+    met = set[str]()
+    for uri, entries in record.objects.items():
+        chosen: dict[str, ObjectRecord] = {}
+        for name, entry in entries.items():
+            below = [a for a, start in wanted.items() if f"{uri}/{name}/".startswith(start)]
+            if below:
+                chosen[name] = entry
+                met.update(below)
+        if chosen:
+            found[uri] = chosen
+    if strange := sorted(wanted.keys() - met):
+        raise RegistryError(
+            f"the backup {record.name} has nothing of {strange[0]}. It has "
+            f"{', '.join(sorted(record.objects)) or 'no objects'}, and what lies below"
+        )
+    return found
+
+
+def _expect_contents(store: BackupStore, record: BackupRecord, needed: set[str]) -> None:
     """Raise StorageError if a content is not there, before anything is written."""
-    if lost := record.digests - store.contents().keys():
+    if lost := needed - store.contents().keys():
         raise StorageError(
             f"{store.uri}: {len(lost)} contents of the backup {record.name} are lost, such as "
             f"{min(lost)}. Restore another: `espalier backup list` shows them"
@@ -253,8 +283,8 @@ class _TreeRestore:
         """The same bytes have another ETag where they were sent in other parts."""
         digest = None
         if stored.num_bytes == entry.num_bytes:
-            with TemporaryDirectory(prefix="espalier-restore-") as folder:
-                digest = self._tree.receive(name, Path(folder, "content"), stored)
+            with scratch_file() as path:
+                digest = self._tree.receive(name, path, stored)
         if digest == entry.digest:
             self.num_unchanged += 1
         else:
@@ -262,8 +292,7 @@ class _TreeRestore:
             self.missing[name] = entry
 
     def _write(self, name: str, entry: ObjectRecord) -> None:
-        with TemporaryDirectory(prefix="espalier-restore-") as folder:
-            path = Path(folder, "content")
+        with scratch_file() as path:
             self._store.fetch(entry.digest, path)
             if not self._tree.put_if(name, path, self._others.get(name)):
                 self.overtaken.append(name)

@@ -266,6 +266,36 @@ def test_a_backup_of_objects_alone_restores_no_database(site):
     assert RestorePlan(site.store, record, None, trees).carry_out(NOW).kept_database is None
 
 
+def plan_of(site, *only):
+    trees = {f"s3://{FILES}": site.tree(FILES)}
+    return RestorePlan(site.store, site.store.record(), None, trees, only)
+
+
+@pytest.mark.parametrize("address", ["1/models", "1/models/", "1/models/weights"])
+def test_a_part_of_a_tree_is_restored_alone(site, address):
+    site.put("1/models-2/other", b"o")
+    site.back_up()
+    del site.stand_in.buckets[FILES]
+    plan_of(site, f"s3://{FILES}/{address}").carry_out(NOW)
+    assert "1/models/weights" in site.objects
+    assert "1/models-2/other" not in site.objects
+
+
+def test_a_tree_needs_only_its_own_contents(site):
+    record = site.back_up()
+    digest = record.objects[f"s3://{FILES}"]["1/models/weights"].digest
+    del site.stand_in.buckets[BACKUPS].objects[f"nightly/sha256/{digest}"]
+    del site.stand_in.buckets[FILES]
+    plan_of(site, f"s3://{FILES}/1/models/config.json").carry_out(NOW)
+    assert list(site.objects) == ["1/models/config.json"]
+
+
+def test_a_tree_that_no_backup_has_is_refused(site):
+    site.back_up()
+    with pytest.raises(RegistryError, match=rf"nothing of s3://other.*s3://{FILES}"):
+        plan_of(site, f"s3://{FILES}/1/models", "s3://other")
+
+
 def test_the_database_of_a_server_that_answers_is_not_replaced():
     with s3_stand_in() as anything, pytest.raises(RegistryError, match="Stop it"):
         expect_no_server(anything.endpoint)
