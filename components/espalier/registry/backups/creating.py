@@ -271,7 +271,7 @@ class _TreeCopy:
         left = self._left(manifests=manifests)
         for _ in range(_ATTEMPTS):
             at_once(partial(self._copy_object, name, stored) for name, stored in left.items())
-            if left.keys() <= self._found.keys():
+            if left.keys() <= self._found.keys() | self.faults.keys():
                 return
             left = self._left(manifests=manifests)
         self.faults |= {name: self._reasons.get(name, _UNSTEADY) for name in left}
@@ -325,7 +325,8 @@ class _TreeCopy:
             return self._tree.receive(name, path, stored)
         except StorageAwayError as error:
             self._tree.has_bucket()  # raises, unless it is this object alone that is not served
-            self._reasons[name] = str(error)
+            # minutes were spent on it; MinIO, for one, answers so where a disk has damaged it
+            self.faults[name] = f"the server serves others, and not this one: {error}"
         except StorageError as error:
             self._reasons[name] = str(error)
         except OSError as error:

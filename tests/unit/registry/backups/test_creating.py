@@ -8,6 +8,7 @@ import pytest
 
 from espalier.records import RegistryError, StorageAwayError, StorageError
 from espalier.registry.backups import BackupRecord, Source
+from tests.factories.storage import QUICK
 from tests.fakes.s3_stand_in import Bucket, InMemoryPool, Refusal
 from tests.unit.registry.backups.conftest import BACKUPS, FILES, register
 
@@ -214,9 +215,13 @@ def test_an_object_that_cannot_be_read_is_named(site):
 
 def test_an_object_that_fails_for_ever_is_named(site):
     """The server answers all the rest: its disk has lost a part of this one."""
-    refusing(site, f"GET /{FILES}/1/models/weights", 500, "InternalError")
+    began = time.monotonic()
+    refusing(site, f"GET /{FILES}/1/models/weights", 503, "SlowDownRead")
     record = site.back_up()
+    (why,) = record.faults.values()
+    assert why.startswith("the server serves others")
     assert list(record.faults) == [f"s3://{FILES}/1/models/weights"]
+    assert time.monotonic() - began < 2 * QUICK.total_s, "it is not waited for again"
 
 
 def test_a_server_that_went_away_ends_the_backup(site):
