@@ -8,7 +8,7 @@ DEMO_RUN ?= runs/demo
 # Where it is set, every process compiles anew what it imports, which takes as long as the import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-fast test-interop test-cluster test-kubeflow test-neighbours images push-images test-images loss-compare docs check format dist pins clean
+.PHONY: help install demo test test-fast test-interop test-cluster test-operations test-kubeflow test-neighbours images push-images test-images loss-compare docs check format dist pins clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -41,6 +41,10 @@ test-interop: install ## the chain by other runners than our own: kfp.local, ste
 test-cluster: install ## tests on a real Kubernetes: on that of KUBECONFIG, else on one built here (root)
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'
 	$(BIN)/python -m tests.cluster test $(TEST_CLUSTER_FLAGS)
+
+test-operations: install ## the same cluster operated: canary, restore drill, upgrade and back, Jobs suspended (root)
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'
+	$(BIN)/python -m tests.cluster test $(TEST_CLUSTER_FLAGS) tests/cluster/operations
 
 test-kubeflow: install ## tests on a real Kubeflow Pipelines, built from checkouts below SOURCES=DIR (root)
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'

@@ -1,6 +1,7 @@
 """One cluster on this machine, by hand or for the tests.
 
     python -m tests.cluster test
+    python -m tests.cluster test tests/cluster/operations
     python -m tests.cluster up
     python -m tests.cluster chain --profile laptop --promote
     python -m tests.cluster faults --seed 0
@@ -28,6 +29,7 @@ SUITES = (
         "tests/cluster",
         "--ignore=tests/cluster/kubeflow",
         "--ignore=tests/cluster/neighbours",
+        "--ignore=tests/cluster/operations",
     ),
     ("tests/unit/storage/test_places.py", "tests/unit/storage/test_conformance.py", "-k", "minio"),
     ("tests/integration/sandbox", "-k", "pods"),

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 
@@ -34,12 +35,36 @@ def opened(target, port):
     """A pod of the pipeline on loopback; `target` is a Service or a Deployment of it."""
     ports = f"{port}:{port}"
     command = ["kubectl", f"--namespace={PIPELINE}", "port-forward", target, ports]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarding:
-        assert "Forwarding" in forwarding.stdout.readline()
-        try:
-            yield f"http://localhost:{port}"
-        finally:
-            forwarding.terminate()
+    with _kept_going(command):
+        yield f"http://localhost:{port}"
+
+
+@contextmanager
+def _kept_going(command):
+    """A `kubectl port-forward`, begun again when it ends, as it does where a client hangs up."""
+    ended = threading.Event()
+
+    def begun():
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def keep(forwarding):
+        while not ended.wait(0.2):
+            if forwarding.poll() is not None:
+                forwarding.stdout.close()
+                forwarding = begun()
+        forwarding.terminate()
+        forwarding.wait()
+        forwarding.stdout.close()
+
+    first = begun()
+    assert "Forwarding" in first.stdout.readline()
+    keeper = threading.Thread(target=keep, args=[first])
+    keeper.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        keeper.join()
 
 
 @contextmanager

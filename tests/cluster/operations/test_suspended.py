@@ -1,7 +1,7 @@
 """A training that is suspended in the middle and resumed, as Kueue does it to Jobs by preemption.
 
     python -m tests.cluster up
-    python -m tests.cluster run python -m pytest -q tests/cluster/test_suspended.py
+    python -m tests.cluster run python -m pytest -q tests/cluster/operations/test_suspended.py
 
 The Job of `train` is suspended by `spec.suspend` once its first checkpoint is in S3. Its pod is
 told to end, and is gone with its disk. That is no failed attempt: nothing counts against
