@@ -29,8 +29,6 @@ from espalier.storage.tree import ObjectTree
 
 _SHOWN = 5
 _PROBE_S = 3.0
-_NOBODY = (ConnectionRefusedError, socket.gaierror)
-"""What a connection meets where no server is."""
 
 
 class Restored(NamedTuple):
@@ -197,7 +195,7 @@ def expect_no_server(uri: str | None) -> None:
     except (OSError, http.client.HTTPException) as error:
         # urllib wraps what connecting met; what comes after it, such as silence, is itself
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        if isinstance(reason, _NOBODY):
+        if _is_nobody(reason):
             return
         found = f"may be running ({type(reason).__name__}: {reason})"
     raise RegistryError(
@@ -205,6 +203,13 @@ def expect_no_server(uri: str | None) -> None:
         "(kubectl scale deployment/espalier-mlflow --replicas=0), or unset MLFLOW_TRACKING_URI "
         "where it is stopped or another's"
     )
+
+
+def _is_nobody(met: object) -> bool:
+    """Whether a connection met what it meets where no server is."""
+    if isinstance(met, socket.gaierror):
+        return met.errno != socket.EAI_AGAIN  # a name server that is away knows nothing of it
+    return isinstance(met, ConnectionRefusedError)
 
 
 def _selected(record: BackupRecord, only: Sequence[str]) -> dict[str, Mapping[str, ObjectRecord]]:

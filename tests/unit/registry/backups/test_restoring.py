@@ -314,3 +314,13 @@ def test_the_database_of_a_silent_server_is_not_replaced(monkeypatch):
 
 def test_a_host_that_nobody_knows_has_no_server():
     expect_no_server("http://espalier-mlflow.invalid:5000")
+
+
+def test_a_name_server_that_fails_says_nothing_of_mlflow(monkeypatch):
+    def failing(*_, **__):
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(socket, "getaddrinfo", failing)
+    with pytest.raises(RegistryError, match=r"may be running .*Temporary failure"):
+        expect_no_server("http://espalier-mlflow:5000")
