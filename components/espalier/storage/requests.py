@@ -43,8 +43,9 @@ _CREDENTIALS = frozenset(
     {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
 )
 _MISSING = frozenset({"NoSuchKey", "NoSuchUpload"})
-_OVERTAKEN = frozenset({"ConditionalRequestConflict", "NoSuchKey", "PreconditionFailed"})
-"""Of a conditional write: its condition does not hold, or did not while another was written."""
+_OVERTAKEN = _MISSING | {"ConditionalRequestConflict", "PreconditionFailed"}
+"""Of a conditional write: its condition does not hold, or did not while another was written; or it
+has been done already, and its answer was lost."""
 
 _log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,32 +59,52 @@ class FileSums(NamedTuple):
         return f"{_md5(b''.join(self.part_md5s)).hex()}-{len(self.part_md5s)}"
 
 
-def upload(requests: S3Requests, path: Path, sums: FileSums, bucket: str, key: str) -> str | None:
-    """Upload a file to s3://bucket/key, whatever is there.
+def upload(
+    requests: S3Requests,
+    path: Path,
+    sums: FileSums,
+    bucket: str,
+    key: str,
+    *,
+    condition: Mapping[str, str] | None = None,
+) -> str | None:
+    """Upload a file to s3://bucket/key, whatever is there, or on a condition.
 
     Every part has its MD5, which the server checks against what arrives, so that the object has
     the bytes that `sums` were taken of. Parts of a killed attempt are kept if their ETags match. A
     server that encrypts with its own keys returns other ETags: then all parts are sent again.
 
+    Args:
+        requests: of the server.
+        path: of the file.
+        sums: of the file.
+        bucket: of the object.
+        key: of the object.
+        condition: header without which nothing is written, such as `minio_internals.IF_ABSENT`.
+
     Returns:
-        The object's ETag; None if another writer of the same content has completed or aborted the
-        upload that both were sending, so that the object is to be looked up.
+        The object's ETag; None if the condition does not hold, or if another writer of the same
+        content has completed or aborted the upload that both were sending, so that the object is to
+        be looked up.
 
     Raises:
         ArtifactError: the file has changed since `sums` were taken.
         StorageError: the server refuses or is unreachable.
     """
     if len(sums.part_md5s) > 1:
-        return _MultipartUpload(requests, bucket, key).send(path, sums)
+        return _MultipartUpload(requests, bucket, key, condition).send(path, sums)
     md5 = b"".join(sums.part_md5s)  # of the one part
     content = path.read_bytes()
-    return requests.send(
+    send = requests.send if condition is None else requests.send_if
+    return send(
         f"write s3://{bucket}/{key}",
         _checked(
             path,
             content,
             md5,
-            lambda md5: minio_internals.put_object(requests.client, bucket, key, content, md5=md5),
+            lambda md5: minio_internals.put_object(
+                requests.client, bucket, key, content, md5=md5, condition=condition
+            ),
         ),
     )
 
@@ -118,9 +138,11 @@ def _changed(path: Path) -> ArtifactError:
 class _MultipartUpload:
     """An upload of one object in parts."""
 
-    def __init__(self, requests: S3Requests, bucket: str, key: str) -> None:
+    def __init__(
+        self, requests: S3Requests, bucket: str, key: str, condition: Mapping[str, str] | None
+    ) -> None:
         self._requests, self._client = requests, requests.client
-        self._bucket, self._key = bucket, key
+        self._bucket, self._key, self._condition = bucket, key, condition
         self._where = f"s3://{bucket}/{key}"
 
     def send(self, path: Path, sums: FileSums) -> str | None:
@@ -137,7 +159,10 @@ class _MultipartUpload:
                 return None
             parts.append(Part(number, etag))
         etag = self._complete(upload_id, parts)
-        for left_over in begun[:-1]:
+        left_overs = begun[:-1]
+        if etag is None and self._condition is not None:
+            left_overs = [*left_overs, upload_id]  # a server keeps the parts of what it refused
+        for left_over in left_overs:
             self._requests.forget_upload(self._bucket, self._key, left_over)
         return etag
 
@@ -189,10 +214,17 @@ class _MultipartUpload:
 
     def _complete(self, upload_id: str, parts: list[Part]) -> str | None:
         # if the first answer was lost, the retry finds no upload, and the object is looked up
-        return self._requests.send_or_none(
+        unconditional = self._condition is None
+        send = self._requests.send_or_none if unconditional else self._requests.send_if
+        return send(
             f"complete {self._where}",
             lambda: minio_internals.complete_upload(
-                self._client, self._bucket, self._key, upload_id, parts
+                self._client,
+                self._bucket,
+                self._key,
+                upload_id,
+                parts,
+                condition=self._condition,
             ),
         )
 

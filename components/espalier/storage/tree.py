@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from espalier.records import StorageError
@@ -58,7 +59,7 @@ class ObjectTree:
         Raises:
             StorageError: the server refuses or is unreachable.
         """
-        return self.listed() if self._has_bucket() else {}
+        return self.listed() if self.has_bucket() else {}
 
     def receive(self, name: str, path: Path, stored: StoredObject) -> str | None:
         """Download an object to the new file `path`.
@@ -94,6 +95,31 @@ class ObjectTree:
             StorageError: the server refuses or is unreachable.
         """
         upload(self._requests, path, FileSums.of(path), self._bucket, self._below + name)
+
+    def put_if(self, name: str, path: Path, present: StoredObject | None) -> bool:
+        """Upload a file in the place of `present`, or of nothing; not of what came meanwhile.
+
+        Args:
+            name: of the object.
+            path: of the file.
+            present: what is replaced, as it was listed; None if nothing was there.
+
+        Returns:
+            Whether the object has the file's bytes now, whoever wrote them.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
+        key, sums = self._below + name, FileSums.of(path)
+        condition = minio_internals.IF_ABSENT
+        if present is not None:
+            condition = minio_internals.if_unchanged(present.etag)
+        if upload(self._requests, path, sums, self._bucket, key, condition=condition) is not None:
+            return True
+        # a write whose answer was lost is sent again, and meets what it has written itself
+        with TemporaryDirectory(prefix="espalier-written-") as folder:
+            found = receive(self._requests, self._bucket, key, Path(folder, "content"))
+        return found == sums.sha256
 
     def put_new(self, name: str, content: bytes) -> bool:
         """Write a small object if there is none of this name; whether that was so.
@@ -148,7 +174,7 @@ class ObjectTree:
         Raises:
             StorageError: the server refuses or is unreachable.
         """
-        if self._has_bucket():
+        if self.has_bucket():
             return False
         self._requests.send(
             f"make the bucket {self._bucket}",
@@ -156,7 +182,12 @@ class ObjectTree:
         )
         return True
 
-    def _has_bucket(self) -> bool:
+    def has_bucket(self) -> bool:
+        """Whether there is the bucket.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
         return self._requests.send(
             f"look for the bucket {self._bucket}",
             lambda: self._requests.client.bucket_exists(self._bucket),

@@ -2,13 +2,19 @@
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
 
+from espalier.cli.backups import INCOMPLETE
 from espalier.cluster.objects.names import RUN_LABEL, STAGE_LABEL
 from espalier.cluster.objects.pods import ENDPOINT_KEYS, KUBEFLOW_ENDPOINTS, METRICS_PORT
+from espalier.config import load_profile
 from espalier.monitoring import PORT_VARIABLE
+from espalier.orchestration.step_runner import StepOrder
+from espalier.registry.backups.globs import compiled
+from espalier.steps.refusing import TRY_AGAIN
 from tests.unit.k8s.network_model import Network, Pod, Port
 from tests.unit.k8s.rendering import K8S, named, needs_kubectl, of_kind, rendered
 from tests.unit.k8s.test_network_policies import NAMESPACES, PIPELINE
@@ -96,6 +102,49 @@ def test_grafanas_sidecar_finds_the_dashboard(objects):
     found = named(objects, "ConfigMap", "espalier-dashboard")
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert found["data"]["espalier.json"] == (K8S / "monitoring/dashboard.json").read_text()
+
+
+def job_of(objects, name):
+    return named(objects, "CronJob", name)["spec"]["jobTemplate"]["spec"]
+
+
+def test_nightly_backups_leave_out_what_can_be_computed_again(objects):
+    """Checkpoints where steps keep them, and kept outputs; every artifact is copied."""
+    (container,) = job_of(objects, "espalier-backup")["template"]["spec"]["containers"]
+    globs = [
+        compiled(word.removeprefix("--exclude="))
+        for word in container["command"]
+        if word.startswith("--exclude=")
+    ]
+
+    def is_left_out(address):
+        name = address.removeprefix("s3://espalier/runs/")
+        return any(glob.fullmatch(name) for glob in globs)
+
+    for run in ("s3://espalier/runs/run-1", "s3://espalier/runs/team/run-1"):
+        profile = load_profile(K8S.parent / "pipelines/profiles/smoke.toml")
+        order = StepOrder(stage="train", profile=profile, run_uri=run, workspace=Path())
+        assert is_left_out(f"{order.checkpoints}/manifest.json")
+        assert is_left_out(f"{order.checkpoints}/sha256/{'0' * 64}")
+        assert not is_left_out(f"{run}/policy/manifest.json")
+        assert not is_left_out(f"{run}/steps/train/executor_output.json")
+    assert is_left_out("s3://espalier/runs/kept/ingest/key/manifest.json")
+    assert is_left_out("s3://espalier/runs/checkpoints/train/key/manifest.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "codes"), [("espalier-backup", {1, 2, INCOMPLETE}), ("espalier-restore", {1, 2})]
+)
+def test_jobs_of_backups_are_not_tried_in_vain(objects, name, codes):
+    """An incomplete backup stays incomplete; a server that was away may be back."""
+    ignored, refused = job_of(objects, name)["podFailurePolicy"]["rules"]
+    assert ignored["action"] == "Ignore"
+    assert ignored["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+    assert refused["action"] == "FailJob"
+    assert set(refused["onExitCodes"]["values"]) == codes
+    (container,) = job_of(objects, name)["template"]["spec"]["containers"]
+    assert refused["onExitCodes"]["containerName"] == container["name"]
+    assert TRY_AGAIN not in refused["onExitCodes"]["values"]
 
 
 def test_backups_read_the_database_beside_mlflow(objects):

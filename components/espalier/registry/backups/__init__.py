@@ -3,6 +3,7 @@
     record       what one backup holds: the database, and every object with its SHA-256
     store        where backups lie: contents by digest, records by time; retention, verification
     database     a consistent copy of MLflow's sqlite database, and putting one in its place
+    globs        names that are left out
     creating     the database first, then the objects that it may name, then the record
     restoring    refused before anything is written where something newer would be lost
 
@@ -12,13 +13,14 @@ SHA-256, so an object that did not change since the backup before is neither rea
 """
 
 from espalier.registry.backups.creating import Source, create_backup
-from espalier.registry.backups.record import BackupRecord, DatabaseRecord
+from espalier.registry.backups.record import BackupRecord, DamagedRecordError, DatabaseRecord
 from espalier.registry.backups.restoring import Restored, RestorePlan, expect_no_server
 from espalier.registry.backups.store import BackupStore, open_store
 
 __all__ = [
     "BackupRecord",
     "BackupStore",
+    "DamagedRecordError",
     "DatabaseRecord",
     "RestorePlan",
     "Restored",

@@ -22,7 +22,8 @@ from espalier.registry.backups.record import DatabaseRecord
 from espalier.registry.model import CHAMPION
 
 _LOCK_TIMEOUT_S = 60.0
-_SIDECARS = ("-journal", "-wal", "-shm")
+_JOURNALS = ("-journal", "-wal")
+_SIDECARS = (*_JOURNALS, "-shm")
 _STAMP = "%Y%m%dT%H%M%SZ"
 _FILLED = ("runs", "registered_models", "model_versions", "trace_info")
 """Tables of MLflow that a server leaves empty when it makes its database."""
@@ -93,6 +94,14 @@ def newer_than(path: Path, record: DatabaseRecord) -> str | None:
         f"{path} was written at {moment:%Y-%m-%d %H:%M:%S} UTC, after the backup of "
         f"{record.taken:%Y-%m-%d %H:%M:%S}, and holds {filled} runs, models, versions and traces"
     )
+
+
+def state_of(path: Path) -> tuple[tuple[int, int], ...]:
+    """Sizes and times of a database and its journals; it differs once somebody has written."""
+    parts = (path.with_name(path.name + suffix) for suffix in ("", *_JOURNALS))
+    found = (part.stat() for part in parts if part.exists())
+    # reading alone may leave an empty write-ahead log
+    return tuple((each.st_size, each.st_mtime_ns) for each in found if each.st_size)
 
 
 def replace_database(path: Path, copy: Path, now: datetime) -> Path | None:

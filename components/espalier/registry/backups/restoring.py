@@ -1,5 +1,8 @@
 """Put a backup in its place: everything is looked at first, objects are written, the database last.
 
+Each write asks the server that the object be as it was looked at, so that nothing is overwritten
+which was published since.
+
 Nothing is deleted: objects that the backup does not have stay, and the former database is kept
 beside the new one. A restore that was killed is completed by the same command.
 """
@@ -10,25 +13,22 @@ import http.client
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from espalier.records import RegistryError, StorageError
-from espalier.registry.backups.database import newer_than, replace_database
+from espalier.registry.backups.database import newer_than, replace_database, state_of
 from espalier.registry.backups.record import BackupRecord, ObjectRecord
-from espalier.registry.backups.store import BackupStore
+from espalier.registry.backups.store import BackupStore, scratch_file
 from espalier.registry.connection import shown
 from espalier.storage.objects import StoredObject, at_once
 from espalier.storage.tree import ObjectTree
 
 _SHOWN = 5
 _PROBE_S = 3.0
-_NOBODY = (ConnectionRefusedError, socket.gaierror)
-"""What a connection meets where no server is."""
 
 
 class Restored(NamedTuple):
@@ -50,6 +50,7 @@ class RestorePlan:
         record: BackupRecord,
         database: Path | None,
         trees: Mapping[str, ObjectTree],
+        only: Sequence[str] = (),
     ) -> None:
         """Look at everything, and write nothing.
 
@@ -58,21 +59,29 @@ class RestorePlan:
             record: of the backup.
             database: file for MLflow's database; None restores none.
             trees: for each URI of the record, where its objects go.
+            only: s3:// addresses; objects that lie at or below none of them are left alone.
 
         Raises:
-            RegistryError: a database is asked for, and the backup has none.
+            RegistryError: a database is asked for, and the backup has none; it has nothing of
+                `only`.
             StorageError: a content is lost; a server refuses or is unreachable.
         """
         if database is not None and record.database is None:
             raise RegistryError(
-                f"{store.uri}: the backup {record.name} has no database. Leave out --database, "
-                "and restore MLflow's tables with their server's own tools"
+                f"{store.uri}: the backup {record.name} has no database. Name one that has "
+                "(`espalier backup list`); where none has, leave out --database, and restore "
+                "MLflow's tables with their server's own tools"
             )
-        _expect_contents(store, record)
+        objects = _selected(record, only)
+        needed = {entry.digest for entries in objects.values() for entry in entries.values()}
+        if database is not None and record.database is not None:
+            needed.add(record.database.digest)
+        _expect_contents(store, record, needed)
         self.record = record
         self._store, self._database = store, database
+        self._database_state = None if database is None else state_of(database)
         self._parts = {
-            uri: _TreeRestore(store, trees[uri], entries) for uri, entries in record.objects.items()
+            uri: _TreeRestore(store, trees[uri], entries) for uri, entries in objects.items()
         }
         for part in self._parts.values():
             part.compare()
@@ -120,23 +129,48 @@ class RestorePlan:
     def carry_out(self, now: datetime) -> Restored:
         """Write the objects, and then the database.
 
+        Nothing is overwritten that came after the plan was made. Where that concerns an object, all
+        other objects are written, and not the database, which names objects.
+
         Args:
             now: in UTC; it names the former database.
 
         Raises:
-            RegistryError: the database is in use, or cannot be written.
+            RegistryError: something was written meanwhile; the database is in use, or cannot be
+                written.
             StorageError: a content is damaged; a server refuses or is unreachable.
         """
         missing, kept = self.missing, None
         made = [uri for uri, part in self._parts.items() if part.make_bucket()]
         for part in self._parts.values():
             part.write()
+        self._expect_no_race_lost()
         if self._database is not None and self.record.database is not None:
-            with TemporaryDirectory(prefix="espalier-restore-") as folder:
-                copy = Path(folder, "database")
+            with scratch_file() as copy:
                 self._store.fetch(self.record.database.digest, copy)
+                if state_of(self._database) != self._database_state:
+                    raise RegistryError(
+                        f"{self._database} was written while the objects were restored, and stays "
+                        "as it is. Stop MLflow, and repeat the command"
+                    )
                 kept = replace_database(self._database, copy, now)
         return Restored(len(missing), sum(missing.values()), made, kept)
+
+    def _expect_no_race_lost(self) -> None:
+        lost = sorted(
+            f"{uri}/{name}" for uri, part in self._parts.items() for name in part.overtaken
+        )
+        if not lost:
+            return
+        more = f", and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+        is_one = len(lost) == 1
+        database = "" if self._database is None else ", but not the database, which names them"
+        raise RegistryError(
+            f"{len(lost)} {'object was' if is_one else 'objects were'} written by others while the "
+            f"backup was restored, and {'stays' if is_one else 'stay'} as written: "
+            f"{', '.join(lost[:_SHOWN])}{more}. All others are restored{database}. Stop what "
+            "writes there, and repeat the command: it looks at everything again"
+        )
 
 
 def expect_no_server(uri: str | None) -> None:
@@ -161,7 +195,7 @@ def expect_no_server(uri: str | None) -> None:
     except (OSError, http.client.HTTPException) as error:
         # urllib wraps what connecting met; what comes after it, such as silence, is itself
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        if isinstance(reason, _NOBODY):
+        if _is_nobody(reason):
             return
         found = f"may be running ({type(reason).__name__}: {reason})"
     raise RegistryError(
@@ -171,9 +205,40 @@ def expect_no_server(uri: str | None) -> None:
     )
 
 
-def _expect_contents(store: BackupStore, record: BackupRecord) -> None:
+def _is_nobody(met: object) -> bool:
+    """Whether a connection met what it meets where no server is."""
+    if isinstance(met, socket.gaierror):
+        return met.errno != socket.EAI_AGAIN  # a name server that is away knows nothing of it
+    return isinstance(met, ConnectionRefusedError)
+
+
+def _selected(record: BackupRecord, only: Sequence[str]) -> dict[str, Mapping[str, ObjectRecord]]:
+    """What of the record lies at or below one of the addresses; all if there are none."""
+    if not only:
+        return dict(record.objects)
+    wanted = {address.rstrip("/"): f"{address.rstrip('/')}/" for address in only}
+    found: dict[str, Mapping[str, ObjectRecord]] = {}
+    met = set[str]()
+    for uri, entries in record.objects.items():
+        chosen: dict[str, ObjectRecord] = {}
+        for name, entry in entries.items():
+            below = [a for a, start in wanted.items() if f"{uri}/{name}/".startswith(start)]
+            if below:
+                chosen[name] = entry
+                met.update(below)
+        if chosen:
+            found[uri] = chosen
+    if strange := sorted(wanted.keys() - met):
+        raise RegistryError(
+            f"the backup {record.name} has nothing of {strange[0]}. It has "
+            f"{', '.join(sorted(record.objects)) or 'no objects'}, and what lies below"
+        )
+    return found
+
+
+def _expect_contents(store: BackupStore, record: BackupRecord, needed: set[str]) -> None:
     """Raise StorageError if a content is not there, before anything is written."""
-    if lost := record.digests - store.contents().keys():
+    if lost := needed - store.contents().keys():
         raise StorageError(
             f"{store.uri}: {len(lost)} contents of the backup {record.name} are lost, such as "
             f"{min(lost)}. Restore another: `espalier backup list` shows them"
@@ -190,6 +255,8 @@ class _TreeRestore:
         self.missing: dict[str, ObjectRecord] = {}
         self._others: dict[str, StoredObject] = {}
         self.num_unchanged = 0
+        self.overtaken: list[str] = []
+        """Names of objects that others wrote after they were compared."""
 
     def compare(self) -> None:
         """Find what is missing, and what is there with other bytes."""
@@ -221,8 +288,8 @@ class _TreeRestore:
         """The same bytes have another ETag where they were sent in other parts."""
         digest = None
         if stored.num_bytes == entry.num_bytes:
-            with TemporaryDirectory(prefix="espalier-restore-") as folder:
-                digest = self._tree.receive(name, Path(folder, "content"), stored)
+            with scratch_file() as path:
+                digest = self._tree.receive(name, path, stored)
         if digest == entry.digest:
             self.num_unchanged += 1
         else:
@@ -230,7 +297,7 @@ class _TreeRestore:
             self.missing[name] = entry
 
     def _write(self, name: str, entry: ObjectRecord) -> None:
-        with TemporaryDirectory(prefix="espalier-restore-") as folder:
-            path = Path(folder, "content")
+        with scratch_file() as path:
             self._store.fetch(entry.digest, path)
-            self._tree.put(name, path)
+            if not self._tree.put_if(name, path, self._others.get(name)):
+                self.overtaken.append(name)

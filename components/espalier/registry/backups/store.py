@@ -7,14 +7,16 @@ PREFIX/backups/NAME.json    the record of one backup, written last
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
+from typing import NamedTuple
 
 from espalier.records import ArtifactError, StorageError
-from espalier.registry.backups.record import BackupRecord
+from espalier.registry.backups.record import BackupRecord, DamagedRecordError
 from espalier.storage.objects import StoredObject, at_once
 from espalier.storage.tree import ObjectTree, open_tree
 
@@ -24,6 +26,24 @@ _UNNAMED_FOR = timedelta(days=1)
 """A content that no record names may be that of a backup which is being made."""
 _OTHER_ACCOUNT = "ESPALIER_BACKUP_"
 """Before AWS_...: variables of the server and account that backups are written with."""
+
+
+class Readable(NamedTuple):
+    """The newest record that can be read."""
+
+    record: BackupRecord | None
+    damaged: dict[str, str]
+    """Names of newer ones -> why they cannot be read."""
+
+
+class Pruned(NamedTuple):
+    """What pruning did."""
+
+    gone: list[str]
+    """Names of the backups that went."""
+    damaged: dict[str, str]
+    """Names of backups whose records cannot be read -> why. What they need is not known, so while
+    there are any no content is deleted."""
 
 
 class BackupStore:
@@ -57,7 +77,8 @@ class BackupStore:
         """The record of a backup; of the newest where no name is given.
 
         Raises:
-            StorageError: there is none, or it is damaged; the server refuses or is unreachable.
+            DamagedRecordError: it cannot be read.
+            StorageError: there is none; the server refuses or is unreachable.
         """
         wanted = name
         if wanted is None:
@@ -72,6 +93,20 @@ class BackupStore:
             there = ", ".join(self.names()[:10]) or "none"
             raise StorageError(f"{self.uri}: no backup {wanted}. There are: {there}")
         return BackupRecord.parsed(content, f"{self.uri}/{where}")
+
+    def newest_readable(self) -> Readable:
+        """The newest record that is not damaged.
+
+        Raises:
+            StorageError: the server refuses or is unreachable.
+        """
+        damaged: dict[str, str] = {}
+        for name in self.names():
+            try:
+                return Readable(self.record(name), damaged)
+            except DamagedRecordError as error:
+                damaged[name] = str(error)
+        return Readable(None, damaged)
 
     def contents(self) -> dict[str, StoredObject]:
         """Every content that is there, by its SHA-256.
@@ -126,35 +161,46 @@ class BackupStore:
         content = record.model_dump_json().encode()
         self._tree.put_new(f"{_RECORDS}{record.name}{_SUFFIX}", content)
 
-    def prune(self, keep: int, now: datetime) -> list[str]:
+    def prune(self, keep: int, now: datetime) -> Pruned:
         """Delete all but the newest backups, and contents that no backup needs.
+
+        Incomplete backups take no complete one's place: so many of them stay as well, as far as
+        they are newer than the oldest complete one that stays. A backup whose record is damaged
+        stays until it is older than that.
 
         Contents go a day after the last record that named them, because a backup that is being
         made may use them: those of the records that go now are left to the next pruning.
 
         Args:
-            keep: backups that stay, at least one.
+            keep: complete backups that stay, at least one.
             now: in UTC.
 
-        Returns:
-            Names of the backups that went.
-
         Raises:
-            StorageError: a record is damaged, so that what it needs is not known: nothing is
-                deleted. The server refuses or is unreachable.
+            StorageError: the server refuses or is unreachable.
         """
-        names = self.names()
-        needed = {digest for name in names for digest in self.record(name).digests}
+        keep = max(1, keep)
+        names, needed = self.names(), set[str]()
+        complete, incomplete, damaged = list[str](), list[str](), dict[str, str]()
+        for name in names:
+            try:
+                record = self.record(name)
+            except DamagedRecordError as error:
+                damaged[name] = str(error)
+                continue
+            needed |= record.digests
+            (complete if record.is_complete else incomplete).append(name)
         unneeded = [
             digest
             for digest, stored in self.contents().items()
-            if digest not in needed and stored.modified < now - _UNNAMED_FOR
+            if digest not in needed and stored.modified < now - _UNNAMED_FOR and not damaged
         ]
         at_once(partial(self._tree.delete, _CONTENTS + digest) for digest in unneeded)
-        gone = names[max(1, keep) :]
+        oldest = complete[keep - 1] if len(complete) >= keep else ""
+        staying = {*complete[:keep], *incomplete[:keep], *damaged}
+        gone = [name for name in names if name not in staying or name < oldest]
         for name in gone:
             self._tree.delete(f"{_RECORDS}{name}{_SUFFIX}")
-        return gone
+        return Pruned(gone, {name: why for name, why in damaged.items() if name not in gone})
 
     def verify(self, record: BackupRecord, say: Callable[[str], None]) -> list[str]:
         """Read every content of a backup.
@@ -178,14 +224,31 @@ class BackupStore:
                 faulty.append(digest)
                 say(f"{self.uri}/{_CONTENTS}{digest}: {'lost' if stored is None else 'cut'}")
                 return
-            with TemporaryDirectory(prefix="espalier-backup-") as folder:
-                found = self._tree.receive(_CONTENTS + digest, Path(folder, "content"), stored)
+            with scratch_file() as path:
+                found = self._tree.receive(_CONTENTS + digest, path, stored)
             if found != digest:
                 faulty.append(digest)
                 say(f"{self.uri}/{_CONTENTS}{digest}: damaged")
 
         at_once(partial(check, digest) for digest in sorted(sizes))
         return sorted(faulty)
+
+
+@contextmanager
+def scratch_file() -> Generator[Path]:
+    """A name for a new file, which goes with the block.
+
+    Raises:
+        StorageError: there is no room for it.
+    """
+    try:
+        with TemporaryDirectory(prefix="espalier-backup-") as folder:
+            yield Path(folder, "content")
+    except OSError as error:
+        raise StorageError(
+            f"{gettempdir()}: {error.strerror or error}. There is to be room for the four largest "
+            "objects: free some, or set TMPDIR to another folder"
+        ) from error
 
 
 def _sizes(record: BackupRecord) -> dict[str, int]:

@@ -16,7 +16,7 @@ def test_the_newest_backups_stay_and_their_contents(site):
         site.put("1/models/config.json", f"{number}".encode())
         names.append(site.back_up().name)
         site.later(days=1)
-    assert site.store.prune(2, site.now) == names[1::-1]
+    assert site.store.prune(2, site.now).gone == names[1::-1]
     assert site.store.names() == names[:1:-1]
     for name in site.store.names():
         assert site.store.verify(site.store.record(name), site.said.append) == []
@@ -46,17 +46,54 @@ def test_young_contents_without_a_backup_stay(site, tmp_path):
     assert "0" * 64 not in site.store.contents()
 
 
-def test_a_damaged_record_is_told_and_stops_pruning(site):
-    record = site.back_up()
+def damage(site, name):
     objects = site.stand_in.buckets[BACKUPS].objects
-    key = f"nightly/backups/{record.name}.json"
+    key = f"nightly/backups/{name}.json"
     edited = objects[key].content.replace(b'"versions":1', b'"versions":9')
     objects[key] = objects[key]._replace(content=edited)
+
+
+def test_a_damaged_record_is_told_and_its_contents_stay(site):
+    record = site.back_up()
+    damage(site, record.name)
     with pytest.raises(StorageError, match="changed since it was written"):
         site.store.record()
-    with pytest.raises(StorageError, match="changed since it was written"):
-        site.store.prune(1, site.now + timedelta(days=9))
+    pruned = site.store.prune(1, site.now + timedelta(days=9))
+    assert list(pruned.damaged) == [record.name]
+    assert pruned.gone == []
     assert site.store.contents().keys() == record.digests
+
+
+def test_a_damaged_record_goes_once_it_is_old(site):
+    damaged = site.back_up()
+    damage(site, damaged.name)
+    site.put("1/models/config.json", b"other")
+    pruned = []
+    for _ in range(4):
+        site.later(days=2)
+        newest = site.back_up()
+        pruned.append(site.store.prune(2, site.now))
+    assert [damaged.name in each.damaged for each in pruned] == [True, False, False, False]
+    assert damaged.name in pruned[1].gone
+    assert site.store.contents().keys() == newest.digests, "what it needed goes as well"
+
+
+def test_incomplete_backups_push_no_complete_one_out(site):
+    complete = site.back_up().name
+    healthy, incomplete = site.database.read_bytes(), []
+    site.database.write_bytes(b"damaged" * 99)
+    for _ in range(4):
+        site.later(days=1)
+        incomplete.append(site.back_up().name)
+        site.store.prune(2, site.now)
+    assert site.store.names() == [*incomplete[:1:-1], complete]
+    site.database.write_bytes(healthy)
+    whole = []
+    for _ in range(2):
+        site.later(days=1)
+        whole.append(site.back_up().name)
+        site.store.prune(2, site.now)
+    assert site.store.names() == whole[::-1]
 
 
 def test_a_record_of_another_schema_is_told(site):
