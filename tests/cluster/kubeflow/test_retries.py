@@ -34,7 +34,7 @@ SETTINGS = KubernetesConfig(
         retry_pause_s=1,
     ),
 )
-_AWAY_AT_LAST = f"""
+_AWAY = f"""
 import time
 from espalier.records import StorageAwayError
 from espalier.steps.refusing import FailureMessage
@@ -52,7 +52,7 @@ with FailureMessage("refuses"):
 
 @dsl.container_component
 def later():
-    return dsl.ContainerSpec(IMAGE, ["python", "-c", _AWAY_AT_LAST])
+    return dsl.ContainerSpec(IMAGE, ["python", "-c", _AWAY])
 
 
 @dsl.container_component
@@ -116,9 +116,8 @@ def _pods(run, stage):
 @pytest.mark.slow
 def test_a_step_is_retried_after_more_than_an_hour(runs):
     run = runs["later"]
-    assert run["state"] == "SUCCEEDED", tasks(run)
     first, *again = sorted(_pods(run, "later"), key=_began)
-    assert len(again) == 1
+    assert len(again) == SETTINGS.retries, tasks(run)
     assert _message(first).startswith("try again: error: later: the store is away"), (
         "75 of the step"
     )
