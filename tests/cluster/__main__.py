@@ -131,18 +131,12 @@ def _kubeflow(options):
     """The tests on a real Kubeflow Pipelines: a cluster of their own, or the one that is up."""
     from tests.cluster.kubeflow import backend, browsing, manifests, sources
 
+    if options.sources is None:
+        return _skipped("Kubeflow Pipelines", "kubeflow/pipelines and argo-workflows")
     here = places()
-    try:
-        if options.sources is None:
-            raise ClusterError("no --sources: checkouts of kubeflow/pipelines and argo-workflows")
-        checkouts = sources.found_in(options.sources.resolve())
-        prerequisites.install(prerequisites.PACKAGES | prerequisites.OF_KUBEFLOW)
-        prerequisites.check()
-    except ClusterError as error:
-        if options.sources is not None:
-            raise
-        print(f"skipped: the tests on Kubeflow Pipelines cannot run here: {error}")
-        return 0
+    checkouts = sources.found_in(options.sources.resolve())
+    prerequisites.install(prerequisites.PACKAGES | prerequisites.OF_KUBEFLOW)
+    prerequisites.check()
     backend.build(here, checkouts, _say)
 
     def install():
@@ -165,18 +159,12 @@ def _neighbours(options):
     """The tests on Kueue, KubeRay, agent-sandbox and the trainer: as those on Kubeflow."""
     from tests.cluster.neighbours import backend, sources
 
+    if options.sources is None:
+        return _skipped("Kubeflow's neighbours", "kueue, kuberay, agent-sandbox, trainer")
     here = places()
-    try:
-        if options.sources is None:
-            raise ClusterError("no --sources: checkouts of kueue, kuberay, agent-sandbox, trainer")
-        checkouts = sources.found_in(options.sources.resolve())
-        prerequisites.install()
-        prerequisites.check()
-    except ClusterError as error:
-        if options.sources is not None:
-            raise
-        print(f"skipped: the tests on Kubeflow's neighbours cannot run here: {error}")
-        return 0
+    checkouts = sources.found_in(options.sources.resolve())
+    prerequisites.install()
+    prerequisites.check()
     wanted = options.only.split(",") if options.only else [one.name for one in sources.PROGRAMS]
     failed = backend.build(here, checkouts, wanted, _say)
     for name, reason in failed.items():
@@ -188,6 +176,13 @@ def _neighbours(options):
         return NEIGHBOUR_SUITES, backend.environment(options.sources.resolve(), built)
 
     return _with_installed(options, here, install)
+
+
+def _skipped(what, repositories):
+    print(
+        f"skipped: the tests on {what} cannot run here: no --sources: checkouts of {repositories}"
+    )
+    return 0
 
 
 def _with_installed(options, here, install):

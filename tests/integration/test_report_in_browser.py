@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 from espalier.reporting import write_report
@@ -29,18 +27,6 @@ OVERLAPS = """() => [...document.querySelectorAll('.flow li, .flow g')].flatMap(
                        && p.top + 2 < q.bottom - 2 && q.top + 2 < p.bottom - 2)
     .map(([b]) => a + ' over ' + b));
 })"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api")
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("no chromium on this machine")
-    with sync_api.sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 from espalier.config import Profile
@@ -22,18 +20,6 @@ HIDDEN = """() => [...document.querySelectorAll('h1, h2, p, li, td, b, code')]
 
 WITHIN = """all => all.flatMap(one => [...one.querySelectorAll('td, b, code')])
   .map(e => e.textContent.trim().slice(0, 40))"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api")
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("no chromium on this machine")
-    with sync_api.sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture

@@ -115,15 +115,11 @@ def list_backups(*, uri: StoreArgument, as_json: JsonOption = False) -> None:
     """List the backups, the newest first: whether complete, size, runs, versions, champions."""
     import os
 
-    from espalier.registry.backups import DamagedRecordError, open_store
+    from espalier.registry.backups import open_store
 
     store = open_store(uri, os.environ)
-    records: list[BackupRecord] = []
-    for name in store.names():
-        try:
-            records.append(store.record(name))
-        except DamagedRecordError as error:
-            _say(f"{name}: damaged: {error}")
+    found = store.records(lambda name, why: _say(f"{name}: damaged: {why}"))
+    records = [record for _, record in found]
     if as_json:
         print_json([_described(record) for record in records])
         return

@@ -206,7 +206,7 @@ def reporting_to_train_job(
     reporter.start()
     try:
         yield (tracker,)
-    except Exception:
+    except Exception:  # and not at a signal: a step that is stopped has no time for a report
         reporter.end(within_s=_LAST_REPORT_S)
         raise
     reporter.end(within_s=_LAST_REPORT_S)

@@ -156,10 +156,8 @@ def _say_faults(faults: dict[str, str], say: Callable[[str], None]) -> None:
 
 def _newest(store: BackupStore, say: Callable[[str], None]) -> BackupRecord | None:
     """The newest record that can be read: it tells what need not be read again."""
-    found = store.newest_readable()
-    for damaged in found.damaged.values():
-        say(f"a backup is damaged: {damaged}")
-    return found.record
+    found = store.records(lambda _, why: say(f"a backup is damaged: {why}"))
+    return next((record for _, record in found), None)
 
 
 def _copied_database(path: Path, contents: _Contents, say: Callable[[str], None]) -> DatabaseRecord:

@@ -119,10 +119,9 @@ class RestorePlan:
             RegistryError: something is newer than the backup.
         """
         if newer := self.newer():
-            more = f"; and {len(newer) - _SHOWN} more" if len(newer) > _SHOWN else ""
             raise RegistryError(
                 f"the backup {self.record.name} is older than what is there: "
-                f"{'; '.join(newer[:_SHOWN])}{more}. Restore a later backup, or repeat the command "
+                f"{_first(newer, '; ')}. Restore a later backup, or repeat the command "
                 "with --overwrite-newer, which keeps the present database beside the restored one"
             )
 
@@ -162,15 +161,20 @@ class RestorePlan:
         )
         if not lost:
             return
-        more = f", and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
         is_one = len(lost) == 1
         database = "" if self._database is None else ", but not the database, which names them"
         raise RegistryError(
             f"{len(lost)} {'object was' if is_one else 'objects were'} written by others while the "
             f"backup was restored, and {'stays' if is_one else 'stay'} as written: "
-            f"{', '.join(lost[:_SHOWN])}{more}. All others are restored{database}. Stop what "
+            f"{_first(lost, ', ')}. All others are restored{database}. Stop what "
             "writes there, and repeat the command: it looks at everything again"
         )
+
+
+def _first(found: Sequence[str], separator: str) -> str:
+    """The first of them, and how many more there are."""
+    more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    return separator.join([*found[:_SHOWN], *more])
 
 
 def expect_no_server(uri: str | None) -> None:

@@ -28,14 +28,6 @@ _OTHER_ACCOUNT = "ESPALIER_BACKUP_"
 """Before AWS_...: variables of the server and account that backups are written with."""
 
 
-class Readable(NamedTuple):
-    """The newest record that can be read."""
-
-    record: BackupRecord | None
-    damaged: dict[str, str]
-    """Names of newer ones -> why they cannot be read."""
-
-
 class Pruned(NamedTuple):
     """What pruning did."""
 
@@ -94,19 +86,26 @@ class BackupStore:
             raise StorageError(f"{self.uri}: no backup {wanted}. There are: {there}")
         return BackupRecord.parsed(content, f"{self.uri}/{where}")
 
-    def newest_readable(self) -> Readable:
-        """The newest record that is not damaged.
+    def records(
+        self, say_damaged: Callable[[str, str], None]
+    ) -> Generator[tuple[str, BackupRecord]]:
+        """Name and record of every backup whose record can be read, the newest first.
+
+        Each is read as it is asked for.
+
+        Args:
+            say_damaged: takes the name of a record that cannot be read, and why.
 
         Raises:
             StorageError: the server refuses or is unreachable.
         """
-        damaged: dict[str, str] = {}
         for name in self.names():
             try:
-                return Readable(self.record(name), damaged)
+                record = self.record(name)
             except DamagedRecordError as error:
-                damaged[name] = str(error)
-        return Readable(None, damaged)
+                say_damaged(name, str(error))
+            else:
+                yield name, record
 
     def contents(self) -> dict[str, StoredObject]:
         """Every content that is there, by its SHA-256.
@@ -179,14 +178,9 @@ class BackupStore:
             StorageError: the server refuses or is unreachable.
         """
         keep = max(1, keep)
-        names, needed = self.names(), set[str]()
-        complete, incomplete, damaged = list[str](), list[str](), dict[str, str]()
-        for name in names:
-            try:
-                record = self.record(name)
-            except DamagedRecordError as error:
-                damaged[name] = str(error)
-                continue
+        needed, complete, incomplete = set[str](), list[str](), list[str]()
+        damaged: dict[str, str] = {}
+        for name, record in self.records(damaged.__setitem__):
             needed |= record.digests
             (complete if record.is_complete else incomplete).append(name)
         unneeded = [
@@ -197,6 +191,7 @@ class BackupStore:
         at_once(partial(self._tree.delete, _CONTENTS + digest) for digest in unneeded)
         oldest = complete[keep - 1] if len(complete) >= keep else ""
         staying = {*complete[:keep], *incomplete[:keep], *damaged}
+        names = sorted([*complete, *incomplete, *damaged], reverse=True)
         gone = [name for name in names if name not in staying or name < oldest]
         for name in gone:
             self._tree.delete(f"{_RECORDS}{name}{_SUFFIX}")
