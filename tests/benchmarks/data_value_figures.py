@@ -26,7 +26,7 @@ def mean_tokens(profile, run_dir: Path) -> dict[str, float]:
     dialect = policy_dialect(family_of(profile), policy.tokenizer)
     tasks = {task.task_id: task for task in read_tasks(accepted / "tasks" / "train.jsonl")}
     shown = [
-        len(encode_demonstration(t, tasks, dialect).token_ids)
+        len(encode_demonstration(t, tasks, lambda _task: dialect).token_ids)
         for t in read_trajectories(accepted / "trajectories.parquet")
     ]
     limit = profile.episode.max_tokens

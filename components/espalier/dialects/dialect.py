@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from jinja2 import TemplateError
 
@@ -66,6 +66,20 @@ class TurnPieces(NamedTuple):
     messages: tuple[Message, ...]
     read_ids: tuple[int, ...]
     """Token ids as they stand in the context."""
+
+
+class _Tools:
+    """Tools as a key: equal if what a policy reads of them is."""
+
+    def __init__(self, specs: Sequence[ToolSpec]) -> None:
+        self.specs = tuple(specs)
+        self._key = repr(self.specs)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Tools) and self._key == other._key
 
 
 class Dialect:
@@ -129,6 +143,30 @@ class Dialect:
         """What a message of the policy has as control tokens, beside its end."""
         self.result_ids = lru_cache(maxsize=65_536)(self._result_ids)
         self.prompt_ids = lru_cache(maxsize=65_536)(self._prompt_ids)
+        self._others = lru_cache(maxsize=256)(self._with_tools)
+
+    def with_tools(self, tools: Sequence[ToolSpec]) -> Dialect:
+        """The same dialect for an episode with tools of its own; itself for the tools it has.
+
+        Raises:
+            PolicyError: the tag dialect, whose tags an engine stops at, is bound to its tools.
+        """
+        if tuple(tools) == self.tools:
+            return self
+        if isinstance(self.syntax, Tags):
+            raise PolicyError(
+                "tasks with tools of their own cannot be written in the tag dialect, which has a "
+                'tag for each tool of the family. Set policy.dialect = "hermes"'
+            )
+        return self._others(_Tools(tools))
+
+    def _with_tools(self, tools: _Tools) -> Dialect:
+        return Dialect(
+            self.tokenizer,
+            tools.specs,
+            name=cast("DialectName", self.syntax.name),
+            instructions=self._instructions,
+        )
 
     def action_ids(self, action: ToolCalls | FinalAnswer) -> tuple[int, ...]:
         """Ids of an action that a teacher wrote, end of turn included."""

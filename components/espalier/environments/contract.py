@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 from espalier.knowledge.views import View
 from espalier.records import Action, EspalierError, Message, PolicyError, Task
@@ -17,6 +18,8 @@ from espalier.sandbox.protocol import (
     SandboxRefused,
     SandboxUnavailable,
 )
+
+T = TypeVar("T")
 
 
 class EnvironmentLostError(EspalierError):
@@ -158,3 +161,10 @@ class Environments:
 
 EnvironmentsOver = Callable[[View], Environments]
 """View of the knowledge -> its environments; without knowledge all views have the same."""
+
+
+async def waited(result: T | Awaitable[T]) -> T:
+    """The result of a call that may be a coroutine function."""
+    if inspect.isawaitable(result):
+        return await cast("Awaitable[T]", result)
+    return cast("T", result)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from espalier.config import RewardConfig
@@ -13,6 +14,7 @@ from espalier.environments.contract import (
     ProgramBrokeSandboxError,
     Step,
     sandbox_losses,
+    waited,
 )
 from espalier.environments.tools import Tool, refused, unknown_tool
 from espalier.records import Action, FinalAnswer, Malformed, Message, Task, ToolCall, ToolCalls
@@ -22,6 +24,10 @@ TurnResults = Sequence[Sequence[ToolResult]]
 """What was called: one sequence of results for each message of the policy that called a tool."""
 Verify = Callable[[Task, str | None, TurnResults], float | Awaitable[float]]
 """Task, answer (None where there is none) and results -> outcome, in the family's own range."""
+Terms = Callable[[Task, str | None, TurnResults], Mapping[str, float]]
+"""Arguments of `Verify` -> further named terms of the reward."""
+Reply = Callable[[str], str | Awaitable[str | None] | None]
+"""What the policy says to a user -> what the user says then; None where the user has gone."""
 
 
 def _nothing() -> None:
@@ -32,6 +38,11 @@ def _as_it_is(text: str) -> str:
     return text
 
 
+def _no_terms(_task: Task, _answer: str | None, _turns: TurnResults) -> Mapping[str, float]:
+    """Default of `further_terms`: the outcome and the format are all that is paid."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRules:
     """Tools, verifier and limits that the episodes of a family share."""
@@ -39,19 +50,34 @@ class EpisodeRules:
     tools: Sequence[Tool]
     verify: Verify
     max_turns: int
-    """Messages that call tools; the last of them ends the episode."""
+    """Messages that call tools or speak to the user; the last of them ends the episode."""
     max_turn_calls: int
     """Calls of one message that are made; any further one is refused, as an observation."""
     reward: RewardConfig
     read_answer: Callable[[str], str] = _as_it_is
     """Extracts the answer from a final message."""
+    ending_tools: frozenset[str] = frozenset()
+    """Names of tools whose first successful call ends the episode; its result is the answer."""
+    calls_are_answer: bool = False
+    """Whether the first message ends the episode: calls are recorded and not made, and the answer
+    is what `written_calls` makes of them. A message without a call is an answer as well."""
+    reply: Reply | None = None
+    """A user who answers what the policy says; it is a final answer where the user has gone."""
+    further_terms: Terms = field(default=_no_terms)
+    """Terms of the reward beside the outcome, in its unit; none may be called like another."""
     on_end: Callable[[], None] = field(default=_nothing)
     """Called once, when the episode is over."""
 
     def environment(self) -> Environment:
         """A fresh environment; asynchronous if a tool or the verifier is."""
         waits = any(tool.is_async for tool in self.tools) or _waits(self.verify)
+        waits = waits or (self.reply is not None and _waits(self.reply))
         return AsyncToolEnvironment(self) if waits else ToolEnvironment(self)
+
+
+def written_calls(calls: Sequence[ToolCall]) -> str:
+    """Calls as the answer that they are: a JSON array of `{"name": ..., "arguments": ...}`."""
+    return json.dumps([{"name": call.name, "arguments": call.arguments} for call in calls])
 
 
 def _waits(function: Callable[..., object]) -> bool:
@@ -65,6 +91,8 @@ class _Episode:
         self._rules = rules
         self._tools = {tool.spec.name: tool for tool in rules.tools}
         self._turns: list[list[ToolResult]] = []
+        self._answered_messages = 0
+        """Messages of the policy that a tool or the user answered."""
         self._task: Task | None = None
         self.tool_results: list[ToolResult] = []
         self.answer: str | None = None
@@ -97,14 +125,35 @@ class _Episode:
     def _called(self, results: Sequence[ToolResult]) -> Step:
         self.tool_results.extend(results)
         self._turns.append(list(results))
-        if len(self._turns) >= self._rules.max_turns:
-            return self._finish(FinishReason.MAX_TURNS)
-        return Step(
-            tuple(
-                Message(role="tool", content=result.content, call_id=result.call.call_id)
-                for result in results
-            )
+        if results and self._ends(results[-1]):
+            return self._answered(results[-1].content)
+        return self._going_on(
+            Message(role="tool", content=result.content, call_id=result.call.call_id)
+            for result in results
         )
+
+    def _ends(self, result: ToolResult) -> bool:
+        """Whether nothing is called after this call."""
+        return result.succeeded and result.call.name in self._rules.ending_tools
+
+    def _answered_by_calls(self, calls: Sequence[ToolCall]) -> Step:
+        results = [ToolResult(call=call, content="", succeeded=True) for call in calls]
+        self.tool_results.extend(results)
+        self._turns.append(results)
+        self.answer = written_calls(calls)
+        return self._finish(FinishReason.ANSWERED)
+
+    def _replied(self, text: str, said: str | None) -> Step:
+        """What the user said to `text`."""
+        if said is None:
+            return self._answered(text)
+        return self._going_on([Message(role="user", content=said)])
+
+    def _going_on(self, messages: Iterable[Message]) -> Step:
+        self._answered_messages += 1
+        if self._answered_messages >= self._rules.max_turns:
+            return self._finish(FinishReason.MAX_TURNS)
+        return Step(tuple(messages))
 
     def _broke(
         self, call: ToolCall, results: Sequence[ToolResult], error: ProgramBrokeSandboxError
@@ -120,12 +169,15 @@ class _Episode:
         return Step((), reason)
 
     def _terms(self, outcome: float) -> RewardBreakdown:
-        """`outcome`, in the family's own range, and `format`: it ended with an answer."""
+        """`outcome`, in the family's own range, `format`: it ended with an answer, and others."""
         well_formed = self.finish_reason is FinishReason.ANSWERED
-        return {
+        terms = {
             "outcome": self._rules.reward.outcome * outcome,
             "format": self._rules.reward.format * well_formed,
         }
+        further = dict(self._rules.further_terms(self.task, self.answer, self._turns))
+        assert not terms.keys() & further.keys(), f"two terms are called {sorted(further)}"
+        return terms | further
 
     def _call(self, place: int, call: ToolCall) -> ToolResult | Awaitable[ToolResult]:
         """The result of a message's call at `place`, counted from 0."""
@@ -143,6 +195,8 @@ class ToolEnvironment(_Episode):
     def step(self, action: Action) -> Step:
         """See `Environment`."""
         match action:
+            case ToolCalls(calls) if self._rules.calls_are_answer:
+                return self._answered_by_calls(calls)
             case ToolCalls(calls):
                 results: list[ToolResult] = []
                 for place, call in enumerate(calls):
@@ -154,7 +208,15 @@ class ToolEnvironment(_Episode):
                         "an asynchronous tool needs AsyncToolEnvironment"
                     )
                     results.append(result)
+                    if self._ends(result):
+                        break
                 return self._called(results)
+            case FinalAnswer(text) if self._rules.reply is not None and text.strip():
+                said = self._rules.reply(text)
+                assert said is None or isinstance(said, str), (
+                    "an asynchronous user needs AsyncToolEnvironment"
+                )
+                return self._replied(text, said)
             case FinalAnswer(text):
                 return self._answered(text)
             case Malformed():
@@ -176,14 +238,20 @@ class AsyncToolEnvironment(_Episode):
     async def step(self, action: Action) -> Step:
         """See `Environment`."""
         match action:
+            case ToolCalls(calls) if self._rules.calls_are_answer:
+                return self._answered_by_calls(calls)
             case ToolCalls(calls):
                 results: list[ToolResult] = []
                 for place, call in enumerate(calls):
                     try:
-                        results.append(await _waited(self._call(place, call)))
+                        results.append(await waited(self._call(place, call)))
                     except ProgramBrokeSandboxError as error:
                         return self._broke(call, results, error)
+                    if self._ends(results[-1]):
+                        break
                 return self._called(results)
+            case FinalAnswer(text) if self._rules.reply is not None and text.strip():
+                return self._replied(text, await waited(self._rules.reply(text)))
             case FinalAnswer(text):
                 return self._answered(text)
             case Malformed():
@@ -195,7 +263,3 @@ class AsyncToolEnvironment(_Episode):
             outcome = self._rules.verify(self.task, self.answer, self._turns)
             judged = await outcome if isinstance(outcome, Awaitable) else outcome
         return self._terms(judged)
-
-
-async def _waited(result: ToolResult | Awaitable[ToolResult]) -> ToolResult:
-    return await result if isinstance(result, Awaitable) else result

@@ -102,6 +102,12 @@ class Family(ABC, Generic[C]):
     """Whether `ingest` reads `[knowledge]` for it."""
     writes_agent_texts: ClassVar[bool] = False
     """Whether it can make what `[agent_texts]` asks for."""
+    answers_from_evidence: ClassVar[bool] = True
+    """Whether a tool must have shown the answer before a teacher gives it."""
+    ends_by_call: ClassVar[bool] = False
+    """Whether a call may end an episode: `EpisodeRules.ending_tools` and `calls_are_answer`."""
+    converses: ClassVar[bool] = False
+    """Whether a user replies to what the policy says: `EpisodeRules.reply`."""
 
     @classmethod
     def check(cls, profile: Profile) -> None:
@@ -166,6 +172,11 @@ class Family(ABC, Generic[C]):
     def specs(self) -> tuple[ToolSpec, ...]:
         """Name, description and schema of each tool."""
         return tuple(tool.spec for tool in self.built_tools)
+
+    def specs_of(self, task: Task) -> tuple[ToolSpec, ...]:
+        """The tools that a policy reads of in a task; a family may give each task its own."""
+        del task
+        return self.specs
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import TypeVar, cast
 
 from espalier.environments.contract import (
     Environment,
@@ -14,6 +12,7 @@ from espalier.environments.contract import (
     Environments,
     ProgramBrokeSandboxError,
     Step,
+    waited,
 )
 from espalier.records import Action, Message, Task
 from espalier.records.trajectory import FinishReason, Trajectory
@@ -28,8 +27,6 @@ class Observed(str):
 
 Script = Generator[Action, Observed, None]
 """Yields the teacher's actions and is sent the observation after each."""
-
-T = TypeVar("T")
 
 
 class GaveUp(Exception):
@@ -116,13 +113,7 @@ class ScriptTeacher:
 
 def _observed(step: Step, environment: Environment) -> Observed:
     observed = Observed("\n".join(message.content for message in step.messages))
-    results = environment.tool_results[-len(step.messages) :]
-    observed.succeeded = all(result.succeeded for result in results)
+    results = sum(message.role == "tool" for message in step.messages)
+    of_step = environment.tool_results[len(environment.tool_results) - results :]
+    observed.succeeded = all(result.succeeded for result in of_step)
     return observed
-
-
-async def waited(result: T | Awaitable[T]) -> T:
-    """The result of a call that may be a coroutine function."""
-    if inspect.isawaitable(result):
-        return await cast("Awaitable[T]", result)
-    return cast("T", result)

@@ -129,6 +129,8 @@ class FinishedEpisode(NamedTuple):
     trajectory: Trajectory
     prompt: tuple[Message, ...]
     pieces: Sequence[TurnPieces]
+    dialect: Dialect
+    """Of the episode, with its tools."""
 
 
 async def run_episode(task: Task, sampling: Sampling, context: EpisodeContext) -> FinishedEpisode:
@@ -139,18 +141,20 @@ async def run_episode(task: Task, sampling: Sampling, context: EpisodeContext) -
     reason is PROGRAM_BROKE_SANDBOX and the reward that of no answer.
     """
     transcript = EpisodeTranscript(task)
-    view = PolicyContext(transcript, context.engine, sampling, context.dialect, context.limits)
     run = context.tools.run
     environment: Environment | None = None
-    prompt = task.prompt
+    view: PolicyContext | None = None
+    prompt, dialect = task.prompt, context.dialect
 
     def record(reason: FinishReason, reward: RewardBreakdown) -> FinishedEpisode:
         trajectory = transcript.trajectory(environment, reason, reward)
-        return FinishedEpisode(trajectory, prompt, transcript.pieces)
+        return FinishedEpisode(trajectory, prompt, transcript.pieces, dialect)
 
     try:
         environment = await run(context.environments, task)
-        prompt = (await run(environment.reset, task)).messages
+        prompt, tools = await run(environment.reset, task)
+        dialect = dialect.with_tools(tools)
+        view = PolicyContext(transcript, context.engine, sampling, dialect, context.limits)
         has_room = await view.begin(prompt)
         try:
             while environment.finish_reason is None:
@@ -175,4 +179,5 @@ async def run_episode(task: Task, sampling: Sampling, context: EpisodeContext) -
     finally:
         if environment is not None and environment.finish_reason is None:
             environment.cut_off(FinishReason.SANDBOX_LOST)  # it gives back what it holds
-        view.close()
+        if view is not None:
+            view.close()

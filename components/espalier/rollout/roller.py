@@ -77,7 +77,7 @@ class DriftCount:
         every = self._config.compare_every
         if not every or (self._episodes - 1) % every:
             return
-        drifted = self._dialect.drifted_turns(episode.prompt, episode.pieces)
+        drifted = episode.dialect.drifted_turns(episode.prompt, episode.pieces)
         self.turns += max(1, len(episode.pieces))
         self.drifted += drifted
         if drifted and self._config.token_drift == "fail":

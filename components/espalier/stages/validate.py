@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from espalier.chain import opened, provenance
-from espalier.config import Profile, ValidationConfig
+from espalier.config import Profile
 from espalier.dialects import SYNTAXES, chosen_dialect
 from espalier.environments import Family, family_of
 from espalier.knowledge.graph import EntitySplits
@@ -60,7 +60,7 @@ def run(
     with tracker.progress("expectations", total=2 + bool(material.texts)) as progress:
         verdicts = [_judge_tasks(material, entities, family)]
         progress.advance()
-        verdicts.append(_judge_trajectories(material, profile.validation))
+        verdicts.append(_judge_trajectories(material, family))
         progress.advance()
         if material.texts:
             verdicts.append(_judge_texts(material, HiddenNames.load(knowledge), family))
@@ -101,9 +101,10 @@ def _judge_tasks(
     return SuiteVerdict("tasks", [task.task_id for _, task in material.tasks], findings)
 
 
-def _judge_trajectories(material: ValidationRows, config: ValidationConfig) -> SuiteVerdict:
+def _judge_trajectories(material: ValidationRows, family: Family[Any]) -> SuiteVerdict:
     train_ids = {task.task_id for split, task in material.tasks if split == "train"}
-    findings = judge(trajectory_columns(material.trajectories, train_ids), trajectory_suite(config))
+    frame = trajectory_columns(material.trajectories, train_ids, family)
+    findings = judge(frame, trajectory_suite(family.profile.validation))
     return SuiteVerdict("trajectories", [t.task_id for t in material.trajectories], findings)
 
 

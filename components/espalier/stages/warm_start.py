@@ -12,10 +12,12 @@ from pathlib import Path
 
 from espalier.chain import opened, provenance
 from espalier.config import Profile
+from espalier.dialects.dialect import Dialect
 from espalier.environments import family_of, policy_dialect
 from espalier.policy.loading import Policy, load_policy, save_policy
 from espalier.records import (
     Manifest,
+    Task,
     Tracker,
     json_digest,
     publishing,
@@ -71,12 +73,17 @@ def _sequences(
     tasks = {
         task.task_id: task for task in read_tasks(inputs["accepted"] / "tasks" / "train.jsonl")
     }
-    dialect = policy_dialect(family_of(profile), policy.tokenizer)
+    family = family_of(profile)
+    dialect = policy_dialect(family, policy.tokenizer)
     trajectories = read_trajectories(inputs["accepted"] / "trajectories.parquet")
     negatives = read_agent_texts(inputs["accepted"] / "negatives.jsonl")
+
+    def dialect_of(task: Task) -> Dialect:
+        return dialect.with_tools(family.specs_of(task))
+
     encoded = [encode_negative(negative, dialect) for negative in negatives]
     return [
-        *(encode_demonstration(t, tasks, dialect) for t in trajectories),
+        *(encode_demonstration(t, tasks, dialect_of) for t in trajectories),
         *(s for s in encoded if len(s.token_ids) <= profile.episode.max_tokens),
     ]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
 
 from espalier.dialects.dialect import Dialect
 from espalier.records import AgentText, DataError, FinalAnswer, Message, Task, ToolCalls, action_of
@@ -11,9 +12,14 @@ from espalier.training.packing import TrainingSequence
 
 
 def encode_demonstration(
-    trajectory: Trajectory, tasks: Mapping[str, Task], dialect: Dialect
+    trajectory: Trajectory, tasks: Mapping[str, Task], dialect_of: Callable[[Task], Dialect]
 ) -> TrainingSequence:
     """Encode message by message: prompt and observations masked, actions trained on.
+
+    Args:
+        trajectory: of a teacher.
+        tasks: by their id.
+        dialect_of: the policy's dialect, with the tools of a task.
 
     Raises:
         DataError: the trajectory answers a task that is not in `tasks`.
@@ -24,11 +30,13 @@ def encode_demonstration(
             f"trajectory of task {trajectory.task_id}: no such training task. "
             "Trajectories and tasks must come from the same synthesis run."
         )
-    pieces = [
-        action_of(message) if message.role == "assistant" else message.content
-        for message in trajectory.messages[len(task.prompt) :]
-    ]
-    return encode_pieces(task.prompt, pieces, dialect)
+    # what is observed at one time is encoded at one time, as in an episode
+    pieces: list[Piece] = []
+    behind = trajectory.messages[len(task.prompt) :]
+    for acts, run in groupby(behind, key=lambda message: message.role == "assistant"):
+        messages = tuple(run)
+        pieces.extend(map(action_of, messages) if acts else [messages])
+    return encode_pieces(task.prompt, pieces, dialect_of(task))
 
 
 def encode_negative(negative: AgentText, dialect: Dialect) -> TrainingSequence:
@@ -51,22 +59,25 @@ def encode_text(text: AgentText, dialect: Dialect) -> TrainingSequence:
     return TrainingSequence(token_ids=token_ids, loss_mask=(1,) * len(token_ids))
 
 
+Piece = ToolCalls | FinalAnswer | tuple[Message, ...] | str
+"""An action, messages that are observed together, or the text of one result of a tool."""
+
+
 def encode_pieces(
-    prompt: tuple[Message, ...],
-    pieces: Iterable[ToolCalls | FinalAnswer | str],
-    dialect: Dialect,
+    prompt: tuple[Message, ...], pieces: Iterable[Piece], dialect: Dialect
 ) -> TrainingSequence:
-    """Encode actions and tool results (str) in order; only actions are trained on."""
-    return _encoded(
-        prompt,
-        [
-            (dialect.result_ids((Message(role="tool", content=piece),)), False)
-            if isinstance(piece, str)
-            else (dialect.action_ids(piece), True)
-            for piece in pieces
-        ],
-        dialect,
-    )
+    """Encode actions and observations in order; only actions are trained on."""
+    return _encoded(prompt, [_piece_ids(piece, dialect) for piece in pieces], dialect)
+
+
+def _piece_ids(piece: Piece, dialect: Dialect) -> tuple[tuple[int, ...], bool]:
+    match piece:
+        case ToolCalls() | FinalAnswer():
+            return dialect.action_ids(piece), True
+        case str():
+            return dialect.result_ids((Message(role="tool", content=piece),)), False
+        case _:
+            return dialect.result_ids(piece), False
 
 
 def _encoded(

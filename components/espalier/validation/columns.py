@@ -104,13 +104,14 @@ def _entity_split_conflicts(
 
 
 def trajectory_columns(
-    trajectories: Sequence[Trajectory], train_task_ids: Collection[str]
+    trajectories: Sequence[Trajectory], train_task_ids: Collection[str], family: Family[Any]
 ) -> pd.DataFrame:
     """One row a trajectory, in the order given; see `suites.TRAJECTORY_SCHEMA` for the columns.
 
     Args:
         trajectories: the teacher's.
         train_task_ids: tasks that may be demonstrated.
+        family: of the tasks; it says what the form of an episode may be.
     """
     episodes = [_after_the_prompt(trajectory.messages) for trajectory in trajectories]
     return pd.DataFrame(
@@ -119,12 +120,14 @@ def trajectory_columns(
             "task_id": [trajectory.task_id for trajectory in trajectories],
             "is_train_task": [t.task_id in train_task_ids for t in trajectories],
             "turns": [len(_of_role(episode, "assistant")) for episode in episodes],
-            "order_faults": [_order_faults(episode) for episode in episodes],
+            "order_faults": [_order_faults(episode, family) for episode in episodes],
             "call_faults": [_call_faults(t) for t in trajectories],
             "mask_faults": [_mask_faults(t) for t in trajectories],
-            "grammar_faults": [_grammar_faults(episode) for episode in episodes],
+            "grammar_faults": [_grammar_faults(episode, family) for episode in episodes],
             "is_solved": [t.reward.get("outcome", 0.0) > 0 for t in trajectories],
-            "is_answer_in_evidence": [_is_answer_in_evidence(t) for t in trajectories],
+            "is_answer_in_evidence": [
+                not family.answers_from_evidence or _is_answer_in_evidence(t) for t in trajectories
+            ],
             "action_share": [_action_share(episode) for episode in episodes],
         }
     )
@@ -140,27 +143,36 @@ def _of_role(messages: Sequence[Message], role: str) -> list[Message]:
     return [message for message in messages if message.role == role]
 
 
-def _order_faults(episode: Sequence[Message]) -> int:
+def _order_faults(episode: Sequence[Message], family: Family[Any]) -> int:
     """Messages out of order: each call needs its result, and the assistant speaks last."""
     faults, pending = 0, 0
+    said = False  # whether the assistant spoke last, so that a user may reply
     for message in episode:
         if message.role == "tool":
             faults += pending == 0
             pending = max(0, pending - 1)
+        elif message.role == "user" and family.converses:
+            faults += not said
+            said = False
         else:
             faults += (message.role != "assistant") + (pending > 0)
             pending = len(message.tool_calls)
+            said = not pending
     ends_open = not episode or episode[-1].role != "assistant"
     return faults + ends_open
 
 
 def _call_faults(trajectory: Trajectory) -> int:
-    """Differences between recorded calls and results and those in the messages."""
+    """Differences between recorded calls and results and those in the messages.
+
+    The results of a last message that ended the episode were shown to nobody.
+    """
     shown = [c for m in _of_role(trajectory.messages, "assistant") for c in m.tool_calls]
     results = [message.content for message in _of_role(trajectory.messages, "tool")]
     recorded = trajectory.tool_results
+    seen = len(recorded) - len(trajectory.messages[-1].tool_calls)
     return _differences(shown, [result.call for result in recorded]) + _differences(
-        results, [result.content for result in recorded]
+        results, [result.content for result in recorded[:seen]]
     )
 
 
@@ -186,12 +198,15 @@ def _mask_faults(trajectory: Trajectory) -> int:
     return wrong_mask + wrong_logprob + abs(len(is_action) - len(trajectory.action_mask))
 
 
-def _grammar_faults(episode: Sequence[Message]) -> int:
-    """Assistant messages out of place: all but the last must call tools, the last must not."""
+def _grammar_faults(episode: Sequence[Message], family: Family[Any]) -> int:
+    """Assistant messages out of place: all but the last must call tools, the last must not.
+
+    In a family that says so, all may speak to a user, and the last may call.
+    """
     written = _of_role(episode, "assistant")
     empty = sum(not message.tool_calls and not message.content for message in written)
-    early_answers = sum(not message.tool_calls for message in written[:-1])
-    never_answers = not written or bool(written[-1].tool_calls)
+    early_answers = sum(not message.tool_calls for message in written[:-1] if not family.converses)
+    never_answers = not written or (bool(written[-1].tool_calls) and not family.ends_by_call)
     return empty + early_answers + never_answers
 
 

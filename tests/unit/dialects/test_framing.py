@@ -1,5 +1,7 @@
 """Messages framed by a chat template whose turns end with a token of their own (ChatML)."""
 
+from dataclasses import replace
+
 import pytest
 
 from espalier.dialects.dialect import Dialect, TurnPieces
@@ -150,3 +152,18 @@ def test_a_stop_text_is_looked_for_in_the_last_tokens():
     assert tags.ends_action(opening)
     assert tags.ends_action((*opening, *tags.text_ids("x" * (16 - len(opening)))))
     assert not tags.ends_action((*opening, *tags.text_ids("x" * 16)))
+
+
+def test_an_episode_may_have_tools_of_its_own(chatml):
+    own = replace(BOTH[0], name="own_tool", description="Only here.")
+    other = chatml.with_tools([own])
+    assert "own_tool" in other.text(other.prompt_ids(PROMPT))
+    assert "own_tool" not in chatml.text(chatml.prompt_ids(PROMPT))
+    assert (other.syntax, other.stop_ids) == (chatml.syntax, chatml.stop_ids)
+    assert chatml.with_tools([replace(own)]) is other
+    assert chatml.with_tools(list(BOTH)) is chatml
+
+
+def test_tags_are_bound_to_the_familys_tools():
+    with pytest.raises(PolicyError, match=r'Set policy.dialect = "hermes"'):
+        dialect_over(CHATML, "tags").with_tools([replace(BOTH[0], name="own_tool")])

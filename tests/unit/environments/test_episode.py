@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 import math
 from dataclasses import replace
 
@@ -128,6 +129,74 @@ def test_what_cannot_be_parsed_ends_the_episode(episode):
     assert step.finish_reason is FinishReason.PARSE_ERROR
     assert environment.answer is None
     assert done(environment.score()) == {"outcome": 0.0, "format": 0.0}
+
+
+def begun(**fields):
+    prices = family()
+    rules = replace(prices.rules(prices.built_tools), **fields)
+    environment = rules.environment()
+    environment.reset(prices.tasks("train", 1)[0])
+    return environment
+
+
+def test_nothing_is_called_after_a_call_that_ends():
+    environment = begun(ending_tools=frozenset({"convert"}))
+    step = environment.step(calls(PRICE, ("convert", {"amount": 1}), PRICE))
+    assert step.finish_reason is FinishReason.ANSWERED
+    assert environment.answer == "2 crowns"
+    assert [result.content for result in environment.tool_results] == ["1", "2 crowns"]
+
+
+def test_a_refused_call_does_not_end_the_episode():
+    environment = begun(ending_tools=frozenset({"price"}))
+    assert not environment.step(calls(("price", {"item": "air"}))).done
+    assert environment.step(calls(PRICE)).done
+
+
+def test_calls_that_are_the_answer_are_recorded_and_not_made():
+    judged = []
+
+    def verify(_task, answer, turns):
+        judged.append((answer, turns))
+        return 1.0
+
+    environment = begun(calls_are_answer=True, verify=verify)
+    assert environment.step(calls(("no_such_tool", {"n": 1}), PRICE)).done
+    assert environment.score() == {"outcome": 1.0, "format": 0.1}
+    ((answer, (turn,)),) = judged
+    assert json.loads(answer) == [
+        {"name": "no_such_tool", "arguments": {"n": 1}},
+        {"name": "price", "arguments": {"item": "thing1"}},
+    ]
+    assert [result.content for result in turn] == ["", ""]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_user_replies_until_they_have_gone(waits):
+    said = iter(["which thing?", None])
+
+    async def reply_later(_text):
+        return next(said)
+
+    environment = begun(reply=reply_later if waits else lambda _text: next(said))
+    step = done(environment.step(FinalAnswer("hello")))
+    assert [(m.role, m.content) for m in step.messages] == [("user", "which thing?")]
+    assert environment.answer is None
+    assert done(environment.step(FinalAnswer("goodbye"))).finish_reason is FinishReason.ANSWERED
+    assert environment.answer == "goodbye"
+
+
+def test_words_to_a_user_count_against_the_limit_of_messages():
+    environment = begun(reply=lambda _text: "go on", max_turns=2)
+    assert not environment.step(FinalAnswer("one")).done
+    assert environment.step(FinalAnswer("two")).finish_reason is FinishReason.MAX_TURNS
+
+
+def test_further_terms_stand_beside_the_outcome():
+    environment = begun(further_terms=lambda _task, _answer, turns: {"calls": -0.1 * len(turns)})
+    environment.step(calls(PRICE))
+    environment.step(FinalAnswer("2"))
+    assert environment.score() == {"outcome": 1.0, "format": 0.1, "calls": -0.1}
 
 
 def test_the_end_is_told_once_however_often_it_comes():

@@ -45,7 +45,7 @@ def played(*turns):
         finish_reason=FinishReason.MAX_TURNS,
         policy_version=0,
     )
-    return FinishedEpisode(trajectory, PROMPT, pieces)
+    return FinishedEpisode(trajectory, PROMPT, pieces, tiny_dialect())
 
 
 def test_turns_and_those_that_drifted_are_counted():

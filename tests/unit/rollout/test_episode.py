@@ -350,11 +350,13 @@ def test_whose_program_broke_the_sandbox_has_answered_wrong(environment_class, t
 
 def test_any_familys_tool_says_whose_doing_a_loss_was():
     def search(query: str) -> str:
+        """Search the documents."""
         error = SandboxLost("gone")
         error.by_program = query == "lyon country"
         raise error
 
-    rules = SearchQA(Profile()).rules((Tool(search, call_tag="search"),))
+    tool = Tool(search, call_tag=TOOLS[0].call_tag, result_tag=TOOLS[0].result_tag)
+    rules = SearchQA(Profile()).rules((tool,))
     environments = replace(lookup_environments(SEARCH), make=lambda _: rules.environment())
     trajectory = _play(_engine(), environments=environments)
     assert trajectory.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX

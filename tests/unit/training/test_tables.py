@@ -77,7 +77,7 @@ def test_a_demonstration_is_trained_on_exactly_where_the_teacher_wrote():
     task = TASKS[0]
     trajectory = replace(make_trajectory(task, 1), messages=(*task.prompt, *spoken))
     dialect = tiny_dialect()
-    sequence = encode_demonstration(trajectory, {task.task_id: task}, dialect)
+    sequence = encode_demonstration(trajectory, {task.task_id: task}, lambda _task: dialect)
     written = [t for t, mask in zip(sequence.token_ids, sequence.loss_mask, strict=True) if mask]
     read = [t for t, mask in zip(sequence.token_ids, sequence.loss_mask, strict=True) if not mask]
     assert dialect.text(written) == (
@@ -92,4 +92,4 @@ def test_a_demonstration_is_trained_on_exactly_where_the_teacher_wrote():
 def test_a_demonstration_of_an_unknown_task_is_refused():
     dialect = tiny_dialect()
     with pytest.raises(DataError, match="task stranger-0: no such training task"):
-        encode_demonstration(make_trajectory(make_task("stranger"), 1), {}, dialect)
+        encode_demonstration(make_trajectory(make_task("stranger"), 1), {}, lambda _task: dialect)

@@ -30,7 +30,7 @@ def task_frame():
 
 @pytest.fixture(scope="module")
 def trajectory_frame():
-    return trajectory_columns([a_trajectory("t1"), a_trajectory("t2")], {"t1", "t2"})
+    return trajectory_columns([a_trajectory("t1"), a_trajectory("t2")], {"t1", "t2"}, FAMILY)
 
 
 def failures(frame, suite):

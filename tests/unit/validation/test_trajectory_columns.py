@@ -1,15 +1,18 @@
 import pytest
 
+from espalier.config import Profile
+from espalier.environments.search_qa import SearchQA
 from espalier.records import Message, ToolCalls
 from espalier.records.trajectory import Turn
 from espalier.validation import trajectory_columns
-from tests.factories.validation import a_trajectory, answer, saw, search
+from tests.factories.validation import FAMILY, a_trajectory, answer, saw, search
 
+USER = Message(role="user", content="the blue one")
 TWO_SEARCHES = ToolCalls(search("q").tool_calls + search("r").tool_calls, "look").message()
 
 
-def row(trajectory):
-    return trajectory_columns([trajectory], {"t1"}).iloc[0]
+def row(trajectory, family=FAMILY):
+    return trajectory_columns([trajectory], {"t1"}, family).iloc[0]
 
 
 def encoded(mask, logprobs):
@@ -112,3 +115,34 @@ def test_demonstrations_of_unknown_or_unsolved_tasks_are_found():
     found = row(a_trajectory("another", reward=0.0))
     assert not found["is_train_task"]
     assert not found["is_solved"]
+
+
+class Talks(SearchQA):
+    """Its user replies, and a call may be the end."""
+
+    converses = True
+    ends_by_call = True
+    answers_from_evidence = False
+
+
+@pytest.mark.parametrize(
+    ("episode", "faults"),
+    [
+        ((answer("which?"), USER, search("q"), saw("x"), answer("x")), (0, 0)),
+        ((answer("which?"), USER, USER, answer("x")), (1, 0)),
+        ((search("q"), saw("x"), search("r")), (0, 0)),
+    ],
+)
+def test_a_family_says_what_form_its_episodes_have(episode, faults):
+    trajectory = a_trajectory("t1", *episode)
+    found = row(trajectory, Talks(Profile()))
+    assert (found["order_faults"], found["grammar_faults"]) == faults
+    assert found["is_answer_in_evidence"]
+    strict = row(trajectory)
+    assert strict["order_faults"] + strict["grammar_faults"] > sum(faults)
+
+
+def test_the_result_of_an_ending_call_is_not_shown():
+    calls = (("q", "x"), ("r", "bought"))
+    found = row(a_trajectory("t1", search("q"), saw("x"), search("r"), calls=calls))
+    assert found["call_faults"] == 0
