@@ -17,15 +17,15 @@ from espalier.config import AbsoluteZeroConfig, Profile
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.family import Demonstrate, Family, FamilyQuestion
-from espalier.environments.python_math.benchmarks import read_problems
-from espalier.environments.python_math.config import PythonMathConfig
-from espalier.environments.python_math.execution import is_proven
-from espalier.environments.python_math.interpreter import (
+from espalier.environments.interpreter import (
     PythonRuns,
     SeparateRuns,
     SessionRuns,
     python_tool,
 )
+from espalier.environments.python_math.benchmarks import read_problems
+from espalier.environments.python_math.config import PythonMathConfig
+from espalier.environments.python_math.execution import is_proven
 from espalier.environments.python_math.problems import deal_problems, save_problems
 from espalier.environments.python_math.questions import (
     UNKNOWN_NAME,
