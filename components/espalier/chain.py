@@ -27,7 +27,8 @@ from espalier.records import (
 _HARDWARE = ("hardware",)
 _PAYING = ("reward.outcome", "reward.format", "reward.outcome_scale")
 """What an environment pays; the terms of `reward` are paid in training alone."""
-_PLAYING = ("environment", "episode", "rollout", "search", *_PAYING)
+_EPISODES = ("environment", "episode", "rollout", "search")
+_PLAYING = (*_EPISODES, *_PAYING)
 """Sections that say how an episode is played and paid."""
 _WRITING = ("synthesize", "validate")
 """Stages without a policy that write or read in its dialect."""
@@ -246,7 +247,7 @@ CHAIN: tuple[Stage, ...] = (
             "self_play",
             "policy.dialect",
             "reward",
-            *_PLAYING,
+            *_EPISODES,
             *_HARDWARE,
         ),
         uses_policy=True,
