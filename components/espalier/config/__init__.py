@@ -37,6 +37,12 @@ from espalier.config.inference import (
     ServingConfig,
     VllmConfig,
 )
+from espalier.config.judging import (
+    Criterion,
+    GradingConfig,
+    JudgesConfig,
+    SelfCritiqueConfig,
+)
 from espalier.config.knowledge import ExtractionConfig, KnowledgeConfig, RelationConfig
 from espalier.config.learning import (
     CurriculumConfig,
@@ -94,6 +100,7 @@ __all__ = [
     "CanaryConfig",
     "ContinuedPretrainingConfig",
     "ControllerConfig",
+    "Criterion",
     "CurationConfig",
     "CurriculumConfig",
     "EndpointConfig",
@@ -104,8 +111,10 @@ __all__ = [
     "ExplorationConfig",
     "ExtractionConfig",
     "GpuConfig",
+    "GradingConfig",
     "HardwareConfig",
     "ImagesConfig",
+    "JudgesConfig",
     "KnowledgeConfig",
     "KubeflowConfig",
     "KubernetesConfig",
@@ -130,6 +139,7 @@ __all__ = [
     "SandboxConfig",
     "SandboxPodsConfig",
     "SearchConfig",
+    "SelfCritiqueConfig",
     "SelfPlayConfig",
     "ServingConfig",
     "SplitsConfig",

@@ -1,5 +1,7 @@
 """Scores of whole transcripts, compared with those of Search-R1, verl, TRL and HotpotQA."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,6 +79,13 @@ def test_any_transcript_is_scored_within_its_range(text):
     assert search_r1_em(text, ["7"]) in (0, 1)
     form = transcript_form(text)
     assert form.is_valid == (form.fault == "")
+
+
+def test_unclosed_tags_are_read_in_linear_time():
+    text = "<answer>" * 200_000
+    began = time.process_time()
+    assert transcript_answer(text) is None
+    assert time.process_time() - began < 1
 
 
 @by_name("math_dapo")
