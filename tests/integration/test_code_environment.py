@@ -11,9 +11,9 @@ import pytest
 from espalier.chain import CHAIN
 from espalier.config import Profile, load_profile
 from espalier.environments import EnvironmentLostError
+from espalier.environments.interpreter import SeparateRuns
 from espalier.environments.python_math import PythonMath
 from espalier.environments.python_math.execution import Case, executed
-from espalier.environments.python_math.interpreter import SeparateRuns
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_directory import RunState
 from espalier.records import (

@@ -7,8 +7,8 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments import family_of
+from espalier.environments.interpreter import SeparateRuns
 from espalier.environments.python_math.execution import executed
-from espalier.environments.python_math.interpreter import SeparateRuns
 from espalier.records import FinalAnswer
 from espalier.sandbox.choice import sandbox_pool
 from espalier.synthesis.self_play import ProposalRequest

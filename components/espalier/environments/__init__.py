@@ -1,5 +1,14 @@
 """Environments: the contract of episodes, and one folder for each family of tasks."""
 
+from espalier.environments.benchmarks import (
+    BenchmarkRow,
+    GoldCheck,
+    GoldFault,
+    benchmark_tasks,
+    check_golds,
+    read_objects,
+    read_rows,
+)
 from espalier.environments.contract import (
     Environment,
     EnvironmentLostError,
@@ -26,6 +35,7 @@ from espalier.environments.tools import Tool, ToolError, ToolOutput
 
 __all__ = [
     "AsyncToolEnvironment",
+    "BenchmarkRow",
     "Environment",
     "EnvironmentLostError",
     "Environments",
@@ -34,6 +44,8 @@ __all__ = [
     "Family",
     "FamilyQuestion",
     "GaveUp",
+    "GoldCheck",
+    "GoldFault",
     "Log",
     "Observed",
     "Opening",
@@ -47,8 +59,12 @@ __all__ = [
     "ToolEnvironment",
     "ToolError",
     "ToolOutput",
+    "benchmark_tasks",
+    "check_golds",
     "dealt_split",
     "family_of",
     "make_task",
     "policy_dialect",
+    "read_objects",
+    "read_rows",
 ]

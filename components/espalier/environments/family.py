@@ -36,6 +36,7 @@ from espalier.records import (
     AgentText,
     DataError,
     Draft,
+    FinalAnswer,
     Message,
     ProfileError,
     Split,
@@ -108,6 +109,8 @@ class Family(ABC, Generic[C]):
     """Whether a call may end an episode: `EpisodeRules.ending_tools` and `calls_are_answer`."""
     converses: ClassVar[bool] = False
     """Whether a user replies to what the policy says: `EpisodeRules.reply`."""
+    headline: ClassVar[str] = "accuracy"
+    """The one of `official_scores` that its public benchmarks are quoted by."""
 
     @classmethod
     def check(cls, profile: Profile) -> None:
@@ -295,6 +298,52 @@ class Family(ABC, Generic[C]):
     def question_key(self, task: Task) -> str:
         """A key that is equal for rewordings of one question; empty if unknown."""
         return str(task.extra.get("query", ""))
+
+    # ------------------------------------------------------------------------------- benchmarks
+
+    def read_benchmark(self, path: Path) -> Sequence[Task]:
+        """The tasks of a file or folder in the format of the family's public benchmarks.
+
+        They are of the split `heldout`, and none is trained on. See
+        `espalier.environments.benchmarks` for files of JSON rows.
+
+        Raises:
+            DataError: naming the file and the row that is no such task; or the family has no public
+                format.
+        """
+        raise DataError(
+            f"{path}: the family {self.name} reads no public format. Leave the suite's `tasks` "
+            "unset, to ask the family's own held-out tasks"
+        )
+
+    @contextmanager
+    def benchmark_environments(self, path: Path, knowledge: Path) -> Generator[Environments]:
+        """A context with the environments of the tasks in `path`.
+
+        Args:
+            path: what `read_benchmark` read; some formats bring what their tasks are played over.
+            knowledge: the artifact of `ingest`.
+        """
+        del path
+        with self.environments(knowledge) as environments_over:
+            yield environments_over("full")
+
+    def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
+        """The scores of one attempt as the authors of the benchmark compute them, by name.
+
+        Benchmarks report their means. `headline` names one of them, which is 1 where nothing is
+        left to be desired. An attempt that was lost from outside is not asked about: it counts as 0
+        in each.
+        """
+        del task
+        return {"accuracy": float(trajectory.is_right)}
+
+    def gold_script(self, task: Task) -> Script:
+        """What a policy that knows the gold answer does; its attempt must be scored as right.
+
+        The canonical answer, in one message. A family whose tasks end otherwise says how.
+        """
+        yield FinalAnswer(task.verifier.gold[0])
 
     # ------------------------------------------------------------------------------- self-play
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from dataclasses import replace
 
 from espalier.environments.contract import (
     Environment,
@@ -57,58 +58,73 @@ class ScriptTeacher:
         """
         for _ in range(1 + _MAX_REPLAYS):
             with suppress(EnvironmentLostError):
-                return asyncio.run(self._played(task, begin(), detour))
+                return asyncio.run(self._judged(task, begin(), detour))
         return Rejected("sandbox_lost")
 
-    async def _played(self, task: Task, script: Script, detour: str) -> Trajectory | Rejected:
-        environment = self._environments(task)
+    async def _judged(self, task: Task, script: Script, detour: str) -> Trajectory | Rejected:
+        try:
+            trajectory = await play_script(self._environments, task, script)
+        except GaveUp as reason:
+            return Rejected(str(reason))
+        if trajectory.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX:
+            return Rejected("program_broke_sandbox")
+        if trajectory.finish_reason is not FinishReason.ANSWERED:
+            return Rejected("too_few_turns")
+        if not trajectory.is_right:
+            return Rejected("wrong_answer")
+        return replace(trajectory, group_id=f"teacher/{task.task_id}", detour=detour)
+
+
+async def play_script(environments: Environments, task: Task, script: Script) -> Trajectory:
+    """The scored attempt of a script, in the environment that policies play in.
+
+    Raises:
+        GaveUp: the script says so, or it ended before the episode did.
+        EnvironmentLostError: the environment cannot go on.
+    """
+    environment = environments(task)
+    messages: list[Message] = []
+    try:
         try:
             opening = await waited(environment.reset(task))
-            messages = list(opening.messages)
-            action = next(script)
-            while True:
-                messages.append(action.message())
-                step = await waited(environment.step(action))
-                messages.extend(step.messages)
-                if step.done:
-                    break
-                action = script.send(_observed(step, environment))
-            return await self._judged(task, environment, tuple(messages), detour)
-        except GaveUp as reason:
-            environment.cut_off(FinishReason.MAX_TURNS)
-            return Rejected(str(reason))
-        except StopIteration:
-            environment.cut_off(FinishReason.MAX_TURNS)
-            return Rejected("unanswered")
+            messages += opening.messages
+            await _play(environment, script, messages)
+            reward = await waited(environment.score())
         except ProgramBrokeSandboxError:
             environment.cut_off(FinishReason.PROGRAM_BROKE_SANDBOX)
-            return Rejected("program_broke_sandbox")
-        finally:
-            if environment.finish_reason is None:
-                environment.cut_off(FinishReason.SANDBOX_LOST)  # it gives back what it holds
-            script.close()
-
-    async def _judged(
-        self, task: Task, environment: Environment, messages: tuple[Message, ...], detour: str
-    ) -> Trajectory | Rejected:
-        if environment.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX:
-            return Rejected("program_broke_sandbox")
-        if environment.finish_reason is not FinishReason.ANSWERED:
-            return Rejected("too_few_turns")
-        reward = await waited(environment.score())
-        if reward["outcome"] <= 0:
-            return Rejected("wrong_answer")
+            reward = await waited(environment.score())
+        assert environment.finish_reason is not None, "an episode that is scored has ended"
         return Trajectory(
             task_id=task.task_id,
-            group_id=f"teacher/{task.task_id}",
-            messages=messages,
+            group_id=task.task_id,
+            messages=tuple(messages),
             tool_results=tuple(environment.tool_results),
             reward=reward,
             answer=environment.answer,
-            finish_reason=FinishReason.ANSWERED,
+            finish_reason=environment.finish_reason,
             policy_version=0,
-            detour=detour,
         )
+    except GaveUp:
+        environment.cut_off(FinishReason.MAX_TURNS)
+        raise
+    finally:
+        if environment.finish_reason is None:
+            environment.cut_off(FinishReason.SANDBOX_LOST)  # it gives back what it holds
+        script.close()
+
+
+async def _play(environment: Environment, script: Script, messages: list[Message]) -> None:
+    try:
+        action = next(script)
+        while True:
+            messages.append(action.message())
+            step = await waited(environment.step(action))
+            messages.extend(step.messages)
+            if step.done:
+                return
+            action = script.send(_observed(step, environment))
+    except StopIteration:
+        raise GaveUp("unanswered") from None
 
 
 def _observed(step: Step, environment: Environment) -> Observed:

@@ -25,7 +25,12 @@ def fold_accents(text: str) -> str:
 
 def normalize_answer(text: str) -> str:
     """The form in which two answers are compared; may be empty."""
-    lowered = fold_accents(text).lower()
+    return squad_form(fold_accents(text))
+
+
+def squad_form(text: str) -> str:
+    """SQuAD's normalisation alone, accents kept; may be empty."""
+    lowered = text.lower()
     unpunctuated = "".join(char for char in lowered if char not in _PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", unpunctuated).split())
 

@@ -12,11 +12,11 @@ import pytest
 
 from espalier.config import Profile, SplitsConfig
 from espalier.environments import EnvironmentLostError
+from espalier.environments.interpreter import SeparateRuns, SessionRuns, shortened
 from espalier.environments.python_math import PythonMath
 from espalier.environments.python_math.arithmetic import Calculation, Change, calculation_split
 from espalier.environments.python_math.config import PythonMathConfig
 from espalier.environments.python_math.execution import is_proven
-from espalier.environments.python_math.interpreter import SeparateRuns, SessionRuns, shortened
 from espalier.environments.python_math.problems import deal_problems, load_problems, save_problems
 from espalier.environments.python_math.questions import (
     MathQuestion,

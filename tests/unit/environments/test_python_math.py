@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from espalier.config import Profile
 from espalier.environments import EnvironmentLostError, ProgramBrokeSandboxError
 from espalier.environments.contract import sandbox_losses
+from espalier.environments.interpreter import observed, shortened
 from espalier.environments.python_math import PythonMath
-from espalier.environments.python_math.interpreter import observed, shortened
 from espalier.records import (
     FinalAnswer,
     Malformed,

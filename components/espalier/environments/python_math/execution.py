@@ -34,7 +34,7 @@ from typing import Any, Literal, NamedTuple, cast
 from pydantic import JsonValue
 
 from espalier.environments.contract import EnvironmentLostError, ProgramBrokeSandboxError
-from espalier.environments.python_math.interpreter import PythonRuns
+from espalier.environments.interpreter import PythonRuns
 from espalier.records import Task
 from espalier.sandbox import SandboxRefused
 

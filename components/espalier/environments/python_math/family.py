@@ -17,14 +17,15 @@ from espalier.config import AbsoluteZeroConfig, Profile
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.family import Demonstrate, Family, FamilyQuestion
-from espalier.environments.python_math.config import PythonMathConfig
-from espalier.environments.python_math.execution import is_proven
-from espalier.environments.python_math.interpreter import (
+from espalier.environments.interpreter import (
     PythonRuns,
     SeparateRuns,
     SessionRuns,
     python_tool,
 )
+from espalier.environments.python_math.benchmarks import read_problems
+from espalier.environments.python_math.config import PythonMathConfig
+from espalier.environments.python_math.execution import is_proven
 from espalier.environments.python_math.problems import deal_problems, save_problems
 from espalier.environments.python_math.questions import (
     UNKNOWN_NAME,
@@ -158,8 +159,14 @@ class PythonMath(Family[PythonMathConfig]):
         del knowledge
         return ScratchWriter([task.question for task in train])
 
+    def read_benchmark(self, path: Path) -> Sequence[Task]:
+        """Problems of GSM8K, MATH, AIME or AMC."""
+        return read_problems(path)
+
     def report_groups(self, task: Task) -> Mapping[str, str]:
-        """By the number of steps, and by kind of problem."""
+        """By the number of steps, and by kind of problem; a benchmark's by what its file says."""
+        if isinstance(said := task.extra.get("benchmark"), dict):
+            return {name: str(group) for name, group in said.items()}
         return {"kind": str(task.extra.get("kind", "")), "steps": str(task.extra.get("hops", 1))}
 
     def answer_settings(self) -> Mapping[str, object]:

@@ -19,10 +19,15 @@ from espalier.config import EnvironmentConfig, RZeroConfig, WebRLConfig
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.family import AgentTexts, Demonstrate, Family, FamilyQuestion
 from espalier.environments.reading import ReadingMaterial
+from espalier.environments.search_qa.benchmarks import (
+    answer_scores,
+    read_paragraphs,
+    read_questions,
+)
 from espalier.environments.tools import Tool, ToolOutput
 from espalier.knowledge import KnowledgeGraph
 from espalier.knowledge.graph import EntitySplits, load_documents
-from espalier.knowledge.search import NO_RESULTS, SearchTool, documents_path
+from espalier.knowledge.search import NO_RESULTS, SearchTool, TextIndex, documents_path
 from espalier.records import Draft, Split, Task, Tracker
 from espalier.records.trajectory import Trajectory
 from espalier.rewards import exact_match
@@ -74,6 +79,7 @@ class SearchQA(Family[SearchQAConfig]):
     self_play = frozenset({"webrl", "r_zero"})
     reads_knowledge = True
     writes_agent_texts = True
+    headline = "em"
 
     def tools(self) -> Sequence[Tool]:
         """The search tool's schema; `environments` binds it to a view of the knowledge."""
@@ -178,8 +184,28 @@ class SearchQA(Family[SearchQAConfig]):
             substitution_share=share,
         )
 
+    def read_benchmark(self, path: Path) -> Sequence[Task]:
+        """Questions of HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle or WebShaper."""
+        return read_questions(path)
+
+    @contextmanager
+    def benchmark_environments(self, path: Path, knowledge: Path) -> Generator[Environments]:
+        """Searches the paragraphs that the file brings, or else the knowledge."""
+        if paragraphs := read_paragraphs(path):
+            index = TextIndex.build(paragraphs)
+            yield search_environments(SearchTool(paragraphs, index, self.profile.search), self)
+            return
+        with super().benchmark_environments(path, knowledge) as environments:
+            yield environments
+
+    def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
+        """HotpotQA's exact match and F1, which fold no accents."""
+        return answer_scores(trajectory.answer, task.verifier.gold)
+
     def report_groups(self, task: Task) -> Mapping[str, str]:
-        """By hops, and by kind of question."""
+        """By hops, and by kind of question; a benchmark's by what its file says."""
+        if isinstance(said := task.extra.get("benchmark"), dict):
+            return {name: str(group) for name, group in said.items()}
         return {"kind": str(task.extra.get("kind", "")), "hops": str(task.extra.get("hops", 1))}
 
     def answer_settings(self) -> Mapping[str, object]:

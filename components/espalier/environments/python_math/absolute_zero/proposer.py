@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from espalier.config import KubernetesConfig
 from espalier.dialects import SYNTAXES
+from espalier.environments.interpreter import PythonRuns, SeparateRuns
 from espalier.environments.python_math.absolute_zero.programs import (
     MAX_STEPS,
     Proposal,
@@ -20,7 +21,6 @@ from espalier.environments.python_math.absolute_zero.programs import (
 )
 from espalier.environments.python_math.config import PythonMathConfig
 from espalier.environments.python_math.execution import Asked, Case, case_arguments, executed
-from espalier.environments.python_math.interpreter import PythonRuns, SeparateRuns
 from espalier.records import JsonObject, Message, Task, TaskMetadata, ToolSpec, Verifier, task_id_of
 from espalier.sandbox.choice import sandbox_pool
 from espalier.synthesis.self_play import ProposalRequest, ProposedTasks, weight_of

@@ -1,0 +1,206 @@
+"""Files of public benchmarks: their rows, the tasks made of them, and the check of their golds.
+
+A reader of a family parses rows into a model of its own, and makes a task of each:
+
+    class Row(BenchmarkRow):
+        question: str
+        answer: str
+
+    def read_benchmark(self, path):
+        rows = read_rows(path, Row)
+        return benchmark_tasks(path, [self._task(where, row) for where, row in rows])
+
+JSON lines, a JSON array of objects, and either of them compressed with gzip are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from espalier.environments.contract import Environments
+from espalier.environments.teaching import GaveUp, play_script
+from espalier.records import DataError, Task
+
+if TYPE_CHECKING:
+    from espalier.environments.family import Family
+
+_MAX_BYTES = 1 << 30
+"""Of a file, decompressed; the largest public set here is HotpotQA's, 600 MB."""
+
+
+class BenchmarkRow(BaseModel):
+    """Base of the models of rows; keys that a reader does not name are left alone."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+RowT = TypeVar("RowT", bound=BaseModel)
+
+
+def read_rows(path: Path, row: type[RowT]) -> list[tuple[str, RowT]]:
+    """The rows of a file, each with where it stands ("FILE, row 3").
+
+    Raises:
+        DataError: naming the file and the row that is no such row, or an empty file.
+    """
+    found = [(where, _parsed(where, value, row)) for where, value in read_objects(path)]
+    if not found:
+        raise DataError(f"{path}: holds no row")
+    return found
+
+
+def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The JSON objects of a file, each with where it stands.
+
+    Raises:
+        DataError: the file cannot be read, is not JSON, or holds something else than objects.
+    """
+    text = _text(path)
+    values = _array(path, text) if text.lstrip()[:1] == "[" else _lines(path, text)
+    for where, value in values:
+        if not isinstance(value, dict):
+            raise DataError(f"{where}: not a JSON object")
+        yield where, value
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            packed = stream.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else path.open("rb") as stream:
+            content = stream.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise DataError(f"{path}: more than {_MAX_BYTES >> 20} MiB; give a part of it")
+        return content.decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as a benchmark ({error})") from error
+
+
+def _array(path: Path, text: str) -> Iterator[tuple[str, object]]:
+    for number, value in enumerate(_json(str(path), text), start=1):
+        yield f"{path}, row {number}", value
+
+
+def _lines(path: Path, text: str) -> Iterator[tuple[str, object]]:
+    for number, line in enumerate(text.split("\n"), start=1):  # not at U+2028 inside of a text
+        if line.strip():
+            where = f"{path}, line {number}"
+            yield where, _json(where, line)
+
+
+def _json(where: str, text: str) -> Any:  # noqa: ANN401 (whatever a file holds)
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:  # nesting of thousands of levels
+        raise DataError(f"{where}: not JSON ({error})") from error
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _parsed(where: str, value: dict[str, Any], row: type[RowT]) -> RowT:
+    try:
+        return row.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise DataError(f"{where}: {f'{key}: ' if key else ''}{first['msg']}") from error
+
+
+def benchmark_tasks(path: Path, tasks: Sequence[Task]) -> list[Task]:
+    """The tasks of a file, after checking that there are some and none stands twice.
+
+    Raises:
+        DataError: no task, or two of one id.
+    """
+    if not tasks:
+        raise DataError(f"{path}: holds no task")
+    seen: dict[str, int] = {}
+    for number, task in enumerate(tasks, start=1):
+        if first := seen.get(task.task_id):
+            raise DataError(f"{path}: task {number} is task {first} again; delete one of them")
+        seen[task.task_id] = number
+    return list(tasks)
+
+
+class GoldFault(NamedTuple):
+    """A gold answer that lacks points, or another task's that has them all."""
+
+    task_id: str
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class GoldCheck:
+    """What a family's scores make of gold answers."""
+
+    accepted: int
+    """Tasks whose own gold answer has the whole score."""
+    refused: int
+    """Tasks where the gold answer of another task has less."""
+    faults: tuple[GoldFault, ...]
+    """In the order of the tasks."""
+
+
+def check_golds(
+    family: Family[Any], tasks: Sequence[Task], environments: Environments
+) -> GoldCheck:
+    """Play every task's gold script, and the script of the next task with another gold answer.
+
+    The first has to be right with a headline score of 1, and the second must have less. A task that
+    has no other to be compared with is in neither `refused` nor `faults`.
+
+    Args:
+        family: of the tasks.
+        tasks: any number of them.
+        environments: of the tasks, as `Family.benchmark_environments` has them.
+    """
+    accepted = refused = 0
+    faults: list[GoldFault] = []
+    for place, task in enumerate(tasks):
+        lacking = _lacking(family, task, task, environments)
+        if lacking:
+            faults.append(GoldFault(task.task_id, f"its own gold answer: {lacking}"))
+        else:
+            accepted += 1
+        other = _other(tasks, place)
+        if other is None:
+            continue
+        if _lacking(family, task, other, environments):
+            refused += 1
+        else:
+            faults.append(GoldFault(task.task_id, f"the gold answer of {other.task_id}: right"))
+    return GoldCheck(accepted, refused, tuple(faults))
+
+
+def _other(tasks: Sequence[Task], place: int) -> Task | None:
+    """The next task with another gold answer, from the beginning again at the end."""
+    gold = tasks[place].verifier.gold
+    ahead = (tasks[(place + step) % len(tasks)] for step in range(1, len(tasks)))
+    return next((task for task in ahead if task.verifier.gold != gold), None)
+
+
+def _lacking(family: Family[Any], task: Task, scripted: Task, environments: Environments) -> str:
+    """Why `task` is not wholly solved by the gold script of `scripted`; empty if it is.
+
+    Raises:
+        EnvironmentLostError: the environment was lost from outside, and nothing can be said.
+    """
+    try:
+        played = asyncio.run(play_script(environments, task, family.gold_script(scripted)))
+    except GaveUp as reason:
+        return str(reason)
+    score = family.official_scores(task, played)[family.headline]
+    if played.is_right and score >= 1:
+        return ""
+    return f"{family.headline} {score:g} ({played.finish_reason.value})"

@@ -1,0 +1,108 @@
+"""Public sets of questions: HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle, WebShaper.
+
+They differ in the names of their keys, and in whether they bring paragraphs to search:
+
+    HotpotQA, 2Wiki   {_id, question, answer, type, level, context: [[title, [sentence, ...]], ...]}
+    MuSiQue-Ans       {id, question, answer, answer_aliases, answerable,
+                       paragraphs: [{title, paragraph_text, is_supporting}, ...]}
+    Search-o1's form  {id, Question, answer: [accepted, ...], source}
+    Bamboogle         {Question, Answer}
+    WebShaper         {id, question, answer, formalization}
+
+Scores: exact match and F1 as `hotpot_evaluate_v1.py` of HotpotQA computes them (Yang et al. 2018,
+arXiv:1809.09600), the best over the accepted answers, as MuSiQue has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints
+
+from espalier.environments.benchmarks import BenchmarkRow, benchmark_tasks, read_rows
+from espalier.environments.family import make_task
+from espalier.knowledge.graph import Document
+from espalier.knowledge.sources import lines_of
+from espalier.records import DataError, Task
+from espalier.rewards import hotpot_scores
+
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class _Paragraph(BenchmarkRow):
+    """A paragraph of MuSiQue."""
+
+    title: _Text
+    paragraph_text: _Text
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+class _Row(BenchmarkRow):
+    """A question of any of these sets."""
+
+    question: _Text = Field(validation_alias=AliasChoices("question", "Question"))
+    answer: Annotated[tuple[_Text, ...], BeforeValidator(_listed)] = Field(
+        validation_alias=AliasChoices("answer", "Answer"), min_length=1
+    )
+    answer_aliases: tuple[_Text, ...] = ()
+    row_id: str = Field(default="", validation_alias=AliasChoices("_id", "id"))
+    kind: str = Field(default="", validation_alias=AliasChoices("type", "source", "tag"))
+    level: str = ""
+    answerable: bool = True
+    context: tuple[tuple[_Text, tuple[str, ...]], ...] = ()
+    paragraphs: tuple[_Paragraph, ...] = ()
+
+
+def read_questions(path: Path) -> list[Task]:
+    """The questions of a file.
+
+    Raises:
+        DataError: naming the row that is no question of these sets, or cannot be answered.
+    """
+    return benchmark_tasks(path, [_task(path, where, row) for where, row in read_rows(path, _Row)])
+
+
+def _task(path: Path, where: str, row: _Row) -> Task:
+    if not row.answerable:
+        raise DataError(
+            f"{where}: a question without an answer. MuSiQue-Full is scored otherwise; give the "
+            "file of MuSiQue-Ans"
+        )
+    groups = {"kind": row.kind, "level": row.level}
+    return make_task(
+        "search_qa",
+        row.question,
+        gold=tuple(dict.fromkeys((*row.answer, *row.answer_aliases))),
+        split="heldout",
+        source=path.name,
+        key=f"{row.row_id}\t{row.question}",
+        metadata={"extra": {"benchmark": {name: said for name, said in groups.items() if said}}},
+    )
+
+
+def read_paragraphs(path: Path) -> list[Document]:
+    """The distinct paragraphs that the file brings to search, in its order; there may be none."""
+    found: dict[tuple[str, tuple[str, ...]], Document] = {}
+    for _, row in read_rows(path, _Row):
+        for title, lines in _paragraphs_of(row):
+            document = Document(f"{title}#{len(found)}", title, tuple(lines), "heldout")
+            found.setdefault((title, document.lines), document)
+    return list(found.values())
+
+
+def _paragraphs_of(row: _Row) -> Iterable[tuple[str, Sequence[str]]]:
+    for title, sentences in row.context:
+        yield title, [line for sentence in sentences if (line := " ".join(sentence.split()))]
+    for paragraph in row.paragraphs:
+        yield paragraph.title, list(lines_of(paragraph.paragraph_text))
+
+
+def answer_scores(answer: str | None, gold: Sequence[str]) -> dict[str, float]:
+    """`em` and `f1` of an answer, 0-1: each the best over the accepted answers."""
+    scores = [hotpot_scores(answer, accepted) for accepted in gold]
+    return {"em": max(one.em for one in scores), "f1": max(one.f1 for one in scores)}

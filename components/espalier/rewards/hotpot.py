@@ -1,0 +1,37 @@
+"""HotpotQA's own scores of an answer.
+
+`hotpot_evaluate_v1.py` of hotpotqa/hotpot, functions `exact_match_score` and `f1_score`: SQuAD's
+normalisation as it is, accents kept; yes, no and noanswer share no words with anything else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from espalier.rewards.answers import squad_form
+
+_WHOLE = frozenset({"yes", "no", "noanswer"})
+
+
+class HotpotScores(NamedTuple):
+    """Exact match and F1 over words, 0-1."""
+
+    em: float
+    f1: float
+
+
+def hotpot_scores(answer: str | None, gold: str) -> HotpotScores:
+    """The scores of `answer` against one accepted answer; no answer scores 0."""
+    if answer is None:
+        return HotpotScores(0.0, 0.0)
+    said, wanted = squad_form(answer), squad_form(gold)
+    em = float(said == wanted)
+    if said != wanted and {said, wanted} & _WHOLE:
+        return HotpotScores(em, 0.0)
+    words, gold_words = said.split(), wanted.split()
+    shared = sum((Counter(words) & Counter(gold_words)).values())
+    if not shared:
+        return HotpotScores(em, 0.0)
+    precision, recall = shared / len(words), shared / len(gold_words)
+    return HotpotScores(em, 2 * precision * recall / (precision + recall))
