@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from espalier.records import (
     Action,
+    EngineError,
     FinalAnswer,
     Malformed,
     Message,
@@ -57,6 +58,12 @@ class Policy(NamedTuple):
     dialects: RequestDialects
 
 
+class _Sampled(NamedTuple):
+    version: int
+    """Of the policy that wrote it."""
+    completion: Completion
+
+
 class Attempt:
     """An attempt that is open; see `recorder.Recorder`."""
 
@@ -77,7 +84,7 @@ class Attempt:
         self.lost: FinishReason | None = None
         """Why the attempt cannot be scored; None while it can."""
         self.lost_because = ""
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         """What broke the engine under a call; whoever plays the attempt raises it."""
         self.reward: RewardBreakdown | None = None
         """What was posted."""
@@ -129,7 +136,7 @@ class Attempt:
 
         Raises:
             Refusal: it cannot be answered; where nothing was sampled yet the attempt goes on.
-            Exception: the engine broke, and so is the attempt lost; see `failure`.
+            EngineError: the engine broke, and the attempt is lost.
         """
         self._expect_going_on()
         dialect = self._policy.dialects.of(asked.tools)
@@ -235,7 +242,7 @@ class Attempt:
         task = asyncio.current_task()
         assert task is not None, "calls are answered by tasks"
         self._tasks.add(task)
-        because = "the engine failed"
+        because = "its answer could not be written"
         is_whole = False
         try:
             yield
@@ -243,9 +250,8 @@ class Attempt:
         except TimeoutError as error:
             because = f"it was not answered within {self._limits.call_timeout_s:g} s"
             raise Refusal(504, because) from error
-        except Exception as error:
-            because = f"the engine failed ({error})"
-            self.failure = error
+        except EngineError as error:
+            because = str(error)
             raise
         except asyncio.CancelledError as error:
             because = "its client left before the answer"
@@ -260,16 +266,28 @@ class Attempt:
 
     async def _sampled(
         self, prompt_ids: tuple[int, ...], sampling: Sampling, most: int
-    ) -> tuple[int, Completion]:
-        """The version that answered, and the answer."""
+    ) -> _Sampled:
+        drawing = asyncio.create_task(self._sample(prompt_ids, sampling, most))
+        try:
+            await asyncio.wait({drawing}, timeout=self._limits.call_timeout_s)
+            if not drawing.done():
+                raise TimeoutError
+            if (failure := drawing.exception()) is not None:
+                self.failure = failure
+                raise EngineError(f"the engine broke: {failure}") from failure
+            return drawing.result()
+        finally:
+            drawing.cancel()
+            await asyncio.gather(drawing, return_exceptions=True)
+
+    async def _sample(self, prompt_ids: tuple[int, ...], sampling: Sampling, most: int) -> _Sampled:
         engine = self._policy.engine
-        async with asyncio.timeout(self._limits.call_timeout_s):
-            session = await engine.open(prompt_ids, sampling)
-            version = engine.policy_version
-            try:
-                return version, await session.sample(max_tokens=most)
-            finally:
-                session.close()
+        session = await engine.open(prompt_ids, sampling)
+        version = engine.policy_version
+        try:
+            return _Sampled(version, await session.sample(max_tokens=most))
+        finally:
+            session.close()
 
     def _said(
         self, asked: Asked, dialect: Dialect, completion: Completion, answer_id: str

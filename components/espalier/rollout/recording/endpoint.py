@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Collection, Generator
+from collections.abc import AsyncGenerator, Collection, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
@@ -15,15 +15,24 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from espalier.config import ServingConfig
+from espalier.records import EngineError
 from espalier.rollout.recording.asked import WireFormat
 from espalier.rollout.recording.attempt import Attempt
-from espalier.rollout.recording.formats import FORMATS
+from espalier.rollout.recording.formats.chat import ChatFormat
+from espalier.rollout.recording.formats.messages import MessagesFormat
+from espalier.rollout.recording.formats.responses import ResponsesFormat
 from espalier.rollout.recording.recorder import Recorder
 from espalier.wire.connections import Places, is_crowded
 from espalier.wire.exchange import read_body, while_connected
 from espalier.wire.listening import BoundedServer, listening
 from espalier.wire.requests import Refusal, RequestPart, parse
 
+FORMATS: Mapping[str, WireFormat] = {
+    "chat/completions": ChatFormat(),
+    "responses": ResponsesFormat(),
+    "messages": MessagesFormat(),
+}
+"""Path below an attempt's `/v1/` -> format."""
 _START_WITHIN_S = 10.0
 _POLL_S = 0.01
 WHOLE_STREAM = {"cache-control": "no-store", "x-espalier-stream": "whole"}
@@ -132,10 +141,8 @@ class RecordingEndpoint:
         asked = spoken.read(body, attempt.remembered)
         try:
             answer = await while_connected(request.receive, attempt.answer(asked))
-        except Exception:
-            if attempt.failure is None:
-                raise
-            raise Refusal(500, attempt.lost_because) from attempt.failure
+        except EngineError as error:
+            raise Refusal(500, str(error)) from error
         if asked.stream:
             whole = b"".join(spoken.events(asked, answer))
             return Response(whole, media_type="text/event-stream", headers=WHOLE_STREAM)

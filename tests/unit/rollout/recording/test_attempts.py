@@ -168,7 +168,7 @@ def test_a_client_that_leaves_loses_the_attempt():
 async def _asked():
     import json
 
-    from espalier.rollout.recording.formats import FORMATS
+    from espalier.rollout.recording.endpoint import FORMATS
 
     return FORMATS["chat/completions"].read(json.dumps(chat(QUESTION)).encode(), lambda _: ())
 
