@@ -25,7 +25,10 @@ from espalier.records import (
 )
 
 _HARDWARE = ("hardware",)
-_PLAYING = ("environment", "episode", "rollout", "search", "reward")
+_PAYING = ("reward.outcome", "reward.format", "reward.outcome_scale")
+"""What an environment pays; the terms of `reward` are paid in training alone."""
+_EPISODES = ("environment", "episode", "rollout", "search")
+_PLAYING = (*_EPISODES, *_PAYING)
 """Sections that say how an episode is played and paid."""
 _WRITING = ("synthesize", "validate")
 """Stages without a policy that write or read in its dialect."""
@@ -173,7 +176,7 @@ CHAIN: tuple[Stage, ...] = (
             "policy.dialect",
             "episode.max_turns",
             "episode.max_turn_calls",
-            "reward",
+            *_PAYING,
         ),
         plays_episodes=True,
     ),
@@ -238,7 +241,15 @@ CHAIN: tuple[Stage, ...] = (
         output="trained_policy",
         output_summary="model directory with the best weights by dev score",
         output_kind="model",
-        sections=("training", "curriculum", "self_play", "policy.dialect", *_PLAYING, *_HARDWARE),
+        sections=(
+            "training",
+            "curriculum",
+            "self_play",
+            "policy.dialect",
+            "reward",
+            *_EPISODES,
+            *_HARDWARE,
+        ),
         uses_policy=True,
         plays_episodes=True,
         shows=("figures", "page"),

@@ -15,6 +15,8 @@ class Preset(NamedTuple):
 
     source: str
     settings: Mapping[str, Any]
+    terms: tuple[Mapping[str, Any], ...] = ()
+    """Terms of the reward that belong to it; see `shaping`."""
 
 
 _GRPO = {"name": "grpo"}
@@ -29,6 +31,15 @@ def _regenerated(limit: int) -> tuple[Mapping[str, Any], ...]:
     return (rule,)
 
 
+_DYNAMIC_SAMPLING = (
+    {
+        "name": "zero_variance",
+        "action": "regenerate",
+        "max_regenerations": 10,
+        "compares": "outcomes",
+    },
+)
+_OVERLONG = ({"name": "overlong"},)
 _SKIP = ({"name": "zero_variance", "action": "skip"},)
 
 CRITIC_FREE: Mapping[str, Preset] = {
@@ -51,14 +62,15 @@ CRITIC_FREE: Mapping[str, Preset] = {
         },
     ),
     "dapo": Preset(
-        "Yu et al. 2025, arXiv:2503.14476, eq. 8 and the recipe's max_num_gen_batches; its "
-        "overlong penalty is a term of the reward",
+        "Yu et al. 2025, arXiv:2503.14476, eq. 8, and 13 as a term of the reward; groups of equal "
+        "outcomes are drawn again, as often as in the recipe (max_num_gen_batches)",
         {
             "advantage": _GRPO,
             "loss": _WIDE_CLIP,
             "aggregation": "token_mean",
-            "filters": _regenerated(10),
+            "filters": _DYNAMIC_SAMPLING,
         },
+        _OVERLONG,
     ),
     "dr_grpo": Preset(
         "Liu et al. 2025, arXiv:2503.20783",
@@ -120,8 +132,9 @@ CRITIC_FREE: Mapping[str, Preset] = {
             "advantage": _GRPO,
             "loss": _WIDE_CLIP,
             "aggregation": "token_mean",
-            "filters": (*_regenerated(10), {"name": "high_entropy_tokens"}),
+            "filters": (*_DYNAMIC_SAMPLING, {"name": "high_entropy_tokens"}),
         },
+        _OVERLONG,
     ),
     "rloo": Preset(
         "Ahmadian et al. 2024, arXiv:2402.14740; the sequence ratio of TRL's trainer",

@@ -46,7 +46,6 @@ from espalier.config.learning import (
     PolicyConfig,
     PrestageConfig,
     RegistryConfig,
-    RewardConfig,
     WarmStartConfig,
 )
 from espalier.config.profile import (
@@ -57,6 +56,13 @@ from espalier.config.profile import (
     parsed_override,
     read_saved_profile,
     read_toml_profile,
+)
+from espalier.config.reward import (
+    RewardConfig,
+    outcome_scale,
+    outcome_span,
+    reward_terms,
+    term_context,
 )
 from espalier.config.self_play import (
     AbsoluteZeroConfig,
@@ -141,9 +147,13 @@ __all__ = [
     "family_code_digest",
     "family_names",
     "load_profile",
+    "outcome_scale",
+    "outcome_span",
     "override_tables",
     "parse_profile",
     "parsed_override",
     "read_saved_profile",
     "read_toml_profile",
+    "reward_terms",
+    "term_context",
 ]

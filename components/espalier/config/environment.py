@@ -50,6 +50,10 @@ class FamilyClass(Protocol):
     reads_knowledge: ClassVar[bool]
     writes_agent_texts: ClassVar[bool]
 
+    def outcome_span(self, settings: EnvironmentConfig) -> tuple[float, float]:
+        """Least and most that its verifier returns."""
+        ...
+
     def check(self, profile: Profile) -> None:
         """Raise a ValueError where another section of the profile does not fit the family."""
         ...

@@ -157,24 +157,6 @@ class CurriculumConfig(Section):
         return self
 
 
-class RewardConfig(Section):
-    """Outcome reward with a small format term; the outcome is at least half of any total."""
-
-    outcome: float = Field(default=1.0, gt=0)
-    """Paid for an answer that the family's verifier accepts."""
-    format: float = Field(default=0.1, ge=0)
-    """Paid for an episode that ends with a well-formed answer, right or wrong."""
-
-    @model_validator(mode="after")
-    def _outcome_dominates(self) -> Self:
-        if self.format > self.outcome:
-            raise ValueError(
-                f"reward: format={self.format} exceeds outcome={self.outcome}; a policy "
-                "would be paid more for its tags than for its answer. Lower format"
-            )
-        return self
-
-
 class EvaluationConfig(Section):
     """The held-out comparison of untrained, warm-started and trained policy."""
 

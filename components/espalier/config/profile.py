@@ -41,9 +41,9 @@ from espalier.config.learning import (
     EvaluationConfig,
     PolicyConfig,
     RegistryConfig,
-    RewardConfig,
     WarmStartConfig,
 )
+from espalier.config.reward import RewardConfig, require_composition
 from espalier.config.self_play import NoSelfPlayConfig, SelfPlayConfig, require_means
 from espalier.config.teacher import (
     AgentTextsConfig,
@@ -170,6 +170,11 @@ class Profile(Section):
     @model_validator(mode="after")
     def _family_can_be_played(self) -> Self:
         family_class(self.environment.name).check(self)
+        return self
+
+    @model_validator(mode="after")
+    def _outcome_is_half_of_the_reward(self) -> Self:
+        require_composition(self)
         return self
 
     @model_validator(mode="after")

@@ -17,7 +17,16 @@ from espalier.environments.contract import (
     waited,
 )
 from espalier.environments.tools import Tool, refused, unknown_tool
-from espalier.records import Action, FinalAnswer, Malformed, Message, Task, ToolCall, ToolCalls
+from espalier.records import (
+    Action,
+    DataError,
+    FinalAnswer,
+    Malformed,
+    Message,
+    Task,
+    ToolCall,
+    ToolCalls,
+)
 from espalier.records.trajectory import FinishReason, RewardBreakdown, ToolResult
 
 TurnResults = Sequence[Sequence[ToolResult]]
@@ -54,6 +63,10 @@ class EpisodeRules:
     max_turn_calls: int
     """Calls of one message that are made; any further one is refused, as an observation."""
     reward: RewardConfig
+    outcome_span: tuple[float, float] = (0.0, 1.0)
+    """Least and most that `verify` returns."""
+    outcome_scale: float = 1.0
+    """What an outcome is multiplied by, beside `reward.outcome`."""
     read_answer: Callable[[str], str] = _as_it_is
     """Extracts the answer from a final message."""
     ending_tools: frozenset[str] = frozenset()
@@ -137,7 +150,10 @@ class _Episode:
         return result.succeeded and result.call.name in self._rules.ending_tools
 
     def _answered_by_calls(self, calls: Sequence[ToolCall]) -> Step:
-        results = [ToolResult(call=call, content="", succeeded=True) for call in calls]
+        results = [
+            ToolResult(call=call, content="", succeeded=True, exists=call.name in self._tools)
+            for call in calls
+        ]
         self.tool_results.extend(results)
         self._turns.append(results)
         self.answer = written_calls(calls)
@@ -169,10 +185,20 @@ class _Episode:
         return Step((), reason)
 
     def _terms(self, outcome: float) -> RewardBreakdown:
-        """`outcome`, in the family's own range, `format`: it ended with an answer, and others."""
+        """`outcome`, as the profile scales it, `format`: it ended with an answer, and others.
+
+        Raises:
+            DataError: the verifier said something outside its range, or nothing: never a 0.
+        """
+        low, high = self._rules.outcome_span
+        if not low <= outcome <= high:  # nor is a NaN inside
+            raise DataError(
+                f"task {self.task.task_id}: the verifier of {self.task.environment} gave "
+                f"{outcome}, outside of the range {low:g} to {high:g} that `outcome_span` states"
+            )
         well_formed = self.finish_reason is FinishReason.ANSWERED
         terms = {
-            "outcome": self._rules.reward.outcome * outcome,
+            "outcome": self._rules.reward.outcome * self._rules.outcome_scale * outcome,
             "format": self._rules.reward.format * well_formed,
         }
         further = dict(self._rules.further_terms(self.task, self.answer, self._turns))

@@ -24,7 +24,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from espalier.config import EnvironmentConfig, Profile, SplitsConfig, family_class
+from espalier.config import (
+    EnvironmentConfig,
+    Profile,
+    SplitsConfig,
+    family_class,
+    outcome_scale,
+    outcome_span,
+)
 from espalier.dialects.dialect import Dialect
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
@@ -120,6 +127,16 @@ class Family(ABC, Generic[C]):
             ValueError: naming the key that does not.
         """
 
+    @classmethod
+    def outcome_span(cls, settings: EnvironmentConfig) -> tuple[float, float]:
+        """Least and most that its verifier returns under these settings, for an episode.
+
+        An outcome outside is an error. `reward.outcome_scale = "unit"` divides by the width, and
+        the terms beside the outcome must not be able to change more than it.
+        """
+        del settings
+        return (0.0, 1.0)
+
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.settings = cast("C", profile.environment)
@@ -204,6 +221,8 @@ class Family(ABC, Generic[C]):
             max_turns=self.profile.episode.max_turns,
             max_turn_calls=self.profile.episode.max_turn_calls,
             reward=self.profile.reward,
+            outcome_span=outcome_span(self.profile),
+            outcome_scale=outcome_scale(self.profile),
         )
 
     def environments_of(self, rules: EpisodeRules) -> Environments:

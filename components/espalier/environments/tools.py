@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
@@ -180,7 +181,8 @@ def refuse_ambiguous_tools(specs: Sequence[ToolSpec]) -> None:
 
 def unknown_tool(call: ToolCall, known: typing.Iterable[str]) -> ToolResult:
     """The observation after a call of an unknown tool."""
-    return refused(call, f"no tool is named {call.name}; there are {', '.join(known)}")
+    said = refused(call, f"no tool is named {call.name}; there are {', '.join(known)}")
+    return replace(said, exists=False)
 
 
 def _result(call: ToolCall, returned: object) -> ToolResult:

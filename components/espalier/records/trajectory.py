@@ -80,6 +80,8 @@ class ToolResult:
     content: str
     """What the policy reads."""
     succeeded: bool
+    exists: bool = True
+    """Whether the episode offers a tool of that name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +196,12 @@ def read_trajectories(path: Path) -> list[Trajectory]:
 
 def _row(trajectory: Trajectory) -> dict[str, object]:
     calls = [
-        {**result.call.model_dump(), "result": result.content, "succeeded": result.succeeded}
+        {
+            **result.call.model_dump(),
+            "result": result.content,
+            "succeeded": result.succeeded,
+            **({} if result.exists else {"exists": False}),
+        }
         for result in trajectory.tool_results
     ]
     messages = [message.model_dump() for message in trajectory.messages]
@@ -250,4 +257,9 @@ def _tool_result(entry: dict[str, Any]) -> ToolResult:
     """One entry of the column `tool_calls`; files of 0.1 held one argument, as text."""
     arguments: JsonObject = entry.get("arguments", {"argument": entry.get("argument", "")})
     call = ToolCall(name=entry["name"], arguments=arguments, call_id=entry.get("call_id", ""))
-    return ToolResult(call=call, content=entry["result"], succeeded=entry["succeeded"])
+    return ToolResult(
+        call=call,
+        content=entry["result"],
+        succeeded=entry["succeeded"],
+        exists=entry.get("exists", True),
+    )

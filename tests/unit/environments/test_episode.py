@@ -86,6 +86,7 @@ def test_a_tool_that_is_not_there_costs_one_observation(episode):
     step = done(environment.step(calls(("buy", {}))))
     assert step.messages[0].content == "error: no tool is named buy; there are price, convert"
     assert not environment.tool_results[0].succeeded
+    assert not environment.tool_results[0].exists
     assert not step.done
 
 
@@ -216,3 +217,18 @@ def test_an_outcome_that_is_no_number_is_refused(episode, monkeypatch, outcome):
     done(environment.step(FinalAnswer("1")))
     with pytest.raises(DataError, match=r"^prices: verify gave (nan|inf) for task "):
         done(environment.score())
+
+
+@pytest.mark.parametrize("said", [1.5, -1.0, math.nan])
+def test_an_outcome_outside_its_range_is_an_error(said):
+    environment = begun(verify=lambda *_: said)
+    environment.step(FinalAnswer("2"))
+    with pytest.raises(DataError, match="outside of the range 0 to 1"):
+        environment.score()
+
+
+def test_an_outcome_is_scaled_as_the_rules_say():
+    span = {"outcome_span": (-3.0, 3.0), "outcome_scale": 1 / 6}
+    environment = begun(verify=lambda *_: -1.5, **span)
+    environment.step(FinalAnswer("2"))
+    assert environment.score()["outcome"] == -0.25

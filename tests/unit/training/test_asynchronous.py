@@ -290,7 +290,7 @@ def test_a_replica_samples_whole_groups_with_the_published_weights(started):
     assert len(played.trajectories) == 4
     assert {t.policy_version for t in played.trajectories} == {7}
     greedy = expected.roll_out([TASKS[3]], samples=1, temperature=0.0, seed=0)[0]
-    assert played.baseline == greedy.total_reward
+    assert played.greedy.token_ids == greedy.token_ids
     assert cloned_weights(policy.model).keys() == policy.model.state_dict().keys()
 
 

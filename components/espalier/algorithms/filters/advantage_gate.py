@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,7 +16,6 @@ class AdvantageGate(GroupFilter):
     A group without advantages is admitted: its loss does not read them.
     """
 
-    reads: ClassVar[Literal["rewards", "advantages"]] = "advantages"
     name: Literal["advantage_gate"] = "advantage_gate"
     reject_low: float = 0.0
     """Lower end of the rejected range."""
@@ -33,6 +32,11 @@ class AdvantageGate(GroupFilter):
                 f"reject_high={self.reject_high}"
             )
         return self
+
+    @property
+    def reads(self) -> Literal["rewards", "outcomes", "advantages"]:
+        """See `GroupFilter`."""
+        return "advantages"
 
     @property
     def regenerations(self) -> int:

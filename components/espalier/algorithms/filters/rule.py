@@ -31,8 +31,10 @@ class Selection(NamedTuple):
 class GroupFilter(AlgorithmRule):
     """Selects groups; the groups may be ragged."""
 
-    reads: ClassVar[Literal["rewards", "advantages"]] = "rewards"
-    """The numbers that `select` is given."""
+    @property
+    def reads(self) -> Literal["rewards", "outcomes", "advantages"]:
+        """The numbers that `select` is given; outcomes are rewards without any other term."""
+        return "rewards"
 
     @property
     def regenerations(self) -> int:

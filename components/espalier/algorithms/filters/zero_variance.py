@@ -26,6 +26,9 @@ class ZeroVariance(GroupFilter):
     """Leave the group out, keep it without credit, or sample another task in its place."""
     max_regenerations: int = Field(default=REGENERATIONS, ge=1)
     """Of `regenerate`."""
+    compares: Literal["rewards", "outcomes"] = "rewards"
+    """Whole rewards, or outcomes alone: right answers of different lengths then are equal, as in
+    DAPO, whose groups must hold a right and a wrong answer."""
 
     @model_validator(mode="after")
     def _only_regeneration_has_a_limit(self) -> Self:
@@ -35,6 +38,11 @@ class ZeroVariance(GroupFilter):
                 'max_regenerations out, or choose action = "regenerate"'
             )
         return self
+
+    @property
+    def reads(self) -> Literal["rewards", "outcomes", "advantages"]:
+        """See `GroupFilter`."""
+        return self.compares
 
     @property
     def regenerations(self) -> int:

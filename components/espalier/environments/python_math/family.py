@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from espalier.config import AbsoluteZeroConfig, Profile
+from espalier.config import AbsoluteZeroConfig, EnvironmentConfig, Profile
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.family import Demonstrate, Family, FamilyQuestion
@@ -66,6 +66,12 @@ class PythonMath(Family[PythonMathConfig]):
         """Stories take their number of steps from `synthesis.chain_weights`."""
         if not sum(profile.synthesis.chain_weights):
             raise ValueError("synthesis.chain_weights are all 0: stories have one to four steps")
+
+    @classmethod
+    def outcome_span(cls, settings: EnvironmentConfig) -> tuple[float, float]:
+        """ReTool's: a wrong answer is -1."""
+        del settings
+        return (-1.0, 1.0)
 
     def tools(self) -> Sequence[Tool]:
         """The interpreter's schema; `environments` binds it to the sandboxes of an episode."""

@@ -27,6 +27,7 @@ from espalier.records import Task
 from espalier.records.trajectory import Trajectory
 from espalier.rollout.episode import EpisodeContext
 from espalier.rollout.roller import Roller
+from espalier.training.rl.payment import Pay, pay_nothing
 from espalier.training.rl.rows import Group
 from espalier.training.rl.sampling import (
     MIN_EXPECTED_PASS_SHARE,
@@ -52,7 +53,8 @@ class SampledGroup(NamedTuple):
     version: int
     trajectories: list[Trajectory]
     """Lost episodes included; only the first few where the group did not pass the screening."""
-    baseline: float | None
+    greedy: Trajectory | None
+    """The baseline, where the plan wants one and it was not lost."""
     passed_screening: bool
 
 
@@ -107,7 +109,7 @@ class PolicyReplica:
         baseline = None
         if passed and plan.wants_baseline:
             [greedy] = await self._episodes(order._replace(temperature=0.0), range(1))
-            baseline = None if greedy.is_lost else greedy.total_reward
+            baseline = None if greedy.is_lost else greedy
         return SampledGroup(order.task.task_id, version, sampled, baseline, passed)
 
     async def _episodes(self, order: GroupOrder, numbers: range) -> list[Trajectory]:
@@ -267,12 +269,13 @@ class AsynchronousSampler:
         *,
         seed: int,
         screening: int = 0,
+        pay: Pay = pay_nothing,
     ) -> None:
         self._worker = worker
         self._tasks = tasks
         self._config = config
         self._seed = seed
-        self._admission = GroupAdmission(tasks, config)
+        self._admission = GroupAdmission(tasks, config, pay)
         self._ordered: set[str] = set()
         """Tasks in flight or waiting; none of them is drawn again meanwhile."""
         self._waiting: list[SampledGroup] = []
@@ -314,11 +317,11 @@ class AsynchronousSampler:
         self._taken += 1
         if not kept:
             return []
-        self._admission.count(kept, result)
+        paid = self._admission.count(kept, result)
         if not group.passed_screening:
             return []
         admitted = self._admission.apply_refill_filters(
-            self._admission.comparable_group(kept, group.baseline)
+            self._admission.comparable_group(paid, group.greedy)
         )
         self._admitted += len(admitted)
         return admitted

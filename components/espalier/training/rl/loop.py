@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import NamedTuple
 
 from espalier.config import Profile
@@ -238,7 +239,7 @@ class RlLoop:
             "kept_tasks": self._parts.pool.num_kept,
             "tool_calls": sum(len(t.tool_results) for t in sampled) / count,
             "temperature": self._profile.training.temperature_at(step),
-        }
+        } | _mean_terms(sampled)
 
     def _request(self, step: int) -> ScoreRequest:
         config = self._profile.training
@@ -259,6 +260,15 @@ class RlLoop:
         return perplexities(
             trajectories, self._parts.models.policy, self._parts.layout, ScoreRequest()
         )
+
+
+def _mean_terms(sampled: Sequence[Trajectory]) -> Figures:
+    """`reward/NAME`: mean of each term over the trajectories that have it."""
+    names = sorted({name for trajectory in sampled for name in trajectory.reward})
+    return {
+        f"reward/{name}": fmean(t.reward[name] for t in sampled if name in t.reward)
+        for name in names
+    }
 
 
 def _tracker_metrics(row: Figures) -> Figures:

@@ -21,6 +21,7 @@ from espalier.records import Task
 from espalier.records.trajectory import Trajectory
 from espalier.rollout.roller import TrajectorySampler
 from espalier.training.parallel import Processes
+from espalier.training.rl.payment import Pay, pay_nothing
 from espalier.training.rl.rows import Group, dense_rows
 
 
@@ -60,9 +61,10 @@ class StepSampler(Protocol):
 class GroupAdmission:
     """Decides which sampled groups train; counts all of them and reports them to the curriculum."""
 
-    def __init__(self, tasks: TaskPool, config: TrainingConfig) -> None:
+    def __init__(self, tasks: TaskPool, config: TrainingConfig, pay: Pay = pay_nothing) -> None:
         self._tasks = tasks
         self._config = config
+        self._pay = pay
         filters = config.algorithm.group_filters
         self._refilling = [rule for rule in filters if rule.regenerations]
         self._final = [rule for rule in filters if not rule.regenerations]
@@ -71,19 +73,33 @@ class GroupAdmission:
         self.wants_baselines = "baseline_rewards_B" in config.algorithm.needs
         """Whether the algorithm compares with a greedy rollout of each task (ReMax)."""
 
-    def count(self, group: Sequence[Trajectory], result: StepRollouts) -> None:
-        """Count a group, without its lost episodes, whether or not it is admitted later."""
+    def count(self, group: Sequence[Trajectory], result: StepRollouts) -> list[Trajectory]:
+        """Pay and count a group, without its lost episodes, whether or not it is admitted later.
+
+        Returns:
+            The group, with all terms of its rewards.
+        """
+        group = self._pay(group)
         result.sampled.extend(group)
         result.groups_sampled += 1
         rewards = [t.total_reward for t in group]
         result.zero_variance += max(rewards) == min(rewards)
         self._tasks.observe(group[0].task_id, attempts=len(group), successes=successes(group))
+        return group
 
-    def comparable_group(self, group: Sequence[Trajectory], baseline: float | None) -> list[Group]:
-        """The group; [] where lost episodes left it without siblings or without a baseline."""
+    def comparable_group(
+        self, group: Sequence[Trajectory], greedy: Trajectory | None
+    ) -> list[Group]:
+        """The group; [] where lost episodes left it without siblings or without a baseline.
+
+        Args:
+            group: paid.
+            greedy: the rollout that it is compared with, not paid yet, where there is one.
+        """
         is_alone = len(group) == 1 < self._config.group_size
-        if is_alone or (self.wants_baselines and baseline is None):
+        if is_alone or (self.wants_baselines and greedy is None):
             return []
+        baseline = None if greedy is None else self._pay([greedy])[0].total_reward
         return [Group(trajectories=tuple(group), baseline_reward=baseline)]
 
     def apply_refill_filters(self, groups: list[Group]) -> list[Group]:
@@ -117,7 +133,9 @@ def is_mixed(group: Sequence[Trajectory]) -> bool:
 def filter_values(
     groups: Sequence[Group], rule: GroupFilter, algorithm: Algorithm
 ) -> list[list[float]]:
-    """One number per trajectory of each group: its reward, or its largest advantage in size."""
+    """One number per trajectory of each group: reward, outcome, or largest advantage in size."""
+    if rule.reads == "outcomes":
+        return [[t.reward["outcome"] for t in group.trajectories] for group in groups]
     if rule.reads == "rewards" or not groups:
         return [[t.total_reward for t in group.trajectories] for group in groups]
     rows = dense_rows(groups, with_observations=False)
@@ -164,13 +182,14 @@ class GroupSampler:
         *,
         seed: int,
         screening: int = 0,
+        pay: Pay = pay_nothing,
     ) -> None:
         self._roller = roller
         self._screening = screening
         self._tasks = tasks
         self._config = config
         self._seed = seed
-        self._admission = GroupAdmission(tasks, config)
+        self._admission = GroupAdmission(tasks, config, pay)
 
     def sample(self, step: int, *, groups: int) -> StepRollouts:
         """Sample until there are `groups` groups, or the regenerations are used up."""
@@ -241,16 +260,16 @@ class GroupSampler:
         baselines = self._baselines([task for task in tasks if task.task_id in sampled])
         groups: list[Group] = []
         for task_id, group in sampled.items():
-            self._admission.count(group, result)
-            groups += self._admission.comparable_group(group, baselines.get(task_id))
+            paid = self._admission.count(group, result)
+            groups += self._admission.comparable_group(paid, baselines.get(task_id))
         return groups
 
-    def _baselines(self, tasks: Sequence[Task]) -> dict[str, float]:
-        """Reward of each task's greedy rollout, where the algorithm needs it (ReMax)."""
+    def _baselines(self, tasks: Sequence[Task]) -> dict[str, Trajectory]:
+        """Each task's greedy rollout, where the algorithm needs it (ReMax)."""
         if not self._admission.wants_baselines or not tasks:
             return {}
         greedy = self._roller.roll_out(tasks, samples=1, temperature=0.0, seed=0)
-        return {t.task_id: t.total_reward for t in greedy if not t.is_lost}
+        return {t.task_id: t for t in greedy if not t.is_lost}
 
     def _draw_seed(self, step: int, attempt: int) -> int:
         return random.Random(f"draw:{self._seed}:{step}:{attempt}").getrandbits(48)

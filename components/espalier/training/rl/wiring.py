@@ -28,6 +28,7 @@ from espalier.training.rl.asynchronous import (
 )
 from espalier.training.rl.loop import LoopParts, RlLoop
 from espalier.training.rl.models import build_layout, build_models
+from espalier.training.rl.payment import Pay, TermPayment
 from espalier.training.rl.publishing import (
     DirectoryPublisher,
     MemoryPublisher,
@@ -101,7 +102,13 @@ def build_run(
     pool = _task_pool(profile, inputs["curriculum"])
     proposer = shared_proposer(profile, inputs, processes)
     context = SamplerContext(
-        profile, policy, models.policy.model, pool, processes, environments_over
+        profile,
+        policy,
+        models.policy.model,
+        pool,
+        processes,
+        environments_over,
+        TermPayment.of(profile),
     )
     if config.asynchronous.max_staleness:
         sampling = _asynchronous(context)
@@ -138,6 +145,7 @@ class SamplerContext(NamedTuple):
     pool: TaskPool
     processes: Processes
     environments_over: EnvironmentsOver
+    pay: Pay
 
     def group_sampler(self, roller: TrajectorySampler) -> GroupSampler:
         """A sampler of groups over `roller`."""
@@ -147,6 +155,7 @@ class SamplerContext(NamedTuple):
             self.profile.training,
             seed=self.profile.seed,
             screening=self.profile.curriculum.active_screening,
+            pay=self.pay,
         )
 
 
@@ -210,7 +219,12 @@ def _asynchronous(context: SamplerContext) -> _Sampling:
 
     worker = RolloutWorker(make_replica, threads=max(1, torch.get_num_threads() // 2))
     sampler = AsynchronousSampler(
-        worker, context.pool, config, seed=profile.seed, screening=screening
+        worker,
+        context.pool,
+        config,
+        seed=profile.seed,
+        screening=screening,
+        pay=context.pay,
     )
     worker.start()
     publisher = WorkerPublisher(local, policy, worker, every=config.asynchronous.publish_every)

@@ -1,0 +1,84 @@
+"""Shaping: terms of the reward beside outcome and format, one rule a module.
+
+episode term   facts of an episode -> what it pays
+turn term      facts of an episode -> what each of its turns pays
+group term     facts of all attempts at a task -> what each attempt pays
+
+Each says the range of what it pays. `require_outcome_dominates` adds the ranges up: the outcome
+must be at least half of what the reward can change. These unions are the only lists.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from espalier.algorithms.shaping.call_shaping import CallShaping
+from espalier.algorithms.shaping.calls_cap import CallsCap
+from espalier.algorithms.shaping.composition import require_outcome_dominates
+from espalier.algorithms.shaping.cosine_length import CosineLength, cosine_progress
+from espalier.algorithms.shaping.form import Form
+from espalier.algorithms.shaping.linear_length import LinearLength
+from espalier.algorithms.shaping.majority import Majority
+from espalier.algorithms.shaping.negative_entropy import NegativeEntropy
+from espalier.algorithms.shaping.overlong import Overlong, overlong_penalty
+from espalier.algorithms.shaping.repetition import Repetition, repeated_share
+from espalier.algorithms.shaping.sigmoid_length import SigmoidLength
+from espalier.algorithms.shaping.term import (
+    CallFacts,
+    EpisodeFacts,
+    EpisodeTerm,
+    GroupTerm,
+    RewardTerm,
+    Span,
+    TermContext,
+    TurnTerm,
+)
+from espalier.algorithms.shaping.tool_efficiency import ToolEfficiency
+from espalier.algorithms.shaping.turn_penalty import TurnPenalty
+
+LengthRule = LinearLength | SigmoidLength | Overlong | CosineLength
+
+TermRule = Annotated[
+    CallShaping
+    | CallsCap
+    | CosineLength
+    | Form
+    | LinearLength
+    | Majority
+    | NegativeEntropy
+    | Overlong
+    | Repetition
+    | SigmoidLength
+    | ToolEfficiency
+    | TurnPenalty,
+    Field(discriminator="name"),
+]
+
+__all__ = [
+    "CallFacts",
+    "CallShaping",
+    "CallsCap",
+    "CosineLength",
+    "EpisodeFacts",
+    "EpisodeTerm",
+    "Form",
+    "GroupTerm",
+    "LengthRule",
+    "LinearLength",
+    "Majority",
+    "NegativeEntropy",
+    "Overlong",
+    "Repetition",
+    "RewardTerm",
+    "SigmoidLength",
+    "Span",
+    "TermContext",
+    "TermRule",
+    "ToolEfficiency",
+    "TurnPenalty",
+    "TurnTerm",
+    "cosine_progress",
+    "overlong_penalty",
+    "repeated_share",
+    "require_outcome_dominates",
+]

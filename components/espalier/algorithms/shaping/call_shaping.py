@@ -1,0 +1,54 @@
+"""Shaping of tool calls by the turn: the right tool, repeated calls, tools that do not exist."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from espalier.algorithms.shaping.term import CallFacts, EpisodeFacts, Span, TermContext, TurnTerm
+
+
+class CallShaping(TurnTerm):
+    """Pays for the first useful call, and takes for calls that repeat the last or cannot be made.
+
+    What it has paid so far stays between `-cap` and `cap` after every call, so that neither a long
+    loop nor a row of calls adds up. Payments fall on the turn of their call.
+    """
+
+    name: Literal["call_shaping"] = "call_shaping"
+    right_tools: tuple[str, ...] = ()
+    """Names of tools whose first successful call is paid; empty: any tool's."""
+    right: float = Field(default=0.1, ge=0)
+    """Paid once, for that call."""
+    duplicate: float = Field(default=0.05, ge=0)
+    """Taken for each call that repeats the call before it, arguments included."""
+    unknown: float = Field(default=0.3, ge=0)
+    """Taken for each call of a tool that does not exist."""
+    cap: float = Field(default=0.3, gt=0)
+    """The most that is paid, and the most that is taken, in one episode."""
+
+    def span(self, context: TermContext) -> Span:
+        """See `RewardTerm`."""
+        del context
+        low = self.cap if self.duplicate or self.unknown else 0.0
+        return Span(-low, min(self.cap, self.right))
+
+    def turn_payments(self, episode: EpisodeFacts) -> list[float]:
+        """See `TurnTerm`."""
+        paid, before, payments = 0.0, None, list[float]()
+        found = False
+        for turn in episode.turns:
+            start = paid
+            for call in turn:
+                is_right = not found and self._is_right(call)
+                found = found or is_right
+                change = self.right * is_right - self.unknown * (not call.exists)
+                change -= self.duplicate * (before == call[:2])
+                paid = max(-self.cap, min(self.cap, paid + change))
+                before = call[:2]
+            payments.append(paid - start)
+        return payments
+
+    def _is_right(self, call: CallFacts) -> bool:
+        return call.succeeded and (not self.right_tools or call.name in self.right_tools)

@@ -1,0 +1,32 @@
+"""Whether a reward's terms may stand beside its outcome: checked before anything is played."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from espalier.algorithms.shaping.term import Span, TermContext
+
+_ROUNDING = 1e-9
+
+
+def require_outcome_dominates(terms: Mapping[str, Span], context: TermContext) -> None:
+    """Check that the outcome is at least half of what a reward can change.
+
+    A policy that is offered more for something else than for right answers learns something else.
+
+    Args:
+        terms: ranges of all terms beside the outcome, by name.
+        context: says the outcome's range.
+
+    Raises:
+        ValueError: naming each term with what it can change.
+    """
+    others = sum(span.width for span in terms.values())
+    if others <= context.outcome_width + _ROUNDING:
+        return
+    named = ", ".join(f"{name} {span.width:.3g}" for name, span in terms.items())
+    raise ValueError(
+        f"reward: the outcome can change the total by {context.outcome_width:.3g}, the other terms "
+        f"by {others:.3g} ({named}); a policy would be paid more for those than for its answers. "
+        "Lower them or their caps, leave one out, or raise reward.outcome"
+    )

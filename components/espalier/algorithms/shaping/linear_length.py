@@ -1,0 +1,40 @@
+"""A price on length over a target: `-per_unit * max(0, length - target)`, up to a cap."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from espalier.algorithms.shaping.term import (
+    EpisodeFacts,
+    EpisodeTerm,
+    LengthUnit,
+    Span,
+    TermContext,
+)
+
+
+class LinearLength(EpisodeTerm):
+    """Each unit of length over the target costs the same."""
+
+    name: Literal["linear_length"] = "linear_length"
+    unit: LengthUnit = "turns"
+    """What is counted: messages of the policy, its tokens, or all tokens."""
+    target: int = Field(default=4, ge=0)
+    """Up to this length nothing is taken."""
+    per_unit: float = Field(default=0.05, gt=0)
+    """Price of each further unit."""
+    cap: float = Field(default=0.25, gt=0)
+    """The most that is taken in one episode."""
+
+    def span(self, context: TermContext) -> Span:
+        """See `RewardTerm`."""
+        del context
+        return Span(-self.cap, 0.0)
+
+    def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
+        """See `EpisodeTerm`."""
+        del context
+        over = max(0, episode.length(self.unit) - self.target)
+        return -min(self.cap, self.per_unit * over)

@@ -1,0 +1,39 @@
+"""Negative entropy: certainty as a reward (RENT, Prabhudesai et al. 2025, arXiv:2505.22660)."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from espalier.algorithms.shaping.term import EpisodeFacts, EpisodeTerm, Span, TermContext
+
+
+class NegativeEntropy(EpisodeTerm):
+    """Takes more, the less certain the policy was of the tokens that it sampled.
+
+    The entropy of a token's distribution is estimated by the negative log-prob of the token that
+    was drawn, whose expectation it is; the mean over the episode is cut at `most_nats`. Auxiliary:
+    it pays a policy for being sure, right or wrong, and lowers the entropy by itself.
+    """
+
+    is_auxiliary: ClassVar[bool] = True
+    name: Literal["negative_entropy"] = "negative_entropy"
+    weight: float = Field(default=0.1, gt=0)
+    """Taken at `most_nats` and above."""
+    most_nats: float = Field(default=2.0, gt=0)
+    """Entropy of a token from which on nothing more is taken, nats."""
+
+    def span(self, context: TermContext) -> Span:
+        """See `RewardTerm`."""
+        del context
+        return Span(-self.weight, 0.0)
+
+    def payment(self, episode: EpisodeFacts, context: TermContext) -> float:
+        """See `EpisodeTerm`."""
+        del context
+        if not episode.action_logprobs:
+            return -self.weight
+        nats = -fmean(episode.action_logprobs)
+        return -self.weight * min(1.0, max(0.0, nats / self.most_nats))

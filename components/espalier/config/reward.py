@@ -1,0 +1,104 @@
+"""Profile section `reward`: what an episode is paid for, beside and including its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, TypeAdapter, model_validator
+
+from espalier.algorithms.presets import PRESETS
+from espalier.algorithms.shaping import (
+    LengthRule,
+    RewardTerm,
+    Span,
+    TermContext,
+    TermRule,
+    require_outcome_dominates,
+)
+from espalier.config.data import Section
+from espalier.config.environment import family_class
+
+if TYPE_CHECKING:
+    from espalier.config.profile import Profile
+
+_RULES: TypeAdapter[TermRule] = TypeAdapter(TermRule)
+
+
+class RewardConfig(Section):
+    """Outcome reward with a small format term; the outcome is at least half of any total."""
+
+    outcome: float = Field(default=1.0, gt=0)
+    """Paid for an answer that the family's verifier accepts."""
+    format: float = Field(default=0.1, ge=0)
+    """Paid for an episode that ends with a well-formed answer, right or wrong."""
+    outcome_scale: Literal["family", "unit"] = "family"
+    """The outcome in the family's own range (ReTool's is -1 to 1), or divided by the width of that
+    range, so that right and wrong are `outcome` apart in every family, as a mixture needs it."""
+    terms: tuple[TermRule, ...] = ()
+    """Further terms, in training alone: lengths, calls, agreement."""
+    preset_terms: bool = True
+    """Whether the terms of `training.algorithm.preset` are added: DAPO's overlong penalty, where no
+    other rule of length is chosen."""
+
+    @model_validator(mode="after")
+    def _outcome_dominates(self) -> Self:
+        if self.format > self.outcome:
+            raise ValueError(
+                f"reward: format={self.format} exceeds outcome={self.outcome}; a policy "
+                "would be paid more for its tags than for its answer. Lower format"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _terms_have_names_of_their_own(self) -> Self:
+        names = [term.name for term in self.terms]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(
+                f"reward.terms: {', '.join(twice)} stands there twice; a term is kept by its name. "
+                "Leave one out"
+            )
+        return self
+
+
+def reward_terms(profile: Profile) -> Sequence[RewardTerm]:
+    """The terms that training adds to outcome and format: the profile's, and its preset's."""
+    config = profile.reward
+    terms: list[RewardTerm] = list(config.terms)
+    has_length = any(isinstance(term, LengthRule) for term in terms)
+    if config.preset_terms and not has_length:
+        asked = PRESETS[profile.training.algorithm.preset].terms
+        terms += [_RULES.validate_python(term) for term in asked]
+    return terms
+
+
+def term_context(profile: Profile) -> TermContext:
+    """Limit of an episode and range of an outcome, as they are paid."""
+    low, high = outcome_span(profile)
+    paid = profile.reward.outcome * outcome_scale(profile)
+    return TermContext(
+        max_tokens=profile.episode.max_tokens, outcome_low=paid * low, outcome_high=paid * high
+    )
+
+
+def outcome_span(profile: Profile) -> tuple[float, float]:
+    """Least and most that the family's verifier returns."""
+    return family_class(profile.environment.name).outcome_span(profile.environment)
+
+
+def outcome_scale(profile: Profile) -> float:
+    """What an outcome of the family is multiplied by, before `reward.outcome`."""
+    low, high = outcome_span(profile)
+    return 1.0 if profile.reward.outcome_scale == "family" else 1.0 / (high - low)
+
+
+def require_composition(profile: Profile) -> None:
+    """Check that the outcome is at least half of what the reward can change.
+
+    Raises:
+        ValueError: naming the terms, and what each can change.
+    """
+    context = term_context(profile)
+    spans = {"format": Span(0.0, profile.reward.format)}
+    spans |= {term.key: term.span(context) for term in reward_terms(profile)}
+    require_outcome_dominates(spans, context)

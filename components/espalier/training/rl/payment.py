@@ -1,0 +1,148 @@
+"""Paying the further terms of the reward: for sampled groups, before anything compares them.
+
+An environment pays outcome and format, and what its family adds. The terms of `reward.terms` read
+finished attempts, some of them all attempts at a task at once, and are paid in training alone: what
+is evaluated is the outcome.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from espalier.algorithms.shaping import CallFacts, EpisodeFacts, RewardTerm, TermContext
+from espalier.config import Profile, reward_terms, term_context
+from espalier.records import DataError, Message
+from espalier.records.trajectory import (
+    TURNS_TERM,
+    FinishReason,
+    RewardBreakdown,
+    ToolResult,
+    Trajectory,
+)
+
+Pay = Callable[[Sequence[Trajectory]], list[Trajectory]]
+"""Judged attempts at one task -> the same, with what the further terms pay for each."""
+
+
+def pay_nothing(group: Sequence[Trajectory]) -> list[Trajectory]:
+    """A `Pay` without further terms."""
+    return list(group)
+
+
+class TermPayment:
+    """Pays the terms of a profile."""
+
+    def __init__(self, terms: Sequence[RewardTerm], context: TermContext) -> None:
+        self._terms = terms
+        self._context = context
+
+    @classmethod
+    def of(cls, profile: Profile) -> TermPayment:
+        """The payment of `profile`'s terms, and of its preset's."""
+        return cls(reward_terms(profile), term_context(profile))
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[Trajectory]:
+        """See `Pay`.
+
+        Raises:
+            DataError: an attempt was not judged, or has a term of the same name already.
+        """
+        for trajectory in group:
+            require_outcome(trajectory)
+        if not self._terms:
+            return list(group)
+        facts = [episode_facts(trajectory) for trajectory in group]
+        paid: list[RewardBreakdown] = [{} for _ in group]
+        turns = [[0.0] * len(episode.turns) for episode in facts]
+        for term in self._terms:
+            for place, payment in enumerate(term.paid(facts, self._context)):
+                if payment.once is not None:
+                    paid[place][term.key] = payment.once
+                for turn, earned in enumerate(payment.by_turn):
+                    turns[place][turn] += earned
+        return [
+            with_terms(trajectory, terms, by_turn)
+            for trajectory, terms, by_turn in zip(group, paid, turns, strict=True)
+        ]
+
+
+def require_outcome(trajectory: Trajectory) -> None:
+    """Check that an attempt was judged: a reward that is missing is never 0.
+
+    Raises:
+        DataError: it has no outcome, or a term that is no number.
+    """
+    if "outcome" not in trajectory.reward:
+        raise DataError(
+            f"task {trajectory.task_id}: an attempt that ended as {trajectory.finish_reason} has "
+            f"no outcome among its terms ({', '.join(trajectory.reward) or 'it has none'}); "
+            "its environment must score it, or say that it was lost"
+        )
+    if wrong := [name for name, value in trajectory.reward.items() if not math.isfinite(value)]:
+        raise DataError(f"task {trajectory.task_id}: {', '.join(wrong)} of its reward is no number")
+
+
+def with_terms(
+    trajectory: Trajectory, terms: RewardBreakdown, turn_payments: Sequence[float]
+) -> Trajectory:
+    """`trajectory` with further terms, and what its turns earn in addition.
+
+    Args:
+        trajectory: judged.
+        terms: by name; none may be there already.
+        turn_payments: one for each turn.
+
+    Raises:
+        DataError: two terms of one name.
+    """
+    if twice := sorted(terms.keys() & trajectory.reward.keys()):
+        raise DataError(
+            f"task {trajectory.task_id}: its environment pays a term named {', '.join(twice)} "
+            "itself; leave it out of reward.terms"
+        )
+    reward = trajectory.reward | terms
+    if any(turn_payments):
+        reward[TURNS_TERM] = reward.get(TURNS_TERM, 0.0) + sum(turn_payments)
+    turns = tuple(
+        replace(turn, reward=turn.reward + payment)
+        for turn, payment in zip(trajectory.turns, turn_payments, strict=True)
+    )
+    return replace(trajectory, reward=reward, turns=turns)
+
+
+def episode_facts(trajectory: Trajectory) -> EpisodeFacts:
+    """What the terms read of a judged attempt."""
+    said = _own_messages(trajectory)
+    left = list(trajectory.tool_results)
+    turns: list[tuple[CallFacts, ...]] = []
+    for message in said:
+        made, left = left[: len(message.tool_calls)], left[len(message.tool_calls) :]
+        turns.append(tuple(_call_facts(result) for result in made))
+    sampled = [place for place, acted in enumerate(trajectory.action_mask) if acted]
+    return EpisodeFacts(
+        outcome=trajectory.reward["outcome"],
+        is_right=trajectory.is_right,
+        answer=trajectory.answer,
+        turns=tuple(turns),
+        thoughts=tuple(message.thought is not None for message in said),
+        last_text=said[-1].content if said else "",
+        is_malformed=trajectory.finish_reason is FinishReason.PARSE_ERROR,
+        is_truncated=trajectory.finish_reason is FinishReason.MAX_TOKENS,
+        total_tokens=len(trajectory.token_ids),
+        action_token_ids=tuple(trajectory.token_ids[place] for place in sampled),
+        action_logprobs=tuple(trajectory.behavior_logprobs[place] for place in sampled),
+    )
+
+
+def _own_messages(trajectory: Trajectory) -> list[Message]:
+    """The message of each turn; a prompt may hold examples, which come before them."""
+    said = [message for message in trajectory.messages if message.role == "assistant"]
+    return said[len(said) - len(trajectory.turns) :]
+
+
+def _call_facts(result: ToolResult) -> CallFacts:
+    arguments = json.dumps(result.call.arguments, sort_keys=True)
+    return CallFacts(result.call.name, arguments, result.succeeded, result.exists)

@@ -1,0 +1,60 @@
+"""The section `[reward]`: which terms a profile has, and whether they may stand together."""
+
+import pytest
+from pydantic import ValidationError
+
+from espalier.config import Profile, outcome_scale, reward_terms, term_context
+
+
+def profile(reward=None, preset="default", **sections):
+    algorithm = {"algorithm": {"preset": preset}}
+    return Profile.model_validate({"reward": reward or {}, "training": algorithm, **sections})
+
+
+def test_dapo_brings_its_overlong_penalty_and_its_filter():
+    dapo = profile(preset="dapo")
+    assert [term.key for term in reward_terms(dapo)] == ["overlong"]
+    [filtered] = dapo.training.algorithm.filters
+    assert (filtered.regenerations, filtered.reads) == (10, "outcomes")
+    assert reward_terms(profile()) == []
+
+
+def test_a_length_rule_of_the_profile_replaces_the_presets():
+    own = profile({"terms": [{"name": "linear_length"}]}, "dapo")
+    assert [term.key for term in reward_terms(own)] == ["linear_length"]
+    assert reward_terms(profile({"preset_terms": False}, "dapo")) == []
+
+
+def test_terms_that_outweigh_the_outcome_are_refused_by_name():
+    heavy = [{"name": "form", "weight": 0.6}, {"name": "call_shaping"}]
+    with pytest.raises(ValidationError) as refused:
+        profile({"terms": heavy})
+    assert "by 1, the other terms by 1.1 (format 0.1, form 0.6, call_shaping 0.4)" in str(
+        refused.value
+    )
+
+
+def test_a_wider_outcome_leaves_room_for_more_terms():
+    heavy = {"terms": [{"name": "form", "weight": 0.6}, {"name": "call_shaping"}]}
+    profile(heavy, environment={"name": "python_math"})
+    profile(heavy | {"outcome": 2.0})
+    with pytest.raises(ValidationError, match=r"the other terms by 1\.1"):
+        profile(heavy | {"outcome_scale": "unit"}, environment={"name": "python_math"})
+
+
+def test_the_composite_of_outcome_format_efficiency_and_length_fits():
+    terms = [{"name": "tool_efficiency"}, {"name": "linear_length"}, {"name": "call_shaping"}]
+    fits = profile({"outcome": 1.0, "format": 0.2, "terms": terms})
+    assert len(reward_terms(fits)) == 3
+
+
+def test_a_term_stands_once():
+    with pytest.raises(ValidationError, match="majority stands there twice"):
+        profile({"terms": [{"name": "majority"}, {"name": "majority", "weight": 0.2}]})
+
+
+def test_unit_scale_makes_families_differ_by_one_outcome():
+    math = profile({"outcome_scale": "unit"}, environment={"name": "python_math"})
+    assert outcome_scale(math) == 0.5
+    assert term_context(math).outcome_width == 1.0
+    assert term_context(profile(environment={"name": "python_math"})).outcome_width == 2.0

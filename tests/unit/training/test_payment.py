@@ -1,0 +1,103 @@
+from dataclasses import replace
+
+import pytest
+
+from espalier.algorithms.shaping import CallShaping, Majority, Overlong, TermContext
+from espalier.records import DataError, Message, ToolCall
+from espalier.records.trajectory import (
+    FinishReason,
+    ToolResult,
+    Turn,
+    read_trajectories,
+    write_trajectories,
+)
+from espalier.training.rl.payment import TermPayment, episode_facts
+from espalier.training.rl.rows import Group, dense_rows
+from tests.factories.training import make_task, make_trajectory
+
+CONTEXT = TermContext(max_tokens=10)
+CALL = ToolCall(name="search", arguments={"query": "lyon"})
+MISSPELT = ToolCall(name="lookup", arguments={"query": "lyon"})
+
+
+def two_calls_and_an_answer(outcome=1.0, answer="france"):
+    task = make_task("lyon")
+    tokens = tuple(range(9))
+    return replace(
+        make_trajectory(
+            task,
+            outcome,
+            token_ids=tokens,
+            action_mask=(0, 0, 1, 0, 1, 0, 1, 1, 1),
+            behavior_logprobs=(0.0, 0.0, -1.0, 0.0, -1.0, 0.0, -1.0, -1.0, -1.0),
+            turns=(
+                Turn(action_start=2, action_end=3, observation_end=4),
+                Turn(action_start=4, action_end=5, observation_end=6),
+                Turn(action_start=6, action_end=9, observation_end=9),
+            ),
+        ),
+        messages=(
+            *task.prompt,
+            Message(role="assistant", thought="look", tool_calls=(CALL,)),
+            Message(role="tool", content="lyon | country: france"),
+            Message(role="assistant", tool_calls=(MISSPELT,)),
+            Message(role="tool", content="error: no tool is named lookup"),
+            Message(role="assistant", content=answer),
+        ),
+        tool_results=(
+            ToolResult(call=CALL, content="lyon | country: france", succeeded=True),
+            ToolResult(call=MISSPELT, content="error", succeeded=False, exists=False),
+        ),
+        answer=answer,
+    )
+
+
+def test_facts_give_each_turn_its_calls():
+    facts = episode_facts(two_calls_and_an_answer())
+    assert [[call.name for call in turn] for turn in facts.turns] == [["search"], ["lookup"], []]
+    assert [call.exists for call in facts.calls] == [True, False]
+    assert facts.thoughts == (True, False, False)
+    assert facts.last_text == "france"
+    assert len(facts.action_token_ids) == len(facts.action_logprobs) == 5
+
+
+def test_terms_are_kept_by_name_and_turns_where_they_fell():
+    pay = TermPayment([Overlong(), CallShaping(), Majority()], CONTEXT)
+    paid = pay([two_calls_and_an_answer() for _ in range(2)])[0]
+    assert paid.reward == pytest.approx(
+        {"outcome": 1.0, "format": 0.0, "overlong": -0.25, "majority": 0.1, "turns": -0.2}
+    )
+    assert [turn.reward for turn in paid.turns] == pytest.approx([0.1, -0.3, 0.0])
+
+
+def test_what_a_turn_earned_stands_on_its_last_token():
+    paid = TermPayment([CallShaping()], CONTEXT)([two_calls_and_an_answer()])
+    rows = dense_rows([Group(trajectories=tuple(paid))], with_observations=False)
+    assert rows.rewards_BT[0].tolist() == pytest.approx([0, 0, 0.1, 0, -0.3, 0, 0, 0, 1.0])
+
+
+def test_a_missing_outcome_is_an_error_and_not_zero():
+    unjudged = replace(two_calls_and_an_answer(), reward={"format": 0.1})
+    with pytest.raises(DataError, match="has no outcome among its terms"):
+        TermPayment([], CONTEXT)([unjudged])
+    broken = replace(two_calls_and_an_answer(), reward={"outcome": float("nan")})
+    with pytest.raises(DataError, match="outcome of its reward is no number"):
+        TermPayment([], CONTEXT)([broken])
+
+
+def test_two_terms_of_one_name_are_refused():
+    own = two_calls_and_an_answer()
+    own = replace(own, reward=own.reward | {"majority": 0.5})
+    with pytest.raises(DataError, match="pays a term named majority itself"):
+        TermPayment([Majority()], CONTEXT)([own])
+
+
+def test_a_cut_off_episode_pays_the_whole_overlong_penalty():
+    cut = replace(two_calls_and_an_answer(), finish_reason=FinishReason.MAX_TOKENS)
+    assert TermPayment([Overlong()], CONTEXT)([cut])[0].reward["overlong"] == -0.5
+
+
+def test_unknown_tools_are_still_known_after_reading(tmp_path):
+    path = tmp_path / "trajectories.parquet"
+    write_trajectories(path, [two_calls_and_an_answer()])
+    assert [result.exists for result in read_trajectories(path)[0].tool_results] == [True, False]
