@@ -255,6 +255,11 @@ class Dialect:
         """Texts that may follow a thought and separate calls from answers; () if there are none."""
         return self.syntax.kind_markers(self.tools) if isinstance(self.syntax, Tags) else ()
 
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """What ends a message of the policy that was cut off, so that the conversation goes on."""
+        return () if self.syntax.inline_results else (self._end_id,)
+
     @cached_property
     def rewrites_history(self) -> bool:
         """Whether the template drops thoughts of turns before the last user message (Qwen3 does).

@@ -26,9 +26,19 @@ class FinishReason(enum.StrEnum):
     PROGRAM_BROKE_SANDBOX = "program_broke_sandbox"
     """A program of the policy ended its own sandbox: a wrong answer."""
     TIMEOUT = "timeout"
-    """Lost: a call of the environment took longer than it may, and no program was to blame."""
+    """Lost: a call of the environment took longer than it may, and no program was to blame; or an
+    agent was not done by its deadline."""
     SANDBOX_LOST = "sandbox_lost"
     """Lost: the environment crashed, no sandbox was free in time, or one was lost from outside."""
+    LOST_CALL = "lost_call"
+    """Lost: an agent's call got no answer: its client left, the engine failed, or it took too
+    long."""
+    DRIFTED = "drifted"
+    """Lost: an agent changed what the policy had written, so that it continues another context."""
+    NO_REWARD = "no_reward"
+    """Lost: an agent ended without the reward that it was to post."""
+    AGENT_FAILED = "agent_failed"
+    """Lost: an agent's program failed, or it never asked the policy."""
 
 
 RewardBreakdown = dict[str, float]
@@ -37,7 +47,16 @@ RewardBreakdown = dict[str, float]
 TURNS_TERM = "turns"
 """Name of the reward term that fell turn by turn."""
 
-_LOST = frozenset({FinishReason.TIMEOUT, FinishReason.SANDBOX_LOST})
+_LOST = frozenset(
+    {
+        FinishReason.TIMEOUT,
+        FinishReason.SANDBOX_LOST,
+        FinishReason.LOST_CALL,
+        FinishReason.DRIFTED,
+        FinishReason.NO_REWARD,
+        FinishReason.AGENT_FAILED,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -16,19 +16,18 @@ from starlette.types import Message, Receive, Scope, Send
 from espalier.records import EngineError
 from espalier.serving.answers import AnswerShape, Json, Written
 from espalier.serving.choice import ChoiceReader, Decodes, Piece, SamplingOrder
-from espalier.serving.connections import drop_connection
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.metrics import Metrics
 from espalier.serving.planning import AnswerPlan
-from espalier.serving.requests import CLIENT_GONE, Refusal
+from espalier.wire.connections import drop_connection
+from espalier.wire.exchange import while_connected
+from espalier.wire.requests import CLIENT_GONE, Refusal
 
 _ERROR_EVENT_S = 1.0
 """Beyond `request_timeout_s`, so that the event that reports the timeout can still be sent."""
 
 STALLED_S = 1.0
 """A client that has read nothing for so long gives its place to one that waits for it."""
-
-Result = TypeVar("Result")
 
 
 class Event(NamedTuple):
@@ -194,30 +193,6 @@ async def _before(deadline_s: float, event: Awaitable[Event | None]) -> Event | 
 
 def _event(content: Json) -> bytes:
     return b"data: " + json.dumps(content, allow_nan=False).encode() + b"\n\n"
-
-
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of `work`; cancels it if the client leaves first.
-
-    Raises:
-        Refusal: the client left.
-    """
-    working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_left(receive))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise Refusal(CLIENT_GONE, "the client left")
-    finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def write_all(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from espalier.records import Malformed, ToolCall, ToolCalls
 from espalier.serving.choice import FinishReason, Piece
 from espalier.serving.planning import AnswerPlan
-from espalier.serving.requests import ChatRequest, CompletionRequest
+from espalier.wire.requests import ChatRequest, CompletionRequest
 
 if TYPE_CHECKING:  # it brings torch, and probes are to be answered before that is there
     from espalier.serving.served_policy import ServedPolicy

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -27,15 +27,15 @@ from espalier.serving.answering import (
     STALLED_S,
     Answering,
     StreamedAnswer,
-    while_connected,
 )
 from espalier.serving.answers import AnswerShape
-from espalier.serving.connections import Places, is_crowded
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.keys import ApiKeys, bearer
 from espalier.serving.metrics import Gauges, Metrics
 from espalier.serving.planning import AnswerPlan, plan
-from espalier.serving.requests import CLIENT_GONE, ChatRequest, CompletionRequest, Refusal, parse
+from espalier.wire.connections import Places, is_crowded
+from espalier.wire.exchange import read_body, while_connected
+from espalier.wire.requests import ChatRequest, CompletionRequest, Refusal, parse
 
 if TYPE_CHECKING:  # they bring torch, and probes are to be answered before that is there
     from espalier.serving.served_policy import ServedPolicy
@@ -321,34 +321,3 @@ def _route(request: Request) -> str:
     """The path for the metrics; unknown paths are one, so that they cannot grow without bound."""
     path: str = request.scope["path"]  # a Host header can make request.url raise
     return path if path in ("/v1/completions", "/v1/chat/completions") else "other"
-
-
-async def read_body(request: Request, config: ServingConfig) -> bytes:
-    """Read the whole body.
-
-    Raises:
-        Refusal: it is not declared as JSON, too large, or does not arrive in time.
-    """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # a foreign web page cannot send this type unasked
-        raise Refusal(415, "the body must be application/json, and say so as its content-type")
-    most = config.max_body_bytes
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > most:
-        raise _too_large(most)
-    received = bytearray()
-    try:
-        async with asyncio.timeout(config.body_timeout_s):
-            async for data in request.stream():
-                received += data
-                if len(received) > most:
-                    raise _too_large(most)
-    except TimeoutError as error:
-        raise Refusal(408, f"the body did not arrive in {config.body_timeout_s:g} s") from error
-    except ClientDisconnect as error:
-        raise Refusal(CLIENT_GONE, "the client left") from error
-    return bytes(received)
-
-
-def _too_large(most: int) -> Refusal:
-    return Refusal(413, f"a request has at most {most} bytes (serving.max_body_bytes)")

@@ -14,7 +14,7 @@ from espalier.dialects.syntax import THINK
 from espalier.records import PolicyError
 from espalier.rollout.engines.engine import Sampling
 from espalier.serving.choice import SamplingOrder
-from espalier.serving.requests import ChatRequest, CompletionRequest, Prompt, Refusal
+from espalier.wire.requests import ChatRequest, CompletionRequest, Prompt, Refusal
 
 if TYPE_CHECKING:  # they bring torch, and probes are to be answered before that is there
     from espalier.dialects.control_tokens import ControlTokens

@@ -6,9 +6,7 @@ Listening comes after everything that can be checked without the policy: TLS, ke
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
-import resource
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -18,13 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import uvicorn
-
 from espalier.config import Profile, ServingConfig
 from espalier.determinism import prepare_torch
-from espalier.records import ServingError
 from espalier.serving.app import Endpoint
-from espalier.serving.connections import MAX_HEAD_BYTES, RESERVED_PLACES, connection_factory
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.keys import KEYS_VARIABLE, ApiKeys
 from espalier.serving.planning import new_seed
@@ -35,14 +29,12 @@ from espalier.serving.source import (
     registry_uri,
 )
 from espalier.serving.tls import TlsFiles
+from espalier.wire.listening import BoundedServer, is_loopback, listening, within_open_files
 
 if TYPE_CHECKING:  # they bring torch, and probes are to be answered before that is there
     from espalier.serving.served_policy import ServedPolicy
 
 
-_OTHER_FILES = 256
-"""Open files beside connections: of the interpreter, libraries, the policy."""
-_BACKLOG = 2048
 _REFRESH_S = 2.0
 """Seconds between two looks at the files of keys and certificate."""
 
@@ -103,41 +95,6 @@ def opened_door(config: ServingConfig) -> Door:
     if config.tls_certificate_file is not None and config.tls_key_file is not None:
         tls = TlsFiles(config.tls_certificate_file, config.tls_key_file)
     return Door(keys, tls)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def within_open_files(config: ServingConfig, say: Callable[[str], None]) -> ServingConfig:
-    """Raise the limit of open files as far as needed; serve fewer connections where it is too low.
-
-    Raises:
-        ServingError: no connection would be left.
-    """
-    others = RESERVED_PLACES + _OTHER_FILES
-    needed = config.max_connections + others
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return config
-    if hard == resource.RLIM_INFINITY or hard >= needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-        return config
-    if hard <= others:
-        raise ServingError(
-            f"this process may have {hard} open files (`ulimit -Hn`); "
-            f"serving needs {others} and one for each connection"
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    say(
-        f"warning: serving.max_connections is {hard - others} instead of {config.max_connections}: "
-        f"this process may have {hard} open files (`ulimit -Hn`)"
-    )
-    return config.model_copy(update={"max_connections": hard - others})
 
 
 async def _serve(
@@ -219,7 +176,7 @@ class _Refreshed(Protocol):
         ...
 
 
-class DrainingServer(uvicorn.Server):
+class DrainingServer(BoundedServer):
     """Serves until a signal: SIGTERM drains as a cluster expects, SIGINT stops at once."""
 
     def __init__(self, endpoint: Endpoint, config: ServingConfig, door: Door) -> None:
@@ -230,53 +187,25 @@ class DrainingServer(uvicorn.Server):
             config: times and bounds.
             door: files that are looked at again while it runs.
         """
-        super().__init__(
-            uvicorn.Config(
-                endpoint.app(),
-                loop="asyncio",
-                ws="none",
-                lifespan="off",
-                log_level="error",  # a line for each request that is none would fill the log
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-                timeout_graceful_shutdown=max(1, round(config.drain_s)),
-            )
-        )
+        super().__init__(endpoint.app(), endpoint.places, drain_s=config.drain_s)
         self._linger_s = config.linger_s
         self._endpoint = endpoint
-        self._tls = door.tls
+        if (tls := door.tls) is not None:
+            self._tls_context = lambda: tls.context
         self._watched: Sequence[_Refreshed] = [one for one in door if one is not None]
         self._watching: asyncio.Task[None] | None = None
         self._is_leaving = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections, as uvicorn's does, with our own protocol and TLS in it.
-
-        uvicorn would let asyncio speak TLS before a connection is counted anywhere.
-        """
-        await self.lifespan.startup()
-        loop = asyncio.get_running_loop()
-        accepted = connection_factory(
-            self.config,
-            self.server_state,
-            self._endpoint.places,
-            lambda: None if self._tls is None else self._tls.context,
-        )
-        self.servers = [
-            await loop.create_server(accepted, sock=listener, backlog=_BACKLOG)
-            for listener in sockets or ()
-        ]
+        """Accept connections, and look at the watched files from now on."""
+        await super().startup(sockets)
         if self._watched:
             self._watching = asyncio.create_task(self._watch_files())
-        self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Finish what has begun, and close."""
         if self._watching is not None:
             self._watching.cancel()
-        self._endpoint.places.close_opening()
         await super().shutdown(sockets)
 
     async def _watch_files(self) -> None:
@@ -300,22 +229,3 @@ class DrainingServer(uvicorn.Server):
 
     def _exit(self) -> None:
         self.should_exit = True
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """Open the listening socket, before anything is loaded.
-
-    Raises:
-        ServingError: there is no such address here, or it is taken.
-    """
-    try:
-        listener = socket.create_server((host, port))
-    except (OSError, OverflowError) as error:
-        raise ServingError(
-            f"{host}:{port}: cannot be served on ({error}). Choose another --host or --port."
-        ) from error
-    # asyncio sets TCP_NODELAY on what comes in only where the listening socket names its protocol,
-    # as Python's does not. Without, a body waits 40 ms for the acknowledgement of its head
-    return socket.socket(
-        listener.family, listener.type, socket.IPPROTO_TCP, fileno=listener.detach()
-    )

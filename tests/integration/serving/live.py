@@ -13,8 +13,9 @@ from espalier.rollout.engines.lockstep import lockstep_engine
 from espalier.serving.app import Endpoint
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.served_policy import PolicyStops, ServedPolicy
-from espalier.serving.server import Door, DrainingServer, listening
+from espalier.serving.server import Door, DrainingServer
 from espalier.serving.source import Source
+from espalier.wire.listening import listening
 from tests.factories.tiny import tiny_policy, tiny_tokenizer
 
 CONTEXT = 128

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from espalier.serving.connections import MAX_HEAD_BYTES, RESERVED_PLACES
+from espalier.wire.connections import MAX_HEAD_BYTES, RESERVED_PLACES
 from tests.integration.serving.live import PacedEngine, listening_endpoint, lockstep, wait_until
 
 ASKED = {"model": "tiny", "prompt": [20, 21], "max_tokens": 2}

@@ -14,8 +14,9 @@ from espalier.config import ServingConfig
 from espalier.records import ServingError
 from espalier.serving import server
 from espalier.serving.keys import KEYS_VARIABLE, ApiKeys, new_key
-from espalier.serving.server import Door, is_loopback, opened_door
+from espalier.serving.server import Door, opened_door
 from espalier.serving.tls import TlsFiles
+from espalier.wire.listening import is_loopback
 from tests.factories.certificates import certificate
 from tests.integration.commands import espalier
 from tests.integration.serving.live import PacedEngine, listening_endpoint, lockstep, wait_until
@@ -230,7 +231,7 @@ def test_connections_are_as_many_as_open_files_allow():
         "import resource\n"
         "from espalier.config import ServingConfig\n"
         "from espalier.records import ServingError\n"
-        "from espalier.serving.server import within_open_files\n"
+        "from espalier.wire.listening import within_open_files\n"
         "def bounded(connections, hard):\n"
         "    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))\n"
         "    config = ServingConfig(max_connections=connections)\n"

@@ -14,9 +14,9 @@ from espalier.serving.choice import SamplingOrder
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.metrics import Gauges, Metrics
 from espalier.serving.planning import AnswerPlan
-from espalier.serving.requests import CompletionRequest
 from espalier.serving.served_policy import ServedPolicy
 from espalier.serving.source import Source
+from espalier.wire.requests import CompletionRequest
 from tests.factories.tiny import tiny_tokenizer
 
 

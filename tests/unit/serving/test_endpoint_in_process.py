@@ -14,9 +14,9 @@ from espalier.rollout.engines.engine import Completion, EngineCounters
 from espalier.serving.app import Admission, Endpoint
 from espalier.serving.engine_thread import EngineThread
 from espalier.serving.planning import new_seed
-from espalier.serving.requests import Refusal
 from espalier.serving.served_policy import ServedPolicy
 from espalier.serving.source import Source
+from espalier.wire.requests import Refusal
 from tests.factories.tiny import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()

@@ -4,9 +4,9 @@ import pytest
 
 from espalier.config import ServingConfig
 from espalier.serving.planning import plan
-from espalier.serving.requests import ChatRequest, CompletionRequest, Refusal
 from espalier.serving.served_policy import ServedPolicy
 from espalier.serving.source import Source
+from espalier.wire.requests import ChatRequest, CompletionRequest, Refusal
 from tests.factories.tiny import TOOLS, tiny_tokenizer
 
 CONTEXT, VOCABULARY, NEW_SEED = 40, 400, 77

@@ -1,4 +1,4 @@
-from espalier.serving.server import listening
+from espalier.wire.listening import listening
 from tests.fakes.loopback import answers_at_once
 
 

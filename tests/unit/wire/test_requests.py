@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from espalier.records import Message, ToolCall
 from espalier.records.message import ToolSpec
-from espalier.serving.requests import ChatRequest, CompletionRequest, Refusal, parse
+from espalier.wire.requests import ChatRequest, CompletionRequest, Refusal, parse
 
 KINDS = (CompletionRequest, ChatRequest)
 COMPLETION = {"model": "m", "prompt": "x"}

@@ -1,4 +1,4 @@
-"""Connections of the endpoint: places, deadlines, and refusals of what is no request.
+"""Connections of a server: places, deadlines, and refusals of what is no request.
 
 uvicorn's protocol over h11 parses requests and frames answers. It has no deadline before the first
 request and none for writing, and it refuses as text. Both are decided here. Where a connection
@@ -24,7 +24,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import h11
 from starlette.types import Scope
@@ -34,8 +34,7 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, Request
 from uvicorn.server import ServerState
 
 from espalier.config import ServingConfig
-from espalier.serving.metrics import Metrics
-from espalier.serving.requests import Refusal
+from espalier.wire.requests import Refusal
 
 RESERVED_PLACES = 16
 """Connections beyond `serving.max_connections`, for a kubelet's probes and the like."""
@@ -66,10 +65,22 @@ class Standing(enum.Enum):
 _SHED_ORDER = (Standing.IDLE, Standing.LEAVING, Standing.OPENING, Standing.SENDING)
 
 
+class ConnectionCounts(Protocol):
+    """What a server counts of its connections."""
+
+    def count_closed(self, cause: str) -> None:
+        """Count a connection that was closed because its client was silent or slow."""
+        ...
+
+    def count_request(self, route: str, status: int) -> None:
+        """Count a request that was refused before it reached the application."""
+        ...
+
+
 class Places:
     """All connections of a server by their standing, each standing oldest first."""
 
-    def __init__(self, config: ServingConfig, metrics: Metrics) -> None:
+    def __init__(self, config: ServingConfig, metrics: ConnectionCounts) -> None:
         self.config = config
         self.metrics = metrics
         self._standing: dict[Connection, Standing] = {}

@@ -1,4 +1,4 @@
-"""Requests of the endpoint: OpenAI's completions and chat, checked before anything runs.
+"""Requests of OpenAI's completions and chat, checked before anything runs, and refusals.
 
 Fields beyond OpenAI's have the names that vLLM gives them. What would change the answer and is not
 supported is refused by name and never ignored: a client that asks for a penalty must not believe
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, TypeAlias, TypeGuard, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, TypeGuard, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -50,7 +50,7 @@ _HEADERS = {
 }
 _LEAST_TEMPERATURE = 0.01
 _MAX_STOPS = 16
-_MAX_TOOLS = 128
+MAX_TOOLS = 128
 """OpenAI's own limit; their schemas stand in the prompt."""
 _IGNORED = frozenset(
     {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}
@@ -150,7 +150,11 @@ Stops = Annotated[
 ]
 
 
-class _Part(BaseModel):
+class RequestPart(BaseModel):
+    """A part of a request: unknown fields are refused, those that change nothing are dropped."""
+
+    ignored: ClassVar[frozenset[str]] = _IGNORED
+    neutral: ClassVar[Mapping[str, tuple[object, ...]]] = _NEUTRAL
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
@@ -164,17 +168,16 @@ class _Part(BaseModel):
     def _is_idle(cls, name: str, value: object) -> bool:
         if name in cls.model_fields:
             return value is None
-        neutral = _NEUTRAL.get(name, ())
-        return value is None or name in _IGNORED or value in neutral
+        return value is None or name in cls.ignored or value in cls.neutral.get(name, ())
 
 
-class StreamOptions(_Part):
+class StreamOptions(RequestPart):
     """Options of a stream."""
 
     include_usage: bool = False
 
 
-class _Request(_Part):
+class _Request(RequestPart):
     """Fields that both endpoints have."""
 
     model: str = Field(min_length=1, max_length=256)
@@ -229,14 +232,14 @@ class CompletionRequest(_Request):
         return self.logprobs is not None
 
 
-class TextPart(_Part):
+class TextPart(RequestPart):
     """A piece of a message."""
 
     type: Literal["text"]
     text: str
 
 
-class CalledFunction(_Part):
+class CalledFunction(RequestPart):
     """Which function a call runs, and with what; a policy may have named one that is not there."""
 
     name: str = Field(min_length=1, max_length=256)
@@ -251,7 +254,7 @@ class CalledFunction(_Part):
         return arguments
 
 
-class CallPart(_Part):
+class CallPart(RequestPart):
     """A call that the assistant made earlier in the conversation."""
 
     id: str = Field(default="", max_length=256)
@@ -264,7 +267,7 @@ class CallPart(_Part):
         return ToolCall(name=self.function.name, arguments=arguments, call_id=self.id)
 
 
-class ChatMessage(_Part):
+class ChatMessage(RequestPart):
     """A message, as the policy's chat template takes it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -307,7 +310,7 @@ class ChatMessage(_Part):
         )
 
 
-class OfferedFunction(_Part):
+class OfferedFunction(RequestPart):
     """A function that the policy may call."""
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
@@ -332,7 +335,7 @@ class OfferedFunction(_Part):
         return schema
 
 
-class RequestedTool(_Part):
+class RequestedTool(RequestPart):
     """An entry of `tools`."""
 
     type: Literal["function"]
@@ -350,7 +353,7 @@ class ChatRequest(_Request):
     """Body of /v1/chat/completions."""
 
     messages: list[ChatMessage] = Field(min_length=1)
-    tools: list[RequestedTool] = Field(default=[], max_length=_MAX_TOOLS)
+    tools: list[RequestedTool] = Field(default=[], max_length=MAX_TOOLS)
     tool_choice: Literal["auto", "none"] = "auto"
     """With "none", a call that the policy writes all the same is returned as content."""
     parallel_tool_calls: bool = True
@@ -403,7 +406,7 @@ class ChatRequest(_Request):
         return self.logprobs
 
 
-Request = TypeVar("Request", bound=_Request)
+Request = TypeVar("Request", bound=RequestPart)
 
 
 def parse(body: bytes, kind: type[Request]) -> Request:

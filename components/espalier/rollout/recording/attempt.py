@@ -1,0 +1,327 @@
+"""One attempt: its calls as they are answered and recorded, its reward, and why it was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from espalier.records import (
+    Action,
+    EngineError,
+    FinalAnswer,
+    Malformed,
+    Message,
+    ToolCall,
+    ToolCalls,
+)
+from espalier.records.trajectory import FinishReason, RewardBreakdown
+from espalier.rollout.engines.engine import Completion, Engine, Sampling
+from espalier.rollout.recording.asked import Answer, Asked
+from espalier.rollout.recording.conversation import DriftedError, read_conversation
+from espalier.rollout.recording.graph import PrefixGraph, RecordedCall, id_bytes
+from espalier.wire.requests import Refusal
+
+if TYPE_CHECKING:
+    from espalier.dialects.dialect import Dialect
+    from espalier.rollout.recording.dialects import RequestDialects
+
+_MAX_TERMS = 32
+_MAX_CALL_ID = 64
+"""Characters of an id that a policy wrote; requests repeat it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLimits:
+    """What one call of an attempt may take."""
+
+    max_tokens: int
+    """Of a prompt and its answer."""
+    max_answer_tokens: int
+    max_calls: int
+    call_timeout_s: float
+    branches_on_edits: bool = False
+
+
+class Policy(NamedTuple):
+    """Who answers: an engine, and how its policy writes."""
+
+    engine: Engine
+    dialects: RequestDialects
+
+
+class _Sampled(NamedTuple):
+    version: int
+    """Of the policy that wrote it."""
+    completion: Completion
+
+
+class Attempt:
+    """An attempt that is open; see `recorder.Recorder`."""
+
+    def __init__(
+        self, attempt_id: str, policy: Policy, limits: CallLimits, sampling: Sampling | None
+    ) -> None:
+        """Open an attempt.
+
+        Args:
+            attempt_id: part of its URL.
+            policy: answers its calls.
+            limits: of each call.
+            sampling: of every call, whatever it asks for; its seed is that of the attempt. None
+                draws as each request says.
+        """
+        self.attempt_id = attempt_id
+        self.graph = PrefixGraph()
+        self.lost: FinishReason | None = None
+        """Why the attempt cannot be scored; None while it can."""
+        self.lost_because = ""
+        self.failure: BaseException | None = None
+        """What broke the engine under a call; whoever plays the attempt raises it."""
+        self.reward: RewardBreakdown | None = None
+        """What was posted."""
+        self.foreign_messages = 0
+        """Messages of the assistant that the policy read and had not written."""
+        self._policy = policy
+        self._limits = limits
+        self._sampling = sampling
+        self._begun: Counter[bytes] = Counter()
+        """Calls begun by prompt: the same prompt asked again is drawn with another seed."""
+        self._answers: dict[str, RecordedCall] = {}
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that are being answered."""
+        return len(self._tasks)
+
+    @property
+    def last_answer(self) -> str | None:
+        """The text of the newest answer that calls no tool; None where there is none."""
+        said = (call.said.content for call in self.graph.calls[::-1] if not call.said.tool_calls)
+        return next(said, None)
+
+    def lose(self, reason: FinishReason, because: str) -> None:
+        """The attempt cannot be scored; the first reason stands."""
+        if self.lost is None:
+            self.lost, self.lost_because = reason, because
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    def remembered(self, answer_id: str) -> tuple[Message, ...]:
+        """The conversation up to an answer.
+
+        Raises:
+            Refusal: the attempt has no such answer.
+        """
+        call = self._answers.get(answer_id)
+        if call is None:
+            raise Refusal(
+                404,
+                "previous_response_id: no such response in this attempt",
+                param="previous_response_id",
+            )
+        return (*call.asked, call.said)
+
+    async def answer(self, asked: Asked) -> Answer:
+        """Sample and record the answer to one call.
+
+        Raises:
+            Refusal: it cannot be answered; where nothing was sampled yet the attempt goes on.
+            EngineError: the engine broke, and the attempt is lost.
+        """
+        self._expect_going_on()
+        dialect = self._policy.dialects.of(asked.tools)
+        prompt_ids = self._prompt(asked, dialect)
+        most = self._most_tokens(asked, len(prompt_ids))
+        sampling = self._drawn(asked, prompt_ids)
+        with self._counted_as_call():
+            version, completion = await self._sampled(prompt_ids, sampling, most)
+        answer_id = uuid.uuid4().hex
+        said = self._said(asked, dialect, completion, answer_id)
+        call = RecordedCall(
+            prompt_ids=prompt_ids,
+            answer_ids=completion.token_ids,
+            logprobs=completion.logprobs,
+            stopped=completion.stopped,
+            policy_version=version,
+            asked=asked.messages,
+            said=said,
+        )
+        self.graph.add(call)
+        self._answers[answer_id] = call
+        return Answer(
+            answer_id=answer_id,
+            created=int(time.time()),
+            said=said,
+            stopped=completion.stopped,
+            prompt_ids=prompt_ids,
+            token_ids=completion.token_ids,
+        )
+
+    def post_reward(self, terms: Mapping[str, float]) -> None:
+        """Take the attempt's reward.
+
+        Raises:
+            Refusal: it is not finite, there are too many terms, or it was posted with other terms;
+                the first stands.
+        """
+        self._expect_going_on()
+        if not terms or len(terms) > _MAX_TERMS:
+            raise Refusal(400, f"terms: between 1 and {_MAX_TERMS} are needed", param="terms")
+        wrong = sorted(name for name, value in terms.items() if not math.isfinite(value))
+        if wrong:
+            raise Refusal(400, f"terms: {', '.join(wrong)} is not finite", param="terms")
+        if self.reward is not None and self.reward != dict(terms):
+            raise Refusal(409, "this attempt has another reward already, and that stands")
+        self.reward = dict(terms)
+
+    def _expect_going_on(self) -> None:
+        if self.lost is not None:
+            raise Refusal(409, f"this attempt is lost ({self.lost}): {self.lost_because}")
+
+    def _prompt(self, asked: Asked, dialect: Dialect) -> tuple[int, ...]:
+        try:
+            conversation = read_conversation(
+                asked.messages,
+                self.graph,
+                dialect,
+                branches_on_edits=self._limits.branches_on_edits,
+            )
+        except DriftedError as drift:
+            self.lose(FinishReason.DRIFTED, str(drift))
+            raise Refusal(409, f"this attempt is lost: {drift}", param="messages") from drift
+        self.foreign_messages += conversation.foreign
+        return conversation.prompt_ids
+
+    def _most_tokens(self, asked: Asked, prompt_tokens: int) -> int:
+        calls = len(self.graph) + self.open_calls
+        if calls >= self._limits.max_calls:
+            raise Refusal(
+                429, f"{calls} calls were made in this attempt, which is the most (max_calls)"
+            )
+        room = self._limits.max_tokens - prompt_tokens
+        if room < 1:
+            raise Refusal(
+                400,
+                f"the prompt has {prompt_tokens} tokens, and the policy reads "
+                f"{self._limits.max_tokens} with its answer; shorten the conversation",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        most = min(room, self._limits.max_answer_tokens)
+        return most if asked.max_tokens is None else min(most, asked.max_tokens)
+
+    def _drawn(self, asked: Asked, prompt_ids: tuple[int, ...]) -> Sampling:
+        """How the answer is drawn; the seed depends on the prompt, and not on who asks first."""
+        prompt = id_bytes(prompt_ids)
+        self._begun[prompt] += 1
+        if self._sampling is None:
+            seed = random.getrandbits(63) if asked.seed is None else asked.seed
+            return Sampling(
+                temperature=1.0 if asked.temperature is None else asked.temperature,
+                seed=seed % (1 << 63),
+                top_p=asked.top_p or 1.0,
+                top_k=asked.top_k or 0,
+            )
+        named = b"%d/%d/%s" % (self._sampling.seed, self._begun[prompt], prompt)
+        seed = int.from_bytes(hashlib.blake2b(named, digest_size=8).digest()) >> 1
+        return replace(self._sampling, seed=seed)
+
+    @contextmanager
+    def _counted_as_call(self) -> Generator[None]:
+        """Within the block a call is open; if it breaks off, the attempt is lost."""
+        task = asyncio.current_task()
+        assert task is not None, "calls are answered by tasks"
+        self._tasks.add(task)
+        because = "its answer could not be written"
+        is_whole = False
+        try:
+            yield
+            is_whole = True
+        except TimeoutError as error:
+            because = f"it was not answered within {self._limits.call_timeout_s:g} s"
+            raise Refusal(504, because) from error
+        except EngineError as error:
+            because = str(error)
+            raise
+        except asyncio.CancelledError as error:
+            because = "its client left before the answer"
+            if self.lost is None:
+                raise
+            self._tasks.discard(task)  # cancelled by `lose`: the client is still there
+            raise Refusal(409, f"this attempt is lost: {self.lost_because}") from error
+        finally:
+            self._tasks.discard(task)
+            if not is_whole:
+                self.lose(FinishReason.LOST_CALL, f"a call was lost: {because}")
+
+    async def _sampled(
+        self, prompt_ids: tuple[int, ...], sampling: Sampling, most: int
+    ) -> _Sampled:
+        drawing = asyncio.create_task(self._sample(prompt_ids, sampling, most))
+        try:
+            await asyncio.wait({drawing}, timeout=self._limits.call_timeout_s)
+            if not drawing.done():
+                raise TimeoutError
+            if (failure := drawing.exception()) is not None:
+                self.failure = failure
+                raise EngineError(f"the engine broke: {failure}") from failure
+            return drawing.result()
+        finally:
+            drawing.cancel()
+            await asyncio.gather(drawing, return_exceptions=True)
+
+    async def _sample(self, prompt_ids: tuple[int, ...], sampling: Sampling, most: int) -> _Sampled:
+        engine = self._policy.engine
+        session = await engine.open(prompt_ids, sampling)
+        version = engine.policy_version
+        try:
+            return _Sampled(version, await session.sample(max_tokens=most))
+        finally:
+            session.close()
+
+    def _said(
+        self, asked: Asked, dialect: Dialect, completion: Completion, answer_id: str
+    ) -> Message:
+        """The answer as it is sent; the raw text where it is no action, or was cut off."""
+        text = dialect.message_text(completion.token_ids)
+        action: Action = dialect.parse_text(text) if completion.stopped else Malformed("cut off")
+        match action:
+            case ToolCalls() if asked.offers_calls:
+                calls = action.calls[:1] if asked.one_call else action.calls
+                named = tuple(self._named(call, n, answer_id) for n, call in enumerate(calls))
+                return replace(action, calls=_told_apart(named, answer_id)).message()
+            case FinalAnswer():
+                return action.message()
+            case _:
+                return Message(role="assistant", content=text)
+
+    def _named(self, call: ToolCall, place: int, answer_id: str) -> ToolCall:
+        """The call with an id that no other call of the attempt has."""
+        known = {made.call_id for earlier in self.graph.calls for made in earlier.said.tool_calls}
+        is_own = call.call_id and call.call_id not in known and len(call.call_id) <= _MAX_CALL_ID
+        return call if is_own else _with_new_id(call, place, answer_id)
+
+
+def _told_apart(calls: tuple[ToolCall, ...], answer_id: str) -> tuple[ToolCall, ...]:
+    """The calls of one message; one that has the id of an earlier one gets another."""
+    ids = [call.call_id for call in calls]
+    return tuple(
+        _with_new_id(call, place, answer_id) if call.call_id in ids[:place] else call
+        for place, call in enumerate(calls)
+    )
+
+
+def _with_new_id(call: ToolCall, place: int, answer_id: str) -> ToolCall:
+    # nine letters and digits, which Mistral's chat templates insist on
+    digest = hashlib.sha256(f"{answer_id}:{place}".encode()).hexdigest()
+    return call.model_copy(update={"call_id": digest[:9]})

@@ -1,0 +1,217 @@
+"""The HTTP routes: calls in three wire formats, rewards, and what an attempt has so far."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Collection, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, NamedTuple
+
+from pydantic import Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from espalier.config import ServingConfig
+from espalier.records import EngineError
+from espalier.rollout.recording.asked import WireFormat
+from espalier.rollout.recording.attempt import Attempt
+from espalier.rollout.recording.formats.chat import ChatFormat
+from espalier.rollout.recording.formats.messages import MessagesFormat
+from espalier.rollout.recording.formats.responses import ResponsesFormat
+from espalier.rollout.recording.recorder import Recorder
+from espalier.wire.connections import Places, is_crowded
+from espalier.wire.exchange import read_body, while_connected
+from espalier.wire.listening import BoundedServer, listening
+from espalier.wire.requests import Refusal, RequestPart, parse
+
+FORMATS: Mapping[str, WireFormat] = {
+    "chat/completions": ChatFormat(),
+    "responses": ResponsesFormat(),
+    "messages": MessagesFormat(),
+}
+"""Path below an attempt's `/v1/` -> format."""
+_START_WITHIN_S = 10.0
+_POLL_S = 0.01
+WHOLE_STREAM = {"cache-control": "no-store", "x-espalier-stream": "whole"}
+"""Headers of a stream, whose events are sent together once the answer is whole."""
+
+
+class _Reward(RequestPart):
+    """Body of a posted reward: one number, or named terms whose sum it is."""
+
+    reward: float | None = None
+    terms: dict[str, float] = Field(default={}, max_length=32)
+
+    def named(self) -> dict[str, float]:
+        """The terms; a bare number is the outcome.
+
+        Raises:
+            Refusal: there is neither, or both.
+        """
+        if (self.reward is None) == (not self.terms):
+            raise Refusal(400, 'send {"reward": 1.0}, or {"terms": {"outcome": 1.0, ...}}')
+        return self.terms if self.reward is None else {"outcome": self.reward}
+
+
+class _Route(NamedTuple):
+    """Where a request goes."""
+
+    attempt_id: str
+    rest: str
+    """Below the attempt: `v1/chat/completions`, `reward`, or nothing."""
+
+    @property
+    def format(self) -> WireFormat | None:
+        """The wire format; None where it is no call."""
+        return FORMATS.get(self.rest.removeprefix("v1/"))
+
+
+class RecordingEndpoint:
+    """Answers requests in the name of attempts."""
+
+    def __init__(
+        self, recorder: Recorder, config: ServingConfig, wire_formats: Collection[str]
+    ) -> None:
+        """Answer for `recorder`.
+
+        Args:
+            recorder: knows the attempts.
+            config: bounds of connections and bodies.
+            wire_formats: names of the formats that may be asked in.
+        """
+        self._recorder = recorder
+        self._config = config
+        self._wire_formats = frozenset(wire_formats)
+        self.places = Places(config, recorder.counts)
+
+    def app(self) -> ASGIApp:
+        """The application."""
+
+        async def routed(scope: Scope, receive: Receive, send: Send) -> None:
+            request = Request(scope, receive)
+            route = _routed(scope["path"])
+            try:
+                response = await self._answered(request, route)
+            except (Refusal, HTTPException) as error:
+                response = _refused(error, route)
+            self._recorder.counts.count_request("", response.status_code)
+            await response(scope, receive, send)
+
+        return routed
+
+    async def _answered(self, request: Request, route: _Route | None) -> Response:
+        if is_crowded(request.scope):
+            raise Refusal(503, "too many requests are being answered; try again in a moment")
+        if route is None:
+            return await self._elsewhere(request)
+        attempt = self._recorder.attempt(route.attempt_id)
+        if (spoken := route.format) is not None:
+            return await self._call(request, attempt, spoken)
+        match route.rest, request.method:
+            case "reward", "POST":
+                body = await read_body(request, self._config)
+                attempt.post_reward(parse(body, _Reward).named())
+                return JSONResponse(_status(attempt))
+            case "", "GET":
+                return JSONResponse(_status(attempt))
+            case "v1/models", "GET":
+                model = {"id": "policy", "object": "model", "created": 0, "owned_by": "espalier"}
+                return JSONResponse({"object": "list", "data": [model]})
+            case _:
+                raise _unknown(request)
+
+    async def _elsewhere(self, request: Request) -> Response:
+        if (request.scope["path"], request.method) != ("/health", "GET"):
+            raise _unknown(request)
+        return JSONResponse({"status": "ok", "open_attempts": self._recorder.open_attempts})
+
+    async def _call(self, request: Request, attempt: Attempt, spoken: WireFormat) -> Response:
+        if request.method != "POST":
+            raise Refusal(405, f"{request.method} is not answered here; send a POST")
+        if spoken.name not in self._wire_formats:
+            raise Refusal(
+                404,
+                f'the format "{spoken.name}" is not spoken here; agent.wire_formats has '
+                f"{', '.join(sorted(self._wire_formats))}",
+            )
+        body = await read_body(request, self._config)
+        asked = spoken.read(body, attempt.remembered)
+        try:
+            answer = await while_connected(request.receive, attempt.answer(asked))
+        except EngineError as error:
+            raise Refusal(500, str(error)) from error
+        if asked.stream:
+            whole = b"".join(spoken.events(asked, answer))
+            return Response(whole, media_type="text/event-stream", headers=WHOLE_STREAM)
+        told = json.dumps(spoken.whole(asked, answer), allow_nan=False)
+        return Response(told, media_type="application/json")
+
+
+def _routed(path: str) -> _Route | None:
+    """The attempt and what is asked of it; None where the path names no attempt."""
+    parts = path.strip("/").split("/", 2)
+    if parts[0] != "attempts" or len(parts) < 2:
+        return None
+    return _Route(parts[1], parts[2] if len(parts) > 2 else "")
+
+
+def _unknown(request: Request) -> Refusal:
+    return Refusal(
+        404, f"{request.method} {request.scope['path'][:200]!r}: there is no such route here"
+    )
+
+
+def _status(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "attempt_id": attempt.attempt_id,
+        "status": "open" if attempt.lost is None else "lost",
+        "lost": attempt.lost,
+        "detail": attempt.lost_because,
+        "calls": len(attempt.graph),
+        "reward": attempt.reward,
+    }
+
+
+def _refused(error: Refusal | HTTPException, route: _Route | None) -> Response:
+    """An error in the shape of the request's format; OpenAI's where it has none."""
+    refusal = error
+    if isinstance(refusal, HTTPException):
+        refusal = Refusal(refusal.status_code, refusal.detail)
+    spoken = None if route is None else route.format
+    body = refusal.body() if spoken is None else spoken.refused(refusal)
+    return JSONResponse(body, refusal.status, refusal.headers)
+
+
+@asynccontextmanager
+async def recording(
+    endpoint: RecordingEndpoint, config: ServingConfig, *, host: str = "127.0.0.1", port: int = 0
+) -> AsyncGenerator[str]:
+    """Serve an endpoint in this event loop; yields its address, without a slash at the end.
+
+    Raises:
+        ServingError: the address is taken, or is none of this machine's.
+    """
+    with listening(host, port) as listener:
+        server = _InLoopServer(endpoint.app(), endpoint.places, drain_s=config.drain_s)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            async with asyncio.timeout(_START_WITHIN_S):
+                while not server.started:
+                    await asyncio.sleep(_POLL_S)
+            bound_host, bound_port = listener.getsockname()[:2]
+            yield f"http://{bound_host}:{bound_port}"
+        finally:
+            server.should_exit = server.force_exit = True
+            await serving
+
+
+class _InLoopServer(BoundedServer):
+    """Runs beside other tasks, whose process has its own way with signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Leave signals to the process."""
+        yield

@@ -1,0 +1,13 @@
+"""Server-sent events."""
+
+from __future__ import annotations
+
+import json
+
+from espalier.rollout.recording.asked import Json
+
+
+def event(content: Json, *, named: str = "") -> bytes:
+    """One event; OpenAI's chat has no names, the other formats have."""
+    head = f"event: {named}\n".encode() if named else b""
+    return head + b"data: " + json.dumps(content, allow_nan=False).encode() + b"\n\n"

@@ -1,0 +1,143 @@
+"""Attempts that are open, and what became of those that ended; an ended attempt is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from espalier.records.trajectory import FinishReason, Trajectory
+from espalier.rollout.engines.engine import Sampling
+from espalier.rollout.recording.attempt import Attempt, CallLimits, Policy
+from espalier.rollout.recording.graph import AttemptOutcome, trajectory_of
+from espalier.wire.requests import Refusal
+
+
+@dataclass(slots=True)
+class RecorderCounts:
+    """What the endpoint has seen since its start."""
+
+    begun: int = 0
+    whole: int = 0
+    """Attempts that ended with all that a trajectory needs."""
+    lost: Counter[FinishReason] = field(default_factory=Counter[FinishReason])
+    """Attempts that ended without, by reason."""
+    calls: int = 0
+    """Calls of attempts that ended."""
+    branches: int = 0
+    """Windows of ended attempts beyond the first of each."""
+    foreign_messages: int = 0
+    requests: Counter[int] = field(default_factory=Counter[int])
+    """Requests by status."""
+    closed_connections: Counter[str] = field(default_factory=Counter[str])
+
+    def count_closed(self, cause: str) -> None:
+        """See `ConnectionCounts`."""
+        self.closed_connections[cause] += 1
+
+    def count_request(self, route: str, status: int) -> None:
+        """See `ConnectionCounts`."""
+        del route
+        self.requests[status] += 1
+
+
+class Recorder:
+    """Opens attempts at a policy, and makes trajectories of them."""
+
+    def __init__(self, policy: Policy, limits: CallLimits) -> None:
+        self._policy = policy
+        self._limits = limits
+        self._open: dict[str, Attempt] = {}
+        self.counts = RecorderCounts()
+
+    @property
+    def open_attempts(self) -> int:
+        """Attempts that have not ended."""
+        return len(self._open)
+
+    def begin(self, *, sampling: Sampling | None = None) -> Attempt:
+        """Open an attempt; whoever knows its id may ask in its name."""
+        attempt = Attempt(secrets.token_urlsafe(18), self._policy, self._limits, sampling)
+        self._open[attempt.attempt_id] = attempt
+        self.counts.begun += 1
+        return attempt
+
+    def attempt(self, attempt_id: str) -> Attempt:
+        """An open attempt.
+
+        Raises:
+            Refusal: none is open under that id.
+        """
+        found = self._open.get(attempt_id)
+        if found is None:
+            raise Refusal(
+                404,
+                "no attempt is open under this address: it has ended, or was never begun",
+                code="attempt_not_open",
+            )
+        return found
+
+    @contextmanager
+    def deadline(
+        self, attempt: Attempt, seconds: float, on_expiry: Callable[[], None] | None = None
+    ) -> Generator[None]:
+        """Within the block the attempt is lost once the time is over."""
+
+        def expire() -> None:
+            attempt.lose(FinishReason.TIMEOUT, f"it was not over within {seconds:g} s")
+            if on_expiry is not None:
+                on_expiry()
+
+        timer = asyncio.get_running_loop().call_later(seconds, expire)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def close(self, attempt: Attempt) -> None:
+        """Take no further call of an attempt; calls that are open lose it."""
+        self._open.pop(attempt.attempt_id, None)
+        if attempt.open_calls:
+            attempt.lose(
+                FinishReason.LOST_CALL,
+                f"{attempt.open_calls} calls were still open when the attempt ended",
+            )
+        if attempt.lost is None and not len(attempt.graph):
+            attempt.lose(FinishReason.AGENT_FAILED, "it ended without a call")
+
+    def ended(
+        self, attempt: Attempt, verdict: AttemptOutcome | None, *, task_id: str, group_id: str
+    ) -> Trajectory:
+        """The trajectory of a closed attempt; lost, without a reward, where it has none.
+
+        Args:
+            attempt: closed.
+            verdict: None takes the reward that was posted.
+            task_id: of the trajectory.
+            group_id: of the trajectory; attempts that are compared with each other share it.
+        """
+        if verdict is None and attempt.lost is None:
+            if attempt.reward is None:
+                attempt.lose(FinishReason.NO_REWARD, "it ended without a reward")
+            else:
+                answer = attempt.last_answer
+                verdict = AttemptOutcome(attempt.reward, answer, FinishReason.ANSWERED)
+        if verdict is None or attempt.lost is not None:
+            assert attempt.lost is not None, "without a verdict it is lost"
+            self.counts.lost[attempt.lost] += 1
+            verdict = AttemptOutcome({}, None, attempt.lost)
+        else:
+            self.counts.whole += 1
+        trajectory = trajectory_of(
+            attempt.graph,
+            verdict,
+            task_id=task_id,
+            group_id=group_id,
+        )
+        self.counts.calls += len(attempt.graph)
+        self.counts.branches += max(0, len(trajectory.windows) - 1)
+        self.counts.foreign_messages += attempt.foreign_messages
+        return trajectory

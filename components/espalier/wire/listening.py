@@ -1,0 +1,130 @@
+"""A server that listens: its socket, its open files, and uvicorn with connections of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import resource
+import socket
+import ssl
+from collections.abc import Callable
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from espalier.config import ServingConfig
+from espalier.records import ServingError
+from espalier.wire.connections import (
+    MAX_HEAD_BYTES,
+    RESERVED_PLACES,
+    Places,
+    connection_factory,
+)
+
+_OTHER_FILES = 256
+"""Open files beside connections: of the interpreter, libraries, the policy."""
+_BACKLOG = 2048
+
+
+class BoundedServer(uvicorn.Server):
+    """uvicorn with the places and deadlines of `connections`; it serves until `should_exit`."""
+
+    def __init__(self, app: ASGIApp, places: Places, *, drain_s: float) -> None:
+        """Serve an application.
+
+        Args:
+            app: answers the requests.
+            places: of its connections.
+            drain_s: how long answers may be finished when it ends.
+        """
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="asyncio",
+                ws="none",
+                lifespan="off",
+                log_level="error",  # a line for each request that is none would fill the log
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+                timeout_graceful_shutdown=max(1, round(drain_s)),
+            )
+        )
+        self._places = places
+        self._tls_context: Callable[[], ssl.SSLContext | None] = lambda: None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections, as uvicorn's does, with our own protocol and TLS in it.
+
+        uvicorn would let asyncio speak TLS before a connection is counted anywhere.
+        """
+        await self.lifespan.startup()
+        loop = asyncio.get_running_loop()
+        accepted = connection_factory(
+            self.config, self.server_state, self._places, lambda: self._tls_context()
+        )
+        self.servers = [
+            await loop.create_server(accepted, sock=listener, backlog=_BACKLOG)
+            for listener in sockets or ()
+        ]
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Finish what has begun, and close."""
+        self._places.close_opening()
+        await super().shutdown(sockets)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def within_open_files(config: ServingConfig, say: Callable[[str], None]) -> ServingConfig:
+    """Raise the limit of open files as far as needed; serve fewer connections where it is too low.
+
+    Raises:
+        ServingError: no connection would be left.
+    """
+    others = RESERVED_PLACES + _OTHER_FILES
+    needed = config.max_connections + others
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return config
+    if hard == resource.RLIM_INFINITY or hard >= needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        return config
+    if hard <= others:
+        raise ServingError(
+            f"this process may have {hard} open files (`ulimit -Hn`); "
+            f"serving needs {others} and one for each connection"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    say(
+        f"warning: serving.max_connections is {hard - others} instead of {config.max_connections}: "
+        f"this process may have {hard} open files (`ulimit -Hn`)"
+    )
+    return config.model_copy(update={"max_connections": hard - others})
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Open the listening socket, before anything is loaded.
+
+    Raises:
+        ServingError: there is no such address here, or it is taken.
+    """
+    try:
+        listener = socket.create_server((host, port))
+    except (OSError, OverflowError) as error:
+        raise ServingError(
+            f"{host}:{port}: cannot be served on ({error}). Choose another --host or --port."
+        ) from error
+    # asyncio sets TCP_NODELAY on what comes in only where the listening socket names its protocol,
+    # as Python's does not. Without, a body waits 40 ms for the acknowledgement of its head
+    return socket.socket(
+        listener.family, listener.type, socket.IPPROTO_TCP, fileno=listener.detach()
+    )
