@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from pathlib import Path
 from typing import Literal, Self
 
@@ -49,9 +50,9 @@ class GradingConfig(Section):
     """Longer tool results are cut for the judges."""
 
     @property
+    @abstractmethod
     def endpoints(self) -> tuple[EndpointConfig, ...]:
         """The models that are asked."""
-        raise NotImplementedError
 
     @model_validator(mode="after")
     def _criteria_have_names_of_their_own(self) -> Self:
