@@ -135,6 +135,10 @@ class Stage:
                 }
             case "prepare_policy":
                 paths["policy.model"] = profile.policy.model
+            case "train":
+                process, outcome = profile.reward.process, profile.reward.outcome_model
+                paths["reward.process.model"] = process.model if process else None
+                paths["reward.outcome_model.model"] = outcome.model if outcome else None
             case _:
                 pass
         found = {

@@ -1,7 +1,7 @@
 """The command line: arguments in, results on stdout, everything else on stderr.
 
 app         the commands' frame (listing, errors, exit codes), and shared arguments
-runs        run, evaluate, report, chat; step (hidden: what pods run); doctor
+runs        run, evaluate, reward-model, report, chat; step (hidden: what pods run); doctor
 models      promote, rollback, load, versions, serve, api-key
 kubeflow    compile, submit, schedule create, list, pause, resume, delete
 kubeflow_runs   runs list, show, stop, retry; following a run

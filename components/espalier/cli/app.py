@@ -26,7 +26,7 @@ _HELP_WIDTH = 64
 
 
 PANELS = {
-    "Runs": ("run", "evaluate", "report", "chat"),
+    "Runs": ("run", "evaluate", "reward-model", "report", "chat"),
     "Models": ("promote", "rollback", "load", "versions", "serve", "api-key"),
     "Kubeflow": ("compile", "submit", "runs", "schedule"),
     "Data": ("data", "backup"),

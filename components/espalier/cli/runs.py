@@ -1,4 +1,4 @@
-"""run, evaluate, report, chat, step, doctor."""
+"""run, evaluate, reward-model, report, chat, step, doctor."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ class Runner(enum.StrEnum):
 
     IN_PROCESS = "in-process"
     KFP_LOCAL = "kfp-local"
+
+
+class RewardModelKind(enum.StrEnum):
+    """What a reward model scores."""
+
+    PROCESS = "process"
+    OUTCOME = "outcome"
 
 
 _HOW_TO_GO_ON = {
@@ -96,6 +103,41 @@ def evaluate(
         print_json(judged.figures)
     else:
         typer.echo(judged.table)
+
+
+@app.command(
+    "reward-model",
+    epilog=examples(
+        "espalier reward-model runs/math --out runs/math-steps",
+        "espalier reward-model runs/math --out runs/math-outcome --kind outcome --json",
+    ),
+)
+def reward_model(
+    *,
+    run: RunArgument,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the model.")],
+    kind: Annotated[
+        RewardModelKind, typer.Option("--kind", help="Scores every step, or the end alone.")
+    ] = RewardModelKind.PROCESS,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a head that scores attempts, on rollouts of a run.
+
+    The attempts are those of the run's warm policy; [reward_model] says how many. `reward.process`
+    and `reward.outcome_model` name the folder to train with it.
+    """
+    from espalier.orchestration.reward_models import train_reward_model
+
+    figures = train_reward_model(run, out, kind.value, set_ or [])
+    if as_json:
+        print_json({"model": str(out), "kind": kind.value, **figures})
+        return
+    typer.echo(
+        f"wrote {out}: AUC {figures['auc']:.3f}, agrees with the rule on "
+        f"{100 * figures['agreement']:.1f} % of {figures['dev_attempts']:.0f} dev attempts, of "
+        f"which {100 * figures['dev_right_share']:.1f} % are right"
+    )
 
 
 @app.command(epilog=examples("espalier report runs/demo"))

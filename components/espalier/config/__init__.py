@@ -70,6 +70,11 @@ from espalier.config.reward import (
     reward_terms,
     term_context,
 )
+from espalier.config.reward_models import (
+    OutcomeModelConfig,
+    ProcessRewardConfig,
+    RewardModelConfig,
+)
 from espalier.config.self_play import (
     AbsoluteZeroConfig,
     NoSelfPlayConfig,
@@ -123,11 +128,13 @@ __all__ = [
     "LocalSandboxConfig",
     "NoSelfPlayConfig",
     "OptimizerConfig",
+    "OutcomeModelConfig",
     "PodResources",
     "PodmanSandboxConfig",
     "PolicyConfig",
     "PosingConfig",
     "PrestageConfig",
+    "ProcessRewardConfig",
     "Profile",
     "RZeroConfig",
     "RayConfig",
@@ -135,6 +142,7 @@ __all__ = [
     "RelationConfig",
     "ReplayConfig",
     "RewardConfig",
+    "RewardModelConfig",
     "RolloutConfig",
     "SandboxConfig",
     "SandboxPodsConfig",

@@ -44,6 +44,7 @@ from espalier.config.learning import (
     WarmStartConfig,
 )
 from espalier.config.reward import RewardConfig, require_composition
+from espalier.config.reward_models import RewardModelConfig
 from espalier.config.self_play import NoSelfPlayConfig, SelfPlayConfig, require_means
 from espalier.config.teacher import (
     AgentTextsConfig,
@@ -79,6 +80,7 @@ class Profile(Section):
     policy: PolicyConfig = PolicyConfig()
     episode: EpisodeConfig = EpisodeConfig()
     reward: RewardConfig = RewardConfig()
+    reward_model: RewardModelConfig = RewardModelConfig()
     hardware: HardwareConfig = HardwareConfig()
     rollout: RolloutConfig = RolloutConfig()
     continued_pretraining: ContinuedPretrainingConfig = ContinuedPretrainingConfig()

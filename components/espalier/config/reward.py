@@ -19,6 +19,7 @@ from espalier.algorithms.shaping import (
 from espalier.config.data import Section
 from espalier.config.environment import family_class
 from espalier.config.judging import GradingConfig, JudgesConfig, SelfCritiqueConfig
+from espalier.config.reward_models import OutcomeModelConfig, ProcessRewardConfig
 
 if TYPE_CHECKING:
     from espalier.config.profile import Profile
@@ -46,6 +47,11 @@ class RewardConfig(Section):
     """Unset: no model grades attempts."""
     self_critique: SelfCritiqueConfig | None = None
     """Unset: the policy does not grade its own attempts."""
+
+    process: ProcessRewardConfig | None = None
+    """Unset: no head scores the steps of attempts."""
+    outcome_model: OutcomeModelConfig | None = None
+    """Unset: the rule decides, as it should wherever there is one."""
 
     @property
     def graders(self) -> dict[str, GradingConfig]:
@@ -114,4 +120,6 @@ def require_composition(profile: Profile) -> None:
     spans = {"format": Span(0.0, profile.reward.format)}
     spans |= {term.key: term.span(context) for term in reward_terms(profile)}
     spans |= {name: Span(0.0, one.weight) for name, one in profile.reward.graders.items()}
+    if profile.reward.process is not None:
+        spans["process"] = Span(0.0, profile.reward.process.weight)
     require_outcome_dominates(spans, context)

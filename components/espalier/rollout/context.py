@@ -202,6 +202,14 @@ class PolicyContext:
         message = await self._write()
         return message.action if message.stopped else None
 
+    def repeat(self, action: Completion) -> Action:
+        """Take `action` for the policy's next message, which another episode sampled."""
+        assert self._session is not None, "a context begins with a prompt"
+        parsed = self._dialect.parse(action.token_ids)
+        self._session.observe(action.token_ids)
+        self._transcript.act(action, parsed)
+        return parsed
+
     async def observe(self, messages: tuple[Message, ...]) -> bool:
         """Read an observation, in a new window if it must be; False if it does not fit."""
         transcript, limits = self._transcript, self._limits

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from espalier.environments import (
 from espalier.records import Message, Task
 from espalier.records.trajectory import FinishReason, RewardBreakdown, Trajectory
 from espalier.rollout.context import EpisodeTranscript, PolicyContext
-from espalier.rollout.engines.engine import Engine, Sampling
+from espalier.rollout.engines.engine import Completion, Engine, Sampling
 from espalier.sandbox.call_time import CallTime
 
 P = ParamSpec("P")
@@ -133,8 +134,13 @@ class FinishedEpisode(NamedTuple):
     """Of the episode, with its tools."""
 
 
-async def run_episode(task: Task, sampling: Sampling, context: EpisodeContext) -> FinishedEpisode:
-    """Run one episode of `task`.
+async def run_episode(
+    task: Task, sampling: Sampling, context: EpisodeContext, begun: Sequence[Completion] = ()
+) -> FinishedEpisode:
+    """Run one episode of `task`, whose first messages may be given.
+
+    The messages of `begun` are played in a fresh environment before the policy goes on: what it
+    reads after them is what that environment answers now.
 
     An environment that is stuck or lost ends only this episode: its trajectory has the finish
     reason TIMEOUT or SANDBOX_LOST, and no reward. If a program of the policy ended the sandbox, the
@@ -145,6 +151,7 @@ async def run_episode(task: Task, sampling: Sampling, context: EpisodeContext) -
     environment: Environment | None = None
     view: PolicyContext | None = None
     prompt, dialect = task.prompt, context.dialect
+    given = deque(begun)
 
     def record(reason: FinishReason, reward: RewardBreakdown) -> FinishedEpisode:
         trajectory = transcript.trajectory(environment, reason, reward)
@@ -158,7 +165,10 @@ async def run_episode(task: Task, sampling: Sampling, context: EpisodeContext) -
         has_room = await view.begin(prompt)
         try:
             while environment.finish_reason is None:
-                action = await view.act() if has_room else None
+                if has_room and given:
+                    action = view.repeat(given.popleft())
+                else:
+                    action = await view.act() if has_room else None
                 if action is None:
                     environment.cut_off(FinishReason.MAX_TOKENS)
                 else:

@@ -20,7 +20,7 @@ from espalier.environments import Environments
 from espalier.policy.loading import Policy, load_policy, load_tokenizer
 from espalier.records import PolicyError, Task
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.rollout.engines.engine import Engine, KindChoice, Sampling
+from espalier.rollout.engines.engine import Completion, Engine, KindChoice, Sampling
 from espalier.rollout.engines.lockstep import lockstep_engine
 from espalier.rollout.engines.vllm import VllmServerEngine
 from espalier.rollout.episode import EpisodeContext, FinishedEpisode, ToolRunner, run_episode
@@ -110,6 +110,26 @@ def dialect_of(
 
 def _ignored(_lost: Trajectory) -> None:
     """Default of `on_lost`: lost trajectories are among those returned."""
+
+
+EpisodeStart = tuple[Task, Sequence[Completion]]
+"""A task, and the policy's first messages; none for an episode from its beginning."""
+
+
+def start_after(task: Task, trajectory: Trajectory, turns: int) -> EpisodeStart:
+    """The episode of `trajectory` after its first `turns` messages.
+
+    Args:
+        task: of the trajectory.
+        trajectory: with one window; what was cut out of a context cannot be repeated.
+        turns: at least 1, and fewer than it has.
+    """
+    assert len(trajectory.windows) == 1, "an episode of several contexts is not repeated"
+    spans = [slice(turn.action_start, turn.action_end) for turn in trajectory.turns[:turns]]
+    return task, tuple(
+        Completion(trajectory.token_ids[span], trajectory.behavior_logprobs[span], stopped=True)
+        for span in spans
+    )
 
 
 class TrajectorySampler(Protocol):
@@ -272,17 +292,38 @@ class Roller:
             len(tasks) * samples trajectories, task by task. Those whose environment failed in every
             attempt are among them: they are `is_lost`, and not scored.
         """
+        repeated = [(task, ()) for task in tasks for _ in range(samples)]
+        return self._timed(repeated, temperature=temperature, seed=seed, on_lost=on_lost)
+
+    def complete(
+        self, starts: Sequence[EpisodeStart], *, samples: int, temperature: float, seed: int
+    ) -> list[Trajectory]:
+        """Sample `samples` ways to end each of the episodes that were begun.
+
+        Returns:
+            len(starts) * samples trajectories, start by start, their first messages included.
+        """
+        repeated = [start for start in starts for _ in range(samples)]
+        return self._timed(repeated, temperature=temperature, seed=seed, on_lost=_ignored)
+
+    def _timed(
+        self,
+        starts: Sequence[EpisodeStart],
+        *,
+        temperature: float,
+        seed: int,
+        on_lost: Callable[[Trajectory], None],
+    ) -> list[Trajectory]:
         started = time.perf_counter()
-        repeated = [task for task in tasks for _ in range(samples)]
         trajectories = asyncio.run(
-            self._roll_out(repeated, temperature=temperature, seed=seed, on_lost=on_lost)
+            self._roll_out(starts, temperature=temperature, seed=seed, on_lost=on_lost)
         )
         self.seconds += time.perf_counter() - started
         return trajectories
 
     async def _roll_out(
         self,
-        tasks: Sequence[Task],
+        starts: Sequence[EpisodeStart],
         *,
         temperature: float,
         seed: int,
@@ -290,15 +331,16 @@ class Roller:
     ) -> list[Trajectory]:
         async with self.serving() as context:
 
-            async def play(index: int, task: Task) -> Trajectory:
+            async def play(index: int, start: EpisodeStart) -> Trajectory:
+                task, begun = start
                 trajectory = await self.roll_out_one(
-                    task, context, temperature=temperature, name=f"{seed}:{index}"
+                    task, context, temperature=temperature, name=f"{seed}:{index}", begun=begun
                 )
                 if trajectory.is_lost:
                     on_lost(trajectory)
                 return trajectory
 
-            episodes = [asyncio.ensure_future(play(*one)) for one in enumerate(tasks)]
+            episodes = [asyncio.ensure_future(play(*one)) for one in enumerate(starts)]
             try:
                 return await asyncio.gather(*episodes)
             finally:
@@ -320,7 +362,13 @@ class Roller:
             )
 
     async def roll_out_one(
-        self, task: Task, context: EpisodeContext, *, temperature: float, name: str
+        self,
+        task: Task,
+        context: EpisodeContext,
+        *,
+        temperature: float,
+        name: str,
+        begun: Sequence[Completion] = (),
     ) -> Trajectory:
         """Sample one trajectory; one that is lost from outside is sampled again, a few times.
 
@@ -329,15 +377,16 @@ class Roller:
             context: what `serving` yields.
             temperature: 0 is greedy.
             name: seeds the episode's draws; those of a replay differ.
+            begun: messages that are played first, see `run_episode`.
         """
-        episode = await run_episode(task, self._sampling(temperature, name), context)
+        episode = await run_episode(task, self._sampling(temperature, name), context, begun)
         for replay in range(1, 1 + self._max_replays):
             if not episode.trajectory.is_lost:
                 break
             self.losses[episode.trajectory.finish_reason] += 1
             self.replays += 1
             again = self._sampling(temperature, f"{name}:replay{replay}")
-            episode = await run_episode(task, again, context)
+            episode = await run_episode(task, again, context, begun)
         if episode.trajectory.is_lost:
             self.losses[episode.trajectory.finish_reason] += 1
         self.drift.compare(episode)

@@ -13,7 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from espalier.algorithms.shaping import CallFacts, EpisodeFacts, RewardTerm, TermContext
-from espalier.config import GradingConfig, Profile, reward_terms, term_context
+from espalier.config import (
+    GradingConfig,
+    OutcomeModelConfig,
+    ProcessRewardConfig,
+    Profile,
+    reward_terms,
+    term_context,
+)
 from espalier.judging import JudgeEnsemble, transcript_of
 from espalier.records import DataError, Message
 from espalier.records.trajectory import (
@@ -23,6 +30,9 @@ from espalier.records.trajectory import (
     ToolResult,
     Trajectory,
 )
+from espalier.training.parallel import Processes
+from espalier.training.reward_models.head import RewardModel, load_reward_model
+from espalier.training.rl.models import Layout
 
 Pay = Callable[[Sequence[Trajectory]], list[Trajectory]]
 """Judged attempts at one task -> the same, with what the further terms pay for each."""
@@ -108,18 +118,97 @@ class GraderPayment:
         return {f"{self._name}/{name}": value for name, value in self._ensemble.figures().items()}
 
 
+class ProcessPayment:
+    """Pays the steps of an attempt by a trained head, as `process` or turn by turn."""
+
+    def __init__(self, model: RewardModel, config: ProcessRewardConfig) -> None:
+        self._model = model
+        self._config = config
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[Trajectory]:
+        """See `Pay`."""
+        scores = self._model.scores(group)
+        return [self._paid(one, steps) for one, steps in zip(group, scores, strict=True)]
+
+    def _paid(self, trajectory: Trajectory, scores: Sequence[float]) -> Trajectory:
+        weight, nothing = self._config.weight, [0.0] * len(scores)
+        match self._config.reduce:
+            case "progress":
+                before = [0.0, *scores[:-1]]
+                earned = [weight * (s - b) for s, b in zip(scores, before, strict=True)]
+                return with_terms(trajectory, {}, earned)
+            case "mean":
+                paid = sum(scores) / max(1, len(scores))
+            case "min":
+                paid = min(scores, default=0.0)
+        return with_terms(trajectory, {"process": weight * paid}, nothing)
+
+
+class OutcomeModelPayment:
+    """Replaces the rule's outcome by a trained head's, at its threshold."""
+
+    def __init__(
+        self, model: RewardModel, config: OutcomeModelConfig, context: TermContext
+    ) -> None:
+        self._model = model
+        self._config = config
+        self._context = context
+        self._with_rule: list[tuple[bool, bool]] = []
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[Trajectory]:
+        """See `Pay`."""
+        paid: list[Trajectory] = []
+        for trajectory, steps in zip(group, self._model.scores(group), strict=True):
+            passes = bool(steps) and steps[-1] >= self._config.threshold
+            self._with_rule.append((passes, trajectory.is_right))
+            outcome = self._context.outcome_high if passes else self._context.outcome_low
+            paid.append(replace(trajectory, reward=trajectory.reward | {"outcome": outcome}))
+        return paid
+
+    def figures(self) -> dict[str, float]:
+        """Share of the attempts so far on which the head and the rule agree."""
+        agreed = sum(one == other for one, other in self._with_rule)
+        return {"outcome_model/agreement": agreed / max(1, len(self._with_rule))}
+
+
 class Payments:
     """All that training pays for, one payment after the other."""
 
-    def __init__(self, terms: TermPayment, graders: Sequence[GraderPayment] = ()) -> None:
+    def __init__(
+        self,
+        terms: TermPayment,
+        graders: Sequence[GraderPayment] = (),
+        *,
+        process: ProcessPayment | None = None,
+        outcome: OutcomeModelPayment | None = None,
+    ) -> None:
+        self._outcome = outcome
         self._terms = terms
+        self._process = process
         self._graders = graders
 
     @classmethod
-    def of(cls, profile: Profile) -> Payments:
-        """The payments of `profile`."""
-        graders = [GraderPayment(*named) for named in profile.reward.graders.items()]
-        return cls(TermPayment.of(profile), graders)
+    def of(cls, profile: Profile, layout: Layout) -> Payments:
+        """The payments of `profile`.
+
+        Args:
+            profile: of the run.
+            layout: how attempts are packed for reward models; each process scores for itself.
+
+        Raises:
+            ArtifactError: a folder that the profile names is no reward model of its kind.
+        """
+        reward = profile.reward
+        own = replace(layout, processes=Processes())
+        graders = [GraderPayment(*named) for named in reward.graders.items()]
+        process = outcome = None
+        if reward.process is not None:
+            model = load_reward_model(reward.process.model, "process", own)
+            process = ProcessPayment(model, reward.process)
+        if reward.outcome_model is not None:
+            model = load_reward_model(reward.outcome_model.model, "outcome", own)
+            outcome = OutcomeModelPayment(model, reward.outcome_model, term_context(profile))
+        return cls(TermPayment.of(profile), graders, process=process, outcome=outcome)
 
     @property
     def asks_models(self) -> bool:
@@ -128,14 +217,19 @@ class Payments:
 
     def __call__(self, group: Sequence[Trajectory]) -> list[Trajectory]:
         """See `Pay`."""
-        paid = self._terms(group)
+        for trajectory in group:
+            require_outcome(trajectory)
+        paid = self._terms(self._outcome(group) if self._outcome else group)
+        if self._process is not None:
+            paid = self._process(paid)
         for grader in self._graders:
             paid = grader(paid)
         return paid
 
     def figures(self) -> dict[str, float]:
-        """What the graders' agreement is so far."""
-        return {name: value for one in self._graders for name, value in one.figures().items()}
+        """Agreement of graders and of an outcome model so far."""
+        measured = [*self._graders, *([self._outcome] if self._outcome else [])]
+        return {name: value for one in measured for name, value in one.figures().items()}
 
 
 def require_outcome(trajectory: Trajectory) -> None:

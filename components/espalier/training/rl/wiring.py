@@ -101,7 +101,8 @@ def build_run(
     models = build_models(policy.model, config, hardware, processes)
     pool = _task_pool(profile, inputs["curriculum"])
     proposer = shared_proposer(profile, inputs, processes)
-    payments, in_turns = Payments.of(profile), config.asynchronous.max_staleness == 0
+    layout = build_layout(policy.model, profile, hardware, processes)
+    payments, in_turns = Payments.of(profile, layout), config.asynchronous.max_staleness == 0
     context = SamplerContext(
         profile,
         policy,
@@ -119,7 +120,6 @@ def build_run(
         sampling = _in_turns(context)
     dev_tasks = read_tasks(inputs["accepted"] / "tasks" / "dev.jsonl")[: config.dev_questions]
     epsilon = profile.rollout.exploration.kind_epsilon
-    layout = build_layout(policy.model, profile, hardware, processes)
     parts = LoopParts(
         models=models,
         layout=layout,

@@ -1,0 +1,180 @@
+"""Labels of steps by completions, heads that are fitted to them, and what they pay."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from espalier.algorithms.shaping import TermContext
+from espalier.config import OutcomeModelConfig, ProcessRewardConfig, RewardModelConfig
+from espalier.records import ArtifactError, NullTracker
+from espalier.records.trajectory import FinishReason, Turn
+from espalier.rollout.roller import start_after
+from espalier.training.parallel import Processes
+from espalier.training.reward_models.head import (
+    RewardModel,
+    area_under_curve,
+    load_reward_model,
+    outcome_figures,
+)
+from espalier.training.reward_models.labels import label_outcomes, label_steps
+from espalier.training.rl.models import Critic, build_layout
+from espalier.training.rl.payment import OutcomeModelPayment, Payments, ProcessPayment, TermPayment
+from tests.factories.tiny import tiny_policy
+from tests.factories.training import (
+    CPU,
+    PROFILE,
+    TASKS,
+    make_task,
+    make_trajectory,
+    warm_policy,
+    warm_roller,
+)
+
+
+@pytest.fixture(scope="module")
+def roller(tmp_path_factory):
+    return warm_roller(warm_policy(tmp_path_factory.mktemp("warm")))
+
+
+def layout(policy):
+    return build_layout(policy.model, PROFILE, CPU, Processes())
+
+
+def attempt(task, outcome, turns=3):
+    spans = tuple(
+        Turn(action_start=2 * n, action_end=2 * n + 1, observation_end=2 * n + 2)
+        for n in range(turns)
+    )
+    return make_trajectory(
+        task,
+        outcome,
+        token_ids=tuple(range(5, 5 + 2 * turns)),
+        action_mask=(1, 0) * turns,
+        behavior_logprobs=(-1.0, 0.0) * turns,
+        turns=spans,
+    )
+
+
+class ScriptedEnds:
+    """Ends the n-th begun episode as the script says; None is a lost one."""
+
+    def __init__(self, *ends):
+        self.ends = ends
+        self.starts = []
+
+    def complete(self, starts, *, samples, temperature, seed):
+        self.starts = list(starts)
+        assert len(self.ends) == len(starts) * samples
+        return [self._ended(end) for end in self.ends]
+
+    def _ended(self, end):
+        ended = make_trajectory(make_task("lyon"), end or 0)
+        return replace(ended, finish_reason=FinishReason.SANDBOX_LOST) if end is None else ended
+
+
+def labelled_steps(trajectory, ends, completions=2):
+    roller = ScriptedEnds(*ends)
+    tasks = {trajectory.task_id: make_task("lyon")}
+    [found] = label_steps(
+        [trajectory], tasks, roller, completions=completions, temperature=1.0, seed=0
+    )
+    return found, roller
+
+
+def test_a_step_is_worth_the_share_of_its_right_ends():
+    found, roller = labelled_steps(attempt(make_task("lyon"), 0), (1, 1, 0, 1))
+    assert found.turns == (0, 1, 2)
+    assert found.targets("soft") == (1.0, 0.5, 0.0), "the last step is the outcome itself"
+    assert found.targets("hard") == (1.0, 1.0, 0.0)
+    assert [len(begun) for _, begun in roller.starts] == [1, 2]
+    assert found.positions == (0, 2, 4)
+
+
+def test_ends_that_were_lost_count_for_nothing():
+    found, _ = labelled_steps(attempt(make_task("lyon"), 1), (None, None, None, 1))
+    assert found.turns == (1, 2)
+    assert found.shares == (1.0, 1.0)
+
+
+def test_lost_attempts_have_no_label():
+    lost = replace(attempt(make_task("lyon"), 0), finish_reason=FinishReason.TIMEOUT, reward={})
+    assert label_outcomes([lost]) == []
+
+
+def test_an_episode_goes_on_from_its_first_messages(roller):
+    [first] = roller.roll_out(TASKS[:1], samples=1, temperature=1.0, seed=4)
+    assert len(first.turns) >= 2, "it searches before it answers"
+    start = start_after(TASKS[0], first, 1)
+    ends = roller.complete([start], samples=3, temperature=1.0, seed=9)
+    seen = first.turns[0].observation_end
+    for end in ends:
+        assert end.token_ids[:seen] == first.token_ids[:seen]
+        assert end.behavior_logprobs[:seen] == first.behavior_logprobs[:seen]
+        assert end.tool_results[0] == first.tool_results[0]
+        assert end.reward
+
+
+def test_a_head_tells_right_attempts_from_wrong_ones(roller, tmp_path):
+    policy = warm_policy(tmp_path / "warm")
+    attempts = roller.roll_out(TASKS, samples=24, temperature=1.0, seed=1)
+    assert 0.1 < sum(t.is_right for t in attempts) / len(attempts) < 0.9
+    model = RewardModel("outcome", Critic(policy.model), layout(policy))
+    assert outcome_figures(model, attempts)["auc"] == 0.5, "a new head knows nothing"
+    config = RewardModelConfig(steps=90, attempts_per_step=32, learning_rate=5e-3)
+    losses = model.fit(label_outcomes(attempts), config, 0, NullTracker())
+    assert losses[-1] < losses[0]
+    others = roller.roll_out(TASKS, samples=8, temperature=1.0, seed=2)
+    assert outcome_figures(model, others)["auc"] > 0.8
+
+    model.save(policy, tmp_path / "model")
+    again = load_reward_model(tmp_path / "model", "outcome", layout(policy))
+    for one, other in zip(model.scores(others), again.scores(others), strict=True):
+        assert one == pytest.approx(other, abs=1e-6)
+    with pytest.raises(ArtifactError, match="a model of kind outcome, where one of process"):
+        load_reward_model(tmp_path / "model", "process", layout(policy))
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(ArtifactError, match="not a reward model"):
+        load_reward_model(tmp_path, "process", layout(tiny_policy()))
+
+
+def scored(*scores):
+    return SimpleNamespace(scores=lambda group: [list(scores) for _ in group])
+
+
+@pytest.mark.parametrize(
+    ("reduce", "term", "by_turn"),
+    [
+        ("progress", {"turns": 0.15}, [0.1, -0.05, 0.1]),
+        ("mean", {"process": 0.5 * (0.2 + 0.1 + 0.3) / 3}, [0, 0, 0]),
+        ("min", {"process": 0.05}, [0, 0, 0]),
+    ],
+)
+def test_steps_are_paid_as_the_profile_says(tmp_path, reduce, term, by_turn):
+    config = ProcessRewardConfig(model=tmp_path, weight=0.5, reduce=reduce)
+    [paid] = ProcessPayment(scored(0.2, 0.1, 0.3), config)([attempt(make_task("lyon"), 1)])
+    assert paid.reward == pytest.approx({"outcome": 1.0, "format": 0.0} | term)
+    assert [turn.reward for turn in paid.turns] == pytest.approx(by_turn)
+
+
+def test_an_outcome_model_takes_the_rules_place(tmp_path):
+    context = TermContext(64, outcome_low=-1.0, outcome_high=1.0)
+    judge = OutcomeModelPayment(scored(0.1, 0.2, 0.7), OutcomeModelConfig(model=tmp_path), context)
+    pay = Payments(TermPayment([], context), outcome=judge)
+    paid = pay([attempt(make_task("lyon"), 1), attempt(make_task("lyon"), 0)])
+    assert [t.reward["outcome"] for t in paid] == [1.0, 1.0]
+    assert pay.figures() == {"outcome_model/agreement": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("scores", "truths", "area"),
+    [
+        ([0.9, 0.8, 0.1], [True, True, False], 1.0),
+        ([0.9, 0.2, 0.5, 0.2], [True, True, False, False], 0.625),
+        ([0.5, 0.5], [True, False], 0.5),
+    ],
+)
+def test_the_area_counts_pairs_in_order(scores, truths, area):
+    assert area_under_curve(scores, truths) == area
