@@ -38,6 +38,7 @@ NAV: dict[str, Sequence[str]] = {
         "examples/own_agent/README.md",
         "components/espalier/environments/search_qa/README.md",
         "components/espalier/environments/python_math/README.md",
+        "components/espalier/environments/customer_service/README.md",
         "docs/add-reward.md", "docs/add-algorithm.md",
         "docs/add-sandbox.md", "components/espalier/sandbox/README.md", "CONTRIBUTING.md",
     ),

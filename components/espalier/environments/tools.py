@@ -11,6 +11,7 @@ JSON.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Sequence
@@ -108,6 +109,12 @@ class Tool:
             result_tag=result_tag,
             takes_code=takes_code,
         )
+
+    def over(self, function: Callable[..., object]) -> Tool:
+        """This tool with its schema, played by another function of the same signature."""
+        other = copy.copy(self)
+        other._function = function
+        return other
 
     def call(self, call: ToolCall, task: Task) -> ToolResult | Awaitable[ToolResult]:
         """Run the function on validated arguments; invalid arguments give an error observation.

@@ -1,0 +1,117 @@
+"""Small tables of both domains."""
+
+import copy
+
+from espalier.environments.customer_service.database import checked_database
+from espalier.environments.customer_service.domains import service_of
+from espalier.environments.family import make_task
+from espalier.records import ToolCall
+
+ADDRESS = {
+    "address1": "1 Mill Road", "address2": "", "city": "Salem", "state": "OR", "country": "USA",
+    "zip": "97301",
+}  # fmt: skip
+VARIANTS = (("7", "red", 20.1), ("8", "blue", 25.4), ("9", "grey", 5.0))
+RETAIL = {
+    "users": {
+        "ada_1": {
+            "name": {"first_name": "Ada", "last_name": "Berg"},
+            "address": ADDRESS,
+            "email": "ada@example.com",
+            "payment_methods": {
+                "gift_card_1": {"source": "gift_card", "id": "gift_card_1", "balance": 10.1},
+                "paypal_1": {"source": "paypal", "id": "paypal_1"},
+            },
+            "orders": ["#W1", "#W2"],
+        }
+    },
+    "products": {
+        "50": {
+            "name": "Lamp",
+            "product_id": "50",
+            "variants": {
+                item_id: {
+                    "item_id": item_id,
+                    "options": {"color": color},
+                    "available": item_id != "9",
+                    "price": price,
+                }
+                for item_id, color, price in VARIANTS
+            },
+        }
+    },
+    "orders": {
+        number: {
+            "order_id": number,
+            "user_id": "ada_1",
+            "address": ADDRESS,
+            "items": [
+                {"name": "Lamp", "product_id": "50", "item_id": "7", "price": 20.1,
+                 "options": {"color": "red"}}
+            ],
+            "status": status,
+            "payment_history": [
+                {"transaction_type": "payment", "amount": 20.1, "payment_method_id": method}
+            ],
+        }
+        for number, status, method in (
+            ("#W1", "pending", "gift_card_1"), ("#W2", "delivered", "paypal_1"),
+        )
+    },
+}  # fmt: skip
+AIRLINE = {
+    "users": {
+        "bo_1": {
+            "payment_methods": {
+                "gift_card_2": {"source": "gift_card", "id": "gift_card_2", "amount": 150},
+                "certificate_3": {"source": "certificate", "id": "certificate_3", "amount": 100},
+                "credit_card_4": {"source": "credit_card", "id": "credit_card_4"},
+            },
+            "reservations": ["R1"],
+        }
+    },
+    "flights": {
+        "F1": {
+            "origin": "SFO",
+            "destination": "JFK",
+            "flight_number": "F1",
+            "scheduled_departure_time_est": "06:00:00",
+            "scheduled_arrival_time_est": "09:00:00",
+            "dates": {
+                "2024-05-20": {
+                    "status": "available",
+                    "available_seats": {"economy": 2, "business": 1},
+                    "prices": {"economy": 100, "business": 300},
+                },
+                "2024-05-21": {"status": "cancelled"},
+            },
+        }
+    },
+    "reservations": {
+        "R1": {
+            "reservation_id": "R1",
+            "user_id": "bo_1",
+            "cabin": "economy",
+            "flights": [
+                {"flight_number": "F1", "date": "2024-05-20", "origin": "SFO",
+                 "destination": "JFK", "price": 80}
+            ],
+            "passengers": [{"first_name": "Bo", "last_name": "Ito", "dob": "1990-01-01"}],
+            "payment_history": [{"payment_id": "credit_card_4", "amount": 80}],
+            "nonfree_baggages": 0,
+            "total_baggages": 1,
+        }
+    },
+}  # fmt: skip
+TASK = make_task("customer_service", "hi", gold=("[]",), split="train", source="test", key="hi")
+
+
+def service(domain):
+    """Tools over small tables."""
+    tables = copy.deepcopy({"retail": RETAIL, "airline": AIRLINE}[domain])
+    return service_of(domain, checked_database(tables, domain, "tables"))
+
+
+def call(used, name, **arguments):
+    """The result of a call."""
+    return used.tools[name].call(ToolCall(name=name, arguments=arguments), TASK)

@@ -1,0 +1,94 @@
+import copy
+import json
+
+import pytest
+
+from espalier.environments.customer_service.database import checked_database, load_database
+from espalier.records import DataError
+from tests.unit.environments.customer_service.tables import AIRLINE, RETAIL
+
+
+def database():
+    return checked_database(copy.deepcopy(RETAIL), "retail", "tables")
+
+
+def test_copies_of_one_database_are_independent():
+    shared = database()
+    first, second = shared.copy(), shared.copy()
+    first.edit("users", "ada_1")["email"] = "new"
+    assert second.find("users", "ada_1")["email"] == "ada@example.com"
+    assert shared.tables["users"]["ada_1"]["email"] == "ada@example.com"
+    assert first.digest() != second.digest()
+
+
+def test_a_record_written_as_it_was_is_no_change():
+    copied = database().copy()
+    email = copied.edit("users", "ada_1")["email"]
+    copied.edit("users", "ada_1")["email"] = email
+    assert copied.changes() == {}
+
+
+def test_digests_tell_an_integer_from_a_float():
+    first, second = database().copy(), database().copy()
+    first.edit("orders", "#W1")["payment_history"][0]["amount"] = 20
+    second.edit("orders", "#W1")["payment_history"][0]["amount"] = 20.0
+    assert first.digest() != second.digest()
+
+
+def test_new_rows_come_last():
+    copied = database().copy()
+    copied.put("orders", "#W0", {"order_id": "#W0"})
+    assert [key for key, _ in copied.rows("orders")] == ["#W1", "#W2", "#W0"]
+
+
+def spoilt(tables, *path, value=None):
+    """A copy of the tables with another value at `path`; None deletes it."""
+    changed = copy.deepcopy(tables)
+    at = changed
+    for key in path[:-1]:
+        at = at[key]
+    if value is None:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("tables", "domain", "said"),
+    [
+        (spoilt(RETAIL, "users", "ada_1", "email"), "retail", "users: ada_1.email: Field required"),
+        (spoilt(RETAIL, "users", value=[1]), "retail", "users: the whole: "),
+        (spoilt(RETAIL, "orders", "#W1", "user_id", value="bob"), "retail", "no user 'bob'"),
+        (spoilt(RETAIL, "products", "50"), "retail", "no product '50'"),
+        (
+            spoilt(RETAIL, "users", "ada_1", "payment_methods", "paypal_1"),
+            "retail",
+            "#W2: its user has no payment method 'paypal_1'",
+        ),
+        (
+            spoilt(RETAIL, "users", "ada_1", "payment_methods", "gift_card_1", "balance"),
+            "retail",
+            "gift card without balance",
+        ),
+        (
+            spoilt(AIRLINE, "flights", "F1", "dates", "2024-05-20", "prices"),
+            "airline",
+            "F1.2024-05-20: available, without",
+        ),
+    ],
+)
+def test_a_faulty_table_is_refused_by_its_record(tables, domain, said):
+    with pytest.raises(DataError, match="tables, ") as refused:
+        checked_database(tables, domain, "tables")
+    assert said in str(refused.value)
+
+
+def test_a_file_that_is_missing_or_no_json_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"products\.json: cannot be read"):
+        load_database(tmp_path, "retail")
+    for table in RETAIL:
+        (tmp_path / f"{table}.json").write_text(json.dumps(RETAIL[table]))
+    (tmp_path / "orders.json").write_text('{"#W1": NaN}')
+    with pytest.raises(DataError, match=r"orders\.json: not JSON"):
+        load_database(tmp_path, "retail")
