@@ -25,7 +25,7 @@ from espalier.records import (
 )
 
 _HARDWARE = ("hardware",)
-_PAYING = ("reward.outcome", "reward.format", "reward.outcome_scale")
+_PAYING = ("reward.outcome", "reward.format", "reward.outcome_scale", "reward.judges")
 """What an environment pays; the terms of `reward` are paid in training alone."""
 _EPISODES = ("agent", "environment", "episode", "rollout", "search")
 _PLAYING = (*_EPISODES, *_PAYING)

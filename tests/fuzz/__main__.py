@@ -8,6 +8,8 @@
     frames     what the client of a sandbox reads of a server that lies
     sandboxd   the server in a local sandbox, asked with its token (needs bubblewrap)
     calls      what the parser of each dialect reads of a policy's message
+    judgements what is read of a judge's answer
+    transcripts the extractors of answers from transcripts of others
 
 Each case has a deadline, an answer is always well-formed, memory stays flat, and a well-behaved
 request between the cases is answered. A failing case is printed with its seed, made small, and with
@@ -22,10 +24,13 @@ import shutil
 import sys
 
 from tests.fuzz.campaign import Violation, case_of, fuzz, outcome_of
-from tests.fuzz.parsers import Calls, Runs
+from tests.fuzz.parsers import Calls, Judgements, Runs, Transcripts
 from tests.fuzz.servers import Endpoint, Frames, Sandboxd
 
-TARGETS = {target.name: target for target in (Endpoint, Runs, Frames, Sandboxd, Calls)}
+TARGETS = {
+    target.name: target
+    for target in (Endpoint, Runs, Frames, Sandboxd, Calls, Judgements, Transcripts)
+}
 
 
 def main(arguments=None):

@@ -8,7 +8,15 @@ import pytest
 from tests.fuzz.__main__ import TARGETS
 from tests.fuzz.campaign import fuzz
 
-CASES = {"runs": 4000, "calls": 4000, "endpoint": 2000, "frames": 2000, "sandboxd": 150}
+CASES = {
+    "runs": 4000,
+    "calls": 4000,
+    "endpoint": 2000,
+    "frames": 2000,
+    "sandboxd": 150,
+    "judgements": 4000,
+    "transcripts": 4000,
+}
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -38,6 +38,12 @@ from espalier.config.inference import (
     ServingConfig,
     VllmConfig,
 )
+from espalier.config.judging import (
+    Criterion,
+    GradingConfig,
+    JudgesConfig,
+    SelfCritiqueConfig,
+)
 from espalier.config.knowledge import ExtractionConfig, KnowledgeConfig, RelationConfig
 from espalier.config.learning import (
     CurriculumConfig,
@@ -96,6 +102,7 @@ __all__ = [
     "CanaryConfig",
     "ContinuedPretrainingConfig",
     "ControllerConfig",
+    "Criterion",
     "CurationConfig",
     "CurriculumConfig",
     "EndpointConfig",
@@ -106,8 +113,10 @@ __all__ = [
     "ExplorationConfig",
     "ExtractionConfig",
     "GpuConfig",
+    "GradingConfig",
     "HardwareConfig",
     "ImagesConfig",
+    "JudgesConfig",
     "KnowledgeConfig",
     "KubeflowConfig",
     "KubernetesConfig",
@@ -132,6 +141,7 @@ __all__ = [
     "SandboxConfig",
     "SandboxPodsConfig",
     "SearchConfig",
+    "SelfCritiqueConfig",
     "SelfPlayConfig",
     "ServingConfig",
     "SplitsConfig",
