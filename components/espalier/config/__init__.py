@@ -1,5 +1,6 @@
 """The profile of a run: one TOML file, every choice in it."""
 
+from espalier.config.agent import AgentConfig
 from espalier.config.cluster import (
     GpuConfig,
     ImagesConfig,
@@ -100,6 +101,7 @@ from espalier.config.training import (
 
 __all__ = [
     "AbsoluteZeroConfig",
+    "AgentConfig",
     "AgentTextsConfig",
     "AsynchronousConfig",
     "CanaryConfig",
