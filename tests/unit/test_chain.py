@@ -28,6 +28,7 @@ OTHER_VALUES = {
     "episode": {"max_turns": 3},
     "agent": {"command": ["agent"]},
     "reward": {"format": 0.2},
+    "reward_model": {"tasks": 50},
     "hardware": {"micro_batch_tokens": 4096},
     "rollout": {"max_rows": 8},
     "continued_pretraining": {"steps": 7},

@@ -22,6 +22,7 @@ def espalier():
 FROZEN = {
     "run": {"--profile", "--set", "--out", "--runner", "--json"},
     "evaluate": {"POLICY", "--run", "--json"},
+    "reward-model": {"RUN", "--out", "--kind", "--set", "--json"},
     "report": {"RUN"},
     "chat": {"RUN", "--policy", "--question"},
     "promote": {"[MODEL]", "--version", "--force", "--run", "--runs", "--json"},
