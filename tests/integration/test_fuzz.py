@@ -8,7 +8,14 @@ import pytest
 from tests.fuzz.__main__ import TARGETS
 from tests.fuzz.campaign import fuzz
 
-CASES = {"runs": 4000, "calls": 4000, "endpoint": 2000, "frames": 2000, "sandboxd": 150}
+CASES = {
+    "runs": 4000,
+    "calls": 4000,
+    "endpoint": 2000,
+    "frames": 2000,
+    "sandboxd": 150,
+    "services": 1500,
+}
 
 
 @pytest.mark.parametrize("name", TARGETS)
