@@ -30,15 +30,16 @@ ROOT = Path(__file__).parents[1]
 NAV: dict[str, Sequence[str]] = {
     "Start": ("docs/index.md", "docs/concepts.md"),
     "Do": (
-        "docs/own-model.md", "docs/cluster.md", "docs/retraining.md", "docs/report.md",
-        "docs/operations.md", "k8s/README.md", "examples/README.md",
+        "docs/own-model.md", "docs/record-agent.md", "docs/cluster.md", "docs/retraining.md",
+        "docs/report.md", "docs/operations.md", "k8s/README.md", "examples/README.md",
     ),
     "Extend": (
         "docs/add-environment.md", "examples/own_environment/README.md",
+        "examples/own_agent/README.md",
         "components/espalier/environments/search_qa/README.md",
         "components/espalier/environments/python_math/README.md",
         "components/espalier/environments/customer_service/README.md",
-        "docs/add-reward.md", "docs/add-algorithm.md",
+        "docs/add-reward.md", "docs/judges.md", "docs/add-algorithm.md",
         "docs/add-sandbox.md", "components/espalier/sandbox/README.md", "CONTRIBUTING.md",
     ),
     "Look up": ("docs/profile.md", "docs/commands.md", "CHANGELOG.md"),

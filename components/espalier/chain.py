@@ -25,9 +25,9 @@ from espalier.records import (
 )
 
 _HARDWARE = ("hardware",)
-_PAYING = ("reward.outcome", "reward.format", "reward.outcome_scale")
+_PAYING = ("reward.outcome", "reward.format", "reward.outcome_scale", "reward.judges")
 """What an environment pays; the terms of `reward` are paid in training alone."""
-_EPISODES = ("environment", "episode", "rollout", "search")
+_EPISODES = ("agent", "environment", "episode", "rollout", "search")
 _PLAYING = (*_EPISODES, *_PAYING)
 """Sections that say how an episode is played and paid."""
 _WRITING = ("synthesize", "validate")
@@ -137,6 +137,8 @@ class Stage:
                 paths["policy.model"] = profile.policy.model
             case _:
                 pass
+        if "agent" in self.sections:
+            paths |= profile.agent.external_files()
         found = {
             name: tree_digest(path)
             for name, path in paths.items()

@@ -8,7 +8,9 @@
     frames     what the client of a sandbox reads of a server that lies
     sandboxd   the server in a local sandbox, asked with its token (needs bubblewrap)
     calls      what the parser of each dialect reads of a policy's message
-    services   tables of customer service, and arguments of its tools
+    judgements what is read of a judge's answer
+    transcripts the extractors of answers from transcripts of others
+    services    tables of customer service, and arguments of its tools
 
 Each case has a deadline, an answer is always well-formed, memory stays flat, and a well-behaved
 request between the cases is answered. A failing case is printed with its seed, made small, and with
@@ -23,11 +25,14 @@ import shutil
 import sys
 
 from tests.fuzz.campaign import Violation, case_of, fuzz, outcome_of
-from tests.fuzz.parsers import Calls, Runs
+from tests.fuzz.parsers import Calls, Judgements, Runs, Transcripts
 from tests.fuzz.servers import Endpoint, Frames, Sandboxd
 from tests.fuzz.services import Services
 
-TARGETS = {target.name: target for target in (Endpoint, Runs, Frames, Sandboxd, Calls, Services)}
+TARGETS = {
+    target.name: target
+    for target in (Endpoint, Runs, Frames, Sandboxd, Calls, Judgements, Transcripts, Services)
+}
 
 
 def main(arguments=None):

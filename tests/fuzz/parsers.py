@@ -1,10 +1,14 @@
-"""Targets in this process: sandboxd's reading of runs, the dialects' reading of policies."""
+"""Targets in this process: readers of runs, of policies, of judges and of transcripts."""
 
 import json
 import signal
 
+from espalier.completions import ModelRefusal, parsed_answer
+from espalier.config import Criterion
 from espalier.dialects import SYNTAXES
+from espalier.judging import judgement_type
 from espalier.records import FinalAnswer, Malformed, Message, ToolCalls
+from espalier.rewards import answer_line, dapo_reward, search_r1_with_form, transcript_form
 from sandboxd.wire import Limits, RequestError, RunRequest, parse_run
 from tests.factories.messages import BOTH
 from tests.fuzz.campaign import Target, Violation
@@ -90,6 +94,73 @@ class Calls(ParserTarget):
         read = Message(**json.loads(stored.encode()))
         _expect(read == action.message(), "a message is not read as it is stored")
         return f"{syntax.name} {type(action).__name__}"
+
+
+_RUBRIC = (
+    Criterion(name="success", question="Right?"),
+    Criterion(name="grounded", question="Shown?", weight=0.5),
+)
+_JUDGEMENT = {"reasoning": "it is so", "holds_success": True, "holds_grounded": False}
+
+
+class Judgements(ParserTarget):
+    """What judges answer, as the body of a chat completion."""
+
+    name = "judgements"
+
+    def make(self, dice):
+        """A completion, nearly one with a judgement."""
+        value = changed_json(dice, _JUDGEMENT) if dice.random() < 0.8 else dict(_JUDGEMENT)
+        content = written_json(dice, value).decode("utf-8", "replace")
+        if dice.random() < 0.3:
+            content = dice.choice(("<think>x</think>", "```json\n", "Sure: ")) + content
+        reply = {"choices": [{"finish_reason": "stop", "message": {"content": content}}]}
+        if dice.random() < 0.3:
+            reply = changed_json(dice, reply)
+        body = written_json(dice, reply)
+        return changed_bytes(dice, body) if dice.random() < 0.3 else body
+
+    def read(self, case):
+        """See `ParserTarget`."""
+        answer = parsed_answer(case, judgement_type(_RUBRIC))
+        if isinstance(answer, ModelRefusal):
+            return f"refused {answer.reason}"
+        votes = answer.votes(_RUBRIC)
+        _expect(set(votes) == {"success", "grounded"}, "a vote is missing")
+        _expect(all(isinstance(vote, bool) for vote in votes.values()), "a vote is no bool")
+        return "judged"
+
+
+_PIECES = (
+    "<think>", "</think>", "<search>", "</search>", "<information>", "</information>", "<answer>",
+    "</answer>", "<|im_start|>assistant", "Answer: ", "\\boxed{", "{", "}", "####", "7", " ",
+    "Paris", "\n", "$", "=",
+)  # fmt: skip
+
+
+class Transcripts(ParserTarget):
+    """The extractors of answers from whole transcripts."""
+
+    name = "transcripts"
+
+    def make(self, dice):
+        """Tags and words in any order."""
+        text = "".join(dice.choice(_PIECES) for _ in range(dice.randrange(60))).encode()
+        if dice.random() < 0.02:
+            text *= 2000
+        return changed_bytes(dice, text) if dice.random() < 0.3 else text
+
+    def read(self, case):
+        """See `ParserTarget`."""
+        text = case.decode("utf-8", "replace")
+        form = transcript_form(text)
+        score = search_r1_with_form(text, ["7"])
+        _expect(0 <= score <= 1, f"score {score}")
+        _expect(score < 1 or form.is_valid, "a wrong form is paid in full")
+        _expect(dapo_reward(text, "7", boxed=True) in (1, -1), "DAPO's outcome")
+        line = answer_line(text)
+        _expect(line is None or line.strip() == line != "", "an answer of spaces")
+        return f"{'valid' if form.is_valid else 'faulty'} {score:g}"
 
 
 def _refused(refused):

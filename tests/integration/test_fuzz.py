@@ -14,6 +14,8 @@ CASES = {
     "endpoint": 2000,
     "frames": 2000,
     "sandboxd": 150,
+    "judgements": 4000,
+    "transcripts": 4000,
     "services": 1500,
 }
 

@@ -26,6 +26,7 @@ OTHER_VALUES = {
     "environment": {"name": "python_math"},
     "policy": {"prestage": {"steps": 7}},
     "episode": {"max_turns": 3},
+    "agent": {"command": ["agent"]},
     "reward": {"format": 0.2},
     "hardware": {"micro_batch_tokens": 4096},
     "rollout": {"max_rows": 8},

@@ -1,4 +1,4 @@
-"""promote, rollback, load, versions, serve, api-key."""
+"""promote, rollback, load, versions, serve, record, api-key."""
 
 from __future__ import annotations
 
@@ -175,6 +175,54 @@ def serve(
 
 
 @app.command(
+    epilog=examples(
+        "espalier record runs/demo/trained_policy/policy --out recorded",
+        "espalier record runs/demo/warm_policy/policy --out recorded --attempts 200 --json",
+        "espalier record Qwen3-0.6B --out recorded --set 'rollout.engine=\"vllm\"' "
+        "--set 'rollout.vllm.url=\"http://127.0.0.1:8001\"'",
+        "curl -s -X POST localhost:8000/attempts -H 'content-type: application/json' "
+        '-d \'{"task_id": "t1"}\'',
+    )
+)
+def record(  # noqa: PLR0913 (the options of a command)
+    *,
+    policy: Annotated[
+        Path, typer.Argument(metavar="POLICY", help="A policy directory; its answers are recorded.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of trajectory files; must not be there yet.")
+    ],
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="0 takes any that is free.")] = 8000,
+    attempts: Annotated[
+        int | None, typer.Option("--attempts", min=1, help="End after so many attempts.")
+    ] = None,
+    profile: ProfileOption = "laptop",
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Record what agents ask of a policy, until it is interrupted; attempts become trajectories.
+
+    POST /attempts begins one and says at which address its agent asks. A reward is posted to it,
+    and POST to its `end_url` ends it. [agent] and [episode] of the profile have the limits.
+    """
+    from espalier.determinism import prepare_environment
+    from espalier.steps.profiles import named_profile
+
+    prepare_environment()  # before anything imports torch
+    from espalier.rollout.recording.session import Recording
+    from espalier.rollout.recording.session import record as record_until_told
+
+    asked = Recording(policy_dir=policy, out=out, host=host, port=port, attempts=attempts)
+    chosen = named_profile(profile, set_ or ())
+    figures = record_until_told(asked, chosen, lambda line: typer.echo(line, err=True))
+    if as_json:
+        print_json(figures)
+    else:
+        typer.echo(f"wrote {figures['recorded']} trajectories to {figures['trajectories']}")
+
+
+@app.command(
     name="api-key",
     epilog=examples(
         "espalier api-key alice --file api-keys",
@@ -191,7 +239,7 @@ def api_key(
     ],
 ) -> None:
     """Make a key for the endpoint: printed once, kept as a digest."""
-    from espalier.serving.keys import new_key
+    from espalier.wire.keys import new_key
 
     typer.echo(new_key(name, file))
     typer.echo(f"{file} has its digest; the key itself is kept nowhere", err=True)

@@ -1,5 +1,6 @@
 """The profile of a run: one TOML file, every choice in it."""
 
+from espalier.config.agent import AgentConfig
 from espalier.config.cluster import (
     GpuConfig,
     ImagesConfig,
@@ -36,6 +37,12 @@ from espalier.config.inference import (
     RolloutConfig,
     ServingConfig,
     VllmConfig,
+)
+from espalier.config.judging import (
+    Criterion,
+    GradingConfig,
+    JudgesConfig,
+    SelfCritiqueConfig,
 )
 from espalier.config.knowledge import ExtractionConfig, KnowledgeConfig, RelationConfig
 from espalier.config.learning import (
@@ -89,11 +96,13 @@ from espalier.config.training import (
 
 __all__ = [
     "AbsoluteZeroConfig",
+    "AgentConfig",
     "AgentTextsConfig",
     "AsynchronousConfig",
     "CanaryConfig",
     "ContinuedPretrainingConfig",
     "ControllerConfig",
+    "Criterion",
     "CurationConfig",
     "CurriculumConfig",
     "EndpointConfig",
@@ -104,8 +113,10 @@ __all__ = [
     "ExplorationConfig",
     "ExtractionConfig",
     "GpuConfig",
+    "GradingConfig",
     "HardwareConfig",
     "ImagesConfig",
+    "JudgesConfig",
     "KnowledgeConfig",
     "KubeflowConfig",
     "KubernetesConfig",
@@ -130,6 +141,7 @@ __all__ = [
     "SandboxConfig",
     "SandboxPodsConfig",
     "SearchConfig",
+    "SelfCritiqueConfig",
     "SelfPlayConfig",
     "ServingConfig",
     "SplitsConfig",

@@ -50,6 +50,8 @@ class FamilyClass(Protocol):
     self_play: ClassVar[frozenset[str]]
     reads_knowledge: ClassVar[bool]
     writes_agent_texts: ClassVar[bool]
+    ends_by_call: ClassVar[bool]
+    converses: ClassVar[bool]
 
     def outcome_span(self, settings: EnvironmentConfig) -> tuple[float, float]:
         """Least and most that its verifier returns."""

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from espalier.config.agent import AgentConfig
 from espalier.config.cluster import KubernetesConfig, require_places
 from espalier.config.data import (
     CurationConfig,
@@ -79,6 +80,7 @@ class Profile(Section):
     policy: PolicyConfig = PolicyConfig()
     episode: EpisodeConfig = EpisodeConfig()
     reward: RewardConfig = RewardConfig()
+    agent: AgentConfig = AgentConfig()
     hardware: HardwareConfig = HardwareConfig()
     rollout: RolloutConfig = RolloutConfig()
     continued_pretraining: ContinuedPretrainingConfig = ContinuedPretrainingConfig()
@@ -178,6 +180,18 @@ class Profile(Section):
         return self
 
     @model_validator(mode="after")
+    def _an_answer_says_what_the_agent_did(self) -> Self:
+        family = family_class(self.environment.name)
+        judges = self.agent.plays and self.agent.score == "verifier"
+        if judges and (family.ends_by_call or family.converses):
+            raise ValueError(
+                f'environment.name = "{self.environment.name}" judges calls of its own tools, '
+                "which an agent does not make; let the agent post its reward and set "
+                'agent.score = "posted"'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _posed_tasks_can_be_proven_and_judged(self) -> Self:
         require_means(self.self_play, self.environment, self.training, self.teacher)
         return self
@@ -190,6 +204,8 @@ class Profile(Section):
             section, _, key = name.partition(".")
             if isinstance(getattr(self, section), NoSelfPlayConfig):
                 continue  # all that it has is a name, and it changes nothing
+            if section == "agent" and not self.agent.plays:
+                continue  # the built-in loop plays, and reads nothing of it
             content[name] = tables[section][key] if key else tables[section]
             if name == "self_play" and tables[name].get("proposer") == "teacher":
                 content["teacher"] = tables["teacher"]

@@ -18,6 +18,7 @@ from espalier.algorithms.shaping import (
 )
 from espalier.config.data import Section
 from espalier.config.environment import family_class
+from espalier.config.judging import GradingConfig, JudgesConfig, SelfCritiqueConfig
 
 if TYPE_CHECKING:
     from espalier.config.profile import Profile
@@ -40,6 +41,17 @@ class RewardConfig(Section):
     preset_terms: bool = True
     """Whether the terms of `training.algorithm.preset` are added: DAPO's overlong penalty, where no
     other rule of length is chosen."""
+
+    judges: JudgesConfig | None = None
+    """Unset: no model grades attempts."""
+    self_critique: SelfCritiqueConfig | None = None
+    """Unset: the policy does not grade its own attempts."""
+
+    @property
+    def graders(self) -> dict[str, GradingConfig]:
+        """Term of the reward -> the models that grade for it."""
+        found = {"judges": self.judges, "self_critique": self.self_critique}
+        return {name: config for name, config in found.items() if config is not None}
 
     @model_validator(mode="after")
     def _outcome_dominates(self) -> Self:
@@ -101,4 +113,5 @@ def require_composition(profile: Profile) -> None:
     context = term_context(profile)
     spans = {"format": Span(0.0, profile.reward.format)}
     spans |= {term.key: term.span(context) for term in reward_terms(profile)}
+    spans |= {name: Span(0.0, one.weight) for name, one in profile.reward.graders.items()}
     require_outcome_dominates(spans, context)

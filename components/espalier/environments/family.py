@@ -35,6 +35,7 @@ from espalier.config import (
 from espalier.dialects.dialect import Dialect
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
+from espalier.environments.judged import JudgedOutcomes
 from espalier.environments.reading import DemonstrationReading, ReadingMaterial
 from espalier.environments.teaching import Script, ScriptTeacher
 from espalier.environments.tools import Tool, refuse_ambiguous_tools
@@ -141,6 +142,7 @@ class Family(ABC, Generic[C]):
         self.profile = profile
         self.settings = cast("C", profile.environment)
         """Its own section of the profile."""
+        self._judges: JudgedOutcomes | None = None
 
     # ------------------------------------------------------------------ what every family defines
 
@@ -237,13 +239,22 @@ class Family(ABC, Generic[C]):
             family=self.name,
             tools=tuple(tool.spec for tool in tools),
             instructions=self.instructions,
-            make=lambda task: rules_of(task).environment(),
+            make=lambda task: self._with_judges(rules_of(task), task).environment(),
             derived_from=frozenset(
                 name
                 for base in type(self).__mro__
                 if isinstance(name := vars(base).get("name"), str)
             ),
         )
+
+    def _with_judges(self, rules: EpisodeRules, task: Task) -> EpisodeRules:
+        """`rules`, with judges for a task without a rule, where the profile lets them decide."""
+        judges = self.profile.reward.judges
+        if judges is None or judges.decides == "nothing":
+            return rules
+        if self._judges is None:
+            self._judges = JudgedOutcomes(judges)
+        return self._judges.applied(rules, task)
 
     def _outcome(self, task: Task, answer: str | None, _turns: TurnResults) -> float:
         outcome = float(self.verify(task, answer))

@@ -1,7 +1,8 @@
 """Rewards: verifiers of answers, the verdict on an answer, and ReTool's reward of a verdict."""
 
 from espalier.rewards.answers import exact_match, fold_accents, normalize_answer, token_f1
-from espalier.rewards.hotpot import HotpotScores, hotpot_scores
+from espalier.rewards.final_lines import after_thinking, answer_line, dapo_reward, thinks_once
+from espalier.rewards.hotpot import HotpotScores, hotpot_scores, supporting_facts
 from espalier.rewards.math_equivalence import (
     MathJudge,
     MathJudgeError,
@@ -9,12 +10,21 @@ from espalier.rewards.math_equivalence import (
     last_boxed,
     math_equivalent,
 )
+from espalier.rewards.search_r1 import (
+    search_r1_em,
+    search_r1_with_form,
+    transcript_answer,
+    transcript_form,
+)
 from espalier.rewards.verdicts import is_right, retool_reward
 
 __all__ = [
     "HotpotScores",
     "MathJudge",
     "MathJudgeError",
+    "after_thinking",
+    "answer_line",
+    "dapo_reward",
     "exact_match",
     "final_answer",
     "fold_accents",
@@ -24,5 +34,11 @@ __all__ = [
     "math_equivalent",
     "normalize_answer",
     "retool_reward",
+    "search_r1_em",
+    "search_r1_with_form",
+    "supporting_facts",
+    "thinks_once",
     "token_f1",
+    "transcript_answer",
+    "transcript_form",
 ]

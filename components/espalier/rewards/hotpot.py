@@ -1,4 +1,4 @@
-"""HotpotQA's own scores of an answer.
+"""HotpotQA's own scores of an answer, and of the sentences that support it.
 
 `hotpot_evaluate_v1.py` of hotpotqa/hotpot, functions `exact_match_score` and `f1_score`: SQuAD's
 normalisation as it is, accents kept; yes, no and noanswer share no words with anything else.
@@ -7,6 +7,7 @@ normalisation as it is, accents kept; yes, no and noanswer share no words with a
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Hashable
 from typing import NamedTuple
 
 from espalier.rewards.answers import squad_form
@@ -35,3 +36,25 @@ def hotpot_scores(answer: str | None, gold: str) -> HotpotScores:
         return HotpotScores(em, 0.0)
     precision, recall = shared / len(words), shared / len(gold_words)
     return HotpotScores(em, 2 * precision * recall / (precision + recall))
+
+
+class SupportScores(NamedTuple):
+    """Agreement of two sets of supporting sentences, 0-1."""
+
+    em: float
+    f1: float
+    precision: float
+    recall: float
+
+
+def supporting_facts(said: Collection[Hashable], gold: Collection[Hashable]) -> SupportScores:
+    """Compare sentences, each a pair of title and number; one that is named twice counts once.
+
+    `update_sp` of the same script.
+    """
+    named, wanted = set(said), set(gold)
+    shared = len(named & wanted)
+    precision = shared / len(named) if named else 0.0
+    recall = shared / len(wanted) if wanted else 0.0
+    f1 = 2 * precision * recall / (precision + recall) if shared else 0.0
+    return SupportScores(float(named == wanted), f1, precision, recall)

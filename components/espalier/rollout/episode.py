@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 from espalier.config import EpisodeConfig
 from espalier.dialects.dialect import Dialect, TurnPieces
@@ -25,6 +25,9 @@ from espalier.records.trajectory import FinishReason, RewardBreakdown, Trajector
 from espalier.rollout.context import EpisodeTranscript, PolicyContext
 from espalier.rollout.engines.engine import Engine, Sampling
 from espalier.sandbox.call_time import CallTime
+
+if TYPE_CHECKING:
+    from espalier.rollout.agent import AgentPlayer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -121,6 +124,8 @@ class EpisodeContext:
     environments: Environments
     tools: ToolRunner
     limits: EpisodeConfig
+    agent: AgentPlayer | None = None
+    """Plays the episodes in the place of the built-in loop."""
 
 
 class FinishedEpisode(NamedTuple):

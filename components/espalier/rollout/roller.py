@@ -20,6 +20,7 @@ from espalier.environments import Environments
 from espalier.policy.loading import Policy, load_policy, load_tokenizer
 from espalier.records import PolicyError, Task
 from espalier.records.trajectory import FinishReason, Trajectory
+from espalier.rollout.agent import AgentPlayer, agent_player
 from espalier.rollout.engines.engine import Engine, KindChoice, Sampling
 from espalier.rollout.engines.lockstep import lockstep_engine
 from espalier.rollout.engines.vllm import VllmServerEngine
@@ -310,14 +311,32 @@ class Roller:
     async def serving(self) -> AsyncGenerator[EpisodeContext]:
         """Context in which `roll_out_one` may be called, also concurrently; not reentrant."""
         config = self._profile.rollout
-        async with self._engine.serving():
+        tools = ToolRunner(workers=config.tool_workers, timeout_s=config.tool_timeout_s)
+        async with self._engine.serving(), self._agent(tools) as agent:
             yield EpisodeContext(
                 engine=self._engine,
                 dialect=self.dialect,
                 environments=self._environments,
-                tools=ToolRunner(workers=config.tool_workers, timeout_s=config.tool_timeout_s),
+                tools=tools,
                 limits=self._profile.episode,
+                agent=agent,
             )
+
+    @asynccontextmanager
+    async def _agent(self, tools: ToolRunner) -> AsyncGenerator[AgentPlayer | None]:
+        """What plays in the place of the built-in loop, where the profile names an agent."""
+        if not self._profile.agent.plays:
+            yield None
+            return
+        async with agent_player(
+            self._profile.agent,
+            self._engine,
+            self.dialect,
+            self._environments,
+            tools,
+            self._profile.episode,
+        ) as player:
+            yield player
 
     async def roll_out_one(
         self, task: Task, context: EpisodeContext, *, temperature: float, name: str
@@ -330,17 +349,24 @@ class Roller:
             temperature: 0 is greedy.
             name: seeds the episode's draws; those of a replay differ.
         """
-        episode = await run_episode(task, self._sampling(temperature, name), context)
+        trajectory = await self._play(task, self._sampling(temperature, name), context)
         for replay in range(1, 1 + self._max_replays):
-            if not episode.trajectory.is_lost:
+            if not trajectory.is_lost:
                 break
-            self.losses[episode.trajectory.finish_reason] += 1
+            self.losses[trajectory.finish_reason] += 1
             self.replays += 1
             again = self._sampling(temperature, f"{name}:replay{replay}")
-            episode = await run_episode(task, again, context)
-        if episode.trajectory.is_lost:
-            self.losses[episode.trajectory.finish_reason] += 1
-        self.drift.compare(episode)
+            trajectory = await self._play(task, again, context)
+        if trajectory.is_lost:
+            self.losses[trajectory.finish_reason] += 1
+        return trajectory
+
+    async def _play(self, task: Task, sampling: Sampling, context: EpisodeContext) -> Trajectory:
+        if context.agent is not None:
+            return await context.agent.play(task, sampling)
+        episode = await run_episode(task, sampling, context)
+        if not episode.trajectory.is_lost:
+            self.drift.compare(episode)
         return episode.trajectory
 
     def _sampling(self, temperature: float, name: str) -> Sampling:

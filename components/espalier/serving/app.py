@@ -30,11 +30,11 @@ from espalier.serving.answering import (
 )
 from espalier.serving.answers import AnswerShape
 from espalier.serving.engine_thread import EngineThread
-from espalier.serving.keys import ApiKeys, bearer
 from espalier.serving.metrics import Gauges, Metrics
 from espalier.serving.planning import AnswerPlan, plan
 from espalier.wire.connections import Places, is_crowded
 from espalier.wire.exchange import read_body, while_connected
+from espalier.wire.keys import ApiKeys, expect_key
 from espalier.wire.requests import ChatRequest, CompletionRequest, Refusal, parse
 
 if TYPE_CHECKING:  # they bring torch, and probes are to be answered before that is there
@@ -165,13 +165,8 @@ class Endpoint:
                 "(serving.max_connections); try again in a moment",
             )
         is_open = path in _PROBES or (path in _FIGURES and not self._config.guard_health)
-        if self._keys is None or is_open:
-            return
-        key = bearer(request.headers.get("authorization", ""))
-        if key is None or self._keys.owner(key) is None:
-            # the key is not repeated: it may be right for another server
-            wrong = "no API key was given" if key is None else "the API key is not known here"
-            raise Refusal(401, f"{wrong}; send `Authorization: Bearer KEY`", code="invalid_api_key")
+        if not is_open:
+            expect_key(request, self._keys)
 
     def wait_for(self, what: str) -> None:
         """Set why there is no policy yet, for probes and refusals."""

@@ -20,7 +20,6 @@ from espalier.config import Profile, ServingConfig
 from espalier.determinism import prepare_torch
 from espalier.serving.app import Endpoint
 from espalier.serving.engine_thread import EngineThread
-from espalier.serving.keys import KEYS_VARIABLE, ApiKeys
 from espalier.serving.planning import new_seed
 from espalier.serving.source import (
     directory_source,
@@ -29,6 +28,7 @@ from espalier.serving.source import (
     registry_uri,
 )
 from espalier.serving.tls import TlsFiles
+from espalier.wire.keys import KEYS_VARIABLE, ApiKeys
 from espalier.wire.listening import BoundedServer, is_loopback, listening, within_open_files
 
 if TYPE_CHECKING:  # they bring torch, and probes are to be answered before that is there

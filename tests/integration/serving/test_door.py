@@ -13,9 +13,9 @@ import pytest
 from espalier.config import ServingConfig
 from espalier.records import ServingError
 from espalier.serving import server
-from espalier.serving.keys import KEYS_VARIABLE, ApiKeys, new_key
 from espalier.serving.server import Door, opened_door
 from espalier.serving.tls import TlsFiles
+from espalier.wire.keys import KEYS_VARIABLE, ApiKeys, new_key
 from espalier.wire.listening import is_loopback
 from tests.factories.certificates import certificate
 from tests.integration.commands import espalier

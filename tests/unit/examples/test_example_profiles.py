@@ -47,6 +47,7 @@ def test_there_is_an_example_of_each_kind():
         "kind.toml",
         "kubernetes-gvisor.toml",
         "own-model-one-gpu.toml",
+        "own_agent/profile.toml",
         "own_environment/profile.toml",
         "own_knowledge/profile.toml",
         "ray-vllm.toml",
@@ -56,7 +57,7 @@ def test_there_is_an_example_of_each_kind():
 @every_profile
 def test_a_profile_parses_and_its_files_are_there(path, example):
     assert example.name in (path.stem, path.parent.name.replace("_", "-"), "lighthouses",
-                            "parcel-desk")  # fmt: skip
+                            "parcel-agent", "parcel-desk")  # fmt: skip
     assert family_of(example).specs
     files = example.knowledge.external_files() | example.environment.external_files()
     assert [file for file in files.values() if file and not file.exists()] == []

@@ -1,8 +1,10 @@
+import json
 from dataclasses import replace
 
 import pytest
 
 from espalier.algorithms.shaping import CallShaping, Majority, Overlong, TermContext
+from espalier.config import JudgesConfig
 from espalier.records import DataError, Message, ToolCall
 from espalier.records.trajectory import (
     FinishReason,
@@ -11,9 +13,10 @@ from espalier.records.trajectory import (
     read_trajectories,
     write_trajectories,
 )
-from espalier.training.rl.payment import TermPayment, episode_facts
+from espalier.training.rl.payment import GraderPayment, Payments, TermPayment, episode_facts
 from espalier.training.rl.rows import Group, dense_rows
 from tests.factories.training import make_task, make_trajectory
+from tests.fakes.endpoint_double import completion, running_double
 
 CONTEXT = TermContext(max_tokens=10)
 CALL = ToolCall(name="search", arguments={"query": "lyon"})
@@ -101,3 +104,23 @@ def test_unknown_tools_are_still_known_after_reading(tmp_path):
     path = tmp_path / "trajectories.parquet"
     write_trajectories(path, [two_calls_and_an_answer()])
     assert [result.exists for result in read_trajectories(path)[0].tool_results] == [True, False]
+
+
+def test_judges_pay_their_score_and_see_no_reward():
+    says_yes = completion(json.dumps({"reasoning": "r", "holds_success": True}))
+    with running_double() as double:
+        double.respond = lambda _body: says_yes
+        models = [{"url": double.url, "model": name} for name in "abc"]
+        rubric = [{"name": "success", "question": "Right?"}]
+        config = JudgesConfig.model_validate({"models": models, "rubric": rubric, "weight": 0.3})
+        grader = GraderPayment("judges", config)
+        pay = Payments(TermPayment([Majority()], CONTEXT), [grader])
+        paid = pay([two_calls_and_an_answer(), two_calls_and_an_answer(0.0)])
+        grader.close()
+        told = json.loads(double.seen[0][1]["messages"][1]["content"])
+    assert [t.reward["judges"] for t in paid] == [0.3, 0.3]
+    assert [t.is_right for t in paid] == [True, False], "the rule decides"
+    assert pay.figures()["judges/kappa_with_rule"] == 0.0
+    assert [m["role"] for m in told["messages"]][-3:] == ["assistant", "tool", "assistant"]
+    assert set(told) == {"messages", "finish_reason", "criteria", "reference"}
+    assert told["reference"] == ""

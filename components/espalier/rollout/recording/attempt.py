@@ -23,7 +23,7 @@ from espalier.records import (
     ToolCall,
     ToolCalls,
 )
-from espalier.records.trajectory import FinishReason, RewardBreakdown
+from espalier.records.trajectory import TURNS_TERM, FinishReason, RewardBreakdown
 from espalier.rollout.engines.engine import Completion, Engine, Sampling
 from espalier.rollout.recording.asked import Answer, Asked
 from espalier.rollout.recording.conversation import DriftedError, read_conversation
@@ -146,12 +146,15 @@ class Attempt:
         with self._counted_as_call():
             version, completion = await self._sampled(prompt_ids, sampling, most)
         answer_id = uuid.uuid4().hex
-        said = self._said(asked, dialect, completion, answer_id)
+        text = dialect.message_text(completion.token_ids)
+        action: Action = dialect.parse_text(text) if completion.stopped else Malformed("cut off")
+        said = self._said(asked, action, text, answer_id)
         call = RecordedCall(
             prompt_ids=prompt_ids,
             answer_ids=completion.token_ids,
             logprobs=completion.logprobs,
             stopped=completion.stopped,
+            is_action=not isinstance(action, Malformed),
             policy_version=version,
             asked=asked.messages,
             said=said,
@@ -177,6 +180,13 @@ class Attempt:
         self._expect_going_on()
         if not terms or len(terms) > _MAX_TERMS:
             raise Refusal(400, f"terms: between 1 and {_MAX_TERMS} are needed", param="terms")
+        if "outcome" not in terms or TURNS_TERM in terms:
+            raise Refusal(
+                400,
+                f'terms: one must be "outcome", above 0 where the task was solved, and none '
+                f'"{TURNS_TERM}"',
+                param="terms",
+            )
         wrong = sorted(name for name, value in terms.items() if not math.isfinite(value))
         if wrong:
             raise Refusal(400, f"terms: {', '.join(wrong)} is not finite", param="terms")
@@ -289,12 +299,8 @@ class Attempt:
         finally:
             session.close()
 
-    def _said(
-        self, asked: Asked, dialect: Dialect, completion: Completion, answer_id: str
-    ) -> Message:
+    def _said(self, asked: Asked, action: Action, text: str, answer_id: str) -> Message:
         """The answer as it is sent; the raw text where it is no action, or was cut off."""
-        text = dialect.message_text(completion.token_ids)
-        action: Action = dialect.parse_text(text) if completion.stopped else Malformed("cut off")
         match action:
             case ToolCalls() if asked.offers_calls:
                 calls = action.calls[:1] if asked.one_call else action.calls

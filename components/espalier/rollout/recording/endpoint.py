@@ -18,12 +18,14 @@ from espalier.config import ServingConfig
 from espalier.records import EngineError
 from espalier.rollout.recording.asked import WireFormat
 from espalier.rollout.recording.attempt import Attempt
+from espalier.rollout.recording.desk import AttemptDesk, BeginRequest
 from espalier.rollout.recording.formats.chat import ChatFormat
 from espalier.rollout.recording.formats.messages import MessagesFormat
 from espalier.rollout.recording.formats.responses import ResponsesFormat
 from espalier.rollout.recording.recorder import Recorder
 from espalier.wire.connections import Places, is_crowded
 from espalier.wire.exchange import read_body, while_connected
+from espalier.wire.keys import ApiKeys, expect_key
 from espalier.wire.listening import BoundedServer, listening
 from espalier.wire.requests import Refusal, RequestPart, parse
 
@@ -73,7 +75,13 @@ class RecordingEndpoint:
     """Answers requests in the name of attempts."""
 
     def __init__(
-        self, recorder: Recorder, config: ServingConfig, wire_formats: Collection[str]
+        self,
+        recorder: Recorder,
+        config: ServingConfig,
+        wire_formats: Collection[str],
+        *,
+        desk: AttemptDesk | None = None,
+        keys: ApiKeys | None = None,
     ) -> None:
         """Answer for `recorder`.
 
@@ -81,7 +89,11 @@ class RecordingEndpoint:
             recorder: knows the attempts.
             config: bounds of connections and bodies.
             wire_formats: names of the formats that may be asked in.
+            desk: begins and ends attempts over HTTP; None leaves that to who plays them.
+            keys: one of them is needed to begin an attempt; its address is all that a call needs.
         """
+        self._desk = desk
+        self._keys = keys
         self._recorder = recorder
         self._config = config
         self._wire_formats = frozenset(wire_formats)
@@ -111,6 +123,8 @@ class RecordingEndpoint:
         if (spoken := route.format) is not None:
             return await self._call(request, attempt, spoken)
         match route.rest, request.method:
+            case "end", "POST" if self._desk is not None:
+                return JSONResponse(self._desk.end(attempt))
             case "reward", "POST":
                 body = await read_body(request, self._config)
                 attempt.post_reward(parse(body, _Reward).named())
@@ -124,9 +138,17 @@ class RecordingEndpoint:
                 raise _unknown(request)
 
     async def _elsewhere(self, request: Request) -> Response:
-        if (request.scope["path"], request.method) != ("/health", "GET"):
-            raise _unknown(request)
-        return JSONResponse({"status": "ok", "open_attempts": self._recorder.open_attempts})
+        match request.scope["path"], request.method:
+            case "/health", "GET":
+                told = {"status": "ok", "open_attempts": self._recorder.open_attempts}
+                return JSONResponse(told)
+            case "/attempts", "POST" if self._desk is not None:
+                expect_key(request, self._keys)
+                body = await read_body(request, self._config)
+                base = str(request.base_url).rstrip("/")
+                return JSONResponse(self._desk.begin(parse(body, BeginRequest), base), 201)
+            case _:
+                raise _unknown(request)
 
     async def _call(self, request: Request, attempt: Attempt, spoken: WireFormat) -> Response:
         if request.method != "POST":

@@ -17,7 +17,7 @@ is trained twice and none is left out.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -49,6 +49,8 @@ class RecordedCall:
     """Nats, one for each of `answer_ids`."""
     stopped: bool
     """Whether the stop rule ended the answer; False where it was cut off."""
+    is_action: bool
+    """Whether the answer is one in the policy's dialect, or calls that are; other text is not."""
     policy_version: int
     asked: tuple[Message, ...]
     """The messages of the request."""
@@ -133,7 +135,6 @@ class AttemptOutcome(NamedTuple):
     """Empty where it was lost."""
     answer: str | None
     finish_reason: FinishReason
-    tool_results: tuple[ToolResult, ...] = ()
 
 
 def trajectory_of(
@@ -154,7 +155,7 @@ def trajectory_of(
         task_id=task_id,
         group_id=group_id,
         messages=tuple(written.messages),
-        tool_results=outcome.tool_results,
+        tool_results=tuple(_tool_results(written.said, calls)),
         reward=outcome.reward,
         answer=outcome.answer,
         finish_reason=outcome.finish_reason,
@@ -172,6 +173,8 @@ class _Windows:
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
+        self.said: list[Message] = []
+        """The message of each turn."""
         self.token_ids: list[int] = []
         self.action_mask: list[int] = []
         self.logprobs: list[float] = []
@@ -179,28 +182,28 @@ class _Windows:
         self.window_starts: list[int] = []
         self._trained: set[int] = set()
         self._start = 0
+        self._above: RecordedCall | None = None
+        """The call before on the window's path."""
         self._observes = False
         """Whether what is read next is what the last turn provoked."""
-        self._told = 0
-        """Messages of the window so far."""
 
     def begin(self) -> None:
         """Begin a window."""
         self._start = len(self.token_ids)
         self.window_starts.append(self._start)
+        self._above = None
         self._observes = False
-        self._told = 0
 
     def append(self, number: int, call: RecordedCall) -> None:
         """Continue the window with a call: what it read beyond the window, and its answer."""
         in_window = len(self.token_ids) - self._start
         self._read(call.prompt_ids[in_window:])
-        self.messages += [*call.asked[self._told :], call.said]
-        self._told = len(call.asked) + 1
+        above, self._above = self._above, call
         if number in self._trained:
             self._observes = False
             self._read(call.answer_ids)
             return
+        self._tell(call, above)
         self._trained.add(number)
         start, end = len(self.token_ids), len(self.token_ids) + len(call.answer_ids)
         self.token_ids += call.answer_ids
@@ -208,6 +211,17 @@ class _Windows:
         self.logprobs += call.logprobs
         self.turns.append(Turn(action_start=start, action_end=end, observation_end=end))
         self._observes = True
+
+    def _tell(self, call: RecordedCall, above: RecordedCall | None) -> None:
+        """Add the messages of a turn: what is new in its request, and its answer.
+
+        Messages of the assistant that stand in a later request are no turns: those that the policy
+        wrote were told before, and examples may only stand before the first turn.
+        """
+        new = call.asked[0 if above is None else len(above.asked) + 1 :]
+        self.messages += [m for m in new if m.role != "assistant" or not self.said]
+        self.messages.append(call.said)
+        self.said.append(call.said)
 
     def _read(self, token_ids: Sequence[int]) -> None:
         self.token_ids += token_ids
@@ -220,3 +234,19 @@ class _Windows:
                 action_end=last.action_end,
                 observation_end=len(self.token_ids),
             )
+
+
+def _tool_results(said: Sequence[Message], calls: Sequence[RecordedCall]) -> Iterator[ToolResult]:
+    """What came of each call, as a later request has it; nothing where none has.
+
+    Whether a tool of the agent's failed is not known.
+    """
+    read = {
+        message.call_id: message.content
+        for call in calls
+        for message in call.asked
+        if message.role == "tool"
+    }
+    for message in said:
+        for call in message.tool_calls:
+            yield ToolResult(call=call, content=read.get(call.call_id, ""), succeeded=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.rollout.engines.engine import Sampling
+from espalier.rollout.engines.engine import Engine, Sampling
 from espalier.rollout.recording.attempt import Attempt, CallLimits, Policy
 from espalier.rollout.recording.graph import AttemptOutcome, trajectory_of
 from espalier.wire.requests import Refusal
@@ -54,6 +54,11 @@ class Recorder:
         self.counts = RecorderCounts()
 
     @property
+    def engine(self) -> Engine:
+        """What samples the answers."""
+        return self._policy.engine
+
+    @property
     def open_attempts(self) -> int:
         """Attempts that have not ended."""
         return len(self._open)
@@ -82,7 +87,7 @@ class Recorder:
 
     @contextmanager
     def deadline(
-        self, attempt: Attempt, seconds: float, on_expiry: Callable[[], None] | None = None
+        self, attempt: Attempt, seconds: float, on_expiry: Callable[[], object] | None = None
     ) -> Generator[None]:
         """Within the block the attempt is lost once the time is over."""
 

@@ -61,6 +61,8 @@ class LoopParts:
     publisher: Publisher
     kind_choice: KindChoice | None = None
     """The rollers' exploration of action kinds."""
+    payment_figures: Callable[[], Figures] = dict
+    """Agreement and cost of the models that grade attempts, so far."""
     self_play: SelfPlay | None = None
     """Adds tasks to the pool between two refreshes, where the profile asks for it."""
 
@@ -239,7 +241,9 @@ class RlLoop:
             "kept_tasks": self._parts.pool.num_kept,
             "tool_calls": sum(len(t.tool_results) for t in sampled) / count,
             "temperature": self._profile.training.temperature_at(step),
-        } | _mean_terms(sampled)
+            **_mean_terms(sampled),
+            **self._parts.payment_figures(),
+        }
 
     def _request(self, step: int) -> ScoreRequest:
         config = self._profile.training

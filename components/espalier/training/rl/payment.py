@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from espalier.algorithms.shaping import CallFacts, EpisodeFacts, RewardTerm, TermContext
-from espalier.config import Profile, reward_terms, term_context
+from espalier.config import GradingConfig, Profile, reward_terms, term_context
+from espalier.judging import JudgeEnsemble, transcript_of
 from espalier.records import DataError, Message
 from espalier.records.trajectory import (
     TURNS_TERM,
@@ -67,6 +68,74 @@ class TermPayment:
             with_terms(trajectory, terms, by_turn)
             for trajectory, terms, by_turn in zip(group, paid, turns, strict=True)
         ]
+
+
+class GraderPayment:
+    """Pays what judges say of an attempt: their score times its weight, under a name of its own."""
+
+    def __init__(self, name: str, config: GradingConfig) -> None:
+        self._name = name
+        self._config = config
+        self._ensemble = JudgeEnsemble(config)
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[Trajectory]:
+        """See `Pay`.
+
+        Raises:
+            JudgementMissingError: too few judges gave an answer that can be read.
+            EngineError: a server stays away, or the cost limit is reached.
+        """
+        most = self._config.max_observation_characters
+        verdicts = self._ensemble.verdicts(
+            [
+                transcript_of(one, self._config.rubric, max_observation_characters=most)
+                for one in group
+            ]
+        )
+        paid: list[Trajectory] = []
+        for trajectory, verdict in zip(group, verdicts, strict=True):
+            self._ensemble.compare_with_rule(verdict, is_right=trajectory.is_right)
+            terms = {self._name: self._config.weight * verdict.score}
+            paid.append(with_terms(trajectory, terms, [0.0] * len(trajectory.turns)))
+        return paid
+
+    def close(self) -> None:
+        """End the ensemble's thread."""
+        self._ensemble.close()
+
+    def figures(self) -> dict[str, float]:
+        """Agreement of the judges among themselves and with the rule, and what they cost."""
+        return {f"{self._name}/{name}": value for name, value in self._ensemble.figures().items()}
+
+
+class Payments:
+    """All that training pays for, one payment after the other."""
+
+    def __init__(self, terms: TermPayment, graders: Sequence[GraderPayment] = ()) -> None:
+        self._terms = terms
+        self._graders = graders
+
+    @classmethod
+    def of(cls, profile: Profile) -> Payments:
+        """The payments of `profile`."""
+        graders = [GraderPayment(*named) for named in profile.reward.graders.items()]
+        return cls(TermPayment.of(profile), graders)
+
+    @property
+    def asks_models(self) -> bool:
+        """Whether anything is asked that costs: one process then asks for all."""
+        return bool(self._graders)
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[Trajectory]:
+        """See `Pay`."""
+        paid = self._terms(group)
+        for grader in self._graders:
+            paid = grader(paid)
+        return paid
+
+    def figures(self) -> dict[str, float]:
+        """What the graders' agreement is so far."""
+        return {name: value for one in self._graders for name, value in one.figures().items()}
 
 
 def require_outcome(trajectory: Trajectory) -> None:

@@ -28,7 +28,7 @@ from espalier.training.rl.asynchronous import (
 )
 from espalier.training.rl.loop import LoopParts, RlLoop
 from espalier.training.rl.models import build_layout, build_models
-from espalier.training.rl.payment import Pay, TermPayment
+from espalier.training.rl.payment import Pay, Payments
 from espalier.training.rl.publishing import (
     DirectoryPublisher,
     MemoryPublisher,
@@ -101,6 +101,7 @@ def build_run(
     models = build_models(policy.model, config, hardware, processes)
     pool = _task_pool(profile, inputs["curriculum"])
     proposer = shared_proposer(profile, inputs, processes)
+    payments, in_turns = Payments.of(profile), config.asynchronous.max_staleness == 0
     context = SamplerContext(
         profile,
         policy,
@@ -108,9 +109,9 @@ def build_run(
         pool,
         processes,
         environments_over,
-        TermPayment.of(profile),
+        _paid_once(payments, processes) if in_turns else payments,
     )
-    if config.asynchronous.max_staleness:
+    if not in_turns:
         sampling = _asynchronous(context)
     elif profile.rollout.engine == "vllm":
         sampling = _by_server(context, inputs, store.directory / "published")
@@ -130,6 +131,7 @@ def build_run(
         dev_score=lambda: dev_exact_match(sampling.dev_roller, dev_tasks),
         publisher=sampling.publisher,
         kind_choice=kind_choice(sampling.dev_roller.dialect, epsilon),
+        payment_figures=payments.figures,
     )
     return TrainingRun(policy, RlLoop(profile, parts, store), sampling.rollers)
 
@@ -157,6 +159,16 @@ class SamplerContext(NamedTuple):
             screening=self.profile.curriculum.active_screening,
             pay=self.pay,
         )
+
+
+def _paid_once(payments: Payments, processes: Processes) -> Pay:
+    """Rank 0 asks paid models for all processes; without such models each pays for itself.
+
+    Sampling ahead is rank 0's alone, and its trajectories are paid before they are shared.
+    """
+    if processes.count == 1 or not payments.asks_models:
+        return payments
+    return lambda group: processes.broadcast(payments(group) if processes.is_first else list(group))
 
 
 def _in_turns(context: SamplerContext) -> _Sampling:

@@ -82,6 +82,8 @@ def test_an_attempt_without_a_reward_is_lost_and_not_zero():
         b'{"reward": 1, "terms": {"a": 1}}',
         b'{"terms": {"a": Infinity}}',
         b'{"terms": {}}',
+        b'{"terms": {"format": 1}}',
+        b'{"terms": {"outcome": 1, "turns": 1}}',
     ],
 )
 def test_a_reward_that_is_none_is_refused(body):

@@ -21,6 +21,7 @@ def call(prompt_ids, answer_ids, *, version=0):
         answer_ids=tuple(answer_ids),
         logprobs=tuple(-float(i) for i in answer_ids),
         stopped=True,
+        is_action=True,
         policy_version=version,
         asked=(Message(role="user", content="q"),),
         said=Message(role="assistant", content="a"),

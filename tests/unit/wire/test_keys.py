@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from espalier.records import ServingError
-from espalier.serving.keys import KEYS_VARIABLE, ApiKeys, bearer, new_key
+from espalier.wire.keys import KEYS_VARIABLE, ApiKeys, bearer, new_key
 
 
 @pytest.fixture

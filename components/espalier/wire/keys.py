@@ -19,7 +19,10 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from starlette.requests import Request
+
 from espalier.records import ServingError
+from espalier.wire.requests import Refusal
 
 KEYS_VARIABLE = "ESPALIER_API_KEYS"
 """The lines of such a file, for a Secret that is given as a variable. It is read once."""
@@ -125,6 +128,21 @@ def bearer(authorization: str) -> str | None:
     """The key of an Authorization header; None where it carries none."""
     scheme, _, key = authorization.strip().partition(" ")
     return key.strip() or None if scheme.lower() == "bearer" else None
+
+
+def expect_key(request: Request, keys: ApiKeys | None) -> None:
+    """Check that a request has one of the keys; without any, everybody is let in.
+
+    Raises:
+        Refusal: it has none, or one that is not known.
+    """
+    if keys is None:
+        return
+    key = bearer(request.headers.get("authorization", ""))
+    if key is None or keys.owner(key) is None:
+        # the key is not repeated: it may be right for another server
+        wrong = "no API key was given" if key is None else "the API key is not known here"
+        raise Refusal(401, f"{wrong}; send `Authorization: Bearer KEY`", code="invalid_api_key")
 
 
 def _read_file(path: Path) -> dict[str, str]:

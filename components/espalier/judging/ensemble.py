@@ -1,0 +1,232 @@
+"""An ensemble of judges: all are asked about each attempt, and the majority counts."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+from espalier.completions import EndpointModel, ModelRefusal, Request
+from espalier.completions.answering import estimated_tokens
+from espalier.config import Criterion, EndpointConfig, GradingConfig
+from espalier.judging.agreement import cohen_kappa, fleiss_kappa
+from espalier.judging.rubric import INSTRUCTIONS, Judgement, Transcript, judgement_type
+from espalier.records import EngineError, EspalierError
+
+T = TypeVar("T")
+_TOKENS_PER_PRICE = 1_000_000
+
+
+class JudgementMissingError(EspalierError):
+    """Too few judges gave an answer that can be read: there is no reward, which is not a 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the judges said of one attempt."""
+
+    score: float
+    """Weighted share of the criteria that a majority of those who answered affirms, 0-1."""
+    holds: dict[str, bool]
+    """Criterion -> the majority; an even vote is a no."""
+    votes: dict[str, tuple[int, int]]
+    """Criterion -> judges who said no, and yes."""
+    reasons: tuple[str, ...]
+    """Of each judge who answered."""
+    refusals: tuple[str, ...] = ()
+    """Of each who did not."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether the first criterion, which is the outcome's, holds."""
+        return next(iter(self.holds.values()))
+
+
+@dataclass(slots=True)
+class Agreement:
+    """Votes so far, for figures."""
+
+    votes: dict[str, list[tuple[int, int]]] = field(default_factory=dict[str, list[Any]])
+    """Criterion -> one pair for each attempt that all judges answered about."""
+    with_rule: list[tuple[bool, bool]] = field(default_factory=list[tuple[bool, bool]])
+    """What the judges, and what the rule said."""
+    judged: int = 0
+    refusals: int = 0
+
+
+class JudgeEnsemble:
+    """Asks its models on the event loop of a thread of its own, which the first question starts.
+
+    Callers may be on any loop or on none: the connections, the rate limits and the count of what
+    was spent live as long as the ensemble, which is closed by `close`, by `with`, or at exit.
+    """
+
+    def __init__(self, config: GradingConfig) -> None:
+        self._config = config
+        self._answer = judgement_type(config.rubric)
+        self._models = [EndpointModel(_cached(one, config)) for one in config.endpoints]
+        self._agreement = Agreement()
+        self._reserved = 0.0
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._open = AsyncExitStack()
+
+    def __enter__(self) -> Self:
+        """Nothing is started before it is needed."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See `close`."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections and end the thread; what is under way is waited for."""
+        with self._starting:
+            loop, thread, self._loop = self._loop, self._thread, None
+        if loop is None or thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(self._open.aclose(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+        atexit.unregister(self.close)
+
+    @property
+    def rubric(self) -> tuple[Criterion, ...]:
+        """What is asked."""
+        return self._config.rubric
+
+    @property
+    def cost(self) -> float:
+        """Spent so far by all models."""
+        return sum(model.ledger.cost for model in self._models)
+
+    def verdicts(self, transcripts: Sequence[Transcript]) -> list[Verdict]:
+        """The verdicts on attempts, asked side by side.
+
+        Raises:
+            JudgementMissingError: fewer than half of the judges gave an answer that can be read.
+            EngineError: a server stays away, or the cost limit is reached.
+        """
+        return self._post(self._all(transcripts)).result()
+
+    async def verdict(self, transcript: Transcript) -> Verdict:
+        """The same for one attempt, from any event loop."""
+        return await asyncio.wrap_future(self._post(self._judge(transcript)))
+
+    def compare_with_rule(self, verdict: Verdict, *, is_right: bool) -> None:
+        """Count whether the judges agree with a rule, which decides."""
+        self._agreement.with_rule.append((verdict.passes, is_right))
+
+    def figures(self) -> dict[str, float]:
+        """Fleiss' kappa by criterion, Cohen's with the rule, refusals and cost so far."""
+        seen = self._agreement
+        kappas = {f"kappa/{name}": fleiss_kappa(votes) for name, votes in seen.votes.items()}
+        known = {name: value for name, value in kappas.items() if value == value}
+        rule = cohen_kappa(seen.with_rule)
+        if rule == rule:
+            known["kappa_with_rule"] = rule
+        asked = max(1, seen.judged * len(self._models))
+        return known | {"refused_share": seen.refusals / asked, "cost": self.cost}
+
+    def _post(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name="espalier-judges", daemon=True
+                )
+                self._thread.start()
+                asyncio.run_coroutine_threadsafe(self._connect(), self._loop).result()
+                atexit.register(self.close)
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _connect(self) -> None:
+        for model in self._models:
+            await self._open.enter_async_context(model)
+
+    async def _all(self, transcripts: Sequence[Transcript]) -> list[Verdict]:
+        return list(await asyncio.gather(*(self._judge(one) for one in transcripts)))
+
+    async def _judge(self, transcript: Transcript) -> Verdict:
+        request = Request(
+            call="judge", instructions=INSTRUCTIONS, material=transcript, answer=self._answer
+        )
+        price = self._reserve(request)
+        try:
+            answers = await asyncio.gather(*(model.answer(request) for model in self._models))
+        finally:
+            self._reserved -= price
+        return self._counted(answers)
+
+    def _reserve(self, request: Request[Judgement]) -> float:
+        """Set aside what the question may cost at most.
+
+        Raises:
+            EngineError: spent, reserved and this question together exceed the limit.
+        """
+        limit = self._config.max_cost
+        tokens = sum(estimated_tokens(one["content"]) for one in request.messages())
+        price = sum(_price(one, tokens) for one in self._config.endpoints)
+        if limit and self.cost + self._reserved + price > limit:
+            raise EngineError(
+                f"judges: the next question could cost {price:.4f}, {self.cost:.4f} of "
+                f"max_cost={limit:g} are spent and {self._reserved:.4f} under way. Raise the limit "
+                "and run the same command again; with a cache no answer is asked for twice"
+            )
+        self._reserved += price
+        return price
+
+    def _counted(self, answers: Sequence[Judgement | ModelRefusal]) -> Verdict:
+        read = [one for one in answers if not isinstance(one, ModelRefusal)]
+        refused = [one for one in answers if isinstance(one, ModelRefusal)]
+        reasons = tuple(f"{one.reason} {one.detail}".strip() for one in refused)
+        self._agreement.judged += 1
+        self._agreement.refusals += len(refused)
+        if 2 * len(read) <= len(answers):
+            raise JudgementMissingError(
+                f"judges: {len(refused)} of {len(answers)} gave no answer that can be read "
+                f"({'; '.join(reasons)}); an attempt without a majority has no reward. Raise "
+                "`asks` or `max_tokens` of the model, or name another"
+            )
+        said = [one.votes(self.rubric) for one in read]
+        votes = {
+            one.name: (
+                sum(not votes[one.name] for votes in said),
+                sum(votes[one.name] for votes in said),
+            )
+            for one in self.rubric
+        }
+        if not refused and len(answers) > 1:
+            for name, pair in votes.items():
+                self._agreement.votes.setdefault(name, []).append(pair)
+        holds = {name: yes > no for name, (no, yes) in votes.items()}
+        return Verdict(
+            score=_score(self.rubric, holds),
+            holds=holds,
+            votes=votes,
+            reasons=tuple(one.reasoning for one in read),
+            refusals=reasons,
+        )
+
+
+def _score(rubric: Sequence[Criterion], holds: dict[str, bool]) -> float:
+    earned = sum(one.weight for one in rubric if holds[one.name])
+    return earned / sum(one.weight for one in rubric)
+
+
+def _price(config: EndpointConfig, prompt_tokens: int) -> float:
+    dearest = prompt_tokens * config.prompt_price + config.max_tokens * config.completion_price
+    return config.asks * dearest / _TOKENS_PER_PRICE
+
+
+def _cached(endpoint: EndpointConfig, config: GradingConfig) -> EndpointConfig:
+    if endpoint.cache is not None or config.cache is None:
+        return endpoint
+    return endpoint.model_copy(update={"cache": config.cache})

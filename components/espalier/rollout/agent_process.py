@@ -1,0 +1,206 @@
+"""The program of an agent: started with a cleaned environment, ended by its deadline.
+
+By default a process plays one attempt, whose variables are in its environment. Where a profile asks
+for more of one process, it reads them from its standard input, a line of JSON for each attempt, and
+writes a line of JSON with its `status` when that is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from espalier.config import AgentConfig
+from espalier.records import ProfileError
+
+_KEPT = ("HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
+"""Variables of this process that an agent gets; keys and addresses of ours are not among them."""
+_TOLD_BYTES = 2000
+"""Of the end of what a program wrote, for the message of a failure."""
+_PIECE_BYTES = 1 << 16
+_MAX_LINE_BYTES = 1 << 20
+_READ_ON_S = 1.0
+"""For the rest of its output, once all its processes were ended."""
+_MAX_VARIABLE_BYTES = 120_000
+"""Linux takes 128 KiB in one variable."""
+
+
+class AgentExit(NamedTuple):
+    """How an attempt of a program ended."""
+
+    status: int | None
+    """None where it was ended at its deadline."""
+    told: str
+    """The end of what it wrote to its outputs."""
+
+
+class _Output(NamedTuple):
+    reader: asyncio.StreamReader
+    pipe: asyncio.ReadTransport
+
+
+class _Program:
+    """A process that plays attempts one after the other."""
+
+    def __init__(self, process: asyncio.subprocess.Process, output: _Output) -> None:
+        self.process = process
+        self._output = output
+        self.attempts = 0
+        self.told = bytearray()
+        """The end of what it wrote."""
+        self._statuses: asyncio.Queue[int] = asyncio.Queue()
+        self._reading = asyncio.create_task(self._read())
+
+    async def until_over(self) -> int:
+        """Wait until it says how the attempt ended, or has ended itself.
+
+        Its outputs may stay open beyond that: a child that it left behind has them too.
+        """
+        told = asyncio.create_task(self._statuses.get())
+        ended = asyncio.create_task(self.process.wait())
+        try:
+            await asyncio.wait({told, ended}, return_when=asyncio.FIRST_COMPLETED)
+            return told.result() if told.done() else ended.result()
+        finally:
+            told.cancel()
+            ended.cancel()
+
+    async def end(self) -> None:
+        """End it, and what it started; what was written is read."""
+        with suppress(ProcessLookupError):  # nothing of it is left
+            os.killpg(self.process.pid, signal.SIGKILL)
+        await self.process.wait()
+        await asyncio.wait({self._reading}, timeout=_READ_ON_S)
+        self._reading.cancel()
+        self._output.pipe.close()
+
+    async def _read(self) -> None:
+        unread = b""
+        while piece := await self._output.reader.read(_PIECE_BYTES):
+            self.told = (self.told + piece)[-_TOLD_BYTES:]
+            *lines, unread = (unread + piece)[-_MAX_LINE_BYTES:].split(b"\n")
+            for line in lines:
+                if (status := _status(line)) is not None:
+                    self._statuses.put_nowait(status)
+
+
+def _status(line: bytes) -> int | None:
+    """The status that a line tells; None where it is something else that a program wrote."""
+    if not line.startswith(b"{"):
+        return None
+    try:
+        told: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    status = told.get("status") if isinstance(told, dict) else None
+    return status if isinstance(status, int) else None
+
+
+class AgentPrograms:
+    """Processes of one agent, those that wait for an attempt included."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self._idle: list[_Program] = []
+
+    async def play(self, variables: Mapping[str, str]) -> AgentExit:
+        """Play one attempt, until the program is done or its time is over.
+
+        Args:
+            variables: of the attempt.
+
+        Raises:
+            ProfileError: the program cannot be started, or a variable is too long for it.
+        """
+        keeps = self._config.tasks_per_process > 1
+        program = self._idle.pop() if self._idle else await self._started(variables)
+        program.attempts += 1
+        program.told.clear()
+        status: int | None = None
+        try:
+            async with asyncio.timeout(self._config.deadline_s):
+                if keeps:
+                    _tell(program.process, variables)
+                status = await program.until_over()
+        except TimeoutError:
+            status = None  # the exit says so
+        finally:
+            goes_on = keeps and status is not None and program.process.returncode is None
+            if goes_on and program.attempts < self._config.tasks_per_process:
+                self._idle.append(program)
+            else:
+                await program.end()
+        return AgentExit(status, program.told.decode(errors="replace").strip())
+
+    async def close(self) -> None:
+        """End the processes that wait."""
+        while self._idle:
+            await self._idle.pop().end()
+
+    async def _started(self, variables: Mapping[str, str]) -> _Program:
+        config = self._config
+        keeps = config.tasks_per_process > 1
+        # a pipe of our own: asyncio would not say that a process has ended while another has it
+        output, written = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *config.command,
+                stdin=asyncio.subprocess.PIPE if keeps else asyncio.subprocess.DEVNULL,
+                stdout=written,
+                stderr=written,
+                env=_environment(config, {} if keeps else variables),
+                start_new_session=True,  # so that its own children can be ended with it
+            )
+        except (OSError, ValueError) as error:
+            os.close(output)
+            raise ProfileError(
+                f"agent.command = {list(config.command)} cannot be started: {error}"
+            ) from error
+        finally:
+            os.close(written)
+        reader = asyncio.StreamReader()
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb")
+        )
+        return _Program(process, _Output(reader, pipe))
+
+
+@asynccontextmanager
+async def agent_programs(config: AgentConfig) -> AsyncGenerator[AgentPrograms]:
+    """The processes of an agent, ended with the block."""
+    programs = AgentPrograms(config)
+    try:
+        yield programs
+    finally:
+        await programs.close()
+
+
+def _tell(process: asyncio.subprocess.Process, variables: Mapping[str, str]) -> None:
+    assert process.stdin is not None, "its input is a pipe"
+    process.stdin.write(json.dumps(dict(variables)).encode() + b"\n")
+
+
+def _environment(config: AgentConfig, attempt: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a program.
+
+    Raises:
+        ProfileError: a variable is longer than a program may be given.
+    """
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    # "python" is the one that espalier runs with
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    variables = {**kept, "PATH": path, **config.variables, **attempt}
+    for name, value in variables.items():
+        if (size := len(value.encode())) > _MAX_VARIABLE_BYTES:
+            raise ProfileError(
+                f"{name} has {size} bytes, and an environment takes {_MAX_VARIABLE_BYTES} in one "
+                "variable; set agent.tasks_per_process above 1, and read tasks from the input"
+            )
+    return variables

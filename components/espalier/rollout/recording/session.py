@@ -1,0 +1,181 @@
+"""`espalier record`: the endpoint over a policy, until it is told to stop or has enough."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from espalier.config import Profile, ServingConfig
+from espalier.determinism import prepare_torch
+from espalier.environments import family_of, policy_dialect
+from espalier.policy.loading import load_policy, load_tokenizer
+from espalier.records import ArtifactError
+from espalier.records.trajectory import Trajectory, write_trajectories
+from espalier.rollout.agent import call_limits, own_dialect
+from espalier.rollout.engines.engine import Engine
+from espalier.rollout.engines.lockstep import lockstep_engine
+from espalier.rollout.engines.vllm import VllmServerEngine
+from espalier.rollout.recording.attempt import Policy
+from espalier.rollout.recording.desk import AttemptDesk
+from espalier.rollout.recording.dialects import RequestDialects
+from espalier.rollout.recording.endpoint import RecordingEndpoint, recording
+from espalier.rollout.recording.recorder import Recorder
+from espalier.wire.keys import ApiKeys
+from espalier.wire.listening import is_loopback, within_open_files
+
+_ROWS_A_FILE = 64
+_PROGRESS_S = 5.0
+_MAX_OPEN = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What to record, and where to."""
+
+    policy_dir: Path
+    out: Path
+    """Folder of trajectory files; must not be there yet."""
+    host: str = "127.0.0.1"
+    port: int = 8000
+    attempts: int | None = None
+    """Ends after so many attempts; None records until it is stopped."""
+
+
+class TrajectoryFolder:
+    """Writes trajectories as files of some rows each, every one whole."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the folder.
+
+        Raises:
+            ArtifactError: it is there already, or cannot be made.
+        """
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise ArtifactError(
+                f"{path}: cannot be made for trajectories ({error.strerror}); name another --out"
+            ) from error
+        self._path = path
+        self._rows: list[Trajectory] = []
+        self.written = 0
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Write a trajectory, with others of its file."""
+        self._rows.append(trajectory)
+        if len(self._rows) >= _ROWS_A_FILE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what has no file yet."""
+        if not self._rows:
+            return
+        name = f"trajectories-{self.written:08d}.parquet"
+        partial = self._path / f".{name}"
+        self.written += write_trajectories(partial, self._rows)
+        partial.rename(self._path / name)
+        self._rows.clear()
+
+
+def record(asked: Recording, profile: Profile, say: Callable[[str], None]) -> Mapping[str, object]:
+    """Record until told to stop; what was recorded.
+
+    Raises:
+        ArtifactError: the folder is there already.
+        PolicyError: the policy cannot be loaded.
+        EngineError: the server that the profile names cannot be used.
+        ServingError: the address is taken, or the keys cannot be used.
+    """
+    keys = ApiKeys.open(profile.serving.api_keys_file, os.environ)
+    bounds = within_open_files(profile.serving, say).model_copy(
+        update={"max_body_bytes": profile.agent.max_body_bytes}
+    )
+    if keys is None and not is_loopback(asked.host):
+        say(
+            f"warning: whoever reaches {asked.host}:{asked.port} may begin attempts: there are no "
+            "API keys. Make some with `espalier api-key NAME --file FILE`, and set "
+            "serving.api_keys_file = FILE"
+        )
+    prepare_torch(profile.threads)
+    policy = _opened(asked.policy_dir, profile)
+    folder = TrajectoryFolder(asked.out)
+    try:
+        recorder = Recorder(policy, call_limits(profile.agent, profile.episode))
+        asyncio.run(_record(asked, profile, recorder, bounds, keys, folder, say))
+    finally:
+        folder.flush()
+    counts = recorder.counts
+    return {
+        "attempts": counts.begun,
+        "recorded": counts.whole,
+        "lost": {str(reason): count for reason, count in sorted(counts.lost.items())},
+        "calls": counts.calls,
+        "branches": counts.branches,
+        "trajectories": str(asked.out),
+    }
+
+
+def _opened(policy_dir: Path, profile: Profile) -> Policy:
+    """The policy behind the engine that the profile names."""
+    family, config = family_of(profile), profile.rollout
+    if config.engine == "lockstep":
+        loaded = load_policy(policy_dir)
+        dialect = own_dialect(policy_dialect(family, loaded.tokenizer))
+        engine: Engine = lockstep_engine(loaded.model, dialect, max_rows=config.max_rows)
+    else:
+        dialect = own_dialect(policy_dialect(family, load_tokenizer(policy_dir)))
+        engine = VllmServerEngine(config.vllm, dialect, max_rows=config.max_rows)
+        asyncio.run(engine.load_weights(policy_dir, version=0))
+    return Policy(engine, RequestDialects(dialect))
+
+
+async def _record(  # noqa: PLR0913 (what a session is made of)
+    asked: Recording,
+    profile: Profile,
+    recorder: Recorder,
+    bounds: ServingConfig,
+    keys: ApiKeys | None,
+    folder: TrajectoryFolder,
+    say: Callable[[str], None],
+) -> None:
+    desk = AttemptDesk(
+        recorder,
+        deadline_s=profile.agent.deadline_s,
+        max_open=_MAX_OPEN,
+        hand_on=folder.add,
+    )
+    if asked.attempts is not None:
+        desk.end_after(asked.attempts)
+    for told in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(told, desk.over.set)
+    endpoint = RecordingEndpoint(recorder, bounds, profile.agent.wire_formats, desk=desk, keys=keys)
+    async with (
+        recorder.engine.serving(),
+        recording(endpoint, bounds, host=asked.host, port=asked.port) as base,
+    ):
+        say(f"listening on {base}; begin an attempt with POST {base}/attempts")
+        told = ""
+        while not desk.over.is_set():
+            try:
+                await asyncio.wait_for(desk.over.wait(), _PROGRESS_S)
+            except TimeoutError:
+                told = _tell_progress(recorder, told, say)
+        desk.end_all()
+    _tell_progress(recorder, "", say)
+
+
+def _tell_progress(recorder: Recorder, before: str, say: Callable[[str], None]) -> str:
+    """Say how far it is, where that is new."""
+    counts = recorder.counts
+    lost = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.lost.items()))
+    line = (
+        f"attempts {counts.begun}  open {recorder.open_attempts}  recorded {counts.whole}  "
+        f"lost {counts.lost.total()}{f' ({lost})' if lost else ''}  calls {counts.calls}"
+    )
+    if line != before:
+        say(line)
+    return line
