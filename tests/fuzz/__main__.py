@@ -1,15 +1,16 @@
 """Fuzzers: valid messages that are changed as JSON, as HTTP and as bytes, from a seed.
 
     python -m tests.fuzz endpoint --seed 0 --cases 100000
-    python -m tests.fuzz endpoint runs frames sandboxd calls --seed 1 --seconds 360    # 30 minutes
+    python -m tests.fuzz endpoint runs frames sandboxd calls services --seed 1 --seconds 300
 
     endpoint   the OpenAI-compatible endpoint, over loopback
     runs       what sandboxd reads of a run, in this process
     frames     what the client of a sandbox reads of a server that lies
     sandboxd   the server in a local sandbox, asked with its token (needs bubblewrap)
     calls      what the parser of each dialect reads of a policy's message
-    judgements what is read of a judge's answer
+    judgements  what is read of a judge's answer
     transcripts the extractors of answers from transcripts of others
+    services    tables of customer service, and arguments of its tools
 
 Each case has a deadline, an answer is always well-formed, memory stays flat, and a well-behaved
 request between the cases is answered. A failing case is printed with its seed, made small, and with
@@ -26,10 +27,11 @@ import sys
 from tests.fuzz.campaign import Violation, case_of, fuzz, outcome_of
 from tests.fuzz.parsers import Calls, Judgements, Runs, Transcripts
 from tests.fuzz.servers import Endpoint, Frames, Sandboxd
+from tests.fuzz.services import Services
 
 TARGETS = {
     target.name: target
-    for target in (Endpoint, Runs, Frames, Sandboxd, Calls, Judgements, Transcripts)
+    for target in (Endpoint, Runs, Frames, Sandboxd, Calls, Judgements, Transcripts, Services)
 }
 
 
