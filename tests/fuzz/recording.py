@@ -75,7 +75,7 @@ class _Engine(ScriptedEngine):
 
     async def open(self, prompt_ids, sampling):
         assert isinstance(sampling, Sampling)
-        self.actions = [list(self.stop_rule.text_ids(_CALL))]
+        self.actions.append(list(self.stop_rule.text_ids(_CALL)))  # one for each session
         return ScriptedSession(self, prompt_ids)
 
 
