@@ -1,7 +1,7 @@
 """Fuzzers: valid messages that are changed as JSON, as HTTP and as bytes, from a seed.
 
     python -m tests.fuzz endpoint --seed 0 --cases 100000
-    python -m tests.fuzz endpoint runs frames sandboxd calls --seed 1 --seconds 360    # 30 minutes
+    python -m tests.fuzz endpoint runs frames sandboxd calls services --seed 1 --seconds 300
 
     endpoint   the OpenAI-compatible endpoint, over loopback
     recording  the endpoint that records agents, in its three wire formats, over loopback
@@ -9,8 +9,9 @@
     frames     what the client of a sandbox reads of a server that lies
     sandboxd   the server in a local sandbox, asked with its token (needs bubblewrap)
     calls      what the parser of each dialect reads of a policy's message
-    judgements what is read of a judge's answer
+    judgements  what is read of a judge's answer
     transcripts the extractors of answers from transcripts of others
+    services    tables of customer service, and arguments of its tools
 
 Each case has a deadline, an answer is always well-formed, memory stays flat, and a well-behaved
 request between the cases is answered. A failing case is printed with its seed, made small, and with
@@ -28,10 +29,21 @@ from tests.fuzz.campaign import Violation, case_of, fuzz, outcome_of
 from tests.fuzz.parsers import Calls, Judgements, Runs, Transcripts
 from tests.fuzz.recording import Recording
 from tests.fuzz.servers import Endpoint, Frames, Sandboxd
+from tests.fuzz.services import Services
 
 TARGETS = {
     target.name: target
-    for target in (Endpoint, Recording, Runs, Frames, Sandboxd, Calls, Judgements, Transcripts)
+    for target in (
+        Endpoint,
+        Recording,
+        Runs,
+        Frames,
+        Sandboxd,
+        Calls,
+        Judgements,
+        Transcripts,
+        Services,
+    )
 }
 
 

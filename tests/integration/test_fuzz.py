@@ -17,6 +17,7 @@ CASES = {
     "sandboxd": 150,
     "judgements": 4000,
     "transcripts": 4000,
+    "services": 1500,
 }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     JsonValue,
     StrictBool,
     StrictFloat,
@@ -28,7 +29,21 @@ StoredText = Annotated[JsonValue, WithJsonSchema({"type": "string"})]
 StoredInteger = Annotated[JsonValue, WithJsonSchema({"type": "integer"})]
 """A number that is stored as it comes."""
 StoredNumber = Annotated[JsonValue, WithJsonSchema({"type": "number"})]
-Integer = Annotated[StrictInt | StrictFloat | StrictBool, WithJsonSchema({"type": "integer"})]
+_MAX_NUMBER = 1e15
+"""Of what is calculated with: a product of longer integers may be one that cannot be written."""
+
+
+def _countable(number: float) -> float:
+    if abs(number) > _MAX_NUMBER:
+        raise ValueError(f"larger than {_MAX_NUMBER:g}")
+    return number
+
+
+Integer = Annotated[
+    StrictInt | StrictFloat | StrictBool,
+    AfterValidator(_countable),
+    WithJsonSchema({"type": "integer"}),
+]
 """A number that is calculated with: 2 and 2.0 stay what they are, as digests tell them apart."""
 
 
@@ -76,6 +91,6 @@ def number_in(record: dict[str, Any], name: str) -> int | float:
         ToolError: it is missing, or no number.
     """
     value = record.get(name)
-    if not isinstance(value, int | float):
-        raise ToolError(f"{name}: needs a number")
+    if not isinstance(value, int | float) or abs(value) > _MAX_NUMBER:
+        raise ToolError(f"{name}: needs a number of at most {_MAX_NUMBER:g}")
     return value

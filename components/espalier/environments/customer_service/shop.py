@@ -1,6 +1,7 @@
 """A shop made from a seed, in the format of tau-bench's retail tables.
 
-All text is lower case, as an embedded policy reads it, and ids end with few digits.
+All text is lower case, as an embedded policy reads it, and ids end with few digits. An order has no
+address of its own until it is given one, and goes to that of its user.
 """
 
 from __future__ import annotations
@@ -131,7 +132,6 @@ def _order(
         "order_id": order_id,
         "user_id": user_id,
         "items": items,
-        "address": user["address"],
         "status": dice.choice(("pending", "delivered")),
         "payment_history": [payment],
     }

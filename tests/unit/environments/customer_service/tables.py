@@ -103,6 +103,26 @@ AIRLINE = {
         }
     },
 }  # fmt: skip
+PASSENGER = {"first_name": "Bo", "last_name": "Ito", "dob": "1990-01-01"}
+ARGUMENTS = {
+    "address1": ("2 Oak Lane", ""), "address2": ("",), "city": ("Dover",), "state": ("DE",),
+    "country": ("USA",), "zip": ("97301", "1"), "user_id": ("ada_1", "bo_1"),
+    "first_name": ("Ada",), "last_name": ("Berg",), "email": ("ada@example.com",),
+    "order_id": ("#W1", "#W2"), "product_id": ("50",), "reason": ("no longer needed",),
+    "item_ids": (["7"], []), "new_item_ids": (["8"], ["7"], []),
+    "payment_method_id": ("gift_card_1", "paypal_1"), "expression": ("(1 + 2) / 3", "2 ** 9"),
+    "thought": ("so",), "summary": ("help",), "reservation_id": ("R1", "HATHAT"),
+    "payment_id": ("gift_card_2", "credit_card_4", "certificate_3"), "origin": ("SFO",),
+    "destination": ("JFK",), "date": ("2024-05-20",), "flight_type": ("one_way",),
+    "cabin": ("economy", "business"), "amount": (50, 2.5), "total_baggages": (1, 2),
+    "flights": ([{"flight_number": "F1", "date": "2024-05-20"}],),
+    "passengers": ([PASSENGER],), "nonfree_baggages": (0, 1), "insurance": ("no", "yes"),
+    "payment_methods": (
+        [{"payment_id": "credit_card_4", "amount": 100}],
+        [{"payment_id": "gift_card_2", "amount": 150}],
+    ),
+}  # fmt: skip
+"""Argument -> values that are right in some call."""
 TASK = make_task("customer_service", "hi", gold=("[]",), split="train", source="test", key="hi")
 
 

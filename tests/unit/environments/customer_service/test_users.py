@@ -1,0 +1,83 @@
+import asyncio
+import json
+
+import pytest
+
+from espalier.environments.contract import EnvironmentLostError
+from espalier.environments.customer_service.tau_tasks import in_first_person
+from espalier.environments.customer_service.users import EndpointUser, ModelThread, ScriptedUser
+from espalier.records import EngineError
+from tests.fakes.endpoint_double import completion, config, running_double
+
+FACTS = {"name": "ada berg", "zip": "97301", "order": "#w1", "reason": "ordered by mistake"}
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("What is your name, and your zip code?", "ada berg , 97301 ."),
+        ("Could you tell me the order number", "#w1 ."),
+        ("I will cancel #w1, reason: ordered by mistake. Shall I proceed?", "yes ."),
+        ("Why do you want that?", "ordered by mistake ."),
+        ("Is your name Ada Berg?", "yes ."),
+        ("It is cancelled.", None),
+    ],
+)
+def test_a_scripted_user_tells_what_is_asked_for(said, answer):
+    assert ScriptedUser(FACTS, reminders=0).reply(said) == answer
+
+
+def test_a_scripted_user_reminds_before_leaving():
+    user = ScriptedUser(FACTS, reminders=1)
+    assert user.reply("One moment.") == "is everything done that i asked for ?"
+    assert user.reply("Yes, it is.") is None
+
+
+def test_an_instruction_becomes_what_the_user_says():
+    said = in_first_person("You are Ada. You'd like your lamp back, and you're in a hurry.")
+    assert said == "I am Ada. I'd like my lamp back, and I'm in a hurry."
+
+
+def line(text, *, leaves=False):
+    return completion(json.dumps({"text": text, "leaves": leaves}))
+
+
+def played(double, *said, **fields):
+    """What a user who is played by a model answers."""
+    with ModelThread(config(double, attempts=1, asks=1, **fields)) as models:
+        user = EndpointUser(models, "You are Ada. Return the lamp.", "Hello.")
+        return [asyncio.run(user.reply(one)) for one in said]
+
+
+def test_a_model_plays_a_user_until_it_leaves():
+    with running_double() as double:
+        replies = iter([line("The lamp."), line("Bye.", leaves=True)])
+        double.respond = lambda body: next(replies)
+        assert played(double, "What is it?", "Done.") == ["The lamp.", None]
+    material = json.loads(double.seen[1][1]["messages"][1]["content"])
+    assert material["instruction"] == "You are Ada. Return the lamp."
+    assert [one["text"] for one in material["conversation"]] == [
+        "Hello.", "What is it?", "The lamp.", "Done.",
+    ]  # fmt: skip
+
+
+def test_a_user_who_cannot_be_understood_ends_the_episode_unscored():
+    with running_double() as double:
+        double.respond = lambda body: completion('{"text": "<answer>", "leaves": false}')
+        with pytest.raises(EnvironmentLostError, match="the simulated user: wrong_shape"):
+            played(double, "What is it?")
+
+
+def test_a_user_beyond_the_limit_of_cost_ends_the_run():
+    with running_double() as double:
+        double.respond = lambda body: line("The lamp.")
+        limits = {"prompt_price": 1000.0, "completion_price": 1000.0, "max_cost": 0.001}
+        with pytest.raises(EngineError, match="max_cost"):
+            played(double, "What is it?", **limits)
+
+
+def test_a_silent_server_is_waited_for_as_told():
+    with running_double() as double:
+        double.usual.delay_s = 5.0
+        with pytest.raises(EngineError, match=r"timeout_s=0\.2"):
+            played(double, "What is it?", timeout_s=0.2)
