@@ -35,8 +35,9 @@ test: install        ## unit and integration tests: no root, no cluster, no GPU
 	  --ignore tests/integration/sandbox tests/integration tests/unit  # long files first
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integration/sandbox
 
-test-interop: install ## the chain by other runners than our own: kfp.local, steps as processes over S3
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(INTEROP:%=tests/integration/%)
+test-interop: install ## the chain by other runners, and agents written with real packages in venvs of their own
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(INTEROP:%=tests/integration/%) \
+	  tests/interop
 
 test-cluster: install ## tests on a real Kubernetes: on that of KUBECONFIG, else on one built here (root)
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'

@@ -4,6 +4,7 @@
     python -m tests.fuzz endpoint runs frames sandboxd calls services --seed 1 --seconds 300
 
     endpoint   the OpenAI-compatible endpoint, over loopback
+    recording  the endpoint that records agents, in its three wire formats, over loopback
     runs       what sandboxd reads of a run, in this process
     frames     what the client of a sandbox reads of a server that lies
     sandboxd   the server in a local sandbox, asked with its token (needs bubblewrap)
@@ -26,12 +27,23 @@ import sys
 
 from tests.fuzz.campaign import Violation, case_of, fuzz, outcome_of
 from tests.fuzz.parsers import Calls, Judgements, Runs, Transcripts
+from tests.fuzz.recording import Recording
 from tests.fuzz.servers import Endpoint, Frames, Sandboxd
 from tests.fuzz.services import Services
 
 TARGETS = {
     target.name: target
-    for target in (Endpoint, Runs, Frames, Sandboxd, Calls, Judgements, Transcripts, Services)
+    for target in (
+        Endpoint,
+        Recording,
+        Runs,
+        Frames,
+        Sandboxd,
+        Calls,
+        Judgements,
+        Transcripts,
+        Services,
+    )
 }
 
 

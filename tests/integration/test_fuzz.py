@@ -12,6 +12,7 @@ CASES = {
     "runs": 4000,
     "calls": 4000,
     "endpoint": 2000,
+    "recording": 1500,
     "frames": 2000,
     "sandboxd": 150,
     "judgements": 4000,
