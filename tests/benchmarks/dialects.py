@@ -17,24 +17,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow.parquet as pq
-
-from espalier.evaluation.estimates import Interval, paired_difference
+from espalier.evaluation.estimates import Interval
+from tests.benchmarks.arms import POLICIES, result_of, run_all, together
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import keep, kept, provenance
 
 PROFILE = Path("pipelines/profiles/laptop.toml")
 DIALECTS = ("tags", "hermes")
-POLICIES = ("untrained", "warm_start", "trained")
-RESAMPLES = 10_000
 SETTINGS = (
     "threads=1",
     "synthesis.train_tasks=3000",
@@ -81,7 +74,15 @@ def main() -> None:
         run_arm(Arm(dialect, int(seed)), options)
         return
     arms = [Arm(dialect, seed) for seed in range(options.seeds) for dialect in DIALECTS]
-    run_all([arm for arm in arms if _kept_result(arm, options) is None], options)
+    missing = {arm.name: arm for arm in arms if _kept_result(arm, options) is None}
+    run_all(
+        {name: _command(arm, options) for name, arm in missing.items()},
+        options.out,
+        workers=options.workers,
+        can_start=lambda name: (
+            not (lender := missing[name].lender) or (options.out / lender / "knowledge").is_dir()
+        ),
+    )
     report(arms, options)
 
 
@@ -98,36 +99,10 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run_all(arms: list[Arm], options: argparse.Namespace) -> None:
-    """Run the arms in processes of their own, at most `workers` at a time."""
-    options.out.mkdir(parents=True, exist_ok=True)
-    waiting, running = list(arms), {}
-    while waiting or running:
-        for arm, process in list(running.items()):
-            if process.poll() is not None:
-                del running[arm]
-                if process.returncode:
-                    sys.exit(f"arm {arm.name} failed: see {options.out / arm.name}.log")
-                print(f"{time.strftime('%H:%M:%S')} finished {arm.name}", flush=True)
-        ready = [arm for arm in waiting if _can_start(arm, options.out)]
-        if ready and len(running) < options.workers:
-            waiting.remove(ready[0])
-            running[ready[0]] = _start(ready[0], options)
-        else:
-            time.sleep(0.5)
-
-
-def _can_start(arm: Arm, out: Path) -> bool:
-    return not arm.lender or (out / arm.lender / "knowledge").is_dir()
-
-
-def _start(arm: Arm, options: argparse.Namespace) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.benchmarks.dialects", "--arm", arm.name]
+def _command(arm: Arm, options: argparse.Namespace) -> list[str]:
+    command = ["tests.benchmarks.dialects", "--arm", arm.name]
     command += ["--profile", str(options.profile), "--out", str(options.out)]
-    command += ["--set", *options.set]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with (options.out / f"{arm.name}.log").open("wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    return [*command, "--set", *options.set]
 
 
 def run_arm(arm: Arm, options: argparse.Namespace) -> None:
@@ -152,27 +127,6 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     keep(_result_path(arm, options.out), asked(options), [result], provenance(profile.threads))
 
 
-def result_of(run_dir: Path) -> dict[str, Any]:
-    """What is kept of a finished run."""
-    evaluated = json.loads((run_dir / "evaluation" / "results.json").read_bytes())["eval"]
-    judging = json.loads((run_dir / "evaluation" / "run.json").read_bytes())["policies"]
-    training = json.loads((run_dir / "trained_policy" / "run.json").read_bytes())
-    counted = [training, *judging.values()]
-    rows = pq.read_table(run_dir / "evaluation" / "questions.parquet").to_pylist()
-    rows.sort(key=lambda row: row["task_id"])
-    return {
-        "em": {name: evaluated[name]["em"] for name in POLICIES},
-        "gain": evaluated["gain"],
-        "right": {
-            name: [bool(row["em"]) for row in rows if row["policy"] == name] for name in POLICIES
-        },
-        "token_drift": sum(int(one["token_drift"]) for one in counted),
-        "compared_turns": sum(int(one["compared_turns"]) for one in counted),
-        "best_step": training["best_step"],
-        "timings": json.loads((run_dir / "timings.json").read_bytes()),
-    }
-
-
 def report(arms: list[Arm], options: argparse.Namespace) -> None:
     """A line an arm, a line a dialect with all its seeds, and the JSON line."""
     results = {arm: rows[0] for arm in arms if (rows := _kept_result(arm, options))}
@@ -191,24 +145,6 @@ def report(arms: list[Arm], options: argparse.Namespace) -> None:
             em = (100 * one["em"][name] for name in POLICIES)
             print(_line(f"{dialect}, all", one["n"], em, Interval(*one["gain"]), one))
     print(json.dumps(headline))
-
-
-def together(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """All seeds of a dialect as one, questions paired within their seed."""
-    right = {
-        name: [value for result in results for value in result["right"][name]] for name in POLICIES
-    }
-    gain = paired_difference(
-        right["trained"], right["warm_start"], resamples=RESAMPLES, confidence=0.95, seed=0
-    )
-    return {
-        "seeds": len(results),
-        "n": len(right["trained"]),
-        "em": {name: sum(values) / len(values) for name, values in right.items()},
-        "gain": list(gain),
-        "token_drift": sum(result["token_drift"] for result in results),
-        "compared_turns": sum(result["compared_turns"] for result in results),
-    }
 
 
 def _line(name: str, n: int, em: Any, gain: Interval, drift: dict[str, Any]) -> str:

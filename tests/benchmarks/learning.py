@@ -19,14 +19,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.benchmarks.arms import run_all
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import commit
 from tests.benchmarks.learning_figures import headline, print_report
@@ -83,30 +80,16 @@ def main() -> None:
         run_arm(arms[options.arm], options.profile, options.out)
         return
     wanted = [arms[name] for name in options.only] if options.only else list(arms.values())
-    run_all(wanted, options)
+    missing = [arm.name for arm in wanted if not _result_path(options.out, arm.name).is_file()]
+    run_all(
+        {name: _command(name, options) for name in missing},
+        options.out,
+        workers=options.workers,
+        can_start=lambda name: not arms[name].parent or _shared(options.out, arms[name]),
+    )
     results = read_results(options.out, arms)
     print_report(options.out, results)
     print(json.dumps(headline(options.out, results)))
-
-
-def run_all(arms: list[Arm], options: argparse.Namespace) -> None:
-    """Run the arms in processes of their own, at most `workers` at a time."""
-    options.out.mkdir(parents=True, exist_ok=True)
-    waiting = [arm for arm in arms if not _result_path(options.out, arm.name).is_file()]
-    running: dict[str, subprocess.Popen[bytes]] = {}
-    while waiting or running:
-        for name, process in list(running.items()):
-            if process.poll() is not None:
-                del running[name]
-                if process.returncode:
-                    sys.exit(f"arm {name} failed: see {options.out / name}.log")
-                print(f"finished {name}", flush=True)
-        ready = [a for a in waiting if not a.parent or _shared(options.out, a)]
-        if ready and len(running) < options.workers:
-            waiting.remove(ready[0])
-            running[ready[0].name] = _start(ready[0].name, options)
-        else:
-            time.sleep(1)
 
 
 def _shared(out: Path, arm: Arm) -> bool:
@@ -114,13 +97,9 @@ def _shared(out: Path, arm: Arm) -> bool:
     return (out / arm.parent / "warm_policy").is_dir()
 
 
-def _start(name: str, options: argparse.Namespace) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.benchmarks.learning", "--arm", name]
-    command += ["--seeds", str(options.seeds), "--out", str(options.out)]
-    command += ["--profile", str(options.profile)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with (options.out / f"{name}.log").open("wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+def _command(name: str, options: argparse.Namespace) -> list[str]:
+    command = ["tests.benchmarks.learning", "--arm", name, "--seeds", str(options.seeds)]
+    return [*command, "--out", str(options.out), "--profile", str(options.profile)]
 
 
 def run_arm(arm: Arm, profile_path: Path, out: Path) -> None:

@@ -1,0 +1,223 @@
+"""Does the embedded policy learn the tasks of a family by reinforcement learning?
+
+    python -m tests.benchmarks.families customer_service --seeds 3
+    python -m tests.benchmarks.families sql --dialect tags hermes
+
+An arm is a seed (and a dialect): the profile pipelines/profiles/NAME.toml up to `evaluate`, in a
+process of its own on one thread. The untrained, the warm-started and the trained policy answer the
+same held-out tasks, at least 500. The table has a line an arm, with the time it took, and a line
+for all seeds with two 95 % intervals of the gain: over the tasks, paired within their seed, and
+over seeds and tasks (resampling both). The last line is one JSON object.
+
+A finished arm keeps its result with its commit and the digest of its profile and data in --out. A
+killed one goes on where it stood. What another commit or profile left there is refused, unless
+--any-commit counts it or --again deletes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.benchmarks.arms import POLICIES, gain_over_seeds, result_of, run_all, together
+from tests.benchmarks.chain_runs import run_chain
+from tests.benchmarks.keeping import commit, keep, provenance
+
+if TYPE_CHECKING:
+    from espalier.config import Profile
+
+PROFILES = Path("pipelines/profiles")
+LEAST_TASKS = 500
+"""Held-out tasks below which a gain of a few points cannot be told from chance."""
+BUDGET_MIN = 90
+"""Minutes that all seeds of a family may take on one core."""
+SETTINGS = ("threads=1", "evaluation.sampled_questions=1")  # pass@k is not asked here
+
+
+class Arm(NamedTuple):
+    """One family under one seed, in the profile's dialect or a named one."""
+
+    seed: int
+    dialect: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of its folder and its result's file."""
+        return f"{self.dialect}-{self.seed}" if self.dialect else f"seed-{self.seed}"
+
+
+def main() -> None:
+    """Run what is missing, then print the table."""
+    options = _options()
+    if options.arm:
+        dialect, _, seed = options.arm.rpartition("-")
+        run_arm(Arm(int(seed), "" if dialect == "seed" else dialect), options)
+        return
+    arms = [Arm(seed, name) for name in options.dialect or [""] for seed in range(options.seeds)]
+    missing = [arm for arm in arms if kept_result(arm, options) is None]
+    commands = {arm.name: _command(arm, options) for arm in missing}
+    run_all(commands, folder(options), workers=options.workers)
+    report(arms, options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("profile", help=f"name of a profile in {PROFILES}, or its path")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--dialect", nargs="*", default=[], help="default: the profile's own")
+    parser.add_argument("--workers", type=int, default=1, help="arms at one time, a core each")
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/families"))
+    parser.add_argument("--set", nargs="*", default=[], help="further settings, section.key=value")
+    parser.add_argument("--any-commit", action="store_true", help="count other commits' results")
+    parser.add_argument("--again", action="store_true", help="delete what does not match, and run")
+    parser.add_argument("--arm", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def folder(options: argparse.Namespace) -> Path:
+    """Where the results of a profile are."""
+    return options.out / Path(options.profile).stem
+
+
+def _command(arm: Arm, options: argparse.Namespace) -> list[str]:
+    command = ["tests.benchmarks.families", options.profile, "--arm", arm.name]
+    return [*command, "--out", str(options.out), "--set", *options.set]
+
+
+def profile_of(arm: Arm, options: argparse.Namespace) -> Profile:
+    """The profile of an arm, with at least 500 held-out tasks."""
+    from espalier.config import load_profile
+
+    path = Path(options.profile)
+    path = path if path.suffix == ".toml" else PROFILES / f"{path}.toml"
+    settings = [*SETTINGS, f"seed={arm.seed}", *options.set]
+    if arm.dialect:
+        settings.append(f"policy.dialect={arm.dialect}")
+    profile = load_profile(path, settings)
+    if profile.synthesis.heldout_tasks >= LEAST_TASKS:
+        return profile
+    return load_profile(path, [*settings, f"synthesis.heldout_tasks={LEAST_TASKS}"])
+
+
+def run_arm(arm: Arm, options: argparse.Namespace) -> None:
+    """One arm in this process, up to `evaluate`."""
+    from espalier.determinism import prepare_environment, prepare_torch
+
+    prepare_environment()
+    profile = profile_of(arm, options)
+    prepare_torch(profile.threads)
+    run_dir = folder(options) / arm.name
+    path = folder(options) / f"{arm.name}.json"
+    begun = {"asked": asked(profile), "origin": {"commit": commit()}}
+    path.with_suffix(".begun").write_text(json.dumps(begun))
+    run_chain(profile, run_dir, "evaluate")
+    keep(path, asked(profile), [result_of(run_dir)], provenance(profile.threads))
+    path.with_suffix(".begun").unlink()
+
+
+def asked(profile: Profile) -> dict[str, str]:
+    """What makes a kept result the answer to what is asked now: profile, code and data."""
+    from espalier.chain import CHAIN
+    from espalier.records import json_digest
+
+    data = {
+        name: digest for stage in CHAIN for name, digest in stage.external_inputs(profile).items()
+    }
+    settings = profile.model_dump(mode="json")
+    return {"profile": json_digest({"settings": settings, "data": data})}
+
+
+def kept_result(arm: Arm, options: argparse.Namespace) -> dict[str, Any] | None:
+    """The result of an arm, or None where it has still to run, or to go on.
+
+    Raises:
+        SystemExit: what is there is of another profile or commit, and nothing says what to do.
+    """
+    path = folder(options) / f"{arm.name}.json"
+    files = [one for one in (path, path.with_suffix(".begun")) if one.is_file()]
+    for one in files:
+        content = json.loads(one.read_bytes())
+        fault = _other(content, asked(profile_of(arm, options)), options)
+        if fault and not options.again:
+            sys.exit(
+                f"{one}: {fault}. Name another --out, or delete it and run by --again"
+                + ("" if "profile" in fault else ", or count it by --any-commit")
+            )
+        if fault:
+            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+            one.unlink()
+        elif one is path:
+            return {**content["rows"][0], "commit": content["origin"]["commit"]}
+    return None
+
+
+def _other(content: dict[str, Any], now: dict[str, str], options: argparse.Namespace) -> str:
+    if content["asked"] != now:
+        return "is of another profile, or of other data"
+    made, here = content["origin"]["commit"], commit()
+    if made != here and not options.any_commit:
+        return f"is of commit {made}, and this is {here}"
+    return ""
+
+
+def report(arms: list[Arm], options: argparse.Namespace) -> None:
+    """A line an arm, a line for all seeds of a dialect, and the JSON line.
+
+    Raises:
+        SystemExit: an arm answered too few tasks for its gain to say anything.
+    """
+    results = {arm: result for arm in arms if (result := kept_result(arm, options))}
+    print("arm             n  untrained  warm start  trained    gain [95%]             minutes")
+    for arm, result in results.items():
+        whole = together([result])
+        print(_line(arm.name, whole, whole["gain"]) + f"  {minutes(result):8.1f}")
+    headline: dict[str, Any] = {"profile": Path(options.profile).stem}
+    for dialect in options.dialect or [""]:
+        found = [result for arm, result in results.items() if arm.dialect == dialect]
+        headline[dialect or "gain"] = one = summary(found)
+        name = f"{dialect or 'seeds'}, all"
+        print(_line(name, one, one["gain"]) + f"  {one['minutes']:8.1f}  over the tasks")
+        print(_line(name, one, one["gain_over_seeds"]) + f"  {'':8}  over seeds and tasks")
+        if one["minutes"] > BUDGET_MIN:
+            print(f"{name}: {one['minutes']:.0f} minutes, over the budget of {BUDGET_MIN}")
+    print(json.dumps(headline))
+    few = [
+        arm.name for arm, found in results.items() if len(found["right"]["trained"]) < LEAST_TASKS
+    ]
+    if few:
+        sys.exit(f"{', '.join(few)}: fewer than {LEAST_TASKS} held-out tasks; see the column n")
+
+
+def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is quoted of all seeds of a dialect."""
+    return {
+        **together(results),
+        "gain_over_seeds": list(gain_over_seeds(results)),
+        "gain_of_seeds": [result["gain"]["em"] for result in results],
+        "minutes": round(sum(map(minutes, results)), 1),
+        "commits": sorted({result["commit"] for result in results}),
+    }
+
+
+def minutes(result: dict[str, Any]) -> float:
+    """What an arm took, all stages."""
+    return sum(stage["seconds"] for stage in result["timings"].values()) / 60
+
+
+def _line(name: str, whole: dict[str, Any], gain: list[float]) -> str:
+    untrained, warm, trained = (100 * whole["em"][policy] for policy in POLICIES)
+    mean, low, high = (100 * value for value in gain)
+    return (
+        f"{name:<12} {whole['n']:>5}  {untrained:>8.1f}  {warm:>10.1f}  {trained:>7.1f}  "
+        f"{mean:+7.1f} [{low:+5.1f}, {high:+5.1f}]"
+    )
+
+
+if __name__ == "__main__":
+    main()
