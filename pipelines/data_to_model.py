@@ -13,6 +13,7 @@ from kfp import dsl
 from espalier.chain import CHAIN
 from espalier.steps.components import require_valid, resolve_profile
 from espalier.steps.placement import place_pod, step_component
+from espalier.steps.profiles import profiles_named
 
 
 def _step(task: dsl.PipelineTask) -> dsl.PipelineTask:
@@ -27,6 +28,7 @@ def _step(task: dsl.PipelineTask) -> dsl.PipelineTask:
 
 
 @dsl.pipeline(name="data-to-model", display_name="espalier: data to model")
+@profiles_named
 def data_to_model(  # noqa: PLR0913 (a pipeline's arguments are the fields of its form)
     profile: str = "laptop",
     seed: int = 0,
@@ -47,7 +49,7 @@ def data_to_model(  # noqa: PLR0913 (a pipeline's arguments are the fields of it
     Kubeflow's form starts no run while a number is empty.
 
     Args:
-        profile: Run profile of the image (arithmetic, arithmetic-smoke, laptop or smoke), or the JSON of a whole one.
+        profile: Run profile of the image ({profiles}), or the JSON of a whole one.
         seed: Seed of every stage, instead of the profile's; equal seeds make equal artifacts.
         knowledge_path: Folder or dump of documents (knowledge.path), for a profile with knowledge of its own.
         base_model: Hugging Face model directory in the image or on a volume (policy.model).

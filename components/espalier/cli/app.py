@@ -27,7 +27,7 @@ _HELP_WIDTH = 64
 
 PANELS = {
     "Runs": ("run", "evaluate", "reward-model", "report", "chat"),
-    "Models": ("promote", "rollback", "load", "versions", "serve", "api-key"),
+    "Models": ("promote", "rollback", "load", "versions", "serve", "record", "api-key"),
     "Kubeflow": ("compile", "submit", "runs", "schedule"),
     "Data": ("data", "backup"),
     "This machine": ("doctor",),

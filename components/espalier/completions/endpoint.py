@@ -1,4 +1,8 @@
-"""The only module that uses `openai`: structured answers of an OpenAI-compatible server."""
+"""The only module that uses `openai`: structured answers of an OpenAI-compatible server.
+
+Families of tasks import it before they know whether a model is ever asked, on machines without the
+extra `train` as well: `openai` is imported where a connection is opened.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx2
-import openai
 import tenacity
 
 from espalier.completions.answering import (
@@ -113,6 +116,8 @@ class Wire:
         self._config = config
         self._key = key
         self._sleep = sleep
+        import openai
+
         self._client = openai.AsyncOpenAI(
             api_key=key or "none",
             base_url=config.url,
@@ -144,6 +149,8 @@ class Wire:
         Raises:
             EngineError: the server refuses for good, or does not answer in `attempts` tries.
         """
+        import openai
+
         retrying = tenacity.AsyncRetrying(
             sleep=self._sleep,
             stop=tenacity.stop_after_attempt(self._config.attempts),
@@ -225,6 +232,8 @@ def api_key(config: EndpointConfig) -> str:
 
 
 def _is_transient(error: BaseException) -> bool:
+    import openai
+
     if isinstance(error, openai.APIStatusError):
         return error.status_code in _RETRIED or error.status_code >= 500
     # a connection that breaks inside a body raises the transport's own error
@@ -233,6 +242,8 @@ def _is_transient(error: BaseException) -> bool:
 
 def _requested_wait_s(error: BaseException | None) -> float:
     """Seconds of the Retry-After header, a number or a date; 0 without one."""
+    import openai
+
     if not isinstance(error, openai.APIStatusError):
         return 0.0
     header = error.response.headers.get("retry-after", "")

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -22,6 +22,8 @@ from espalier.config import (
     read_toml_profile,
 )
 from espalier.records import ProfileError
+
+PipelineT = TypeVar("PipelineT", bound=Callable[..., Any])
 
 
 def pipelines_dir() -> Path:
@@ -49,6 +51,14 @@ def pipelines_dir() -> Path:
 def profile_names() -> list[str]:
     """Names of the profiles that come with espalier."""
     return sorted(path.stem for path in (pipelines_dir() / "profiles").glob("*.toml"))
+
+
+def profiles_named(pipeline: PipelineT) -> PipelineT:
+    """The same function, its "{profiles}" replaced: kfp shows what a docstring says in the form."""
+    *others, last = profile_names()
+    documented = pipeline.__doc__ or ""
+    pipeline.__doc__ = documented.replace("{profiles}", f"{', '.join(others)} or {last}")
+    return pipeline
 
 
 FORM_KEYS = {

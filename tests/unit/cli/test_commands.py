@@ -22,6 +22,7 @@ def espalier():
 FROZEN = {
     "run": {"--profile", "--set", "--out", "--runner", "--json"},
     "evaluate": {"POLICY", "--run", "--json"},
+    "record": {"POLICY", "--profile", "--set", "--out", "--attempts", "--host", "--port", "--json"},
     "reward-model": {"RUN", "--out", "--kind", "--set", "--json"},
     "report": {"RUN"},
     "chat": {"RUN", "--policy", "--question"},
