@@ -17,5 +17,5 @@ def said_calls(answer: str) -> tuple[ToolCall, ...]:
 
 def outcome_of(task: Task, calls: Sequence[ToolCall], credit: str) -> float:
     offered = offered_in(task)
-    gold = json.loads(task.verifier.gold[0])
+    gold = [] if task.verifier.kind == "no_call" else json.loads(task.verifier.gold[0])
     return float(not calls_fault(offered.documents, offered.written(calls), gold))

@@ -190,7 +190,7 @@ def drawn_task(  # noqa: PLR0913 (what a request depends on)
     return make_task(
         family,
         f"{listing} . {words}" if config.listed else words,
-        gold=(json.dumps(gold),),
+        gold=(json.dumps(gold) if gold else NONE_FITS,),
         split=split,
         source="made-up functions",
         key=f"{listing} . {words}",
@@ -282,7 +282,11 @@ class RequestReading:
 
     def texts(self, rng: random.Random) -> Iterator[str]:
         """See `ReadingMaterial`."""
-        yield from (*VERBS, *NOUNS, *_PEOPLE, *_CITIES, *_DAYS, *_COLORS, NONE_FITS)
+        words = (*VERBS, *NOUNS, *_PEOPLE, *_CITIES, *_DAYS, *_COLORS)
+        names = tuple(one.name for one in _PARAMETERS)
+        for _ in range(_TEXTS // 10):  # as they stand in JSON, so that each is one token there
+            yield " ".join(f'"{word}"' for word in (*words, *names))
+            yield NONE_FITS
         for _ in range(_TEXTS):
             yield self._task(rng).question
 
@@ -296,9 +300,9 @@ _TEXTS = 300
 
 def gold_action(task: Task) -> ToolCalls | FinalAnswer:
     """What a demonstration of a made request does."""
-    gold: list[dict[str, dict[str, list[Any]]]] = json.loads(task.verifier.gold[0])
-    if not gold:
+    if task.verifier.kind == "no_call":
         return FinalAnswer(NONE_FITS)
+    gold: list[dict[str, dict[str, list[Any]]]] = json.loads(task.verifier.gold[0])
     calls = [
         ToolCall(
             name=name,
