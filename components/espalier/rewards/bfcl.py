@@ -101,8 +101,8 @@ def _is_accepted(value: Any, accepted: Sequence[Any], described: Mapping[str, An
     expected = PYTHON_TYPES[kind]
     inner: type | None = None
     if kind in _NESTED:
-        items = described.get("items")
-        inner = PYTHON_TYPES.get(str(items.get("type"))) if isinstance(items, dict) else None
+        items = cast("Mapping[str, Any]", described.get("items") or {})
+        inner = PYTHON_TYPES.get(str(items.get("type")))
     if kind == "float" and type(value) is int:
         value = _as_float(value)
     typed = _typed(value, accepted, expected, inner)
@@ -128,18 +128,17 @@ def _as_float(value: int) -> float | int:
         return value
 
 
-def _typed(
-    value: object, accepted: Sequence[Any], expected: type, inner: type | None
-) -> _Typed:
-    given = next((type(one) for one in accepted if one != ""), None)
+def _typed(value: object, accepted: Sequence[Any], expected: type, inner: type | None) -> _Typed:
+    given = next((one.__class__ for one in accepted if one != ""), None)
     is_other = given is not None and given is not expected
     if type(value) is expected:
+        parts = cast("list[Any]", value)
         if inner is None:
             return _Typed(fits=True, is_variable=is_other)
         for one in accepted:
             # what is no list, as the "" of a parameter that may be left out, fits every list
             if type(one) is not list or all(
-                _typed(part, one, inner, None).fits for part in cast("list[Any]", value)
+                _typed(part, cast("list[Any]", one), inner, None).fits for part in parts
             ):
                 return _Typed(fits=True, is_variable=is_other)
         return _Typed(fits=False, is_variable=False)
@@ -155,7 +154,8 @@ def _standard(value: object) -> object:
     """A list with its texts as they are compared; of "" the empty list, as upstream has it."""
     if not isinstance(value, list | str):
         return value
-    return [standard_text(one) if type(one) is str else one for one in value]
+    parts = cast("Sequence[Any]", value)
+    return [standard_text(one) if type(one) is str else one for one in parts]
 
 
 def _is_object(value: object, accepted: object) -> bool:

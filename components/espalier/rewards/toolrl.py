@@ -76,12 +76,12 @@ def called_in(message: str) -> list[dict[str, Any]]:
         raise ValueError("the message has no block of calls")
     block = message.split(_CALLS[0])[1].split(_CALLS[1])[0].strip()
     try:
-        calls = [json.loads(line) for line in block.split("\n")]
+        calls: list[Any] = [json.loads(line) for line in block.split("\n")]
     except RecursionError as error:
         raise ValueError("a call is nested too deeply") from error
     for call in calls:
         if not isinstance(call, dict) or not isinstance(cast("Any", call).get("name"), str):
-            raise ValueError(f"not a call with a name: {str(call)[:80]}")
+            raise ValueError("a line of the block that is no call with a name")
     return calls
 
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from espalier.environments.function_calling.conversations import (
     conversation_fault,
-    gold_turns,
     played_turns,
     written_turns,
 )
@@ -112,7 +111,7 @@ def _canonical(
     arguments: dict[str, Any] = {}
     for key, values in accepted.items():
         given = [value for value in values if value != ""]
-        if "" in values and key not in required or not values:
+        if ("" in values and key not in required) or not values:
             continue
         value = given[0] if given else ""
         arguments[key] = _canonical_value(value, parameters["properties"].get(key, {}))
@@ -122,14 +121,9 @@ def _canonical(
 def _canonical_value(value: Any, described: Mapping[str, Any]) -> Any:  # noqa: ANN401 (any JSON)
     """A value of an object's keys, each of which has a list of accepted ones."""
     if described.get("type") == "dict" and isinstance(value, dict):
-        return {
-            key: next(it for it in ones if it != "")
-            for key, ones in value.items()
-            if isinstance(ones, list) and "" not in ones
-        }
-    items = described.get("items")
-    if isinstance(items, dict) and items.get("type") == "dict" and isinstance(value, list):
-        return [_canonical_value(one, items) for one in value]
+        accepted = cast("dict[str, list[Any]]", value)
+        return {key: ones[0] for key, ones in accepted.items() if ones and "" not in ones}
+    items = cast("Mapping[str, Any]", described.get("items") or {})
+    if items.get("type") == "dict" and isinstance(value, list):
+        return [_canonical_value(one, items) for one in cast("list[Any]", value)]
     return value
-
-

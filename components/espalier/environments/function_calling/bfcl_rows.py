@@ -1,8 +1,8 @@
 """BFCL v4: its files of rows and answers as tasks.
 
-A file is `BFCL_v4_CATEGORY.json`, its answers are `possible_answer/` beside it, and the documents of
-a conversation's tools are in `multi_turn_func_doc/` beside it. Rows are JSON lines in spite of the
-files' ending. A folder stands for all its files of known categories.
+A file is `BFCL_v4_CATEGORY.json`; its answers are in `possible_answer/` beside it, the documents of
+a conversation's tools in `multi_turn_func_doc/`. Rows are JSON lines in spite of the files'
+ending. A folder stands for all its files of known categories.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Answers(BenchmarkRow):
 class _ConversationRow(_Row):
     initial_config: dict[str, dict[str, JsonValue]]
     involved_classes: Annotated[list[str], Field(min_length=1)]
-    excluded_function: list[str] = []
+    excluded_function: tuple[str, ...] = ()
 
 
 class _ConversationAnswers(BenchmarkRow):

@@ -40,7 +40,7 @@ class FunctionCallingConfig(EnvironmentConfig):
 
     name: str = "function_calling"
     credit: Literal["exact", "toolrl"] = "exact"
-    """What the calls of an answer that is not right are paid: nothing, or ToolRL's partial score."""
+    """What the calls of a wrong answer are paid: nothing, or ToolRL's partial score."""
     listed: bool = True
     """Whether a made request begins with the functions in words; the embedded policy reads no
     schemas, a given model does."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from espalier.environments.function_calling.functions import offered_in
-from espalier.environments.function_calling.states import APIS, Api, play, snapshot, tool_names
+from espalier.environments.function_calling.states import APIS, Api, play, tool_names
 from espalier.environments.tools import DescribedTool, ToolError, ToolOutput
 from espalier.records import JsonObject, Task, ToolCall
 
@@ -37,9 +37,7 @@ class Services:
 
     def __init__(self, names: Sequence[str], config: Mapping[str, JsonObject]) -> None:
         self._apis = begun_services(names, config)
-        self._owners = {
-            tool: api for api in self._apis.values() for tool in tool_names(type(api))
-        }
+        self._owners = {tool: api for api in self._apis.values() for tool in tool_names(type(api))}
         self._results: list[str] = []
         self.turns: list[Turn] = []
 
@@ -57,7 +55,7 @@ class Services:
 
     def end_turn(self) -> None:
         """The user's turn is over: keep what it led to."""
-        states = {name: snapshot(api) for name, api in self._apis.items()}
+        states = {name: api.snapshot() for name, api in self._apis.items()}
         self.turns.append(Turn(tuple(self._results), states))
         self._results = []
 
@@ -84,9 +82,7 @@ class Conversation:
         self._services = services_of(task)
         self._waiting = list(cast("list[str]", task.arguments["turns"]))
         offered = offered_in(task)
-        self.tools = [
-            DescribedTool(spec, self._player(name)) for name, spec in offered.by_document
-        ]
+        self.tools = [DescribedTool(spec, self._player(name)) for name, spec in offered.by_document]
 
     @property
     def turns(self) -> Sequence[Turn]:
@@ -98,8 +94,8 @@ class Conversation:
         self._services.end_turn()
         return self._waiting.pop(0) if self._waiting else None
 
-    def _player(self, tool: str) -> Any:  # noqa: ANN401 (a function of arguments)
-        return lambda arguments: self._services.call(tool, arguments)
+    def _player(self, tool: str) -> Callable[[JsonObject], ToolOutput]:
+        return partial(self._services.call, tool)
 
 
 def conversation_fault(task: Task, turns: Sequence[Turn]) -> str:

@@ -18,7 +18,6 @@ from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.family import SimpleFamily
 from espalier.environments.function_calling.answers import (
     TOOLRL_SPAN,
-    answer_fault,
     conversation_outcome,
     gold_calls,
     outcome_of,

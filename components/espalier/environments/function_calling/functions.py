@@ -107,8 +107,7 @@ def json_schema(described: Mapping[str, Any]) -> JsonObject:
         schema["type"] = _JSON_TYPES[kind.lower()]
     if isinstance(properties := described.get("properties"), dict):
         schema["properties"] = {
-            name: json_schema(one) if isinstance(one, dict) else {}
-            for name, one in cast("dict[str, Any]", properties).items()
+            name: json_schema(one) for name, one in cast("dict[str, Any]", properties).items()
         }
     if isinstance(items := described.get("items"), dict):
         schema["items"] = json_schema(cast("dict[str, Any]", items))

@@ -10,7 +10,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from espalier.config import SplitsConfig
 from espalier.environments.family import dealt_split, make_task
@@ -59,31 +59,41 @@ class Parameter(NamedTuple):
         """The value in a request."""
         if isinstance(value, bool):
             return self.words if value else ""
-        shown = " and ".join(value) if isinstance(value, list) else str(value)
-        return self.words.format(shown)
+        if isinstance(value, list):
+            return self.words.format(" and ".join(cast("list[str]", value)))
+        return self.words.format(value)
+
+
+def _yes(_dice: random.Random) -> bool:
+    return True
+
+
+def _number(least: int, most: int) -> Callable[[random.Random], int]:
+    return lambda dice: dice.randint(least, most)
+
+
+def _half(dice: random.Random) -> float:
+    return dice.randint(1, 99) + 0.5
+
+
+def _two_people(dice: random.Random) -> list[str]:
+    return dice.sample(_PEOPLE, 2)
 
 
 def _one_of(values: Sequence[str]) -> Callable[[random.Random], str]:
     return lambda dice: dice.choice(values)
 
 
-_URGENT = Parameter("urgent", {"type": "boolean"}, "at once", lambda _dice: True)
+_URGENT = Parameter("urgent", {"type": "boolean"}, "at once", _yes)
 _PARAMETERS = (
     Parameter("day", {"type": "string", "enum": list(_DAYS)}, "on {}", _one_of(_DAYS)),
     Parameter("color", {"type": "string", "enum": list(_COLORS)}, "in {}", _one_of(_COLORS)),
     Parameter("person", {"type": "string"}, "for {}", _one_of(_PEOPLE)),
     Parameter("city", {"type": "string"}, "to {}", _one_of(_CITIES)),
-    Parameter("hour", {"type": "integer"}, "at {}", lambda dice: dice.randint(1, 23)),
-    Parameter("amount", {"type": "integer"}, "{} times", lambda dice: dice.randint(2, 99)),
-    Parameter(
-        "price", {"type": "float"}, "below {} euros", lambda dice: dice.randint(1, 99) + 0.5
-    ),
-    Parameter(
-        "guests",
-        {"type": "array", "items": {"type": "string"}},
-        "with {}",
-        lambda dice: dice.sample(_PEOPLE, 2),
-    ),
+    Parameter("hour", {"type": "integer"}, "at {}", _number(1, 23)),
+    Parameter("amount", {"type": "integer"}, "{} times", _number(2, 99)),
+    Parameter("price", {"type": "float"}, "below {} euros", _half),
+    Parameter("guests", {"type": "array", "items": {"type": "string"}}, "with {}", _two_people),
     _URGENT,
 )
 
@@ -128,9 +138,16 @@ class Ask(NamedTuple):
     arguments: JsonObject
 
 
-@lru_cache(maxsize=8)
 def functions_of(split: Split, splits: SplitsConfig, max_parameters: int) -> tuple[Function, ...]:
     """The functions of a split."""
+    return _functions(split, splits.heldout_share, splits.dev_share, max_parameters)
+
+
+@lru_cache(maxsize=8)
+def _functions(
+    split: Split, heldout_share: float, dev_share: float, max_parameters: int
+) -> tuple[Function, ...]:
+    splits = SplitsConfig(heldout_share=heldout_share, dev_share=dev_share)
     return tuple(
         _function(verb, noun, max_parameters)
         for verb in VERBS
@@ -165,7 +182,7 @@ def request_tasks(
     return list(found.values())
 
 
-def drawn_task(  # noqa: PLR0913 (what a request depends on)
+def drawn_task(
     dice: random.Random,
     config: FunctionCallingConfig,
     splits: SplitsConfig,
@@ -185,7 +202,9 @@ def drawn_task(  # noqa: PLR0913 (what a request depends on)
     words = f"{dice.choice(_OPENINGS)} {said} ."
     listing = " ; ".join(one.listed for one in shown)
     gold = (
-        [] if kind == "none" else [_gold_call(one, ask) for one, ask in zip(wanted, asks, strict=True)]
+        []
+        if kind == "none"
+        else [_gold_call(one, ask) for one, ask in zip(wanted, asks, strict=True)]
     )
     return make_task(
         family,
@@ -233,8 +252,7 @@ def _others(
     near = [
         one
         for one in known
-        if one not in wanted
-        and any(one.verb == it.verb or one.noun == it.noun for it in wanted)
+        if one not in wanted and any(one.verb == it.verb or one.noun == it.noun for it in wanted)
     ]
     found = dice.sample(near, min(len(near), (count + 1) // 2))
     rest = [one for one in known if one not in found and one not in wanted]
@@ -246,7 +264,9 @@ def _ask(dice: random.Random, function: Function) -> Ask:
     for place, parameter in enumerate(function.parameters):
         if place < function.required or dice.random() < 0.5:
             arguments[parameter.name] = parameter.draw(dice)
-    phrases = [one.worded(arguments[one.name]) for one in function.parameters if one.name in arguments]
+    phrases = [
+        one.worded(arguments[one.name]) for one in function.parameters if one.name in arguments
+    ]
     dice.shuffle(phrases)
     words = " ".join((function.verb, "the", function.noun, *phrases))
     return Ask(words, function.name, arguments)

@@ -1,9 +1,9 @@
 """API-Bank and ToolRL's own tasks, in the form that ToolRL writes both in.
 
 A row's system text lists the functions and says how ToolRL's models write calls; what a policy is
-told here is the functions, in its own dialect, and the dialogue. API-Bank: a JSON array of `system`,
-`user` and `answer`. ToolRL's rlla: a JSON array of `instruction`, `input` and `output` (its SFT form),
-or a parquet file with `prompt` and `reward_model` (its RL form).
+told here is the functions, in its own dialect, and the dialogue. Rows of API-Bank have `system`,
+`user` and `answer`. ToolRL's rlla has `instruction`, `input` and `output` in the SFT form, and
+`prompt` and `reward_model` in the RL form, a parquet file.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 
 from espalier.environments.benchmarks import BenchmarkRow, read_objects, read_rows
 from espalier.environments.function_calling.functions import FUNCTIONS
@@ -53,7 +51,6 @@ class _ApiBankRow(BenchmarkRow):
     system: str
     user: Annotated[str, Field(min_length=1)]
     answer: Annotated[list[_Call], Field(min_length=1)] | _Call
-    other: dict[str, JsonValue] = {}
 
 
 class _SftRow(BenchmarkRow):
@@ -66,8 +63,13 @@ class _Gold(BenchmarkRow):
     ground_truth: Annotated[str, Field(min_length=1)]
 
 
+class _Said(BenchmarkRow):
+    role: str
+    content: str
+
+
 class _RlRow(BenchmarkRow):
-    prompt: Annotated[list[dict[str, str]], Field(min_length=1)]
+    prompt: list[_Said]
     reward_model: _Gold
 
 
@@ -77,16 +79,21 @@ def read_toolrl_form(path: Path, family: str) -> list[Task]:
     Raises:
         DataError: naming the file and the row that is no such row.
     """
-    if path.suffix == ".parquet":
-        return _rl_tasks(path, family)
     _, first = next(read_objects(path), ("", dict[str, Any]()))
+    if "reward_model" in first:
+        return _rl_tasks(path, family)
     if "answer" in first:
         rows = read_rows(path, _ApiBankRow)
-        return [_api_bank_task(where, number, row, path, family) for number, (where, row) in enumerate(rows)]
+        return [
+            _api_bank_task(where, number, row, path, family)
+            for number, (where, row) in enumerate(rows)
+        ]
     tasks: list[Task] = []
     for number, (where, row) in enumerate(read_rows(path, _SftRow)):
         tasks.append(
-            _toolrl_task(where, f"{path.stem} {number}", row.instruction, row.input, row.output, family)
+            _toolrl_task(
+                where, f"{path.stem} {number}", row.instruction, row.input, row.output, family
+            )
         )
     return tasks
 
@@ -107,27 +114,19 @@ def _api_bank_task(where: str, number: int, row: _ApiBankRow, path: Path, family
 
 
 def _rl_tasks(path: Path, family: str) -> list[Task]:
-    try:
-        rows = pq.read_table(path, columns=["prompt", "reward_model"]).to_pylist()  # pyright: ignore[reportUnknownMemberType]
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise DataError(f"{path}: cannot be read as ToolRL's parquet file ({error})") from error
     tasks: list[Task] = []
-    for number, content in enumerate(rows):
-        where = f"{path}, row {number + 1}"
-        try:
-            row = _RlRow.model_validate(content)
-            said = {one["role"]: one["content"] for one in row.prompt}
-            system, user = said["system"], said["user"]
-        except (ValidationError, KeyError) as error:
-            raise DataError(f"{where}: needs prompt (system, user) and reward_model") from error
+    for number, (where, row) in enumerate(read_rows(path, _RlRow)):
+        said = {one.role: one.content for one in row.prompt}
+        if not said.get("system") or not said.get("user"):
+            raise DataError(f"{where}: prompt: needs a message of the system and one of the user")
         gold = row.reward_model.ground_truth
-        tasks.append(_toolrl_task(where, f"{path.stem} {number}", system, user, gold, family))
+        tasks.append(
+            _toolrl_task(where, f"{path.stem} {number}", said["system"], said["user"], gold, family)
+        )
     return tasks
 
 
-def _toolrl_task(  # noqa: PLR0913 (the parts of a row)
-    where: str, key: str, system: str, user: str, gold: str, family: str
-) -> Task:
+def _toolrl_task(where: str, key: str, system: str, user: str, gold: str, family: str) -> Task:
     gold = gold.rpartition("</think>")[2]  # a thought may speak of the tags
     if "<tool_call>" in gold:
         try:
@@ -137,7 +136,9 @@ def _toolrl_task(  # noqa: PLR0913 (the parts of a row)
         written = json.dumps([call.model_dump(mode="json") for call in calls])
         verifier = Verifier(kind="equal_calls", gold=(written,))
     else:
-        verifier = Verifier(kind="no_call", gold=(NONE_FITS,))  # what is told the user is not scored
+        verifier = Verifier(
+            kind="no_call", gold=(NONE_FITS,)
+        )  # what is told the user is not scored
     return _task(
         key,
         user,
@@ -165,9 +166,7 @@ def _task(  # noqa: PLR0913 (the parts of a task)
         environment=family,
         arguments={FUNCTIONS: list(functions), "category": kind, "id": key},
         verifier=verifier,
-        metadata=TaskMetadata(
-            split="heldout", source=source, pattern=kind, extra={"kind": kind}
-        ),
+        metadata=TaskMetadata(split="heldout", source=source, pattern=kind, extra={"kind": kind}),
     )
 
 

@@ -4,7 +4,6 @@ from espalier.environments.function_calling.states.api import (
     Api,
     parameter_names,
     play,
-    snapshot,
     tool_names,
 )
 from espalier.environments.function_calling.states.files import GorillaFileSystem
@@ -53,6 +52,5 @@ __all__ = [
     "VehicleControlAPI",
     "parameter_names",
     "play",
-    "snapshot",
     "tool_names",
 ]

@@ -3,7 +3,7 @@
 They are written after the documents and the behaviour of BFCL's classes (ShishirPatil/gorilla,
 6ea5797, `multi_turn_eval/func_source_code`): what a call leaves behind is the same, and so is
 whether it fails; the wording of errors is ours. Attributes without an underscore are the state
-that is compared, and public methods are the tools.
+that is compared, and public methods of a service are its tools.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import inspect
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from espalier.environments.tools import ToolError
 from espalier.records import DataError, JsonObject
 
 Reply = dict[str, Any]
 """What a tool answers; `error` says what was wrong."""
+
+Fields = Mapping[str, tuple[type, ...]]
+"""Key of a configuration -> the types that its value may have."""
 
 FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What arguments of a wrong type raise in a service: it refuses the call, and goes on."""
@@ -28,8 +31,8 @@ FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, R
 class Api:
     """Base class of the services; an instance belongs to one episode."""
 
-    _FIELDS: Mapping[str, tuple[type, ...]] = {}
-    """Key of a configuration -> the types that its value may have."""
+    _FIELDS: ClassVar[Fields] = {}
+    """What is checked of a configuration."""
 
     def __init__(self, config: JsonObject) -> None:
         """Begin in a state.
@@ -47,25 +50,18 @@ class Api:
         """Set the attributes; the configuration is the service's own copy."""
         del config
 
-    def _snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """The state that is compared, as it is now."""
         return copy.deepcopy(
             {name: value for name, value in vars(self).items() if not name.startswith("_")}
         )
 
 
-def snapshot(api: Api) -> dict[str, Any]:
-    """The state of a service that is compared, as it is now."""
-    return api._snapshot()  # noqa: SLF001 (its public names are tools)
-
-
 @lru_cache(maxsize=64)
 def tool_names(kind: type[Api]) -> tuple[str, ...]:
     """Names of a service's tools."""
     return tuple(
-        name
-        for name, _ in inspect.getmembers(kind, inspect.isfunction)
-        if not name.startswith("_")
+        name for name, _ in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")
     )
 
 

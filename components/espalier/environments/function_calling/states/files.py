@@ -7,9 +7,9 @@ folders, as upstream. A folder is not copied or moved into itself: upstream make
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from espalier.environments.function_calling.states.api import Api, Reply
+from espalier.environments.function_calling.states.api import Api, Fields, Reply
 from espalier.records import DataError
 
 _FORBIDDEN = frozenset('|/\\?%*:"><')
@@ -57,7 +57,7 @@ class Folder:
 class GorillaFileSystem(Api):
     """See the module."""
 
-    _FIELDS = {"root": (dict,)}
+    _FIELDS: ClassVar[Fields] = {"root": (dict,)}
 
     def _begin(self, config: dict[str, Any]) -> None:
         self._root = Folder("/", None)
@@ -70,10 +70,12 @@ class GorillaFileSystem(Api):
             _fill(self._root, content, depth=0)
         self._current = self._root
 
-    def _snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
+        """See `Api`."""
         return {"root": self._root.frozen()}
 
     def pwd(self) -> Reply:
+        """Path of the current folder."""
         names: list[str] = []
         folder: Folder | None = self._current
         while folder is not None:
@@ -82,10 +84,12 @@ class GorillaFileSystem(Api):
         return {"current_working_directory": "/" + "/".join(names)}
 
     def ls(self, a: bool = False) -> Reply:  # noqa: FBT001, FBT002 (as the policy calls it)
+        """Names in the current folder; hidden ones too with `a`."""
         shown = [name for name in self._current.contents if a or not name.startswith(".")]
         return {"current_directory_content": shown}
 
     def cd(self, folder: str) -> Reply:
+        """Go into a folder of the current one, or to its parent with `..`."""
         folder = folder.rstrip("/") or "/"
         if "/" in folder and folder != "/":
             return {"error": f"cd: {folder}: go one folder at a time"}
@@ -101,18 +105,21 @@ class GorillaFileSystem(Api):
         return {"current_working_directory": found.name}
 
     def mkdir(self, dir_name: str) -> Reply | None:
+        """Make a folder in the current one."""
         if fault := self._cannot_make(dir_name):
             return {"error": f"mkdir: {dir_name}: {fault}"}
         self._current.add(dir_name, Folder(dir_name, self._current))
         return None
 
     def touch(self, file_name: str) -> Reply | None:
+        """Make an empty file in the current folder."""
         if fault := self._cannot_make(file_name):
             return {"error": f"touch: {file_name}: {fault}"}
         self._current.add(file_name, File(""))
         return None
 
     def echo(self, content: str, file_name: str | None = None) -> Reply | None:
+        """Write text into a file, or show it."""
         if file_name is None:
             return {"terminal_output": content}
         if _is_forbidden(file_name):
@@ -125,6 +132,7 @@ class GorillaFileSystem(Api):
         return None
 
     def cat(self, file_name: str) -> Reply:
+        """Show a file's text."""
         if _is_forbidden(file_name):
             return {"error": f"cat: {file_name}: a name with a forbidden character"}
         if file_name not in self._current.contents:
@@ -135,6 +143,7 @@ class GorillaFileSystem(Api):
         return {"file_content": entry.content}
 
     def find(self, path: str = ".", name: str | None = None) -> Reply:
+        """Paths below a folder whose names contain `name`."""
         start = self._folder_at(path)
         if start is None:
             return {"error": f"find: {path}: no such folder"}
@@ -144,6 +153,7 @@ class GorillaFileSystem(Api):
         return {"matches": found}
 
     def wc(self, file_name: str, mode: str = "l") -> Reply:
+        """Count a file's lines (l), words (w) or characters (c)."""
         if mode not in ["l", "w", "c"]:
             return {"error": f"wc: {mode}: not l, w or c"}
         file = self._file(file_name)
@@ -158,18 +168,21 @@ class GorillaFileSystem(Api):
                 return {"count": len(file.content), "type": "characters"}
 
     def sort(self, file_name: str) -> Reply:
+        """Show a file's lines in order; the file stays as it is."""
         file = self._file(file_name)
         if file is None:
             return {"error": f"sort: {file_name}: no such file"}
         return {"sorted_content": "\n".join(sorted(file.content.splitlines()))}
 
     def grep(self, file_name: str, pattern: str) -> Reply:
+        """A file's lines that contain `pattern`."""
         file = self._file(file_name)
         if file is None:
             return {"error": f"grep: {file_name}: no such file"}
         return {"matching_lines": [one for one in file.content.splitlines() if pattern in one]}
 
     def du(self, human_readable: bool = False) -> Reply:  # noqa: FBT001, FBT002
+        """Bytes of all files below the current folder."""
         size = float(_size(self._current))
         if not human_readable:
             return {"disk_usage": f"{int(size)} bytes"}
@@ -180,6 +193,7 @@ class GorillaFileSystem(Api):
         return {"disk_usage": f"{size:.2f} PB"}
 
     def tail(self, file_name: str, lines: int = 10) -> Reply:
+        """A file's last lines."""
         file = self._file(file_name)
         if file is None:
             return {"error": f"tail: {file_name}: no such file"}
@@ -187,6 +201,7 @@ class GorillaFileSystem(Api):
         return {"last_lines": "\n".join(content[-min(lines, len(content)) :])}
 
     def diff(self, file_name1: str, file_name2: str) -> Reply:
+        """Lines of two files that differ."""
         one, other = self._file(file_name1), self._file(file_name2)
         if one is None or other is None:
             return {"error": f"diff: {file_name1}, {file_name2}: no such file"}
@@ -195,6 +210,7 @@ class GorillaFileSystem(Api):
         return {"diff_lines": "\n".join(f"- {a}\n+ {b}" for a, b in pairs if a != b)}
 
     def mv(self, source: str, destination: str) -> Reply:
+        """Rename a file or folder, or move it into a folder."""
         entry = self._current.contents.get(source)
         if entry is None:
             return {"error": f"mv: {source}: no such file or folder"}
@@ -216,12 +232,14 @@ class GorillaFileSystem(Api):
         return {"result": f"{source} is now {destination}/{source}"}
 
     def rm(self, file_name: str) -> Reply:
+        """Remove a file or folder."""
         if file_name not in self._current.contents:
             return {"error": f"rm: {file_name}: no such file or folder"}
         del self._current.contents[file_name]
         return {"result": f"{file_name} is removed"}
 
     def rmdir(self, dir_name: str) -> Reply:
+        """Remove an empty folder."""
         entry = self._current.contents.get(dir_name)
         if not isinstance(entry, Folder):
             return {"error": f"rmdir: {dir_name}: no such folder"}
@@ -231,6 +249,7 @@ class GorillaFileSystem(Api):
         return {"result": f"{dir_name} is removed"}
 
     def cp(self, source: str, destination: str) -> Reply:
+        """Copy a file or folder."""
         entry = self._current.contents.get(source)
         if entry is None:
             return {"error": f"cp: {source}: no such file or folder"}
@@ -315,16 +334,21 @@ def _fill(folder: Folder, described: object, *, depth: int) -> None:
     Raises:
         DataError: it is no folder, or one with too many folders inside each other.
     """
-    contents = described.get("contents") if isinstance(described, dict) else None
-    if not isinstance(contents, dict) or depth > _MAX_DEPTH:
+    contents = _object(_object(described).get("contents"))
+    if depth > _MAX_DEPTH or "contents" not in _object(described):
         raise DataError(f"GorillaFileSystem.root: {folder.name} needs contents")
-    for name, one in cast("dict[str, Any]", contents).items():
-        kind = one.get("type") if isinstance(one, dict) else None
-        if kind == "directory":
+    for name, one in contents.items():
+        entry = _object(one)
+        if entry.get("type") == "directory":
             made = Folder(name, folder)
-            _fill(made, one, depth=depth + 1)
+            _fill(made, entry, depth=depth + 1)
             folder.contents[name] = made
-        elif kind == "file" and isinstance(one.get("content"), str):
-            folder.contents[name] = File(one["content"])
+        elif entry.get("type") == "file" and isinstance(entry.get("content"), str):
+            folder.contents[name] = File(entry["content"])
         else:
             raise DataError(f"GorillaFileSystem.root: {name} is neither a file nor a directory")
+
+
+def _object(value: object) -> dict[str, Any]:
+    """An object of a configuration; empty for anything else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

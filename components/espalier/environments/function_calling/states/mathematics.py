@@ -31,18 +31,23 @@ class MathAPI(Api):
     """See the module."""
 
     def logarithm(self, value: float, base: float, precision: int) -> Reply:
-        if not _is_number(value) or not _is_number(base) or not _is_precision(precision):
+        """Logarithm to a base, with so many digits."""
+        value, base, precision = float(value), float(base), int(precision)  # of text too
+        if not _is_precision(precision):
             return _NO_NUMBER
-        if value <= 0 or base <= 0 or base == 1:
+        if not 0 < value < math.inf or not 0 < base < math.inf or base == 1:
             return {"error": "no logarithm of that value to that base"}
         context = Context(prec=precision + 10)
         found = context.divide(context.ln(Decimal(value)), context.ln(Decimal(base)))
         return {"result": str(Context(prec=precision).plus(found))}
 
     def mean(self, numbers: list[float]) -> Reply:
+        """Mean of numbers."""
         return _of_list(numbers, lambda found: sum(found) / len(found))
 
     def standard_deviation(self, numbers: list[float]) -> Reply:
+        """Standard deviation of numbers, of the population."""
+
         def deviation(found: list[float]) -> float:
             mean = sum(found) / len(found)
             return math.sqrt(sum((one - mean) ** 2 for one in found) / len(found))
@@ -50,6 +55,7 @@ class MathAPI(Api):
         return _of_list(numbers, deviation)
 
     def si_unit_conversion(self, value: float, unit_in: str, unit_out: str) -> Reply:
+        """Convert a length between metric units."""
         if not _is_number(value):
             return _NO_NUMBER
         if unit_in not in _METRES or unit_out not in _METRES:
@@ -57,6 +63,7 @@ class MathAPI(Api):
         return {"result": value * _METRES[unit_in] * (1 / _METRES[unit_out])}
 
     def imperial_si_conversion(self, value: float, unit_in: str, unit_out: str) -> Reply:
+        """Convert between metric and imperial units."""
         if not _is_number(value):
             return _NO_NUMBER
         if unit_in == unit_out:
@@ -71,28 +78,33 @@ class MathAPI(Api):
         return {"result": value * factor}
 
     def add(self, a: float, b: float) -> Reply:
+        """Add two numbers."""
         return _computed(lambda: a + b)
 
     def subtract(self, a: float, b: float) -> Reply:
+        """Subtract `b` from `a`."""
         return _computed(lambda: a - b)
 
     def multiply(self, a: float, b: float) -> Reply:
+        """Multiply two numbers."""
         if not _is_number(a) or not _is_number(b):
             return _NO_NUMBER
         return {"result": a * b}
 
     def divide(self, a: float, b: float) -> Reply:
+        """Divide `a` by `b`."""
         if b == 0:
             return {"error": "a division by zero"}
         return _computed(lambda: a / b)
 
     def power(self, base: float, exponent: float) -> Reply:
-        if isinstance(base, int) and isinstance(exponent, int):
-            if abs(exponent) * base.bit_length() > _MAX_BITS:
-                raise ValueError("a number of more digits than can be written")
+        """Raise a number to a power."""
+        if not isinstance(base, float) and abs(exponent) * int(base).bit_length() > _MAX_BITS:
+            raise ValueError("a number of more digits than can be written")
         return _computed(lambda: base**exponent)
 
     def square_root(self, number: float, precision: int) -> Reply:
+        """Square root, with so many digits."""
         if not _is_number(number) or not _is_precision(precision):
             return _NO_NUMBER
         if number < 0:
@@ -103,25 +115,31 @@ class MathAPI(Api):
             return _NO_NUMBER
 
     def absolute_value(self, number: float) -> Reply:
+        """Absolute value."""
         return _computed(lambda: abs(number))
 
     def round_number(self, number: float, decimal_places: int = 0) -> Reply:
-        if isinstance(decimal_places, int) and abs(decimal_places) > _MAX_DIGITS:
+        """Round a number."""
+        if abs(decimal_places) > _MAX_DIGITS:
             raise ValueError(f"more than {_MAX_DIGITS} decimal places")
         return _computed(lambda: round(number, decimal_places))
 
     def percentage(self, part: float, whole: float) -> Reply:
+        """What percentage `part` is of `whole`."""
         if whole == 0:
             return {"error": "a share of zero"}
         return _computed(lambda: part / whole * 100)
 
     def min_value(self, numbers: list[float]) -> Reply:
+        """Least of numbers."""
         return _of_list(numbers, min)
 
     def max_value(self, numbers: list[float]) -> Reply:
+        """Greatest of numbers."""
         return _of_list(numbers, max)
 
     def sum_values(self, numbers: list[float]) -> Reply:
+        """Sum of numbers."""
         return _of_list(numbers, sum)
 
 

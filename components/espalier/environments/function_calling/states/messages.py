@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, ClassVar
 
-from espalier.environments.function_calling.states.api import Api, Reply
+from espalier.environments.function_calling.states.api import Api, Fields, Reply
 
 _USERS = {"Alice": "USR001", "Bob": "USR002", "Catherine": "USR003", "Daniel": "USR004"}
 _INBOX = (
@@ -20,7 +20,7 @@ _NOBODY = {"error": "nobody is logged in"}
 class MessageAPI(Api):
     """See the module."""
 
-    _FIELDS = {
+    _FIELDS: ClassVar[Fields] = {
         "random_seed": (int,), "generated_ids": (list,), "user_count": (int,), "user_map": (dict,),
         "inbox": (list,), "message_count": (int,),
     }  # fmt: skip
@@ -35,23 +35,28 @@ class MessageAPI(Api):
         self.current_user: Any = config.get("current_user")
 
     def list_users(self) -> Reply:
+        """Names of all users."""
         return {"user_list": list(self.user_map)}
 
     def get_user_id(self, user: str) -> Reply:
+        """Id of a user."""
         if user not in self.user_map:
             return {"error": f"no user is named {user}"}
         return {"user_id": self.user_map[user]}
 
     def message_login(self, user_id: str) -> Reply:
+        """Log in as a user."""
         if user_id not in [*self.user_map.values()]:
             return {"login_status": False, "message": f"no user has the id {user_id}"}
         self.current_user = user_id
         return {"login_status": True, "message": f"{user_id} is logged in"}
 
     def message_get_login_status(self) -> Reply:
+        """Whether somebody is logged in."""
         return {"login_status": bool(self.current_user)}
 
     def send_message(self, receiver_id: str, message: str) -> Reply:
+        """Send a message to a user."""
         if not self.current_user:
             return _NOBODY
         if receiver_id not in [*self.user_map.values()]:
@@ -69,6 +74,7 @@ class MessageAPI(Api):
         }
 
     def delete_message(self, receiver_id: str) -> Reply:
+        """Delete the last message to a user."""
         if not self.current_user:
             return _NOBODY
         for message in reversed(self.inbox):
@@ -82,6 +88,7 @@ class MessageAPI(Api):
         return {"error": f"no message to {receiver_id}"}
 
     def view_messages_sent(self) -> Reply:
+        """Messages by receiver."""
         if not self.current_user:
             return _NOBODY
         sent: dict[str, list[str]] = {}
@@ -90,6 +97,7 @@ class MessageAPI(Api):
         return {"messages": sent}
 
     def add_contact(self, user_name: str) -> Reply:
+        """Add a user."""
         if user_name in self.user_map:
             return {"error": f"a user is named {user_name} already"}
         self.user_count += 1
@@ -100,6 +108,7 @@ class MessageAPI(Api):
         return {"added_status": True, "user_id": user_id, "message": f"{user_name} is added"}
 
     def search_messages(self, keyword: str) -> Reply:
+        """Messages that contain a word."""
         if not self.current_user:
             return _NOBODY
         found = [
@@ -110,12 +119,11 @@ class MessageAPI(Api):
         return {"results": found}
 
     def get_message_stats(self) -> Reply:
+        """Numbers of messages and receivers."""
         if not self.current_user:
             return _NOBODY
         receivers = [receiver for receiver, _ in self._messages()]
-        return {
-            "stats": {"received_count": len(receivers), "total_contacts": len(set(receivers))}
-        }
+        return {"stats": {"received_count": len(receivers), "total_contacts": len(set(receivers))}}
 
     def _messages(self) -> list[tuple[str, str]]:
         """Receiver and text of each message."""

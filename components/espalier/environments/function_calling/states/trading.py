@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
-from espalier.environments.function_calling.states.api import Api, Reply
+from espalier.environments.function_calling.states.api import Api, Fields, Reply
 
 _NOW = datetime(2024, 9, 1, 10, 30)  # noqa: DTZ001 (the market's own clock, which stands still)
 _DAY_S = 86_400
@@ -46,7 +46,7 @@ def _first_orders() -> dict[int, dict[str, Any]]:
 class TradingBot(Api):
     """See the module."""
 
-    _FIELDS = {
+    _FIELDS: ClassVar[Fields] = {
         "orders": (dict,), "account_info": (dict,), "market_status": (str,),
         "order_counter": (int,), "stocks": (dict,), "watch_list": (list,),
         "transaction_history": (list,), "random_seed": (int,),
@@ -74,22 +74,27 @@ class TradingBot(Api):
         self._random = random.Random(config.get("random_seed", 1053520))
 
     def get_current_time(self) -> Reply:
+        """The market's time."""
         return {"current_time": _NOW.strftime("%I:%M %p")}
 
     def get_symbol_by_name(self, name: str) -> Reply:
+        """Symbol of a company."""
         return {"symbol": _SYMBOLS.get(name, "no such company")}
 
     def get_stock_info(self, symbol: str) -> Reply:
+        """Price and averages of a stock."""
         if symbol not in self.stocks:
             return {"error": f"no stock has the symbol {symbol}"}
         return self.stocks[symbol]
 
     def get_order_details(self, order_id: int) -> Reply:
+        """One order."""
         if order_id not in self.orders:
             return {"error": f"no order has the id {order_id}; there are {[*self.orders]}"}
         return self.orders[order_id]
 
     def cancel_order(self, order_id: int) -> Reply:
+        """Cancel an order that is not completed."""
         if order_id not in self.orders:
             return {"error": f"no order has the id {order_id}"}
         if self.orders[order_id]["status"] == "Completed":
@@ -98,6 +103,7 @@ class TradingBot(Api):
         return {"order_id": order_id, "status": "Cancelled"}
 
     def place_order(self, order_type: str, symbol: str, price: float, amount: int) -> Reply:
+        """Place an order to buy or sell."""
         if not self.authenticated:
             return _NOT_LOGGED_IN
         if symbol not in self.stocks:
@@ -122,6 +128,7 @@ class TradingBot(Api):
         }
 
     def withdraw_funds(self, amount: float) -> Reply:
+        """Take money out of the account, while the market is open."""
         if not self.authenticated:
             return _NOT_LOGGED_IN
         if self.market_status != "Open":
@@ -133,6 +140,7 @@ class TradingBot(Api):
         return self._transferred("withdrawal", -amount, amount)
 
     def fund_account(self, amount: float) -> Reply:
+        """Put money into the account."""
         if not self.authenticated:
             return _NOT_LOGGED_IN
         if amount <= 0:
@@ -140,9 +148,11 @@ class TradingBot(Api):
         return self._transferred("deposit", amount, amount)
 
     def get_account_info(self) -> Reply:
+        """The account."""
         return self.account_info if self.authenticated else _NOT_LOGGED_IN
 
     def trading_login(self, username: str, password: str) -> Reply:
+        """Log in."""
         del username, password  # upstream checks neither
         if self.authenticated:
             return {"status": "logged in before"}
@@ -150,25 +160,30 @@ class TradingBot(Api):
         return {"status": "logged in"}
 
     def trading_get_login_status(self) -> Reply:
+        """Whether somebody is logged in."""
         return {"status": bool(self.authenticated)}
 
     def trading_logout(self) -> Reply:
+        """Log out."""
         if not self.authenticated:
             return {"status": "nobody is logged in"}
         self.authenticated = False
         return {"status": "logged out"}
 
     def get_watchlist(self) -> Reply | list[str]:
+        """Stocks that are watched."""
         if not self.authenticated:
             return ["error: log in first"]
         return {"watchlist": self.watch_list}
 
     def add_to_watchlist(self, stock: str) -> Reply:
+        """Watch a stock."""
         if stock not in self.watch_list and stock in self.stocks:
             self.watch_list.append(stock)
         return {"watchlist": self.watch_list}
 
     def remove_stock_from_watchlist(self, symbol: str) -> Reply:
+        """Watch a stock no longer."""
         if not self.authenticated:
             return _NOT_LOGGED_IN
         if symbol not in self.watch_list:
@@ -177,6 +192,7 @@ class TradingBot(Api):
         return {"status": f"{symbol} is not watched any more"}
 
     def get_order_history(self) -> Reply | list[Reply]:
+        """Ids of all orders."""
         if not self.authenticated:
             return [_NOT_LOGGED_IN]
         return {"history": list(self.orders)}
@@ -184,10 +200,11 @@ class TradingBot(Api):
     def get_transaction_history(
         self, start_date: str | None = None, end_date: str | None = None
     ) -> Reply | list[Reply]:
+        """Deposits and withdrawals between two days."""
         if not self.authenticated:
             return [_NOT_LOGGED_IN]
-        start = _date(start_date, "%Y-%m-%d") if start_date else datetime.min
-        end = _date(end_date, "%Y-%m-%d") if end_date else datetime.max
+        start = _date(start_date, "%Y-%m-%d") if start_date else datetime.min  # noqa: DTZ901 (of the market's own clock)
+        end = _date(end_date, "%Y-%m-%d") if end_date else datetime.max  # noqa: DTZ901
         found = [
             one
             for one in self.transaction_history
@@ -196,21 +213,23 @@ class TradingBot(Api):
         return {"transaction_history": found}
 
     def get_available_stocks(self, sector: str) -> Reply:
+        """Symbols of a sector."""
         return {"stock_list": list(_SECTORS.get(sector, ()))}
 
     def filter_stocks_by_price(
         self, stocks: list[str], min_price: float, max_price: float
     ) -> Reply:
+        """Those of some stocks whose price is in a range."""
         prices = [(symbol, self.stocks.get(symbol, {}).get("price", 0)) for symbol in stocks]
         found = [symbol for symbol, price in prices if min_price <= price <= max_price]
         return {"filtered_stocks": found}
 
     def notify_price_change(self, stocks: list[str], threshold: float) -> Reply:
+        """Those of some stocks whose price changed by `threshold` percent."""
         changed = [
             symbol
             for symbol in stocks
-            if symbol in self.stocks
-            and abs(self.stocks[symbol]["percent_change"]) >= threshold
+            if symbol in self.stocks and abs(self.stocks[symbol]["percent_change"]) >= threshold
         ]
         if not changed:
             return {"notification": "no price changed so much"}

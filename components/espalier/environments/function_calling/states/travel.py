@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from datetime import date, datetime
-from typing import Any
+from typing import Any, ClassVar
 
-from espalier.environments.function_calling.states.api import Api, Reply
+from espalier.environments.function_calling.states.api import Api, Fields, Reply
 
 _TODAY = date(2024, 9, 1)
 """For the age of travellers; upstream asks the clock, which no score should depend on."""
@@ -76,7 +76,7 @@ _PER_DOLLAR = {
 class TravelAPI(Api):
     """See the module."""
 
-    _FIELDS = {
+    _FIELDS: ClassVar[Fields] = {
         "random_seed": (int,), "credit_card_list": (dict,), "booking_record": (dict,),
     }  # fmt: skip
 
@@ -92,7 +92,7 @@ class TravelAPI(Api):
         self.user_last_name: Any = config.get("user_last_name")
         self.budget_limit: Any = config.get("budget_limit")
 
-    def authenticate_travel(  # noqa: PLR0913 (as the policy calls it)
+    def authenticate_travel(
         self,
         client_id: str,
         client_secret: str,
@@ -101,10 +101,11 @@ class TravelAPI(Api):
         user_first_name: str,
         user_last_name: str,
     ) -> Reply:
+        """Log in, for an access token."""
         del client_id, client_secret, refresh_token  # upstream checks none
         self.token_expires_in = 2
         self.access_token = str(self._random.randint(100_000, 999_999))
-        self.token_type = "Bearer"  # noqa: S105 (a kind of token)
+        self.token_type = "Bearer"
         self.token_scope = grant_type
         self.user_first_name = user_first_name
         self.user_last_name = user_last_name
@@ -116,15 +117,19 @@ class TravelAPI(Api):
         }
 
     def travel_get_login_status(self) -> Reply:
+        """Whether there is a token."""
         return {"status": self.token_expires_in is not None and self.token_expires_in != 0}
 
     def get_budget_fiscal_year(
-        self, lastModifiedAfter: str | None = None, includeRemoved: str | None = None  # noqa: N803
+        self,
+        lastModifiedAfter: str | None = None,
+        includeRemoved: str | None = None,
     ) -> Reply:
+        """The fiscal year of the budget."""
         del lastModifiedAfter, includeRemoved  # there is one year alone
         return {"budget_fiscal_year": "2018"}
 
-    def register_credit_card(  # noqa: PLR0913 (as the policy calls it)
+    def register_credit_card(
         self,
         access_token: str,
         card_number: str,
@@ -132,6 +137,7 @@ class TravelAPI(Api):
         cardholder_name: str,
         card_verification_number: int,
     ) -> Reply:
+        """Register a card, for its id."""
         if self.token_expires_in is None:
             return {"error": "authenticate first"}
         if fault := self._token_fault(access_token):
@@ -151,16 +157,18 @@ class TravelAPI(Api):
     def get_flight_cost(
         self, travel_from: str, travel_to: str, travel_date: str, travel_class: str
     ) -> Reply:
+        """Fare of a flight, USD."""
         return {"travel_cost_list": [_fare(travel_from, travel_to, travel_date, travel_class)]}
 
     def get_credit_card_balance(self, access_token: str, card_id: str) -> Reply:
+        """Balance of a card, USD."""
         if fault := self._token_fault(access_token):
             return {"error": fault}
         if card_id not in self.credit_card_list:
             return {"error": f"no such card; there are {[*self.credit_card_list]}"}
         return {"card_balance": self.credit_card_list[card_id]["balance"]}
 
-    def book_flight(  # noqa: PLR0913 (as the policy calls it)
+    def book_flight(
         self,
         access_token: str,
         card_id: str,
@@ -169,6 +177,7 @@ class TravelAPI(Api):
         travel_to: str,
         travel_class: str,
     ) -> Reply:
+        """Book a flight, paid by a card."""
         fault = self._token_fault(access_token)
         if not fault and card_id not in self.credit_card_list:
             fault = "no such card"
@@ -206,6 +215,7 @@ class TravelAPI(Api):
     def retrieve_invoice(
         self, access_token: str, booking_id: str | None = None, insurance_id: str | None = None
     ) -> Reply:
+        """Invoice of a booking."""
         del insurance_id  # an invoice is of a booking
         if fault := self._token_fault(access_token):
             return {"error": fault}
@@ -217,14 +227,17 @@ class TravelAPI(Api):
         return {"invoice": {"booking_id": booking_id, **parts}}
 
     def get_booking_history(self, access_token: str) -> Reply:
+        """All bookings."""
         if fault := self._token_fault(access_token):
             return {"error": fault}
         return {"booking_history": self.booking_record}
 
     def list_all_airports(self) -> list[str]:
+        """Codes of all airports."""
         return list(_AIRPORTS)
 
     def cancel_booking(self, access_token: str, booking_id: str) -> Reply:
+        """Cancel a booking; its fare is paid back."""
         fault = self._token_fault(access_token)
         if not fault and booking_id not in self.booking_record:
             fault = "no such booking"
@@ -238,6 +251,7 @@ class TravelAPI(Api):
     def compute_exchange_rate(
         self, base_currency: str, target_currency: str, value: float
     ) -> Reply:
+        """Exchange an amount between a currency and USD."""
         if base_currency == "USD" and target_currency in _PER_DOLLAR:
             return {"exchanged_value": float(value * _PER_DOLLAR[target_currency])}
         if target_currency == "USD" and base_currency in _PER_DOLLAR:
@@ -247,6 +261,7 @@ class TravelAPI(Api):
     def verify_traveler_information(
         self, first_name: str, last_name: str, date_of_birth: str, passport_number: str
     ) -> Reply:
+        """Whether a traveller is who logged in, of age, and has a passport of the United States."""
         fault = ""
         if (self.user_first_name, self.user_last_name) != (first_name, last_name):
             fault = f"{first_name} {last_name} is not who authenticated"
@@ -266,15 +281,17 @@ class TravelAPI(Api):
         return {"verification_status": True}
 
     def set_budget_limit(self, access_token: str, budget_limit: float) -> Reply:
+        """Limit what is spent, USD."""
         if fault := self._token_fault(access_token):
             return {"error": fault}
         self.budget_limit = float(budget_limit)
         return {"budget_limit": self.budget_limit}
 
     def get_nearest_airport_by_city(self, location: str) -> Reply:
+        """Code of a city's airport."""
         return {"nearest_airport": _CITIES.get(location, "Unknown")}
 
-    def purchase_insurance(  # noqa: PLR0913 (as the policy calls it)
+    def purchase_insurance(
         self,
         access_token: str,
         insurance_type: str,
@@ -282,6 +299,7 @@ class TravelAPI(Api):
         insurance_cost: float,
         card_id: str,
     ) -> Reply:
+        """Insure a booking."""
         del insurance_type  # it changes nothing
         fault = self._token_fault(access_token)
         if not fault and self.budget_limit is not None and self.budget_limit < insurance_cost:
@@ -293,15 +311,20 @@ class TravelAPI(Api):
         if fault:
             return {"insurance_status": False, "error": fault}
         self.credit_card_list[card_id]["balance"] -= insurance_cost
-        return {"insurance_id": str(self._random.randint(10**8, 10**9 - 1)), "insurance_status": True}
+        return {
+            "insurance_id": str(self._random.randint(10**8, 10**9 - 1)),
+            "insurance_status": True,
+        }
 
     def contact_customer_support(self, booking_id: str, message: str) -> Reply:
+        """Write to support about a booking."""
         del message
         if booking_id not in self.booking_record:
             return {"error": "no such booking"}
         return {"customer_support_message": "your message was received; you will be answered soon"}
 
     def get_all_credit_cards(self) -> Reply:
+        """All cards."""
         return {"credit_card_list": self.credit_card_list}
 
     def _token_fault(self, access_token: str) -> str:

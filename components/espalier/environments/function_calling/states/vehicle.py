@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, ClassVar
 
-from espalier.environments.function_calling.states.api import Api, Reply
+from espalier.environments.function_calling.states.api import Api, Fields, Reply
 
 _TANK_GALLONS = 50
 _MILES_PER_GALLON = 20.0
@@ -31,7 +31,7 @@ _ZIP_CODES = {
 class VehicleControlAPI(Api):
     """See the module."""
 
-    _FIELDS = {
+    _FIELDS: ClassVar[Fields] = {
         "random_seed": (int,), "fuelLevel": (int, float), "batteryVoltage": (int, float),
         "engineState": (str,), "doorStatus": (dict,), "acTemperature": (int, float),
         "fanSpeed": (int, float), "humidityLevel": (int, float),
@@ -44,7 +44,9 @@ class VehicleControlAPI(Api):
         self.fuelLevel: float = config.get("fuelLevel", 0.0)
         self.batteryVoltage: float = config.get("batteryVoltage", 12.6)
         self.engine_state: str = config.get("engineState", "stopped")
-        self.doorStatus: dict[str, Any] = config.get("doorStatus", dict.fromkeys(_DOORS, "unlocked"))
+        self.doorStatus: dict[str, Any] = config.get(
+            "doorStatus", dict.fromkeys(_DOORS, "unlocked")
+        )
         locked = sum(status == "locked" for status in self.doorStatus.values())
         self.remainingUnlockedDoors = len(_DOORS) - locked
         self.acTemperature: float = config.get("acTemperature", 25.0)
@@ -66,6 +68,7 @@ class VehicleControlAPI(Api):
         self.rearRightTirePressure: float = config.get("rearRightTirePressure", 30.0)
 
     def startEngine(self, ignitionMode: str) -> Reply:
+        """Start the engine (START), or stop it (STOP)."""
         if ignitionMode == "STOP":
             self.engine_state = "stopped"
         if fault := self._start_fault(ignitionMode):
@@ -78,6 +81,7 @@ class VehicleControlAPI(Api):
         }
 
     def fillFuelTank(self, fuelAmount: float) -> Reply:
+        """Fill in fuel, gallons."""
         if fuelAmount < 0:
             return {"error": "fuelAmount: needs 0 or more"}
         level = self.fuelLevel + fuelAmount
@@ -87,6 +91,7 @@ class VehicleControlAPI(Api):
         return {"fuelLevel": level}
 
     def lockDoors(self, unlock: bool, door: list[str]) -> Reply:  # noqa: FBT001 (so it is called)
+        """Lock or unlock doors."""
         wanted, change = ("unlocked", 1) if unlock else ("locked", -1)
         for one in door:
             if self.doorStatus[one] != wanted:
@@ -97,6 +102,7 @@ class VehicleControlAPI(Api):
     def adjustClimateControl(
         self, temperature: float, unit: str = "celsius", fanSpeed: int = 50, mode: str = "auto"
     ) -> Reply:
+        """Set temperature, fan and mode."""
         if not 0 <= fanSpeed <= 100:
             return {"error": "fanSpeed: needs 0 to 100"}
         self.acTemperature = temperature
@@ -111,18 +117,22 @@ class VehicleControlAPI(Api):
         }
 
     def get_outside_temperature_from_google(self) -> Reply:
+        """Outside temperature, degrees Celsius."""
         return {"outsideTemperature": self._random.uniform(-10.0, 40.0)}
 
     def get_outside_temperature_from_weather_com(self) -> Reply:
+        """Fails always, as upstream."""
         return {"error": 404}
 
     def setHeadlights(self, mode: str) -> Reply:
+        """Switch the headlights."""
         if mode not in ["on", "off", "auto"]:
             return {"error": f"headlights are on, off or auto, and not {mode}"}
         self.headLightStatus = "on" if mode == "on" else "off"
         return {"headlightStatus": self.headLightStatus}
 
     def displayCarStatus(self, option: str) -> Reply:
+        """State of one part of the car."""
         match option:
             case "fuel":
                 return {"fuelLevel": self.fuelLevel}
@@ -156,6 +166,7 @@ class VehicleControlAPI(Api):
                 return {"error": f"nothing is shown of {option}"}
 
     def activateParkingBrake(self, mode: str) -> Reply:
+        """Engage or release the parking brake."""
         if mode not in ["engage", "release"]:
             return {"error": f"a brake is engaged or released, and not {mode}"}
         is_engaged = mode == "engage"
@@ -169,6 +180,7 @@ class VehicleControlAPI(Api):
         }
 
     def pressBrakePedal(self, pedalPosition: float) -> Reply:
+        """Press the brake pedal, 0 to 1."""
         if not 0 <= pedalPosition <= 1:
             return {"error": "pedalPosition: needs 0 to 1"}
         if pedalPosition == 0:
@@ -178,6 +190,7 @@ class VehicleControlAPI(Api):
         return {"brakePedalStatus": "pressed", "brakePedalForce": float(self._brake_n)}
 
     def releaseBrakePedal(self) -> Reply:
+        """Release the brake pedal."""
         self.brakePedalStatus = "released"
         self._brake_n = 0.0
         return {"brakePedalStatus": "released", "brakePedalForce": 0.0}
@@ -188,6 +201,7 @@ class VehicleControlAPI(Api):
         activate: bool,  # noqa: FBT001 (so it is called)
         distanceToNextVehicle: float,
     ) -> Reply:
+        """Switch the cruise control."""
         distance, speed = float(distanceToNextVehicle), float(speed)
         if self.engine_state == "stopped":
             return {"error": "the engine is stopped"}
@@ -202,32 +216,42 @@ class VehicleControlAPI(Api):
         }
 
     def get_current_speed(self) -> Reply:
+        """Speed, km/h; any number, as upstream."""
         return {"currentSpeed": self._random.uniform(0.0, 120.0)}
 
     def display_log(self, messages: list[str]) -> Reply:
+        """Show messages."""
         return {"log": messages}
 
     def estimate_drive_feasibility_by_mileage(self, distance: float) -> Reply:
+        """Whether the fuel lasts for a distance, miles."""
         return {"canDrive": not self.fuelLevel * _MILES_PER_GALLON < distance}
 
     def liter_to_gallon(self, liter: float) -> Reply:
+        """Convert litres."""
         return {"gallon": liter * 0.264172}
 
     def gallon_to_liter(self, gallon: float) -> Reply:
+        """Convert gallons."""
         return {"liter": gallon * 3.78541}
 
     def estimate_distance(self, cityA: str, cityB: str) -> Reply:
+        """Distance of two zip codes, km."""
         distance = _DISTANCES_KM.get(frozenset({cityA, cityB}))
         return {"error": "no distance is known"} if distance is None else {"distance": distance}
 
     def get_zipcode_based_on_city(self, city: str) -> Reply:
-        return {"zipcode": _ZIP_CODES.get(city, "00000")}
+        """Zip code of a city."""
+        # compared one after the other, so that a list is a city that is not known, as upstream
+        return {"zipcode": next((_ZIP_CODES[one] for one in _ZIP_CODES if one == city), "00000")}
 
     def set_navigation(self, destination: str) -> Reply:
+        """Set the destination."""
         self.destination = destination
         return {"status": "on the way to " + destination}
 
     def check_tire_pressure(self) -> Reply:
+        """Pressures of the tires, psi."""
         pressures = {
             "frontLeftTirePressure": self.frontLeftTirePressure,
             "frontRightTirePressure": self.frontRightTirePressure,
@@ -238,6 +262,7 @@ class VehicleControlAPI(Api):
         return {**pressures, "healthy_tire_pressure": is_healthy, "car_info": {}}
 
     def find_nearest_tire_shop(self) -> Reply:
+        """Address of a tire shop."""
         return {"shopLocation": "456 Oakwood Avenue, Rivermist, 83214"}
 
     def _start_fault(self, mode: str) -> str:
