@@ -4,9 +4,9 @@
 
 Each line is a public set of ../shared/data (those that are not there are left out and named): its
 golds, and as many answers of other tasks, are judged again and again by `Family.verify`, parsing of
-the answer included. A family adds its sets to `SETS`. The floor is 1,000 answers a second; symbolic
-mathematics is reported apart, as it has none. The last line is one JSON object; the exit status is
-1 where a rule verifier stays below the floor.
+the answer included. A family adds its sets to `SETS`. The floor is 1,000 answers a second. Symbolic
+mathematics has none and is reported apart; it is judged once, as its verdicts are kept. The last
+line is one JSON object; the exit status is 1 where a rule verifier stays below the floor.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class Set(NamedTuple):
     family: str
     path: str
     gold: Golds
-    settings: dict[str, object] = {}
     is_symbolic: bool = False
 
 
@@ -122,23 +121,24 @@ def timed(asked: Set, seconds: float) -> Speed:
     from espalier.config import Profile
     from espalier.environments import family_of
 
-    family = family_of(
-        Profile.model_validate({"environment": {"name": asked.family, **asked.settings}})
-    )
+    family = family_of(Profile.model_validate({"environment": {"name": asked.family}}))
     tasks = family.read_benchmark(DATA / asked.path)
     golds = [asked.gold(family, task) for task in tasks]
     pairs = [*zip(tasks, golds, strict=True), *zip(tasks, [*golds[1:], golds[0]], strict=True)]
-    judge(family, pairs)  # imports and the caches that a run has as well
-    answers, start = 0, time.process_time()
-    while time.process_time() - start < seconds:
-        answers += judge(family, pairs)
-    return Speed(asked.name, answers, answers / (time.process_time() - start), asked.is_symbolic)
+    judge(family, pairs[:1], 0)  # what is imported or started once
+    if not asked.is_symbolic:
+        judge(family, pairs, 0)  # tasks that are parsed once a run, and judged for every attempt
+    answers, passes, start = 0, 0, time.perf_counter()
+    while answers == 0 or (time.perf_counter() - start < seconds and not asked.is_symbolic):
+        passes += 1
+        answers += judge(family, pairs, passes)
+    return Speed(asked.name, answers, answers / (time.perf_counter() - start), asked.is_symbolic)
 
 
-def judge(family: Family, pairs: Sequence[tuple[Task, str]]) -> int:
-    """How many answers were judged."""
+def judge(family: Family, pairs: Sequence[tuple[Task, str]], blanks: int) -> int:
+    """How many answers were judged; blanks behind each keep verdicts from being looked up."""
     for task, answer in pairs:
-        family.verify(task, answer)
+        family.verify(task, answer + " " * blanks)
     return len(pairs)
 
 

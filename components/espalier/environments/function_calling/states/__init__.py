@@ -15,7 +15,7 @@ from espalier.environments.function_calling.states.trading import TradingBot
 from espalier.environments.function_calling.states.travel import TravelAPI
 from espalier.environments.function_calling.states.vehicle import VehicleControlAPI
 
-APIS: dict[str, type[Api]] = {
+APIS = {
     "GorillaFileSystem": GorillaFileSystem,
     "MathAPI": MathAPI,
     "MessageAPI": MessageAPI,

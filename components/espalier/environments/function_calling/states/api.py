@@ -60,9 +60,8 @@ class Api:
 @lru_cache(maxsize=64)
 def tool_names(kind: type[Api]) -> tuple[str, ...]:
     """Names of a service's tools."""
-    return tuple(
-        name for name, _ in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")
-    )
+    methods = inspect.getmembers(kind, inspect.isfunction)
+    return tuple(name for name, _ in methods if name[0] != "_" and not hasattr(Api, name))
 
 
 @lru_cache(maxsize=512)

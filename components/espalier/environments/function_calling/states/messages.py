@@ -78,7 +78,7 @@ class MessageAPI(Api):
         if not self.current_user:
             return _NOBODY
         for message in reversed(self.inbox):
-            if next(iter(message)) == receiver_id:
+            if _receiver_and_text(message)[0] == receiver_id:
                 self.inbox.remove(message)  # the first that is equal, as upstream
                 return {
                     "deleted_status": True,
@@ -127,4 +127,15 @@ class MessageAPI(Api):
 
     def _messages(self) -> list[tuple[str, str]]:
         """Receiver and text of each message."""
-        return [next(iter(message.items())) for message in self.inbox]
+        return [_receiver_and_text(message) for message in self.inbox]
+
+
+def _receiver_and_text(message: dict[str, str]) -> tuple[str, str]:
+    """The one entry of a message.
+
+    Raises:
+        LookupError: a configuration has a message without one.
+    """
+    for entry in message.items():
+        return entry
+    raise LookupError("a message without a receiver")
