@@ -30,6 +30,13 @@ from espalier.config.environment import (
     family_code_digest,
     family_names,
 )
+from espalier.config.evaluation import (
+    HELDOUT,
+    ContaminationConfig,
+    EvaluatedEndpointConfig,
+    EvaluationConfig,
+    SuiteConfig,
+)
 from espalier.config.inference import (
     CanaryConfig,
     ControllerConfig,
@@ -48,7 +55,6 @@ from espalier.config.knowledge import ExtractionConfig, KnowledgeConfig, Relatio
 from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,
-    EvaluationConfig,
     OptimizerConfig,
     PolicyConfig,
     PrestageConfig,
@@ -100,11 +106,13 @@ from espalier.config.training import (
 )
 
 __all__ = [
+    "HELDOUT",
     "AbsoluteZeroConfig",
     "AgentConfig",
     "AgentTextsConfig",
     "AsynchronousConfig",
     "CanaryConfig",
+    "ContaminationConfig",
     "ContinuedPretrainingConfig",
     "ControllerConfig",
     "Criterion",
@@ -113,6 +121,7 @@ __all__ = [
     "EndpointConfig",
     "EnvironmentConfig",
     "EpisodeConfig",
+    "EvaluatedEndpointConfig",
     "EvaluationConfig",
     "ExpansionConfig",
     "ExplorationConfig",
@@ -153,6 +162,7 @@ __all__ = [
     "SelfPlayConfig",
     "ServingConfig",
     "SplitsConfig",
+    "SuiteConfig",
     "SynthesisConfig",
     "TeacherConfig",
     "TemperatureSchedule",
