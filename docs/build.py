@@ -31,7 +31,8 @@ NAV: dict[str, Sequence[str]] = {
     "Start": ("docs/index.md", "docs/concepts.md"),
     "Do": (
         "docs/own-model.md", "docs/record-agent.md", "docs/cluster.md", "docs/retraining.md",
-        "docs/evaluate.md", "docs/report.md", "docs/operations.md", "k8s/README.md", "examples/README.md",
+        "docs/evaluate.md", "docs/report.md", "docs/operations.md", "k8s/README.md",
+        "examples/README.md",
     ),
     "Extend": (
         "docs/add-environment.md", "examples/own_environment/README.md",

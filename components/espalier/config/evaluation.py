@@ -24,9 +24,8 @@ def _environment(content: object) -> EnvironmentConfig:
 
 
 class SuiteConfig(Section):
-    """Tasks of one family, which policies and endpoints are asked k times each.
-
-    Its name is that of the table, as [evaluation.suites.gsm8k].
+    """Tasks of one family, which policies and endpoints are asked k times each; its name is that of
+    its table, as [evaluation.suites.gsm8k].
     """
 
     environment: Annotated[SerializeAsAny[EnvironmentConfig], BeforeValidator(_environment)]
@@ -125,9 +124,8 @@ class EvaluationConfig(Section):
 
 
 class EvaluatedEndpointConfig(EndpointConfig):
-    """A model behind an OpenAI-compatible server that `espalier evaluate` may judge.
-
-    Its name is that of the table, as [endpoints.small].
+    """A model behind an OpenAI-compatible server that `espalier evaluate` may judge; its name is
+    that of its table, as [endpoints.small].
     """
 
     max_tokens: int = Field(default=2048, ge=1)
