@@ -40,6 +40,7 @@ from espalier.config.evaluation import (
 from espalier.config.inference import (
     CanaryConfig,
     ControllerConfig,
+    EnvironmentServerConfig,
     ExplorationConfig,
     RolloutConfig,
     ServingConfig,
@@ -120,6 +121,7 @@ __all__ = [
     "CurriculumConfig",
     "EndpointConfig",
     "EnvironmentConfig",
+    "EnvironmentServerConfig",
     "EpisodeConfig",
     "EvaluatedEndpointConfig",
     "EvaluationConfig",

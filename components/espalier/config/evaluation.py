@@ -24,9 +24,7 @@ def _environment(content: object) -> EnvironmentConfig:
 
 
 class SuiteConfig(Section):
-    """Tasks of one family, which policies and endpoints are asked k times each; its name is that of
-    its table, as [evaluation.suites.gsm8k].
-    """
+    """Tasks of one family by a name of your own, as [evaluation.suites.gsm8k]."""
 
     environment: Annotated[SerializeAsAny[EnvironmentConfig], BeforeValidator(_environment)]
     """Name of the family, as "python_math", or its section with settings of its own."""
@@ -124,9 +122,7 @@ class EvaluationConfig(Section):
 
 
 class EvaluatedEndpointConfig(EndpointConfig):
-    """A model behind an OpenAI-compatible server that `espalier evaluate` may judge; its name is
-    that of its table, as [endpoints.small].
-    """
+    """A model that `espalier evaluate` may judge by a name of your own, as [endpoints.small]."""
 
     max_tokens: int = Field(default=2048, ge=1)
     """Maximum number of tokens of one message."""
