@@ -31,7 +31,7 @@ NAV: dict[str, Sequence[str]] = {
     "Start": ("docs/index.md", "docs/concepts.md"),
     "Do": (
         "docs/own-model.md", "docs/record-agent.md", "docs/interchange.md",
-        "docs/cluster.md", "docs/retraining.md",
+        "docs/cluster.md", "docs/retraining.md", "docs/evaluate.md",
         "docs/report.md", "docs/operations.md", "k8s/README.md", "examples/README.md",
     ),
     "Extend": (

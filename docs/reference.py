@@ -210,6 +210,8 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 (any 
     elif get_origin(annotation) in (Union, UnionType, tuple, list):
         for part in get_args(annotation):
             yield from _models(part)
+    elif get_origin(annotation) is dict:  # a table of sections by a name of the user's
+        yield from _models(get_args(annotation)[1])
 
 
 def _discriminator(members: Sequence[type[BaseModel]]) -> str:
