@@ -23,7 +23,7 @@ def family_with(**settings):
 
 @pytest.mark.skipif(not WIKISQL.is_file(), reason=f"{WIKISQL} is not here")
 @pytest.mark.parametrize("golds", ["as_written", "quoted"])
-def test_every_public_gold_that_runs_has_the_whole_score(golds):
+def test_every_public_gold_that_runs_scores_one(golds):
     family = family_with(golds=golds)
     tasks, broken, _ = family.read_golds(WIKISQL)
     if golds == "quoted":

@@ -47,7 +47,7 @@ def test_returning_everything_is_worth_its_overlap_alone():
         ([(1, 2)], [(2, 1)], False, False),
     ],
 )
-def test_a_match_is_of_values_and_of_order_where_it_counts(rows, gold, ordered, expected):
+def test_a_match_is_of_values_and_order(rows, gold, ordered, expected):
     assert rows_match(rows, gold, ordered=ordered) is expected
 
 
@@ -75,6 +75,6 @@ ROWS = st.lists(st.tuples(st.integers(0, 3) | st.sampled_from("ab") | st.none())
 
 
 @given(ROWS, ROWS)
-def test_rewards_stay_in_their_range_and_are_one_for_equal_rows(rows, gold):
+def test_rewards_stay_in_their_range(rows, gold):
     assert -1 <= intercode_sql_reward(rows, gold) <= 1
     assert intercode_sql_reward(gold, gold) == 1

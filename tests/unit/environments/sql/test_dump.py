@@ -191,7 +191,7 @@ def test_other_golds_are_refused(gold):
 
 
 @pytest.mark.skipif(not PUBLIC.is_dir(), reason=f"{PUBLIC} is not here")
-def test_every_public_gold_has_a_reading_that_finds_rows():
+def test_every_public_gold_finds_rows():
     dev = read_dump(PUBLIC / "ic_wikisql_dev.sql")["dev"]
     assert len(dev.tables) == 50
     rows = read_rows(PUBLIC / "ic_wikisql_dev.json", InterCodeRow)

@@ -68,7 +68,7 @@ def test_tables_are_shown_before_the_first_query():
     assert found.is_right
 
 
-def test_what_the_policy_reads_is_cut_and_what_is_judged_is_not():
+def test_only_what_the_policy_reads_is_cut():
     family = sql_family(max_observation_characters=16)
     long = "SELECT name, town, age, name, town FROM dogs ORDER BY age"
     rows = [["kim", "Bari", None, "kim", "Bari"], ["rex", "Oslo", 3, "rex", "Oslo"],
@@ -144,7 +144,7 @@ def answers(sandboxes, *texts, **settings):
     return asyncio.run(asked())
 
 
-def test_waiting_queries_run_together_and_answers_go_to_their_own():
+def test_waiting_queries_run_together():
     sandboxes = FolderSandboxes()
     texts = [f"SELECT {number}" for number in range(7)]
     found = answers(sandboxes, *texts, queries_per_run=4)
@@ -264,7 +264,7 @@ def test_reports_group_by_the_parts_of_a_query(gold, kind):
     assert query_kind(gold) == kind
 
 
-def test_demonstrations_solve_made_tasks_with_and_without_the_schema():
+def test_demonstrations_solve_made_tasks():
     for shown in (True, False):
         family = sql_family(made={"databases": 20, "show_schema": shown})
         find = family._databases(Path("no-knowledge"))

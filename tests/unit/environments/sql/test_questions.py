@@ -101,7 +101,7 @@ def test_the_default_has_500_heldout_tasks_and_more():
     assert len({task.question for task in tasks}) == len(tasks)
 
 
-def test_query_logs_ask_nothing_and_name_what_is_written(databases):
+def test_query_logs_name_what_is_written(databases):
     questions = [f"schema ; {word} of dogs ?" for word in ("which", "most")]
     writer = QueryLogWriter(databases["train"], questions)
     log = writer.write(random.Random(5))
