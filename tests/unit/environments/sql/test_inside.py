@@ -101,7 +101,7 @@ def test_large_results_are_refused_whole(tmp_path):
     assert "too large" in asked(tmp_path, "SELECT printf('%.*c', 3990, '\"')")["error"]
 
 
-def test_a_file_that_is_no_database_is_an_error_to_read(tmp_path):
+def test_a_file_that_is_no_database_is_an_error(tmp_path):
     broken = Database("broken", PETS.content[:700] + b"\xff" * 2000)
     assert "error" in asked(tmp_path, "SELECT * FROM dogs", database=broken)
     nothing = Database("nothing", b"")
