@@ -13,6 +13,7 @@
     transcripts the extractors of answers from transcripts of others
     services    tables of customer service, and arguments of its tools
     pages       pages of the text web, arguments of its tools, tasks in WebArena's format
+    functions   rows of function-calling benchmarks, answers, and arguments of the services' tools
 
 Each case has a deadline, an answer is always well-formed, memory stays flat, and a well-behaved
 request between the cases is answered. A failing case is printed with its seed, made small, and with
@@ -27,6 +28,7 @@ import shutil
 import sys
 
 from tests.fuzz.campaign import Violation, case_of, fuzz, outcome_of
+from tests.fuzz.functions import Functions
 from tests.fuzz.pages import Pages
 from tests.fuzz.parsers import Calls, Judgements, Runs, Transcripts
 from tests.fuzz.recording import Recording
@@ -46,6 +48,7 @@ TARGETS = {
         Transcripts,
         Services,
         Pages,
+        Functions,
     )
 }
 
