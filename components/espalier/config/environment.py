@@ -32,6 +32,7 @@ _BUILT_IN = {
     "search_qa": "espalier.environments.search_qa:SearchQA",
     "python_math": "espalier.environments.python_math:PythonMath",
     "sql": "espalier.environments.sql:Sql",
+    "web": "espalier.environments.web:Web",
 }
 
 
