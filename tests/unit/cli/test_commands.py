@@ -71,7 +71,13 @@ FROZEN_BACKUP = {
     "verify": {"URI", "[NAME]"},
     "restore": {"URI", "[NAME]", "--database", "--only", "--overwrite-newer", "--dry-run"},
 }
+FROZEN_ENVIRONMENTS = {
+    "list": {"--json"},
+    "check": {"NAME", "--tasks", "--count", "--set", "--json"},
+    "add": {"NAME", "--out"},
+}
 FROZEN_GROUPS = {
+    "environments": FROZEN_ENVIRONMENTS,
     "schedule": FROZEN_SCHEDULE,
     "data": FROZEN_DATA,
     "backup": FROZEN_BACKUP,
