@@ -6,8 +6,8 @@ models      promote, rollback, load, versions, serve, api-key
 kubeflow    compile, submit, schedule create, list, pause, resume, delete
 kubeflow_runs   runs list, show, stop, retry; following a run
 data        data check-queries, draw-questions, fetch, collect
-environments    environments list, check, add
 backups     backup create, list, verify, restore
+environments    environments list, check, add, serve
 """
 
 from __future__ import annotations

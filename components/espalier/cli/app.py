@@ -88,14 +88,6 @@ data = typer.Typer(
 )
 app.add_typer(data)
 
-environments = typer.Typer(
-    name="environments",
-    help="Families of tasks: what is installed, checked by its golds.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-app.add_typer(environments)
-
 backup = typer.Typer(
     name="backup",
     help="MLflow's database and buckets: copies, and the way back.",
@@ -103,6 +95,15 @@ backup = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(backup)
+
+
+environments = typer.Typer(
+    name="environments",
+    help="Families of tasks: listed, checked by their golds, served to others.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(environments)
 
 
 def examples(*lines: str) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "espalier.environments"
 _BUILT_IN = {
     "customer_service": "espalier.environments.customer_service:CustomerService",
+    "openenv": "espalier.environments.openenv:OpenEnv",
     "procedural": "espalier.environments.procedural:Procedural",
     "search_qa": "espalier.environments.search_qa:SearchQA",
     "python_math": "espalier.environments.python_math:PythonMath",

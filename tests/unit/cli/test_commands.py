@@ -73,6 +73,7 @@ FROZEN_BACKUP = {
 }
 FROZEN_ENVIRONMENTS = {
     "list": {"--json"},
+    "serve": {"--run", "--host", "--port", "--profile", "--set"},
     "check": {"NAME", "--tasks", "--count", "--set", "--json"},
     "add": {"NAME", "--out"},
 }
