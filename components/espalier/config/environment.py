@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "espalier.environments"
 _BUILT_IN = {
     "customer_service": "espalier.environments.customer_service:CustomerService",
+    "function_calling": "espalier.environments.function_calling:FunctionCalling",
     "openenv": "espalier.environments.openenv:OpenEnv",
     "procedural": "espalier.environments.procedural:Procedural",
     "search_qa": "espalier.environments.search_qa:SearchQA",
     "python_math": "espalier.environments.python_math:PythonMath",
+    "web": "espalier.environments.web:Web",
 }
 
 

@@ -21,7 +21,21 @@ def espalier():
 
 FROZEN = {
     "run": {"--profile", "--set", "--out", "--runner", "--json"},
-    "evaluate": {"POLICY", "--run", "--json"},
+    "evaluate": {
+        "MODEL",
+        "--run",
+        "--suite",
+        "--against",
+        "--out",
+        "--key-variable",
+        "--prompt-price",
+        "--completion-price",
+        "--concurrency",
+        "--profile",
+        "--set",
+        "--runs",
+        "--json",
+    },
     "record": {"POLICY", "--profile", "--set", "--out", "--attempts", "--host", "--port", "--json"},
     "reward-model": {"RUN", "--out", "--kind", "--set", "--json"},
     "report": {"RUN"},
