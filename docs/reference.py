@@ -28,6 +28,7 @@ FAMILIES = (
     "customer_service",
     "function_calling",
     "openenv",
+    "procedural",
     "web",
     "sql",
 )
