@@ -28,6 +28,7 @@ ENTRY_POINTS = "espalier.environments"
 _BUILT_IN = {
     "customer_service": "espalier.environments.customer_service:CustomerService",
     "search_qa": "espalier.environments.search_qa:SearchQA",
+    "shop": "espalier.environments.shop:Shop",
     "python_math": "espalier.environments.python_math:PythonMath",
 }
 

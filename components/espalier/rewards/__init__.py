@@ -17,16 +17,30 @@ from espalier.rewards.search_r1 import (
     transcript_form,
 )
 from espalier.rewards.verdicts import is_right, retool_reward
+from espalier.rewards.webshop import (
+    CATEGORY_SEPARATOR,
+    ShopGoal,
+    ShopProduct,
+    ShopScore,
+    first_color,
+    token_set_ratio,
+    webshop_score,
+)
 
 __all__ = [
+    "CATEGORY_SEPARATOR",
     "HotpotScores",
     "MathJudge",
     "MathJudgeError",
+    "ShopGoal",
+    "ShopProduct",
+    "ShopScore",
     "after_thinking",
     "answer_line",
     "dapo_reward",
     "exact_match",
     "final_answer",
+    "first_color",
     "fold_accents",
     "hotpot_scores",
     "is_right",
@@ -39,6 +53,8 @@ __all__ = [
     "supporting_facts",
     "thinks_once",
     "token_f1",
+    "token_set_ratio",
     "transcript_answer",
     "transcript_form",
+    "webshop_score",
 ]
