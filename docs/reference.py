@@ -22,7 +22,7 @@ from espalier.cli import command_line
 from espalier.config import Profile
 from espalier.config.environment import family_class
 
-FAMILIES = ("search_qa", "python_math", "customer_service", "shop")
+FAMILIES = ("search_qa", "python_math", "customer_service", "shop", "openenv")
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _NAMES = {
     bool: "true or false", int: "integer", float: "number", str: "text", Path: "path",

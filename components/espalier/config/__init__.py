@@ -33,6 +33,7 @@ from espalier.config.environment import (
 from espalier.config.inference import (
     CanaryConfig,
     ControllerConfig,
+    EnvironmentServerConfig,
     ExplorationConfig,
     RolloutConfig,
     ServingConfig,
@@ -112,6 +113,7 @@ __all__ = [
     "CurriculumConfig",
     "EndpointConfig",
     "EnvironmentConfig",
+    "EnvironmentServerConfig",
     "EpisodeConfig",
     "EvaluationConfig",
     "ExpansionConfig",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "espalier.environments"
 _BUILT_IN = {
     "customer_service": "espalier.environments.customer_service:CustomerService",
+    "openenv": "espalier.environments.openenv:OpenEnv",
     "search_qa": "espalier.environments.search_qa:SearchQA",
     "shop": "espalier.environments.shop:Shop",
     "python_math": "espalier.environments.python_math:PythonMath",

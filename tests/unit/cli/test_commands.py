@@ -71,7 +71,9 @@ FROZEN_BACKUP = {
     "verify": {"URI", "[NAME]"},
     "restore": {"URI", "[NAME]", "--database", "--only", "--overwrite-newer", "--dry-run"},
 }
+FROZEN_ENVIRONMENTS = {"serve": {"--run", "--host", "--port", "--profile", "--set"}}
 FROZEN_GROUPS = {
+    "environments": FROZEN_ENVIRONMENTS,
     "schedule": FROZEN_SCHEDULE,
     "data": FROZEN_DATA,
     "backup": FROZEN_BACKUP,
