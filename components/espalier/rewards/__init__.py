@@ -1,6 +1,13 @@
 """Rewards: verifiers of answers, the verdict on an answer, and ReTool's reward of a verdict."""
 
 from espalier.rewards.answers import exact_match, fold_accents, normalize_answer, token_f1
+from espalier.rewards.bfcl import (
+    PYTHON_TYPES,
+    Document,
+    GoldCall,
+    WrittenCall,
+    calls_fault,
+)
 from espalier.rewards.final_lines import after_thinking, answer_line, dapo_reward, thinks_once
 from espalier.rewards.hotpot import HotpotScores, hotpot_scores, supporting_facts
 from espalier.rewards.math_equivalence import (
@@ -10,12 +17,14 @@ from espalier.rewards.math_equivalence import (
     last_boxed,
     math_equivalent,
 )
+from espalier.rewards.result_rows import intercode_sql_reward, rows_match
 from espalier.rewards.search_r1 import (
     search_r1_em,
     search_r1_with_form,
     transcript_answer,
     transcript_form,
 )
+from espalier.rewards.toolrl import ToolRlScore, called_in, calls_correctness, toolrl_score
 from espalier.rewards.verdicts import is_right, retool_reward
 from espalier.rewards.webshop import (
     CATEGORY_SEPARATOR,
@@ -29,31 +38,42 @@ from espalier.rewards.webshop import (
 
 __all__ = [
     "CATEGORY_SEPARATOR",
+    "PYTHON_TYPES",
+    "Document",
+    "GoldCall",
     "HotpotScores",
     "MathJudge",
     "MathJudgeError",
     "ShopGoal",
     "ShopProduct",
     "ShopScore",
+    "ToolRlScore",
+    "WrittenCall",
     "after_thinking",
     "answer_line",
+    "called_in",
+    "calls_correctness",
+    "calls_fault",
     "dapo_reward",
     "exact_match",
     "final_answer",
     "first_color",
     "fold_accents",
     "hotpot_scores",
+    "intercode_sql_reward",
     "is_right",
     "last_boxed",
     "math_equivalent",
     "normalize_answer",
     "retool_reward",
+    "rows_match",
     "search_r1_em",
     "search_r1_with_form",
     "supporting_facts",
     "thinks_once",
     "token_f1",
     "token_set_ratio",
+    "toolrl_score",
     "transcript_answer",
     "transcript_form",
     "webshop_score",
