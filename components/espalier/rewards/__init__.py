@@ -26,14 +26,27 @@ from espalier.rewards.search_r1 import (
 )
 from espalier.rewards.toolrl import ToolRlScore, called_in, calls_correctness, toolrl_score
 from espalier.rewards.verdicts import is_right, retool_reward
+from espalier.rewards.webshop import (
+    CATEGORY_SEPARATOR,
+    ShopGoal,
+    ShopProduct,
+    ShopScore,
+    first_color,
+    token_set_ratio,
+    webshop_score,
+)
 
 __all__ = [
+    "CATEGORY_SEPARATOR",
     "PYTHON_TYPES",
     "Document",
     "GoldCall",
     "HotpotScores",
     "MathJudge",
     "MathJudgeError",
+    "ShopGoal",
+    "ShopProduct",
+    "ShopScore",
     "ToolRlScore",
     "WrittenCall",
     "after_thinking",
@@ -44,6 +57,7 @@ __all__ = [
     "dapo_reward",
     "exact_match",
     "final_answer",
+    "first_color",
     "fold_accents",
     "hotpot_scores",
     "intercode_sql_reward",
@@ -58,7 +72,9 @@ __all__ = [
     "supporting_facts",
     "thinks_once",
     "token_f1",
+    "token_set_ratio",
     "toolrl_score",
     "transcript_answer",
     "transcript_form",
+    "webshop_score",
 ]

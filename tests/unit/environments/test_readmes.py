@@ -19,6 +19,7 @@ ROOM = Path(environments.__file__).parent
         "function_calling",
         "procedural",
         "web",
+        "shop",
         "sql",
     ]
 )
