@@ -11,7 +11,18 @@ from espalier.environments import family_of
 ROOM = Path(environments.__file__).parent
 
 
-@pytest.fixture(params=["search_qa", "python_math", "customer_service", "function_calling"])
+@pytest.fixture(
+    params=[
+        "search_qa",
+        "python_math",
+        "customer_service",
+        "function_calling",
+        "procedural",
+        "web",
+        "shop",
+        "sql",
+    ]
+)
 def family(request):
     return family_of(Profile.model_validate({"environment": {"name": request.param}}))
 
