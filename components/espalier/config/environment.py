@@ -29,6 +29,7 @@ _BUILT_IN = {
     "customer_service": "espalier.environments.customer_service:CustomerService",
     "search_qa": "espalier.environments.search_qa:SearchQA",
     "python_math": "espalier.environments.python_math:PythonMath",
+    "software_repair": "espalier.environments.software_repair:SoftwareRepair",
 }
 
 

@@ -1,4 +1,4 @@
-"""Rewards: verifiers of answers, the verdict on an answer, and ReTool's reward of a verdict."""
+"""Rewards: verifiers of answers and patches, verdicts, and ReTool's reward of a verdict."""
 
 from espalier.rewards.answers import exact_match, fold_accents, normalize_answer, token_f1
 from espalier.rewards.final_lines import after_thinking, answer_line, dapo_reward, thinks_once
@@ -16,14 +16,31 @@ from espalier.rewards.search_r1 import (
     transcript_answer,
     transcript_form,
 )
+from espalier.rewards.swe_rl import (
+    BAD_FORMAT,
+    BlockError,
+    PatchLikeness,
+    SearchReplace,
+    changed_files,
+    content_likeness,
+    patch_likeness,
+    search_replace_blocks,
+    swe_rl_reward,
+)
 from espalier.rewards.verdicts import is_right, retool_reward
 
 __all__ = [
+    "BAD_FORMAT",
+    "BlockError",
     "HotpotScores",
     "MathJudge",
     "MathJudgeError",
+    "PatchLikeness",
+    "SearchReplace",
     "after_thinking",
     "answer_line",
+    "changed_files",
+    "content_likeness",
     "dapo_reward",
     "exact_match",
     "final_answer",
@@ -33,10 +50,13 @@ __all__ = [
     "last_boxed",
     "math_equivalent",
     "normalize_answer",
+    "patch_likeness",
     "retool_reward",
     "search_r1_em",
     "search_r1_with_form",
+    "search_replace_blocks",
     "supporting_facts",
+    "swe_rl_reward",
     "thinks_once",
     "token_f1",
     "transcript_answer",
