@@ -27,9 +27,15 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "espalier.environments"
 _BUILT_IN = {
     "customer_service": "espalier.environments.customer_service:CustomerService",
+    "function_calling": "espalier.environments.function_calling:FunctionCalling",
+    "openenv": "espalier.environments.openenv:OpenEnv",
     "search_qa": "espalier.environments.search_qa:SearchQA",
     "python_math": "espalier.environments.python_math:PythonMath",
+<<<<<<< HEAD
     "software_repair": "espalier.environments.software_repair:SoftwareRepair",
+=======
+    "web": "espalier.environments.web:Web",
+>>>>>>> main
 }
 
 

@@ -1,6 +1,13 @@
 """Rewards: verifiers of answers and patches, verdicts, and ReTool's reward of a verdict."""
 
 from espalier.rewards.answers import exact_match, fold_accents, normalize_answer, token_f1
+from espalier.rewards.bfcl import (
+    PYTHON_TYPES,
+    Document,
+    GoldCall,
+    WrittenCall,
+    calls_fault,
+)
 from espalier.rewards.final_lines import after_thinking, answer_line, dapo_reward, thinks_once
 from espalier.rewards.hotpot import HotpotScores, hotpot_scores, supporting_facts
 from espalier.rewards.math_equivalence import (
@@ -27,18 +34,27 @@ from espalier.rewards.swe_rl import (
     search_replace_blocks,
     swe_rl_reward,
 )
+from espalier.rewards.toolrl import ToolRlScore, called_in, calls_correctness, toolrl_score
 from espalier.rewards.verdicts import is_right, retool_reward
 
 __all__ = [
     "BAD_FORMAT",
+    "PYTHON_TYPES",
     "BlockError",
+    "Document",
+    "GoldCall",
     "HotpotScores",
     "MathJudge",
     "MathJudgeError",
     "PatchLikeness",
     "SearchReplace",
+    "ToolRlScore",
+    "WrittenCall",
     "after_thinking",
     "answer_line",
+    "called_in",
+    "calls_correctness",
+    "calls_fault",
     "changed_files",
     "content_likeness",
     "dapo_reward",
@@ -59,6 +75,7 @@ __all__ = [
     "swe_rl_reward",
     "thinks_once",
     "token_f1",
+    "toolrl_score",
     "transcript_answer",
     "transcript_form",
 ]

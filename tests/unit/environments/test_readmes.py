@@ -11,7 +11,16 @@ from espalier.environments import family_of
 ROOM = Path(environments.__file__).parent
 
 
-@pytest.fixture(params=["search_qa", "python_math", "customer_service", "software_repair"])
+@pytest.fixture(
+    params=[
+        "search_qa",
+        "python_math",
+        "customer_service",
+        "function_calling",
+        "web",
+        "software_repair",
+    ]
+)
 def family(request):
     return family_of(Profile.model_validate({"environment": {"name": request.param}}))
 
