@@ -31,11 +31,8 @@ _BUILT_IN = {
     "openenv": "espalier.environments.openenv:OpenEnv",
     "search_qa": "espalier.environments.search_qa:SearchQA",
     "python_math": "espalier.environments.python_math:PythonMath",
-<<<<<<< HEAD
     "software_repair": "espalier.environments.software_repair:SoftwareRepair",
-=======
     "web": "espalier.environments.web:Web",
->>>>>>> main
 }
 
 
