@@ -22,7 +22,16 @@ from espalier.cli import command_line
 from espalier.config import Profile
 from espalier.config.environment import family_class
 
-FAMILIES = ("search_qa", "python_math", "customer_service", "function_calling", "openenv", "web")
+FAMILIES = (
+    "search_qa",
+    "python_math",
+    "customer_service",
+    "function_calling",
+    "openenv",
+    "procedural",
+    "web",
+    "sql",
+)
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _NAMES = {
     bool: "true or false", int: "integer", float: "number", str: "text", Path: "path",

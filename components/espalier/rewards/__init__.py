@@ -17,6 +17,7 @@ from espalier.rewards.math_equivalence import (
     last_boxed,
     math_equivalent,
 )
+from espalier.rewards.result_rows import intercode_sql_reward, rows_match
 from espalier.rewards.search_r1 import (
     search_r1_em,
     search_r1_with_form,
@@ -62,12 +63,14 @@ __all__ = [
     "final_answer",
     "fold_accents",
     "hotpot_scores",
+    "intercode_sql_reward",
     "is_right",
     "last_boxed",
     "math_equivalent",
     "normalize_answer",
     "patch_likeness",
     "retool_reward",
+    "rows_match",
     "search_r1_em",
     "search_r1_with_form",
     "search_replace_blocks",

@@ -17,8 +17,10 @@ ROOM = Path(environments.__file__).parent
         "python_math",
         "customer_service",
         "function_calling",
-        "web",
+        "procedural",
         "software_repair",
+        "sql",
+        "web",
     ]
 )
 def family(request):
