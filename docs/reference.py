@@ -31,6 +31,7 @@ FAMILIES = (
     "procedural",
     "web",
     "sql",
+    "software_repair",
 )
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _NAMES = {
