@@ -30,6 +30,7 @@ FAMILIES = (
     "openenv",
     "procedural",
     "web",
+    "shop",
     "sql",
     "software_repair",
 )

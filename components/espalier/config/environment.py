@@ -32,6 +32,7 @@ _BUILT_IN = {
     "procedural": "espalier.environments.procedural:Procedural",
     "python_math": "espalier.environments.python_math:PythonMath",
     "search_qa": "espalier.environments.search_qa:SearchQA",
+    "shop": "espalier.environments.shop:Shop",
     "software_repair": "espalier.environments.software_repair:SoftwareRepair",
     "sql": "espalier.environments.sql:Sql",
     "web": "espalier.environments.web:Web",

@@ -37,9 +37,19 @@ from espalier.rewards.swe_rl import (
 )
 from espalier.rewards.toolrl import ToolRlScore, called_in, calls_correctness, toolrl_score
 from espalier.rewards.verdicts import is_right, retool_reward
+from espalier.rewards.webshop import (
+    CATEGORY_SEPARATOR,
+    ShopGoal,
+    ShopProduct,
+    ShopScore,
+    first_color,
+    token_set_ratio,
+    webshop_score,
+)
 
 __all__ = [
     "BAD_FORMAT",
+    "CATEGORY_SEPARATOR",
     "PYTHON_TYPES",
     "BlockError",
     "Document",
@@ -49,6 +59,9 @@ __all__ = [
     "MathJudgeError",
     "PatchLikeness",
     "SearchReplace",
+    "ShopGoal",
+    "ShopProduct",
+    "ShopScore",
     "ToolRlScore",
     "WrittenCall",
     "after_thinking",
@@ -61,6 +74,7 @@ __all__ = [
     "dapo_reward",
     "exact_match",
     "final_answer",
+    "first_color",
     "fold_accents",
     "hotpot_scores",
     "intercode_sql_reward",
@@ -78,7 +92,9 @@ __all__ = [
     "swe_rl_reward",
     "thinks_once",
     "token_f1",
+    "token_set_ratio",
     "toolrl_score",
     "transcript_answer",
     "transcript_form",
+    "webshop_score",
 ]
