@@ -32,6 +32,7 @@ FAMILIES = (
     "web",
     "shop",
     "sql",
+    "software_repair",
 )
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _NAMES = {

@@ -30,9 +30,10 @@ _BUILT_IN = {
     "function_calling": "espalier.environments.function_calling:FunctionCalling",
     "openenv": "espalier.environments.openenv:OpenEnv",
     "procedural": "espalier.environments.procedural:Procedural",
+    "python_math": "espalier.environments.python_math:PythonMath",
     "search_qa": "espalier.environments.search_qa:SearchQA",
     "shop": "espalier.environments.shop:Shop",
-    "python_math": "espalier.environments.python_math:PythonMath",
+    "software_repair": "espalier.environments.software_repair:SoftwareRepair",
     "sql": "espalier.environments.sql:Sql",
     "web": "espalier.environments.web:Web",
 }
