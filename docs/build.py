@@ -40,6 +40,8 @@ NAV: dict[str, Sequence[str]] = {
         "components/espalier/environments/search_qa/README.md",
         "components/espalier/environments/python_math/README.md",
         "components/espalier/environments/customer_service/README.md",
+        "components/espalier/environments/shop/README.md",
+        "components/espalier/environments/sql/README.md",
         "components/espalier/environments/web/README.md",
         "components/espalier/environments/function_calling/README.md",
         "components/espalier/environments/openenv/README.md",

@@ -30,6 +30,8 @@ FAMILIES = (
     "openenv",
     "procedural",
     "web",
+    "shop",
+    "sql",
 )
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _NAMES = {

@@ -31,7 +31,9 @@ _BUILT_IN = {
     "openenv": "espalier.environments.openenv:OpenEnv",
     "procedural": "espalier.environments.procedural:Procedural",
     "search_qa": "espalier.environments.search_qa:SearchQA",
+    "shop": "espalier.environments.shop:Shop",
     "python_math": "espalier.environments.python_math:PythonMath",
+    "sql": "espalier.environments.sql:Sql",
     "web": "espalier.environments.web:Web",
 }
 

@@ -17,6 +17,7 @@ from espalier.rewards.math_equivalence import (
     last_boxed,
     math_equivalent,
 )
+from espalier.rewards.result_rows import intercode_sql_reward, rows_match
 from espalier.rewards.search_r1 import (
     search_r1_em,
     search_r1_with_form,
@@ -25,14 +26,27 @@ from espalier.rewards.search_r1 import (
 )
 from espalier.rewards.toolrl import ToolRlScore, called_in, calls_correctness, toolrl_score
 from espalier.rewards.verdicts import is_right, retool_reward
+from espalier.rewards.webshop import (
+    CATEGORY_SEPARATOR,
+    ShopGoal,
+    ShopProduct,
+    ShopScore,
+    first_color,
+    token_set_ratio,
+    webshop_score,
+)
 
 __all__ = [
+    "CATEGORY_SEPARATOR",
     "PYTHON_TYPES",
     "Document",
     "GoldCall",
     "HotpotScores",
     "MathJudge",
     "MathJudgeError",
+    "ShopGoal",
+    "ShopProduct",
+    "ShopScore",
     "ToolRlScore",
     "WrittenCall",
     "after_thinking",
@@ -43,19 +57,24 @@ __all__ = [
     "dapo_reward",
     "exact_match",
     "final_answer",
+    "first_color",
     "fold_accents",
     "hotpot_scores",
+    "intercode_sql_reward",
     "is_right",
     "last_boxed",
     "math_equivalent",
     "normalize_answer",
     "retool_reward",
+    "rows_match",
     "search_r1_em",
     "search_r1_with_form",
     "supporting_facts",
     "thinks_once",
     "token_f1",
+    "token_set_ratio",
     "toolrl_score",
     "transcript_answer",
     "transcript_form",
+    "webshop_score",
 ]

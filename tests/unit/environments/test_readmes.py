@@ -12,7 +12,16 @@ ROOM = Path(environments.__file__).parent
 
 
 @pytest.fixture(
-    params=["search_qa", "python_math", "customer_service", "function_calling", "procedural", "web"]
+    params=[
+        "search_qa",
+        "python_math",
+        "customer_service",
+        "function_calling",
+        "procedural",
+        "web",
+        "shop",
+        "sql",
+    ]
 )
 def family(request):
     return family_of(Profile.model_validate({"environment": {"name": request.param}}))
