@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "espalier.environments"
 _BUILT_IN = {
+    "code": "espalier.environments.code:Code",
     "customer_service": "espalier.environments.customer_service:CustomerService",
     "search_qa": "espalier.environments.search_qa:SearchQA",
     "python_math": "espalier.environments.python_math:PythonMath",

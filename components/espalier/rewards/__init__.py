@@ -16,14 +16,27 @@ from espalier.rewards.search_r1 import (
     transcript_answer,
     transcript_form,
 )
+from espalier.rewards.unit_tests import (
+    OUTCOME_SPANS,
+    TestReport,
+    UnitTestRule,
+    Verdict,
+    compile_term,
+    unit_test_reward,
+)
 from espalier.rewards.verdicts import is_right, retool_reward
 
 __all__ = [
+    "OUTCOME_SPANS",
     "HotpotScores",
     "MathJudge",
     "MathJudgeError",
+    "TestReport",
+    "UnitTestRule",
+    "Verdict",
     "after_thinking",
     "answer_line",
+    "compile_term",
     "dapo_reward",
     "exact_match",
     "final_answer",
@@ -41,4 +54,5 @@ __all__ = [
     "token_f1",
     "transcript_answer",
     "transcript_form",
+    "unit_test_reward",
 ]
