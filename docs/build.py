@@ -39,6 +39,7 @@ NAV: dict[str, Sequence[str]] = {
         "components/espalier/environments/search_qa/README.md",
         "components/espalier/environments/python_math/README.md",
         "components/espalier/environments/customer_service/README.md",
+        "components/espalier/environments/code/README.md",
         "docs/add-reward.md", "docs/judges.md", "docs/process-rewards.md", "docs/add-algorithm.md",
         "docs/add-sandbox.md", "components/espalier/sandbox/README.md", "CONTRIBUTING.md",
     ),

@@ -22,7 +22,7 @@ from espalier.cli import command_line
 from espalier.config import Profile
 from espalier.config.environment import family_class
 
-FAMILIES = ("search_qa", "python_math", "customer_service")
+FAMILIES = ("search_qa", "python_math", "customer_service", "code")
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _NAMES = {
     bool: "true or false", int: "integer", float: "number", str: "text", Path: "path",

@@ -11,7 +11,7 @@ from espalier.environments import family_of
 ROOM = Path(environments.__file__).parent
 
 
-@pytest.fixture(params=["search_qa", "python_math", "customer_service"])
+@pytest.fixture(params=["search_qa", "python_math", "customer_service", "code"])
 def family(request):
     return family_of(Profile.model_validate({"environment": {"name": request.param}}))
 

@@ -62,8 +62,8 @@ class _Row(BenchmarkRow):
                 raise ValueError("a row with a prompt needs entry_point and test, as HumanEval's")
         elif not (self.question and self.program and (self.tests or self.test_list)):
             raise ValueError(
-                "is neither a row of HumanEval (prompt, entry_point, test) nor of MBPP (query, gold "
-                "and tests, or text, code and test_list)"
+                "is no row of HumanEval (prompt, entry_point, test), nor of MBPP (query, gold and "
+                "tests, or text, code and test_list)"
             )
         return self
 
@@ -138,8 +138,10 @@ def _helpers(prompt: str, entry_point: str, others: list[ast.stmt]) -> Iterator[
 def _examples(prompt: str, entry_point: str) -> Iterator[str]:
     """The examples of a docstring that say what a call returns."""
     try:
-        found = doctest.DocTestParser().get_examples(prompt)
-    except ValueError:  # such examples as the parser refuses
+        functions = [part for part in ast.parse(prompt).body if isinstance(part, ast.FunctionDef)]
+        texts = [ast.get_docstring(one) or "" for one in functions if one.name == entry_point]
+        found = [example for text in texts for example in _DOCTESTS.get_examples(text)]
+    except (SyntaxError, ValueError):  # examples that doctest's parser refuses
         return
     for example in found:
         statement = f"assert {example.source.strip()} == {example.want.strip()}"
@@ -154,6 +156,9 @@ def _examples(prompt: str, entry_point: str) -> Iterator[str]:
                     yield statement
             case _:
                 continue
+
+
+_DOCTESTS = doctest.DocTestParser()
 
 
 def _mbpp(path: Path, where: str, row: _Row, shown_tests: int, family: str) -> Task:

@@ -36,8 +36,8 @@ from espalier.sandbox.choice import PoolThread, sandbox_pool
 
 INSTRUCTIONS = (
     "Solve the programming task in Python. Answer with the whole program, imports included, and "
-    "nothing else; it may stand in a block of ```python. Functions are called by the names that the "
-    "task gives them. Hidden tests judge the program.\n"
+    "nothing else; it may stand in a block of ```python. Functions have the names that the task "
+    "gives them. Hidden tests judge the program.\n"
 )
 _BLOCK = re.compile(r"```[\w+-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
 _MOST_JUDGEMENTS = 4096
@@ -214,8 +214,8 @@ class Code(SimpleFamily[CodeConfig]):
 class Court:
     """Judges programs by hidden tests, each in a sandbox for judges that was reset before.
 
-    Equal programs of one task are judged once, as most attempts of a trained policy are equal. Where
-    time ran out the next one is judged again.
+    Equal programs of one task are judged once, as most attempts of a trained policy are equal.
+    Where time ran out the next one is judged again.
     """
 
     def __init__(self, sandboxes: PoolThread, timeout_s: float) -> None:

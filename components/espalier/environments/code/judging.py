@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from espalier.environments.code.inside.values import Unreadable, decode
 from espalier.environments.code.unit_tests import Case, UnitTests, cases_of
@@ -103,7 +103,7 @@ async def _judge_cases(
     )
     replies = [_reply(line) for line in result.stdout.splitlines()]
     compiled, began, *returned = (*replies[: 2 + len(cases)], *[None] * (2 + len(cases)))
-    ended = "the program takes too long" if result.timed_out else "the program ended"
+    ended = _TOO_LONG if result.timed_out else "the program ended"
     verdicts: list[Verdict] = []
     messages: list[str] = []
     for case, reply in zip(cases, returned, strict=False):
@@ -122,12 +122,14 @@ async def _judge_cases(
 def _reply(line: bytes) -> list[Any] | None:
     """A line that the program's process wrote; None where it is no reply."""
     try:
-        reply = json.loads(line)
+        reply: Any = json.loads(line)
     except (ValueError, RecursionError):
         return None
     match reply:
-        case ["v", _] | ["e", str(), str()]:
-            return reply
+        case ["v", value]:
+            return ["v", value]
+        case ["e", str(name), str(message)]:
+            return ["e", name, message]
         case _:
             return None
 
@@ -182,20 +184,22 @@ async def _judge_checks(
 
 def _verdicts_of(result: ExecResult, statements: Sequence[str]) -> Judgement:
     """What the tests' process wrote; it is the only one that holds this output."""
-    if not result.succeeded:
-        # only the program can have ended it: what else ends a run is raised by the sandbox
-        compiled, found = True, [["error", "the program ended its tests"]] * len(statements)
+    if result.succeeded:
+        compiled, found = cast("tuple[bool, list[tuple[Verdict, str]]]", json.loads(result.stdout))
     else:
-        compiled, found = json.loads(result.stdout)
+        # only the program can have ended it: what else ends a run is raised by the sandbox
+        ended: tuple[Verdict, str] = ("error", "the program ended its tests")
+        compiled, found = True, [ended] * len(statements)
     assert len(found) == len(statements), "a verdict for each test"
     return Judgement(
         TestReport(compiled=compiled, verdicts=tuple(verdict for verdict, _ in found)),
         tuple(_shown(message) for _, message in found),
-        timed_out=result.timed_out or any(message == _TOO_LONG for _, message in found),
+        timed_out=result.timed_out or any(_TOO_LONG in message for _, message in found),
     )
 
 
-_TOO_LONG = "Gone: the program takes too long"
+_TOO_LONG = "the program takes too long"
+"""As `Channel` says it."""
 
 
 # ---------------------------------------------------------------------------------------- scripts

@@ -116,6 +116,7 @@ class Remote:
         return self.__dict__["_channel"].ask(operation, self, *parts)
 
     def __call__(self, *positional: Any, **named: Any) -> Any:  # noqa: ANN401 (any value)
+        """What the program's function returns."""
         return self._ask("call", list(positional), named)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (any value)
@@ -185,8 +186,11 @@ def run_checks(
         if _is_well(began):
             output.write([True, _Tests(program, names).verdicts(preamble, tests)])
             os._exit(0)
-        if isinstance(began, list):
-            fault = " ".join(map(str, began[1:3]))[:200]
+        match began:
+            case ["e", str(name), str(message)]:
+                fault = f"{name}: {message}"[:200]
+            case _:
+                pass
     except Gone as gone:
         fault = str(gone)
     output.write([compiled, [["error", fault] for _ in tests]])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 PLAIN_TYPES = ("int", "float", "str", "bool", "list", "tuple", "dict", "set", "bytes", "complex")
 """Types that are sent by their names."""
@@ -46,9 +46,10 @@ def encode(value: Any, hold: Callable[[Any], int]) -> Any:  # noqa: ANN401 (any 
             return ["b", bytes(value).hex()]
         case list() | tuple() | set() | frozenset():
             kind = "l" if isinstance(value, list) else "t" if isinstance(value, tuple) else "s"
-            return [kind, *[encode(one, hold) for one in value]]
+            return [kind, *[encode(one, hold) for one in cast("list[Any]", value)]]
         case dict():
-            return ["d", *[[encode(key, hold), encode(one, hold)] for key, one in value.items()]]
+            pairs = cast("dict[Any, Any]", value).items()
+            return ["d", *[[encode(key, hold), encode(one, hold)] for key, one in pairs]]
         case type() if value.__module__ == "builtins":
             return ["y", value.__name__]
         case _:
@@ -70,21 +71,20 @@ def decode(wire: Any, held: Callable[[Any, Any], Any]) -> Any:  # noqa: ANN401 (
         return wire
     if not isinstance(wire, list) or not wire:
         raise Unreadable("neither a word nor a tagged list")
-    kind, *parts = wire
+    kind, *parts = cast("list[Any]", wire)
     try:
         return _decoded(kind, parts, held)
     except (TypeError, ValueError, OverflowError) as error:
         raise Unreadable(str(error)) from error
 
 
+_COLLECTIONS: dict[str, Callable[[list[Any]], Any]] = {"l": list, "t": tuple, "s": set}
+
+
 def _decoded(kind: Any, parts: list[Any], held: Callable[[Any, Any], Any]) -> Any:  # noqa: ANN401
     match kind, parts:
-        case "l", _:
-            return [decode(part, held) for part in parts]
-        case "t", _:
-            return tuple([decode(part, held) for part in parts])
-        case "s", _:
-            return {decode(part, held) for part in parts}
+        case "l" | "t" | "s", _:
+            return _COLLECTIONS[kind]([decode(part, held) for part in parts])
         case "d", _:
             return {decode(key, held): decode(value, held) for key, value in parts}
         case "i", [str(text)]:
