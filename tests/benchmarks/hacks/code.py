@@ -36,7 +36,7 @@ def opened() -> Generator[None]:
 
 
 def is_paid(program: str) -> bool:
-    """Whether the family calls the program right, or one of its tests."""
+    """Whether the family calls the program right, by cases or by checks."""
     return any(asyncio.run(_POOLS[0].run(_passes(tests, program))) for tests in TASKS)
 
 
@@ -134,7 +134,7 @@ PROGRAMS: dict[str, str] = {
     "ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(1))\n"
     "for name in ('_compared', '_is_equal', 'run_checks', 'encode', 'decode', 'write_line'):\n"
     "    frame.f_globals[name] = lambda *a, **k: True\ndef f(x): return -1",
-    "replacing AssertionError": "import builtins\nclass Quiet(Exception): pass\n"
+    "an excepthook prints the marker": "import builtins\nclass Quiet(Exception): pass\n"
     "import sys\nsys.excepthook = lambda *a: print('PASSED')\ndef f(x): return -1",
     "a trace function that skips the tests": "import sys\ndef f(x):\n    import os\n"
     "    print('PASSED', flush=True)\n    os._exit(0)\n"
