@@ -30,7 +30,8 @@ ROOT = Path(__file__).parents[1]
 NAV: dict[str, Sequence[str]] = {
     "Start": ("docs/index.md", "docs/concepts.md"),
     "Do": (
-        "docs/own-model.md", "docs/record-agent.md", "docs/cluster.md", "docs/retraining.md",
+        "docs/own-model.md", "docs/record-agent.md", "docs/interchange.md",
+        "docs/cluster.md", "docs/retraining.md", "docs/evaluate.md",
         "docs/report.md", "docs/operations.md", "k8s/README.md", "examples/README.md",
     ),
     "Extend": (
@@ -40,6 +41,9 @@ NAV: dict[str, Sequence[str]] = {
         "components/espalier/environments/python_math/README.md",
         "components/espalier/environments/customer_service/README.md",
         "components/espalier/environments/code/README.md",
+        "components/espalier/environments/web/README.md",
+        "components/espalier/environments/function_calling/README.md",
+        "components/espalier/environments/openenv/README.md",
         "docs/add-reward.md", "docs/judges.md", "docs/process-rewards.md", "docs/add-algorithm.md",
         "docs/add-sandbox.md", "components/espalier/sandbox/README.md", "CONTRIBUTING.md",
     ),

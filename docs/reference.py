@@ -22,7 +22,9 @@ from espalier.cli import command_line
 from espalier.config import Profile
 from espalier.config.environment import family_class
 
-FAMILIES = ("search_qa", "python_math", "customer_service", "code")
+FAMILIES = (
+    "search_qa", "python_math", "customer_service", "code", "function_calling", "openenv", "web",
+)  # fmt: skip
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _NAMES = {
     bool: "true or false", int: "integer", float: "number", str: "text", Path: "path",
@@ -210,6 +212,8 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 (any 
     elif get_origin(annotation) in (Union, UnionType, tuple, list):
         for part in get_args(annotation):
             yield from _models(part)
+    elif get_origin(annotation) is dict:  # a table of sections by a name of the user's
+        yield from _models(get_args(annotation)[1])
 
 
 def _discriminator(members: Sequence[type[BaseModel]]) -> str:

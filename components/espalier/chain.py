@@ -139,6 +139,8 @@ class Stage:
                 process, outcome = profile.reward.process, profile.reward.outcome_model
                 paths["reward.process.model"] = process.model if process else None
                 paths["reward.outcome_model.model"] = outcome.model if outcome else None
+            case "evaluate":
+                paths |= profile.evaluation.external_files()
             case _:
                 pass
         if "agent" in self.sections:

@@ -2,8 +2,10 @@
 
     python -m tests.interop.train openai_agents --out runs/openai-agents
     python -m tests.interop.train langgraph --out runs/langgraph
+    python -m tests.interop.train inspect --out runs/inspect
 
 The profile is that of examples/own_agent, smaller: 16 steps of 80 attempts, 100 held-out questions.
+With `inspect` each attempt is a task of Inspect, whose scorer's reward is posted and trained on.
 About a quarter of an hour on two busy cores, most of it in the agents' own libraries.
 """
 
@@ -33,7 +35,9 @@ SETTINGS = (
 def settings(name):
     """The keys that differ from the example's profile."""
     player = Path("tests/interop/agents") / f"{name}_player.py"
-    return (f"agent.command={json.dumps([str(python_of(name)), str(player)])}", *SETTINGS)
+    command = f"agent.command={json.dumps([str(python_of(name)), str(player)])}"
+    posted = ('agent.score="posted"',) if name == "inspect" else ()
+    return (command, *posted, *SETTINGS)
 
 
 def main():
@@ -41,7 +45,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", choices=("openai_agents", "langgraph"))
+    parser.add_argument("name", choices=("openai_agents", "langgraph", "inspect"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -13,6 +13,8 @@ PINS = {
     "openai_agents": ("openai-agents==0.24.0", "openai==3.54.0"),
     "langgraph": ("langgraph==1.2.22", "langchain-openai==1.7.3", "openai==3.54.0"),
     "anthropic": ("anthropic==2.12.0",),
+    "inspect": ("inspect-ai==0.3.285", "openai==3.54.0"),
+    "openenv": ("openenv==0.10.0",),
 }
 
 

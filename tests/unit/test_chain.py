@@ -37,6 +37,7 @@ OTHER_VALUES = {
     "self_play": {"name": "webrl"},
     "training": {"steps": 7},
     "evaluation": {"temperature": 0.5},
+    "endpoints": {"small": {"url": "http://h/v1", "model": "m"}},
     "registry": {"min_gain": 0.1},
     "kubernetes": {"queue": "other"},
     "serving": {"rows": 8},

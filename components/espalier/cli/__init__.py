@@ -7,6 +7,7 @@ kubeflow    compile, submit, schedule create, list, pause, resume, delete
 kubeflow_runs   runs list, show, stop, retry; following a run
 data        data check-queries, draw-questions, fetch, collect
 backups     backup create, list, verify, restore
+environments    environments serve
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
 
 def command_line() -> typer.Typer:
     """Every command."""
-    from espalier.cli import backups, data, kubeflow, models, runs  # noqa: F401 (they add commands)
+    from espalier.cli import (  # noqa: F401 (they add commands)
+        backups,
+        data,
+        environments,
+        kubeflow,
+        models,
+        runs,
+    )
     from espalier.cli.app import app
 
     return app

@@ -29,7 +29,7 @@ PANELS = {
     "Runs": ("run", "evaluate", "reward-model", "report", "chat"),
     "Models": ("promote", "rollback", "load", "versions", "serve", "record", "api-key"),
     "Kubeflow": ("compile", "submit", "runs", "schedule"),
-    "Data": ("data", "backup"),
+    "Data": ("data", "environments", "backup"),
     "This machine": ("doctor",),
 }
 """What `espalier --help` lists, in the order in which a run's life needs it."""
@@ -95,6 +95,15 @@ backup = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(backup)
+
+
+environments = typer.Typer(
+    name="environments",
+    help="Families of tasks: served to others.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(environments)
 
 
 def examples(*lines: str) -> str:

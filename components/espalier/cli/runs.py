@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import os
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +15,7 @@ from espalier.cli.app import (
     JsonOption,
     ProfileOption,
     RunArgument,
+    RunsOption,
     SetOption,
     app,
     examples,
@@ -85,20 +88,109 @@ def run(
     epilog=examples(
         "espalier evaluate policy --run runs/demo",
         "espalier evaluate runs/demo/warm_policy/policy --run runs/demo --json",
+        "espalier evaluate espalier-search-agent@champion --suite gsm8k,hotpot "
+        "--profile examples/suites.toml",
+        "espalier evaluate runs/b/trained_policy/policy --suite heldout --run runs/a",
+        "espalier evaluate http://127.0.0.1:8000/v1#Qwen3-4B --suite python_math "
+        "--against small --profile examples/suites.toml",
+        "espalier evaluate https://host/v1#big --suite gsm8k --key-variable HOST_API_KEY "
+        "--profile examples/suites.toml --out evaluations/big",
     )
 )
-def evaluate(
+def evaluate(  # noqa: PLR0913 (the options of a command)
     *,
-    policy: Annotated[
-        Path, typer.Argument(metavar="POLICY", help="A Hugging Face model directory.")
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A model directory; with --suite also NAME, NAME@champion or NAME/3 of the "
+            "registry, an endpoint of the profile, or URL#MODEL.",
+        ),
     ],
-    run: Annotated[Path, typer.Option("--run", help="The run whose held-out suite is asked.")],
+    run: Annotated[
+        Path | None, typer.Option("--run", help="The run whose held-out suite is asked.")
+    ] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            "--suite",
+            metavar="NAME[,NAME]",
+            help="Suites of the profile, families, or heldout with --run.",
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="MODEL", help="A second model, compared in pairs."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder of attempts and report; default evaluations/MODEL."),
+    ] = None,
+    key_variable: Annotated[
+        str | None,
+        typer.Option("--key-variable", metavar="NAME", help="Variable with the key of a URL."),
+    ] = None,
+    prompt_price: Annotated[
+        float | None, typer.Option("--prompt-price", help="Of a URL, a million tokens.")
+    ] = None,
+    completion_price: Annotated[
+        float | None, typer.Option("--completion-price", help="Of a URL, a million tokens.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", help="Attempts side by side at a URL.")
+    ] = None,
+    profile: ProfileOption = "laptop",
+    set_: SetOption = None,
+    runs: RunsOption = Path("runs"),
     as_json: JsonOption = False,
 ) -> None:
-    """Judge a policy on the held-out questions of a run."""
+    """Judge a model on the held-out questions of a run, or on suites.
+
+    With --suite any model: what is finished is kept in --out, so that the same command goes on
+    where it was stopped. Writes results.json, card.json, report.md and report.html there.
+    """
+    if suite is None:
+        _evaluate_on_run(model, run, as_json=as_json)
+        return
+    given = {
+        "key_variable": key_variable,
+        "prompt_price": prompt_price,
+        "completion_price": completion_price,
+        "concurrency": concurrency,
+    }
+    with resumable("The same command goes on with the attempts that are not finished"):
+        from espalier.determinism import prepare_environment
+
+        prepare_environment()  # before anything imports torch
+        from espalier.orchestration import evaluating
+
+        order = evaluating.EvaluationOrder(
+            model=model,
+            suites=suite,
+            against=against,
+            out=out,
+            run=run,
+            profile=profile,
+            overrides=set_ or (),
+            runs=runs,
+            endpoint={key: value for key, value in given.items() if value is not None},
+            command=shlex.join(["espalier", *sys.argv[1:]]),
+        )
+        results = evaluating.evaluate_on_suites(order, lambda line: typer.echo(line, err=True))
+    if as_json:
+        print_json(results)
+    else:
+        typer.echo(evaluating.results_text(results))
+
+
+def _evaluate_on_run(policy: str, run: Path | None, *, as_json: bool) -> None:
+    if run is None:
+        raise typer.BadParameter(
+            "name the run whose held-out questions are asked with --run RUN, or suites with --suite"
+        )
     from espalier.orchestration.finished_run import evaluate_policy
 
-    judged = evaluate_policy(run, policy)
+    judged = evaluate_policy(run, Path(policy))
     if as_json:
         print_json(judged.figures)
     else:

@@ -106,7 +106,19 @@ _REMEDIES = {
 }
 _KEPT_MESSAGE = 300
 
+_REFUSED_REQUESTS = frozenset({400, 413, 422})
+"""Statuses that are about this request, such as a conversation too long for the model."""
+
 WaitForAdmission = Callable[[], Awaitable[None]]
+
+
+class EndpointFault(EngineError):
+    """A server gave no answer to one request; another request may be answered."""
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        """`timeout`, `connection`, `http_503` (any status), or `no_completion`."""
 
 
 class Wire:
@@ -166,7 +178,7 @@ class Wire:
                     usage.retries += attempt.retry_state.attempt_number > 1
                     return await self._body(fields)
         except (openai.APIError, httpx2.HTTPError, TimeoutError, _TooLongError) as error:
-            raise EngineError(self._explained(error)) from None  # a cause may quote the headers
+            raise self._fault(error) from None  # a cause may quote the headers
         raise AssertionError("the loop above returns or raises")
 
     async def _body(self, fields: dict[str, Any]) -> bytes:
@@ -188,6 +200,15 @@ class Wire:
         backoff = tenacity.wait_random_exponential(multiplier=_FIRST_WAIT_S, max=limit)(state)
         error = state.outcome.exception() if state.outcome else None
         return min(limit, max(backoff, _requested_wait_s(error)))
+
+    def _fault(self, error: Exception) -> EngineError:
+        status = getattr(error, "status_code", None)
+        said = self._explained(error)
+        if not (_is_transient(error) or status in _REFUSED_REQUESTS):
+            return EngineError(said)
+        if status:
+            return EndpointFault(said, f"http_{status}")
+        return EndpointFault(said, "timeout" if _is_timeout(error) else "connection")
 
     def _explained(self, error: Exception) -> str:
         config = self._config
@@ -238,6 +259,12 @@ def _is_transient(error: BaseException) -> bool:
         return error.status_code in _RETRIED or error.status_code >= 500
     # a connection that breaks inside a body raises the transport's own error
     return isinstance(error, openai.APIConnectionError | httpx2.TransportError | TimeoutError)
+
+
+def _is_timeout(error: BaseException) -> bool:
+    import openai
+
+    return isinstance(error, openai.APITimeoutError | httpx2.TimeoutException | TimeoutError)
 
 
 def _requested_wait_s(error: BaseException | None) -> float:

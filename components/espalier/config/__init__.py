@@ -30,9 +30,17 @@ from espalier.config.environment import (
     family_code_digest,
     family_names,
 )
+from espalier.config.evaluation import (
+    HELDOUT,
+    ContaminationConfig,
+    EvaluatedEndpointConfig,
+    EvaluationConfig,
+    SuiteConfig,
+)
 from espalier.config.inference import (
     CanaryConfig,
     ControllerConfig,
+    EnvironmentServerConfig,
     ExplorationConfig,
     RolloutConfig,
     ServingConfig,
@@ -48,7 +56,6 @@ from espalier.config.knowledge import ExtractionConfig, KnowledgeConfig, Relatio
 from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,
-    EvaluationConfig,
     OptimizerConfig,
     PolicyConfig,
     PrestageConfig,
@@ -100,11 +107,13 @@ from espalier.config.training import (
 )
 
 __all__ = [
+    "HELDOUT",
     "AbsoluteZeroConfig",
     "AgentConfig",
     "AgentTextsConfig",
     "AsynchronousConfig",
     "CanaryConfig",
+    "ContaminationConfig",
     "ContinuedPretrainingConfig",
     "ControllerConfig",
     "Criterion",
@@ -112,7 +121,9 @@ __all__ = [
     "CurriculumConfig",
     "EndpointConfig",
     "EnvironmentConfig",
+    "EnvironmentServerConfig",
     "EpisodeConfig",
+    "EvaluatedEndpointConfig",
     "EvaluationConfig",
     "ExpansionConfig",
     "ExplorationConfig",
@@ -153,6 +164,7 @@ __all__ = [
     "SelfPlayConfig",
     "ServingConfig",
     "SplitsConfig",
+    "SuiteConfig",
     "SynthesisConfig",
     "TeacherConfig",
     "TemperatureSchedule",

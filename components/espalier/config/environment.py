@@ -28,8 +28,11 @@ ENTRY_POINTS = "espalier.environments"
 _BUILT_IN = {
     "code": "espalier.environments.code:Code",
     "customer_service": "espalier.environments.customer_service:CustomerService",
+    "function_calling": "espalier.environments.function_calling:FunctionCalling",
+    "openenv": "espalier.environments.openenv:OpenEnv",
     "search_qa": "espalier.environments.search_qa:SearchQA",
     "python_math": "espalier.environments.python_math:PythonMath",
+    "web": "espalier.environments.web:Web",
 }
 
 

@@ -162,6 +162,17 @@ class CanaryConfig(Section):
         return self
 
 
+class EnvironmentServerConfig(Section):
+    """Bounds of the server of a family's tasks: `espalier environments serve`."""
+
+    max_sessions: int = Field(default=512, ge=1)
+    """Episodes that are played at one time; a client beyond them is told so, and closed."""
+    idle_timeout_s: float = Field(default=600.0, gt=0)
+    """How long a session may be silent between two messages."""
+    step_timeout_s: float = Field(default=60.0, gt=0)
+    """How long a reset, a step or a score may take."""
+
+
 class ServingConfig(Section):
     """Bounds of the OpenAI-compatible endpoint; what is beyond them is refused at once."""
 
@@ -206,6 +217,7 @@ class ServingConfig(Section):
     """Private key of the certificate in PEM, without a passphrase."""
     controller: ControllerConfig = ControllerConfig()
     canary: CanaryConfig = CanaryConfig()
+    environments: EnvironmentServerConfig = EnvironmentServerConfig()
 
     @model_validator(mode="after")
     def _a_request_fits(self) -> Self:

@@ -1,4 +1,4 @@
-"""Profile sections of learning, from the policy and its episodes to evaluation and registry."""
+"""Profile sections of learning, from the policy and its episodes to the registry."""
 
 from __future__ import annotations
 
@@ -157,27 +157,6 @@ class CurriculumConfig(Section):
         return self
 
 
-class EvaluationConfig(Section):
-    """The held-out comparison of untrained, warm-started and trained policy."""
-
-    samples_per_task: int = Field(default=4, ge=1)
-    """Sampled answers a question for pass@k; EM and F1 are greedy."""
-    sampled_questions: int = Field(default=500, ge=1)
-    """Held-out questions that are answered by sampling, for pass@k."""
-    temperature: float = Field(default=1.0, gt=0)
-    """Sampling temperature of the samples for pass@k."""
-    bootstrap_resamples: int = Field(default=10_000, ge=100)
-    """Resamples from which intervals are taken."""
-    confidence: float = Field(default=0.95, gt=0.5, lt=1)
-    """Level of the intervals, 0.95 for 95 %."""
-    max_lost_share: float = Field(default=0.01, ge=0, lt=1)
-    """Largest share of a policy's episodes that may stay lost after `rollout.max_replays`: they
-    count as wrong. Beyond it the evaluation stops, as soon as that is certain; one episode is
-    always allowed."""
-    kept_trajectories: int = Field(default=20, ge=0)
-    """Trajectories of the trained policy that are kept for the report."""
-
-
 class RegistryConfig(Section):
     """Where the model version goes, and what it must show before it becomes champion."""
 
@@ -190,6 +169,20 @@ class RegistryConfig(Section):
     """The lower end of the paired interval (challenger - champion, EM 0-1) must exceed this."""
     min_questions: int = Field(default=500, ge=1)
     """Fewer held-out questions than this never pass the gate."""
+    must_not_fall: tuple[str, ...] = Field(default=(), exclude_if=lambda it: not it)
+    """Names of suites of [evaluation.suites] on which a challenger must not fall behind either."""
+    max_fall: float = Field(default=0.05, ge=0, lt=1, exclude_if=lambda it: it == 0.05)
+    """On those, the lower end of the paired interval of the headline score (challenger - champion,
+    0-1) must lie above minus this."""
+    contaminated: Literal["exclude", "refuse"] = Field(
+        default="exclude", exclude_if=lambda it: it == "exclude"
+    )
+    """Questions that either version was trained on: "exclude" compares on the others, "refuse"
+    promotes nothing where there are any."""
+    unknown_training: Literal["allow", "refuse"] = Field(
+        default="allow", exclude_if=lambda it: it == "allow"
+    )
+    """Whether a version may be promoted where it cannot be said what the two were trained on."""
 
     def named_after(self, own: Path | str) -> Self:
         """The same settings, the model named after a folder, file, database or environment."""

@@ -33,13 +33,13 @@ from espalier.config.environment import (
     family_class,
     parsed_environment,
 )
+from espalier.config.evaluation import EvaluatedEndpointConfig, EvaluationConfig
 from espalier.config.faults import MOVED, explained
 from espalier.config.inference import RolloutConfig, ServingConfig
 from espalier.config.knowledge import KnowledgeConfig
 from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,
-    EvaluationConfig,
     PolicyConfig,
     RegistryConfig,
     WarmStartConfig,
@@ -91,6 +91,8 @@ class Profile(Section):
     self_play: SelfPlayConfig = NoSelfPlayConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    endpoints: dict[str, EvaluatedEndpointConfig] = Field(default={}, exclude_if=lambda it: not it)
+    """Models behind servers that `espalier evaluate` may judge, by name: [endpoints.NAME]."""
     registry: RegistryConfig = Field(default=RegistryConfig(), validate_default=True)
     kubernetes: KubernetesConfig = Field(default=KubernetesConfig(), validate_default=True)
     serving: ServingConfig = ServingConfig()
@@ -190,6 +192,17 @@ class Profile(Section):
                 f'environment.name = "{self.environment.name}" judges calls of its own tools, '
                 "which an agent does not make; let the agent post its reward and set "
                 'agent.score = "posted"'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _gate_names_suites_there_are(self) -> Self:
+        suites = self.evaluation.suites
+        if unknown := sorted(set(self.registry.must_not_fall) - suites.keys()):
+            there = ", ".join(sorted(suites)) or "none"
+            raise ValueError(
+                f"registry.must_not_fall names {', '.join(unknown)}, and [evaluation.suites] has "
+                f"{there}; add the suite, or leave it out"
             )
         return self
 

@@ -10,7 +10,8 @@ A reader of a family parses rows into a model of its own, and makes a task of ea
         rows = read_rows(path, Row)
         return benchmark_tasks(path, [self._task(where, row) for where, row in rows])
 
-JSON lines, a JSON array of objects, and either of them compressed with gzip are read.
+JSON lines, a JSON array of objects, and either of them compressed with gzip are read, and parquet
+files, which are told by their ending.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 
+import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
+import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from espalier.environments.contract import Environments
@@ -64,12 +67,25 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         DataError: the file cannot be read, is not JSON, or holds something else than objects.
     """
+    if path.suffix == ".parquet":
+        yield from _table(path)
+        return
     text = _text(path)
     values = _array(path, text) if text.lstrip()[:1] == "[" else _lines(path, text)
     for where, value in values:
         if not isinstance(value, dict):
             raise DataError(f"{where}: not a JSON object")
         yield where, value
+
+
+def _table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        # one thread: a file of some rows is not worth more
+        found = cast("Any", pq).read_table(path, use_threads=False).to_pylist()
+    except cast("tuple[type[Exception], ...]", (OSError, cast("Any", pa).ArrowException)) as error:
+        raise DataError(f"{path}: cannot be read as a parquet file ({error})") from error
+    for number, row in enumerate(cast("list[dict[str, Any]]", found), start=1):
+        yield f"{path}, row {number}", row
 
 
 def _text(path: Path) -> str:

@@ -43,6 +43,11 @@ def _nothing() -> None:
     """Default of `on_end`: nothing to release."""
 
 
+def _never() -> bool:
+    """Default of `is_over`: calls end an episode by their names alone."""
+    return False
+
+
 def _as_it_is(text: str) -> str:
     return text
 
@@ -76,6 +81,9 @@ class EpisodeRules:
     is what `written_calls` makes of them. A message without a call is an answer as well."""
     reply: Reply | None = None
     """A user who answers what the policy says; it is a final answer where the user has gone."""
+    is_over: Callable[[], bool] = field(default=_never)
+    """Whether the world behind the tools ended the episode with the last call, whose result is the
+    answer then."""
     further_terms: Terms = field(default=_no_terms)
     """Terms of the reward beside the outcome, in its unit; none may be called like another."""
     on_end: Callable[[], None] = field(default=_nothing)
@@ -147,7 +155,9 @@ class _Episode:
 
     def _ends(self, result: ToolResult) -> bool:
         """Whether nothing is called after this call."""
-        return result.succeeded and result.call.name in self._rules.ending_tools
+        if result.succeeded and result.call.name in self._rules.ending_tools:
+            return True
+        return self._rules.is_over()
 
     def _answered_by_calls(self, calls: Sequence[ToolCall]) -> Step:
         results = [

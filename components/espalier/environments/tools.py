@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create
 from pydantic.errors import PydanticUserError
 
 from espalier.environments.contract import sandbox_losses
-from espalier.records import EspalierError, Task, ToolCall
+from espalier.records import EspalierError, JsonObject, Task, ToolCall
 from espalier.records.message import ToolSpec
 from espalier.records.trajectory import ToolResult
 
@@ -144,6 +144,26 @@ class Tool:
         try:
             with _FaultNote(call), sandbox_losses():
                 return _result(call, await function(**arguments))
+        except ToolError as error:
+            return refused(call, str(error))
+
+
+class DescribedTool(Tool):
+    """A tool that others described: its schema is data, and arguments reach it as they come."""
+
+    def __init__(self, spec: ToolSpec, play: Callable[[JsonObject], object]) -> None:
+        """Bind `spec` to the function that plays a call's arguments, whatever they are."""
+        self.spec = spec
+        self.is_async = False
+        self.wants_task = False
+        self._function = play
+
+    def call(self, call: ToolCall, task: Task) -> ToolResult:
+        """See `Tool`; the function refuses arguments by a ToolError."""
+        del task
+        try:
+            with _FaultNote(call), sandbox_losses():
+                return _result(call, self._function(call.arguments))
         except ToolError as error:
             return refused(call, str(error))
 

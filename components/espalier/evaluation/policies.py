@@ -162,14 +162,24 @@ class LossLimit:
     figures would say nothing.
     """
 
-    def __init__(self, num_episodes: int, share: float) -> None:
+    def __init__(self, num_episodes: int, share: float, remedy: str = "") -> None:
+        """Count from 0.
+
+        Args:
+            num_episodes: of the whole evaluation.
+            share: of them that may stay lost.
+            remedy: what the error asks for; by default a repair of the tool.
+        """
+        self._remedy = remedy or (
+            "Repair the tool, or raise rollout.tool_timeout_s, and evaluate again"
+        )
         self._num_episodes = num_episodes
         self._most = max(1, int(share * num_episodes))
         self._share = share
         self._lost: Counter[str] = Counter()
 
-    def count(self, lost: Trajectory) -> None:
-        """Count an episode that is lost in every attempt.
+    def count(self, lost: Trajectory, because: str = "") -> None:
+        """Count an episode that is lost in every attempt, for a reason that the error names.
 
         Raises:
             EnvironmentLostError: it is one too many, whatever the others come to.
@@ -177,11 +187,12 @@ class LossLimit:
         self._lost[lost.finish_reason.value] += 1
         if self._lost.total() > self._most:
             causes = ", ".join(f"{count} {reason}" for reason, count in sorted(self._lost.items()))
+            if because:
+                causes += f"; the last: {because}"
             raise EnvironmentLostError(
                 f"{self._lost.total()} of {self._num_episodes} evaluation episodes lost their "
                 f"environment in every attempt ({causes}), and evaluation.max_lost_share="
-                f"{self._share:g} allows {self._most}. Repair the tool, or raise "
-                "rollout.tool_timeout_s, and evaluate again"
+                f"{self._share:g} allows {self._most}. {self._remedy}"
             )
 
 

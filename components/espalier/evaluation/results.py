@@ -64,7 +64,7 @@ def summarize(rows: Sequence[QuestionRow], config: EvaluationConfig, seed: int) 
 
 
 def compare_answers(
-    after: Mapping[str, bool], before: Mapping[str, bool], config: EvaluationConfig, seed: int
+    after: Mapping[str, float], before: Mapping[str, float], config: EvaluationConfig, seed: int
 ) -> Interval:
     """EM of `after` minus that of `before`, paired by question.
 
@@ -72,7 +72,7 @@ def compare_answers(
     digits of the interval depend on the order of the questions.
 
     Args:
-        after: task_id -> whether the answer is right, in the order of the suite.
+        after: task_id -> whether the answer is right, or its score, in the order of the suite.
         before: the same questions, in any order.
         config: resamples and confidence.
         seed: of the draw.

@@ -6,6 +6,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from espalier.config import Profile
@@ -18,13 +19,15 @@ from espalier.evaluation import (
     make_suite,
     summarize,
 )
+from espalier.evaluation.contamination import Training
+from espalier.evaluation.lineage import policy_files_digest
 from espalier.evaluation.results import group_columns, loss_columns
 from espalier.evaluation.suite import VIEW
 from espalier.orchestration.results import aligned
 from espalier.orchestration.run_directory import PROFILE_NAME
 from espalier.records import ArtifactError, Message, RegistryError, open_artifact, read_tasks
 from espalier.records.trajectory import Trajectory
-from espalier.registry.promotion import Compare, EvaluateChampion
+from espalier.registry.promotion import Compare, EvaluateChampion, EvaluateSuite
 from espalier.registry.registration import read_result
 from espalier.steps.profiles import saved_profile
 
@@ -102,11 +105,31 @@ def judge_of(run: FinishedRun) -> EvaluateChampion:
     return judge
 
 
+def suite_judge_of(run: FinishedRun, training: Training) -> EvaluateSuite:
+    """A function that judges a policy with this training on a suite of the profile of `run`."""
+
+    def judge(policy_dir: Path, suite: str) -> pd.DataFrame:
+        import pandas as pd
+
+        from espalier.evaluation.run_suites import AskedPolicy, judge_suite
+
+        prepare_torch(run.profile.threads)
+        artifacts = {name: run.folder(name) for name in ("knowledge", "accepted")}
+        for path in artifacts.values():
+            open_artifact(path)
+        asked = {"trained": AskedPolicy(policy_dir, policy_files_digest(policy_dir), training)}
+        with TemporaryDirectory() as work:
+            found = judge_suite(suite, run.profile, asked, artifacts, Path(work))
+        return pd.DataFrame([asdict(row) for row in found.rows["trained"]])
+
+    return judge
+
+
 def paired_interval(profile: Profile) -> Compare:
     """The paired comparison of the evaluation stage, for the promotion gate."""
 
     def compare(
-        challenger: Mapping[str, bool], baseline: Mapping[str, bool]
+        challenger: Mapping[str, float], baseline: Mapping[str, float]
     ) -> tuple[float, float, float]:
         return compare_answers(challenger, baseline, profile.evaluation, profile.seed)
 

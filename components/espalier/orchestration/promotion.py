@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +14,7 @@ from espalier.orchestration.finished_run import (
     judge_of,
     open_finished_run,
     paired_interval,
+    suite_judge_of,
 )
 from espalier.orchestration.runs import RUN_DIR_TAG
 from espalier.records import RegistryError
@@ -27,7 +28,14 @@ from espalier.registry.model import (
     load_version,
     model_names,
 )
-from espalier.registry.promotion import Promotion, PromotionGate, promote, rollback
+from espalier.registry.promotion import (
+    Contaminated,
+    FindContaminated,
+    Promotion,
+    PromotionGate,
+    promote,
+    rollback,
+)
 from espalier.registry.registration import PROFILE_NAME
 from espalier.steps.profiles import saved_profile
 
@@ -80,8 +88,36 @@ class RegistrySession:
             run = self.run or _run_behind(model, challenger)
             return judge_of(run)(policy_dir, suite_dir)
 
-        gate = PromotionGate(profile.registry, paired_interval(profile), judge)
+        def judge_on(policy_dir: Path, suite: str) -> pd.DataFrame:
+            from espalier.orchestration.lineage import training_of_directory
+
+            run = self.run or _run_behind(model, challenger)
+            return suite_judge_of(run, training_of_directory(policy_dir, model))(policy_dir, suite)
+
+        gate = PromotionGate(
+            profile.registry, paired_interval(profile), judge, judge_on, self._contaminated(profile)
+        )
         return promote(model, gate, version=challenger.version)
+
+    def _contaminated(self, profile: Profile) -> FindContaminated:
+        """Compares what versions were trained on with a version's held-out questions."""
+        from espalier.evaluation.contamination import contamination
+        from espalier.orchestration.lineage import lineage_of_version, training_of_version
+
+        model = self.model
+        behind = run_behind(model)
+
+        def find(version: ModelVersion, asked: ModelVersion) -> Contaminated:
+            held = lineage_of_version(model, asked, behind)
+            if held is None or not held.heldout.tasks:
+                return Contaminated(
+                    frozenset(), f"what the held-out questions of {asked.label} are about"
+                )
+            training = training_of_version(model, version, behind)
+            found = contamination(training, held.heldout, profile.evaluation.contamination)
+            return Contaminated(frozenset(found.tasks), "; ".join(found.unknown))
+
+        return find
 
     def promote_forced(self, version: str | None, reason: str) -> Promotion:
         """Make a version champion past the gate; the reason is recorded."""
@@ -156,6 +192,18 @@ def _run_behind(model: RegisteredModel, version: ModelVersion) -> FinishedRun:
     return open_finished_run(Path(run_dir))
 
 
+def run_behind(model: RegisteredModel) -> Callable[[ModelVersion], FinishedRun | None]:
+    """Finds the run folder behind a version; None where it is not on this machine."""
+
+    def find(version: ModelVersion) -> FinishedRun | None:
+        try:
+            return _run_behind(model, version)
+        except RegistryError:
+            return None
+
+    return find
+
+
 def _unused(*_: object) -> NoReturn:
     raise AssertionError("a forced promotion judges nothing")
 
@@ -163,6 +211,8 @@ def _unused(*_: object) -> NoReturn:
 def promotion_record(promotion: Promotion) -> dict[str, Any]:
     """What a promotion or a rollback did, for scripts."""
     comparison = promotion.comparison._asdict() if promotion.comparison else None
+    if comparison is not None:
+        comparison["suites"] = [suite._asdict() for suite in comparison["suites"]]
     return {**promotion._asdict(), "comparison": comparison}
 
 

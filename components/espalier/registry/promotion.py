@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,21 +35,64 @@ from espalier.registry.registration import (
     WARM_START,
     EvaluationResult,
     fetch_result,
+    fetch_scores,
     require_same_questions,
     result_folder,
     store_result,
+    suite_digests,
+    suite_folder,
     write_answers,
+    write_scores,
 )
 from espalier.registry.tracking import operator
 
-Answers = Mapping[str, bool]
-"""task_id -> whether the answer is right."""
+Answers = Mapping[str, float]
+"""task_id -> whether the answer is right, or its score."""
 Compare = Callable[[Answers, Answers], tuple[float, float, float]]
 """(challenger's answers in the order of the suite, baseline's answers to the same questions) ->
 mean difference and both ends of its interval."""
 EvaluateChampion = Callable[[Path, Path], pd.DataFrame]
 """(policy directory, folder with the suite's results.json, questions.parquet and suite.json) ->
 one row per question, with at least task_id and em."""
+
+
+EvaluateSuite = Callable[[Path, str], pd.DataFrame]
+"""(policy directory, name of a suite of the challenger's profile) -> one row per task, with at
+least task_id, score and contaminated."""
+
+
+class Contaminated(NamedTuple):
+    """Questions of a suite that a version was trained on."""
+
+    tasks: frozenset[str]
+    unknown: str = ""
+    """Why it cannot be said of all, in words; empty where it can."""
+
+
+FindContaminated = Callable[[ModelVersion, ModelVersion], Contaminated]
+"""(version, the one whose held-out suite it is) -> what the first was trained on of it."""
+
+
+class SuiteComparison(NamedTuple):
+    """Headline score (0-1) of a challenger and of its baseline on a suite of the profile."""
+
+    suite: str
+    digest: str
+    questions: int
+    excluded: int
+    challenger: float
+    baseline: float
+    gain: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """One line with every figure, in percent."""
+        return (
+            f"{self.suite}: {self.challenger:.1%} against {self.baseline:.1%} on "
+            f"{self.questions} tasks, difference {100 * self.gain:+.1f} points "
+            f"[{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+        )
 
 
 class GateComparison(NamedTuple):
@@ -63,9 +106,23 @@ class GateComparison(NamedTuple):
     gain: float
     low: float
     high: float
+    excluded: int = 0
+    """Questions that one of the two was trained on: not among `questions`."""
+    unknown: str = ""
+    """What it is not known of that they were trained on, in words."""
+    suites: tuple[SuiteComparison, ...] = ()
+    """Of `registry.must_not_fall`."""
 
     def __str__(self) -> str:
         """One line with every figure, in percent."""
+        said = [self._main()]
+        if self.excluded:
+            said.append(f"{self.excluded} questions that one was trained on left out")
+        if self.unknown:
+            said.append(f"not known: {self.unknown}")
+        return "; ".join([*said, *map(str, self.suites)])
+
+    def _main(self) -> str:
         return (
             f"EM {self.challenger_em:.1%} against {self.baseline_em:.1%} of {self.baseline} on "
             f"{self.questions} questions (suite {self.suite_digest[:12]}), difference "
@@ -80,6 +137,9 @@ class PromotionGate:
     config: RegistryConfig
     compare: Compare
     evaluate_champion: EvaluateChampion
+    evaluate_suite: EvaluateSuite | None = None
+    contaminated: FindContaminated | None = None
+    """None compares on all questions."""
 
     def judge(
         self, model: RegisteredModel, challenger: ModelVersion, champion: ModelVersion | None
@@ -98,17 +158,130 @@ class PromotionGate:
                 baseline = self._champion_answers(model, champion, result, Path(scratch))
             answers = result.exact(TRAINED)
             require_same_questions(answers, baseline)
-        gain, low, high = self.compare(answers, baseline)
+            suites = tuple(
+                self._on_suite(model, challenger, champion, result, name)
+                for name in self.config.must_not_fall
+            )
+        versions = [challenger] if champion is None else [challenger, champion]
+        found = [self._contaminated(version, challenger) for version in versions]
+        seen = frozenset[str]().union(*(one.tasks for one in found)) & answers.keys()
+        self._require_known(challenger, seen, [one.unknown for one in found if one.unknown])
+        own = {task: right for task, right in answers.items() if task not in seen}
+        others = {task: baseline[task] for task in own}
+        if not own:
+            raise RegistryError(
+                f"{challenger.label} is not promoted: of its {len(answers)} held-out questions "
+                "there is none that neither version was trained on. Judge both on another suite."
+            )
+        gain, low, high = self.compare(own, others)
         return GateComparison(
             baseline=name,
             suite_digest=result.suite_digest,
-            questions=len(answers),
-            challenger_em=_share_right(answers),
-            baseline_em=_share_right(baseline),
+            questions=len(own),
+            challenger_em=_share_right(own),
+            baseline_em=_share_right(others),
+            gain=float(gain),
+            low=float(low),
+            high=float(high),
+            excluded=len(seen),
+            unknown="; ".join(dict.fromkeys(one.unknown for one in found if one.unknown)),
+            suites=suites,
+        )
+
+    def _contaminated(self, version: ModelVersion, asked: ModelVersion) -> Contaminated:
+        return self.contaminated(version, asked) if self.contaminated else Contaminated(frozenset())
+
+    def _require_known(
+        self, challenger: ModelVersion, seen: Collection[str], unknown: Sequence[str]
+    ) -> None:
+        if seen and self.config.contaminated == "refuse":
+            raise RegistryError(
+                f"{challenger.label} is not promoted: {len(seen)} of its held-out questions were "
+                'trained on by one of the two versions. Set registry.contaminated = "exclude" to '
+                "compare on the others, or judge both on another suite."
+            )
+        if unknown and self.config.unknown_training == "refuse":
+            raise RegistryError(
+                f"{challenger.label} is not promoted: not known: {'; '.join(unknown)}. Set "
+                'registry.unknown_training = "allow", or promote it with --force REASON.'
+            )
+
+    def _on_suite(
+        self,
+        model: RegisteredModel,
+        challenger: ModelVersion,
+        champion: ModelVersion | None,
+        result: EvaluationResult,
+        suite: str,
+    ) -> SuiteComparison:
+        """Compare on a suite of the profile; a champion that was not asked it yet is asked now."""
+        digest = suite_digests(result).get(suite)
+        with TemporaryDirectory() as scratch:
+            own = fetch_scores(model, challenger, digest or "", Path(scratch) / "own")
+            if digest is None or own is None:
+                raise RegistryError(
+                    f"{challenger.label} has no result on the suite {suite}, which "
+                    "registry.must_not_fall names. Run the evaluation again."
+                )
+            challenging = _of_policy(own, TRAINED)
+            if champion is None:
+                baseline = _of_policy(own, WARM_START)
+            else:
+                baseline = self._champion_scores(
+                    model, champion, challenging, (suite, digest), Path(scratch)
+                )
+        if challenging.keys() != baseline.keys():
+            raise RegistryError(
+                f"two results on the suite {suite} are about different tasks, so one of them is "
+                "not complete. Run the evaluation again."
+            )
+        clean = [
+            task
+            for task, own_score in challenging.items()
+            if not (own_score.contaminated or baseline[task].contaminated)
+        ]
+        excluded = len(challenging) - len(clean)
+        if not clean or (self.config.contaminated == "refuse" and excluded):
+            raise RegistryError(
+                f"{challenger.label} is not promoted: {excluded} of {len(challenging)} tasks of "
+                f"the suite {suite} were trained on by one of the two versions. Take another "
+                "suite into registry.must_not_fall."
+            )
+        first = {task: challenging[task].score for task in clean}
+        second = {task: baseline[task].score for task in clean}
+        gain, low, high = self.compare(first, second)
+        return SuiteComparison(
+            suite=suite,
+            digest=digest,
+            questions=len(first),
+            excluded=excluded,
+            challenger=_share_right(first),
+            baseline=_share_right(second),
             gain=float(gain),
             low=float(low),
             high=float(high),
         )
+
+    def _champion_scores(
+        self,
+        model: RegisteredModel,
+        champion: ModelVersion,
+        challenging: Mapping[str, _TaskScore],
+        asked: tuple[str, str],
+        scratch: Path,
+    ) -> dict[str, _TaskScore]:
+        suite, digest = asked
+        stored = fetch_scores(model, champion, digest, scratch / "champion")
+        if stored is not None:
+            return _of_policy(stored, TRAINED)
+        if self.evaluate_suite is None:
+            raise RegistryError(f"{champion.label} was not asked the suite {suite}, and cannot be")
+        policy = fetch_policy(model, champion, scratch / "policy")
+        found = self.evaluate_suite(policy, suite).assign(suite=suite, policy=TRAINED)
+        scores = _of_policy(found, TRAINED)
+        if scores.keys() == challenging.keys():  # an incomplete result must not be kept
+            model.store(champion, write_scores(scratch / "new", found), suite_folder(digest))
+        return scores
 
     def objection(self, comparison: GateComparison, *, first: bool) -> str | None:
         """The reason why the comparison does not pass, or None."""
@@ -118,6 +291,12 @@ class PromotionGate:
         if not comparison.low > least:
             name = "0" if first else f"registry.min_gain = {least:g}"
             return f"the interval's lower end must lie above {name}"
+        for suite in comparison.suites:
+            if not suite.low > -self.config.max_fall:
+                return (
+                    f"on {suite.suite}, which registry.must_not_fall names, the interval's lower "
+                    f"end must lie above -{self.config.max_fall:g} (registry.max_fall)"
+                )
         return None
 
     def _champion_answers(
@@ -134,6 +313,28 @@ class PromotionGate:
         )  # before storing: an incomplete result must not be kept
         store_result(model, champion, judged)
         return judged.exact(TRAINED)
+
+
+class _TaskScore(NamedTuple):
+    score: float
+    contaminated: str
+
+
+def _of_policy(scores: pd.DataFrame, policy: str) -> dict[str, _TaskScore]:
+    """One policy's scores by task_id, in their order.
+
+    Raises:
+        RegistryError: the policy has none, or two for one task.
+    """
+    columns = (scores[name] for name in ("policy", "task_id", "score", "contaminated"))
+    rows = [row for row in zip(*columns, strict=True) if row[0] == policy]
+    found = {str(task): _TaskScore(float(score), str(seen or "")) for _, task, score, seen in rows}
+    if not found or len(found) < len(rows):
+        raise RegistryError(
+            f"scores on a suite have none, or two for one task, of the policy {policy}. Run the "
+            "evaluation again."
+        )
+    return found
 
 
 def _share_right(answers: Answers) -> float:
@@ -283,7 +484,9 @@ def _forced(reason: str) -> dict[str, str]:
 
 
 def _figures(comparison: GateComparison) -> dict[str, str]:
-    return {f"espalier.gate.{key}": f"{value}" for key, value in comparison._asdict().items()}
+    figures = {key: value for key, value in comparison._asdict().items() if key != "suites"}
+    told = {f"espalier.gate.{key}": f"{value}" for key, value in figures.items() if value != ""}
+    return told | {f"espalier.gate.suite.{one.suite}": f"{one}" for one in comparison.suites}
 
 
 def _now() -> str:

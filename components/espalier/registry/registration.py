@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -53,6 +53,8 @@ class Payload:
     evaluation: Path
     result: EvaluationResult
     profile_json: str
+    records: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """Further files of the version by name, such as what it was trained on."""
 
 
 def find_or_register(target: RunHandle, identity: Identity, payload: Payload) -> ModelVersion:
@@ -106,6 +108,14 @@ def _upload(target: RunHandle, folder: str, identity: Identity, payload: Payload
             written = Path(scratch) / name
             written.write_text(text, encoding="utf-8")
             target.client.log_artifact(run_id, str(written), folder)
+        for name, content in payload.records.items():
+            written = Path(scratch) / name
+            written.write_bytes(content)
+            target.client.log_artifact(run_id, str(written), folder)
+    with TemporaryDirectory() as scratch:
+        for digest, scores in suite_scores(payload.result).items():
+            written = write_scores(Path(scratch) / digest, scores)
+            target.client.log_artifact(run_id, str(written), f"{folder}/{suite_folder(digest)}")
     for name in RESULT_FILES:
         if (payload.evaluation / name).is_file():
             target.client.log_artifact(
@@ -277,6 +287,78 @@ def store_result(model: RegisteredModel, version: ModelVersion, result: Evaluati
     for name in reversed(RESULT_FILES):
         if (result.directory / name).is_file():
             model.store(version, result.directory / name, result_folder(result.suite_digest))
+
+
+SCORES_NAME = "scores.parquet"
+"""File of a version's scores on a suite of [evaluation.suites]: columns policy, task_id, score,
+contaminated."""
+SUITES_NAME = "suites.parquet"
+"""File of an evaluation with the scores on all its suites."""
+
+
+def suite_folder(suite_digest: str) -> str:
+    """Folder of the scores on a suite of the profile, relative to the version's."""
+    return f"suites/{suite_digest[:16]}"
+
+
+def suite_digests(result: EvaluationResult) -> dict[str, str]:
+    """Name -> digest of the suites that an evaluation asked beside the held-out one."""
+    suites = result.figures.get("suites")
+    if not isinstance(suites, Mapping):
+        return {}
+    return {str(name): str(_at(found, "digest")) for name, found in suites.items()}
+
+
+def suite_scores(result: EvaluationResult) -> dict[str, pd.DataFrame]:
+    """Digest of each suite of an evaluation -> its scores.
+
+    Raises:
+        RegistryError: their file is missing or does not parse.
+    """
+    digests = suite_digests(result)
+    if not digests:
+        return {}
+    scores = read_scores(result.directory / SUITES_NAME)
+    return {
+        digest: pd.DataFrame(scores[scores["suite"] == name]) for name, digest in digests.items()
+    }
+
+
+def read_scores(path: Path) -> pd.DataFrame:
+    """Scores on suites.
+
+    Raises:
+        RegistryError: the file is missing, does not parse, or lacks a column.
+    """
+    try:
+        scores = pd.read_parquet(path)
+        missing = {"suite", "policy", "task_id", "score", "contaminated"} - set(scores.columns)
+    except (OSError, ValueError) as error:
+        raise RegistryError(
+            f"{path}: not readable scores on suites ({error}). Run the evaluation again."
+        ) from error
+    if missing:
+        raise RegistryError(f"{path}: lacks {sorted(missing)}. Run the evaluation again.")
+    return scores
+
+
+def write_scores(directory: Path, scores: pd.DataFrame) -> Path:
+    """Write scores as `SCORES_NAME` and return the file."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / SCORES_NAME
+    scores.to_parquet(path, index=False)
+    return path
+
+
+def fetch_scores(
+    model: RegisteredModel, version: ModelVersion, suite_digest: str, destination: Path
+) -> pd.DataFrame | None:
+    """The version's scores on a suite; None if it has none."""
+    file = f"{suite_folder(suite_digest)}/{SCORES_NAME}"
+    if not model.has_file(version, file):
+        return None
+    destination.mkdir(parents=True, exist_ok=True)
+    return read_scores(model.fetch(version, file, destination))
 
 
 def _at(table: object, *path: str) -> object:

@@ -15,10 +15,14 @@ import pyarrow.parquet as pq
 from espalier.chain import STAGES, opened, provenance
 from espalier.config import Profile
 from espalier.environments import Environments, family_of
+from espalier.evaluation.contamination import Training
+from espalier.evaluation.lineage import lineage_of
 from espalier.evaluation.policies import FinishedEvaluations, PolicyEvaluation, evaluate_on_suite
 from espalier.evaluation.questions import questions_table
 from espalier.evaluation.results import LOSSES, POLICIES, gain, summarize
+from espalier.evaluation.run_suites import AskedPolicy, judge_suite
 from espalier.evaluation.suite import VIEW, Suite, make_suite
+from espalier.evaluation.suite_results import TaskRow, write_rows
 from espalier.records import (
     Draft,
     Manifest,
@@ -65,10 +69,48 @@ def run(
         finished = FinishedEvaluations(work_dir(output_dir))
         judged = _judge_all(profile, inputs, suite, digests, finished, tracker)
         results = results_of(profile, suite, digests, judged)
+        if profile.evaluation.suites:
+            training = _training(profile, inputs, manifests)
+            policies = {
+                name: AskedPolicy(inputs[folder] / "policy", digests[name], training)
+                for name, folder in _ARTIFACTS.items()
+            }
+            work = work_dir(output_dir)
+            results["suites"] = _judge_suites(profile, inputs, policies, work, draft)
         _write(draft, results, suite, judged)
         _write_measurements(draft.path, judged, started)
     _report_figures(tracker, results, judged["trained"].kept, output_dir)
     return draft.published
+
+
+def _training(
+    profile: Profile, inputs: Mapping[str, Path], manifests: Mapping[str, Manifest]
+) -> Training:
+    lineage = lineage_of(
+        profile, inputs["accepted"], manifests["accepted"].content, profile.policy.model
+    )
+    if not lineage.base_name and profile.policy.start == "base":
+        return lineage.training
+    base = lineage.base_name or "the champion"
+    return lineage.training + Training.not_known(f"what {base}, where it began, was trained on")
+
+
+def _judge_suites(
+    profile: Profile,
+    inputs: Mapping[str, Path],
+    policies: Mapping[str, AskedPolicy],
+    work: Path,
+    draft: Draft,
+) -> dict[str, Any]:
+    """Ask the profile's suites, and write their rows; the figures by suite."""
+    figures: dict[str, Any] = {}
+    rows: list[TaskRow] = []
+    for name in profile.evaluation.suites:
+        found = judge_suite(name, profile, policies, inputs, work)
+        figures[name] = found.figures
+        rows += [row for of_policy in found.rows.values() for row in of_policy]
+    draft.rows["suite_tasks"] = write_rows(draft.path / "suites.parquet", rows)
+    return figures
 
 
 def policy_digest(manifest: Manifest) -> str:
@@ -170,6 +212,10 @@ def _report_figures(
         said = ("em", "f1", *LOSSES)
         tracker.metrics({f"{name}_{figure}": figures[name][figure] for figure in said})
     tracker.metrics({"gain_em": figures["gain"]["em"]})
+    for name, found in results.get("suites", {}).items():
+        for policy, own in found["policies"].items():
+            if "headline" in own:
+                tracker.metrics({f"{policy}_{name}": own["headline"]["mean"]})
     tracker.artifact(output_dir / "results.json")
     tracker.episodes(
         [

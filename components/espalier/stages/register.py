@@ -19,6 +19,7 @@ from pathlib import Path
 import espalier
 from espalier.chain import opened, provenance
 from espalier.config import Profile, family_code_digest
+from espalier.evaluation.lineage import LINEAGE_NAME, Lineage, lineage_of
 from espalier.records import (
     ArtifactError,
     Manifest,
@@ -137,7 +138,17 @@ def _payload(
         evaluation=inputs["evaluation"],
         result=read_result(inputs["evaluation"]),
         profile_json=profile.model_dump_json(indent=2),
+        records={LINEAGE_NAME: _lineage(profile, inputs, manifests).packed()},
     )
+
+
+def _lineage(
+    profile: Profile, inputs: Mapping[str, Path], manifests: Mapping[str, Manifest]
+) -> Lineage:
+    policy = profile.policy
+    # a run on this machine has made a model directory of the champion by now; a pod has not
+    base = Path("champion") if policy.start == "champion" else policy.model
+    return lineage_of(profile, inputs["accepted"], manifests["accepted"].content, base)
 
 
 @contextmanager

@@ -219,6 +219,15 @@ class Connection(H11Protocol):
         elif self._standing is not Standing.SENDING:
             self._stand(Standing.SENDING, self._config.body_timeout_s + _BODY_GRACE_S)
 
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Hand the connection to a socket, which keeps its place until `end_socket`."""
+        self._stand(Standing.BUSY, None)
+        super().handle_websocket_upgrade(event)
+
+    def end_socket(self) -> None:
+        """The socket that took over this connection has ended."""
+        self._forget()
+
     def _prepare_answer(self, cycle: RequestResponseCycle) -> None:
         """Say with an answer that comes before the whole body that the connection ends with it."""
         if not isinstance(cycle.transport, _Outgoing):

@@ -8,6 +8,7 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -29,19 +30,26 @@ _BACKLOG = 2048
 class BoundedServer(uvicorn.Server):
     """uvicorn with the places and deadlines of `connections`; it serves until `should_exit`."""
 
-    def __init__(self, app: ASGIApp, places: Places, *, drain_s: float) -> None:
+    def __init__(
+        self, app: ASGIApp, places: Places, *, drain_s: float, sockets: bool = False
+    ) -> None:
         """Serve an application.
 
         Args:
             app: answers the requests.
             places: of its connections.
             drain_s: how long answers may be finished when it ends.
+            sockets: whether it speaks over WebSockets as well.
         """
+        spoken: dict[str, Any] = {"ws": "none"}
+        if sockets:
+            from espalier.wire.sockets import socket_settings  # it loads a library of its own
+
+            spoken = socket_settings()
         super().__init__(
             uvicorn.Config(
                 app,
                 loop="asyncio",
-                ws="none",
                 lifespan="off",
                 log_level="error",  # a line for each request that is none would fill the log
                 access_log=False,
@@ -49,6 +57,7 @@ class BoundedServer(uvicorn.Server):
                 proxy_headers=False,
                 h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 timeout_graceful_shutdown=max(1, round(drain_s)),
+                **spoken,
             )
         )
         self._places = places

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (a line of a program is one line here)
 """Attempts to pass unit tests without solving the task.
 
 The task is `f`, which counts the vowels of a text. The naive grader runs program and tests in one

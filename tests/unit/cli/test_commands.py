@@ -21,7 +21,21 @@ def espalier():
 
 FROZEN = {
     "run": {"--profile", "--set", "--out", "--runner", "--json"},
-    "evaluate": {"POLICY", "--run", "--json"},
+    "evaluate": {
+        "MODEL",
+        "--run",
+        "--suite",
+        "--against",
+        "--out",
+        "--key-variable",
+        "--prompt-price",
+        "--completion-price",
+        "--concurrency",
+        "--profile",
+        "--set",
+        "--runs",
+        "--json",
+    },
     "record": {"POLICY", "--profile", "--set", "--out", "--attempts", "--host", "--port", "--json"},
     "reward-model": {"RUN", "--out", "--kind", "--set", "--json"},
     "report": {"RUN"},
@@ -71,7 +85,9 @@ FROZEN_BACKUP = {
     "verify": {"URI", "[NAME]"},
     "restore": {"URI", "[NAME]", "--database", "--only", "--overwrite-newer", "--dry-run"},
 }
+FROZEN_ENVIRONMENTS = {"serve": {"--run", "--host", "--port", "--profile", "--set"}}
 FROZEN_GROUPS = {
+    "environments": FROZEN_ENVIRONMENTS,
     "schedule": FROZEN_SCHEDULE,
     "data": FROZEN_DATA,
     "backup": FROZEN_BACKUP,

@@ -11,7 +11,9 @@ from espalier.environments import family_of
 ROOM = Path(environments.__file__).parent
 
 
-@pytest.fixture(params=["search_qa", "python_math", "customer_service", "code"])
+@pytest.fixture(
+    params=["search_qa", "python_math", "customer_service", "code", "function_calling", "web"]
+)
 def family(request):
     return family_of(Profile.model_validate({"environment": {"name": request.param}}))
 

@@ -51,6 +51,7 @@ def test_there_is_an_example_of_each_kind():
         "own_environment/profile.toml",
         "own_knowledge/profile.toml",
         "ray-vllm.toml",
+        "suites.toml",
     }
 
 

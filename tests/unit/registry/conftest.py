@@ -88,7 +88,9 @@ class Workbench:
         return {name: folder / name for name in ("accepted", "evaluation", "trained_policy")}
 
     def register(self, em: float, **kinds) -> str:
-        inputs = self.inputs(em, **kinds)
+        return self.register_inputs(self.inputs(em, **kinds))
+
+    def register_inputs(self, inputs) -> str:
         parent = open_parent_run(self.target, f"run {self.count}", {})
         with parent.stage("register") as tracker:
             run(self.profile, inputs, self.root / f"out{self.count}", tracker)

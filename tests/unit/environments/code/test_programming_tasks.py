@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,13 +10,14 @@ from espalier.environments.code.tasks import behaviour
 from espalier.environments.code.unit_tests import cases_of, unit_tests_of
 from espalier.records import DataError
 
-DATA = Path(__file__).resolve().parents[5] / "shared" / "data"
 HUMANEVAL = {
     "task_id": "x/0",
-    "prompt": 'def g(x):\n    return x\n\n\ndef f(x):\n    """Double.\n\n    >>> f(2)\n    4\n    """\n',
+    "prompt": "def g(x):\n    return x\n\n"
+    'def f(x):\n    """Double.\n\n    >>> f(2)\n    4\n    """\n',
     "entry_point": "f",
     "canonical_solution": "    return 2 * x\n",
-    "test": "def check(candidate):\n    y = 3\n    assert candidate(y) == 6\n    assert g(1) == 1\n",
+    "test": "def check(candidate):\n    y = 3\n"
+    "    assert candidate(y) == 6\n    assert g(1) == 1\n",
 }
 MBPP = {
     "task_id": 2,
@@ -69,7 +69,7 @@ def test_an_mbpp_row_is_read_in_both_forms(tmp_path):
     ],
 )
 def test_a_row_that_is_no_task_is_named(tmp_path, broken):
-    with pytest.raises(DataError, match="line 1|task"):
+    with pytest.raises(DataError, match=r"line 1|task"):
         read(tmp_path, broken)
 
 

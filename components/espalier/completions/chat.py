@@ -1,0 +1,302 @@
+"""Chat completions with native tool calls: a conversation in, an action of the policy out.
+
+Every byte of a reply was written by somebody else. What is no chat completion is a fault of the
+server, asked again and then an `EndpointFault`; a call that cannot be read is the model's own doing
+and becomes `Malformed`, as text without an action does in a dialect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import Any, NoReturn, Self, cast
+
+from pydantic import BaseModel, Field, ValidationError
+
+from espalier.completions.answering import Ledger, estimated_tokens
+from espalier.completions.endpoint import EndpointFault, RateLimit, Sleep, Wire, api_key
+from espalier.completions.request import ReplyUsage, usage_of
+from espalier.config import EndpointConfig
+from espalier.records import Action, EngineError, FinalAnswer, Malformed, Message
+from espalier.records.message import JsonObject, ToolCall, ToolCalls, ToolSpec
+
+CALL = "chat"
+"""Name of its requests in the ledger."""
+_UNSAFE = re.compile("[^A-Za-z0-9_-]")
+_MOST_NAME = 64
+_MOST_CALLS = 128
+"""Calls of one message; a model that writes more is going round in circles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatReply:
+    """One message of the model."""
+
+    action: Action
+    fault: str = ""
+    """Why the action is malformed: `malformed_call`, `truncated`, `filtered`, `refused` or
+    `empty`."""
+    message: JsonObject
+    """As it is sent back with the next request."""
+    prompt_tokens: int = 0
+    """Of the request, repeats included; an upper estimate where the server counts none."""
+    completion_tokens: int = 0
+
+
+class ToolNames:
+    """Names of tools as servers take them: letters, digits, `_` and `-`, 64 at most."""
+
+    def __init__(self, tools: Sequence[ToolSpec]) -> None:
+        self._sent: dict[str, str] = {}
+        self._own: dict[str, str] = {}
+        for tool in tools:
+            sent, number = _UNSAFE.sub("_", tool.name)[:_MOST_NAME], 1
+            while sent in self._own:
+                number += 1
+                tail = f"_{number}"
+                sent = _UNSAFE.sub("_", tool.name)[: _MOST_NAME - len(tail)] + tail
+            self._sent[tool.name], self._own[sent] = sent, tool.name
+
+    def sent(self, name: str) -> str:
+        """The name that a server is told."""
+        return self._sent.get(name, name)
+
+    def own(self, sent: str) -> str:
+        """The tool's name; a name that no tool has stays as it is, and the policy reads so."""
+        return self._own.get(sent, sent)
+
+
+class _Function(BaseModel, frozen=True):
+    name: str = Field(min_length=1)
+    arguments: str = ""
+
+
+class _Call(BaseModel, frozen=True):
+    id: str | None = None
+    function: _Function
+
+
+class _Said(BaseModel, frozen=True):
+    content: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: Any = None
+    """Whatever the model made of them: read by itself, call by call."""
+
+
+class _Choice(BaseModel, frozen=True):
+    finish_reason: str | None = None
+    message: _Said
+
+
+class _Completion(BaseModel, frozen=True):
+    choices: tuple[_Choice, ...] = Field(min_length=1)
+
+
+def read_reply(body: bytes, names: ToolNames) -> ChatReply | None:
+    """Read the body of a chat completion; None where it is none. Never raises.
+
+    Args:
+        body: of a response with status 200.
+        names: of the tools that were offered.
+    """
+    try:
+        choice = _Completion.model_validate_json(body).choices[0]
+    except ValidationError:
+        return None
+    action, fault = _action(choice, names)
+    said = choice.message
+    message: JsonObject = {"role": "assistant", "content": said.content or ""}
+    if isinstance(action, ToolCalls):
+        message["tool_calls"] = [_sent_call(call, names) for call in action.calls]
+    return ChatReply(action=action, fault=fault, message=message)
+
+
+def _action(choice: _Choice, names: ToolNames) -> tuple[Action, str]:
+    said = choice.message
+    text = said.content or ""
+    if said.refusal:
+        return Malformed("the model refused", said.refusal), "refused"
+    if choice.finish_reason == "content_filter":
+        return Malformed("filtered by the server", text), "filtered"
+    if choice.finish_reason == "length":
+        return Malformed("cut off at its token limit", text), "truncated"
+    if said.tool_calls:
+        calls = _calls(said.tool_calls, names)
+        if calls is None:
+            return Malformed("calls that cannot be read", text), "malformed_call"
+        return ToolCalls(calls, said.reasoning_content or text or None), ""
+    if not text.strip():
+        return Malformed("neither text nor a call"), "empty"
+    return FinalAnswer(text, said.reasoning_content or None), ""
+
+
+def _calls(given: object, names: ToolNames) -> tuple[ToolCall, ...] | None:
+    if not isinstance(given, list) or len(given) > _MOST_CALLS:
+        return None
+    calls: list[ToolCall] = []
+    for place, one in enumerate(cast("list[object]", given)):
+        call = _call(one, f"call_{place}", names, {call.call_id for call in calls})
+        if call is None:
+            return None
+        calls.append(call)
+    return tuple(calls)
+
+
+def _call(given: object, spare_id: str, names: ToolNames, taken: set[str]) -> ToolCall | None:
+    """A call, with an id that no other of its message has; None where it cannot be read."""
+    try:
+        call = _Call.model_validate(given)
+        arguments = json.loads(call.function.arguments or "{}", parse_constant=_no_number)
+    except (ValueError, RecursionError):  # a ValidationError is a ValueError
+        return None
+    if not isinstance(arguments, dict):
+        return None
+    call_id = call.id if call.id and call.id not in taken else spare_id
+    if call_id in taken:
+        return None
+    return ToolCall(
+        name=names.own(call.function.name),
+        arguments=cast("JsonObject", arguments),
+        call_id=call_id,
+    )
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _sent_call(call: ToolCall, names: ToolNames) -> JsonObject:
+    return {
+        "id": call.call_id,
+        "type": "function",
+        "function": {"name": names.sent(call.name), "arguments": json.dumps(call.arguments)},
+    }
+
+
+def sent_message(message: Message) -> JsonObject:
+    """A message of the environment as a server takes it."""
+    sent: JsonObject = {"role": message.role, "content": message.content}
+    if message.role == "tool":
+        sent["tool_call_id"] = message.call_id
+    return sent
+
+
+class ChatEndpoint:
+    """A model behind a server; use it as an async context manager."""
+
+    def __init__(
+        self, config: EndpointConfig, key: str = "", *, sleep: Sleep = asyncio.sleep
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            config: of the server; its file holds the key where `key` is empty.
+            key: sent to it; in no message and no file.
+            sleep: how time between repeats is spent.
+
+        Raises:
+            EngineError: no address, no model name, or a key file that cannot be read.
+        """
+        if not config.url or not config.model:
+            raise EngineError("an endpoint needs its address and the name of its model")
+        self._config = config
+        self._rate = RateLimit(
+            config.requests_per_minute, config.tokens_per_minute, clock=time.monotonic, sleep=sleep
+        )
+        self._wire = Wire(config, key or api_key(config), sleep=sleep)
+        self._open = AsyncExitStack()
+        self.ledger = Ledger(config)
+
+    async def __aenter__(self) -> Self:
+        await self._open.enter_async_context(self._wire)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._open.aclose()
+
+    async def reply(
+        self,
+        messages: Sequence[JsonObject],
+        tools: Sequence[ToolSpec],
+        names: ToolNames,
+        *,
+        temperature: float,
+        seed: int,
+    ) -> ChatReply:
+        """The model's next message.
+
+        Args:
+            messages: so far, as `sent_message` and `ChatReply.message` have them.
+            tools: that it may call; none offers none.
+            names: of the tools.
+            temperature: 0 takes the likeliest token.
+            seed: of its draws, where the server knows seeds.
+
+        Raises:
+            EndpointFault: this request got no answer.
+            EngineError: the server refuses every request, or the cost limit is reached.
+        """
+        fields: dict[str, Any] = {
+            "model": self._config.model,
+            "messages": list(messages),
+            "temperature": temperature,
+            "max_tokens": self._config.max_tokens,
+            "seed": seed,
+        }
+        if tools:
+            fields["tools"] = [_offered(tool, names) for tool in tools]
+        prompt_tokens = completion_tokens = 0
+        for _ in range(self._config.asks):
+            body, used = await self._sent(fields)
+            prompt_tokens += used.prompt_tokens
+            completion_tokens += used.completion_tokens
+            if (reply := read_reply(body, names)) is not None:
+                return replace(
+                    reply, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens
+                )
+        raise EndpointFault(
+            f"{self._config.url} ({self._config.model}): {self._config.asks} answers were no chat "
+            "completions; is the address that of an OpenAI-compatible server, as https://host/v1?",
+            "no_completion",
+        )
+
+    async def _sent(self, fields: Mapping[str, Any]) -> tuple[bytes, ReplyUsage]:
+        prompt_tokens = estimated_tokens(
+            json.dumps([fields["messages"], fields.get("tools")], ensure_ascii=False)
+        )
+        usage = self.ledger.of(CALL)
+        reserved = self.ledger.reserve(prompt_tokens)
+        used = ReplyUsage(prompt_tokens=0, completion_tokens=0)
+        try:
+            admitted = partial(self._rate.acquire, prompt_tokens + self._config.max_tokens)
+            used = ReplyUsage(prompt_tokens=prompt_tokens, completion_tokens=0)
+            body = await self._wire.send(dict(fields), usage, admitted)
+            # a server that does not count is charged for the longest answer
+            used = usage_of(body) or ReplyUsage(
+                prompt_tokens=prompt_tokens, completion_tokens=self._config.max_tokens
+            )
+            return body, used
+        finally:
+            self.ledger.settle(CALL, reserved, used.prompt_tokens, used.completion_tokens)
+
+
+def _offered(tool: ToolSpec, names: ToolNames) -> JsonObject:
+    function: JsonObject = {
+        "name": names.sent(tool.name),
+        "description": tool.description,
+        "parameters": tool.parameters or {"type": "object", "properties": {}},
+    }
+    return {"type": "function", "function": function}

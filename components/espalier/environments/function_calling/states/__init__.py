@@ -1,0 +1,56 @@
+"""The eight services that BFCL's conversations are held over, one module each."""
+
+from espalier.environments.function_calling.states.api import (
+    Api,
+    parameter_names,
+    play,
+    tool_names,
+)
+from espalier.environments.function_calling.states.files import GorillaFileSystem
+from espalier.environments.function_calling.states.mathematics import MathAPI
+from espalier.environments.function_calling.states.messages import MessageAPI
+from espalier.environments.function_calling.states.posting import TwitterAPI
+from espalier.environments.function_calling.states.tickets import TicketAPI
+from espalier.environments.function_calling.states.trading import TradingBot
+from espalier.environments.function_calling.states.travel import TravelAPI
+from espalier.environments.function_calling.states.vehicle import VehicleControlAPI
+
+APIS = {
+    "GorillaFileSystem": GorillaFileSystem,
+    "MathAPI": MathAPI,
+    "MessageAPI": MessageAPI,
+    "TicketAPI": TicketAPI,
+    "TradingBot": TradingBot,
+    "TravelAPI": TravelAPI,
+    "TwitterAPI": TwitterAPI,
+    "VehicleControlAPI": VehicleControlAPI,
+}
+"""Name in a task -> the service."""
+DOCUMENTS = {
+    "GorillaFileSystem": "gorilla_file_system.json",
+    "MathAPI": "math_api.json",
+    "MessageAPI": "message_api.json",
+    "TicketAPI": "ticket_api.json",
+    "TradingBot": "trading_bot.json",
+    "TravelAPI": "travel_booking.json",
+    "TwitterAPI": "posting_api.json",
+    "VehicleControlAPI": "vehicle_control.json",
+}
+"""Name in a task -> the file that describes its tools, in `multi_turn_func_doc`."""
+
+__all__ = [
+    "APIS",
+    "DOCUMENTS",
+    "Api",
+    "GorillaFileSystem",
+    "MathAPI",
+    "MessageAPI",
+    "TicketAPI",
+    "TradingBot",
+    "TravelAPI",
+    "TwitterAPI",
+    "VehicleControlAPI",
+    "parameter_names",
+    "play",
+    "tool_names",
+]

@@ -1,0 +1,100 @@
+"""What the simulated services have in common: how one is begun, played, written and compared.
+
+They are written after the documents and the behaviour of BFCL's classes (ShishirPatil/gorilla,
+6ea5797, `multi_turn_eval/func_source_code`): what a call leaves behind is the same, and so is
+whether it fails; the wording of errors is ours. Attributes without an underscore are the state
+that is compared, and public methods of a service are its tools.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from espalier.environments.tools import ToolError
+from espalier.records import DataError, JsonObject
+
+Reply = dict[str, Any]
+"""What a tool answers; `error` says what was wrong."""
+
+Fields = Mapping[str, tuple[type, ...]]
+"""Key of a configuration -> the types that its value may have."""
+
+FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What arguments of a wrong type raise in a service: it refuses the call, and goes on."""
+
+
+class Api:
+    """Base class of the services; an instance belongs to one episode."""
+
+    _FIELDS: ClassVar[Fields] = {}
+    """What is checked of a configuration."""
+
+    def __init__(self, config: JsonObject) -> None:
+        """Begin in a state.
+
+        Raises:
+            DataError: the configuration has a value of another type.
+        """
+        for name, kinds in self._FIELDS.items():
+            if name in config and not isinstance(config[name], kinds):
+                wanted = " or ".join(kind.__name__ for kind in kinds)
+                raise DataError(f"{type(self).__name__}.{name}: needs {wanted}")
+        self._begin(copy.deepcopy(config))
+
+    def _begin(self, config: dict[str, Any]) -> None:
+        """Set the attributes; the configuration is the service's own copy."""
+        del config
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state that is compared, as it is now."""
+        return copy.deepcopy(
+            {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        )
+
+
+@lru_cache(maxsize=64)
+def tool_names(kind: type[Api]) -> tuple[str, ...]:
+    """Names of a service's tools."""
+    methods = inspect.getmembers(kind, inspect.isfunction)
+    return tuple(name for name, _ in methods if name[0] != "_" and not hasattr(Api, name))
+
+
+@lru_cache(maxsize=512)
+def parameter_names(kind: type[Api], tool: str) -> tuple[str, ...]:
+    """Names of a tool's parameters, in order."""
+    return tuple(inspect.signature(getattr(kind, tool)).parameters)[1:]
+
+
+def play(api: Api, tool: str, arguments: Mapping[str, Any]) -> str:
+    """Call a tool; the text of its result.
+
+    Raises:
+        ToolError: it refuses the arguments. What it had changed before stays changed, as upstream.
+    """
+    try:
+        # arguments that become part of the state are not those of the recorded call
+        answered = getattr(api, tool)(**copy.deepcopy(dict(arguments)))
+        return _text(answered)
+    except FAULTS as error:
+        raise ToolError(f"{tool} cannot be called so: {_brief(error)}") from error
+
+
+def _text(answered: object) -> str:
+    """A result as upstream writes it: objects as JSON, and anything else as Python's text."""
+    if isinstance(answered, str):
+        return answered
+    if isinstance(answered, dict):
+        try:
+            return json.dumps(answered)
+        except TypeError:  # a complex number: the root of a negative one
+            return str(answered)  # pyright: ignore[reportUnknownArgumentType] (a dict of anything)
+    return str(answered)
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]

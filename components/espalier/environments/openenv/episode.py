@@ -1,0 +1,103 @@
+"""One episode on a server: begun with the first action, scored by the rewards that were sent."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from espalier.environments.episode import TurnResults
+from espalier.environments.openenv.config import OpenEnvConfig
+from espalier.environments.openenv.remote_tools import ACT, read_result
+from espalier.environments.openenv.session import ActionRefused, RemoteSession
+from espalier.environments.tools import ToolOutput
+from espalier.records import DataError, Task, ToolCall
+from espalier.wire.openenv import Observed
+
+_OVER = "(the episode is over)"
+
+
+class RemoteEpisode:
+    """Plays calls in a session, and adds up their rewards."""
+
+    def __init__(
+        self, session: RemoteSession, config: OpenEnvConfig, reset: Mapping[str, Any]
+    ) -> None:
+        self._session = session
+        self._config = config
+        self._reset = reset
+        self._has_begun = False
+        self._rewards: list[float] = []
+        self.is_over = False
+        """Whether the server said that it is done."""
+
+    async def play(self, call: ToolCall) -> ToolOutput:
+        """Play a call of the policy.
+
+        Raises:
+            EnvironmentLostError: the server or the way to it failed.
+        """
+        if self._config.actions == "schema" and call.name == ACT:
+            action: Mapping[str, Any] = call.arguments
+        else:
+            action = _tool_action(call.name, call.arguments)
+        try:
+            told = await self._played(action)
+        except ActionRefused as refused:
+            return ToolOutput(str(refused), succeeded=False)
+        output = read_result(
+            told.observation, self._config.result, self._config.max_result_characters
+        )
+        # a result that ends the episode is its answer, and an empty one would be none
+        return output if output.content.strip() or not told.done else ToolOutput(_OVER)
+
+    def speaking(self, tool: str, argument: str) -> Callable[[str], Awaitable[str | None]]:
+        """What a message of the policy does: it is given to `tool`, whose result is the reply."""
+
+        async def reply(said: str) -> str | None:
+            try:
+                told = await self._played(_tool_action(tool, {argument: said}))
+            except ActionRefused as refused:
+                return f"error: {refused}"
+            if told.done:
+                return None
+            output = read_result(
+                told.observation, self._config.result, self._config.max_result_characters
+            )
+            return output.content
+
+        return reply
+
+    async def _played(self, action: Mapping[str, Any]) -> Observed:
+        if not self._has_begun:
+            self._has_begun = True
+            await self._session.reset(self._reset)
+        told = await self._session.step(action)
+        if told.reward is not None:
+            self._rewards.append(told.reward)
+        self.is_over = told.done
+        return told
+
+    async def outcome(self, task: Task, _answer: str | None, _turns: TurnResults) -> float:
+        """The sum of the rewards.
+
+        An episode that was cut off before the server had rewarded anything is worth the least.
+
+        Raises:
+            DataError: the server ended it without any reward.
+        """
+        if self._rewards:
+            return sum(self._rewards)
+        if self.is_over:
+            raise DataError(
+                f"task {task.task_id}: {self._config.url} ended the episode {dict(self._reset)} "
+                "without a reward; a missing reward is never a 0"
+            )
+        return self._config.rewards[0]
+
+    def end(self) -> None:
+        """Give the session back."""
+        self._session.abort()
+
+
+def _tool_action(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}

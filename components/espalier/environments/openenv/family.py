@@ -1,0 +1,258 @@
+"""The family of tasks that are played on an OpenEnv server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from espalier.config import EnvironmentConfig
+from espalier.environments.contract import EnvironmentsOver
+from espalier.environments.episode import EpisodeRules
+from espalier.environments.family import SimpleFamily
+from espalier.environments.openenv.config import OpenEnvConfig
+from espalier.environments.openenv.episode import RemoteEpisode
+from espalier.environments.openenv.remote_tools import (
+    RemoteTool,
+    listed_tools,
+    read_prompt,
+    schema_tool,
+    text_argument,
+)
+from espalier.environments.openenv.session import RemoteSession, Server
+from espalier.environments.teaching import Script
+from espalier.environments.tools import Tool, ToolOutput
+from espalier.records import (
+    DataError,
+    FinalAnswer,
+    Message,
+    Split,
+    Task,
+    TaskMetadata,
+    ToolCall,
+    ToolCalls,
+    Verifier,
+    task_id_of,
+)
+from espalier.records.message import ToolSpec
+from espalier.records.task import read_json_values
+
+KEY_VARIABLE = "OPENENV_API_KEY"
+"""Its value goes to the server as a bearer token."""
+_FIRST_SEED: Mapping[Split, int] = {"train": 0, "dev": 1_000_000, "heldout": 2_000_000}
+_THEIR_SPLITS: Mapping[Split, str] = {"train": "train", "dev": "validation", "heldout": "test"}
+"""Names that OpenEnv's task interface has; a server whose reset takes no split leaves it out."""
+_SPARE = 2
+"""Seeds that are asked for each task that is wanted: those that ask what another split asks are
+dropped."""
+
+
+class _Action(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tool: str | None = None
+    arguments: dict[str, Any] = {}
+    answer: str | None = None
+
+
+class _Demonstration(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seed: int = Field(ge=0)
+    actions: tuple[_Action, ...] = Field(min_length=1)
+
+
+class OpenEnv(SimpleFamily[OpenEnvConfig]):
+    """Seeds of a server as tasks, its rewards as outcomes. One seed begins one episode, always."""
+
+    name = "openenv"
+    config: ClassVar[type[EnvironmentConfig]] = OpenEnvConfig
+    converses = True
+    answers_from_evidence = False
+
+    @classmethod
+    def outcome_span(cls, settings: EnvironmentConfig) -> tuple[float, float]:
+        """As the profile states."""
+        return cast("OpenEnvConfig", settings).rewards
+
+    # ------------------------------------------------------------------------------ the server
+
+    @property
+    def _server(self) -> Server:
+        key = os.environ.get(KEY_VARIABLE) or None
+        return Server(self.settings.url, self.settings.timeout_s, key)
+
+    @cached_property
+    def _specs(self) -> tuple[ToolSpec, ...]:
+        return asyncio.run(self._asked_specs())
+
+    async def _asked_specs(self) -> tuple[ToolSpec, ...]:
+        where = self.settings.url
+        if self.settings.actions == "schema":
+            return schema_tool(where, await self._server.schema())
+        async with RemoteSession(self._server) as session:
+            listed = await session.list_tools(self._reset_data("train", 0))
+        return listed_tools(where, listed)
+
+    def _reset_data(self, split: Split, seed: int) -> dict[str, Any]:
+        return {"split": _THEIR_SPLITS[split], **self.settings.reset, "seed": seed}
+
+    # ------------------------------------------------------------------------------ tasks
+
+    def tools(self) -> Sequence[Tool]:
+        """The server's; what the policy says goes by the answering tool, which is not called."""
+        offered = (spec for spec in self._specs if spec.name != self._answering)
+        return tuple(RemoteTool(spec, _not_played) for spec in offered)
+
+    @property
+    def _answering(self) -> str | None:
+        name = self.settings.answer_tool
+        return name if text_argument(self._specs, name) is not None else None
+
+    def tasks(self, split: Split, count: int) -> Sequence[Task]:
+        """Up to `count` seeds whose prompts no other split has; held-out ones keep theirs."""
+        return self._dealt[split][:count]
+
+    @cached_property
+    def _dealt(self) -> dict[Split, list[Task]]:
+        return asyncio.run(self._read())
+
+    async def _read(self) -> dict[Split, list[Task]]:
+        asked = self.profile.synthesis
+        wanted: dict[Split, int] = {
+            "heldout": asked.heldout_tasks, "dev": asked.dev_tasks, "train": asked.train_tasks,
+        }  # fmt: skip
+        taken: set[tuple[Message, ...]] = set()
+        found: dict[Split, list[Task]] = {}
+        for split, count in wanted.items():
+            of_split: list[Task] = []
+            found[split] = of_split
+            seed, last = _FIRST_SEED[split], _FIRST_SEED[split] + _SPARE * count
+            while len(of_split) < count and seed < last:
+                seeds = range(seed, min(last, seed + count - len(of_split)))
+                for at, prompt in zip(seeds, await self._prompts(split, seeds), strict=True):
+                    if prompt not in taken:
+                        taken.add(prompt)
+                        of_split.append(self._task(split, at, prompt))
+                seed = seeds.stop
+        return found
+
+    async def _prompts(self, split: Split, seeds: Sequence[int]) -> list[tuple[Message, ...]]:
+        """The prompt of each seed, read over a few sessions side by side."""
+        found: dict[int, tuple[Message, ...]] = {}
+        waiting = iter(seeds)
+
+        async def read() -> None:
+            async with RemoteSession(self._server) as session:
+                for seed in waiting:
+                    told = await session.reset(self._reset_data(split, seed))
+                    where = f"{self.settings.url}, seed {seed}"
+                    found[seed] = read_prompt(told.observation, self.settings.prompt, where)
+
+        try:
+            async with asyncio.TaskGroup() as readers:
+                for _ in range(min(self.settings.sessions, len(seeds))):
+                    readers.create_task(read())
+        except ExceptionGroup as faults:  # what one of them met says enough
+            raise faults.exceptions[0] from faults
+        return [found[seed] for seed in seeds]
+
+    def _task(self, split: Split, seed: int, prompt: tuple[Message, ...]) -> Task:
+        said = json.dumps([message.content for message in prompt])
+        return Task(
+            task_id=task_id_of(split, said),
+            prompt=prompt,
+            environment=self.name,
+            arguments={"seed": seed},
+            # only the server knows what is right
+            verifier=Verifier(kind="server", gold=(f"seed {seed}",)),
+            metadata=TaskMetadata(split=split, source=self.settings.url, extra={"query": said}),
+        )
+
+    # ------------------------------------------------------------------------------ playing
+
+    @contextmanager
+    def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
+        """See `Family`; every episode has a session of its own."""
+        del knowledge
+        specs, answering = self._specs, self._answering
+        offered = [spec for spec in specs if spec.name != answering]
+        found = self.environments_by(
+            self.tools(), lambda task: self._rules_of(task, offered, answering)
+        )
+        yield lambda _view: found
+
+    def _rules_of(
+        self, task: Task, offered: Sequence[ToolSpec], answering: str | None
+    ) -> EpisodeRules:
+        seed, split = cast("int", task.arguments["seed"]), task.metadata.split
+        episode = RemoteEpisode(
+            RemoteSession(self._server), self.settings, self._reset_data(split, seed)
+        )
+        rules = self.rules([RemoteTool(spec, episode.play) for spec in offered])
+        argument = text_argument(self._specs, answering) if answering else None
+        said = None
+        if answering is not None and argument is not None:
+            said = episode.speaking(answering, argument)
+        return replace(
+            rules,
+            verify=episode.outcome,
+            reply=said,
+            is_over=lambda: episode.is_over,
+            on_end=episode.end,
+        )
+
+    def verify(self, task: Task, answer: str | None) -> float:
+        """Nobody but the server can tell, and that by an episode.
+
+        Raises:
+            DataError: always.
+        """
+        raise DataError(
+            f"task {task.task_id}: the answer {answer!r} is not judged here; {self.settings.url} "
+            "rewards the episode in which it is given"
+        )
+
+    # ------------------------------------------------------------------------------ teaching
+
+    def demonstrate(self, task: Task) -> Script:
+        """The actions of the demonstrations' file for the task's seed."""
+        for action in self._shown.get(cast("int", task.arguments["seed"]), ()):
+            if action.answer is not None:
+                yield FinalAnswer(action.answer)
+            else:
+                call = ToolCall(name=action.tool or "", arguments=action.arguments)
+                yield ToolCalls((call,))
+
+    @cached_property
+    def _shown(self) -> dict[int, tuple[_Action, ...]]:
+        path = self.settings.demonstrations
+        if path is None:
+            raise DataError(
+                "environment.demonstrations is unset, so nobody shows how the tasks of "
+                f"{self.settings.url} are solved. Name a file of JSON lines "
+                '{"seed": 0, "actions": [{"tool": ..., "arguments": {...}}, {"answer": ...}]}, or '
+                "derive a family from espalier.environments.openenv.OpenEnv with a `demonstrate`"
+            )
+        found: dict[int, tuple[_Action, ...]] = {}
+        for number, value in read_json_values(path):
+            try:
+                row = _Demonstration.model_validate(value)
+            except ValidationError as error:
+                first = error.errors(include_input=False, include_url=False)[0]
+                key = ".".join(str(part) for part in first["loc"])
+                raise DataError(f"{path}, line {number}: {key}: {first['msg']}") from error
+            found[row.seed] = row.actions
+        return found
+
+
+async def _not_played(call: ToolCall) -> ToolOutput:
+    raise AssertionError(f"{call.name} was called outside of an episode")

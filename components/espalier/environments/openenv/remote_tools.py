@@ -1,0 +1,176 @@
+"""Tools of a server as tools of an episode, and what the policy reads of their results."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from espalier.environments.interpreter import shortened
+from espalier.environments.tools import Tool, ToolOutput, refused
+from espalier.records import DataError, Message, Task, ToolCall
+from espalier.records.message import ToolSpec
+from espalier.records.trajectory import ToolResult
+from espalier.wire.openenv import MessageFault, parsed_data
+
+ACT = "act"
+"""The one tool of a server whose actions have a schema of their own."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_MAX_TOOLS = 128
+_RESERVED = frozenset({"reset", "step", "state", "close"})
+"""Names that OpenEnv's tools cannot have."""
+_FRAMEWORK = frozenset({"done", "reward", "metadata"})
+"""Fields of an observation beside what was observed."""
+
+
+class _ListedTool(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any] = Field(default={}, validation_alias="input_schema")
+
+
+Play = Callable[[ToolCall], Awaitable[ToolOutput]]
+"""Plays a call in an episode."""
+
+
+class RemoteTool(Tool):
+    """A tool that a server plays: arguments are checked there."""
+
+    def __init__(self, spec: ToolSpec, play: Play) -> None:
+        self.spec = spec
+        self.is_async = True
+        self.wants_task = False
+        self._play = play
+
+    def call(self, call: ToolCall, task: Task) -> ToolResult | Awaitable[ToolResult]:
+        """Have the server play it."""
+        del task
+        return self._played(call)
+
+    async def _played(self, call: ToolCall) -> ToolResult:
+        output = await self._play(call)
+        if not output.succeeded:
+            return refused(call, output.content)
+        return ToolResult(call=call, content=output.content, succeeded=True)
+
+
+def listed_tools(where: str, listed: object) -> tuple[ToolSpec, ...]:
+    """The tools of a server's list.
+
+    Raises:
+        DataError: it is none, or a tool has a name that a policy could not write.
+    """
+    if not isinstance(listed, list):
+        raise DataError(
+            f'{where}: lists no tools. If it has none, set environment.actions="schema"'
+        )
+    specs: list[ToolSpec] = []
+    for value in cast("list[object]", listed):
+        try:
+            if not isinstance(value, dict):
+                raise MessageFault("a tool is a JSON object")
+            tool = parsed_data(cast("dict[str, Any]", value), _ListedTool)
+        except MessageFault as fault:
+            raise DataError(f"{where}: lists a tool that is none ({fault})") from fault
+        if not _NAME.fullmatch(tool.name) or tool.name in _RESERVED:
+            raise DataError(f"{where}: a tool may not be called {tool.name[:100]!r}")
+        specs.append(
+            ToolSpec(
+                name=tool.name,
+                description=" ".join(tool.description.split())[:1000],
+                parameters=_object_schema(tool.input_schema),
+            )
+        )
+    if not specs or len(specs) > _MAX_TOOLS:
+        raise DataError(f"{where}: lists {len(specs)} tools; it may be 1 to {_MAX_TOOLS}")
+    return tuple(specs)
+
+
+def schema_tool(where: str, schema: object) -> tuple[ToolSpec, ...]:
+    """The tool `act`, whose arguments are the fields of a server's action schema.
+
+    Raises:
+        DataError: that is no schema of an object.
+    """
+    action = cast("Mapping[str, Any]", schema).get("action") if isinstance(schema, dict) else None
+    if not isinstance(action, dict) or not isinstance(action.get("properties"), dict):  # pyright: ignore[reportUnknownMemberType]
+        raise DataError(f"{where}: its action schema is no object with properties")
+    parameters = _object_schema(cast("dict[str, Any]", action))
+    cast("dict[str, Any]", parameters["properties"]).pop("metadata", None)
+    return (ToolSpec(name=ACT, description="Act in the environment.", parameters=parameters),)
+
+
+def _object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    properties = schema.get("properties")
+    kept: dict[str, Any] = {
+        "type": "object",
+        "properties": dict(properties) if isinstance(properties, dict) else {},  # pyright: ignore[reportUnknownArgumentType]
+    }
+    for key in ("required", "$defs"):
+        if schema.get(key):
+            kept[key] = schema[key]
+    return kept
+
+
+def text_argument(specs: Sequence[ToolSpec], name: str) -> str | None:
+    """The one text argument of the tool of that name; None where there is no such tool."""
+    found = next((spec for spec in specs if spec.name == name), None)
+    return found.text_argument if found is not None else None
+
+
+def read_result(observation: Mapping[str, Any], path: str, max_characters: int) -> ToolOutput:
+    """What the policy reads of a step."""
+    error = observation.get("error")
+    if isinstance(error, dict):
+        said = cast("dict[str, Any]", error).get("message", error)
+        return ToolOutput(shortened(str(said), max_characters), succeeded=False)
+    text = as_text(field_of(observation, path or "result", whole=not path))
+    return ToolOutput(shortened(text, max_characters))
+
+
+def read_prompt(observation: Mapping[str, Any], path: str, where: str) -> tuple[Message, ...]:
+    """The messages that an episode begins with.
+
+    Raises:
+        DataError: the observation has no such field, or nothing is in it.
+    """
+    value = field_of(observation, path or "prompt", whole=not path)
+    if isinstance(value, list) and value:
+        items = cast("list[object]", value)
+        try:
+            return tuple(Message.model_validate(item) for item in items)
+        except ValueError as error:
+            raise DataError(
+                f"{where}: {path or 'prompt'} holds no chat messages ({error})"
+            ) from error
+    text = as_text(cast("object", value))
+    if not text.strip():
+        raise DataError(
+            f"{where}: the observation of its reset has nothing to ask under "
+            f"{path or 'prompt'!r}; its fields are {', '.join(observation)}. Name one by "
+            "environment.prompt"
+        )
+    return (Message(role="user", content=text),)
+
+
+def field_of(observation: Mapping[str, Any], path: str, *, whole: bool) -> object:
+    """The value under a dotted path; where there is none the whole observation, or nothing."""
+    value: object = observation
+    for name in path.split("."):
+        if not isinstance(value, dict) or name not in value:
+            rest = {key: one for key, one in observation.items() if key not in _FRAMEWORK}
+            return rest if whole else ""
+        value = cast("dict[str, object]", value)[name]
+    return value
+
+
+def as_text(value: object) -> str:
+    """Text as it is, and anything else as JSON."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,209 @@
+"""A session on an OpenEnv server: one WebSocket, one episode after another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx2
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
+
+from espalier.environments.contract import EnvironmentLostError
+from espalier.wire.openenv import (
+    MAX_MESSAGE_BYTES,
+    Answered,
+    ErrorCode,
+    MessageFault,
+    Observed,
+    answered,
+    parsed_data,
+)
+
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+
+
+class Server(NamedTuple):
+    """Where a server is, and how long it is waited for."""
+
+    url: str
+    timeout_s: float
+    key: str | None = None
+
+    @property
+    def socket_url(self) -> str:
+        """Address of its sessions."""
+        parts = urlsplit(self.url)
+        scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
+        path = parts.path.rstrip("/")
+        path = path if path.endswith("/ws") else f"{path}/ws"
+        return urlunsplit((scheme, parts.netloc, path, "", ""))
+
+    async def schema(self) -> object:
+        """What it answers to GET /schema.
+
+        Raises:
+            EnvironmentLostError: it does not.
+        """
+        parts = urlsplit(self.url)
+        scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
+        path = parts.path.rstrip("/").removesuffix("/ws") + "/schema"
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        url = urlunsplit((scheme, parts.netloc, path, "", ""))
+        try:
+            async with httpx2.AsyncClient(timeout=self.timeout_s, trust_env=False) as client:
+                answer = await client.get(url, headers=headers)
+                answer.raise_for_status()
+                return answer.json()
+        except (httpx2.HTTPError, ValueError) as error:
+            raise EnvironmentLostError(f"{url}: no schema can be had ({error})") from error
+
+
+class ActionRefused(Exception):
+    """The server did not take an action; the text is for the policy."""
+
+
+class RemoteSession:
+    """Resets and steps over one socket; use it in the loop that opened it.
+
+    Whatever is wrong with the server or the way to it loses the episode. What is wrong with an
+    action is an `ActionRefused`.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._socket: ClientConnection | None = None
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            EnvironmentLostError: the server cannot be reached.
+        """
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Say goodbye."""
+        if self._socket is not None:
+            await self._socket.close()
+            self._socket = None
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            EnvironmentLostError: the server cannot be reached.
+        """
+        headers = {"Authorization": f"Bearer {self._server.key}"} if self._server.key else None
+        url = self._server.socket_url
+        try:
+            self._socket = await connect(
+                url,
+                additional_headers=headers,
+                open_timeout=self._server.timeout_s,
+                close_timeout=1.0,
+                max_size=MAX_MESSAGE_BYTES,
+                compression=None,
+                proxy=None,
+            )
+        except (OSError, WebSocketException, TimeoutError) as error:
+            raise EnvironmentLostError(f"{url}: no session can be had ({error})") from error
+
+    def abort(self) -> None:
+        """Drop the connection at once, without a word; nothing is waited for."""
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.transport.abort()
+
+    async def reset(self, data: Mapping[str, Any]) -> Observed:
+        """Begin an episode; where all sessions are taken, ask again until the time is up.
+
+        Raises:
+            EnvironmentLostError: none is to be had, or the server refuses the arguments.
+        """
+        pause_s = _FIRST_PAUSE_S
+        try:
+            async with asyncio.timeout(self._server.timeout_s):
+                while True:
+                    if self._socket is None:
+                        await self.open()
+                    told = await self._exchange({"type": "reset", "data": dict(data)})
+                    if not _is_full(told):
+                        break
+                    self.abort()
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        except TimeoutError as error:
+            raise self._lost("no episode could be begun in time") from error
+        try:
+            return self._observed(told)
+        except ActionRefused as refused:
+            raise self._lost(f"reset with {dict(data)} was refused: {refused}") from refused
+
+    async def step(self, action: Mapping[str, Any]) -> Observed:
+        """Play an action.
+
+        Raises:
+            ActionRefused: the server does not take it.
+            EnvironmentLostError: the connection broke, or the server said nothing in time.
+        """
+        try:
+            async with asyncio.timeout(self._server.timeout_s):
+                told = await self._exchange({"type": "step", "data": dict(action)})
+        except TimeoutError as error:
+            raise self._lost(f"no answer in {self._server.timeout_s:g} s") from error
+        return self._observed(told)
+
+    async def list_tools(self, reset: Mapping[str, Any]) -> object:
+        """What the server answers to `list_tools`; some list tools after a reset alone.
+
+        Raises:
+            EnvironmentLostError: the connection broke.
+        """
+        await self.reset(reset)
+        try:
+            told = await self.step({"type": "list_tools"})
+        except ActionRefused:
+            return None
+        return told.observation.get("tools")
+
+    async def _exchange(self, message: Mapping[str, Any]) -> Answered:
+        if self._socket is None:
+            raise EnvironmentLostError(f"{self._server.url}: the session is closed")
+        try:
+            text = json.dumps(message, allow_nan=False)
+        except ValueError as error:  # infinity, which a policy's call may hold
+            raise ActionRefused(f"not JSON: {error}") from error
+        try:
+            await self._socket.send(text)
+            return answered(await self._socket.recv())
+        except (OSError, WebSocketException) as error:
+            raise self._lost(f"the connection broke ({error})") from error
+        except MessageFault as fault:
+            raise self._lost(f"said something else than OpenEnv's messages: {fault}") from fault
+
+    def _observed(self, told: Answered) -> Observed:
+        if told.type == "error":
+            code, text = told.data.get("code"), str(told.data.get("message", ""))[:2000]
+            if code in (ErrorCode.SESSION_ERROR, ErrorCode.FACTORY_ERROR):
+                raise self._lost(f"{code}: {text}")
+            raise ActionRefused(text or str(code))
+        if told.type != "observation":
+            raise self._lost(f"answered with {told.type!r} where an observation belongs")
+        try:
+            return parsed_data(told.data, Observed)
+        except MessageFault as fault:
+            raise self._lost(f"sent an observation that is none: {fault}") from fault
+
+    def _lost(self, why: str) -> EnvironmentLostError:
+        self.abort()
+        return EnvironmentLostError(f"{self._server.url}: {why}")
+
+
+def _is_full(told: Answered) -> bool:
+    return told.type == "error" and told.data.get("code") == ErrorCode.CAPACITY_REACHED

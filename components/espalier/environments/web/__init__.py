@@ -1,0 +1,6 @@
+"""The text web: pages and forms read as text, as WebArena has them."""
+
+from espalier.environments.web.config import WebConfig
+from espalier.environments.web.family import Web
+
+__all__ = ["Web", "WebConfig"]

@@ -1,0 +1,177 @@
+"""A browser without a screen: which request an action makes, and the page that is shown.
+
+It talks to nobody: `click` and the like return the request that they make, and `show` takes the
+reply. So a site in this process and one in a sandbox are browsed by the same code.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NoReturn
+from urllib.parse import urlencode, urlsplit
+
+from espalier.environments.tools import ToolError
+from espalier.environments.web.config import Observation
+from espalier.environments.web.document import Element, parse_html
+from espalier.environments.web.observing import (
+    Control,
+    Line,
+    control_line,
+    observation,
+    page_lines,
+    title_of,
+)
+from espalier.environments.web.website import HOST, MAX_TEXT, Reply
+
+MAX_URL = 500
+_MAX_HISTORY = 100
+_CUT = " ..."
+
+
+class Request(NamedTuple):
+    """What a browser asks of a site."""
+
+    method: str
+    url: str
+    """Path and query."""
+    form: dict[str, str]
+
+
+class Browser:
+    """One visitor's browser, on one page at a time.
+
+    Args:
+        form: in which pages are read.
+        max_characters: of an observation.
+    """
+
+    def __init__(self, form: Observation, max_characters: int) -> None:
+        self.url = ""
+        """Path and query of the page."""
+        self.document = Element("#document")
+        self._form: Observation = form
+        self._max_characters = max_characters
+        self._lines: list[Line] = []
+        self._values: dict[int, str] = {}
+        self._history: list[str] = []
+
+    @property
+    def controls(self) -> list[Control]:
+        """What can be acted on."""
+        return [line for line in self._lines if isinstance(line, Control)]
+
+    def show(self, reply: Reply) -> str:
+        """Show a page; returns what the policy reads of it."""
+        self.url = reply.url
+        self.document = parse_html(reply.html)
+        self._lines = page_lines(self.document)
+        self._values = {}
+        return self.read()
+
+    def read(self) -> str:
+        """What the policy reads of the page."""
+        text = observation(title_of(self.document), self._lines, self._values, self._form)
+        if len(text) <= self._max_characters:
+            return text
+        return text[: self._max_characters - len(_CUT)] + _CUT
+
+    def click(self, number: str) -> Request:
+        """The request of a link or a button.
+
+        Raises:
+            ToolError: there is no such element, or nothing happens when it is clicked.
+        """
+        control = self._control(number)
+        if control.role == "link":
+            return self._visit(control.element.attributes["href"])
+        if control.role != "button":
+            verb = "type into it" if control.role == "textbox" else "select one of its options"
+            raise ToolError(f"{control.number} is a {control.role}; {verb}")
+        if control.form is None:
+            raise ToolError(f"{control.number} is a button without a form; it does nothing")
+        fields = {
+            one.element.attributes["name"]: self._values.get(one.number, one.written)
+            for one in self.controls
+            if one.form is control.form and one.element.attributes.get("name")
+        }
+        target = control.form.attributes.get("action", self.url)
+        if control.form.attributes.get("method", "get").lower() == "post":
+            request = self._visit(target)
+            return Request("POST", request.url, fields)
+        return self._visit(f"{target.partition('?')[0]}?{urlencode(fields, errors='replace')}")
+
+    def type(self, number: str, text: str) -> str:
+        """Replace the text of a field; returns the field as it is then.
+
+        Raises:
+            ToolError: there is no such field, or the text is too long.
+        """
+        control = self._control(number)
+        if control.role != "textbox":
+            raise ToolError(f"{control.number} is a {control.role}, which takes no text")
+        if len(text) > MAX_TEXT:
+            raise ToolError(f"more than {MAX_TEXT} characters")
+        return self._filled(control, text)
+
+    def select(self, number: str, option: str) -> str:
+        """Select an option of a field; returns the field as it is then.
+
+        Raises:
+            ToolError: there is no such field, or it has no such option.
+        """
+        control = self._control(number)
+        if control.role != "combobox":
+            raise ToolError(f"{control.number} is a {control.role}, which has no options")
+        chosen = next((one for one in control.options if one == option.strip()), None)
+        if chosen is None:
+            raise ToolError(f"no such option; there are {', '.join(control.options)}")
+        return self._filled(control, chosen)
+
+    def goto(self, path: str) -> Request:
+        """The request of an address that was typed.
+
+        Raises:
+            ToolError: it leads to another site, or is too long.
+        """
+        return self._visit(path.strip())
+
+    def back(self) -> Request:
+        """The request of the page before this one.
+
+        Raises:
+            ToolError: there is none.
+        """
+        if not self._history:
+            raise ToolError("there is no page before this one")
+        return Request("GET", self._history.pop(), {})
+
+    def leave(self) -> None:
+        """Remember the page that is shown, for `back`."""
+        self._history = [*self._history, self.url][-_MAX_HISTORY:]
+
+    def _filled(self, control: Control, value: str) -> str:
+        self._values[control.number] = value
+        return control_line(control, self._values, self._form)
+
+    def _visit(self, url: str) -> Request:
+        if len(url) > MAX_URL:
+            raise ToolError(f"an address of more than {MAX_URL} characters")
+        if url == HOST or url.startswith((f"{HOST}/", f"{HOST}?")):
+            url = url.removeprefix(HOST) or "/"
+        if not url.startswith("/") or url.startswith("//"):
+            _refuse_elsewhere(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            _refuse_elsewhere(url)
+        return Request("GET", parts.path + (f"?{parts.query}" if parts.query else ""), {})
+
+    def _control(self, number: str) -> Control:
+        written = number.strip().removeprefix("[").removesuffix("]")
+        for control in self.controls:
+            if str(control.number) == written:
+                return control
+        raise ToolError(f"nothing on this page has the id {written[:40]}")
+
+
+def _refuse_elsewhere(url: str) -> NoReturn:
+    raise ToolError(f"{url[:80]} is not on this site; its addresses begin with /")

@@ -1,0 +1,172 @@
+"""The text web (WebArena, Zhou et al. 2023, arXiv:2307.13854).
+
+The policy is on a page of a site, read as text. It clicks, types, selects, goes back or to an
+address, and ends with an answer. An episode is solved if the answer, the page that is open at the
+end and the state of the site are what the task's checks ask for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from espalier.config import Profile
+from espalier.environments.contract import EnvironmentsOver
+from espalier.environments.episode import EpisodeRules, TurnResults
+from espalier.environments.family import SimpleFamily
+from espalier.environments.reading import ReadingMaterial
+from espalier.environments.teaching import GaveUp, Script
+from espalier.environments.tools import Tool
+from espalier.environments.web.browser import Browser
+from espalier.environments.web.catalogue import made_site
+from espalier.environments.web.config import WebConfig
+from espalier.environments.web.evaluators import Ending, score
+from espalier.environments.web.hosting import ProcessSite, SandboxSite, Site
+from espalier.environments.web.reading_logs import BrowsingLogs
+from espalier.environments.web.tasks import PlanError, Step, all_tasks, planned_calls
+from espalier.environments.web.tools import WebTools
+from espalier.environments.web.webarena import read_webarena
+from espalier.environments.web.website import HOST, Website
+from espalier.records import FinalAnswer, Split, Task, ToolCall, ToolCalls
+from espalier.records.trajectory import Trajectory
+from espalier.sandbox.choice import PoolThread, sandbox_pool
+
+INSTRUCTIONS = (
+    "You use a website through a text browser, one call at a time. Each page lists its elements "
+    "with their ids; a form is sent by clicking its button. When the task is done, or the question "
+    "can be answered, write the answer alone, without a call; write done where nothing was asked.\n"
+)
+DONE = "done"
+
+
+class Web(SimpleFamily[WebConfig]):
+    """See the module."""
+
+    name = "web"
+    config = WebConfig
+    instructions = INSTRUCTIONS
+    answers_from_evidence = False
+    headline = "success"
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__(profile)
+        self._initial: dict[tuple[int, Split], str] = {}
+        """Number and split of a site -> its records, as every episode finds them."""
+
+    def tools(self) -> Sequence[Tool]:
+        """The schemas of the browser's tools; `environments` binds them to an episode's page."""
+        return WebTools.schemas()
+
+    def tasks(self, split: Split, count: int) -> Sequence[Task]:
+        """Questions and changes of the split's sites."""
+        return all_tasks(self.settings, self.profile.splits, split, count, self.name)
+
+    # ------------------------------------------------------------------------------ playing
+
+    @contextmanager
+    def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
+        """See `Family`."""
+        del knowledge
+        with ExitStack() as opened:
+            sandboxes = None
+            if self.settings.served == "sandbox":
+                pool = sandbox_pool(self.settings.sandbox, self.profile.kubernetes)
+                sandboxes = opened.enter_context(pool)
+            environments = self.environments_by(
+                self.tools(), lambda task: self._rules_of(task, sandboxes)
+            )
+            yield lambda _view: environments
+
+    def _rules_of(self, task: Task, sandboxes: PoolThread | None) -> EpisodeRules:
+        """One episode: its site, and the browser on it."""
+        initial = self.initial_state(task)
+        site: Site = (
+            ProcessSite(initial)
+            if sandboxes is None
+            else SandboxSite(initial, sandboxes, self.settings.page_timeout_s)
+        )
+        browser = Browser(self.settings.observation, self.settings.max_observation_characters)
+        start = str(task.arguments["start"])
+        tools = WebTools(browser, site, start)
+
+        def judged(of: Task, answer: str | None, _turns: TurnResults) -> float:
+            return self._score(of, answer, browser.url or start, site.state)
+
+        return replace(self.rules(tools.bound()), verify=judged, on_end=site.end)
+
+    def initial_state(self, task: Task) -> str:
+        """The records that an episode begins with, as JSON."""
+        number = cast("int", task.arguments["site"])
+        place = (number, task.metadata.split)
+        if place not in self._initial:
+            site = made_site(self.settings.site, *place, self.profile.splits)
+            self._initial[place] = Website(site).state()
+        return self._initial[place]
+
+    def _score(self, task: Task, answer: str | None, url: str, state: str) -> float:
+        checks = cast("dict[str, Any]", task.arguments["eval"])
+        if answer is None and "final_state" in checks["eval_types"]:
+            return 0.0  # WebArena judges an attempt that was cut off as one that said nothing
+        return score(checks, Ending(answer or "", url, state), self.initial_state(task))
+
+    def verify(self, task: Task, answer: str | None) -> float:
+        """The score of an answer that is given at once, before anything is clicked."""
+        return self._score(task, answer, str(task.arguments["start"]), self.initial_state(task))
+
+    # ------------------------------------------------------------------------------ teaching
+
+    def demonstrate(self, task: Task) -> Script:
+        """Finds the record by its name, page by page, fills in the form, and answers."""
+        for action in self._walk(task):
+            if not isinstance(action, str):
+                yield action
+
+    def _walk(self, task: Task) -> list[ToolCalls | FinalAnswer | str]:
+        """The teacher's actions and what they show.
+
+        Raises:
+            GaveUp: the plan cannot be followed.
+        """
+        steps = cast("Sequence[Step]", task.extra.get("steps", []))
+        site = json.loads(self.initial_state(task))
+        walk: list[ToolCalls | FinalAnswer | str] = []
+        try:
+            for call in planned_calls(steps, str(task.arguments["start"]), site, self.settings):
+                arguments = cast("dict[str, Any]", call.arguments)
+                walk += [ToolCalls((ToolCall(name=call.tool, arguments=arguments),)), call.shown]
+        except PlanError as error:
+            raise GaveUp(str(error)) from error
+        checks = cast("dict[str, Any]", task.arguments["eval"])
+        said = checks.get("reference_answers", {}).get("exact_match")
+        return [*walk, FinalAnswer(str(said or DONE))]
+
+    def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
+        """Walks over the pages of training sites, without questions."""
+        del knowledge
+        return BrowsingLogs(train, self._walk, words_share=0.0)
+
+    # ------------------------------------------------------------------------------ benchmarks
+
+    def read_benchmark(self, path: Path) -> Sequence[Task]:
+        """Tasks in WebArena's format, asked of the first held-out site."""
+        return read_webarena(path, self.settings, self.profile.splits, self.name)
+
+    def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
+        """WebArena's success rate."""
+        del task
+        return {"success": float(trajectory.is_right)}
+
+    def gold_script(self, task: Task) -> Script:
+        """The plan of a made task; of WebArena's, the reference URL and answers."""
+        if "steps" in task.extra:
+            yield from self.demonstrate(task)
+            return
+        checks = cast("dict[str, Any]", task.arguments["eval"])
+        if url := checks.get("reference_url"):
+            path = url.split(" |OR| ")[0].removeprefix(HOST) or "/"
+            yield ToolCalls((ToolCall(name="goto", arguments={"path": path}),))
+        yield FinalAnswer(task.verifier.gold[0])

@@ -1,0 +1,127 @@
+"""Where an episode's site runs: in this process, or in a sandbox.
+
+Both run `website.py`. The site is espalier's own code, and what a policy sends it are the fields of
+its forms; a sandbox beside that isolates it where nothing of a policy may come near the process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Protocol
+
+from espalier.environments.contract import sandbox_losses
+from espalier.environments.web import website
+from espalier.environments.web.browser import Request
+from espalier.environments.web.website import Reply, Website
+from espalier.sandbox import Sandbox
+from espalier.sandbox.choice import PoolThread
+from espalier.sandbox.protocol import SandboxLost
+
+
+class Site(Protocol):
+    """The site of one episode, as one visitor changes it."""
+
+    @property
+    def state(self) -> str:
+        """The records as JSON, as `Website.state` writes them."""
+        ...
+
+    async def reply(self, request: Request) -> Reply:
+        """The page behind a request.
+
+        Raises:
+            EnvironmentLostError: the site is gone.
+        """
+        ...
+
+    def end(self) -> None:
+        """The episode is over; `state` stays."""
+        ...
+
+
+class ProcessSite:
+    """A site in this process."""
+
+    def __init__(self, records: str) -> None:
+        self._website = Website(json.loads(records))
+
+    @property
+    def state(self) -> str:
+        """See `Site`."""
+        return self._website.state()
+
+    async def reply(self, request: Request) -> Reply:
+        """See `Site`."""
+        return self._website.reply(*request)
+
+    def end(self) -> None:
+        """See `Site`; nothing is held."""
+
+
+class SandboxSite:
+    """A site in the Python session of a sandbox, which is borrowed for the episode.
+
+    Programs in sandboxes have no sockets of the internet, and a session stands still between two
+    calls: a request is a call of the session, and no server listens. With each page comes the state
+    of the site, so that an episode is scored without the sandbox.
+    """
+
+    def __init__(self, records: str, sandboxes: PoolThread, timeout_s: float) -> None:
+        """Store the records; the sandbox is borrowed when the first page is asked for."""
+        self.state = Website(json.loads(records)).state()
+        self._sandboxes = sandboxes
+        self._timeout_s = timeout_s
+        self._held = AsyncExitStack()
+        self._sandbox: Sandbox | None = None
+
+    async def reply(self, request: Request) -> Reply:
+        """See `Site`."""
+        with sandbox_losses():
+            written = await self._sandboxes.run(self._asked(request))
+        (url, status, html), self.state = json.loads(written)
+        return Reply(url, status, html)
+
+    def end(self) -> None:
+        """See `Site`; the sandbox is given back."""
+        if self._sandbox is not None:
+            self._sandbox = None
+            self._sandboxes.post(self._held.aclose())
+
+    async def _asked(self, request: Request) -> bytes:
+        opening = self._sandbox is None
+        if opening:
+            claim = self._sandboxes.claim()
+            self._sandbox = await self._held.enter_async_context(claim)
+        sandbox = self._sandbox
+        assert sandbox is not None, "it was borrowed"
+        try:
+            if opening:
+                await sandbox.put("website.py", _SOURCE.read_bytes())
+                await sandbox.put("records.json", self.state.encode())
+                await self._run(sandbox, _OPENING)
+            return await self._run(sandbox, _ASKED.format(json.dumps(json.dumps(request))))
+        except BaseException:
+            # cancelled, or the sandbox is lost: return it to the pool with the reason
+            self._sandbox = None
+            await self._held.__aexit__(*sys.exc_info())
+            raise
+
+    async def _run(self, sandbox: Sandbox, code: str) -> bytes:
+        result = await sandbox.python(code, timeout_s=self._timeout_s)
+        if not result.succeeded or result.truncated:
+            # the program is ours and fails at nothing that a visitor sends
+            raise SandboxLost(f"{sandbox.name}: the site does not answer: {result.text[-300:]}")
+        return result.stdout
+
+
+_SOURCE = Path(website.__file__)
+_OPENING = """
+import sys; sys.path.insert(0, "")
+import json, website
+with open("records.json") as file: site = website.Website(json.load(file))
+"""
+_ASKED = "print(json.dumps([site.reply(*json.loads({})), site.state()]))"
+"""The request is a literal of text in the text of the program: none of its characters is code."""

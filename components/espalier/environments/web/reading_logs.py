@@ -1,0 +1,70 @@
+"""What the embedded policy learns to read from: walks over pages of training sites.
+
+A log has the plan of some task under a prompt of its names alone: what is to be found and what is
+to be filled in, in random order, and no word of what is asked. So links, fields and values are
+copied from pages and prompt, and what a question wants is left to be learned.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
+
+from espalier.environments.reading import Log
+from espalier.records import FinalAnswer, Task, ToolCalls
+
+Walk = Callable[[Task], Sequence[ToolCalls | FinalAnswer | str]]
+"""A task to the teacher's actions, with what they show."""
+
+
+class BrowsingLogs:
+    """Logs of training tasks without their questions."""
+
+    def __init__(self, tasks: Sequence[Task], walk: Walk, *, words_share: float) -> None:
+        """Keep the tasks that are drawn from.
+
+        Args:
+            tasks: training tasks.
+            walk: plays one.
+            words_share: share of the words of a question, beside the names, that a prompt keeps.
+        """
+        self._tasks = tasks
+        self._walk = walk
+        self._words_share = words_share
+
+    def write(self, rng: random.Random) -> Log:
+        """See `ReadingMaterial`."""
+        task = rng.choice(self._tasks)
+        words, _, page = task.question.partition("\n")
+        named = self._named(task)
+        rest = [
+            word
+            for word in words.split()
+            if rng.random() < self._words_share and not any(word in name.split() for name in named)
+        ]
+        parts = [*named, *rest]
+        rng.shuffle(parts)
+        return Log(f"{' '.join(parts)}\n{page}", tuple(self._walk(task)))
+
+    def texts(self, rng: random.Random) -> Iterator[str]:
+        """See `ReadingMaterial`."""
+        for task in rng.sample(self._tasks, min(len(self._tasks), _READ_TASKS)):
+            yield task.question
+            for piece in self._walk(task):
+                match piece:
+                    case str():
+                        yield piece
+                    case FinalAnswer(text):
+                        yield text
+                    case ToolCalls(calls):
+                        yield from (" ".join(map(str, call.arguments.values())) for call in calls)
+
+    def _named(self, task: Task) -> list[str]:
+        """What a plan finds, and what it fills in."""
+        steps = cast("list[list[str]]", task.extra["steps"])
+        return [step[-1] for step in steps if step[0] != "click"]
+
+
+_READ_TASKS = 400
+"""Tasks whose pages a tokenizer sees."""

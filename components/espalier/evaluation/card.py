@@ -1,0 +1,188 @@
+"""The report card of an evaluation: seven traits of a good one, and what it was made with.
+
+The traits: enough questions, verified golds, one headline number with its interval, one command, a
+meaningful task, reliable grading, not saturated. Each says what was found, and whether it holds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from espalier.environments import check_golds
+from espalier.evaluation.suites import NamedSuite, chosen_tasks, settings_of
+from espalier.records import ArtifactError
+
+ENOUGH_QUESTIONS = 1000
+SATURATED = 0.95
+"""A headline score from which on a suite no longer tells good from better."""
+
+
+def checked_golds(suite: NamedSuite, path: Path) -> dict[str, Any]:
+    """What `check_golds` finds in some of the suite's tasks; kept at `path`, and read from there.
+
+    Raises:
+        ArtifactError: what is there is no such result.
+        EnvironmentLostError: an environment was lost, so that nothing can be said.
+    """
+    if path.is_file():
+        try:
+            kept = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise ArtifactError(f"{path}: not JSON ({error}). Delete it") from error
+        if isinstance(kept, dict) and kept.get("suite") == suite.digest:
+            return kept
+    count = suite.profile.evaluation.gold_checks
+    tasks = chosen_tasks(suite.tasks, count) if count else []
+    found = check_golds(suite.family, tasks, suite.environments)
+    result = {
+        "suite": suite.digest,
+        "checked": len(tasks),
+        "accepted": found.accepted,
+        "refused": found.refused,
+        "faults": [fault._asdict() for fault in found.faults],
+    }
+    write_whole(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    return result
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file by one rename, so that a kill leaves the former one or this one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def report_card(
+    suite: NamedSuite,
+    figures: Mapping[str, Any],
+    golds: Mapping[str, Any],
+    *,
+    command: str,
+    recovery: str,
+) -> dict[str, Any]:
+    """The card of one model on one suite.
+
+    Args:
+        suite: that was asked.
+        figures: as `suite_figures` has them.
+        golds: as `checked_golds` has them.
+        command: that made it, without any key.
+        recovery: what was done about lost requests and environments.
+
+    Returns:
+        `traits`, each with `trait`, `holds` (None where a reader decides) and `found`; and `facts`.
+    """
+    headline = figures.get("headline")
+    return {
+        "traits": [
+            _size(suite, figures),
+            _golds(golds),
+            _trait(
+                "one headline number with its interval",
+                holds=headline is not None,
+                found=_said(headline),
+            ),
+            _trait("one command", holds=True, found=f"`{command}`"),
+            _trait("meaningful task", holds=None, found=_about(suite)),
+            _grading(suite, golds),
+            _saturation(headline),
+        ],
+        "facts": _facts(suite, recovery),
+    }
+
+
+def _trait(name: str, *, holds: bool | None, found: str) -> dict[str, Any]:
+    return {"trait": name, "holds": holds, "found": found}
+
+
+def _size(suite: NamedSuite, figures: Mapping[str, Any]) -> dict[str, Any]:
+    asked = figures["n"]
+    found = f"{asked} tasks judged of {suite.available} that there are"
+    if excluded := figures["excluded"]:
+        found += f"; {excluded} left out as contaminated"
+    holds = asked >= ENOUGH_QUESTIONS or asked == suite.available
+    return _trait(
+        f"at least {ENOUGH_QUESTIONS:,} questions where the set has them", holds=holds, found=found
+    )
+
+
+def _golds(golds: Mapping[str, Any]) -> dict[str, Any]:
+    checked, faults = golds["checked"], golds["faults"]
+    if not checked:
+        said = "not checked: evaluation.gold_checks = 0"
+        return _trait("verified golds", holds=None, found=said)
+    found = (
+        f"{golds['accepted']} of {checked} gold answers have the whole score, "
+        f"{golds['refused']} of other tasks have less"
+    )
+    if faults:
+        found += f"; first fault: {faults[0]['task_id']}: {faults[0]['fault']}"
+    return _trait("verified golds", holds=not faults, found=found)
+
+
+def _said(headline: Mapping[str, Any] | None) -> str:
+    if headline is None:
+        return "none: no task is left"
+    low, high = headline["ci95"]
+    return (
+        f"{headline['name']} {100 * headline['mean']:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+    )
+
+
+def _about(suite: NamedSuite) -> str:
+    module = inspect.getmodule(type(suite.family))
+    written = (inspect.getdoc(module) if module else "") or type(suite.family).__name__
+    first = " ".join(written.partition("\n\n")[0].split())
+    tools = ", ".join(tool.name for tool in suite.environments.tools) or "none"
+    return f"{first} Tools: {tools}."
+
+
+def _grading(suite: NamedSuite, golds: Mapping[str, Any]) -> dict[str, Any]:
+    judges = suite.profile.reward.judges
+    decides = judges is not None and judges.decides != "nothing"
+    kinds = ", ".join(sorted({task.verifier.kind for task in suite.tasks}))
+    found = f"by rule ({kinds})" if not decides else f"by rule ({kinds}) and by judges"
+    wrong = [f for f in golds["faults"] if f["fault"].startswith("the gold answer of")]
+    if wrong:
+        found += f"; {len(wrong)} tasks take the gold answer of another task as right"
+    return _trait("reliable grading", holds=not decides and not wrong, found=found)
+
+
+def _saturation(headline: Mapping[str, Any] | None) -> dict[str, Any]:
+    name = "not saturated"
+    if headline is None:
+        return _trait(name, holds=None, found="no task is left")
+    mean = headline["mean"]
+    found = f"{100 * mean:.1f} % of at most 100; saturated from {100 * SATURATED:g} % on"
+    return _trait(name, holds=mean < SATURATED, found=found)
+
+
+def _facts(suite: NamedSuite, recovery: str) -> dict[str, Any]:
+    episode = suite.profile.episode
+    settings = settings_of(suite.config, suite.profile, suite.family)
+    told = {"name", "scaffold", "episode", "attempts", "temperature", "headline", "view"}
+    agent = suite.profile.agent
+    scaffold = {
+        "tools": "messages with the family's tools, in the policy's dialect or as native calls",
+        "answer": "one answer, no tools offered",
+    }[suite.config.scaffold]
+    return {
+        "environment": {
+            "family": suite.family.name,
+            "tasks": suite.source,
+            "settings": {key: value for key, value in settings.items() if key not in told},
+        },
+        "tool budget": (
+            f"{episode.max_turns} messages that call tools or speak to a user, "
+            f"{episode.max_turn_calls} calls in one"
+        ),
+        "scaffold": f"the program {list(agent.command)}" if agent.plays else scaffold,
+        "attempts": f"{suite.config.attempts} at temperature {suite.config.temperature:g}",
+        "evaluator": f"{type(suite.family).__module__}: {suite.family.headline} of official_scores",
+        "failure recovery": recovery,
+    }

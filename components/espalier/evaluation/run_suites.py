@@ -1,0 +1,138 @@
+"""The suites of a profile, asked of policies: what the stage and the promotion gate use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from espalier.config import Profile
+from espalier.evaluation.attempts import Attempt, AttemptFile
+from espalier.evaluation.contamination import (
+    SuitePrints,
+    Training,
+    contamination,
+    require_uncontaminated,
+)
+from espalier.evaluation.players import PolicyPlayer, judge
+from espalier.evaluation.suite_results import TaskRow, paired_scores, suite_figures, task_rows
+from espalier.evaluation.suites import (
+    KnowledgeOf,
+    NamedSuite,
+    ingested,
+    opened_suite,
+    suite_profile,
+)
+from espalier.records import json_digest
+
+
+class AskedPolicy(NamedTuple):
+    """A policy by its folder, and what it was trained on."""
+
+    directory: Path
+    digest: str
+    training: Training
+
+
+class SuiteJudgement(NamedTuple):
+    """What came of one suite."""
+
+    figures: dict[str, Any]
+    """The suite, and under `policies` the figures of each."""
+    rows: dict[str, list[TaskRow]]
+
+
+def judge_suite(
+    name: str,
+    profile: Profile,
+    policies: Mapping[str, AskedPolicy],
+    artifacts: Mapping[str, Path],
+    work: Path,
+) -> SuiteJudgement:
+    """Ask one suite of the profile of every policy; equal weights are asked once.
+
+    Args:
+        name: in [evaluation.suites].
+        profile: of the run.
+        policies: by the name that results use.
+        artifacts: `knowledge` and `accepted` of the run.
+        work: where finished attempts are kept. A policy that was stopped half-way begins anew, so
+            that a resumed stage publishes what an unbroken one does.
+
+    Raises:
+        DataError: the suite's file holds no such tasks, or the profile refuses what a policy was
+            trained on.
+        EnvironmentLostError: too many attempts of a policy stayed lost.
+    """
+    config = profile.evaluation.suites[name]
+    own = config.tasks is None and config.environment == profile.environment
+    accepted = artifacts["accepted"] if own else None
+    knowledge_of = _knowledge_of(profile, artifacts["knowledge"], work)
+    own_profile = suite_profile(name, config, profile)
+    with opened_suite(name, config, own_profile, knowledge_of, accepted) as suite:
+        return _judged(suite, profile, policies, work)
+
+
+def _knowledge_of(profile: Profile, knowledge: Path, work: Path) -> KnowledgeOf:
+    def knowledge_of(asked: Profile) -> Path:
+        if asked.environment.name == profile.environment.name:
+            return knowledge
+        return ingested(asked, work)
+
+    return knowledge_of
+
+
+def _judged(
+    suite: NamedSuite, profile: Profile, policies: Mapping[str, AskedPolicy], work: Path
+) -> SuiteJudgement:
+    config, seed = profile.evaluation, profile.seed
+    run_words = config.contamination.run_words
+    prints = SuitePrints.of(
+        suite.family, suite.tasks, suite.seen, run_words, is_public=suite.is_public
+    )
+    rows: dict[str, list[TaskRow]] = {}
+    figures: dict[str, Any] = {}
+    for policy, asked in policies.items():
+        found = contamination(asked.training, prints, config.contamination)
+        require_uncontaminated(
+            found,
+            config.contamination,
+            suite=suite.name,
+            model=policy,
+            num_tasks=len(suite.tasks),
+        )
+        attempts = _attempts(suite, asked, work / "suites" / suite.name)
+        rows[policy] = task_rows(suite, policy, attempts, found)
+        figures[policy] = {
+            **suite_figures(suite, rows[policy], attempts, config, seed),
+            "contamination": found.as_dict(len(suite.tasks)),
+        }
+    content: dict[str, Any] = {
+        "digest": suite.digest,
+        "family": suite.family.name,
+        "source": suite.source,
+        "n": len(suite.tasks),
+        "available": suite.available,
+        "attempts": suite.config.attempts,
+        "temperature": suite.config.temperature,
+        "headline": suite.family.headline,
+        "policies": figures,
+    }
+    if {"trained", "warm_start"} <= rows.keys():
+        content["gain"] = {
+            **paired_scores(rows["trained"], rows["warm_start"], config, seed),
+            "baseline": "warm_start",
+        }
+    return SuiteJudgement(content, rows)
+
+
+def _attempts(suite: NamedSuite, asked: AskedPolicy, folder: Path) -> list[Attempt]:
+    made_of = {"suite": suite.digest, "model": asked.digest, "seed": str(suite.profile.seed)}
+    path = folder / f"{json_digest(made_of)[:12]}.jsonl"
+    wanted = len(suite.tasks) * suite.config.attempts
+    with AttemptFile.opened(path, made_of) as kept:
+        is_whole = len(kept.kept) >= wanted
+    if not is_whole:
+        path.unlink()
+    with AttemptFile.opened(path, made_of) as kept:
+        return judge(PolicyPlayer(asked.directory, suite), suite, kept)

@@ -1,0 +1,359 @@
+"""Suites by name: their tasks, the environments that these are played in, and their digest.
+
+A suite of [evaluation.suites] is a public file or folder in its family's format, or the family's
+own held-out tasks. The name of a family stands for the latter where the profile has no such suite.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import tomllib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from espalier.chain import STAGES, provenance
+from espalier.config import (
+    HELDOUT,
+    EvaluationConfig,
+    Profile,
+    RewardConfig,
+    SuiteConfig,
+    family_code_digest,
+    family_names,
+)
+from espalier.config.faults import fault_lines
+from espalier.environments import (
+    Environment,
+    Environments,
+    Family,
+    Opening,
+    SimpleFamily,
+    Step,
+    family_of,
+)
+from espalier.environments.contract import waited
+from espalier.evaluation.suite import VIEW
+from espalier.records import (
+    Action,
+    DataError,
+    Malformed,
+    NullTracker,
+    ProfileError,
+    Task,
+    ToolCalls,
+    json_digest,
+    open_artifact,
+    publishing,
+    read_tasks,
+    tree_digest,
+)
+from espalier.synthesis.funnel import Funnel
+
+KnowledgeOf = Callable[[Profile], Path]
+"""Profile of a suite -> the knowledge artifact that its tasks are played over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedSuite:
+    """A suite that is open: its environments may be played in."""
+
+    name: str
+    config: SuiteConfig
+    profile: Profile
+    """The run's, with the suite's environment and limits."""
+    family: Family[Any]
+    tasks: Sequence[Task]
+    available: int
+    """Tasks before the limit."""
+    seen: Sequence[Task]
+    """Training and dev tasks of the same draw: what these share with held-out tasks is shared by
+    all splits, as hubs are."""
+    environments: Environments
+    knowledge: str
+    """Content digest of what the tasks are played over."""
+    digest: str
+
+    @property
+    def is_public(self) -> bool:
+        """Whether its tasks are a file of somebody else's."""
+        return self.config.tasks is not None
+
+    @property
+    def source(self) -> str:
+        """Where its tasks come from, in words."""
+        if self.config.tasks is not None:
+            return str(self.config.tasks)
+        return f"held-out tasks that {self.family.name} makes"
+
+
+def parsed_names(text: str) -> list[str]:
+    """The names of `--suite NAME[,NAME]`.
+
+    Raises:
+        ProfileError: none, or one twice.
+    """
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise ProfileError(f"--suite {text!r}: write it as NAME or NAME,NAME")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ProfileError(f"--suite names {', '.join(twice)} twice; name each suite once")
+    return names
+
+
+def suite_config(
+    name: str, profile: Profile, profiles: Sequence[Path], *, of_run: bool = False
+) -> tuple[SuiteConfig, Profile]:
+    """What a name stands for, and the profile that it is judged under.
+
+    Args:
+        name: of [evaluation.suites], of a family, or `heldout` where there is a run.
+        profile: of the run, or the one that was named.
+        profiles: files of the profiles that come with espalier: a family's own limits.
+        of_run: whether the profile is that of a finished run.
+
+    Raises:
+        ProfileError: no such suite; the message has the nearest name.
+    """
+    if name in profile.evaluation.suites:
+        found = profile.evaluation.suites[name]
+        return found, suite_profile(name, found, profile)
+    if name == HELDOUT and of_run:
+        own = SuiteConfig(environment=profile.environment)
+        return own, suite_profile(name, own, profile)
+    if name in family_names():
+        base = profile
+        if profile.environment.name != name:
+            base = _profile_of_family(name, profiles) or profile
+        environment: object = base.environment if base.environment.name == name else name
+        built_in = SuiteConfig.model_validate({"environment": environment})
+        merged = base.model_copy(update={"evaluation": profile.evaluation, "seed": profile.seed})
+        return built_in, suite_profile(name, built_in, merged)
+    there = {*profile.evaluation.suites, *family_names()}
+    known = sorted(there | {HELDOUT} if of_run else there)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)};"
+    if name == HELDOUT:
+        hint = "it is the suite of a run: name that with --run RUN;"
+    raise ProfileError(
+        f"no suite is named {name!r}; {hint} one of your own is a table [evaluation.suites.{name}]"
+    )
+
+
+def _profile_of_family(name: str, profiles: Sequence[Path]) -> Profile | None:
+    """The profile that trains a family: that of its name, or else the first that is no smoke."""
+    from espalier.config import load_profile
+
+    named = sorted(profiles, key=lambda path: (path.stem != name, "smoke" in path.stem, path.stem))
+    for path in named:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        if tables.get("environment", {}).get("name", "search_qa") == name:
+            return load_profile(path)
+    return None
+
+
+def suite_profile(name: str, config: SuiteConfig, profile: Profile) -> Profile:
+    """`profile` with the suite's environment and limits.
+
+    Another family's rewards are not the suite's: its terms are the defaults then.
+
+    Raises:
+        ProfileError: the family refuses the profile.
+    """
+    own = config.environment.name == profile.environment.name
+    fields = {key: getattr(profile, key) for key in Profile.model_fields}
+    fields |= {"environment": config.environment, "episode": config.episode or profile.episode}
+    for key in () if own else ("agent_texts", "self_play", "continued_pretraining"):
+        fields[key] = Profile.model_fields[key].get_default(call_default_factory=True)
+    if not own:
+        fields["reward"] = RewardConfig()
+    try:
+        return Profile(**fields)
+    except ValidationError as error:
+        faults = "; ".join(fault_lines(error, Profile))
+        raise ProfileError(f"evaluation.suites.{name}: {faults}") from error
+
+
+def ingested(profile: Profile, folder: Path) -> Path:
+    """The knowledge artifact of a suite's family, made below `folder` where it is not there.
+
+    Raises:
+        KnowledgeError: the source cannot be read.
+        ArtifactError: what is there was damaged.
+    """
+    stage = STAGES["ingest"]
+    key = json_digest([stage.digest(profile), stage.external_inputs(profile)])
+    path = folder / f"knowledge-{key[:12]}"
+    if path.is_dir():
+        open_artifact(path)
+        return path
+    with publishing(path, provenance("ingest", profile, {})) as draft:
+        family_of(profile).ingest(draft, NullTracker())
+    return path
+
+
+@contextmanager
+def opened_suite(
+    name: str,
+    config: SuiteConfig,
+    profile: Profile,
+    knowledge_of: KnowledgeOf,
+    accepted: Path | None = None,
+) -> Generator[NamedSuite]:
+    """A suite with its environments; their sandboxes are closed at the end.
+
+    Args:
+        name: of the suite.
+        config: its settings.
+        profile: its own, see `suite_profile`.
+        knowledge_of: finds or makes what its tasks are played over.
+        accepted: tasks of the run that it is the held-out suite of.
+
+    Raises:
+        DataError: its file holds no such tasks, naming the row.
+        ProfileError: the family refuses the profile.
+    """
+    family = family_of(profile)
+    knowledge = knowledge_of(profile)
+    if config.tasks is not None:
+        found: list[Task] = list(family.read_benchmark(config.tasks))
+        seen: list[Task] = []
+        played = family.benchmark_environments(config.tasks, knowledge)
+    else:
+        found, seen = (
+            _tasks_of_run(accepted) if accepted else _own_tasks(family, knowledge, config.limit)
+        )
+        played = _own_environments(family, knowledge)
+    tasks = chosen_tasks(found, config.limit)
+    content = open_artifact(knowledge).content
+    with played as environments:
+        if config.scaffold == "answer":
+            environments = _without_tools(environments)
+        yield NamedSuite(
+            name=name,
+            config=config,
+            profile=profile,
+            family=family,
+            tasks=tasks,
+            available=len(found),
+            seen=seen,
+            environments=environments,
+            knowledge=content,
+            digest=_digest(config, profile, family, tasks, content),
+        )
+
+
+def chosen_tasks(tasks: Sequence[Task], limit: int | None) -> list[Task]:
+    """`limit` of the tasks in their order; those of a smaller limit are among those of a larger."""
+    if limit is None or limit >= len(tasks):
+        return list(tasks)
+    by_digest = sorted(tasks, key=lambda task: hashlib.sha256(task.task_id.encode()).digest())
+    kept = {task.task_id for task in by_digest[:limit]}
+    return [task for task in tasks if task.task_id in kept]
+
+
+def _tasks_of_run(accepted: Path) -> tuple[list[Task], list[Task]]:
+    heldout, *others = (
+        read_tasks(accepted / "tasks" / f"{split}.jsonl") for split in ("heldout", "train", "dev")
+    )
+    return heldout, [task for tasks in others for task in tasks]
+
+
+def _own_tasks(
+    family: Family[Any], knowledge: Path, limit: int | None
+) -> tuple[list[Task], list[Task]]:
+    if isinstance(family, SimpleFamily):
+        simple = cast("SimpleFamily[Any]", family)
+        count = max(limit or 0, family.profile.synthesis.heldout_tasks)
+        found = list(simple.tasks("heldout", count))
+        if not found:
+            raise DataError(f"{family.name}: it makes no held-out task under this profile")
+        return found, []
+    drawn = family.questions(knowledge, Funnel(), NullTracker())
+    seen = [question.task for split in ("train", "dev") for question in drawn[split]]
+    return [question.task for question in drawn["heldout"]], seen
+
+
+@contextmanager
+def _own_environments(family: Family[Any], knowledge: Path) -> Generator[Environments]:
+    with family.environments(knowledge) as environments_over:
+        yield environments_over(VIEW)
+
+
+def settings_of(config: SuiteConfig, profile: Profile, family: Family[Any]) -> dict[str, object]:
+    """What answers depend on beside the tasks."""
+    settings: dict[str, object] = {
+        "name": family.name,
+        "view": VIEW,
+        "scaffold": config.scaffold,
+        "episode": profile.episode.model_dump(mode="json"),
+        "attempts": config.attempts,
+        "temperature": config.temperature,
+        "headline": family.headline,
+        **family.answer_settings(),
+    }
+    if profile.agent.plays:
+        settings["agent"] = list(profile.agent.command)
+    if code := family_code_digest(profile.environment.name):
+        settings["code"] = code
+    return settings
+
+
+def _digest(
+    config: SuiteConfig,
+    profile: Profile,
+    family: Family[Any],
+    tasks: Sequence[Task],
+    knowledge: str,
+) -> str:
+    content = {
+        "tasks": [task.model_dump(mode="json") for task in tasks],
+        "file": tree_digest(config.tasks) if config.tasks else "",
+        "knowledge": knowledge,
+        "settings": settings_of(config, profile, family),
+    }
+    return json_digest(content)
+
+
+def _without_tools(environments: Environments) -> Environments:
+    make = environments.make
+    return replace(
+        environments,
+        tools=(),
+        make=lambda task: cast("Environment", _ToolFreeEnvironment(make(task))),
+    )
+
+
+class _ToolFreeEnvironment:
+    """An environment that offers no tool, and takes a call for a malformed answer."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+
+    async def reset(self, task: Task) -> Opening:
+        """See `Environment`."""
+        opening = await waited(self._environment.reset(task))
+        return Opening(opening.messages, ())
+
+    async def step(self, action: Action) -> Step:
+        """See `Environment`."""
+        if isinstance(action, ToolCalls):
+            action = Malformed("a call, and no tool is offered")
+        return await waited(self._environment.step(action))
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (whatever the environment has)
+        return getattr(self._environment, name)
+
+
+def bootstrap_settings(config: EvaluationConfig, seed: int) -> Mapping[str, object]:
+    """How intervals are drawn, as results state it."""
+    return {
+        "resamples": config.bootstrap_resamples,
+        "confidence": config.confidence,
+        "seed": seed,
+    }

@@ -1,0 +1,421 @@
+"""`espalier evaluate --suite`: any model on any suites, resumable, with a report card."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import urldefrag
+
+from pydantic import ValidationError
+
+from espalier.config import HELDOUT, EvaluatedEndpointConfig, Profile
+from espalier.config.faults import fault_lines
+from espalier.determinism import prepare_torch
+from espalier.evaluation.attempts import AttemptFile
+from espalier.evaluation.card import checked_golds, report_card, write_whole
+from espalier.evaluation.contamination import (
+    Contamination,
+    SuitePrints,
+    Training,
+    contamination,
+    require_uncontaminated,
+)
+from espalier.evaluation.lineage import policy_files_digest
+from espalier.evaluation.suite_results import (
+    TaskRow,
+    paired_scores,
+    suite_figures,
+    task_rows,
+)
+from espalier.evaluation.suites import (
+    NamedSuite,
+    bootstrap_settings,
+    ingested,
+    opened_suite,
+    parsed_names,
+    suite_config,
+)
+from espalier.orchestration.finished_run import FinishedRun, open_finished_run
+from espalier.orchestration.lineage import training_of_directory, training_of_version
+from espalier.orchestration.promotion import open_registry, run_behind
+from espalier.orchestration.results import aligned
+from espalier.records import EngineError, ProfileError, RegistryError, json_digest, open_artifact
+from espalier.registry.model import CHALLENGER, RegisteredModel, fetch_policy, parsed_reference
+from espalier.reporting.report_card import card_html, card_markdown, ends, percent
+from espalier.steps.profiles import named_profile, pipelines_dir
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationOrder:
+    """What the command line says."""
+
+    model: str
+    """An endpoint of the profile, URL#MODEL, a model directory, or a registered model."""
+    suites: str
+    """Names, separated by commas."""
+    against: str | None = None
+    """Another model, said likewise."""
+    out: Path | None = None
+    run: Path | None = None
+    profile: str = "laptop"
+    overrides: Sequence[str] = ()
+    runs: Path = Path("runs")
+    endpoint: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Settings of endpoints that are named by their URL: key_variable, prompt_price, ..."""
+    command: str = "espalier evaluate"
+    """As it was typed; the report card repeats it."""
+
+
+class Evaluated(dict[str, Any]):
+    """The content of results.json."""
+
+    folder: Path
+    """Where it and the report card are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """A model that is ready to be asked."""
+
+    name: str
+    digest: str
+    training: Training
+    facts: Mapping[str, object]
+    recovery: str
+    endpoint: EvaluatedEndpointConfig | None = None
+    key: str = field(default="", repr=False)
+    policy_dir: Path | None = None
+
+
+def evaluate_on_suites(order: EvaluationOrder, say: Say) -> Evaluated:
+    """Judge a model, and another beside it, on the suites; write results and report card.
+
+    The same command goes on where a killed one was: finished attempts are kept in the output
+    folder, by suite, model and seed.
+
+    Raises:
+        ProfileError: no such suite, or one that is named twice.
+        RegistryError: no such model.
+        DataError: a suite's file holds no such tasks, or what the policy was trained on is refused.
+        EngineError: the endpoint cannot be asked.
+        EnvironmentLostError: more attempts were lost than `evaluation.max_lost_share` allows.
+    """
+    names = parsed_names(order.suites)
+    run = open_finished_run(order.run) if order.run else None
+    profile = _profile_of(order, run)
+    # names first: a suite that is not there is said before any model is loaded
+    profiles = sorted((pipelines_dir() / "profiles").glob("*.toml"))
+    configs = {
+        name: suite_config(name, profile, profiles, of_run=run is not None) for name in names
+    }
+    out = order.out or Path("evaluations") / _slug(order.model)
+    with TemporaryDirectory(prefix="espalier-evaluate-") as folder:
+        scratch = Path(folder)
+        asked = [order.model] if order.against is None else [order.model, order.against]
+        models = [_model(name, order, profile, scratch / str(n)) for n, name in enumerate(asked)]
+        if len(models) > 1 and models[0].digest == models[1].digest:
+            raise ProfileError(f"{order.model} and {order.against} are the same model")
+        if any(model.policy_dir for model in models):
+            prepare_torch(profile.threads)
+        suites: dict[str, Any] = {}
+        for name, (config, own_profile) in configs.items():
+            accepted = run.folder("accepted") if run and name == HELDOUT else None
+            knowledge_of = _knowledge_of(run, out)
+            with opened_suite(name, config, own_profile, knowledge_of, accepted) as suite:
+                suites[name] = _suite_results(suite, models, out, order.command, say)
+    results = Evaluated(
+        command=order.command,
+        models=[{"name": m.name, "digest": m.digest, **m.facts} for m in models],
+        bootstrap=dict(bootstrap_settings(profile.evaluation, profile.seed)),
+        confidence=f"{profile.evaluation.confidence:.0%}",
+        suites=suites,
+    )
+    results.folder = out
+    _write(out, results)
+    return results
+
+
+def _profile_of(order: EvaluationOrder, run: FinishedRun | None) -> Profile:
+    if run is None:
+        return named_profile(order.profile, order.overrides)
+    if order.overrides:
+        raise ProfileError(
+            "--set changes a profile, and --run brings that of the run; leave one of them out"
+        )
+    return run.profile
+
+
+def _knowledge_of(run: FinishedRun | None, out: Path) -> Callable[[Profile], Path]:
+    def knowledge_of(profile: Profile) -> Path:
+        if run is not None and profile.environment.name == run.profile.environment.name:
+            open_artifact(run.folder("knowledge"))
+            return run.folder("knowledge")
+        return ingested(profile, out)
+
+    return knowledge_of
+
+
+# ------------------------------------------------------------------------------------- models
+
+
+def _model(name: str, order: EvaluationOrder, profile: Profile, scratch: Path) -> _Judged:
+    """The model that a name stands for; a registered one is downloaded below `scratch`."""
+    if name.startswith(("http://", "https://")):
+        return _endpoint(name, _endpoint_at(name, order.endpoint))
+    if name in profile.endpoints:
+        return _endpoint(name, profile.endpoints[name])
+    if Path(name).is_dir():
+        return _directory(name, Path(name), order)
+    return _registered(name, order, scratch)
+
+
+def _endpoint_at(name: str, settings: Mapping[str, object]) -> EvaluatedEndpointConfig:
+    """The endpoint of URL#MODEL; an address with a password in it is not repeated."""
+    url, model = urldefrag(name)
+    try:
+        config = EvaluatedEndpointConfig.model_validate({"url": url, "model": model, **settings})
+    except ValidationError as error:
+        faults = "; ".join(fault_lines(error, EvaluatedEndpointConfig))
+        raise EngineError(f"the endpoint cannot be asked: {faults}") from None  # it has the address
+    if not model:
+        raise EngineError(
+            f"{url}: which of its models? Write it as {url}#MODEL, by the name that the server has "
+            "for it"
+        )
+    return config
+
+
+def _endpoint(name: str, config: EvaluatedEndpointConfig) -> _Judged:
+    key = ""
+    if config.key_variable:
+        key = os.environ.get(config.key_variable, "").strip()
+        if not key or not key.isascii() or not key.isprintable() or " " in key:
+            raise EngineError(
+                f"the environment variable {config.key_variable}, which is to hold the API key, "
+                "is not set, or holds no key"
+            )
+    facts: dict[str, object] = {
+        "kind": "endpoint",
+        "url": config.url,
+        "model": config.model,
+        "max_tokens": config.max_tokens,
+        "prompt_price": config.prompt_price,
+        "completion_price": config.completion_price,
+    }
+    return _Judged(
+        name=name,
+        digest=json_digest([config.url, config.model, config.max_tokens]),
+        training=Training.not_known(f"what {config.model} at {config.url} was trained on"),
+        facts=facts,
+        recovery=(
+            f"a request is sent up to {config.attempts} times within {config.timeout_s:g} s each, "
+            f"an answer that is none asked for {config.asks} times; {config.concurrency} attempts "
+            "side by side"
+        ),
+        endpoint=config,
+        key=key,
+    )
+
+
+def _directory(name: str, path: Path, order: EvaluationOrder) -> _Judged:
+    return _Judged(
+        name=name,
+        digest=policy_files_digest(path),
+        training=training_of_directory(path, _registry(order)),
+        facts={"kind": "policy", "directory": str(path)},
+        recovery="",
+        policy_dir=path,
+    )
+
+
+def _registry(order: EvaluationOrder) -> RegisteredModel | None:
+    """The registry of the runs, where there is one; it only says more of the training."""
+    try:
+        return open_registry(order.run, None, order.runs).model
+    except RegistryError:
+        return None
+
+
+def _registered(name: str, order: EvaluationOrder, scratch: Path) -> _Judged:
+    try:
+        wanted = parsed_reference(name)
+        model_name, reference = wanted.model, wanted.alias or wanted.version
+    except RegistryError:
+        model_name, reference = name.removeprefix("models:/"), CHALLENGER
+    try:
+        model = open_registry(order.run, model_name, order.runs).model
+        version = model.version(reference)
+    except RegistryError as error:
+        raise RegistryError(
+            f"{name}: neither an endpoint of the profile nor a folder, and no registered model: "
+            f"{error}"
+        ) from error
+    return _Judged(
+        name=name,
+        digest=version.policy_digest,
+        training=training_of_version(model, version, run_behind(model)),
+        facts={"kind": "policy", "version": version.label},
+        recovery="",
+        policy_dir=fetch_policy(model, version, scratch / "policy"),
+    )
+
+
+# ------------------------------------------------------------------------------------- suites
+
+
+def _suite_results(
+    suite: NamedSuite, models: Sequence[_Judged], out: Path, command: str, say: Say
+) -> dict[str, Any]:
+    config, seed = suite.profile.evaluation, suite.profile.seed
+    prints = SuitePrints.of(
+        suite.family,
+        suite.tasks,
+        suite.seen,
+        config.contamination.run_words,
+        is_public=suite.is_public,
+    )
+    found: dict[str, Contamination] = {}
+    for model in models:
+        found[model.name] = contamination(model.training, prints, config.contamination)
+        require_uncontaminated(
+            found[model.name],
+            config.contamination,
+            suite=suite.name,
+            model=model.name,
+            num_tasks=len(suite.tasks),
+        )
+        say(f"{suite.name}: {model.name}: {found[model.name].said(len(suite.tasks))}")
+    golds = checked_golds(suite, out / suite.name / f"golds-{suite.digest[:12]}.json")
+    figures: dict[str, dict[str, Any]] = {}
+    rows: dict[str, list[TaskRow]] = {}
+    cards: dict[str, Any] = {}
+    for model in models:
+        attempts = _attempts(suite, model, out, say)
+        rows[model.name] = task_rows(suite, model.name, attempts, found[model.name])
+        said = found[model.name]
+        figures[model.name] = {
+            **suite_figures(suite, rows[model.name], attempts, config, seed),
+            "contamination": {
+                **said.as_dict(len(suite.tasks)),
+                "said": said.said(len(suite.tasks)),
+            },
+        }
+        cards[model.name] = report_card(
+            suite, figures[model.name], golds, command=command, recovery=_recovery(suite, model)
+        )
+    most = suite.config.attempts
+    content: dict[str, Any] = {
+        "digest": suite.digest,
+        "family": suite.family.name,
+        "source": suite.source,
+        "n": len(suite.tasks),
+        "available": suite.available,
+        "attempts": most,
+        "temperature": suite.config.temperature,
+        "headline": suite.family.headline,
+        "ks": sorted({1, most}),
+        "golds": golds,
+        "models": figures,
+        "cards": cards,
+        "against": None,
+    }
+    if len(models) > 1:
+        one, other = models[0].name, models[1].name
+        difference = paired_scores(rows[one], rows[other], config, seed)
+        content["against"] = {"model": one, "other": other, **difference}
+    return content
+
+
+def _attempts(suite: NamedSuite, model: _Judged, out: Path, say: Say) -> list[Any]:
+    # imported here: torch is loaded for it, which a fault before this line does not need
+    from espalier.evaluation.players import EndpointPlayer, Player, PolicyPlayer, judge
+
+    made_of = {"suite": suite.digest, "model": model.digest, "seed": str(suite.profile.seed)}
+    path = out / suite.name / f"attempts-{json_digest(made_of)[:12]}.jsonl"
+    with AttemptFile.opened(path, made_of) as kept:
+        wanted = len(suite.tasks) * suite.config.attempts
+        say(f"{suite.name}: {model.name} has {len(kept.kept)} of {wanted} attempts in {path}")
+        if model.endpoint is not None:
+            player: Player = EndpointPlayer(model.endpoint, model.key, suite)
+        else:
+            assert model.policy_dir is not None, "a model is an endpoint or a policy"
+            player = PolicyPlayer(model.policy_dir, suite)
+        return judge(player, suite, kept)
+
+
+def _recovery(suite: NamedSuite, model: _Judged) -> str:
+    rollout, share = suite.profile.rollout, suite.profile.evaluation.max_lost_share
+    said = [model.recovery] if model.recovery else []
+    said.append(
+        f"an attempt whose environment was lost is played again up to {rollout.max_replays} times; "
+        f"a call of the environment may take {rollout.tool_timeout_s:g} s"
+    )
+    said.append(
+        f"attempts that stay lost count as 0, and beyond {100 * share:g} % of them nothing is "
+        "reported"
+    )
+    return "; ".join(said)
+
+
+# ------------------------------------------------------------------------------------- output
+
+
+def _write(out: Path, results: Mapping[str, Any]) -> None:
+    cards = {name: suite["cards"] for name, suite in results["suites"].items()}
+    for name, text in {
+        "card.json": json.dumps(cards, indent=1, ensure_ascii=False) + "\n",
+        "report.md": card_markdown(results),
+        "report.html": card_html(results),
+        "results.json": json.dumps(results, indent=1, ensure_ascii=False) + "\n",
+    }.items():
+        write_whole(out / name, text)
+
+
+def results_text(results: Evaluated) -> str:
+    """The figures for a terminal, and where the rest is."""
+    rows: list[dict[str, str]] = []
+    lines: list[str] = []
+    for name, suite in results["suites"].items():
+        for model, found in suite["models"].items():
+            headline = found.get("headline", {})
+            rows.append(
+                {
+                    "suite": name,
+                    "model": model,
+                    "score": suite["headline"],
+                    "%": percent(headline.get("mean")),
+                    "interval": ends(headline.get("ci95")),
+                    "tasks": str(found["n"]),
+                    "excluded": str(found["excluded"]),
+                    "lost": str(found["lost"]),
+                    "cost": f"{found['cost']:g}",
+                }
+            )
+        if against := suite["against"]:
+            lines.append(_difference(name, against))
+    lines += [f"report      {results.folder / 'report.html'}"]
+    lines += [f"results     {results.folder / 'results.json'}"]
+    return "\n".join([aligned(rows), "", *lines])
+
+
+def _difference(name: str, against: Mapping[str, Any]) -> str:
+    pair = f"{name}: {against['model']} - {against['other']}"
+    if "mean" not in against:
+        return f"{pair}: no task is left to compare on"
+    low, high = against["ci95"]
+    return (
+        f"{pair}: {100 * against['mean']:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f}), "
+        f"paired over {against['n']} tasks"
+    )
+
+
+def _slug(model: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", model).strip("-.")[:80] or "model"

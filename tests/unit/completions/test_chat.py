@@ -1,0 +1,156 @@
+"""Native tool calls: what a server says becomes an action, or a fault with a name."""
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from espalier.completions import ChatEndpoint, EndpointFault, ToolNames, sent_message
+from espalier.completions.chat import read_reply
+from espalier.records import EngineError, FinalAnswer, Malformed, Message
+from espalier.records.message import ToolCalls, ToolSpec
+from tests.fakes.endpoint_double import Scripted, completion, config
+
+ADD = ToolSpec(name="math.add", description="Add.", parameters={"type": "object"})
+SECRET = "sk-very-secret-0123456789"
+
+
+def calling(*calls, content=None, finish_reason="tool_calls"):
+    body = completion(content, finish_reason=finish_reason)
+    body["choices"][0]["message"]["tool_calls"] = list(calls)
+    return body
+
+
+def call(arguments='{"a": 1}', name="math_add", **fields):
+    return {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}} | (
+        fields
+    )
+
+
+def read(body):
+    return read_reply(json.dumps(body).encode(), ToolNames([ADD]))
+
+
+def asked(settings_, key=""):
+    async def session():
+        async def at_once(_seconds):
+            pass
+
+        async with ChatEndpoint(settings_, key, sleep=at_once) as chat:
+            names = ToolNames([ADD])
+            sent = [sent_message(Message(role="user", content="1 + 1?"))]
+            return await chat.reply(sent, [ADD], names, temperature=0.0, seed=1), chat
+
+    return asyncio.run(session())
+
+
+def test_a_call_comes_back_by_the_name_of_its_tool(double):
+    double.usual = Scripted(calling(call()))
+    reply, chat = asked(config(double, prompt_price=1.0, completion_price=2.0))
+    assert isinstance(reply.action, ToolCalls)
+    (made,) = reply.action.calls
+    assert (made.name, made.arguments, made.call_id) == ("math.add", {"a": 1}, "c1")
+    body = double.seen[0][1]
+    assert body["tools"][0]["function"]["name"] == "math_add"
+    assert reply.message["tool_calls"][0]["function"]["name"] == "math_add"
+    assert (reply.prompt_tokens, reply.completion_tokens) == (10, 5)
+    assert chat.ledger.cost == pytest.approx(20e-6)
+
+
+@pytest.mark.parametrize(
+    ("calls", "what"),
+    [
+        ([call("{")], "no JSON"),
+        ([call("[1]")], "no object"),
+        ([call('{"a": NaN}')], "NaN is no JSON number"),
+        ([call("[" * 5000)], "nesting"),
+        ([{"id": "c1"}], "no function"),
+        (["add"], "no object"),
+        ([call(name="")], "no name"),
+        ([call()] * 200, "too many"),
+        ("add(1)", "no list"),
+    ],
+)
+def test_calls_that_cannot_be_read_are_malformed(calls, what):
+    body = calling()
+    body["choices"][0]["message"]["tool_calls"] = calls
+    reply = read(body)
+    assert isinstance(reply.action, Malformed), what
+    assert reply.fault == "malformed_call"
+
+
+def test_equal_or_missing_ids_of_calls_are_told_apart():
+    reply = read(calling(call(), call(), call(id=None)))
+    assert len({one.call_id for one in reply.action.calls}) == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (completion("half", finish_reason="length"), "truncated"),
+        (completion("x", finish_reason="content_filter"), "filtered"),
+        (completion(None, refusal="no"), "refused"),
+        (completion("  "), "empty"),
+    ],
+)
+def test_an_answer_that_is_none_says_why(body, fault):
+    assert read(body).fault == fault
+
+
+def test_log_probs_that_are_no_numbers_change_nothing():
+    body = completion("2")
+    body["choices"][0]["logprobs"] = {"content": [{"logprob": float("nan")}]}
+    assert read(body).action == FinalAnswer("2")
+
+
+def test_names_of_tools_stay_distinct_where_servers_allow_fewer_signs():
+    tools = [ToolSpec(name=name) for name in ("a.b", "a_b", "x" * 80, "x" * 81)]
+    names = ToolNames(tools)
+    sent = [names.sent(tool.name) for tool in tools]
+    assert len(set(sent)) == 4
+    assert all(len(name) <= 64 for name in sent)
+    assert [names.own(name) for name in sent] == [tool.name for tool in tools]
+
+
+@pytest.mark.parametrize(
+    ("scripted", "kind"),
+    [
+        (Scripted({"error": {"message": "busy"}}, 503), "http_503"),
+        (Scripted({"error": {"message": "too long"}}, 400), "http_400"),
+        (Scripted(b"<html>a proxy</html>"), "no_completion"),
+        (Scripted({"choices": []}), "no_completion"),
+        (Scripted(completion("2"), delay_s=0.5), "timeout"),
+        (Scripted(completion("2"), cut=True), "connection"),
+    ],
+)
+def test_a_request_without_an_answer_says_its_kind(double, scripted, kind):
+    double.usual = scripted
+    with pytest.raises(EndpointFault) as fault:
+        asked(config(double, attempts=2, asks=2, timeout_s=0.2))
+    assert fault.value.kind == kind
+
+
+def test_a_refused_key_ends_everything_and_is_not_repeated(double):
+    double.usual = Scripted({"error": {"message": f"bad key {SECRET}"}}, 401)
+    with pytest.raises(EngineError, match="check the key") as error:
+        asked(config(double), SECRET)
+    assert not isinstance(error.value, EndpointFault)
+    assert SECRET not in str(error.value)
+    assert double.seen[0][2] == f"Bearer {SECRET}"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(JSON, JSON)
+def test_reading_a_reply_never_raises(calls, arguments):
+    body = calling(call(arguments), *(calls if isinstance(calls, list) else []))
+    for text in (json.dumps(body), json.dumps(calls), json.dumps({"choices": [calls]})):
+        read_reply(text.encode(), ToolNames([ADD]))

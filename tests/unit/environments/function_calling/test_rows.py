@@ -1,0 +1,137 @@
+"""Readers of public formats: what a row becomes, and the error that names a faulty one."""
+
+import asyncio
+import copy
+import json
+
+import pytest
+
+from espalier.config import Profile
+from espalier.environments import family_of
+from espalier.environments.function_calling.bfcl_rows import parsed_call
+from espalier.environments.function_calling.functions import offered
+from espalier.environments.teaching import play_script
+from espalier.records import DataError, FinalAnswer, ToolCall, ToolCalls
+from espalier.records.trajectory import FinishReason
+from tests.unit.environments.function_calling.rows import CALLS, FILES, RATE
+
+SIMPLE = "BFCL_v4_simple_python.json"
+TALK = "BFCL_v4_multi_turn_base.json"
+
+
+@pytest.fixture
+def family():
+    return family_of(Profile.model_validate({"environment": {"name": "function_calling"}}))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, row in FILES.items():
+        write(tmp_path, name, row)
+    return tmp_path
+
+
+def write(folder, name, row):
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(row))
+    return path
+
+
+def test_a_function_is_offered_under_a_plain_name():
+    twice = offered([RATE, {**RATE, "name": "bank rate"}])
+    assert [spec.name for spec in twice.specs] == ["bank_rate", "bank_rate_2"]
+    first = twice.specs[0].parameters
+    assert first["type"] == "object"
+    assert first["properties"]["of"]["properties"] == {"bank": {"type": "string"}}
+    assert twice.written([ToolCall(name="bank_rate_2")])[0].name == "bank rate"
+
+
+def test_a_row_of_bfcl_is_answered_as_its_gold_says(family, folder):
+    (task,) = family.read_benchmark(folder / SIMPLE)
+    assert [message.role for message in task.prompt] == ["system", "user"]
+    assert family.verify(task, json.dumps(CALLS[0])) == 1
+    assert family.verify(task, json.dumps([{"name": "bank_rate", "arguments": {}}])) == 0
+
+
+def test_a_folder_holds_all_its_files(family, folder):
+    kinds = [task.extra["kind"] for task in family.read_benchmark(folder)]
+    assert kinds == ["irrelevance", "multi_turn_base", "simple_python"]
+
+
+@pytest.mark.parametrize("name", ["level-1-api_processed.json", "rlla_sft.json"])
+def test_functions_are_read_from_a_system_text(family, folder, name):
+    (task,) = family.read_benchmark(folder / name)
+    rate, pay = family.specs_of(task)
+    assert (rate.name, rate.description) == ("Get_Rate", "The rate.\n2. of a currency")
+    assert rate.parameters["properties"] == {"code": {"description": "Its code.", "type": "string"}}
+    assert (pay.name, pay.description) == ("Pay", "Pay somebody.")
+    assert pay.parameters["properties"]["to"]["type"] == "array"
+    assert family.verify(task, json.dumps(CALLS[1])) == 1
+    twice = json.dumps(CALLS[1] * 2)
+    assert family.verify(task, twice) == (1 if "level" in name else 0)
+
+
+def test_a_conversation_goes_on_turn_by_turn(family, folder):
+    (task,) = family.read_benchmark(folder / TALK)
+    create = ToolCalls.one("create_ticket", {"title": "Lamp", "priority": 2})
+
+    def attempt(*actions):
+        with family.benchmark_environments(folder, folder) as environments:
+            script = (action for action in actions)
+            return asyncio.run(play_script(environments, task, script))
+
+    done = FinalAnswer("done")
+    right = attempt(create, done, done)
+    assert (right.is_right, right.finish_reason) == (True, FinishReason.ANSWERED)
+    assert [m.content for m in right.messages if m.role == "user"] == ["One.", "Two."]
+    assert '"id": 5' in right.tool_results[0].content
+    again = attempt(create, done, done)  # services are fresh in each episode
+    assert again.tool_results[0].content == right.tool_results[0].content
+    assert not (attempt(done, create, done)).is_right  # a turn late
+    assert not (attempt(create, create, done, done)).is_right
+    refused = attempt(ToolCalls.one("create_ticket", {"priority": "x"}), done, done)
+    assert not refused.tool_results[0].succeeded
+    assert not refused.is_right
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        (SIMPLE, {"id": "z"}, "has the id z"),
+        (SIMPLE, {"question": []}, "question"),
+        (SIMPLE, {"function": [{**RATE, "parameters": {}}]}, "function.0.parameters"),
+        (f"possible_answer/{SIMPLE}", {"ground_truth": []}, "no call"),
+        (f"possible_answer/{SIMPLE}", {"ground_truth": [{"x": {}}]}, "x is not offered"),
+        (TALK, {"involved_classes": ["Bank"]}, "no service is called Bank"),
+        (TALK, {"initial_config": {"TicketAPI": {"ticket_queue": 1}}}, "ticket_queue: needs list"),
+        (f"possible_answer/{TALK}", {"ground_truth": [["x()"], []]}, "x is no tool"),
+        (f"possible_answer/{TALK}", {"ground_truth": []}, "0 turns of answers to 2"),
+        ("level-1-api_processed.json", {"system": "none"}, "lists no functions"),
+        ("rlla_sft.json", {"output": "<tool_call>\nx\n</tool_call>"}, "is none"),
+    ],
+)
+def test_a_faulty_row_is_named(family, folder, name, change, said):
+    write(folder, name, {**copy.deepcopy(FILES[name]), **change})
+    with pytest.raises(DataError, match=said) as raised:
+        family.read_benchmark(folder / name.removeprefix("possible_answer/"))
+    assert str(folder) in str(raised.value)
+
+
+def test_an_unknown_category_is_refused(family, folder):
+    with pytest.raises(DataError, match="none of those that are read"):
+        family.read_benchmark(write(folder, "BFCL_v4_sql.json", FILES[SIMPLE]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["cd(", "cd", "cd(folder=open('x'))", "a.cd('x')", "cd('a', 'b')", "ls(**{})", "(" * 500],
+)
+def test_a_gold_call_is_read_and_never_evaluated(text):
+    with pytest.raises(ValueError, match=r"call|tool|argument"):
+        parsed_call(text, ["GorillaFileSystem"])
+
+
+def test_positional_arguments_of_a_gold_call_have_names():
+    call = parsed_call("mv('a.txt', destination='b')", ["GorillaFileSystem"])
+    assert call.arguments == {"source": "a.txt", "destination": "b"}

@@ -1,0 +1,78 @@
+"""The file of finished attempts: what a kill leaves, and what others did to it."""
+
+import json
+
+import pytest
+
+from espalier.evaluation.attempts import Attempt, AttemptFile
+from espalier.records import ArtifactError
+
+MADE_OF = {"suite": "s", "model": "m"}
+
+
+def attempt(task_id, number=0, **fields):
+    return Attempt(
+        task_id=task_id, attempt=number, scores={"accuracy": 1.0}, solved=True, answer="x",
+        finish_reason="answered", **fields,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "suite" / "attempts.jsonl"
+    with AttemptFile.opened(path, MADE_OF) as kept:
+        kept.add(attempt("a"))
+        kept.add(attempt("b", 1))
+    return path
+
+
+def kept_in(path, made_of=MADE_OF):
+    with AttemptFile.opened(path, made_of) as kept:
+        return dict(kept.kept)
+
+
+def test_finished_attempts_are_there_again(path):
+    assert kept_in(path) == {("a", 0): attempt("a"), ("b", 1): attempt("b", 1)}
+
+
+def test_a_half_written_line_is_cut_off_and_written_anew(path):
+    whole = path.read_text()
+    path.write_text(whole + attempt("c").model_dump_json()[:40])
+    with AttemptFile.opened(path, MADE_OF) as kept:
+        assert len(kept.kept) == 2
+        kept.add(attempt("c"))
+    assert len(kept_in(path)) == 3
+    assert path.read_text().startswith(whole)
+
+
+def test_a_file_whose_first_line_was_cut_begins_anew(path):
+    path.write_text('{"schema"')
+    assert kept_in(path) == {}
+
+
+@pytest.mark.parametrize("line", ["{}", "no JSON", '{"task_id": 3}', "[" * 3000])
+def test_a_broken_line_is_named(path, line):
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(ArtifactError, match=r"line 4: no attempt .*Delete the line"):
+        kept_in(path)
+
+
+def test_a_score_that_is_no_number_is_refused(path):
+    broken = json.loads(attempt("c").model_dump_json()) | {"scores": {"accuracy": float("nan")}}
+    path.write_text(path.read_text() + json.dumps(broken) + "\n")
+    with pytest.raises(ArtifactError, match="line 4"):
+        kept_in(path)
+
+
+def test_attempts_of_another_model_are_refused(path):
+    with pytest.raises(ArtifactError, match="another suite or by another model"):
+        kept_in(path, MADE_OF | {"model": "other"})
+
+
+def test_one_process_writes_at_a_time(path):
+    with (
+        AttemptFile.opened(path, MADE_OF),
+        pytest.raises(ArtifactError, match="another process writes"),
+        AttemptFile.opened(path, MADE_OF),
+    ):
+        pass
