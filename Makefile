@@ -19,6 +19,7 @@ $(STAMP): pyproject.toml constraints.txt setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade uv --constraint constraints.txt
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/espalier environments add procedural  # reasoning-gym, whose pins are not ours
 	touch $@
 
 demo: install        ## the main job on the embedded default: knowledge in, registered model out

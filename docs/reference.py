@@ -23,8 +23,18 @@ from espalier.config import Profile
 from espalier.config.environment import family_class
 
 FAMILIES = (
-    "search_qa", "python_math", "customer_service", "code", "function_calling", "openenv", "web",
-)  # fmt: skip
+    "search_qa",
+    "python_math",
+    "customer_service",
+    "code",
+    "function_calling",
+    "openenv",
+    "procedural",
+    "web",
+    "shop",
+    "sql",
+    "software_repair",
+)
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _NAMES = {
     bool: "true or false", int: "integer", float: "number", str: "text", Path: "path",

@@ -7,7 +7,7 @@ kubeflow    compile, submit, schedule create, list, pause, resume, delete
 kubeflow_runs   runs list, show, stop, retry; following a run
 data        data check-queries, draw-questions, fetch, collect
 backups     backup create, list, verify, restore
-environments    environments serve
+environments    environments list, check, add, serve
 """
 
 from __future__ import annotations

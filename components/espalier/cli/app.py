@@ -99,7 +99,7 @@ app.add_typer(backup)
 
 environments = typer.Typer(
     name="environments",
-    help="Families of tasks: served to others.",
+    help="Families of tasks: listed, checked by their golds, served to others.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

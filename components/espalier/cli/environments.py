@@ -1,4 +1,4 @@
-"""environments serve."""
+"""environments list, check, add, serve."""
 
 from __future__ import annotations
 
@@ -7,7 +7,101 @@ from typing import Annotated
 
 import typer
 
-from espalier.cli.app import ProfileOption, SetOption, environments, examples
+from espalier.cli.app import (
+    JsonOption,
+    ProfileOption,
+    SetOption,
+    environments,
+    examples,
+    print_json,
+)
+
+
+@environments.command(
+    name="list",
+    epilog=examples("espalier environments list", "espalier environments list --json"),
+)
+def list_environments(*, as_json: JsonOption = False) -> None:
+    """List the families of tasks that are installed, and where each comes from."""
+    from espalier.config.environment import installed_families
+
+    found = [
+        {"name": one.name, "where": one.where, "source": one.source} for one in installed_families()
+    ]
+    if as_json:
+        print_json(found)
+        return
+    width = max(len(one["name"]) for one in found)
+    for one in found:
+        typer.echo(f"{one['name']:{width}}  {one['source']:12}  {one['where']}")
+
+
+@environments.command(
+    name="check",
+    epilog=examples(
+        "espalier environments check customer_service --count 40",
+        "espalier environments check my/own.toml",
+        "espalier environments check python_math --tasks gsm8k/test.jsonl --json",
+    ),
+)
+def check(
+    *,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Profile (name or .toml file), family, or module:Class; a profile comes first.",
+        ),
+    ],
+    tasks: Annotated[
+        Path | None,
+        typer.Option("--tasks", help="File or folder of a public set; else tasks are generated."),
+    ] = None,
+    count: Annotated[int, typer.Option("--count", min=2, help="Tasks at most.")] = 100,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Play a family's golds: each right, no other's, the same twice; and its teacher."""
+    from espalier.orchestration.environments import check_environment
+
+    found = check_environment(name, set_ or (), count=count, benchmark=tasks)
+    if as_json:
+        print_json(found)
+    else:
+        for key, value in found.items():
+            if key != "faults":
+                shown = ", ".join(value) or "none" if isinstance(value, list) else value
+                typer.echo(f"{key:13} {shown}")
+    for fault in found["faults"]:
+        typer.echo(f"fault: {fault}", err=True)
+    if found["faults"]:
+        raise typer.Exit(1)
+
+
+@environments.command(
+    name="add",
+    epilog=examples(
+        "espalier environments add procedural",
+        "espalier environments add my_package.shop:Shop --out shop.toml",
+    ),
+)
+def add(
+    *,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="Family with packages of its own, or module:Class of one of yours."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Profile to write for a family of yours; default NAME.toml."),
+    ] = None,
+) -> None:
+    """Install what a built-in family needs, or write a profile for a family of yours."""
+    from espalier.orchestration.environments import add_environment
+
+    typer.echo(add_environment(name, out))
 
 
 @environments.command(

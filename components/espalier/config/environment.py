@@ -12,7 +12,7 @@ import sys
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, cast
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -30,8 +30,12 @@ _BUILT_IN = {
     "customer_service": "espalier.environments.customer_service:CustomerService",
     "function_calling": "espalier.environments.function_calling:FunctionCalling",
     "openenv": "espalier.environments.openenv:OpenEnv",
-    "search_qa": "espalier.environments.search_qa:SearchQA",
+    "procedural": "espalier.environments.procedural:Procedural",
     "python_math": "espalier.environments.python_math:PythonMath",
+    "search_qa": "espalier.environments.search_qa:SearchQA",
+    "shop": "espalier.environments.shop:Shop",
+    "software_repair": "espalier.environments.software_repair:SoftwareRepair",
+    "sql": "espalier.environments.sql:Sql",
     "web": "espalier.environments.web:Web",
 }
 
@@ -64,6 +68,28 @@ class FamilyClass(Protocol):
     def check(self, profile: Profile) -> None:
         """Raise a ValueError where another section of the profile does not fit the family."""
         ...
+
+
+class InstalledFamily(NamedTuple):
+    """A family that a profile can name without a colon."""
+
+    name: str
+    where: str
+    """As module:Class."""
+    source: str
+    """"built-in", or the distribution whose entry point it is."""
+
+
+def installed_families() -> list[InstalledFamily]:
+    """The families that are installed, by name; a built-in one hides another of its name."""
+    found = {
+        point.name: InstalledFamily(
+            point.name, point.value, point.dist.name if point.dist else "entry point"
+        )
+        for point in _entry_points()
+    }
+    found |= {name: InstalledFamily(name, where, "built-in") for name, where in _BUILT_IN.items()}
+    return [found[name] for name in sorted(found)]
 
 
 def family_names() -> list[str]:

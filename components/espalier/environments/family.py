@@ -117,6 +117,8 @@ class Family(ABC, Generic[C]):
     """Whether a call may end an episode: `EpisodeRules.ending_tools` and `calls_are_answer`."""
     converses: ClassVar[bool] = False
     """Whether a user replies to what the policy says: `EpisodeRules.reply`."""
+    reads_symbols: ClassVar[bool] = False
+    """Whether a sign can make another question or answer; else texts are compared by words."""
     headline: ClassVar[str] = "accuracy"
     """The one of `official_scores` that its public benchmarks are quoted by."""
 

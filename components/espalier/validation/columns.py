@@ -36,7 +36,8 @@ def task_columns(
         entities: whose names must not be shared.
         family: says which tasks ask the same, and which names they are about.
     """
-    questions = [folded_name(task.question) for _, task in tasks]
+    compared = _as_it_stands if family.reads_symbols else folded_name
+    questions = [compared(task.question) for _, task in tasks]
     queries = [family.question_key(task) for _, task in tasks]
     splits = [task.metadata.split for _, task in tasks]
     query_splits = _splits_by_key(zip(queries, splits, strict=True))
@@ -49,7 +50,7 @@ def task_columns(
             "question": [task.question for _, task in tasks],
             "question_words": [len(words(task.question)) for _, task in tasks],
             "query": queries,
-            "blank_gold_answers": [_blank_answers(task) for _, task in tasks],
+            "blank_gold_answers": [_blank_answers(task, family) for _, task in tasks],
             "earlier_same_question": _earlier_copies(questions),
             "earlier_same_query": _earlier_copies(queries),
             # A task without a formal query (a user's own question) has none to share.
@@ -61,8 +62,13 @@ def task_columns(
     )
 
 
-def _blank_answers(task: Task) -> int:
-    return sum(not normalize_answer(gold) for gold in task.verifier.gold)
+def _as_it_stands(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _blank_answers(task: Task, family: Family[Any]) -> int:
+    read = _as_it_stands if family.reads_symbols else normalize_answer
+    return sum(not read(gold) for gold in task.verifier.gold)
 
 
 def _earlier_copies(keys: Iterable[str]) -> list[int]:

@@ -85,7 +85,12 @@ FROZEN_BACKUP = {
     "verify": {"URI", "[NAME]"},
     "restore": {"URI", "[NAME]", "--database", "--only", "--overwrite-newer", "--dry-run"},
 }
-FROZEN_ENVIRONMENTS = {"serve": {"--run", "--host", "--port", "--profile", "--set"}}
+FROZEN_ENVIRONMENTS = {
+    "list": {"--json"},
+    "serve": {"--run", "--host", "--port", "--profile", "--set"},
+    "check": {"NAME", "--tasks", "--count", "--set", "--json"},
+    "add": {"NAME", "--out"},
+}
 FROZEN_GROUPS = {
     "environments": FROZEN_ENVIRONMENTS,
     "schedule": FROZEN_SCHEDULE,

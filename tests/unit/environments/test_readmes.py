@@ -12,7 +12,18 @@ ROOM = Path(environments.__file__).parent
 
 
 @pytest.fixture(
-    params=["search_qa", "python_math", "customer_service", "code", "function_calling", "web"]
+    params=[
+        "customer_service",
+        "code",
+        "function_calling",
+        "procedural",
+        "python_math",
+        "search_qa",
+        "shop",
+        "software_repair",
+        "sql",
+        "web",
+    ]
 )
 def family(request):
     return family_of(Profile.model_validate({"environment": {"name": request.param}}))

@@ -1,0 +1,124 @@
+"""Checks a family before training: golds, demonstrations, repeated episodes, splits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from espalier.environments.benchmarks import check_golds
+from espalier.environments.contract import Environments
+from espalier.environments.family import Family, FamilyQuestion
+from espalier.environments.teaching import GaveUp, play_script
+from espalier.records import NullTracker, Split, Task
+from espalier.records.trajectory import Trajectory
+from espalier.synthesis.funnel import Funnel
+
+_REPEATED = 8
+"""Tasks whose gold script is played twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyCheck:
+    """What was found."""
+
+    tools: tuple[str, ...]
+    tasks: int
+    accepted: int
+    """Tasks whose own gold answer has the whole score."""
+    refused: int
+    """Tasks where another task's gold answer has less."""
+    repeated: int
+    """Tasks whose episode was the same one twice."""
+    demonstrated: int
+    """Training tasks that the teacher solved; 0 of a public file, which is not trained on."""
+    faults: tuple[str, ...]
+
+
+def check_family(
+    family: Family[Any], knowledge: Path, count: int, benchmark: Path | None = None
+) -> FamilyCheck:
+    """Play golds and demonstrations of a family.
+
+    Args:
+        family: what is checked.
+        knowledge: the artifact of `ingest`.
+        count: tasks at most.
+        benchmark: a public file in the place of the family's own held-out tasks.
+
+    Raises:
+        DataError: no tasks can be made or read.
+    """
+    with ExitStack() as opened:
+        questions: Mapping[Split, Sequence[FamilyQuestion]] = {}
+        if benchmark is None:
+            questions = family.questions(knowledge, Funnel(), NullTracker())
+            tasks = [question.task for question in questions["heldout"]][:count]
+            over = opened.enter_context(family.environments(knowledge))
+            environments = over("full")
+        else:
+            tasks = list(family.read_benchmark(benchmark))[:count]
+            environments = opened.enter_context(family.benchmark_environments(benchmark, knowledge))
+        golds = check_golds(family, tasks, environments)
+        unlike = [task for task in tasks[:_REPEATED] if not _repeats(family, task, environments)]
+        faults = [f"{fault.task_id}: {fault.fault}" for fault in golds.faults]
+        faults += [f"{task.task_id}: its episode differs the second time" for task in unlike]
+        faults += _asked_twice(questions)
+        demonstrated = 0
+        if questions:
+            shown = list(questions["train"])[:count]
+            demonstrated, reasons = _demonstrated(family, knowledge, shown)
+            if not demonstrated:
+                faults.append(f"the teacher solves none of {len(shown)} training tasks: {reasons}")
+    return FamilyCheck(
+        tools=tuple(spec.name for spec in family.specs),
+        tasks=len(tasks),
+        accepted=golds.accepted,
+        refused=golds.refused,
+        repeated=len(tasks[:_REPEATED]) - len(unlike),
+        demonstrated=demonstrated,
+        faults=tuple(faults),
+    )
+
+
+def _repeats(family: Family[Any], task: Task, environments: Environments) -> bool:
+    """Whether the gold script meets the same observations and reward in two fresh episodes."""
+    first, second = (_played(family, task, environments) for _ in range(2))
+    return first == second
+
+
+def _played(family: Family[Any], task: Task, environments: Environments) -> object:
+    try:
+        played = asyncio.run(play_script(environments, task, family.gold_script(task)))
+    except GaveUp as reason:
+        return str(reason)
+    said = [(message.role, message.content) for message in played.messages]
+    return said, dict(played.reward), played.finish_reason
+
+
+def _asked_twice(questions: Mapping[Split, Sequence[FamilyQuestion]]) -> list[str]:
+    splits: dict[str, set[str]] = {}
+    for split, asked in questions.items():
+        for question in asked:
+            splits.setdefault(question.task.question, set()).add(split)
+    shared = [question for question, found in splits.items() if len(found) > 1]
+    if not shared:
+        return []
+    return [f"{len(shared)} questions stand in two splits, the first is {shared[0][:80]!r}"]
+
+
+def _demonstrated(
+    family: Family[Any], knowledge: Path, questions: Sequence[FamilyQuestion]
+) -> tuple[int, str]:
+    """How many the teacher solved, and why it did not solve the others."""
+    reasons: Counter[str] = Counter()
+    with family.teacher(knowledge, Funnel()) as demonstrate:
+        for question in questions:
+            shown = demonstrate(question, "")
+            reasons["" if isinstance(shown, Trajectory) else shown.reason] += 1
+    solved = reasons.pop("", 0)
+    return solved, ", ".join(f"{reason} {number}" for reason, number in reasons.items())

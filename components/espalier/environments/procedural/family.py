@@ -1,0 +1,144 @@
+"""Procedural questions of reasoning-gym (Stojanovski et al. 2025, arXiv:2505.24760).
+
+One question, no tool, one answer: over a hundred generators of puzzles, arithmetic, logic, graphs
+and games, whose knobs are the levels of a curriculum. Their own scorers judge the answers.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+from espalier.environments.episode import EpisodeRules
+from espalier.environments.family import SimpleFamily
+from espalier.environments.procedural.config import ProceduralConfig
+from espalier.environments.procedural.drawing import Drawing
+from espalier.environments.procedural.generators import Generators, Knobs, Verdict, generators_of
+from espalier.environments.procedural.packages import python_of
+from espalier.environments.procedural.worked import worked
+from espalier.environments.reading import Log, ReadingMaterial
+from espalier.environments.teaching import Script
+from espalier.environments.tools import Tool
+from espalier.records import FinalAnswer, Split, Task
+from espalier.records.trajectory import Trajectory
+
+INSTRUCTIONS = (
+    "Solve the problem. Think first, then give the answer alone, in the form that the problem asks "
+    "for, as <answer>your answer</answer>.\n"
+)
+
+
+class Procedural(SimpleFamily[ProceduralConfig]):
+    """See the module."""
+
+    name = "procedural"
+    config = ProceduralConfig
+    instructions = INSTRUCTIONS
+    splits_digits = True
+    answers_from_evidence = False
+    reads_symbols = True
+
+    def tools(self) -> Sequence[Tool]:
+        """None: an episode is one message."""
+        return ()
+
+    @property
+    def generators(self) -> Generators:
+        """The process that generates and scores.
+
+        Raises:
+            ProfileError: reasoning-gym is not installed.
+        """
+        return generators_of(python_of(self.settings.python))
+
+    @cached_property
+    def _drawing(self) -> Drawing:
+        return Drawing(self.settings, self.profile.splits, self.generators)
+
+    def tasks(self, split: Split, count: int) -> Sequence[Task]:
+        """Questions of the mixture; a level with few distinct questions gives fewer."""
+        return self._drawing.tasks(split, count)
+
+    def rules(self, tools: Sequence[Tool]) -> EpisodeRules:
+        """See `Family`; the answer may stand in tags, as upstream reads it."""
+        return replace(super().rules(tools), read_answer=answer_in)
+
+    def verify(self, task: Task, answer: str | None) -> float:
+        """1 where upstream's scorer gives 1, else 0; see the page for three generators."""
+        return float(self._verdict(task, answer).right)
+
+    def _verdict(self, task: Task, answer: str | None) -> Verdict:
+        if answer is None:
+            return Verdict(0.0, right=False)
+        return self.generators.score(
+            str(task.arguments["generator"]),
+            cast("Knobs", task.arguments["knobs"]),
+            cast("int", task.arguments["place"]),
+            str(task.arguments["question"]),
+            answer,
+        )
+
+    def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
+        """`accuracy`: fully right; `score`: upstream's, partial ones included."""
+        return {
+            "accuracy": float(trajectory.is_right),
+            "score": self._verdict(task, trajectory.answer).score,
+        }
+
+    def demonstrate(self, task: Task) -> Script:
+        """The gold answer, behind worked steps where the generator has them."""
+        yield _worked_answer(task)
+
+    def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
+        """Worked answers of every training task, under prompts whose words are shuffled."""
+        del knowledge
+        return WorkedReading(train)
+
+    def report_groups(self, task: Task) -> Mapping[str, str]:
+        """By generator and by level."""
+        generator = str(task.arguments.get("generator", ""))
+        return {"generator": generator, "level": f"{generator} {task.extra.get('level', 1)}"}
+
+    def answer_settings(self) -> Mapping[str, object]:
+        """None: a task says all that its answer depends on."""
+        return {}
+
+
+def _worked_answer(task: Task) -> FinalAnswer:
+    generator, (gold, *_) = str(task.arguments["generator"]), task.verifier.gold
+    return FinalAnswer(gold, worked(generator, task.question, gold))
+
+
+class WorkedReading:
+    """Worked answers: what they calculate is learned before any question is."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._tasks = tasks
+
+    def write(self, rng: random.Random) -> Log:
+        """See `ReadingMaterial`."""
+        task = rng.choice(self._tasks)
+        words = task.question.split()
+        rng.shuffle(words)
+        return Log(" ".join(words), (_worked_answer(task),))
+
+    def texts(self, rng: random.Random) -> Iterator[str]:
+        """See `ReadingMaterial`."""
+        del rng
+        for task in self._tasks:
+            answer = _worked_answer(task)
+            yield from (task.question, answer.thought or "", answer.text)
+
+
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+def answer_in(text: str) -> str:
+    """What stands in the last pair of answer tags, or the text itself, stripped."""
+    found = cast("list[str]", _TAGGED.findall(text))
+    return (found[-1] if found else text).strip()

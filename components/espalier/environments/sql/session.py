@@ -1,0 +1,97 @@
+"""The tools of an episode: queries over its database, and what is submitted in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from espalier.environments.interpreter import shortened
+from espalier.environments.sql.databases import Database
+from espalier.environments.sql.runs import QueryResult, QueryRuns, written_rows
+from espalier.environments.tools import Tool, ToolOutput
+
+NO_ROWS = "(no rows)"
+SUBMIT = "submit"
+
+
+class Session:
+    """One episode over a database.
+
+    Args:
+        database: of the task.
+        runs: of its queries.
+        max_characters: more than this of a result is cut out of its middle.
+    """
+
+    def __init__(self, database: Database, runs: QueryRuns, max_characters: int) -> None:
+        self._database = database
+        self._runs = runs
+        self._max_characters = max_characters
+        self._last = QueryResult(error="no query was executed")
+
+    def tools(self, declared: Sequence[Tool]) -> tuple[Tool, ...]:
+        """`declared`, played over this session."""
+        functions = (self.execute, self.tables, self.describe, self.submit)
+        return tuple(
+            tool.over(function) for tool, function in zip(declared, functions, strict=True)
+        )
+
+    async def execute(self, query: str) -> ToolOutput:
+        """See `declared_tools`."""
+        self._last = await self._runs.ask(self._database, "query", query)
+        return self._shown(self._last)
+
+    async def tables(self) -> ToolOutput:
+        """See `declared_tools`."""
+        return self._shown(await self._runs.ask(self._database, "tables"))
+
+    async def describe(self, table: str) -> ToolOutput:
+        """See `declared_tools`."""
+        return self._shown(await self._runs.ask(self._database, "table", table))
+
+    async def submit(self) -> str:
+        """See `declared_tools`."""
+        return self.answer("")
+
+    def answer(self, _said: str) -> str:
+        """The rows of the last query, whatever was said."""
+        return written_rows(self._last)
+
+    def _shown(self, result: QueryResult) -> ToolOutput:
+        if result.error:
+            return ToolOutput(f"error: {result.error}", succeeded=False)
+        lines = [" | ".join(map(_cell, row)).strip(" |") for row in result.rows]
+        return ToolOutput(shortened("\n".join(lines) or NO_ROWS, self._max_characters))
+
+
+def _cell(value: object) -> str:
+    return "null" if value is None else str(value)
+
+
+def declared_tools() -> tuple[Tool, ...]:
+    """The tools with their schemas; a `Session` plays them."""
+
+    async def execute(query: str) -> ToolOutput:
+        """Run one SQL query (SQLite, read-only) and read the rows that it returns."""
+        raise AssertionError(_ONLY_SCHEMA)
+
+    async def tables() -> ToolOutput:
+        """List the tables of the database."""
+        raise AssertionError(_ONLY_SCHEMA)
+
+    async def describe(table: str) -> ToolOutput:
+        """Read the columns of a table, their types, and what foreign keys refer to."""
+        raise AssertionError(_ONLY_SCHEMA)
+
+    async def submit() -> str:
+        """Submit the rows of the last query as the answer; nothing can be done after it."""
+        raise AssertionError(_ONLY_SCHEMA)
+
+    return (
+        Tool(execute, call_tag="sql", takes_code=True),
+        Tool(tables),
+        Tool(describe),
+        Tool(submit),
+    )
+
+
+_ONLY_SCHEMA = "only the schema of this tool is asked for"

@@ -1,0 +1,90 @@
+"""What `espalier environments` does with families: check one, add one."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from espalier.config import Profile
+from espalier.config.environment import family_class, family_names
+from espalier.environments import family_of
+from espalier.environments.checking import check_family
+from espalier.environments.procedural import packages
+from espalier.records import NullTracker, ProfileError
+from espalier.stages import ingest
+from espalier.steps.profiles import named_profile, profile_names
+
+_LEAST_TASKS = 20
+
+
+def check_environment(
+    name: str, settings: Sequence[str], *, count: int, benchmark: Path | None
+) -> dict[str, Any]:
+    """The findings about a profile's family, or about a family with its defaults.
+
+    Raises:
+        ProfileError: no profile and no family has that name.
+    """
+    profile = _profile(name, settings)
+    asked = max(count, _LEAST_TASKS)
+    synthesis = profile.synthesis.model_copy(
+        update={"train_tasks": asked, "dev_tasks": asked, "heldout_tasks": asked}
+    )
+    smaller = profile.model_copy(update={"synthesis": synthesis})
+    with tempfile.TemporaryDirectory() as folder:
+        knowledge = Path(folder) / "knowledge"
+        ingest.run(smaller, {}, knowledge, NullTracker())
+        found = check_family(family_of(smaller), knowledge, count, benchmark)
+    fields = dataclasses.asdict(found)
+    return {
+        "family": profile.environment.name,
+        **{
+            key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()
+        },
+    }
+
+
+def _profile(name: str, settings: Sequence[str]) -> Profile:
+    is_profile = name.endswith(".toml") or name in profile_names()
+    if is_profile or not (name in family_names() or ":" in name):
+        return named_profile(name, settings)
+    if settings:
+        raise ProfileError(f"--set changes a profile; {name} is a family with its defaults")
+    try:
+        return Profile.model_validate({"environment": {"name": name}})
+    except ValidationError as error:
+        raise ProfileError(f"{name}: {error.errors()[0]['msg']}") from error
+
+
+def add_environment(name: str, out: Path | None) -> str:
+    """Install a built-in family's packages, or write a profile that names a class.
+
+    Returns:
+        What was done, in a sentence.
+
+    Raises:
+        ProfileError: there is nothing to add, or a file of that name.
+    """
+    if name == "procedural":
+        return f"installed reasoning-gym: {packages.install()}"
+    if name in family_names():
+        raise ProfileError(f"{name} is installed, and needs nothing of its own")
+    try:
+        found = family_class(name)
+    except ValueError as error:
+        raise ProfileError(str(error)) from error
+    path = out or Path(f"{found.name}.toml")
+    text = f'name = "{found.name}"\n\n[environment]\nname = "{name}"\n'
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ProfileError(
+            f"{path}: cannot be written ({error.strerror}); name another --out"
+        ) from error
+    return f"wrote {path}; check it with `espalier environments check {path}`"

@@ -1,0 +1,98 @@
+"""Rows that a query returned against the rows that it should have: InterCode's reward, and a match.
+
+InterCode (Yang et al. 2023, arXiv:2306.14898; `SqlEnv.get_reward` of princeton-nlp/intercode at
+c3e46d8): the intersection over the union of the rows as texts, times Kendall's tau of the order of
+the rows that both have, rounded to two digits. Rows in the opposite order have a negative reward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+Row = tuple[Hashable, ...]
+
+
+def intercode_sql_reward(rows: Sequence[Row] | None, gold: Sequence[Row]) -> float:
+    """InterCode's reward of the last query's rows, -1 to 1; 0 where it failed (None).
+
+    Equal results have 1, two empty ones as well. The order counts only where tau is defined: with
+    rows of one kind alone in common the overlap is the reward, and it is not rounded.
+    """
+    if rows is None:
+        return 0.0
+    said, wanted = ([str(row) for row in side] for side in (rows, gold))
+    counts, gold_counts = Counter(said), Counter(wanted)
+    union = (counts | gold_counts).total()
+    if not union:
+        return 1.0
+    shared = counts & gold_counts
+    overlap = shared.total() / union
+    tau = kendall_tau(_first(said, shared), _first(wanted, shared))
+    return overlap if math.isnan(tau) else round(tau * overlap, 2)
+
+
+def rows_match(rows: Sequence[Row] | None, gold: Sequence[Row], *, ordered: bool) -> bool:
+    """Whether a query returned exactly the gold rows: in their order, or in any.
+
+    Values are compared as numbers and texts, so that 3 is 3.0; columns stand in the gold's order.
+    """
+    if rows is None:
+        return False
+    if ordered:
+        return list(rows) == list(gold)
+    return Counter(rows) == Counter(gold)
+
+
+def _first(rows: Sequence[str], counts: Counter[str]) -> list[str]:
+    """The rows in their order, of each text the first so many as `counts` says."""
+    left = counts.copy()
+    kept: list[str] = []
+    for row in rows:
+        if left[row] > 0:
+            left[row] -= 1
+            kept.append(row)
+    return kept
+
+
+def kendall_tau(one: Sequence[str], other: Sequence[str]) -> float:
+    """Kendall's tau-b of two sequences of equal length, NaN where either has one value alone.
+
+    By Knight's algorithm (1966): the pairs that are out of order after sorting by the first are
+    counted while the second is merge-sorted.
+    """
+    assert len(one) == len(other), "the ranks of the same places are compared"
+    count = len(one)
+    pairs = count * (count - 1) // 2
+    ties, other_ties = _tied(one), _tied(other)
+    if pairs in (ties, other_ties):
+        return math.nan
+    ordered = sorted(zip(one, other, strict=True))
+    discordant, _ = _inversions([second for _, second in ordered])
+    both_tied = _tied(ordered)
+    concordant_less_discordant = pairs - ties - other_ties + both_tied - 2 * discordant
+    tau = concordant_less_discordant / math.sqrt(pairs - ties) / math.sqrt(pairs - other_ties)
+    return max(-1.0, min(1.0, tau))
+
+
+def _tied(values: Sequence[Hashable]) -> int:
+    """Pairs of equal values."""
+    return sum(number * (number - 1) // 2 for number in Counter(values).values())
+
+
+def _inversions(values: list[str]) -> tuple[int, list[str]]:
+    """Pairs that stand in the wrong order, and the values in the right one."""
+    if len(values) < 2:
+        return 0, values
+    middle = len(values) // 2
+    left_count, left = _inversions(values[:middle])
+    right_count, right = _inversions(values[middle:])
+    count, merged, place = left_count + right_count, list[str](), 0
+    for value in right:
+        while place < len(left) and left[place] <= value:
+            merged.append(left[place])
+            place += 1
+        count += len(left) - place
+        merged.append(value)
+    return count, merged + left[place:]

@@ -1,0 +1,125 @@
+"""Queries in real sandboxes: public golds, attempts to cheat, and what a reset leaves."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from espalier.environments.sql.runs import QueryRuns
+from espalier.environments.teaching import play_script
+from espalier.sandbox.choice import sandbox_pool
+from tests.factories.sql import PETS, SUBMIT, query, sql_family
+
+PUBLIC = Path(__file__).resolve().parents[3] / "shared" / "data" / "intercode_sql"
+WIKISQL = PUBLIC / "ic_wikisql_dev.json"
+RUN_AS_WRITTEN = {43, 66, 72, 74, 78, 79}
+"""Rows of the public file whose gold is a query as it stands, counted from 1."""
+pytestmark = pytest.mark.usefixtures("local_sandboxes")
+
+
+def family_with(**settings):
+    return sql_family(sandbox={"packages": [], "size": 1}, **settings)
+
+
+@pytest.mark.skipif(not WIKISQL.is_file(), reason=f"{WIKISQL} is not here")
+@pytest.mark.parametrize("golds", ["as_written", "quoted"])
+def test_every_public_gold_that_runs_scores_one(golds):
+    family = family_with(golds=golds)
+    tasks, broken, _ = family.read_golds(WIKISQL)
+    if golds == "quoted":
+        assert (len(tasks), broken) == (95, [])
+    else:
+        rows = {int(task.metadata.source.rpartition(" ")[2]) for task in tasks}
+        assert rows == RUN_AS_WRITTEN
+        assert len(broken) == 89
+        assert all(one.reason for one in broken)
+    with family.benchmark_environments(WIKISQL, Path("none")) as environments:
+        own, others = asyncio.run(played(family, environments, tasks))
+    for task, attempt in zip(tasks, own, strict=True):
+        assert set(family.official_scores(task, attempt).values()) == {1.0}, task.metadata.source
+        assert attempt.is_right
+    for place, attempt in enumerate(others):
+        task, other = tasks[place], tasks[place - 1]
+        is_same = task.arguments["rows"] == other.arguments["rows"]  # two counts of 1
+        assert attempt.is_right is is_same, task.metadata.source
+
+
+async def played(family, environments, tasks):
+    """Of every task: the attempts by its own gold query, and by that of the task before it.
+
+    As `check_golds` has it, but all at once: they share their runs.
+    """
+
+    def attempt(task, scripted):
+        return play_script(environments, task, family.gold_script(scripted))
+
+    own = [attempt(task, task) for task in tasks]
+    others = [attempt(task, tasks[place - 1]) for place, task in enumerate(tasks)]
+    found = await asyncio.gather(*own, *others)
+    return found[: len(tasks)], found[len(tasks) :]
+
+
+CHEATS = (
+    "ATTACH DATABASE 'golds.sqlite' AS golds",
+    "CREATE TABLE dogs2 AS SELECT 'rex' AS name",
+    "PRAGMA writable_schema = 1",
+    "SELECT load_extension('/tmp/x.so')",
+    "SELECT writefile('/workspace/answers.json', '[]')",
+    "SELECT readfile('/proc/self/environ')",
+    "VACUUM INTO '/workspace/answers.json'",
+    "SELECT printf('%.*c', 2000000000, 'x')",
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
+    "SELECT group_concat(printf('%.*c', 900000, 'x')) FROM dogs, dogs AS a, dogs AS b, dogs AS c",
+    "SELECT * FROM dogs, dogs AS a, dogs AS b, dogs AS c, dogs AS d, dogs AS e, dogs AS f",
+)
+
+
+def test_attempts_to_cheat_fail_beside_honest_queries():
+    family = family_with(query_timeout_s=0.3)
+    runs_of = family.settings
+
+    async def all_asked(runs):
+        honest = [runs.ask(PETS, "query", f"SELECT age + {n} FROM dogs") for n in range(4)]
+        cheats = [runs.ask(PETS, "query", text) for text in CHEATS]
+        mixed = [one for pair in zip(honest, cheats[:4], strict=True) for one in pair]
+        return await asyncio.gather(*mixed, *cheats[4:])
+
+    with sandbox_pool(family.settings.sandbox, family.profile.kubernetes) as sandboxes:
+        runs = QueryRuns(sandboxes, runs_of)
+        found = asyncio.run(all_asked(runs))
+        honest, cheats = found[0:8:2], [*found[1:8:2], *found[8:]]
+        for number, one in enumerate(honest):
+            assert one.rows[0] == (3 + number,), one
+        for text, one in zip(CHEATS, cheats, strict=True):
+            assert one.error, text
+        (after,) = asyncio.run(_gathered(runs.ask(PETS, "query", "SELECT count(*) FROM dogs")))
+        assert after.rows == ((4,),)
+
+        async def left():
+            async with sandboxes.claim() as sandbox:
+                return await sandbox.exec(["ls", "-A"])
+
+        assert asyncio.run(sandboxes.run(left())).stdout == b"", "a reset leaves nothing"
+
+
+async def _gathered(*asked):
+    return await asyncio.gather(*asked)
+
+
+def test_returning_everything_is_no_right_answer():
+    family = family_with(made={"databases": 20})
+    with family.environments(Path("none")) as over:
+        environments = over("train")
+        for task in family.tasks("heldout", 4):
+            table = task.verifier.gold[0].partition(" from ")[2].split()[0]
+
+            async def scored(task=task, table=table):
+                everything = (one for one in (query(f"SELECT * FROM {table}"), SUBMIT))
+                right = family.gold_script(task)
+                return [
+                    await play_script(environments, task, script) for script in (everything, right)
+                ]
+
+            cheated, honest = asyncio.run(scored())
+            assert cheated.reward["outcome"] == 0
+            assert honest.reward["outcome"] == 1

@@ -1,0 +1,169 @@
+"""The process that scores: answers are hostile text, and upstream evaluates some of them."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from espalier.environments import EnvironmentLostError
+from espalier.environments.procedural import worker
+from espalier.environments.procedural.config import GENERATORS
+from espalier.environments.procedural.generators import Generators, GeneratorsError, generators_of
+from espalier.environments.procedural.packages import own_python, python_of
+from espalier.records import DataError, ProfileError
+from tests.unit.environments.procedural import NEEDS_GENERATORS
+
+EVALUATING = [  # whose score_answer evaluates an answer as Python, or has sympy do so
+    "binary_matrix",
+    "countdown",
+    "intermediate_integration",
+    "n_queens",
+    "polynomial_multiplication",
+    "puzzle24",
+    "simple_integration",
+    "spiral_matrix",
+    "string_insertion",
+]
+MANY_ANSWERS = {"propositional_logic": "whatever follows from the premises is right"}
+
+
+@pytest.fixture(scope="module")
+def generators():
+    return generators_of(own_python())
+
+
+def asked(generators, name, answer=None, knobs=None, place=0):
+    (item,) = generators.items(name, knobs or {}, range(place, place + 1))
+    said = item.gold if answer is None else answer
+    return generators.score(name, knobs or {}, place, item.question, said)
+
+
+@pytest.mark.parametrize(
+    "text", ["1 + 2*(3 - x)**2", "sin(2*x)/4 + C", "1.5e3*x", "exp(x) - sqrt(Abs(y))", "", "\n3"]
+)
+def test_arithmetic_is_handed_to_sympy(text):
+    assert worker.arithmetic(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os')",
+        "eval(x)",
+        "x.__class__",
+        "(1).real",
+        "x.a",
+        "open",
+        "[x for x in y]",
+        "lambda",
+        "1e99999",
+        "100000!",
+        "\u00e9",
+        "1;2",
+        "x=1",
+        "1" * 2001,
+    ],
+)
+def test_what_is_no_arithmetic_is_not_evaluated(text):
+    with pytest.raises(ValueError, match="not arithmetic"):
+        worker.arithmetic(text)
+
+
+@NEEDS_GENERATORS
+@pytest.mark.parametrize("name", EVALUATING)
+def test_an_answer_runs_nothing(generators, tmp_path, name):
+    mark = tmp_path / "ran"
+    code = f"__import__('pathlib').Path({str(mark)!r}).touch()"
+    for answer in (code, f"eval({code!r})", f"[{code}]", f"({code}, 1)", f"x + {code}"):
+        assert not asked(generators, name, answer).right
+    assert asked(generators, name).right, "its gold answer is judged as before"
+    assert not mark.exists()
+
+
+@NEEDS_GENERATORS
+def test_a_list_is_read_where_upstream_reads_one(generators):
+    (item,) = generators.items("spiral_matrix", {}, range(1))
+    verdict = asked(generators, "spiral_matrix", str(item.gold.split()))
+    assert (verdict.score, verdict.right) == (0.1, False)
+
+
+@NEEDS_GENERATORS
+def test_an_answer_that_takes_too_long_is_wrong(generators):
+    started = time.monotonic()
+    assert asked(generators, "countdown", "9**9**9**9") == (0.0, False)
+    assert time.monotonic() - started < 60
+    assert asked(generators, "countdown").right
+
+
+@NEEDS_GENERATORS
+@pytest.mark.parametrize(
+    ("name", "answer", "score"),
+    [
+        ("game_of_life_halting", "anything", 1.0),
+        ("puzzle24", "1*3*5 + 9", 1.0),
+        ("complex_arithmetic", "nan", 1.0),
+        ("chain_sum", "", 0.0),
+        ("chain_sum", "1" * 30_000, 0.0),
+        ("number_sorting", "[" * 10_000, 0.0),
+        ("codeio", "\ud800", 0.0),
+    ],
+)
+def test_an_answer_that_cheats_upstream_is_not_right(generators, name, answer, score):
+    place = 3  # the first puzzle of 24 has these numbers
+    assert asked(generators, name, answer, place=place) == (score, False)
+
+
+@NEEDS_GENERATORS
+def test_sampled_generators_accept_their_own_answer_alone(generators):
+    for name in GENERATORS[4::9]:
+        items = generators.items(name, {}, range(2))
+        own = [
+            generators.score(name, {}, place, item.question, item.gold).right
+            for place, item in enumerate(items)
+        ]
+        assert own == [True, True], name
+        if items[0].gold != items[1].gold and name not in MANY_ANSWERS:
+            crossed = generators.score(name, {}, 0, items[0].question, items[1].gold)
+            assert not crossed.right, name
+
+
+@NEEDS_GENERATORS
+def test_the_generators_are_those_of_upstream(generators):
+    assert tuple(generators.names()) == GENERATORS
+    first, second = generators.levels("chain_sum", 2)
+    assert set(first) == {"min_terms", "max_terms", "min_digits", "max_digits"}
+    assert first != second
+
+
+@NEEDS_GENERATORS
+def test_faults_of_a_request_are_one_message(generators):
+    with pytest.raises(DataError, match="chain_sum refuses the knobs"):
+        generators.items("chain_sum", {"min_terms": 9, "max_terms": 2}, range(1))
+    with pytest.raises(DataError, match="no_such_knob"):
+        generators.items("chain_sum", {"no_such_knob": 1}, range(1))
+    with pytest.raises(DataError, match="has no curriculum upstream"):
+        generators.levels("list_functions", 2)
+    with pytest.raises(DataError, match="another version of reasoning-gym"):
+        generators.score("chain_sum", {}, 0, "another question", "1")
+
+
+@NEEDS_GENERATORS
+def test_another_process_has_the_same_items_until_it_is_ended(generators):
+    other = Generators(own_python())
+    for name in ("zebra_puzzles", "graph_color", "group_anagrams"):  # made from sets
+        assert other.items(name, {}, range(2)) == generators.items(name, {}, range(2))
+    os.kill(other.process_id, signal.SIGKILL)
+    with pytest.raises(EnvironmentLostError, match="reasoning-gym ended"):
+        other.score("chain_sum", {}, 0, "a question", "1")
+    assert other.process_id is None, "the next request starts another"
+
+
+def test_an_unfit_interpreter_is_one_message(tmp_path):
+    generators = Generators(Path(sys.executable))
+    with pytest.raises(GeneratorsError, match=r"does not start there.*environments add procedural"):
+        generators.names()
+    with pytest.raises(ProfileError, match=r"no such interpreter.*environments add procedural"):
+        python_of(tmp_path / "python")

@@ -1,0 +1,132 @@
+import itertools
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from espalier.cli import command_line
+from espalier.environments import SimpleFamily, make_task
+from espalier.records import FinalAnswer
+
+
+class Echo(SimpleFamily):
+    """Asks for a number; `flaws` of a subclass says what is wrong with it."""
+
+    name = "echo"
+    flaws = ()
+
+    def tools(self):
+        return ()
+
+    def tasks(self, split, count):
+        first = {"train": 0, "dev": 1000, "heldout": 2000}[split]
+        if "shared" in self.flaws:
+            first = 0
+        return [
+            make_task(
+                self.name, f"say {number}", gold=(str(number),), split=split, source="e",
+                key=str(number),
+            )
+            for number in range(first, first + count)
+        ]  # fmt: skip
+
+    def verify(self, task, answer):
+        if "lenient" in self.flaws:
+            return 1.0
+        if "strict" in self.flaws:
+            return 0.0
+        return float(answer == task.verifier.gold[0])
+
+    def demonstrate(self, task):
+        yield FinalAnswer(task.verifier.gold[0], "echo")
+
+
+class Lenient(Echo):
+    flaws = ("lenient",)
+
+
+class Strict(Echo):
+    flaws = ("strict",)
+
+
+class Shared(Echo):
+    flaws = ("shared",)
+
+
+class Moody(Echo):
+    verdicts = itertools.cycle([0.0, 1.0])
+
+    def verify(self, task, answer):
+        return next(self.verdicts)
+
+
+class Public(Echo):
+    def read_benchmark(self, path):
+        return self.tasks("heldout", len(path.read_text().splitlines()))
+
+
+def checked(name, *arguments):
+    where = f"{__name__}:{name}"
+    command = ["environments", "check", where, "--count", "5", "--json", *arguments]
+    return CliRunner().invoke(command_line(), command)
+
+
+def test_a_sound_family_passes_with_its_counts():
+    done = checked("Echo")
+    found = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert found == {
+        "family": f"{__name__}:Echo", "tools": [], "tasks": 5, "accepted": 5, "refused": 5,
+        "repeated": 5, "demonstrated": 5, "faults": [],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("Lenient", "the gold answer of"),
+        ("Strict", "its own gold answer"),
+        ("Strict", "the teacher solves none of 5"),
+        ("Shared", "stand in two splits"),
+        ("Moody", "its episode differs the second time"),
+    ],
+)
+def test_a_flawed_family_fails_and_the_flaw_is_named(name, fault):
+    done = checked(name)
+    assert done.exit_code == 1
+    assert fault in done.stderr
+
+
+def test_what_is_neither_profile_nor_family_is_one_message():
+    done = CliRunner().invoke(command_line(), ["environments", "check", "no.toml"])
+    assert (done.exit_code, "no such profile" in done.stderr) == (1, True)
+    done = CliRunner().invoke(command_line(), ["environments", "check", "no.module:Class"])
+    assert (done.exit_code, "cannot be loaded" in done.stderr) == (1, True)
+
+
+def test_a_public_file_is_checked_and_not_trained_on(tmp_path):
+    rows = tmp_path / "rows.txt"
+    rows.write_text("one\ntwo\n")
+    done = checked("Public", "--tasks", str(rows))
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["tasks"], found["demonstrated"]) == (0, 2, 0)
+
+
+def test_families_are_listed_with_their_source():
+    done = CliRunner().invoke(command_line(), ["environments", "list", "--json"])
+    found = {one["name"]: one for one in json.loads(done.stdout)}
+    assert found["procedural"]["source"] == "built-in"
+    assert found["procedural"]["where"] == "espalier.environments.procedural:Procedural"
+
+
+def test_a_profile_is_written_once_for_a_class(tmp_path):
+    out = tmp_path / "echo.toml"
+    command = ["environments", "add", f"{__name__}:Echo", "--out", str(out)]
+    assert CliRunner().invoke(command_line(), command).exit_code == 0
+    done = CliRunner().invoke(
+        command_line(), ["environments", "check", str(out), "--count", "3", "--set", "seed=1"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "cannot be written" in CliRunner().invoke(command_line(), command).stderr
+    done = CliRunner().invoke(command_line(), ["environments", "add", "python_math"])
+    assert "needs nothing of its own" in done.stderr

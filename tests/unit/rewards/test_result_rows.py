@@ -1,0 +1,80 @@
+"""Rows of queries against gold rows."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from espalier.rewards import intercode_sql_reward, rows_match
+from espalier.rewards.result_rows import kendall_tau
+from tests.golden_cases import golden_family
+
+REWARDS = golden_family("reward", topic="intercode_sql")
+
+
+def rows_of(given):
+    return None if given is None else [tuple(row) for row in given]
+
+
+def test_rewards_equal_those_of_intercodes_own_code():
+    assert len(REWARDS) == 311
+    for case in REWARDS:
+        rows, gold = (rows_of(case["inputs"][side]) for side in ("rows", "gold"))
+        expected = pytest.approx(case["expected"], rel=0, abs=case["tolerance"]["atol"])
+        assert intercode_sql_reward(rows, gold) == expected, case["name"]
+
+
+def test_returning_everything_is_worth_its_overlap_alone():
+    gold = [("rex",)]
+    everything = [("rex",), ("ada",), ("bo",), ("kim",)]
+    assert intercode_sql_reward(everything, gold) == 0.25
+    assert not rows_match(everything, gold, ordered=False)
+    assert intercode_sql_reward([("rex",)] * 4, gold) == 0.25, "nor does repeating it help"
+
+
+@pytest.mark.parametrize(
+    ("rows", "gold", "ordered", "expected"),
+    [
+        ([(1,), (2,)], [(2,), (1,)], False, True),
+        ([(1,), (2,)], [(2,), (1,)], True, False),
+        ([(3,)], [(3.0,)], True, True),
+        ([("3",)], [(3,)], False, False),
+        ([(1,), (1,)], [(1,)], False, False),
+        ([], [], True, True),
+        (None, [], False, False),
+        ([(None,)], [(None,)], False, True),
+        ([(1, 2)], [(2, 1)], False, False),
+    ],
+)
+def test_a_match_is_of_values_and_order(rows, gold, ordered, expected):
+    assert rows_match(rows, gold, ordered=ordered) is expected
+
+
+def slow_tau(one, other):
+    """Tau-b by its definition, pair by pair."""
+    pairs = [(i, j) for i in range(len(one)) for j in range(i)]
+    signs = [
+        ((one[i] > one[j]) - (one[i] < one[j]), (other[i] > other[j]) - (other[i] < other[j]))
+        for i, j in pairs
+    ]
+    first, second = (sum(sign[side] != 0 for sign in signs) for side in (0, 1))
+    if not first or not second:
+        return math.nan
+    return sum(a * b for a, b in signs) / math.sqrt(first * second)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abcd")), max_size=12))
+def test_tau_is_what_its_definition_says(pairs):
+    one, other = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    expected = slow_tau(one, other)
+    assert kendall_tau(one, other) == pytest.approx(expected, nan_ok=True)
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 3) | st.sampled_from("ab") | st.none()), max_size=6)
+
+
+@given(ROWS, ROWS)
+def test_rewards_stay_in_their_range(rows, gold):
+    assert -1 <= intercode_sql_reward(rows, gold) <= 1
+    assert intercode_sql_reward(gold, gold) == 1
