@@ -14,7 +14,7 @@ import json
 import sys
 from contextlib import AbstractContextManager
 
-FAMILIES = ("code",)
+FAMILIES = ("code", "software_repair")
 
 
 def main() -> int:
