@@ -55,7 +55,7 @@ def read_rows(path: Path, row: type[RowT]) -> list[tuple[str, RowT]]:
     Raises:
         DataError: naming the file and the row that is no such row, or an empty file.
     """
-    found = [(where, _parsed(where, value, row)) for where, value in read_objects(path)]
+    found = [(where, parsed_row(where, value, row)) for where, value in read_objects(path)]
     if not found:
         raise DataError(f"{path}: holds no row")
     return found
@@ -76,6 +76,37 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if not isinstance(value, dict):
             raise DataError(f"{where}: not a JSON object")
         yield where, value
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The one JSON object that a file is.
+
+    Raises:
+        DataError: the file cannot be read, is not JSON, or is something else than an object.
+    """
+    value = _json(str(path), _text(path))
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: not a JSON object")
+    return cast("dict[str, Any]", value)
+
+
+def parsed_row(where: str, value: object, row: type[RowT]) -> RowT:
+    """A value of a file as a row.
+
+    Args:
+        where: it stands, as errors name it.
+        value: as JSON has it.
+        row: the model that it must fit.
+
+    Raises:
+        DataError: naming the key that does not.
+    """
+    try:
+        return row.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise DataError(f"{where}: {f'{key}: ' if key else ''}{first['msg']}") from error
 
 
 def _table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -122,15 +153,6 @@ def _json(where: str, text: str) -> Any:  # noqa: ANN401 (whatever a file holds)
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
-
-
-def _parsed(where: str, value: dict[str, Any], row: type[RowT]) -> RowT:
-    try:
-        return row.model_validate(value)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise DataError(f"{where}: {f'{key}: ' if key else ''}{first['msg']}") from error
 
 
 def benchmark_tasks(path: Path, tasks: Sequence[Task]) -> list[Task]:

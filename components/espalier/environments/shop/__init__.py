@@ -1,0 +1,6 @@
+"""Shopping by search and clicks, as WebShop has it."""
+
+from espalier.environments.shop.config import ShopConfig
+from espalier.environments.shop.family import Shop
+
+__all__ = ["Shop", "ShopConfig"]

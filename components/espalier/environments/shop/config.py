@@ -1,0 +1,48 @@
+"""Settings of the shop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from espalier.config import EnvironmentConfig
+from espalier.config.data import Section
+
+
+class MadeCatalogueConfig(Section):
+    """The catalogue that is made where `catalogue` is unset."""
+
+    products: int = Field(default=800, ge=100, le=20_000)
+    """Products; one is in the goals of one split."""
+    seed: int = 0
+    """Of the products: the same for every run that compares with another."""
+    hidden_share: float = Field(default=0.25, ge=0, le=1)
+    """Share of the goals that ask for an attribute which no list of results shows."""
+    max_options: int = Field(default=2, ge=0, le=2)
+    """Options that a goal asks for, at most."""
+
+
+class ShopConfig(EnvironmentConfig):
+    """Buying what an instruction asks for, as in WebShop."""
+
+    name: str = "shop"
+    catalogue: Path | None = None
+    """Folder with WebShop's files: items_shuffle*.json, items_ins_v2*.json and, for the
+    instructions of people, items_human_ins*.json. Unset makes a catalogue, and goals in it."""
+    page_size: int = Field(default=10, ge=1, le=50)
+    """Products on a page of results; WebShop's is 10."""
+    max_results: int = Field(default=50, ge=1, le=500)
+    """Products that a search finds; WebShop's is 50."""
+    score_reward: float = Field(default=0.5, ge=0, le=10)
+    """Paid for a purchase times its score, beside the outcome, which is 1 for a score of 1."""
+    made: MadeCatalogueConfig = MadeCatalogueConfig()
+
+    def external_files(self) -> dict[str, Path | None]:
+        """See `EnvironmentConfig`."""
+        if self.catalogue is None:
+            return {}
+        return {
+            f"environment.catalogue/{path.name}": path
+            for path in sorted(self.catalogue.glob("items_*.json"))
+        }

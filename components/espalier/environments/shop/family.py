@@ -1,0 +1,263 @@
+"""Shopping (WebShop, Yao et al. 2022, arXiv:2207.01206).
+
+The policy searches a catalogue, opens products, chooses options and buys one. The purchase is
+scored against the goal that its instruction was written for.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+
+from espalier.config import Profile
+from espalier.environments.benchmarks import benchmark_tasks
+from espalier.environments.contract import Environments, EnvironmentsOver
+from espalier.environments.episode import EpisodeRules, TurnResults
+from espalier.environments.family import FamilyQuestion, PlainQuestion, SimpleFamily
+from espalier.environments.reading import ReadingMaterial
+from espalier.environments.shop.catalogue import Catalogue
+from espalier.environments.shop.config import ShopConfig
+from espalier.environments.shop.goals import (
+    goal_of,
+    goal_task,
+    read_purchase,
+    score_of,
+    written_score,
+)
+from espalier.environments.shop.made_catalogue import (
+    drawn_goal,
+    made_goals,
+    make_products,
+    split_of,
+)
+from espalier.environments.shop.reading import VisitReading
+from espalier.environments.shop.teaching import gold_script, shop_for
+from espalier.environments.shop.tools import BUY, ScoredVisit, shop_tools, tools_of
+from espalier.environments.shop.webshop_files import PublicShop, load_webshop
+from espalier.environments.teaching import Script, ScriptTeacher
+from espalier.environments.tools import Tool
+from espalier.records import DataError, Draft, Split, Task, Tracker
+from espalier.records.trajectory import Trajectory
+from espalier.synthesis.funnel import Funnel
+
+INSTRUCTIONS = (
+    "Buy what the user asks for in a web shop. Search, open a product by clicking on its id, "
+    "choose its options by clicking on them, and buy it. What is not asked for does not matter.\n"
+)
+
+
+class Shop(SimpleFamily[ShopConfig]):
+    """See the module."""
+
+    name = "shop"
+    config = ShopConfig
+    instructions = INSTRUCTIONS
+    splits_digits = True
+    answers_from_evidence = False
+    ends_by_call = True
+    headline = "score"
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__(profile)
+        self._copied: tuple[Path, Catalogue] | None = None
+        """A knowledge artifact and the catalogue in it."""
+
+    @classmethod
+    def check(cls, profile: Profile) -> None:
+        """The share of the score that is paid beside the outcome is no more than the outcome."""
+        config = profile.environment
+        assert isinstance(config, ShopConfig), "the section of this family"
+        if config.score_reward + profile.reward.format > profile.reward.outcome:
+            raise ValueError(
+                f"environment.score_reward={config.score_reward} and reward.format="
+                f"{profile.reward.format} exceed reward.outcome={profile.reward.outcome}: the "
+                "outcome is at least half of the reward. Lower them"
+            )
+
+    def tools(self) -> Sequence[Tool]:
+        """The tools' schemas; `environments` binds them to an episode's visit."""
+        return shop_tools()
+
+    # ------------------------------------------------------------------------------ tasks
+
+    def ingest(self, draft: Draft, tracker: Tracker) -> None:
+        """Copy WebShop's files into the artifact; a catalogue is made when it is needed.
+
+        Raises:
+            DataError: a file is missing or malformed.
+        """
+        del tracker
+        source = "A catalogue made by espalier."
+        if self.settings.catalogue is not None:
+            self._load(self.settings.catalogue)
+            (draft.path / _COPIED).mkdir()
+            for path in sorted(self.settings.catalogue.glob("items_*.json")):
+                shutil.copy(path, draft.path / _COPIED)
+            source = f"Products and goals of {self.settings.catalogue.name}, in WebShop's format."
+        (draft.path / "attribution.txt").write_text(f"{source}\n", encoding="utf-8")
+
+    def questions(
+        self, knowledge: Path, funnel: Funnel, tracker: Tracker
+    ) -> dict[Split, Sequence[FamilyQuestion]]:
+        """Goals in the made catalogue, or in the user's."""
+        if self.settings.catalogue is None:
+            return super().questions(knowledge, funnel, tracker)
+        shop = self._load(knowledge / _COPIED)
+        asked = self.profile.synthesis
+        counts: dict[Split, int] = {
+            "train": asked.train_tasks, "dev": asked.dev_tasks, "heldout": asked.heldout_tasks,
+        }  # fmt: skip
+        found: dict[Split, Sequence[FamilyQuestion]] = {
+            split: [PlainQuestion(task) for task in self._public_tasks(shop, split)[:count]]
+            for split, count in counts.items()
+        }
+        if empty := [split for split, tasks in found.items() if not tasks]:
+            raise DataError(f"{self.settings.catalogue}: no goal for {', '.join(empty)}")
+        return found
+
+    def _public_tasks(self, shop: PublicShop, split: Split) -> list[Task]:
+        goals = shop.goals_of(split, self.profile.splits)
+        tasks = (goal_task(goal, family=self.name, split=split, source="webshop") for goal in goals)
+        return list({task.task_id: task for task in tasks}.values())
+
+    def tasks(self, split: Split, count: int) -> Sequence[Task]:
+        """Goals of the split's products of the catalogue that is made."""
+        made = self.settings.made
+        goals = made_goals(self._made.products, made, self.profile.splits, split)
+        asked = [goal for _, goal in zip(range(count), goals, strict=False)]
+        random.Random(f"shop order {made.seed} {split}").shuffle(asked)
+        return [
+            goal_task(goal, family=self.name, split=split, source="made catalogue")
+            for goal in asked
+        ]
+
+    def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
+        """Visits for goals that no task asks for; a user's catalogue has those of its tasks."""
+        if self.settings.catalogue is not None:
+            return super().reading_material(knowledge, train)
+        made = self.settings.made
+        own = [
+            product
+            for product in self._made.products
+            if split_of(product, self.profile.splits) == "train"
+        ]
+
+        def draw_task(rng: random.Random) -> Task:
+            goal = drawn_goal(rng, rng.choice(own), made)
+            return goal_task(goal, family=self.name, split="train", source="reading")
+
+        teacher = ScriptTeacher(self._environments_over(self._made))
+
+        def demonstrate(task: Task) -> Trajectory | None:
+            shown = teacher.demonstrate(task, partial(self.demonstrate, task))
+            return shown if isinstance(shown, Trajectory) else None
+
+        return VisitReading(draw_task, demonstrate)
+
+    @cached_property
+    def _made(self) -> Catalogue:
+        return Catalogue(make_products(self.settings.made), max_results=self.settings.max_results)
+
+    def _load(self, path: Path) -> PublicShop:
+        return load_webshop(path, max_results=self.settings.max_results)
+
+    def _catalogue(self, knowledge: Path) -> Catalogue:
+        if self.settings.catalogue is None:
+            return self._made
+        if self._copied is None or self._copied[0] != knowledge:
+            self._copied = (knowledge, self._load(knowledge / _COPIED).catalogue)
+        return self._copied[1]
+
+    @property
+    def _opened(self) -> Catalogue:
+        """The catalogue that tasks are played in, or the one of the profile before any is."""
+        given = self.settings.catalogue
+        if given is None:
+            return self._made
+        return self._copied[1] if self._copied is not None else self._load(given).catalogue
+
+    # ------------------------------------------------------------------------------ playing
+
+    @contextmanager
+    def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
+        """See `Family`."""
+        environments = self._environments_over(self._catalogue(knowledge))
+        yield lambda _view: environments
+
+    @contextmanager
+    def benchmark_environments(self, path: Path, knowledge: Path) -> Generator[Environments]:
+        """Over the products that stand beside the file of goals."""
+        del knowledge
+        yield self._environments_over(self._load(path).catalogue)
+
+    def _environments_over(self, catalogue: Catalogue) -> Environments:
+        return self.environments_by(self.tools(), lambda task: self._rules_of(task, catalogue))
+
+    def _rules_of(self, task: Task, catalogue: Catalogue) -> EpisodeRules:
+        """One episode: its visit, and what was bought in it."""
+        visit = ScoredVisit(catalogue, goal_of(task), page_size=self.settings.page_size)
+
+        def bought(_task: Task, _answer: str | None, _turns: TurnResults) -> float:
+            return float(visit.score == 1)
+
+        def partly(_task: Task, _answer: str | None, _turns: TurnResults) -> Mapping[str, float]:
+            return {"score": self.settings.score_reward * visit.score}
+
+        def written(text: str) -> str:
+            return text if visit.is_over else ""
+
+        return replace(
+            self.rules(tools_of(visit)),
+            verify=bought,
+            further_terms=partly,
+            ending_tools=frozenset({BUY}),
+            # a message without a call buys nothing: it is no answer, and its format is not paid
+            read_answer=written,
+        )
+
+    def verify(self, task: Task, answer: str | None) -> float:
+        """1 where an answer is a purchase in the profile's catalogue whose score is 1.
+
+        Episodes are scored by what was bought in them, and not by this.
+        """
+        if answer is None:
+            return 0.0
+        purchase = read_purchase(answer, self._opened)
+        return 0.0 if purchase is None else float(score_of(purchase, goal_of(task)).score == 1)
+
+    # ------------------------------------------------------------------------------ benchmarks
+
+    def read_benchmark(self, path: Path) -> Sequence[Task]:
+        """Goals in WebShop's format: those of people, of which the test split, or made ones."""
+        shop = self._load(path)
+        goals = shop.goals_of("heldout", self.profile.splits) if shop.is_official else shop.goals
+        tasks = [
+            goal_task(goal, family=self.name, split="heldout", source="webshop") for goal in goals
+        ]
+        return benchmark_tasks(path, tasks)
+
+    def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
+        """WebShop's score of the purchase, 0 without one, and whether it is 1."""
+        del task
+        last = trajectory.tool_results[-1:]
+        was_bought = any(one.call.name == BUY and one.succeeded for one in last)
+        bought = trajectory.answer if was_bought else None
+        score = written_score(bought) if bought is not None else 0.0
+        return {"score": score, "success_rate": float(score == 1)}
+
+    def gold_script(self, task: Task) -> Script:
+        """Buys the product that the goal was made from."""
+        return gold_script(task)
+
+    def demonstrate(self, task: Task) -> Script:
+        """Opens what looks right in the results, until one is."""
+        return shop_for(task, self._opened)
+
+
+_COPIED = "catalogue"
+"""Folder of the knowledge artifact with the user's files."""
