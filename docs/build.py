@@ -40,6 +40,7 @@ NAV: dict[str, Sequence[str]] = {
         "components/espalier/environments/search_qa/README.md",
         "components/espalier/environments/python_math/README.md",
         "components/espalier/environments/customer_service/README.md",
+        "components/espalier/environments/code/README.md",
         "components/espalier/environments/shop/README.md",
         "components/espalier/environments/sql/README.md",
         "components/espalier/environments/software_repair/README.md",

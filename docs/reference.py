@@ -26,6 +26,7 @@ FAMILIES = (
     "search_qa",
     "python_math",
     "customer_service",
+    "code",
     "function_calling",
     "openenv",
     "procedural",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "espalier.environments"
 _BUILT_IN = {
+    "code": "espalier.environments.code:Code",
     "customer_service": "espalier.environments.customer_service:CustomerService",
     "function_calling": "espalier.environments.function_calling:FunctionCalling",
     "openenv": "espalier.environments.openenv:OpenEnv",

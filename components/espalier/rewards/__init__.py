@@ -36,6 +36,14 @@ from espalier.rewards.swe_rl import (
     swe_rl_reward,
 )
 from espalier.rewards.toolrl import ToolRlScore, called_in, calls_correctness, toolrl_score
+from espalier.rewards.unit_tests import (
+    OUTCOME_SPANS,
+    TestReport,
+    UnitTestRule,
+    Verdict,
+    compile_term,
+    unit_test_reward,
+)
 from espalier.rewards.verdicts import is_right, retool_reward
 from espalier.rewards.webshop import (
     CATEGORY_SEPARATOR,
@@ -50,6 +58,7 @@ from espalier.rewards.webshop import (
 __all__ = [
     "BAD_FORMAT",
     "CATEGORY_SEPARATOR",
+    "OUTCOME_SPANS",
     "PYTHON_TYPES",
     "BlockError",
     "Document",
@@ -62,7 +71,10 @@ __all__ = [
     "ShopGoal",
     "ShopProduct",
     "ShopScore",
+    "TestReport",
     "ToolRlScore",
+    "UnitTestRule",
+    "Verdict",
     "WrittenCall",
     "after_thinking",
     "answer_line",
@@ -70,6 +82,7 @@ __all__ = [
     "calls_correctness",
     "calls_fault",
     "changed_files",
+    "compile_term",
     "content_likeness",
     "dapo_reward",
     "exact_match",
@@ -96,5 +109,6 @@ __all__ = [
     "toolrl_score",
     "transcript_answer",
     "transcript_form",
+    "unit_test_reward",
     "webshop_score",
 ]

@@ -14,6 +14,7 @@ ROOM = Path(environments.__file__).parent
 @pytest.fixture(
     params=[
         "customer_service",
+        "code",
         "function_calling",
         "procedural",
         "python_math",
