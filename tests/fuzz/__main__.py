@@ -11,6 +11,7 @@
     calls      what the parser of each dialect reads of a policy's message
     judgements  what is read of a judge's answer
     transcripts the extractors of answers from transcripts of others
+    patches     unified diffs, and blocks of search and replace
     services    tables of customer service, and arguments of its tools
     pages       pages of the text web, arguments of its tools, tasks in WebArena's format
     functions   rows of function-calling benchmarks, answers, and arguments of the services' tools
@@ -31,6 +32,7 @@ from tests.fuzz.campaign import Violation, case_of, fuzz, outcome_of
 from tests.fuzz.functions import Functions
 from tests.fuzz.pages import Pages
 from tests.fuzz.parsers import Calls, Judgements, Runs, Transcripts
+from tests.fuzz.patches import Patches
 from tests.fuzz.recording import Recording
 from tests.fuzz.servers import Endpoint, Frames, Sandboxd
 from tests.fuzz.services import Services
@@ -49,6 +51,7 @@ TARGETS = {
         Services,
         Pages,
         Functions,
+        Patches,
     )
 }
 
