@@ -12,6 +12,7 @@
     judgements  what is read of a judge's answer
     transcripts the extractors of answers from transcripts of others
     services    tables of customer service, and arguments of its tools
+    shops       WebShop's files, and calls in a visit to what they hold
     pages       pages of the text web, arguments of its tools, tasks in WebArena's format
     functions   rows of function-calling benchmarks, answers, and arguments of the services' tools
 
@@ -34,6 +35,7 @@ from tests.fuzz.parsers import Calls, Judgements, Runs, Transcripts
 from tests.fuzz.recording import Recording
 from tests.fuzz.servers import Endpoint, Frames, Sandboxd
 from tests.fuzz.services import Services
+from tests.fuzz.shops import Shops
 
 TARGETS = {
     target.name: target
@@ -47,6 +49,7 @@ TARGETS = {
         Judgements,
         Transcripts,
         Services,
+        Shops,
         Pages,
         Functions,
     )
