@@ -26,12 +26,14 @@ FAMILIES = (
     "search_qa",
     "python_math",
     "customer_service",
+    "code",
     "function_calling",
     "openenv",
     "procedural",
     "web",
     "shop",
     "sql",
+    "software_repair",
 )
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _NAMES = {

@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "espalier.environments"
 _BUILT_IN = {
+    "code": "espalier.environments.code:Code",
     "customer_service": "espalier.environments.customer_service:CustomerService",
     "function_calling": "espalier.environments.function_calling:FunctionCalling",
     "openenv": "espalier.environments.openenv:OpenEnv",
     "procedural": "espalier.environments.procedural:Procedural",
+    "python_math": "espalier.environments.python_math:PythonMath",
     "search_qa": "espalier.environments.search_qa:SearchQA",
     "shop": "espalier.environments.shop:Shop",
-    "python_math": "espalier.environments.python_math:PythonMath",
+    "software_repair": "espalier.environments.software_repair:SoftwareRepair",
     "sql": "espalier.environments.sql:Sql",
     "web": "espalier.environments.web:Web",
 }

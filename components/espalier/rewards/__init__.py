@@ -1,4 +1,4 @@
-"""Rewards: verifiers of answers, the verdict on an answer, and ReTool's reward of a verdict."""
+"""Rewards: verifiers of answers and patches, verdicts, and ReTool's reward of a verdict."""
 
 from espalier.rewards.answers import exact_match, fold_accents, normalize_answer, token_f1
 from espalier.rewards.bfcl import (
@@ -24,7 +24,26 @@ from espalier.rewards.search_r1 import (
     transcript_answer,
     transcript_form,
 )
+from espalier.rewards.swe_rl import (
+    BAD_FORMAT,
+    BlockError,
+    PatchLikeness,
+    SearchReplace,
+    changed_files,
+    content_likeness,
+    patch_likeness,
+    search_replace_blocks,
+    swe_rl_reward,
+)
 from espalier.rewards.toolrl import ToolRlScore, called_in, calls_correctness, toolrl_score
+from espalier.rewards.unit_tests import (
+    OUTCOME_SPANS,
+    TestReport,
+    UnitTestRule,
+    Verdict,
+    compile_term,
+    unit_test_reward,
+)
 from espalier.rewards.verdicts import is_right, retool_reward
 from espalier.rewards.webshop import (
     CATEGORY_SEPARATOR,
@@ -37,23 +56,34 @@ from espalier.rewards.webshop import (
 )
 
 __all__ = [
+    "BAD_FORMAT",
     "CATEGORY_SEPARATOR",
+    "OUTCOME_SPANS",
     "PYTHON_TYPES",
+    "BlockError",
     "Document",
     "GoldCall",
     "HotpotScores",
     "MathJudge",
     "MathJudgeError",
+    "PatchLikeness",
+    "SearchReplace",
     "ShopGoal",
     "ShopProduct",
     "ShopScore",
+    "TestReport",
     "ToolRlScore",
+    "UnitTestRule",
+    "Verdict",
     "WrittenCall",
     "after_thinking",
     "answer_line",
     "called_in",
     "calls_correctness",
     "calls_fault",
+    "changed_files",
+    "compile_term",
+    "content_likeness",
     "dapo_reward",
     "exact_match",
     "final_answer",
@@ -65,16 +95,20 @@ __all__ = [
     "last_boxed",
     "math_equivalent",
     "normalize_answer",
+    "patch_likeness",
     "retool_reward",
     "rows_match",
     "search_r1_em",
     "search_r1_with_form",
+    "search_replace_blocks",
     "supporting_facts",
+    "swe_rl_reward",
     "thinks_once",
     "token_f1",
     "token_set_ratio",
     "toolrl_score",
     "transcript_answer",
     "transcript_form",
+    "unit_test_reward",
     "webshop_score",
 ]

@@ -154,7 +154,9 @@ _CLAIM_WITHIN_S = 1800.0
 that got none by then is lost, and where episodes are compared it is played again."""
 
 
-def sandbox_pool(config: SandboxConfig, cluster: KubernetesConfig) -> PoolThread:
+def sandbox_pool(
+    config: SandboxConfig, cluster: KubernetesConfig, *, disk_bytes: int = _DISK_BYTES
+) -> PoolThread:
     """A pool for short programs, not opened."""
     settings = PoolSettings(
         size=config.size,
@@ -164,14 +166,16 @@ def sandbox_pool(config: SandboxConfig, cluster: KubernetesConfig) -> PoolThread
         claim_timeout_s=_CLAIM_WITHIN_S,
     )
     num_judging = math.ceil(config.size / _POLICIES_PER_JUDGE)
-    return PoolThread(backend_for(config, cluster), settings, num_judging)
+    return PoolThread(backend_for(config, cluster, disk_bytes), settings, num_judging)
 
 
-def backend_for(config: SandboxConfig, cluster: KubernetesConfig) -> Backend:
+def backend_for(
+    config: SandboxConfig, cluster: KubernetesConfig, disk_bytes: int = _DISK_BYTES
+) -> Backend:
     """What makes the sandboxes; pods among them are labelled as the step that makes them."""
     limits = Limits(
         memory_bytes=config.memory_mb * _MIB,
-        disk_bytes=_DISK_BYTES,
+        disk_bytes=disk_bytes,
         output_bytes=_OUTPUT_BYTES,
         wall_s=_WALL_S,
     )

@@ -13,14 +13,16 @@ ROOM = Path(environments.__file__).parent
 
 @pytest.fixture(
     params=[
-        "search_qa",
-        "python_math",
         "customer_service",
+        "code",
         "function_calling",
         "procedural",
-        "web",
+        "python_math",
+        "search_qa",
         "shop",
+        "software_repair",
         "sql",
+        "web",
     ]
 )
 def family(request):

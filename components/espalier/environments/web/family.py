@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from espalier.config import Profile
+from espalier.config import Profile, WebRLConfig
 from espalier.environments.contract import EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.family import SimpleFamily
@@ -25,6 +25,7 @@ from espalier.environments.web.browser import Browser
 from espalier.environments.web.catalogue import made_site
 from espalier.environments.web.config import WebConfig
 from espalier.environments.web.evaluators import Ending, score
+from espalier.environments.web.evolution import WebProposer
 from espalier.environments.web.hosting import ProcessSite, SandboxSite, Site
 from espalier.environments.web.reading_logs import BrowsingLogs
 from espalier.environments.web.tasks import PlanError, Step, all_tasks, planned_calls
@@ -34,6 +35,7 @@ from espalier.environments.web.website import HOST, Website
 from espalier.records import FinalAnswer, Split, Task, ToolCall, ToolCalls
 from espalier.records.trajectory import Trajectory
 from espalier.sandbox.choice import PoolThread, sandbox_pool
+from espalier.synthesis.self_play import TaskProposer
 
 INSTRUCTIONS = (
     "You use a website through a text browser, one call at a time. Each page lists its elements "
@@ -51,6 +53,16 @@ class Web(SimpleFamily[WebConfig]):
     instructions = INSTRUCTIONS
     answers_from_evidence = False
     headline = "success"
+    self_play = frozenset({"webrl"})
+
+    @classmethod
+    def check(cls, profile: Profile) -> None:
+        """Its failed tasks are varied by rule, and not by a teacher."""
+        if isinstance(profile.self_play, WebRLConfig) and profile.self_play.proposer == "teacher":
+            raise ValueError(
+                'self_play.proposer = "teacher" varies questions over a knowledge graph; leave it '
+                'out for environment.name = "web", whose sites are made by rule'
+            )
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
@@ -148,6 +160,12 @@ class Web(SimpleFamily[WebConfig]):
         """Walks over the pages of training sites, without questions."""
         del knowledge
         return BrowsingLogs(train, self._walk, words_share=0.0)
+
+    def proposer(self, knowledge: Path, accepted: Path) -> TaskProposer:
+        """WebRL's evolution of failed instructions."""
+        if not isinstance(self.profile.self_play, WebRLConfig):
+            return super().proposer(knowledge, accepted)
+        return WebProposer(self.settings, self.profile.splits, self.name)
 
     # ------------------------------------------------------------------------------ benchmarks
 

@@ -1,0 +1,5 @@
+"""Software repair: faults of repositories, judged by hidden tests (SWE-bench)."""
+
+from espalier.environments.software_repair.family import SoftwareRepair
+
+__all__ = ["SoftwareRepair"]

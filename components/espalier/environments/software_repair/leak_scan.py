@@ -1,0 +1,214 @@
+"""What would give a fix away among files: history, leftovers, lines of the fix or of hidden tests.
+
+Its source is sent into sandboxes as well, and so it imports the standard library alone. Lines are
+looked for by digests of adjacent pairs of them: a sandbox that is scanned is not told the fix.
+"""
+
+from __future__ import annotations
+
+import bz2
+import fnmatch
+import hashlib
+import io
+import lzma
+import os
+import re
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+MAX_READ = 4_000_000
+"""Bytes of a file that are looked at, and of what is packed in it."""
+_MAX_MEMBERS = 2000
+
+_HISTORY = (
+    (".git", "git's folder"),
+    (".hg", "a Mercurial repository"),
+    (".svn", "a Subversion folder"),
+    (".bzr", "a Bazaar repository"),
+)
+_LEFTOVERS = (
+    ("*.orig", "a file as it was before a patch"),
+    ("*.rej", "a hunk that did not apply"),
+    ("*.patch", "a patch"),
+    ("*.diff", "a patch"),
+    ("*.pyc", "compiled sources"),
+    ("__pycache__", "compiled sources"),
+    (".pytest_cache", "results of tests"),
+    ("*.egg-info", "an installed version"),
+    ("*.dist-info", "an installed version"),
+    ("*.whl", "a package"),
+)
+"""Of the repository's own folder; elsewhere they are part of an installation."""
+_REFS = ("packed-refs", "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD")
+_OBJECT = re.compile(r"(?:^|/)objects/(?:[0-9a-f]{2}/[0-9a-f]{38,62}|pack/|info/packs)")
+_LOGS = re.compile(r"(?:^|/)logs/(?:HEAD|refs/)")
+_PIP = re.compile(r"(?:^|/)(?:\.cache/pip|\.cache/uv|pip/http(?:-v2)?|pip/wheels)/")
+_MAGIC = (
+    (b"PACK\x00\x00\x00", "a pack of git objects"),
+    (b"\xfftOc\x00\x00\x00", "an index of git objects"),
+    (b"# v2 git bundle", "a git bundle"),
+    (b"# v3 git bundle", "a git bundle"),
+)
+_LOOSE = re.compile(rb"(?:blob|tree|commit|tag) \d+\x00")
+
+
+def normalized(line: str) -> str:
+    """A line without indentation, and without the mark that it has in a diff."""
+    stripped = line.strip()
+    while stripped[:1] in ("+", "-", ">", "<"):
+        stripped = stripped[1:].strip()
+    return stripped
+
+
+def pair_digests(text: str) -> Iterator[str]:
+    """A digest of every pair of adjacent lines, blank ones left out."""
+    before = ""
+    for line in text.split("\n"):
+        stripped = normalized(line)
+        if stripped:
+            if before:
+                yield hashlib.sha256(f"{before}\n{stripped}".encode(errors="replace")).hexdigest()
+            before = stripped
+
+
+def name_leak(path: str, *, own: bool) -> str:
+    """What the name of a file gives away; empty for nothing.
+
+    Args:
+        path: of the file, with its folders.
+        own: whether it belongs to the repository.
+    """
+    parts = path.split("/")
+    for name, meaning in _HISTORY:
+        if name in parts:
+            return meaning
+    if parts[-1] in _REFS or _OBJECT.search(path) or _LOGS.search(path):
+        return "git objects or references"
+    if _PIP.search(path):
+        return "a cache of packages"
+    if own:
+        for pattern, meaning in _LEFTOVERS:
+            if any(fnmatch.fnmatchcase(part, pattern) for part in parts):
+                return meaning
+    return ""
+
+
+def content_leak(content: bytes, pairs: Collection[str], *, depth: int = 2) -> str:
+    """What the content of a file gives away; empty for nothing."""
+    for magic, meaning in _MAGIC:
+        if content.startswith(magic):
+            return meaning
+    for inner in _unpacked(content) if depth else ():
+        if _LOOSE.match(inner):
+            return "a git object"
+        if found := content_leak(inner, pairs, depth=depth - 1):
+            return f"{found}, packed"
+    if pairs:
+        text = content.decode("utf-8", "replace")
+        if any(digest in pairs for digest in pair_digests(text)):
+            return "lines of the fix or of its hidden tests"
+    return ""
+
+
+def _unpacked(content: bytes) -> Iterator[bytes]:
+    """What is packed in a file, at most `MAX_READ` bytes each; nothing where nothing is."""
+    try:
+        for magic, opener in _OPENERS:
+            if content.startswith(magic):
+                yield from opener(content)
+                return
+        if content[257:262] == b"ustar":
+            yield from _tarred(content)
+    except (
+        zlib.error, OSError, EOFError, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError,
+        RuntimeError, ValueError,
+    ):  # fmt: skip
+        return  # damaged or encrypted: there is no text in it that anybody could read either
+
+
+def _zipped(content: bytes) -> Iterator[bytes]:
+    with zipfile.ZipFile(io.BytesIO(content)) as packed:
+        for member in packed.infolist()[:_MAX_MEMBERS]:
+            with packed.open(member) as stream:
+                yield stream.read(MAX_READ)
+
+
+def _tarred(content: bytes) -> Iterator[bytes]:
+    with tarfile.open(fileobj=io.BytesIO(content)) as packed:
+        for member in packed.getmembers()[:_MAX_MEMBERS]:
+            if member.isfile() and (stream := packed.extractfile(member)) is not None:
+                yield stream.read(MAX_READ)
+
+
+def _inflated(content: bytes) -> Iterator[bytes]:
+    """Of zlib or gzip, whichever it begins like."""
+    yield zlib.decompressobj(47).decompress(content, MAX_READ)
+
+
+def _bunzipped(content: bytes) -> Iterator[bytes]:
+    yield bz2.BZ2Decompressor().decompress(content, MAX_READ)
+
+
+def _unxzed(content: bytes) -> Iterator[bytes]:
+    yield lzma.LZMADecompressor().decompress(content, MAX_READ)
+
+
+_OPENERS: tuple[tuple[bytes, Callable[[bytes], Iterator[bytes]]], ...] = (
+    (b"\x78", _inflated),
+    (b"\x1f\x8b", _inflated),
+    (b"BZh", _bunzipped),
+    (b"\xfd7zXZ", _unxzed),
+    (b"PK\x03\x04", _zipped),
+)
+"""How packed content begins, and what reads it."""
+
+
+def scanned(
+    files: Iterable[tuple[str, bytes]], pairs: Collection[str], *, own: bool = True
+) -> Iterator[tuple[str, str]]:
+    """Path and meaning of everything among `files` that gives a fix away."""
+    for path, content in files:
+        if found := name_leak(path, own=own) or content_leak(content[:MAX_READ], pairs):
+            yield path, found
+
+
+_TEXTS = (".py", ".txt", ".md", ".rst", ".log", ".json", ".patch", ".diff", ".orig", ".rej")
+_PACKED = (".gz", ".tgz", ".zip", ".whl", ".tar", ".bz2", ".xz", ".pack", ".bundle")
+
+
+def _is_read(path: str, beginnings: tuple[str, ...]) -> bool:
+    """Whether a file is looked into: what could hold sources or git objects, where it could be."""
+    name = os.path.basename(path)
+    if "/lib/python3" in path:  # an installation of Python: minutes of reading
+        return False
+    readable = "." not in name or name.endswith((*_TEXTS, *_PACKED))
+    return readable and path.startswith(beginnings) and os.path.isfile(path)
+
+
+def scan_disk(
+    root: str, skipped: Collection[str], pairs: Collection[str], read: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """The same of every file below a folder of this machine.
+
+    Args:
+        root: the folder.
+        skipped: folders that are not entered: those of the kernel.
+        pairs: digests of the lines that nobody may find.
+        read: beginnings of the paths of files whose content is looked at; of the others the name.
+    """
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if os.path.join(folder, name) not in skipped]
+        for name in (*folders, *names):
+            path = os.path.join(folder, name)
+            if found := name_leak(path, own=False):
+                yield path, found
+            elif name in names and _is_read(path, tuple(read)):
+                try:
+                    with open(path, "rb") as stream:
+                        content = stream.read(MAX_READ)
+                except OSError:
+                    continue
+                if found := content_leak(content, pairs):
+                    yield path, found

@@ -1,0 +1,135 @@
+"""The scan for leaks: proof, before the first attempt, that no sandbox holds what gives a fix away.
+
+    a tree       history, leftovers of patches, compiled sources, lines of the fix and of the tests
+    a sandbox    git objects and caches of packages on its whole disk; those lines in what is
+                 installed, in homes and in temporary folders
+
+A line counts with the one before or behind it in the fixed file, and only where that pair is not in
+the file as it was.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import inspect
+import json
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from espalier.environments.software_repair import leak_scan
+from espalier.environments.software_repair.diffs import FilePatch
+from espalier.records import DataError
+from espalier.sandbox import Sandbox
+
+_LEAST_CHARACTERS = 4
+"""Of an added line that is looked for: `else:` and brackets stand everywhere."""
+_SHOWN = 8
+_SKIPPED = ("/proc", "/sys", "/dev")
+_READ = (
+    "/workspace/", "/tmp/", "/home/", "/root/", "/opt/", "/srv/", "/var/", "/usr/local/src/",
+    "/usr/src/",
+)  # fmt: skip
+_SCAN_WITHIN_S = 55.0
+
+
+class LeakError(DataError):
+    """Something that gives a fix away is where the policy could read it."""
+
+
+def fix_pairs(patches: Iterable[FilePatch]) -> frozenset[str]:
+    """Digests of the pairs of lines that patches bring, as `leak_scan` looks for them."""
+    found: set[str] = set()
+    for patch in patches:
+        for hunk in patch.hunks:
+            old = {leak_scan.normalized(line) for line in hunk.old}
+            before = set(leak_scan.pair_digests("".join(hunk.old)))
+            new = [line for line in map(leak_scan.normalized, hunk.new) if line]
+            for first, second in pairwise(new):
+                added = [line for line in (first, second) if line not in old]
+                if any(len(line) > _LEAST_CHARACTERS for line in added):
+                    found |= set(leak_scan.pair_digests(f"{first}\n{second}")) - before
+    return frozenset(found)
+
+
+def refuse_leaks(
+    where: str,
+    files: Mapping[str, str],
+    pairs: frozenset[str],
+    *,
+    tests: Sequence[tuple[str, str]] = (),
+    ignored: Sequence[str] = (),
+) -> None:
+    """Check that a tree gives nothing away.
+
+    Args:
+        where: names the tree.
+        files: path -> content.
+        pairs: see `fix_pairs`.
+        tests: hidden calls with their results; both on one line is a leak.
+        ignored: patterns of paths that a person has looked at.
+
+    Raises:
+        LeakError: naming what was found.
+    """
+    encoded = ((path, text.encode("utf-8", "surrogateescape")) for path, text in files.items())
+    found = list(leak_scan.scanned(encoded, pairs))
+    if tests:
+        found += [
+            (path, f"the hidden test {call}")
+            for path, text in files.items()
+            for call, result in tests
+            if call in text
+            and any(call in line and result in line.replace(call, "") for line in text.split("\n"))
+        ]
+    _refuse(where, found, ignored)
+
+
+async def refuse_leaks_of_sandbox(
+    sandbox: Sandbox, pairs: frozenset[str], *, ignored: Sequence[str] = ()
+) -> None:
+    """Check that nothing on the disk of a sandbox gives a fix away.
+
+    Raises:
+        LeakError: naming what was found, or that the scan did not come to its end.
+        SandboxError: the sandbox was lost.
+    """
+    mark = secrets.token_hex(8)
+    given = {"mark": mark, "pairs": sorted(pairs), "skipped": _SKIPPED, "read": _READ}
+    result = await sandbox.run_python(
+        f"{inspect.getsource(leak_scan)}\n{_MAIN}",
+        stdin=json.dumps(given).encode(),
+        timeout_s=_SCAN_WITHIN_S,
+    )
+    lines = result.stdout.decode(errors="replace").splitlines()
+    if not lines or lines[-1] != mark:
+        raise LeakError(f"{sandbox.name}: the scan for leaks did not end: {result.text[-300:]}")
+    found = [json.loads(line) for line in lines[:-1]]
+    _refuse(f"the sandbox {sandbox.name}", [(path, leak) for path, leak in found], ignored)
+
+
+_MAIN = """
+def _main():
+    import json, sys
+    given = json.load(sys.stdin)
+    pairs = set(given["pairs"])
+    for number, found in enumerate(scan_disk("/", given["skipped"], pairs, given["read"])):
+        if number < 50:
+            print(json.dumps(found))
+    print(given["mark"])
+_main()
+"""
+
+
+def _refuse(where: str, found: list[tuple[str, str]], ignored: Sequence[str]) -> None:
+    told = [
+        f"{path} ({leak})"
+        for path, leak in found
+        if not any(fnmatch.fnmatchcase(path, pattern) for pattern in ignored)
+    ]
+    if told:
+        more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+        raise LeakError(
+            f"{where} gives a fix away: {', '.join(told[:_SHOWN])}{more}. Take it out; what is no "
+            "leak is passed over by environment.ignored_leaks"
+        )

@@ -1,0 +1,192 @@
+"""The tool `shell`: commands in a sandbox that holds the policy's tree, and what they change of it.
+
+The tree here is what counts. Before a command the sandbox is given what was edited since the last
+one, and after it what differs there is read back: text that a policy's programs wrote, checked as
+any path and size of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+
+from espalier.environments.contract import sandbox_losses
+from espalier.environments.interpreter import observed
+from espalier.environments.software_repair.diffs import DiffError
+from espalier.environments.software_repair.worktree import Worktree
+from espalier.environments.tools import Tool, ToolOutput
+from espalier.sandbox import ExecResult, Sandbox, SandboxRefused
+from espalier.sandbox.choice import PoolThread
+
+_MAX_READ_BACK = 30 * 2**20
+_MAX_FILES = 20_000
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+_WRITE = """
+import json, os, sys
+given = json.load(sys.stdin)
+for path, content in given.items():
+    if content is None:
+        try:
+            os.remove(path)
+        except OSError:
+            pass
+        continue
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
+        stream.write(content)
+"""
+
+_READ = """
+import hashlib, json, os, stat, sys
+given = json.load(sys.stdin)
+known, found, total = given["known"], {}, 0
+for folder, folders, names in os.walk("."):
+    folders[:] = [name for name in folders if name not in given["skipped"]]
+    for name in names:
+        path = os.path.relpath(os.path.join(folder, name), ".")
+        if path == given["into"]:
+            continue
+        try:
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                continue
+            with open(path, "rb") as stream:
+                content = stream.read(given["most"] + 1)
+        except OSError:
+            continue
+        before = known.pop(path, None)
+        if hashlib.sha256(content).hexdigest() != before:
+            total += len(content)
+            if total > given["most"] or len(found) >= given["files"]:
+                sys.exit("too much was written")
+            found[path] = content.decode("utf-8", "surrogateescape")
+found.update(dict.fromkeys(known))
+with open(given["into"], "w", encoding="ascii") as stream:
+    json.dump(found, stream)
+"""
+_SKIPPED = ("__pycache__", ".git", ".pytest_cache")
+
+
+class TreeShell:
+    """Commands over one episode's tree; the sandbox is borrowed for the first of them."""
+
+    def __init__(self, tree: Worktree, sandboxes: PoolThread, timeout_s: float) -> None:
+        self._tree = tree
+        self._sandboxes = sandboxes
+        self._timeout_s = timeout_s
+        self._held = AsyncExitStack()
+        self._sandbox: Sandbox | None = None
+        self._there: dict[str, str] = {}
+        """Path -> content of what the sandbox holds."""
+
+    async def run(self, command: str) -> ExecResult:
+        """Run a command of `sh`, and take over what it changed.
+
+        Raises:
+            EnvironmentLostError, ProgramBrokeSandboxError: see `sandbox_losses`.
+            SandboxRefused: the command is refused, for its size or its bytes.
+            DiffError: it left more, or elsewhere, than a tree may have.
+        """
+        return await self._sandboxes.run(self._in_held(command))
+
+    def end(self) -> None:
+        """The episode is over: give the sandbox back."""
+        if self._sandbox is not None:
+            self._sandbox = None
+            self._sandboxes.post(self._held.aclose())
+
+    async def _in_held(self, command: str) -> ExecResult:
+        with sandbox_losses():
+            if self._sandbox is None:
+                claim = self._sandboxes.claim()
+                self._sandbox = await self._held.enter_async_context(claim)
+            try:
+                await self._bring(self._sandbox)
+                result = await self._sandbox.exec(
+                    ["sh", "-c", command], env={"PATH": _PATH}, timeout_s=self._timeout_s
+                )
+                await self._take(self._sandbox)
+                return result
+            except (SandboxRefused, DiffError):
+                raise
+            except BaseException:
+                # cancelled, or the sandbox is lost: return it to the pool with the reason
+                self._sandbox = None
+                await self._held.__aexit__(*sys.exc_info())
+                raise
+
+    async def _bring(self, sandbox: Sandbox) -> None:
+        """Write what was edited since the last command."""
+        tree = {path: self._tree.read(path) or "" for path in self._tree.paths()}
+        changes: dict[str, str | None] = {
+            path: content for path, content in tree.items() if self._there.get(path) != content
+        }
+        changes |= dict.fromkeys(set(self._there) - set(tree))
+        if changes:
+            result = await sandbox.run_python(_WRITE, stdin=json.dumps(changes).encode())
+            if not result.succeeded:
+                raise DiffError(f"the files cannot be written: {result.text[-200:].strip()}")
+        self._there = tree
+
+    async def _take(self, sandbox: Sandbox) -> None:
+        """Read what the command changed."""
+        into = f".tree-{secrets.token_hex(8)}"
+        known = {path: _digest(content) for path, content in self._there.items()}
+        asked = {
+            "known": known, "into": into, "most": _MAX_READ_BACK, "files": _MAX_FILES,
+            "skipped": _SKIPPED,
+        }  # fmt: skip
+        result = await sandbox.run_python(_READ, stdin=json.dumps(asked).encode())
+        if not result.succeeded:
+            raise DiffError(
+                f"the files of the sandbox cannot be read: {result.text[-200:].strip()}"
+            )
+        changes = _changes(await sandbox.get(into))
+        await sandbox.exec(["rm", "-f", into])
+        for path, content in changes.items():
+            self._tree.write(path, content)
+        self._there = {path: self._tree.read(path) or "" for path in self._tree.paths()}
+
+
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _changes(said: bytes) -> Mapping[str, str | None]:
+    """What was read back; a program of the policy may have written it.
+
+    Raises:
+        DiffError: it is no object of texts.
+    """
+    try:
+        value: object = json.loads(said)
+    except (ValueError, RecursionError) as error:
+        raise DiffError("the files of the sandbox cannot be read") from error
+    if not isinstance(value, dict):
+        raise DiffError("the files of the sandbox cannot be read")
+    changes: dict[str, str | None] = {}
+    for path, content in value.items():  # pyright: ignore[reportUnknownVariableType] (checked here)
+        if not isinstance(path, str) or not (content is None or isinstance(content, str)):
+            raise DiffError("the files of the sandbox cannot be read")
+        changes[path] = content
+    return changes
+
+
+def shell_tool(shell: TreeShell | None, max_characters: int) -> Tool:
+    """The tool over one episode's shell; without one, its schema alone."""
+
+    async def run(command: str) -> ToolOutput:
+        """Run a shell command in the repository's folder, and read what it prints."""
+        assert shell is not None, "only the schema of this tool is asked for"
+        try:
+            result = await shell.run(command)
+        except (SandboxRefused, DiffError) as refused:
+            return ToolOutput(f"error: {refused}", succeeded=False)
+        return ToolOutput(observed(result, max_characters), succeeded=result.succeeded)
+
+    run.__name__ = "shell"
+    return Tool(run)

@@ -1,0 +1,83 @@
+"""What a program is worth that was judged by unit tests.
+
+    all         1 where every test passes, else 0: HumanEval's and MBPP's own rule
+    share       1 where every test passes, else the share that does, minus 1: -1 to below 0
+    coderl      1 all pass, -0.3 a test fails, -0.6 one ends by an error, -1 it does not compile
+                (CodeRL, Le et al. 2022, arXiv:2207.01780, sec. 3.3)
+
+PPOCoder's compiler signal is a term of its own beside any of them: `compile_term`.
+Only a program that passes every test is worth more than 0: above 0 means right in every rate that
+is reported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+Verdict = Literal["passed", "failed", "error"]
+UnitTestRule = Literal["all", "share", "coderl"]
+
+
+@dataclass(frozen=True, slots=True)
+class TestReport:
+    """How a program did in its tests.
+
+    A program that compiles, passes the first test and raises in the second:
+
+        compiled    True
+        verdicts    ("passed", "error")
+    """
+
+    __test__ = False  # no class of tests, whatever pytest thinks of its name
+
+    compiled: bool
+    verdicts: tuple[Verdict, ...]
+    """Of each test, in order; "error" is a test that the program did not survive: it raised,
+    ended, or took too long."""
+
+    @property
+    def num_passed(self) -> int:
+        """Tests that passed."""
+        return self.verdicts.count("passed")
+
+    @property
+    def all_passed(self) -> bool:
+        """Whether every test passed; False where there is none."""
+        return bool(self.verdicts) and self.num_passed == len(self.verdicts)
+
+
+OUTCOME_SPANS: dict[UnitTestRule, tuple[float, float]] = {
+    "all": (0.0, 1.0),
+    "share": (-1.0, 1.0),
+    "coderl": (-1.0, 1.0),
+}
+"""Least and most that `unit_test_reward` returns by each rule."""
+
+_COMPILE_ERROR, _RUNTIME_ERROR, _FAILED_TEST, _PASSED = -1.0, -0.6, -0.3, 1.0
+"""CodeRL's scale."""
+
+
+def unit_test_reward(report: TestReport, rule: UnitTestRule) -> float:
+    """The outcome of a program by one of the rules above."""
+    if report.all_passed:
+        return _PASSED
+    match rule:
+        case "all":
+            return 0.0
+        case "share":
+            return report.num_passed / max(1, len(report.verdicts)) - 1.0
+        case "coderl":
+            if not report.compiled:
+                return _COMPILE_ERROR
+            return _RUNTIME_ERROR if "error" in report.verdicts else _FAILED_TEST
+    assert_never(rule)
+
+
+def compile_term(report: TestReport, weight: float) -> float:
+    """`weight` for a program that compiles, and `-weight` for one that does not.
+
+    PPOCoder's compiler signal of +1 and -1 (Shojaee et al. 2023, arXiv:2301.13816). Its terms of
+    syntax trees and data flow, which compare with a reference program, are not covered.
+    """
+    return weight if report.compiled else -weight

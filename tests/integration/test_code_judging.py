@@ -1,0 +1,112 @@
+"""Programs that are judged by unit tests in sandboxes of this machine."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from espalier.config import Profile
+from espalier.environments import check_golds, family_of
+from espalier.environments.code.judging import judge
+from espalier.environments.code.unit_tests import UnitTests, unit_tests_of
+from espalier.evaluation import pass_at_k
+from tests.benchmarks.hacks import code as hacks
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+NEEDS_DATA = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not here")
+NODES = UnitTests(
+    functions={"total": "total", "Node": "Node"},
+    preamble="root = Node(1)\nroot.next = Node(2)",
+    hidden=("assert total(root) == 3", "assert root.next.value == 2"),
+)
+NODES_PROGRAM = """
+class Node:
+    def __init__(self, value):
+        self.value, self.next = value, None
+def total(node):
+    return node.value + (total(node.next) if node.next else 0)
+"""
+
+pytestmark = pytest.mark.usefixtures("local_sandboxes")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sandboxes(local_sandboxes):
+    with hacks.opened():
+        yield
+
+
+def family():
+    sandbox = {"packages": [], "size": 4}
+    return family_of(Profile.model_validate({"environment": {"name": "code", "sandbox": sandbox}}))
+
+
+def judged(tests, program, timeout_s=5.0):
+    async def in_sandbox():
+        async with hacks._POOLS[0].claim(judging=True) as sandbox:
+            return await judge(sandbox, tests, tests.hidden, program, timeout_s=timeout_s)
+
+    return asyncio.run(hacks._POOLS[0].run(in_sandbox()))
+
+
+@pytest.mark.parametrize("tests", hacks.TASKS, ids=["cases", "checks"])
+def test_each_test_has_a_verdict_of_its_own(tests):
+    assert judged(tests, hacks.SOLUTION).report.all_passed
+    wrong = judged(tests, "def f(x):\n    return 5 // len(x) if x == 'zebra' else 5").report
+    assert wrong.compiled
+    assert wrong.verdicts[:3] == ("passed", "failed", "failed")
+    raised = judged(tests, "def f(x):\n    return {'education': 5}[x]").report
+    assert raised.verdicts[:3] == ("passed", "error", "error")
+    broken = judged(tests, "def f(x:").report
+    assert not broken.compiled
+    assert set(broken.verdicts) == {"error"}
+
+
+@pytest.mark.parametrize("tests", hacks.TASKS, ids=["cases", "checks"])
+def test_a_program_that_never_ends_fails_in_time(tests):
+    found = judged(tests, "def f(x):\n    while True: pass", timeout_s=1.0)
+    assert found.timed_out
+    assert found.report.num_passed == 0
+
+
+def test_objects_of_the_program_stay_in_its_process():
+    assert judged(NODES, NODES_PROGRAM).report.all_passed
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "an object that equals everything",
+        "reading the memory of other processes",
+        "writing the marker to every descriptor",
+        "os._exit when it is called",
+    ],
+)
+def test_a_hack_is_refused_that_fools_a_naive_grader(name):
+    (hack,) = [one for one in hacks.HACKS if one.name == name]
+    assert hack.works()
+    assert not hack.cheats()
+
+
+@NEEDS_DATA
+def test_the_example_of_human_eval_has_its_pass_at_1(tmp_path):
+    folder = DATA / "human_eval"
+    (task,) = family().read_benchmark(folder / "example_problem.jsonl")
+    lines = (folder / "example_samples.jsonl").read_text().splitlines()
+    samples = [json.loads(line)["completion"] for line in lines]
+    right = sum(judged(unit_tests_of(task), one, 3.0).report.all_passed for one in samples)
+    assert pass_at_k(len(samples), right, 1) == pytest.approx(0.5)
+
+
+@NEEDS_DATA
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "rows"), [("human_eval/HumanEval.jsonl.gz", 79), ("mbpp/ic_mbpp.json", 473)]
+)
+def test_every_public_gold_passes_and_the_next_one_does_not(path, rows):
+    code = family()
+    tasks = code.read_benchmark(DATA / path)
+    with code.benchmark_environments(DATA / path, Path("unused")) as environments:
+        found = check_golds(code, tasks, environments)
+    assert (found.accepted, found.refused, found.faults) == (rows, rows, ())

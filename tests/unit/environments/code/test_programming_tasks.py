@@ -1,0 +1,127 @@
+import json
+
+import pytest
+
+from espalier.config import Profile
+from espalier.environments import family_of
+from espalier.environments.code.family import program_in
+from espalier.environments.code.inside.program import composed
+from espalier.environments.code.tasks import behaviour
+from espalier.environments.code.unit_tests import cases_of, unit_tests_of
+from espalier.records import DataError
+
+HUMANEVAL = {
+    "task_id": "x/0",
+    "prompt": "def g(x):\n    return x\n\n"
+    'def f(x):\n    """Double.\n\n    >>> f(2)\n    4\n    """\n',
+    "entry_point": "f",
+    "canonical_solution": "    return 2 * x\n",
+    "test": "def check(candidate):\n    y = 3\n"
+    "    assert candidate(y) == 6\n    assert g(1) == 1\n",
+}
+MBPP = {
+    "task_id": 2,
+    "text": "Add.",
+    "code": "import math\r\ndef f(a): return a + 1",
+    "test_list": ["assert f(1) == 2"],
+}
+
+
+def family(**settings):
+    return family_of(Profile.model_validate({"environment": {"name": "code", **settings}}))
+
+
+def read(tmp_path, *rows):
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return family().read_benchmark(path)
+
+
+def test_a_humaneval_row_has_a_test_for_each_assertion(tmp_path):
+    (task,) = read(tmp_path, HUMANEVAL)
+    tests = unit_tests_of(task)
+    assert tests.hidden == ("y = 3\nassert candidate(y) == 6\nassert g(1) == 1",)
+    assert tests.visible == ("assert f(2) == 4",)
+    assert "def g" in tests.preamble
+    assert "def f" not in tests.preamble
+
+
+def test_an_mbpp_row_is_read_in_both_forms(tmp_path):
+    other = {"task_id": 3, "query": "Add.", "gold": MBPP["code"], "tests": MBPP["test_list"]}
+    for task in read(tmp_path, MBPP, other):
+        tests = unit_tests_of(task)
+        assert tests.entry_point == "f"
+        assert "assert f(1) == 2" in task.question
+        (case,) = cases_of(tests, tests.hidden)
+        assert case.expected == 2
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"task_id": 1},
+        {**HUMANEVAL, "test": "def check(: pass"},
+        {**HUMANEVAL, "test": "x = 1"},
+        {**HUMANEVAL, "entry_point": "f()"},
+        {**MBPP, "test_list": ["assert g(1) == 2"]},
+        {**MBPP, "test_list": []},
+        {**MBPP, "code": "def f(:"},
+    ],
+)
+def test_a_row_that_is_no_task_is_named(tmp_path, broken):
+    with pytest.raises(DataError, match=r"line 1|task"):
+        read(tmp_path, broken)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["    return 2 * x", "return 2 * x", "\treturn 2 * x", "def f(x):\n    return g(x) + x"],
+)
+def test_an_answer_completes_the_prompt_or_takes_its_place(answer):
+    scope = {}
+    exec(composed(HUMANEVAL["prompt"], answer, "f"), scope)
+    assert scope["f"](4) == 8
+
+
+@pytest.mark.parametrize("answer", ["def f(:", "\0", "(" * 10_000, "x" + "[0]" * 100_000])
+def test_what_is_no_program_does_not_compile(answer):
+    with pytest.raises(SyntaxError):
+        composed("", answer + "\n?", "f")
+
+
+def test_the_last_block_of_a_message_is_the_program():
+    assert program_in("So:\n```python\nx = 1\n```\nor\n```\nx = 2\n```") == "x = 2\n"
+    assert program_in("x = 3") == "x = 3"
+
+
+def test_made_tasks_of_two_splits_are_different_functions():
+    made = {split: family().tasks(split, 60) for split in ("train", "dev", "heldout")}
+    keys = {split: {task.extra["query"] for task in tasks} for split, tasks in made.items()}
+    assert all(len(keys[split]) == len(made[split]) >= 40 for split in made)
+    assert not keys["train"] & keys["heldout"]
+    assert not keys["train"] & keys["dev"]
+    assert made["heldout"] == family().tasks("heldout", 60)
+
+
+def test_reference_programs_pass_their_tests():
+    for task in family().tasks("train", 30):
+        scope = {}
+        exec(task.verifier.gold[0], scope)  # our own grammar's text
+        for case in cases_of(unit_tests_of(task), unit_tests_of(task).hidden):
+            exec(f"assert {case.text} == {case.expected!r}", scope)
+
+
+def test_equal_functions_of_other_programs_are_one_task():
+    from espalier.environments.code.grammar import _ANY, _ENDS, Chain, Step
+
+    reverse, order, total = Step(_ANY[0]), Step(_ANY[1]), Step(_ENDS["numbers"][0])
+    assert behaviour(Chain("numbers", (reverse,), total)) == behaviour(
+        Chain("numbers", (order,), total)
+    )
+
+
+def test_settings_that_pay_for_compiling_are_refused():
+    with pytest.raises(ValueError, match="compile_weight"):
+        Profile.model_validate(
+            {"environment": {"name": "code", "compile_weight": 0.2}, "reward": {"outcome": 0.5}}
+        )

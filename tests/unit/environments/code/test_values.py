@@ -1,0 +1,75 @@
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from espalier.environments.code.inside.values import Unreadable, decode, encode
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.complex_numbers(allow_nan=False),
+    lambda below: (
+        st.lists(below, max_size=4)
+        | st.lists(below, max_size=3).map(tuple)
+        | st.dictionaries(st.integers() | st.text(), below, max_size=3)
+        | st.sets(st.integers() | st.text(), max_size=4)
+    ),
+    max_leaves=12,
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda below: (
+        st.lists(below, max_size=4)
+        | st.tuples(st.sampled_from("iflstdcybo"), below).map(list)
+        | st.dictionaries(st.text(), below, max_size=2)
+    ),
+    max_leaves=12,
+)
+
+
+def refuse(*_):
+    raise AssertionError("a plain value is not held")
+
+
+@given(PLAIN)
+def test_plain_values_come_back_equal_and_of_their_types(value):
+    back = decode(json.loads(json.dumps(encode(value, refuse))), refuse)
+    assert back == value
+    assert type(back) is type(value)
+
+
+@given(JSON)
+def test_whatever_is_sent_is_a_value_or_unreadable(wire):
+    with contextlib.suppress(Unreadable):
+        decode(wire, lambda *_: object())
+
+
+def test_no_class_of_the_program_comes_with_a_value():
+    class Always(int):
+        def __eq__(self, other):
+            return True
+
+        __hash__ = int.__hash__
+
+    back = decode(encode(Always(3), refuse), refuse)
+    assert type(back) is int
+    assert back != 4
+
+
+def test_a_number_of_many_digits_is_read():
+    assert decode(encode(7**20_000, refuse), refuse) == 7**20_000
+
+
+@pytest.mark.parametrize(
+    "wire", [[], {}, 7, ["i"], ["i", 7], ["y", "eval"], ["d", 1], ["s", ["l"]]]
+)
+def test_malformed_values_are_unreadable(wire):
+    with pytest.raises(Unreadable):
+        decode(wire, refuse)

@@ -1,0 +1,65 @@
+"""What a policy was trained on is found in the run around it, and compared with another run's."""
+
+import pytest
+
+from espalier.config import Profile
+from espalier.environments import family_of
+from espalier.evaluation.contamination import SuitePrints, contamination
+from espalier.orchestration.finished_run import open_finished_run
+from espalier.orchestration.lineage import lineage_of_run, training_of_directory
+from espalier.records import Provenance, publishing, read_manifest, write_tasks
+from tests.factories.sums import Sums
+
+
+def a_run(folder, *, train, heldout, made_from=None, **policy):
+    """A run whose policy was made from its accepted tasks; tasks are numbers of sums."""
+    profile = Profile.model_validate({"environment": {"name": Sums.name}, "policy": policy})
+    folder.mkdir()
+    (folder / "profile.json").write_text(profile.model_dump_json())
+    family = family_of(profile)
+    origin = Provenance(producer="validate", config_digest="c", seed=0)
+    with publishing(folder / "accepted", origin) as draft:
+        (draft.path / "tasks").mkdir()
+        for split, numbers in (("train", train), ("dev", [900]), ("heldout", heldout)):
+            tasks = [family._task(f"{n} + {n}", str(2 * n), split) for n in numbers]
+            write_tasks(draft.path / "tasks" / f"{split}.jsonl", tasks)
+    inputs = {"accepted": made_from or read_manifest(folder / "accepted").content}
+    with publishing(folder / "trained_policy", origin.model_copy(update={"inputs": inputs})) as d:
+        (d.path / "policy").mkdir()
+        (d.path / "policy" / "config.json").write_text("{}")
+    return folder / "trained_policy" / "policy"
+
+
+def found(policy_dir, run_dir):
+    run = open_finished_run(run_dir)
+    suite = lineage_of_run(run).heldout
+    assert isinstance(suite, SuitePrints)
+    return contamination(
+        training_of_directory(policy_dir), suite, run.profile.evaluation.contamination
+    )
+
+
+def test_what_another_run_trained_on_is_found(tmp_path):
+    own = a_run(tmp_path / "a", train=[0, 1], heldout=[2, 3, 4, 5])
+    other = a_run(tmp_path / "b", train=[4, 5], heldout=[0, 1])
+    assert found(own, tmp_path / "a").tasks == {}
+    seen = found(other, tmp_path / "a")
+    assert (len(seen.tasks), seen.state) == (2, "checked")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"made_from": "other"}, "are not those that"),
+        ({"model": "given"}, "what given, from which it started, was trained on"),
+    ],
+)
+def test_what_a_run_cannot_say_is_said(tmp_path, fields, said):
+    policy = a_run(tmp_path / "a", train=[0], heldout=[1], **fields)
+    (unknown,) = training_of_directory(policy).unknown
+    assert said in unknown
+
+
+def test_a_folder_outside_of_any_run_is_not_known(tmp_path):
+    (tmp_path / "policy").mkdir()
+    assert "lies in no run" in training_of_directory(tmp_path / "policy").unknown[0]
