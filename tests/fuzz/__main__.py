@@ -11,6 +11,7 @@
     calls      what the parser of each dialect reads of a policy's message
     judgements  what is read of a judge's answer
     transcripts the extractors of answers from transcripts of others
+    patches     unified diffs, and blocks of search and replace
     services    tables of customer service, and arguments of its tools
     shops       WebShop's files, and calls in a visit to what they hold
     pages       pages of the text web, arguments of its tools, tasks in WebArena's format
@@ -32,6 +33,7 @@ from tests.fuzz.campaign import Violation, case_of, fuzz, outcome_of
 from tests.fuzz.functions import Functions
 from tests.fuzz.pages import Pages
 from tests.fuzz.parsers import Calls, Judgements, Runs, Transcripts
+from tests.fuzz.patches import Patches
 from tests.fuzz.recording import Recording
 from tests.fuzz.servers import Endpoint, Frames, Sandboxd
 from tests.fuzz.services import Services
@@ -52,6 +54,7 @@ TARGETS = {
         Shops,
         Pages,
         Functions,
+        Patches,
     )
 }
 

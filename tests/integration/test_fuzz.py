@@ -19,6 +19,7 @@ CASES = {
     "transcripts": 4000,
     "services": 1500,
     "shops": 300,
+    "patches": 1500,
     "pages": 1500,
     "functions": 1500,
 }
