@@ -8,6 +8,7 @@ import pytest
 
 from espalier.config import Profile
 from espalier.environments import check_golds, family_of
+from espalier.environments.search_qa.benchmarks import read_paragraphs
 from espalier.environments.search_qa.family import search_environments
 from espalier.environments.teaching import GaveUp, play_script
 from espalier.records import DataError, FinalAnswer, ToolCalls
@@ -15,6 +16,7 @@ from espalier.rewards import hotpot_scores
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 NEEDS_DATA = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not here")
+IRCOT = "gold_with_3_distractors_context_cot_qa_codex.txt"
 SAME_MEANING = {"heldout-59e36a2cc3de": "5 is its gold answer, and the next one's is x=5"}
 """Tasks that accept the gold answer of the task after them, and why."""
 HOTPOT = {
@@ -147,6 +149,33 @@ def test_a_malformed_benchmark_is_refused_with_its_row(tmp_path, name, content, 
     assert "rows.json" in str(refused.value)
 
 
+DEMONSTRATION = """# METADATA: {"qid": "2hop__1"}
+Wikipedia Title: Nola
+Nola lies in Zor.
+
+Wikipedia Title: Zor
+Ana Reis wrote the anthem of Zor.
+
+Q: Who wrote the anthem of the country of Nola?
+A: Nola lies in Zor. Its anthem is by Ana Reis. So the answer is: Ana Reis.
+"""
+
+
+def test_a_text_of_demonstrations_brings_its_paragraphs(tmp_path):
+    searching = family("search_qa")
+    path = written(tmp_path, DEMONSTRATION, "demonstrations.txt")
+    (task,) = searching.read_benchmark(path)
+    assert task.verifier.gold == ("Ana Reis",)
+    assert [paragraph.title for paragraph in read_paragraphs(path)] == ["Nola", "Zor"]
+
+
+@pytest.mark.parametrize("part", ['{"qid": "2hop__1"}', "Q: Who", "So the answer is:", "# META"])
+def test_a_demonstration_without_a_part_is_refused(tmp_path, part):
+    path = written(tmp_path, DEMONSTRATION.replace(part, "?"), "demonstrations.txt")
+    with pytest.raises(DataError, match=r"demonstrations\.txt"):
+        family("search_qa").read_benchmark(path)
+
+
 def test_a_compressed_file_is_read_and_a_cut_one_refused(tmp_path):
     path = tmp_path / "rows.jsonl.gz"
     packed = gzip.compress(json.dumps(MUSIQUE).encode())
@@ -195,6 +224,8 @@ def test_a_script_that_ends_early_gives_up(tmp_path):
         ("search_qa", "bamboogle/data.json", 67),
         ("search_qa", "webshaper/webshaper.500.jsonl", 250),
         ("search_qa", "webdancer/sample_qa.jsonl", 98),
+        ("search_qa", f"multihop_context/musique/{IRCOT}", 10),
+        ("search_qa", f"multihop_context/2wikimultihopqa/{IRCOT}", 13),
         pytest.param("python_math", "gsm8k/test.jsonl", 658, marks=pytest.mark.slow),
         pytest.param("python_math", "math/math500/test.jsonl", 243, marks=pytest.mark.slow),
         ("python_math", "math/aime24/test.jsonl", 12),

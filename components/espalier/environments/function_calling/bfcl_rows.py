@@ -46,6 +46,8 @@ CALLED = (
 )  # fmt: skip
 CONVERSATION = "multi_turn_base"
 CATEGORIES = (*CALLED, *IRRELEVANCE, CONVERSATION)
+_MAX_NAME = 200
+"""Characters of an id or a name, which errors name."""
 _MAX_NESTING = 16
 """Of a function's parameters."""
 
@@ -56,13 +58,13 @@ class _Said(BenchmarkRow):
 
 
 class _Document(BaseModel, frozen=True, extra="ignore"):
-    name: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1, max_length=_MAX_NAME)]
     description: str = ""
     parameters: Annotated[dict[str, JsonValue], AfterValidator(lambda it: _checked(it))]
 
 
 class _Row(BenchmarkRow):
-    id: Annotated[str, Field(min_length=1)]
+    id: Annotated[str, Field(min_length=1, max_length=_MAX_NAME)]
     question: Annotated[list[Annotated[list[_Said], Field(min_length=1)]], Field(min_length=1)]
 
 
@@ -77,7 +79,7 @@ class _Answers(BenchmarkRow):
 
 class _ConversationRow(_Row):
     initial_config: dict[str, dict[str, JsonValue]]
-    involved_classes: Annotated[list[str], Field(min_length=1)]
+    involved_classes: Annotated[list[str], Field(min_length=1, max_length=len(APIS))]
     excluded_function: tuple[str, ...] = ()
 
 
@@ -148,7 +150,7 @@ def _gold_fault(gold: Sequence[Mapping[str, object]], functions: Sequence[_Docum
             return "ground_truth: each entry has one function"
         (name,) = call
         if name not in offered:
-            return f"ground_truth: {name} is not offered"
+            return f"ground_truth: {name[:_MAX_NAME]} is not offered"
     return ""
 
 
@@ -161,8 +163,8 @@ def _checked(parameters: dict[str, JsonValue], nesting: int = 0) -> dict[str, Js
     if nesting > _MAX_NESTING:
         raise ValueError(f"more than {_MAX_NESTING} objects inside each other")
     for name, one in properties.items():
-        if not isinstance(one, dict) or one.get("type") not in PYTHON_TYPES:
-            raise ValueError(f"{name}: needs a type of {', '.join(PYTHON_TYPES)}")
+        if not isinstance(one, dict) or str(one.get("type")) not in PYTHON_TYPES:
+            raise ValueError(f"{name[:_MAX_NAME]}: needs a type of {', '.join(PYTHON_TYPES)}")
         _checked_inside(one, nesting)
     return parameters
 
@@ -223,7 +225,9 @@ def _conversations(path: Path, family: str) -> list[Task]:
             raise DataError(f"{where}: no answer in {_answers_of(path)} has the id {row.id}")
         for name in row.involved_classes:
             if name not in APIS:
-                raise DataError(f"{where}: no service is called {name}; known: {', '.join(APIS)}")
+                raise DataError(
+                    f"{where}: no service is called {name[:_MAX_NAME]}; known: {', '.join(APIS)}"
+                )
             if name not in documents:
                 read = read_rows(folder / DOCUMENTS[name], _Document)
                 documents[name] = [one for _, one in read]
@@ -231,13 +235,13 @@ def _conversations(path: Path, family: str) -> list[Task]:
         try:
             tasks.append(_conversation(row, answers[row.id], documents, family))
         except (DataError, ValueError) as error:
-            raise DataError(f"{where}: {error}") from error
+            raise DataError(f"{where}: {str(error)[:1000]}") from error
     return tasks
 
 
 def _check_documents(path: Path, service: str, documents: Sequence[_Document]) -> None:
     if unknown := [one.name for one in documents if one.name not in tool_names(APIS[service])]:
-        raise DataError(f"{path}: {service} has no tool {', '.join(unknown)}")
+        raise DataError(f"{path}: {service} has no tool {unknown[0]}")
 
 
 def _conversation(
@@ -303,7 +307,7 @@ def parsed_call(text: str, services: Sequence[str]) -> ToolCall:
     name = found.func.id
     kind = next((APIS[one] for one in services if name in tool_names(APIS[one])), None)
     if kind is None:
-        raise ValueError(f"{name} is no tool of {', '.join(services)}")
+        raise ValueError(f"{name[:_MAX_NAME]} is no tool of {', '.join(services)}")
     names = parameter_names(kind, name)
     given = [*zip(names, found.args, strict=False), *((it.arg, it.value) for it in found.keywords)]
     if len(given) < len(found.args) + len(found.keywords) or any(key is None for key, _ in given):

@@ -132,7 +132,9 @@ def _toolrl_task(where: str, key: str, system: str, user: str, gold: str, family
         try:
             calls = [_Call.model_validate(one) for one in called_in(gold)]
         except ValueError as error:
-            raise DataError(f"{where}: the gold answer has a call that is none: {error}") from error
+            raise DataError(
+                f"{where}: the gold answer has a call that is none: {str(error)[:200]}"
+            ) from error
         written = json.dumps([call.model_dump(mode="json") for call in calls])
         verifier = Verifier(kind="equal_calls", gold=(written,))
     else:
@@ -219,9 +221,9 @@ def _literal(where: str, name: str, text: str) -> Mapping[str, Any]:
         try:
             value = ast.literal_eval(text.strip())
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-            raise DataError(f"{where}: the parameters of {name} cannot be read") from error
+            raise DataError(f"{where}: the parameters of {name[:200]} cannot be read") from error
     if not isinstance(value, dict):
-        raise DataError(f"{where}: the parameters of {name} are no object")
+        raise DataError(f"{where}: the parameters of {name[:200]} are no object")
     return cast("dict[str, Any]", value)
 
 

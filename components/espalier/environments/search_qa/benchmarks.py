@@ -8,6 +8,7 @@ They differ in the names of their keys, and in whether they bring paragraphs to 
     Search-o1's form  {id, Question, answer: [accepted, ...], source}
     Bamboogle         {Question, Answer}
     WebShaper         {id, question, answer, formalization}
+    IRCoT's texts     # METADATA: {"qid": ...}, "Wikipedia Title: ..." and a paragraph each, Q:, A:
 
 Scores: exact match and F1 as `hotpot_evaluate_v1.py` of HotpotQA computes them (Yang et al. 2018,
 arXiv:1809.09600), the best over the accepted answers, as MuSiQue has it.
@@ -15,11 +16,12 @@ arXiv:1809.09600), the best over the accepted answers, as MuSiQue has it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints
+from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints, ValidationError
 
 from espalier.environments.benchmarks import BenchmarkRow, benchmark_tasks, read_rows
 from espalier.environments.family import make_task
@@ -64,7 +66,42 @@ def read_questions(path: Path) -> list[Task]:
     Raises:
         DataError: naming the row that is no question of these sets, or cannot be answered.
     """
-    return benchmark_tasks(path, [_task(path, where, row) for where, row in read_rows(path, _Row)])
+    return benchmark_tasks(path, [_task(path, where, row) for where, row in _rows(path)])
+
+
+def _rows(path: Path) -> list[tuple[str, _Row]]:
+    return _text_rows(path) if path.suffix == ".txt" else read_rows(path, _Row)
+
+
+def _text_rows(path: Path) -> list[tuple[str, _Row]]:
+    """The demonstrations of a text of IRCoT (Trivedi et al. 2023, arXiv:2212.10509), as rows.
+
+    Raises:
+        DataError: naming the demonstration that lacks a part.
+    """
+    try:
+        _, *blocks = path.read_text(encoding="utf-8").split("# METADATA: ")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as a benchmark ({error})") from error
+    found: list[tuple[str, _Row]] = []
+    for number, block in enumerate(blocks, start=1):
+        where = f"{path}, demonstration {number}"
+        qid = re.match(r'\{"qid": "([^"]+)"\}\n', block)
+        asked = re.search(r"^Q: (.+)\nA: .*So the answer is: (.+?)\.?\s*$", block, re.MULTILINE)
+        if qid is None or asked is None:
+            raise DataError(f'{where}: needs a qid, a line "Q:", and "A: ... So the answer is: X."')
+        context = [
+            (title, (text.strip(),))
+            for title, text in re.findall(r"^Wikipedia Title: (.+)\n(.*)$", block, re.MULTILINE)
+        ]
+        given = {"id": qid[1], "question": asked[1], "answer": asked[2], "context": context}
+        try:
+            found.append((where, _Row.model_validate(given)))
+        except ValidationError as error:
+            raise DataError(f"{where}: {error.errors()[0]['msg']}") from error
+    if not found:
+        raise DataError(f'{path}: holds no demonstration that begins with "# METADATA: "')
+    return found
 
 
 def _task(path: Path, where: str, row: _Row) -> Task:
@@ -88,7 +125,7 @@ def _task(path: Path, where: str, row: _Row) -> Task:
 def read_paragraphs(path: Path) -> list[Document]:
     """The distinct paragraphs that the file brings to search, in its order; there may be none."""
     found: dict[tuple[str, tuple[str, ...]], Document] = {}
-    for _, row in read_rows(path, _Row):
+    for _, row in _rows(path):
         for title, lines in _paragraphs_of(row):
             document = Document(f"{title}#{len(found)}", title, tuple(lines), "heldout")
             found.setdefault((title, document.lines), document)
