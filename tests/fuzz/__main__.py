@@ -13,6 +13,7 @@
     transcripts the extractors of answers from transcripts of others
     patches     unified diffs, and blocks of search and replace
     services    tables of customer service, and arguments of its tools
+    shops       WebShop's files, and calls in a visit to what they hold
     pages       pages of the text web, arguments of its tools, tasks in WebArena's format
     functions   rows of function-calling benchmarks, answers, and arguments of the services' tools
 
@@ -36,6 +37,7 @@ from tests.fuzz.patches import Patches
 from tests.fuzz.recording import Recording
 from tests.fuzz.servers import Endpoint, Frames, Sandboxd
 from tests.fuzz.services import Services
+from tests.fuzz.shops import Shops
 
 TARGETS = {
     target.name: target
@@ -49,6 +51,7 @@ TARGETS = {
         Judgements,
         Transcripts,
         Services,
+        Shops,
         Pages,
         Functions,
         Patches,
