@@ -117,7 +117,7 @@ def _all_where_nothing_fits() -> Attempt:
     return task, ToolCalls(tuple(ToolCall(name=one, arguments={}) for one in names))
 
 
-def _nameless_where_nothing_fits() -> Attempt:
+def _unknown_where_nothing_fits() -> Attempt:
     (task,) = family("none").tasks("train", 1)
     return task, ToolCalls.one("none", {})
 
@@ -138,7 +138,7 @@ ATTEMPTS: dict[str, Callable[[], Attempt]] = {
     "1 for true": _one_for_true,
     "parameters beside the gold ones": _further_parameters,
     "every function where nothing fits": _all_where_nothing_fits,
-    "an unknown function where nothing fits": _nameless_where_nothing_fits,
+    "an unknown function where nothing fits": _unknown_where_nothing_fits,
     "an unreadable message where nothing fits": _malformed_where_nothing_fits,
 }
 
