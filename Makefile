@@ -19,7 +19,13 @@ $(STAMP): pyproject.toml constraints.txt setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade uv --constraint constraints.txt
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/espalier environments add procedural  # reasoning-gym, whose pins are not ours
+	touch $@
+
+# reasoning-gym, whose pins are not ours: built from source, so a machine without a compiler goes on,
+# and the tests that need it are skipped
+FAMILIES := $(VENV)/.families
+$(FAMILIES): $(STAMP)
+	$(BIN)/espalier environments add procedural || echo "the family procedural is not tested"
 	touch $@
 
 demo: install        ## the main job on the embedded default: knowledge in, registered model out
@@ -30,7 +36,7 @@ test-fast: install   ## unit tests by themselves, without those marked slow: und
 
 INTEROP = test_runners.py test_refused_validation.py test_kept_checkpoints.py
 
-test: install        ## unit and integration tests: no root, no cluster, no GPU
+test: install $(FAMILIES) ## unit and integration tests: no root, no cluster, no GPU
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	  $(INTEROP:%=--ignore tests/integration/%) \
 	  --ignore tests/integration/sandbox tests/integration tests/unit  # long files first

@@ -11,7 +11,9 @@
     calls      what the parser of each dialect reads of a policy's message
     judgements  what is read of a judge's answer
     transcripts the extractors of answers from transcripts of others
+    patches     unified diffs, and blocks of search and replace
     services    tables of customer service, and arguments of its tools
+    shops       WebShop's files, and calls in a visit to what they hold
     pages       pages of the text web, arguments of its tools, tasks in WebArena's format
     functions   rows of function-calling benchmarks, answers, and arguments of the services' tools
 
@@ -31,9 +33,11 @@ from tests.fuzz.campaign import Violation, case_of, fuzz, outcome_of
 from tests.fuzz.functions import Functions
 from tests.fuzz.pages import Pages
 from tests.fuzz.parsers import Calls, Judgements, Runs, Transcripts
+from tests.fuzz.patches import Patches
 from tests.fuzz.recording import Recording
 from tests.fuzz.servers import Endpoint, Frames, Sandboxd
 from tests.fuzz.services import Services
+from tests.fuzz.shops import Shops
 
 TARGETS = {
     target.name: target
@@ -47,8 +51,10 @@ TARGETS = {
         Judgements,
         Transcripts,
         Services,
+        Shops,
         Pages,
         Functions,
+        Patches,
     )
 }
 

@@ -18,6 +18,8 @@ CASES = {
     "judgements": 4000,
     "transcripts": 4000,
     "services": 1500,
+    "shops": 300,
+    "patches": 1500,
     "pages": 1500,
     "functions": 1500,
 }

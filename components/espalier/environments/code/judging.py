@@ -175,11 +175,16 @@ async def _judge_checks(
     serving = asyncio.ensure_future(sandbox.run_python(served, timeout_s=timeout_s + _GRACE_S))
     try:
         checks = await sandbox.run_python(checked, timeout_s=timeout_s + _GRACE_S)
+        await asyncio.wait({serving}, timeout=_END_S)  # its pipes are closed: it ends by itself
     finally:
-        serving.cancel()  # nobody asks the program any more
+        serving.cancel()
         # whatever became of it: a sandbox that is lost is lost to the checks as well
         await asyncio.gather(serving, return_exceptions=True)
     return _verdicts_of(checks, statements)
+
+
+_END_S = 0.2
+"""For the program's process to end after its tests, before it is ended."""
 
 
 def _verdicts_of(result: ExecResult, statements: Sequence[str]) -> Judgement:

@@ -163,7 +163,7 @@ def _checked(parameters: dict[str, JsonValue], nesting: int = 0) -> dict[str, Js
     if nesting > _MAX_NESTING:
         raise ValueError(f"more than {_MAX_NESTING} objects inside each other")
     for name, one in properties.items():
-        if not isinstance(one, dict) or one.get("type") not in PYTHON_TYPES:
+        if not isinstance(one, dict) or str(one.get("type")) not in PYTHON_TYPES:
             raise ValueError(f"{name[:_MAX_NAME]}: needs a type of {', '.join(PYTHON_TYPES)}")
         _checked_inside(one, nesting)
     return parameters

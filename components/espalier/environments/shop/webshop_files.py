@@ -14,6 +14,7 @@ limit of a goal's price. Without a file of products, goals are scored by their a
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 import re
@@ -147,6 +148,7 @@ def _only(folder: Path, kind: str) -> Path | None:
 def _products(path: Path, attributes: Mapping[str, _AttributesRow]) -> list[Product]:
     found: dict[str, Product] = {}
     for where, row in read_rows(path, _ProductRow):
+        _require_unicode(where, row.model_dump())
         # as upstream: the first of a kind, and no id that is none
         if row.asin == "nan" or len(row.asin) > _MAX_ASIN or row.asin.lower() in found:
             continue
@@ -218,10 +220,21 @@ def _option(where: str, name: str, content: JsonValue) -> str:
 
 
 def _attributes(path: Path) -> dict[str, _AttributesRow]:
+    rows = read_mapping(path)
+    _require_unicode(str(path), rows)
     return {
-        asin: parsed_row(f"{path}, {asin}", value, _AttributesRow)
-        for asin, value in read_mapping(path).items()
+        asin: parsed_row(f"{path}, {asin}", value, _AttributesRow) for asin, value in rows.items()
     }
+
+
+def _require_unicode(where: str, value: object) -> None:
+    """Refuse escapes of half a character: no trajectory that shows them could be stored."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where}: a text with half of a surrogate pair ({error.reason})"
+        ) from error
 
 
 # ------------------------------------------------------------------------------ goals
@@ -230,6 +243,7 @@ def _attributes(path: Path) -> dict[str, _AttributesRow]:
 def _human_goals(products: Sequence[Product], path: Path) -> Iterator[AskedGoal]:
     """One for each instruction of a person for a product that is there."""
     rows = {asin.lower(): value for asin, value in read_mapping(path).items()}
+    _require_unicode(str(path), rows)
     for product in products:
         asked = rows.get(product.asin, [])
         if not isinstance(asked, list):

@@ -152,6 +152,19 @@ def test_malformed_product_is_one_clear_error(tmp_path, changed, said):
     assert said in refusal(tmp_path, products=[{**SHIRT, **changed}])
 
 
+def test_half_of_a_character_is_an_error(tmp_path):
+    half = "\ud800x"
+    options = {"Color": [{"value": half}]}
+    named = [{**SHIRT, "name": half}]
+    asked = {"B0AAAAAAA1": [{"instruction": half, "instruction_attributes": ["a"]}]}
+    for files in (
+        {"products": [{**SHIRT, "customization_options": options}]},
+        {"products": named},
+        {"human": asked},
+    ):
+        assert "half of a surrogate pair" in refusal(tmp_path, **files)
+
+
 def test_missing_and_ambiguous_files_are_named(tmp_path):
     write_shop(tmp_path / "none", attributes=None)
     with pytest.raises(DataError, match=r"has no items_ins_v2\*\.json"):
