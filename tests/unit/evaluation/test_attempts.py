@@ -46,7 +46,7 @@ def test_a_half_written_line_is_cut_off_and_written_anew(path):
     assert path.read_text().startswith(whole)
 
 
-def test_a_line_that_was_cut_within_a_character_is_cut_off(path):
+def test_a_line_cut_within_a_character_is_cut_off(path):
     whole = path.read_bytes()
     path.write_bytes(whole + '{"answer": "é'.encode()[:-1])
     assert len(kept_in(path)) == 2

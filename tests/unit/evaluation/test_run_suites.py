@@ -97,7 +97,7 @@ def run(profile, tmp_path):
     return FinishedRun(tmp_path / "run", profile)
 
 
-def test_what_a_champion_is_asked_for_the_gate_can_be_stored(run, policies, tmp_path):
+def test_what_the_gate_asks_a_champion_can_be_stored(run, policies, tmp_path):
     policy, _, training = policies["trained"]
     digest = judged(run.profile, policies, tmp_path).figures["digest"]
     scores = suite_judge_of(run, training)(policy, "sums", digest)
