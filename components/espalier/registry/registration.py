@@ -60,6 +60,8 @@ class Payload:
 def find_or_register(target: RunHandle, identity: Identity, payload: Payload) -> ModelVersion:
     """The version of this policy, suite and pipeline run; registered if there is none.
 
+    A version whose run has asked other suites since gets their scores, for the gate to find.
+
     Raises:
         RegistryError: MLflow cannot be reached, or refuses.
     """
@@ -71,6 +73,11 @@ def find_or_register(target: RunHandle, identity: Identity, payload: Payload) ->
     }
     for version in model.versions():
         if all(version.tags.get(key) == value for key, value in same.items()):
+            with TemporaryDirectory() as scratch:
+                stored = fetch_result(model, version, identity.suite_digest, Path(scratch) / "was")
+            if stored is None or suite_digests(stored) != suite_digests(payload.result):
+                with reaching(target.uri, f"upload the scores of {version.label}"):
+                    _upload(target, version_folder(identity.policy_digest), identity, payload)
             return version
     return _register(model, target, identity, payload)
 

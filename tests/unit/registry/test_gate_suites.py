@@ -11,6 +11,8 @@ import pytest
 from espalier.records import RegistryError, publishing, read_manifest
 from espalier.registry import promote
 from espalier.registry.promotion import Contaminated
+from espalier.registry.tracking import open_parent_run
+from espalier.stages.register import run
 from tests.unit.registry.conftest import QUESTIONS, exact, provenance
 
 DIGEST = "9" * 64
@@ -19,6 +21,12 @@ DIGEST = "9" * 64
 def with_suite(bench, em, suite_em, *, contaminated=()):
     """A version with scores of its policies on the suite `sums`."""
     inputs = bench.inputs(em)
+    ask_suite(inputs, suite_em, contaminated)
+    return bench.register_inputs(inputs)
+
+
+def ask_suite(inputs, suite_em, contaminated=()):
+    """Publish the evaluation anew, with the suite."""
     folder = inputs["evaluation"]
     trained = read_manifest(folder).inputs["trained_policy"]
     results = json.loads((folder / "results.json").read_text())
@@ -30,7 +38,6 @@ def with_suite(bench, em, suite_em, *, contaminated=()):
         questions.to_parquet(draft.path / "questions.parquet", index=False)
         pd.concat(rows).to_parquet(draft.path / "suites.parquet", index=False)
         (draft.path / "results.json").write_text(json.dumps(results))
-    return bench.register_inputs(inputs)
 
 
 def scores(share, contaminated=()):
@@ -117,3 +124,15 @@ def test_questions_that_a_version_was_trained_on_are_left_out(bench):
         "2 questions that one was trained on left out; not known: what the base"
         in (bench.model.version("champion").tags["espalier.gate_reason"])
     )
+
+
+def test_a_suite_that_was_asked_later_joins_the_version(bench):
+    inputs = bench.inputs(0.8)
+    parent = open_parent_run(bench.target, "resumed", {})
+    for attempt in ("first", "second"):
+        with parent.stage("register") as tracker:
+            run(bench.profile, inputs, bench.root / attempt, tracker)
+        ask_suite(inputs, 0.6)
+    assert len(bench.model.versions()) == 1
+    (suite,) = promote(bench.model, gate(bench)).comparison.suites
+    assert (suite.challenger, suite.baseline) == (0.6, 0.5)
