@@ -87,13 +87,14 @@ class EndpointConfig(AskedConfig):
     @classmethod
     def _is_an_address_without_secrets(cls, url: str) -> str:
         parts = urlsplit(url)
+        # first: the next message repeats the address
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise ValueError(
+                "an address must not carry a user, password, query or fragment: addresses are "
+                "logged. Put the key into a file and name it as key_file"
+            )
         if url and (parts.scheme not in ("http", "https") or not parts.hostname):
             raise ValueError(f"{url!r} is no address; write it as https://host/v1")
-        if parts.username or parts.password or parts.query:
-            raise ValueError(
-                "an address must not carry a user, password or query: addresses are logged. "
-                "Put the key into a file and name it as key_file"
-            )
         return url.rstrip("/")
 
     @model_validator(mode="after")

@@ -7,10 +7,12 @@ import json
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import IO, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from espalier.records import ArtifactError, Message
 
@@ -62,7 +64,8 @@ class Attempt(BaseModel):
 class AttemptFile:
     """A file of attempts at one suite by one model, which one process writes at a time."""
 
-    def __init__(self, stream: IO[str], kept: dict[AttemptKey, Attempt]) -> None:
+    def __init__(self, path: Path, stream: FileIO, kept: dict[AttemptKey, Attempt]) -> None:
+        self._path = path
         self._stream = stream
         self.kept: Mapping[AttemptKey, Attempt] = kept
         """Attempts that are finished."""
@@ -83,9 +86,11 @@ class AttemptFile:
             ArtifactError: another process writes it, it is about something else, or a line is no
                 attempt; the message names the line.
         """
-        try:
+        with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a+", encoding="utf-8") as stream:
+            stream = path.open("a+b", buffering=0)  # what is half written must not be retried
+        with stream:
+            with _writing(path):
                 try:
                     fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
@@ -93,29 +98,58 @@ class AttemptFile:
                         f"{path}: another process writes these attempts. Wait for it, or choose "
                         "another --out"
                     ) from error
-                yield cls(stream, _read(path, stream, {"schema": str(_SCHEMA), **made_of}))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ArtifactError(f"{path}: attempts cannot be kept there ({error})") from error
+                kept = _read(path, stream, {"schema": str(_SCHEMA), **made_of})
+            yield cls(path, stream, kept)
 
     def add(self, attempt: Attempt) -> None:
-        """Keep a finished attempt: it is on the disk when this returns."""
-        self._stream.write(attempt.model_dump_json() + "\n")
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
+        """Keep a finished attempt: it is on the disk when this returns.
+
+        Raises:
+            ArtifactError: the disk is full, or the file cannot be written.
+        """
+        with _writing(self._path):
+            _append(self._stream, _line(attempt))
         self._kept[attempt.key] = attempt
 
 
-def _read(path: Path, stream: IO[str], head: Mapping[str, str]) -> dict[AttemptKey, Attempt]:
+@contextmanager
+def _writing(path: Path) -> Generator[None]:
+    """Only around the file itself: an OSError of whoever plays is not the file's."""
+    try:
+        yield
+    except OSError as error:
+        raise ArtifactError(
+            f"{path}: attempts cannot be kept there ({error}). Free space or choose another "
+            "folder, and run the same command again"
+        ) from error
+
+
+def _line(attempt: Attempt) -> bytes:
+    try:
+        return attempt.model_dump_json().encode()
+    except PydanticSerializationError:
+        # half of a surrogate pair, as a model or a program may write it, is in no UTF-8
+        return json.dumps(attempt.model_dump(), ensure_ascii=False).encode(errors="replace")
+
+
+def _append(stream: FileIO, line: bytes) -> None:
+    """Write a line to the disk; a write that takes only a part of it goes on with the rest."""
+    rest = memoryview(line + b"\n")
+    while rest:
+        rest = rest[stream.write(rest) :]
+    os.fsync(stream.fileno())
+
+
+def _read(path: Path, stream: FileIO, head: Mapping[str, str]) -> dict[AttemptKey, Attempt]:
     stream.seek(0)
-    text = stream.read()
-    whole, _, rest = text.rpartition("\n")
+    # as bytes: a kill may leave half a character
+    content = stream.readall()
+    whole, _, rest = content.rpartition(b"\n")
     if rest:
-        os.truncate(path, len(text.encode()) - len(rest.encode()))
-    stream.seek(0, os.SEEK_END)
-    lines = whole.split("\n") if whole else []
+        stream.truncate(len(content) - len(rest))
+    lines = whole.split(b"\n") if whole else []
     if not lines:
-        stream.write(json.dumps(head, sort_keys=True) + "\n")
-        stream.flush()
+        _append(stream, json.dumps(head, sort_keys=True).encode())
         return {}
     if _object(lines[0]) != head:
         raise ArtifactError(
@@ -136,7 +170,7 @@ def _read(path: Path, stream: IO[str], head: Mapping[str, str]) -> dict[AttemptK
     return kept
 
 
-def _object(line: str) -> object:
+def _object(line: bytes) -> object:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):

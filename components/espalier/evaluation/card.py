@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from espalier.environments import check_golds
 from espalier.evaluation.suites import NamedSuite, chosen_tasks, settings_of
 from espalier.records import ArtifactError
@@ -28,15 +30,12 @@ def checked_golds(suite: NamedSuite, path: Path) -> dict[str, Any]:
         ArtifactError: what is there is no such result.
         EnvironmentLostError: an environment was lost, so that nothing can be said.
     """
-    if path.is_file():
-        try:
-            kept = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise ArtifactError(f"{path}: not JSON ({error}). Delete it") from error
-        if isinstance(kept, dict) and kept.get("suite") == suite.digest:
-            return kept
     count = suite.profile.evaluation.gold_checks
     tasks = chosen_tasks(suite.tasks, count) if count else []
+    if path.is_file():
+        kept = _kept_golds(path)
+        if (kept["suite"], kept["checked"]) == (suite.digest, len(tasks)):
+            return kept
     found = check_golds(suite.family, tasks, suite.environments)
     result = {
         "suite": suite.digest,
@@ -49,12 +48,45 @@ def checked_golds(suite: NamedSuite, path: Path) -> dict[str, Any]:
     return result
 
 
+class _Fault(BaseModel):
+    task_id: str
+    fault: str
+
+
+class _Golds(BaseModel):
+    suite: str
+    checked: int
+    accepted: int
+    refused: int
+    faults: list[_Fault]
+
+
+def _kept_golds(path: Path) -> dict[str, Any]:
+    try:
+        return _Golds.model_validate_json(path.read_bytes()).model_dump()
+    except (OSError, ValidationError) as error:
+        raise ArtifactError(
+            f"{path}: holds no result of checked gold answers. Delete it, and the same command "
+            "checks them again"
+        ) from error
+
+
 def write_whole(path: Path, text: str) -> None:
-    """Write a file by one rename, so that a kill leaves the former one or this one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file by one rename, so that a kill leaves the former one or this one.
+
+    Raises:
+        ArtifactError: the folder cannot be written.
+    """
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise ArtifactError(
+            f"{path}: cannot be written ({error}). Free space or choose another --out, and run "
+            "the same command again"
+        ) from error
 
 
 def report_card(

@@ -66,9 +66,17 @@ def read_lineage(path: Path) -> Lineage:
         return Lineage.model_validate_json(content)
     except (OSError, EOFError, zlib.error, ValidationError) as error:
         raise ArtifactError(
-            f"{path}: does not say what the version was trained on ({error}). The artifact store "
-            "was changed or damaged: restore it, or register the policy again"
+            f"{path}: does not say what the version was trained on ({_fault(error)}). The artifact "
+            "store was changed or damaged: restore it, or register the policy again"
         ) from error
+
+
+def _fault(error: Exception) -> str:
+    """The first fault alone: a damaged file of a million digests may have as many."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        return first["msg"]
+    return str(error)
 
 
 def policy_files_digest(policy_dir: Path) -> str:

@@ -238,10 +238,15 @@ _SCHEMA = pa.schema(
 )
 
 
+def rows_table(rows: Sequence[TaskRow]) -> pa.Table:
+    """The columns of `TaskRow`, the groups as JSON: a task may have none."""
+    table = [{**asdict(row), "groups": json.dumps(dict(row.groups))} for row in rows]
+    return pa.Table.from_pylist(table, schema=_SCHEMA)
+
+
 def write_rows(path: Path, rows: Sequence[TaskRow]) -> int:
     """Write rows of any suites and models, and return how many there were."""
-    table = [{**asdict(row), "groups": json.dumps(dict(row.groups))} for row in rows]
-    pq.write_table(pa.Table.from_pylist(table, schema=_SCHEMA), path)
+    pq.write_table(rows_table(rows), path)
     return len(rows)
 
 

@@ -45,7 +45,14 @@ from espalier.orchestration.finished_run import FinishedRun, open_finished_run
 from espalier.orchestration.lineage import training_of_directory, training_of_version
 from espalier.orchestration.promotion import open_registry, run_behind
 from espalier.orchestration.results import aligned
-from espalier.records import EngineError, ProfileError, RegistryError, json_digest, open_artifact
+from espalier.records import (
+    EngineError,
+    PolicyError,
+    ProfileError,
+    RegistryError,
+    json_digest,
+    open_artifact,
+)
 from espalier.registry.model import CHALLENGER, RegisteredModel, fetch_policy, parsed_reference
 from espalier.reporting.report_card import card_html, card_markdown, ends, percent
 from espalier.steps.profiles import named_profile, pipelines_dir
@@ -172,7 +179,7 @@ def _model(name: str, order: EvaluationOrder, profile: Profile, scratch: Path) -
         return _endpoint(name, _endpoint_at(name, order.endpoint))
     if name in profile.endpoints:
         return _endpoint(name, profile.endpoints[name])
-    if Path(name).is_dir():
+    if _is_folder(name):
         return _directory(name, Path(name), order)
     return _registered(name, order, scratch)
 
@@ -225,7 +232,20 @@ def _endpoint(name: str, config: EvaluatedEndpointConfig) -> _Judged:
     )
 
 
+def _is_folder(name: str) -> bool:
+    try:
+        return Path(name).is_dir()
+    except OSError:  # longer than a path may be
+        return False
+
+
 def _directory(name: str, path: Path, order: EvaluationOrder) -> _Judged:
+    # first: a digest of whatever folder it is may take an hour
+    if not (path / "config.json").is_file():
+        raise PolicyError(
+            f"{name}: a folder, and not a model directory (no config.json). Name one, as "
+            f"RUN/trained_policy/policy; a registered model of this name is {name}@challenger"
+        )
     return _Judged(
         name=name,
         digest=policy_files_digest(path),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -17,12 +17,14 @@ from espalier.evaluation import (
     Suite,
     compare_answers,
     make_suite,
+    questions_table,
     summarize,
 )
 from espalier.evaluation.contamination import Training
 from espalier.evaluation.lineage import policy_files_digest
 from espalier.evaluation.results import group_columns, loss_columns
 from espalier.evaluation.suite import VIEW
+from espalier.evaluation.suite_results import rows_table
 from espalier.orchestration.results import aligned
 from espalier.orchestration.run_directory import PROFILE_NAME
 from espalier.records import ArtifactError, Message, RegistryError, open_artifact, read_tasks
@@ -92,15 +94,13 @@ def judge_of(run: FinishedRun) -> EvaluateChampion:
     """A function that judges a champion on the suite of `run`."""
 
     def judge(policy_dir: Path, suite_dir: Path) -> pd.DataFrame:
-        import pandas as pd
-
         asked, here = read_result(suite_dir).suite_digest, _suite_of(run).digest
         if asked != here:
             raise RegistryError(
                 f"{run.path}: its suite is {here[:12]}, but the version was judged on "
                 f"{asked[:12]}. Name the run that made the version with --run RUN"
             )
-        return pd.DataFrame([asdict(row) for row in _rows(run, policy_dir)])
+        return questions_table({"trained": _rows(run, policy_dir)}).to_pandas()
 
     return judge
 
@@ -108,9 +108,7 @@ def judge_of(run: FinishedRun) -> EvaluateChampion:
 def suite_judge_of(run: FinishedRun, training: Training) -> EvaluateSuite:
     """A function that judges a policy with this training on a suite of the profile of `run`."""
 
-    def judge(policy_dir: Path, suite: str) -> pd.DataFrame:
-        import pandas as pd
-
+    def judge(policy_dir: Path, suite: str, digest: str) -> pd.DataFrame:
         from espalier.evaluation.run_suites import AskedPolicy, judge_suite
 
         prepare_torch(run.profile.threads)
@@ -120,7 +118,13 @@ def suite_judge_of(run: FinishedRun, training: Training) -> EvaluateSuite:
         asked = {"trained": AskedPolicy(policy_dir, policy_files_digest(policy_dir), training)}
         with TemporaryDirectory() as work:
             found = judge_suite(suite, run.profile, asked, artifacts, Path(work))
-        return pd.DataFrame([asdict(row) for row in found.rows["trained"]])
+        if (here := found.figures["digest"]) != digest:
+            raise RegistryError(
+                f"the suite {suite} of {run.path} is {here[:12]} by now, but the version was "
+                f"judged on {digest[:12]}: its tasks or its settings were changed. "
+                "Restore them, or run the evaluation again"
+            )
+        return rows_table(found.rows["trained"]).to_pandas()
 
     return judge
 

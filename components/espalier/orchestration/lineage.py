@@ -21,7 +21,14 @@ from espalier.evaluation.lineage import (
 )
 from espalier.orchestration.finished_run import FinishedRun, open_finished_run
 from espalier.orchestration.run_directory import PROFILE_NAME
-from espalier.records import ArtifactError, read_manifest
+from espalier.records import (
+    ArtifactError,
+    DataError,
+    ProfileError,
+    RegistryError,
+    open_artifact,
+    read_manifest,
+)
 from espalier.registry.model import POLICY_DIGEST, ModelVersion, RegisteredModel
 from espalier.steps.given_model import CHAMPION_FOLDER
 
@@ -37,11 +44,13 @@ def lineage_of_run(run: FinishedRun) -> Lineage:
     """What a run trained on.
 
     Raises:
-        ArtifactError: it has not published its tasks.
+        ArtifactError: it has not published its tasks, or they were changed since.
+        DataError: a line of them is no task.
     """
     policy = run.profile.policy
     base = run.folder(CHAMPION_FOLDER) if policy.start == "champion" else policy.model
-    data = read_manifest(run.folder("accepted")).content
+    # every byte is compared: tasks that were edited afterwards would hide what it trained on
+    data = open_artifact(run.folder("accepted")).content
     return lineage_of(run.profile, run.folder("accepted"), data, base)
 
 
@@ -58,7 +67,7 @@ def training_of_directory(policy_dir: Path, model: RegisteredModel | None = None
         try:
             made_from = read_manifest(artifact).inputs.get("accepted")
             lineage = lineage_of_run(open_finished_run(run_dir))
-        except ArtifactError as error:
+        except (ArtifactError, DataError, ProfileError) as error:
             return Training.not_known(str(error))
         if made_from not in lineage.training.data:
             return Training.not_known(
@@ -67,9 +76,12 @@ def training_of_directory(policy_dir: Path, model: RegisteredModel | None = None
         return _whole(lineage, model, None)
     if model is not None:
         digest = policy_files_digest(policy_dir)
-        for version in model.versions():
-            if version.tags.get(POLICY_DIGEST) == digest:
-                return training_of_version(model, version, None)
+        try:
+            for version in model.versions():
+                if version.tags.get(POLICY_DIGEST) == digest:
+                    return training_of_version(model, version, None)
+        except RegistryError as error:  # it only says more
+            return Training.not_known(f"{policy_dir} lies in no run, and {error}")
     return Training.not_known(f"{policy_dir} lies in no run, and no version has its files")
 
 
@@ -104,8 +116,8 @@ def lineage_of_version(
         return None
     try:
         lineage = lineage_of_run(run)
-    except ArtifactError:
-        return None  # that run has not come so far, or was emptied
+    except (ArtifactError, DataError):
+        return None  # that run has not come so far, was emptied, or was damaged
     return lineage if version.tags.get(DATA_DIGEST) in lineage.training.data else None
 
 

@@ -17,7 +17,7 @@ from espalier.orchestration.finished_run import (
     suite_judge_of,
 )
 from espalier.orchestration.runs import RUN_DIR_TAG
-from espalier.records import RegistryError
+from espalier.records import ArtifactError, ProfileError, RegistryError
 from espalier.registry.connection import DATABASE_NAME, connect, reaching, shown, tracking_target
 from espalier.registry.model import (
     CHALLENGER,
@@ -88,11 +88,12 @@ class RegistrySession:
             run = self.run or _run_behind(model, challenger)
             return judge_of(run)(policy_dir, suite_dir)
 
-        def judge_on(policy_dir: Path, suite: str) -> pd.DataFrame:
+        def judge_on(policy_dir: Path, suite: str, digest: str) -> pd.DataFrame:
             from espalier.orchestration.lineage import training_of_directory
 
             run = self.run or _run_behind(model, challenger)
-            return suite_judge_of(run, training_of_directory(policy_dir, model))(policy_dir, suite)
+            training = training_of_directory(policy_dir, model)
+            return suite_judge_of(run, training)(policy_dir, suite, digest)
 
         gate = PromotionGate(
             profile.registry, paired_interval(profile), judge, judge_on, self._contaminated(profile)
@@ -198,8 +199,8 @@ def run_behind(model: RegisteredModel) -> Callable[[ModelVersion], FinishedRun |
     def find(version: ModelVersion) -> FinishedRun | None:
         try:
             return _run_behind(model, version)
-        except RegistryError:
-            return None
+        except (RegistryError, ArtifactError, ProfileError):
+            return None  # gone, emptied, or of another release
 
     return find
 

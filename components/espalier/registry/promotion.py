@@ -56,9 +56,10 @@ EvaluateChampion = Callable[[Path, Path], pd.DataFrame]
 one row per question, with at least task_id and em."""
 
 
-EvaluateSuite = Callable[[Path, str], pd.DataFrame]
-"""(policy directory, name of a suite of the challenger's profile) -> one row per task, with at
-least task_id, score and contaminated."""
+EvaluateSuite = Callable[[Path, str, str], pd.DataFrame]
+"""(policy directory, name of a suite of the challenger's profile, its digest when the challenger
+was asked) -> one row per task, with at least task_id, score and contaminated. A suite that has
+another digest by now is a RegistryError."""
 
 
 class Contaminated(NamedTuple):
@@ -277,7 +278,7 @@ class PromotionGate:
         if self.evaluate_suite is None:
             raise RegistryError(f"{champion.label} was not asked the suite {suite}, and cannot be")
         policy = fetch_policy(model, champion, scratch / "policy")
-        found = self.evaluate_suite(policy, suite).assign(suite=suite, policy=TRAINED)
+        found = self.evaluate_suite(policy, suite, digest).assign(suite=suite, policy=TRAINED)
         scores = _of_policy(found, TRAINED)
         if scores.keys() == challenging.keys():  # an incomplete result must not be kept
             model.store(champion, write_scores(scratch / "new", found), suite_folder(digest))

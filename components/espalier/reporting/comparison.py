@@ -55,6 +55,8 @@ def compare(results: Mapping[str, Any]) -> ComparisonTable:
     for name, values in _group_values(scores).items():
         groups.append((f"Exact match by {words(name)}", _exact_match_rows(scores, name, values)))
     groups.append(("Why episodes ended", _finish_rows(scores)))
+    for name, suite in (results.get("suites") or {}).items():
+        groups.append((f"Suite {name}: {words(suite['headline'])}", _suite_rows(suite)))
     return ComparisonTable(
         policies=tuple(words(policy) for policy in POLICIES),
         groups=tuple((title, rows) for title, rows in groups if rows),
@@ -158,6 +160,37 @@ def _finish_rows(scores: Mapping[str, Figures]) -> tuple[MeasureRow, ...]:
         MeasureRow(words(reason), tuple(Cell(number(counts.get(reason, 0))) for counts in found))
         for reason in reasons
     )
+
+
+def _suite_rows(suite: Mapping[str, Any]) -> tuple[MeasureRow, ...]:
+    """Headline score of every policy, what it was counted on, and why attempts ended."""
+    scores: Mapping[str, Figures] = suite["policies"]
+    gain = suite.get("gain") or {}
+    cells = tuple(_headline_cell(_figures_of(scores, policy)) for policy in POLICIES)
+    is_paired = "mean" in gain
+    change = Cell(points(gain["mean"]), signed_interval(gain["ci95"])) if is_paired else Cell("")
+    rows = [MeasureRow("Score", cells, change)]
+    for prefix, sign in (("pass_at_", "@"), ("pass_hat_", "^")):
+        for k in _measured_k(scores, prefix):
+            rows.append(_measure_row(scores, f"pass{sign}{k}", f"{prefix}{k}", percent, points))
+    for label, key in _SUITE_COUNTS.items():
+        rows.append(_measure_row(scores, label, key, number, lambda _: ""))
+    ended = (MeasureRow(f"Ended: {row.label}", row.cells) for row in _finish_rows(scores))
+    return (*rows, *ended)
+
+
+def _headline_cell(figures: Figures) -> Cell:
+    if figures and "headline" not in figures:
+        return Cell("no task left")
+    headline = figures.get("headline") or {}
+    return Cell(percent(headline.get("mean")), interval(headline.get("ci95")))
+
+
+_SUITE_COUNTS = {
+    "Tasks counted": "n",
+    "Tasks it was trained on, left out": "excluded",
+    "Attempts lost from outside, counted as 0": "lost",
+}
 
 
 def _small_print(figures: Figures) -> str:

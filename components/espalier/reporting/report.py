@@ -59,6 +59,7 @@ def render(run: RunDirectory) -> str:
         flow=stage_boxes(run),
         comparison=compare(results),
         has_results=bool(results),
+        has_suites=bool(results.get("suites")),
         stages_run=frozenset(run.artifacts),
         suite=results.get("suite", {}),
         exact_match=charts.exact_match_chart(results),

@@ -1,11 +1,12 @@
 """The file of finished attempts: what a kill leaves, and what others did to it."""
 
+import errno
 import json
 
 import pytest
 
 from espalier.evaluation.attempts import Attempt, AttemptFile
-from espalier.records import ArtifactError
+from espalier.records import ArtifactError, Message
 
 MADE_OF = {"suite": "s", "model": "m"}
 
@@ -43,6 +44,36 @@ def test_a_half_written_line_is_cut_off_and_written_anew(path):
         kept.add(attempt("c"))
     assert len(kept_in(path)) == 3
     assert path.read_text().startswith(whole)
+
+
+def test_a_line_cut_within_a_character_is_cut_off(path):
+    whole = path.read_bytes()
+    path.write_bytes(whole + '{"answer": "é'.encode()[:-1])
+    assert len(kept_in(path)) == 2
+    assert path.read_bytes() == whole
+
+
+def test_half_a_surrogate_pair_is_kept_as_a_question_mark(path):
+    said = Message(role="assistant", content="a \ud800 b")
+    with AttemptFile.opened(path, MADE_OF) as kept:
+        kept.add(attempt("c", messages=(said,)))
+    assert kept_in(path)["c", 0].messages[0].content == "a ? b"
+
+
+def test_an_error_of_whoever_plays_is_not_the_files(path):
+    with pytest.raises(OSError, match="of the player"), AttemptFile.opened(path, MADE_OF):
+        raise OSError("of the player")
+
+
+def test_a_full_disk_is_said_with_the_file(path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with AttemptFile.opened(path, MADE_OF) as kept:
+        monkeypatch.setattr("os.fsync", full)
+        with pytest.raises(ArtifactError, match=r"attempts\.jsonl: .*No space left"):
+            kept.add(attempt("c"))
+        assert ("c", 0) not in kept.kept
 
 
 def test_a_file_whose_first_line_was_cut_begins_anew(path):

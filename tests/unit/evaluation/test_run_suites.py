@@ -10,10 +10,21 @@ from espalier.evaluation.contamination import Prints, Training
 from espalier.evaluation.lineage import policy_files_digest
 from espalier.evaluation.run_suites import AskedPolicy, judge_suite
 from espalier.evaluation.suite_results import read_suite_rows, write_rows
+from espalier.orchestration.finished_run import FinishedRun, suite_judge_of
 from espalier.policy.loading import save_policy
-from espalier.records import DataError
+from espalier.records import (
+    DataError,
+    NullTracker,
+    Provenance,
+    RegistryError,
+    publishing,
+    write_tasks,
+)
+from espalier.registry.registration import write_scores
 from tests.factories.sums import Sums
 from tests.factories.tiny import tiny_policy
+
+ORIGIN = Provenance(producer="validate", config_digest="c", seed=0)
 
 
 @pytest.fixture
@@ -71,3 +82,33 @@ def test_a_profile_that_refuses_contamination_asks_nothing(profile, policies, tm
     with pytest.raises(DataError, match="trained on 2 of 6 tasks"):
         judged(refusing, policies, tmp_path)
     assert not list((tmp_path / "work").rglob("*.jsonl"))
+
+
+@pytest.fixture
+def run(profile, tmp_path):
+    """A run with its tasks, as the gate asks a champion by it."""
+    with publishing(tmp_path / "run" / "knowledge", ORIGIN) as draft:
+        family_of(profile).ingest(draft, NullTracker())
+    with publishing(tmp_path / "run" / "accepted", ORIGIN) as draft:
+        (draft.path / "tasks").mkdir()
+        for split in ("train", "dev", "heldout"):
+            tasks = family_of(profile).tasks(split, 3)
+            write_tasks(draft.path / "tasks" / f"{split}.jsonl", tasks)
+    return FinishedRun(tmp_path / "run", profile)
+
+
+def test_what_the_gate_asks_a_champion_can_be_stored(run, policies, tmp_path):
+    policy, _, training = policies["trained"]
+    digest = judged(run.profile, policies, tmp_path).figures["digest"]
+    scores = suite_judge_of(run, training)(policy, "sums", digest)
+    stored = write_scores(tmp_path / "stored", scores.assign(policy="trained", suite="sums"))
+    assert [row.contaminated for row in read_suite_rows(stored)][:3] == ["question", "question", ""]
+
+
+def test_a_suite_that_was_changed_since_is_not_compared(run, policies, tmp_path):
+    policy, _, training = policies["trained"]
+    digest = judged(run.profile, policies, tmp_path).figures["digest"]
+    rows = tmp_path / "sums.jsonl"
+    rows.write_text(rows.read_text().replace("what is 5 + 5?", "say 5 + 5"))
+    with pytest.raises(RegistryError, match="its tasks or its settings were changed"):
+        suite_judge_of(run, training)(policy, "sums", digest)

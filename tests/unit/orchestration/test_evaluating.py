@@ -9,8 +9,10 @@ import pytest
 from espalier.environments import EnvironmentLostError
 from espalier.orchestration.evaluating import EvaluationOrder, evaluate_on_suites, results_text
 from espalier.records import (
+    ArtifactError,
     DataError,
     EngineError,
+    PolicyError,
     ProfileError,
     RegistryError,
 )
@@ -218,6 +220,9 @@ def test_malformed_calls_are_the_models_failure(at, double):
         ({"model": "nothing-there"}, RegistryError, "neither an endpoint of the profile"),
         ({"model": "http://127.0.0.1:1/v1"}, EngineError, "which of its models"),
         ({"model": "http://a:pass@h/v1#m"}, EngineError, "must not carry a user"),
+        ({"model": "http://a:pass@/v1#m"}, EngineError, "must not carry a user"),
+        ({"model": "x" * 5000}, RegistryError, "neither an endpoint of the profile"),
+        ({"model": "/"}, PolicyError, "not a model directory"),
         ({"endpoint": {"key_variable": "sk-123"}}, EngineError, "NAME of an environment variable"),
     ],
 )
@@ -227,6 +232,22 @@ def test_what_cannot_be_asked_is_said_at_once(at, double, fields, error, said):
     assert "pass@" not in str(raised.value)
     assert "sk-123" not in str(raised.value)
     assert not double.seen
+
+
+def test_golds_are_checked_again_where_more_are_wanted(at):
+    def checked(order):
+        return evaluated(order)["suites"]["sums"]["golds"]["checked"]
+
+    assert checked(at(overrides=["evaluation.gold_checks=2"])) == 2
+    assert checked(at(overrides=["evaluation.gold_checks=3"])) == 3
+
+
+def test_golds_that_were_edited_are_named(at, tmp_path):
+    evaluated(at())
+    (golds,) = (tmp_path / "out" / "sums").glob("golds-*.json")
+    golds.write_text(json.dumps({"suite": json.loads(golds.read_text())["suite"]}))
+    with pytest.raises(ArtifactError, match=r"golds-.*Delete it"):
+        evaluated(at())
 
 
 def test_a_file_that_holds_no_such_tasks_names_the_row(at, tmp_path):

@@ -1,13 +1,24 @@
 """What a policy was trained on is found in the run around it, and compared with another run's."""
 
+import gzip
+import json
+
 import pytest
 
 from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.evaluation.contamination import SuitePrints, contamination
+from espalier.evaluation.lineage import read_lineage
 from espalier.orchestration.finished_run import open_finished_run
 from espalier.orchestration.lineage import lineage_of_run, training_of_directory
-from espalier.records import Provenance, publishing, read_manifest, write_tasks
+from espalier.records import (
+    ArtifactError,
+    Provenance,
+    RegistryError,
+    publishing,
+    read_manifest,
+    write_tasks,
+)
 from tests.factories.sums import Sums
 
 
@@ -63,3 +74,39 @@ def test_what_a_run_cannot_say_is_said(tmp_path, fields, said):
 def test_a_folder_outside_of_any_run_is_not_known(tmp_path):
     (tmp_path / "policy").mkdir()
     assert "lies in no run" in training_of_directory(tmp_path / "policy").unknown[0]
+
+
+def test_tasks_that_were_edited_since_say_nothing(tmp_path):
+    policy = a_run(tmp_path / "a", train=[0, 1], heldout=[2])
+    train = tmp_path / "a" / "accepted" / "tasks" / "train.jsonl"
+    train.write_text(train.read_text().splitlines(keepends=True)[0])
+    training = training_of_directory(policy)
+    assert not training.prints
+    assert "train.jsonl: its bytes are not those" in training.unknown[0]
+
+
+def test_a_run_whose_profile_is_not_read_says_nothing(tmp_path):
+    policy = a_run(tmp_path / "a", train=[0, 1], heldout=[2])
+    (tmp_path / "a" / "profile.json").write_text('{"retired_key": 1}')
+    assert "retired_key" in training_of_directory(policy).unknown[0]
+
+
+class Away:
+    """A model whose registry does not answer."""
+
+    def versions(self):
+        raise RegistryError("the registry does not answer")
+
+
+def test_a_registry_that_is_away_leaves_a_folder_unknown(tmp_path):
+    (tmp_path / "policy").mkdir()
+    (said,) = training_of_directory(tmp_path / "policy", Away()).unknown
+    assert said.endswith("the registry does not answer")
+
+
+def test_a_damaged_lineage_names_one_fault_alone(tmp_path):
+    path = tmp_path / "lineage.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"heldout": list(range(9))}).encode()))
+    with pytest.raises(ArtifactError, match="does not say what the version was trained on") as said:
+        read_lineage(path)
+    assert len(str(said.value)) < 400

@@ -45,8 +45,8 @@ def gate(bench, *, suite_em=None, contaminated=None, **settings):
     found = bench.gate(champion_em=None)
     config = found.config.model_copy(update={"must_not_fall": ("sums",), **settings})
 
-    def judge(policy_dir, suite):
-        assert suite == "sums"
+    def judge(policy_dir, suite, digest):
+        assert (suite, digest) == ("sums", DIGEST)
         assert suite_em is not None, "the champion had its scores already"
         bench.judged.append(policy_dir)
         return scores(suite_em)

@@ -157,6 +157,30 @@ def test_pass_at_k_is_shown_for_each_measured_k(tmp_path):
     assert re.findall(r'<th scope="row">(pass.\d)</th>', html) == ["pass@2", "pass^2"]
 
 
+def test_suites_stand_below_the_held_out_questions(tmp_path):
+    headline = {"name": "pass_rate", "mean": 0.25, "ci95": [0.1, 0.4]}
+    asked = {"headline": headline, "pass_at_1": 0.25, "n": 8, "excluded": 2, "lost": 0}
+    policies = {
+        "untrained": {"n": 0, "excluded": 10, "lost": 0},
+        "warm_start": asked,
+        "trained": asked | {"finish_reasons": {"max_tokens": 7}},
+    }
+    gain = {"mean": 0.125, "ci95": [-0.05, 0.3], "n": 8, "excluded": 2, "baseline": "warm_start"}
+    suites = {"sums": {"headline": "pass_rate", "policies": policies, "gain": gain}}
+    figures = {"em": 0.3, "f1": 0.3, "n": 9, "ci95": [0.2, 0.4]}
+    results = {"eval": {"trained": figures}, "suites": suites}
+
+    html = write_report(with_results(make_run(tmp_path / "run"), results)).read_text("utf-8")
+
+    text = " ".join(re.sub(r"<[^>]+>", " ", html[html.index("Suite sums") :]).split())
+    assert text.startswith(
+        "Suite sums: pass rate Score no task left 25.0 % 10.0 to 40.0 25.0 % 10.0 to 40.0 "
+        "+12.5 -5.0 to +30.0"
+    )
+    assert "trained on, left out 10 2 2" in text
+    assert "Ended: max tokens 0 0 7" in text
+
+
 @pytest.mark.parametrize("last_stage", ["ingest", "warm_start", "register"])
 def test_a_run_that_stopped_shows_the_rest_as_not_run(tmp_path, last_stage):
     html = write_report(make_run(tmp_path / "run", last_stage=last_stage)).read_text("utf-8")
