@@ -76,6 +76,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
     name = "openenv"
     config: ClassVar[type[EnvironmentConfig]] = OpenEnvConfig
     converses = True
+    ends_by_call = True
     answers_from_evidence = False
 
     @classmethod

@@ -173,6 +173,7 @@ def test_a_call_may_end_the_episode():
         found = family(url)
         ended = played(found, found.tasks("train", 1)[0], ToolCalls.one("look", {}))
     assert ended.finish_reason is FinishReason.ANSWERED
+    assert found.ends_by_call, "or validation refuses such a demonstration"
     assert ended.reward["outcome"] == 1.0
 
 
