@@ -41,8 +41,8 @@ def test_a_section_without_a_name_is_that_of_question_answering():
     ("name", "complaint"),
     [
         ("python_maths", r"no family of tasks is named 'python_maths'; did you mean python_math\?"),
-        ("chess", r"'chess'; installed are python_math, search_qa; a family of your own"),
-        ("tests.unit.environments.shop:Prices", r"cannot be loaded from .*No module named"),
+        ("chess", r"'chess'; installed are .*python_math, .*search_qa.*; a family of your own"),
+        ("tests.unit.environments.no_shop:Prices", r"cannot be loaded from .*No module named"),
         ("tests.unit.environments.prices:Price", r"cannot be loaded from .*no attribute 'Price'"),
         ("tests.unit.environments.prices:PRICES", r"is no family: derive it from"),
         ("tests.unit.environments.prices:", r"the family .* cannot be loaded"),
