@@ -14,7 +14,7 @@ from espalier.environments import family_of
 from espalier.evaluation.contamination import Prints, SuitePrints, Training
 from espalier.records import ArtifactError, file_digest, json_digest, read_tasks
 
-LINEAGE_NAME = "lineage.json.gz"
+LINEAGE_NAME = "lineage.packed"  # as *.gz, MLflow sends it to S3 as an encoding that readers undo
 """File of a version beside its policy."""
 _MAX_BYTES = 1 << 30
 """Of the file, decompressed: some tens of millions of runs."""

@@ -99,7 +99,7 @@ def test_a_profile_may_refuse_what_is_contaminated_or_not_known():
 def test_a_lineage_comes_back_whole_in_equal_bytes(tmp_path):
     seen = [task(key, entities=[key, "x"]) for key in "abc"]
     lineage = Lineage(training=training(*seen), base="b", base_name="m")
-    path = tmp_path / "lineage.json.gz"
+    path = tmp_path / "lineage.packed"
     path.write_bytes(lineage.packed())
     assert read_lineage(path) == lineage
     assert Lineage(training=training(*seen[::-1]), base="b", base_name="m").packed() == (

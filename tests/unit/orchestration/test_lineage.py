@@ -105,7 +105,7 @@ def test_a_registry_that_is_away_leaves_a_folder_unknown(tmp_path):
 
 
 def test_a_damaged_lineage_names_one_fault_alone(tmp_path):
-    path = tmp_path / "lineage.json.gz"
+    path = tmp_path / "lineage.packed"
     path.write_bytes(gzip.compress(json.dumps({"heldout": list(range(9))}).encode()))
     with pytest.raises(ArtifactError, match="does not say what the version was trained on") as said:
         read_lineage(path)
