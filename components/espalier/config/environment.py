@@ -94,7 +94,7 @@ def installed_families() -> list[InstalledFamily]:
 
 def family_names() -> list[str]:
     """Names of the families that are installed."""
-    return sorted({*_BUILT_IN, *(point.name for point in _entry_points())})
+    return [family.name for family in installed_families()]
 
 
 @lru_cache(maxsize=64)
