@@ -1,6 +1,7 @@
 """Killed, frozen, slowed down and lied to for a few seconds; and what a local sandbox does then."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -64,7 +65,9 @@ def test_a_missing_reset_is_found(run, local, trial):
     )
     status, said = run(trial(*options))
     assert status == 1
-    assert "leftover" in said.splitlines()[-1]
+    first = json.loads(said.splitlines()[-1])["violations"][0]
+    # the names that an earlier borrower left are listed, or stand in a session's output
+    assert "leftover" in first or "another's result" in first, first
 
 
 def test_what_arrives_after_a_reset_is_refused(run, sandbox):
