@@ -7,17 +7,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from espalier.environments.reading import Log
+from espalier.environments.shop.made_catalogue import MADE_ASIN, drawn_asin
 from espalier.records import FinalAnswer, Task, ToolCalls, action_of
 from espalier.records.trajectory import Trajectory
 
 _TEXTS = 400
 """Visits that the tokenizer's words come from."""
 _ATTEMPTS = 100
-_ID = re.compile(r"\bb\d+\b")
 
 
 class VisitReading:
-    """Demonstrations of goals that no task asks for, under prompts whose words are shuffled."""
+    """Demonstrations of goals that no task asks for, under prompts in random order."""
 
     def __init__(
         self,
@@ -36,14 +36,12 @@ class VisitReading:
     def write(self, rng: random.Random) -> Log:
         """See `ReadingMaterial`."""
         task, trajectory = self._drawn(rng)
-        words = task.question.split()
-        rng.shuffle(words)
         behind = trajectory.messages[len(task.prompt) :]
         pieces = [
             action_of(message) if message.role == "assistant" else message.content
             for message in behind
         ]
-        return Log(" ".join(words), tuple(_renumbered(rng, pieces)))
+        return Log(_shuffled(rng, task.question), tuple(_renumbered(rng, pieces)))
 
     def texts(self, rng: random.Random) -> Iterator[str]:
         """See `ReadingMaterial`."""
@@ -62,23 +60,31 @@ class VisitReading:
         raise AssertionError(f"the teacher found nothing in {_ATTEMPTS} goals of a made catalogue")
 
 
+def _shuffled(rng: random.Random, instruction: str) -> str:
+    """The wish's words in random order, and among them each option with its value behind it."""
+    wish, *others = instruction.split(" , ")
+    parts = [*wish.split(), *others]
+    rng.shuffle(parts)
+    return " ".join(parts)
+
+
 def _renumbered(
     rng: random.Random, pieces: Sequence[ToolCalls | FinalAnswer | str]
 ) -> Iterator[ToolCalls | FinalAnswer | str]:
-    """The pieces with other numbers in the products' ids, so that ids are read, not learned."""
+    """The pieces with other ids of products, so that ids are read, not learned."""
     drawn: dict[str, str] = {}
 
     def other(match: re.Match[str]) -> str:
-        digits = len(match[0]) - 1
-        number = rng.randrange(10 ** (digits - 1), 10**digits)
-        return drawn.setdefault(match[0], f"b{number}")
+        return drawn.setdefault(match[0], drawn_asin(rng, len(match[2])))
 
     for piece in pieces:
         if isinstance(piece, str):
-            yield _ID.sub(other, piece)
+            yield MADE_ASIN.sub(other, piece)
         elif isinstance(piece, ToolCalls):
             (call,) = piece.calls
-            arguments = {name: _ID.sub(other, str(value)) for name, value in call.arguments.items()}
+            arguments = {
+                name: MADE_ASIN.sub(other, str(value)) for name, value in call.arguments.items()
+            }
             yield ToolCalls.one(call.name, arguments, piece.thought)
         else:
             yield piece
