@@ -5,36 +5,56 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from espalier.environments.reading import Log
+from espalier.environments.shop.catalogue import Product
 from espalier.environments.shop.made_catalogue import MADE_ASIN, drawn_asin
+from espalier.environments.shop.teaching import open_product, search_for
+from espalier.environments.shop.visit import results_page
 from espalier.records import FinalAnswer, Task, ToolCalls, action_of
 from espalier.records.trajectory import Trajectory
 
 _TEXTS = 400
 """Visits that the tokenizer's words come from."""
 _ATTEMPTS = 100
+_OPENINGS_SHARE = 0.5
+_MOST_OPENED = 4
+_MOST_PAGES = 17
+"""A number that stands there."""
 
 
 class VisitReading:
-    """Demonstrations of goals that no task asks for, under prompts in random order."""
+    """Demonstrations of goals that no task asks for, under prompts in random order.
+
+    Every other log opens all products of a page instead, in the order of the prompt: ids are a few
+    words of a visit, and with visits alone no id was copied after 420 steps.
+    """
 
     def __init__(
         self,
+        products: Sequence[Product],
+        page_size: int,
         draw_task: Callable[[random.Random], Task],
         demonstrate: Callable[[Task], Trajectory | None],
     ) -> None:
         """Write visits.
 
         Args:
+            products: of the training split.
+            page_size: products on a page of results.
             draw_task: a goal for a product of the training split.
             demonstrate: the teacher's visit; None where it found nothing.
         """
+        self._products = products
+        self._page_size = page_size
         self._draw_task = draw_task
         self._demonstrate = demonstrate
 
     def write(self, rng: random.Random) -> Log:
         """See `ReadingMaterial`."""
+        if rng.random() < _OPENINGS_SHARE:
+            return self._openings(rng)
         task, trajectory = self._drawn(rng)
         behind = trajectory.messages[len(task.prompt) :]
         pieces = [
@@ -42,6 +62,20 @@ class VisitReading:
             for message in behind
         ]
         return Log(_shuffled(rng, task.question), tuple(_renumbered(rng, pieces)))
+
+    def _openings(self, rng: random.Random) -> Log:
+        """Products of an invented page of results are opened, in the order of the prompt."""
+        listed = [
+            replace(product, asin=_other_asin(rng, product.asin))
+            for product in rng.sample(self._products, min(self._page_size, len(self._products)))
+        ]
+        wanted = rng.sample(listed, min(_MOST_OPENED, len(listed)))
+        pieces: list[ToolCalls | FinalAnswer | str] = [search_for(wanted[0].record.query)]
+        pieces.append(results_page(listed, 1, rng.randint(1, _MOST_PAGES)))
+        for product in wanted:
+            pieces += [open_product(product), f"price {product.price_tag}"]
+        pieces.append(ToolCalls.one("buy", {}, "buy"))
+        return Log(" , ".join(product.record.title for product in wanted), tuple(pieces))
 
     def texts(self, rng: random.Random) -> Iterator[str]:
         """See `ReadingMaterial`."""
@@ -68,6 +102,13 @@ def _shuffled(rng: random.Random, instruction: str) -> str:
     return " ".join(parts)
 
 
+def _other_asin(rng: random.Random, asin: str) -> str:
+    """An id that is as long."""
+    found = MADE_ASIN.fullmatch(asin)
+    assert found is not None, "a product of a made catalogue has such an id"
+    return drawn_asin(rng, len(found[2]))
+
+
 def _renumbered(
     rng: random.Random, pieces: Sequence[ToolCalls | FinalAnswer | str]
 ) -> Iterator[ToolCalls | FinalAnswer | str]:
@@ -75,7 +116,7 @@ def _renumbered(
     drawn: dict[str, str] = {}
 
     def other(match: re.Match[str]) -> str:
-        return drawn.setdefault(match[0], drawn_asin(rng, len(match[2])))
+        return drawn.setdefault(match[0], _other_asin(rng, match[0]))
 
     for piece in pieces:
         if isinstance(piece, str):
