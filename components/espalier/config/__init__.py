@@ -56,6 +56,7 @@ from espalier.config.knowledge import ExtractionConfig, KnowledgeConfig, Relatio
 from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,
+    HindsightConfig,
     OptimizerConfig,
     PolicyConfig,
     PrestageConfig,
@@ -131,6 +132,7 @@ __all__ = [
     "GpuConfig",
     "GradingConfig",
     "HardwareConfig",
+    "HindsightConfig",
     "ImagesConfig",
     "JudgesConfig",
     "KnowledgeConfig",

@@ -105,6 +105,26 @@ class PolicyOptimizerConfig(OptimizerConfig):
     weight_decay: float = Field(default=0.0, ge=0)
 
 
+class HindsightConfig(Section):
+    """A second round of the warm start, also on failed attempts: each shows what it did solve.
+
+    Hindsight experience replay (arXiv:1707.01495) for attempts at training tasks.
+    """
+
+    tasks: int = Field(default=400, ge=1)
+    """Training tasks that the policy of the first round attempts, none that a teacher showed."""
+    attempts: int = Field(default=2, ge=1)
+    """Attempts at each of them."""
+    temperature: float = Field(default=1.0, gt=0)
+    """At which they are sampled."""
+    max_share: float = Field(default=0.5, gt=0, lt=1)
+    """Largest share of the second round's demonstrations that were failed attempts; of more, some
+    are left out by the seed."""
+    steps: int = Field(default=100, ge=1)
+    """Optimizer steps of the second round, with the batch and the optimizer of the first. Its
+    weights are kept only where they answer more dev questions than those of the first."""
+
+
 class WarmStartConfig(Section):
     """Masked SFT on the teacher's trajectories."""
 
@@ -117,6 +137,7 @@ class WarmStartConfig(Section):
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=200, ge=1)
     """Dev questions that choose the best weights."""
+    hindsight: HindsightConfig | None = Field(default=None, exclude_if=lambda it: it is None)
 
 
 class CurriculumConfig(Section):
