@@ -436,17 +436,18 @@ class SimpleFamily(Family[C]):
     ) -> dict[Split, Sequence[FamilyQuestion]]:
         """See `Family`."""
         del knowledge, funnel, tracker
+        found = self.tasks_by_split()
+        if empty := [split for split, tasks in found.items() if not tasks]:
+            raise DataError(f"{self.name}: no task for {', '.join(empty)}")
+        return {split: [PlainQuestion(task) for task in tasks] for split, tasks in found.items()}
+
+    def tasks_by_split(self) -> dict[Split, Sequence[Task]]:
+        """Up to as many tasks of each split as `synthesis` of the profile asks for."""
         config = self.profile.synthesis
         asked: dict[Split, int] = {
             "train": config.train_tasks, "dev": config.dev_tasks, "heldout": config.heldout_tasks,
         }  # fmt: skip
-        found: dict[Split, Sequence[FamilyQuestion]] = {
-            split: [PlainQuestion(task) for task in self.tasks(split, count)]
-            for split, count in asked.items()
-        }
-        if empty := [split for split, tasks in found.items() if not tasks]:
-            raise DataError(f"{self.name}: no task for {', '.join(empty)}")
-        return found
+        return {split: self.tasks(split, count) for split, count in asked.items()}
 
     @contextmanager
     def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
