@@ -1,4 +1,4 @@
-"""The warm start with hindsight on real artifacts: failures are used or counted, and resumed alike."""
+"""The warm start with hindsight on real artifacts: what fails is used or counted, kills or not."""
 
 import json
 from contextlib import contextmanager
@@ -28,8 +28,9 @@ SECTIONS = {
     "synthesis": {"train_tasks": 90, "dev_tasks": 4, "heldout_tasks": 4, "trajectories": 2},
     "validation": {"min_action_share": 0.01},
     "policy": {
-        "dialect": "hermes", "vocab_size": 512, "hidden_size": 32, "attention_heads": 2, "feed_forward_size": 32,
-        "layers": ["conv", "attention"], "prestage": {"steps": 2, "tokens_per_step": 256},
+        "dialect": "hermes", "vocab_size": 512, "hidden_size": 32, "attention_heads": 2,
+        "feed_forward_size": 32, "layers": ["conv", "attention"],
+        "prestage": {"steps": 2, "tokens_per_step": 256},
     },
     "episode": {"max_turns": 4, "max_tokens": 240, "max_turn_tokens": 40},
     "warm_start": {
@@ -39,7 +40,7 @@ SECTIONS = {
     "curriculum": {"candidates": 4},
     "training": {"dev_questions": 4},
 }  # fmt: skip
-"""Two demonstrations, which the policy learns by heart: at other pages it votes for something else."""
+"""Two demonstrations, learned by heart: on other pages the policy votes for something else."""
 HINDSIGHT = {"tasks": 40, "attempts": 1, "temperature": 0.3, "steps": 4}
 
 

@@ -61,6 +61,7 @@ from espalier.config.learning import (
     PolicyConfig,
     PrestageConfig,
     RegistryConfig,
+    RetryConfig,
     WarmStartConfig,
 )
 from espalier.config.profile import (
@@ -156,6 +157,7 @@ __all__ = [
     "RegistryConfig",
     "RelationConfig",
     "ReplayConfig",
+    "RetryConfig",
     "RewardConfig",
     "RewardModelConfig",
     "RolloutConfig",

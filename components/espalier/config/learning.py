@@ -59,6 +59,21 @@ class PolicyConfig(Section):
         return self
 
 
+class RetryConfig(Section):
+    """Further attempts in one episode while the answer is wrong, each after a reflection.
+
+    Reflexion (Shinn et al. 2023, arXiv:2303.11366): the policy reads that the attempt failed,
+    writes what to do differently, and begins anew with the prompt and that. The verifier decides,
+    so what is measured this way is not comparable with single attempts.
+    """
+
+    attempts: int = Field(default=2, ge=2, le=16)
+    """Attempts of an episode, the first included; the last one is paid."""
+    reflection_tokens: int = Field(default=40, ge=4)
+    """Tokens of a reflection; like all others they count against `max_tokens`. Without room for it
+    the episode ends with the attempt that failed."""
+
+
 class EpisodeConfig(Section):
     """Limits of one episode, the same for every policy, stage and benchmark."""
 
@@ -74,6 +89,7 @@ class EpisodeConfig(Section):
     overflow: Literal["stop", "truncate", "summarise"] = "stop"
     """What becomes of an episode whose context is full: it ends, or it goes on in a new context,
     without its oldest observations or with the policy's own summary in the place of all."""
+    retry: RetryConfig | None = Field(default=None, exclude_if=lambda it: it is None)
 
 
 class OptimizerConfig(Section):

@@ -174,6 +174,29 @@ class Profile(Section):
         return self
 
     @model_validator(mode="after")
+    def _retries_make_sense(self) -> Self:
+        retry = self.episode.retry
+        if retry is None:
+            return self
+        if retry.reflection_tokens + self.episode.max_turn_tokens >= self.episode.max_tokens:
+            raise ValueError(
+                f"episode.retry.reflection_tokens={retry.reflection_tokens} leaves no room for a "
+                f"turn within episode.max_tokens={self.episode.max_tokens}; lower the one or raise "
+                "the other"
+            )
+        if self.agent.plays:
+            raise ValueError(
+                "episode.retry is of the built-in loop, and agent.command plays in its place: let "
+                "the agent try again by itself, or leave the section out"
+            )
+        if self.self_play.name == "absolute_zero":
+            raise ValueError(
+                "episode.retry tries again what was wrong; of the tasks that the policy proposes by "
+                'self_play.name = "absolute_zero" none is right or wrong. Leave one of them out'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _failures_can_be_relabelled(self) -> Self:
         if self.warm_start.hindsight is None:
             return self

@@ -168,7 +168,10 @@ def _relabelled(
     environments = environments_over("train")
     demonstrated = {one.task_id for one in material.demonstrations}
     tasks = attempted_tasks(config, material.tasks["train"], demonstrated, profile.seed)
-    roller = Roller.local(material.policy, environments, profile)
+    # what a second attempt did says nothing of how the first could have been right
+    episode = profile.episode.model_copy(update={"retry": None})
+    single = profile.model_copy(update={"episode": episode})
+    roller = Roller.local(material.policy, environments, single)
     found = relabelled(
         sampled_attempts(config, tasks, roller, profile.seed),
         family.hindsight(inputs["knowledge"], inputs["accepted"]),
