@@ -191,8 +191,8 @@ class Profile(Section):
             )
         if self.self_play.name == "absolute_zero":
             raise ValueError(
-                "episode.retry tries again what was wrong; of the tasks that the policy proposes by "
-                'self_play.name = "absolute_zero" none is right or wrong. Leave one of them out'
+                'episode.retry tries again what was wrong; with self_play.name = "absolute_zero" '
+                "the policy proposes tasks, of which none is right or wrong. Leave one of them out"
             )
         return self
 

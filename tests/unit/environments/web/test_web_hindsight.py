@@ -137,7 +137,7 @@ def test_text_with_a_name_of_a_judged_split_is_refused(family, hindsight, split)
 
 
 @pytest.mark.parametrize("split", ["dev", "heldout"])
-def test_street_of_a_judged_split_is_asked_for_by_no_task(family, hindsight, split):
+def test_street_of_a_judged_split_is_never_asked_for(family, hindsight, split):
     task = task_of(family, "street")
     actions = plan(family, task)
     name = street_names(split, family.profile.splits)[0]
@@ -146,7 +146,7 @@ def test_street_of_a_judged_split_is_asked_for_by_no_task(family, hindsight, spl
     assert hindsight.achieved(task, attempt).reason == "nothing_to_ask_for"
 
 
-def test_text_of_an_attempt_is_asked_for_as_it_was_typed(family, hindsight):
+def test_text_is_asked_for_as_it_was_typed(family, hindsight):
     """It comes from a policy: braces and signs are text, and nothing else."""
     task = task_of(family, "vote")
     actions = plan(family, asked_beside(family, "comment", task))
@@ -156,7 +156,7 @@ def test_text_of_an_attempt_is_asked_for_as_it_was_typed(family, hindsight):
         assert text in question(hindsight.achieved(task, attempt).task)
 
 
-def test_made_tasks_are_as_they_were_before_values_could_be_given(family):
+def test_drawn_and_reached_values_give_equal_tasks(family):
     """Drawn tasks and those of reached values share their words and checks."""
     from espalier.environments.web.tasks import Reached
 
