@@ -47,7 +47,8 @@ class EpisodeTranscript:
         self._logprobs: list[float] = []
         self._turns: list[Turn] = []
         self._window_starts: list[int] = [0]
-        self._attempts = 1
+        self.num_attempts = 1
+        """Attempts of the episode so far."""
         self._earlier_results: list[ToolResult] = []
         self._context: list[_Piece] = []
 
@@ -136,7 +137,7 @@ class EpisodeTranscript:
         Args:
             results: of the attempt that failed.
         """
-        self._attempts += 1
+        self.num_attempts += 1
         self._earlier_results += results
         self._turns = [replace(turn, reward=0.0) for turn in self._turns]
 
@@ -173,7 +174,7 @@ class EpisodeTranscript:
             behavior_logprobs=tuple(self._logprobs),
             turns=tuple(self._turns),
             window_starts=tuple(self._window_starts),
-            attempts=self._attempts,
+            attempts=self.num_attempts,
         )
 
     def _read(self, piece: _Piece) -> None:

@@ -174,7 +174,7 @@ async def run_episode(
         reward = await _play(
             environment, view, transcript, context.tools, deque(begun), has_room=has_room
         )
-        for _ in range(retry.attempts - 1 if retry else 0):
+        while retry is not None and transcript.num_attempts < retry.attempts:
             if reward.get("outcome", 0.0) > 0 or not await view.reflect(retry.reflection_tokens):
                 break
             transcript.begin_attempt(environment.tool_results)
