@@ -121,6 +121,9 @@ class Trajectory:
     turns: tuple[Turn, ...] = ()
     window_starts: tuple[int, ...] = (0,)
     """Where in `token_ids` a context begins: no token sees one before its window."""
+    attempts: int = 1
+    """Attempts of the episode (`episode.retry`): the reward is that of the last one, each of them
+    began in a window of its own, and `turns` has the reflections between them."""
     detour: str = ""
     """Kind of detour that a teacher took on the way; empty where it took none."""
 
@@ -167,6 +170,7 @@ _SCHEMA = pa.schema(
         ("turns", pa.list_(pa.list_(pa.int32()))),
         ("turn_rewards", pa.list_(pa.float64())),
         ("window_starts", pa.list_(pa.int32())),
+        ("attempts", pa.int32()),
         ("detour", pa.string()),
     ]
 )
@@ -239,6 +243,7 @@ def _row(trajectory: Trajectory) -> dict[str, object]:
         "turns": [[t.action_start, t.action_end, t.observation_end] for t in trajectory.turns],
         "turn_rewards": [turn.reward for turn in trajectory.turns],
         "window_starts": list(trajectory.window_starts),
+        "attempts": trajectory.attempts,
         "detour": trajectory.detour,
     }
 
@@ -264,6 +269,7 @@ def _parsed(path: Path, number: int, row: dict[str, object]) -> Trajectory:
         fields[name] = tuple(row[name])  # pyright: ignore[reportArgumentType]
     fields["token_ids"] = tuple(row["token_ids"])  # pyright: ignore[reportArgumentType]
     fields["window_starts"] = tuple(row["window_starts"])  # pyright: ignore[reportArgumentType]
+    fields["attempts"] = row["attempts"] or 1  # files of before it had none
     fields["messages"] = tuple(Message(**m) for m in json.loads(str(row["messages"])))
     fields["tool_results"] = tuple(
         _tool_result(entry) for entry in json.loads(str(fields.pop("tool_calls")))
