@@ -58,10 +58,12 @@ from espalier.config.knowledge import ExtractionConfig, KnowledgeConfig, Relatio
 from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,
+    HindsightConfig,
     OptimizerConfig,
     PolicyConfig,
     PrestageConfig,
     RegistryConfig,
+    RetryConfig,
     WarmStartConfig,
 )
 from espalier.config.profile import (
@@ -133,6 +135,7 @@ __all__ = [
     "GpuConfig",
     "GradingConfig",
     "HardwareConfig",
+    "HindsightConfig",
     "ImagesConfig",
     "JudgesConfig",
     "KnowledgeConfig",
@@ -156,6 +159,7 @@ __all__ = [
     "RegistryConfig",
     "RelationConfig",
     "ReplayConfig",
+    "RetryConfig",
     "RewardConfig",
     "RewardModelConfig",
     "RolloutConfig",
