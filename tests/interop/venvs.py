@@ -15,6 +15,7 @@ PINS = {
     "anthropic": ("anthropic==2.12.0",),
     "inspect": ("inspect-ai==0.3.285", "openai==3.54.0"),
     "openenv": ("openenv==0.10.0",),
+    "verifiers": ("verifiers==0.4.0",),
 }
 
 

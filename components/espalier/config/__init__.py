@@ -1,6 +1,6 @@
 """The profile of a run: one TOML file, every choice in it."""
 
-from espalier.config.agent import AgentConfig
+from espalier.config.agent import AgentConfig, VerifiersConfig
 from espalier.config.cluster import (
     GpuConfig,
     ImagesConfig,
@@ -171,6 +171,7 @@ __all__ = [
     "Toleration",
     "TrainingConfig",
     "ValidationConfig",
+    "VerifiersConfig",
     "VllmBatchConfig",
     "VllmConfig",
     "WarmStartConfig",
