@@ -56,10 +56,12 @@ from espalier.config.knowledge import ExtractionConfig, KnowledgeConfig, Relatio
 from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,
+    HindsightConfig,
     OptimizerConfig,
     PolicyConfig,
     PrestageConfig,
     RegistryConfig,
+    RetryConfig,
     WarmStartConfig,
 )
 from espalier.config.profile import (
@@ -131,6 +133,7 @@ __all__ = [
     "GpuConfig",
     "GradingConfig",
     "HardwareConfig",
+    "HindsightConfig",
     "ImagesConfig",
     "JudgesConfig",
     "KnowledgeConfig",
@@ -154,6 +157,7 @@ __all__ = [
     "RegistryConfig",
     "RelationConfig",
     "ReplayConfig",
+    "RetryConfig",
     "RewardConfig",
     "RewardModelConfig",
     "RolloutConfig",

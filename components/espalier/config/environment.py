@@ -29,6 +29,7 @@ _BUILT_IN = {
     "code": "espalier.environments.code:Code",
     "customer_service": "espalier.environments.customer_service:CustomerService",
     "function_calling": "espalier.environments.function_calling:FunctionCalling",
+    "mcp": "espalier.environments.mcp:Mcp",
     "openenv": "espalier.environments.openenv:OpenEnv",
     "procedural": "espalier.environments.procedural:Procedural",
     "python_math": "espalier.environments.python_math:PythonMath",
@@ -60,6 +61,7 @@ class FamilyClass(Protocol):
     writes_agent_texts: ClassVar[bool]
     ends_by_call: ClassVar[bool]
     converses: ClassVar[bool]
+    relabels_failures: ClassVar[bool]
 
     def outcome_span(self, settings: EnvironmentConfig) -> tuple[float, float]:
         """Least and most that its verifier returns."""
