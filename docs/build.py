@@ -44,6 +44,7 @@ NAV: dict[str, Sequence[str]] = {
         "components/espalier/environments/shop/README.md",
         "components/espalier/environments/sql/README.md",
         "components/espalier/environments/software_repair/README.md",
+        "components/espalier/environments/mixture/README.md",
         "components/espalier/environments/web/README.md",
         "components/espalier/environments/function_calling/README.md",
         "components/espalier/environments/openenv/README.md",
