@@ -15,6 +15,7 @@ from espalier.config.cluster import (
 from espalier.config.data import (
     CurationConfig,
     ExpansionConfig,
+    InvertedConfig,
     SearchConfig,
     SplitsConfig,
     SynthesisConfig,
@@ -132,6 +133,7 @@ __all__ = [
     "GradingConfig",
     "HardwareConfig",
     "ImagesConfig",
+    "InvertedConfig",
     "JudgesConfig",
     "KnowledgeConfig",
     "KubeflowConfig",
