@@ -57,10 +57,12 @@ from espalier.config.knowledge import ExtractionConfig, KnowledgeConfig, Relatio
 from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,
+    HindsightConfig,
     OptimizerConfig,
     PolicyConfig,
     PrestageConfig,
     RegistryConfig,
+    RetryConfig,
     WarmStartConfig,
 )
 from espalier.config.profile import (
@@ -132,6 +134,7 @@ __all__ = [
     "GpuConfig",
     "GradingConfig",
     "HardwareConfig",
+    "HindsightConfig",
     "ImagesConfig",
     "InvertedConfig",
     "JudgesConfig",
@@ -156,6 +159,7 @@ __all__ = [
     "RegistryConfig",
     "RelationConfig",
     "ReplayConfig",
+    "RetryConfig",
     "RewardConfig",
     "RewardModelConfig",
     "RolloutConfig",

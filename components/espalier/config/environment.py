@@ -60,6 +60,7 @@ class FamilyClass(Protocol):
     writes_agent_texts: ClassVar[bool]
     ends_by_call: ClassVar[bool]
     converses: ClassVar[bool]
+    relabels_failures: ClassVar[bool]
 
     def outcome_span(self, settings: EnvironmentConfig) -> tuple[float, float]:
         """Least and most that its verifier returns."""

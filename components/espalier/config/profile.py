@@ -185,6 +185,45 @@ class Profile(Section):
         return self
 
     @model_validator(mode="after")
+    def _retries_make_sense(self) -> Self:
+        retry = self.episode.retry
+        if retry is None:
+            return self
+        if retry.reflection_tokens + self.episode.max_turn_tokens >= self.episode.max_tokens:
+            raise ValueError(
+                f"episode.retry.reflection_tokens={retry.reflection_tokens} leaves no room for a "
+                f"turn within episode.max_tokens={self.episode.max_tokens}; lower the one or raise "
+                "the other"
+            )
+        if self.agent.plays:
+            raise ValueError(
+                "episode.retry is of the built-in loop, and agent.command plays in its place: let "
+                "the agent try again by itself, or leave the section out"
+            )
+        if self.self_play.name == "absolute_zero":
+            raise ValueError(
+                'episode.retry tries again what was wrong; with self_play.name = "absolute_zero" '
+                "the policy proposes tasks, of which none is right or wrong. Leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _failures_can_be_relabelled(self) -> Self:
+        if self.warm_start.hindsight is None:
+            return self
+        if not family_class(self.environment.name).relabels_failures:
+            raise ValueError(
+                f'warm_start.hindsight: environment.name = "{self.environment.name}" cannot say '
+                "which task a failed attempt solved; leave the section out"
+            )
+        if self.agent.plays:
+            raise ValueError(
+                "warm_start.hindsight plays the calls of failed attempts again, and what the "
+                "program of agent.command does beside them is not known; leave the section out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _family_can_be_played(self) -> Self:
         family_class(self.environment.name).check(self)
         return self
@@ -235,6 +274,9 @@ class Profile(Section):
             content[name] = tables[section][key] if key else tables[section]
             if name == "self_play" and tables[name].get("proposer") == "teacher":
                 content["teacher"] = tables["teacher"]
+            if name == "warm_start" and self.warm_start.hindsight is not None:
+                # relabelled tasks are dealt to splits, worded and judged as all others are
+                content |= {one: tables[one] for one in ("splits", "validation")}
         return json_digest({"seed": self.seed, "threads": self.threads, "sections": content})
 
 

@@ -35,6 +35,7 @@ from espalier.config import (
 from espalier.dialects.dialect import Dialect
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
+from espalier.environments.hindsight import Hindsight
 from espalier.environments.judged import JudgedOutcomes
 from espalier.environments.reading import DemonstrationReading, ReadingMaterial
 from espalier.environments.teaching import Script, ScriptTeacher
@@ -119,6 +120,8 @@ class Family(ABC, Generic[C]):
     """Whether a user replies to what the policy says: `EpisodeRules.reply`."""
     reads_symbols: ClassVar[bool] = False
     """Whether a sign can make another question or answer; else texts are compared by words."""
+    relabels_failures: ClassVar[bool] = False
+    """Whether `hindsight` names the tasks that failed attempts solved."""
     headline: ClassVar[str] = "accuracy"
     """The one of `official_scores` that its public benchmarks are quoted by."""
 
@@ -389,6 +392,22 @@ class Family(ABC, Generic[C]):
         raise ProfileError(
             f'self_play.name = "{self.profile.self_play.name}" poses no tasks of '
             f'environment.name = "{self.name}"; set it to "off"'
+        )
+
+    def hindsight(self, knowledge: Path, accepted: Path) -> Hindsight:
+        """Names the training tasks that failed attempts solved, for `[warm_start.hindsight]`.
+
+        Args:
+            knowledge: the artifact of `ingest`.
+            accepted: that of `validate`, with the tasks of every split.
+
+        Raises:
+            ProfileError: the family cannot (`relabels_failures` is False).
+        """
+        del knowledge, accepted
+        raise ProfileError(
+            f'[warm_start.hindsight] relabels no failures of environment.name = "{self.name}"; '
+            "leave it out"
         )
 
     def chat_task(self, question: str) -> Task:
