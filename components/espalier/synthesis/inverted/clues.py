@@ -92,7 +92,7 @@ class FactIndex:
             for label, objects in lines.items()
             if len(objects) > _MAX_OBJECTS
         }
-        self._holders: dict[str, dict[Clue, set[str]]] = {}
+        self._holders: dict[str, dict[Clue, frozenset[str]]] = {}
 
     def objects(self, subject: str, label: str) -> list[str]:
         """Ids of what the line `label` of the subject lists."""
@@ -118,8 +118,8 @@ class FactIndex:
                 if entity.kind == kind:
                     for witness in self.witnesses(entity.entity_id):
                         found[witness.clue].add(entity.entity_id)
-            self._holders[kind] = dict(found)
-        return frozenset(self._holders[kind].get(clue, ()))
+            self._holders[kind] = {one: frozenset(holders) for one, holders in found.items()}
+        return self._holders[kind].get(clue, frozenset())
 
     def _listed(self, subject: str) -> Iterator[tuple[str, str]]:
         """Label and object of every line, apart from labels that list too much somewhere.

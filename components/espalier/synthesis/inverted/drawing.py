@@ -18,7 +18,7 @@ from espalier.synthesis.webshaper.steps import MAX_LISTED, Steps
 
 _ATTEMPTS = 12
 """Random orders of a target's clues that are tried for a conjunction."""
-_PASSES = 3
+_PASSES = 8
 """Questions about one target, at most."""
 _MIN_CLUES = 2
 
@@ -122,13 +122,16 @@ class InvertedQuestions:
     def _of_targets(
         self, targets: list[str], readable: _Readable, rng: random.Random, funnel: Funnel
     ) -> Iterator[InvertedQuestion]:
+        askable = targets
         for _ in range(_PASSES):
-            for target in rng.sample(targets, len(targets)):
+            tried, askable = rng.sample(askable, len(askable)), []
+            for target in tried:
                 witnesses = list(readable.witnesses(target, self._config.min_holders))
                 question = self._conjunction(target, witnesses, rng)
                 outcome = "accepted" if question else "no_conjunction"
                 funnel.count(f"{readable.steps.split}.inverted", outcome)
                 if question:
+                    askable.append(target)  # asked about again, in another way, after the others
                     self._seen.add(question.canonical)
                     yield question
 
