@@ -18,6 +18,7 @@
     programs    files of programming tasks, answers, and what a program's process writes
     queries     files and dumps of questions in SQL, queries in a process, rows as answers
     puzzles     answers to procedural questions, their scorers where they are installed
+    mcp         answers of MCP servers, and streams of events
     functions   rows of function-calling benchmarks, answers, and arguments of the services' tools
 
 Each case has a deadline, an answer is always well-formed, memory stays flat, and a well-behaved
@@ -34,6 +35,7 @@ import sys
 
 from tests.fuzz.campaign import Violation, case_of, fuzz, outcome_of
 from tests.fuzz.functions import Functions
+from tests.fuzz.mcp_servers import McpServers
 from tests.fuzz.pages import Pages
 from tests.fuzz.parsers import Calls, Judgements, Runs, Transcripts
 from tests.fuzz.patches import Patches
@@ -64,6 +66,7 @@ TARGETS = {
         Programs,
         Queries,
         Puzzles,
+        McpServers,
     )
 }
 

@@ -25,6 +25,7 @@ CASES = {
     "programs": 600,
     "queries": 1500,
     "puzzles": 150,
+    "mcp": 500,
 }
 
 
