@@ -62,7 +62,7 @@ def test_a_dump_of_openings_is_read_once(tmp_path, text):
 
 
 @pytest.mark.parametrize("written", [b"[1]\n", b"{\n", b"\xff\n", b"[" * 5000 + b"\n", b"", b"{}"])
-def test_what_is_no_reply_counts_as_a_lost_process(written):
+def test_what_is_no_reply_is_a_lost_process(written):
     assert _exchanged(written) is None
     assert _exchanged(b'{"score": 1}\n') == {"score": 1}
 
@@ -79,7 +79,7 @@ def _exchanged(written):
 @given(
     st.sampled_from(("[", "(", "-", "1+", "x.", "{1:", "not ", "\\", "\x00", "1", "\n ")), st.data()
 )
-def test_any_source_has_a_shallow_tree_or_is_refused(piece, data):
+def test_a_source_is_shallow_or_refused(piece, data):
     text = piece * data.draw(st.integers(0, 3000)) + data.draw(st.text(max_size=8))
     try:
         tree = bounded_tree(text)
@@ -95,7 +95,7 @@ def _depth(tree):
 @given(
     st.lists(st.sampled_from(("'", "-", ".", "1", "x", " ", "9", ",")), max_size=12).map("".join)
 )
-def test_a_question_that_resembles_a_generators_has_no_steps(numbers):
+def test_a_question_of_no_generator_has_no_steps(numbers):
     asked = f"Keep all numbers larger than {numbers or 'x'} in this list: ['{numbers}']"
     assert worked("number_filtering", asked, "")
     assert (
