@@ -15,6 +15,7 @@ from espalier.config.cluster import (
 from espalier.config.data import (
     CurationConfig,
     ExpansionConfig,
+    InvertedConfig,
     SearchConfig,
     SplitsConfig,
     SynthesisConfig,
@@ -137,6 +138,7 @@ __all__ = [
     "HardwareConfig",
     "HindsightConfig",
     "ImagesConfig",
+    "InvertedConfig",
     "JudgesConfig",
     "KnowledgeConfig",
     "KubeflowConfig",
