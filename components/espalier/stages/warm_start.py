@@ -19,13 +19,15 @@ from typing import Any
 from espalier.chain import opened, provenance
 from espalier.config import HindsightConfig, Profile
 from espalier.dialects.dialect import Dialect
-from espalier.environments import EnvironmentsOver, Family, family_of, policy_dialect
+from espalier.environments import EnvironmentsOver, Family, policy_dialect
 from espalier.environments.hindsight import Relabelled, relabelled
+from espalier.environments.memory import recalled_prompt, remembering
 from espalier.environments.teaching import ScriptTeacher
 from espalier.policy.loading import Policy, load_policy, save_policy
 from espalier.records import (
     SPLITS,
     Manifest,
+    Message,
     Task,
     Tracker,
     json_digest,
@@ -107,7 +109,7 @@ class _Material:
 
     @cached_property
     def family(self) -> Family[Any]:
-        return family_of(self.profile)
+        return remembering(self.profile, self.inputs["accepted"])
 
     @cached_property
     def tasks(self) -> Mapping[str, list[Task]]:
@@ -132,8 +134,21 @@ class _Material:
         ]
 
     def encode(self, demonstration: Trajectory, tasks: Mapping[str, Task]) -> TrainingSequence:
-        """The sequence of a demonstration of one of `tasks`, which are by their id."""
+        """The sequence of a demonstration of one of `tasks`, which are by their id.
+
+        What is remembered stands before its question as in an episode, where both fit.
+        """
+        if self.profile.episode.memory is not None:
+            recalling = encode_demonstration(
+                demonstration, tasks, self._dialect_of, self._recalled_prompt
+            )
+            if len(recalling.token_ids) <= self.profile.episode.max_tokens:
+                return recalling
         return encode_demonstration(demonstration, tasks, self._dialect_of)
+
+    def _recalled_prompt(self, task: Task, dialect: Dialect) -> tuple[Message, ...]:
+        memory, limits = self.family.memory, self.profile.episode
+        return recalled_prompt(task.prompt, task, memory, dialect, limits)
 
     @cached_property
     def _dialect(self) -> Dialect:
