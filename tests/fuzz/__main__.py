@@ -15,6 +15,7 @@
     services    tables of customer service, and arguments of its tools
     shops       WebShop's files, and calls in a visit to what they hold
     pages       pages of the text web, arguments of its tools, tasks in WebArena's format
+    mcp         answers of MCP servers, and streams of events
     functions   rows of function-calling benchmarks, answers, and arguments of the services' tools
 
 Each case has a deadline, an answer is always well-formed, memory stays flat, and a well-behaved
@@ -31,6 +32,7 @@ import sys
 
 from tests.fuzz.campaign import Violation, case_of, fuzz, outcome_of
 from tests.fuzz.functions import Functions
+from tests.fuzz.mcp_servers import McpServers
 from tests.fuzz.pages import Pages
 from tests.fuzz.parsers import Calls, Judgements, Runs, Transcripts
 from tests.fuzz.patches import Patches
@@ -55,6 +57,7 @@ TARGETS = {
         Pages,
         Functions,
         Patches,
+        McpServers,
     )
 }
 

@@ -22,6 +22,7 @@ CASES = {
     "patches": 1500,
     "pages": 1500,
     "functions": 1500,
+    "mcp": 500,
 }
 
 

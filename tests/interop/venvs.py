@@ -16,6 +16,7 @@ PINS = {
     "anthropic": ("anthropic==2.12.0",),
     "inspect": ("inspect-ai==0.3.285", "openai==3.54.0"),
     "openenv": ("openenv==0.10.0",),
+    "mcp": ("mcp==2.3.0",),
     "verifiers": ("verifiers==0.4.0",),
     "harbor": ("pydantic==2.14.3", "toml==0.10.2"),
     "trl": (),

@@ -29,6 +29,8 @@ from espalier.config.environment import (
     family_class,
     family_code_digest,
     family_names,
+    named_environment,
+    reads_knowledge,
 )
 from espalier.config.evaluation import (
     HELDOUT,
@@ -185,6 +187,7 @@ __all__ = [
     "family_code_digest",
     "family_names",
     "load_profile",
+    "named_environment",
     "outcome_scale",
     "outcome_span",
     "override_tables",
@@ -192,6 +195,7 @@ __all__ = [
     "parsed_override",
     "read_saved_profile",
     "read_toml_profile",
+    "reads_knowledge",
     "reward_terms",
     "term_context",
 ]

@@ -32,6 +32,7 @@ from espalier.config.environment import (
     EnvironmentConfig,
     family_class,
     parsed_environment,
+    reads_knowledge,
 )
 from espalier.config.evaluation import EvaluatedEndpointConfig, EvaluationConfig
 from espalier.config.faults import MOVED, explained
@@ -111,7 +112,7 @@ class Profile(Section):
             return registry
         knowledge, environment = info.data["knowledge"], info.data.get("environment")
         own = knowledge.path or knowledge.database
-        if environment and not family_class(environment.name).reads_knowledge:
+        if environment and not reads_knowledge(environment):
             files = [path for path in environment.external_files().values() if path]
             own = files[0] if files else environment.name
         return registry.named_after(own) if own else registry

@@ -100,9 +100,9 @@ class Family(ABC, Generic[C]):
     """Name in profiles and tasks."""
     config: ClassVar[type[EnvironmentConfig]] = EnvironmentConfig
     """Class of the profile's section `[environment]`."""
-    instructions: ClassVar[str] = ""
+    instructions: str = ""
     """System prompt for a given model; the embedded policy is shown none."""
-    splits_digits: ClassVar[bool] = False
+    splits_digits: bool = False
     """Whether the embedded policy's tokenizer splits numbers into digits."""
     detours: ClassVar[tuple[str, ...]] = ()
     """Kinds of mistakes that its teacher can make and correct."""
@@ -206,6 +206,11 @@ class Family(ABC, Generic[C]):
         """The tools that a policy reads of in a task; a family may give each task its own."""
         del task
         return self.specs
+
+    def of(self, task: Task) -> Family[Any]:
+        """The family of a task, which says how it is judged: this one, but in a mixture."""
+        del task
+        return self
 
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:

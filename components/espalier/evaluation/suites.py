@@ -299,7 +299,7 @@ def settings_of(config: SuiteConfig, profile: Profile, family: Family[Any]) -> d
     }
     if profile.agent.plays:
         settings["agent"] = list(profile.agent.command)
-    if code := family_code_digest(profile.environment.name):
+    if code := family_code_digest(profile.environment):
         settings["code"] = code
     return settings
 
