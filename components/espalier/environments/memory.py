@@ -36,6 +36,7 @@ class _Solved(NamedTuple):
     """A solved training task, and how it was solved, in one line."""
 
     task_id: str
+    family: str
     question: str
     key: str
     """Of `Family.question_key`; empty where rewordings are not known."""
@@ -90,23 +91,25 @@ class SkillMemory:
         return cls.of(tasks, read_trajectories(accepted / "trajectories.parquet"), family)
 
     def recalled(self, task: Task, count: int) -> tuple[str, ...]:
-        """Up to `count` solutions of other questions, the most similar first.
+        """Up to `count` solutions of other questions of its family, the most similar first.
 
         The task's own solution is never among them, nor that of a rewording.
         """
-        return self._found(_asked(task), task.task_id, self._family.question_key(task), count)
+        key = self._family.question_key(task)
+        return self._found(_Solved(task.task_id, task.environment, _asked(task), key, ""), count)
 
-    def _ranked(self, question: str, task_id: str, key: str, count: int) -> tuple[str, ...]:
+    def _ranked(self, asked: _Solved, count: int) -> tuple[str, ...]:
         if self._index is None:
             return ()
-        ranked = self._index.rank(words(question), count + _EXCLUDED)
+        ranked = self._index.rank(words(asked.question), count + _EXCLUDED)
         found = [self._solved[entry.place] for entry in ranked]
         others = [
             one.text
             for one in found
-            if one.task_id != task_id
-            and folded_name(one.question) != folded_name(question)
-            and not (key and one.key == key)
+            if one.family == asked.family
+            and one.task_id != asked.task_id
+            and folded_name(one.question) != folded_name(asked.question)
+            and not (asked.key and one.key == asked.key)
         ]
         return tuple(others[:count])
 
@@ -174,7 +177,7 @@ def _solved(task: Task, demonstration: Trajectory, family: Family[Any]) -> _Solv
         for step in _steps(message)
     ]
     text = f"solved : {question} {' ; '.join(steps)}"
-    return _Solved(task.task_id, question, family.question_key(task), text)
+    return _Solved(task.task_id, task.environment, question, family.question_key(task), text)
 
 
 def _steps(message: Message) -> Iterable[str]:

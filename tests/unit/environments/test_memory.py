@@ -56,6 +56,12 @@ def test_own_solution_and_its_rewordings_are_never_recalled():
     assert not [text for text in memory_of("rhone").recalled(other, 3) if "Rhone" in text]
 
 
+def test_solutions_of_another_family_are_not_recalled():
+    """In a mixture they would show calls of tools that the task has not."""
+    other = HELD.model_copy(update={"environment": "shop"})
+    assert memory_of().recalled(other, 3) == ()
+
+
 def test_nothing_is_recalled_from_wrong_attempts_or_for_strange_words():
     wrong = a_trajectory("seine", reward=0.0)
     assert SkillMemory.of(TASKS, [wrong], FAMILY).recalled(HELD, 2) == ()
