@@ -165,6 +165,17 @@ class Profile(Section):
         return self
 
     @model_validator(mode="after")
+    def _inverted_questions_fit_an_episode(self) -> Self:
+        inverted = self.synthesis.inverted
+        if inverted.share and inverted.max_lines >= self.episode.max_turns:
+            raise ValueError(
+                f"synthesis.inverted.max_lines={inverted.max_lines} leaves no turn for the answer "
+                f"within episode.max_turns={self.episode.max_turns}; lower the one or raise the "
+                "other"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _agent_texts_can_be_written(self) -> Self:
         asked = self.agent_texts.pretraining_texts or self.agent_texts.negatives
         if asked and not family_class(self.environment.name).writes_agent_texts:
