@@ -33,6 +33,7 @@ FAMILIES = (
     "web",
     "shop",
     "sql",
+    "mixture",
     "software_repair",
 )
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from espalier.config import Profile, family_class, family_code_digest
+from espalier.config import Profile, family_code_digest, reads_knowledge
 from espalier.dialects import chosen_dialect
 from espalier.records import (
     Manifest,
@@ -126,7 +126,7 @@ class Stage:
         match self.name:
             case "ingest":
                 paths |= profile.environment.external_files()
-                if family_class(profile.environment.name).reads_knowledge:
+                if reads_knowledge(profile.environment):
                     paths |= profile.knowledge.external_files()
             case "validate":
                 paths |= {
@@ -150,9 +150,7 @@ class Stage:
             for name, path in paths.items()
             if path is not None and path.exists()
         }
-        if "environment" in self.sections and (
-            code := family_code_digest(profile.environment.name)
-        ):
+        if "environment" in self.sections and (code := family_code_digest(profile.environment)):
             found["environment.name"] = code
         if self.name in _WRITING and profile.policy.model is not None:
             dialect = chosen_dialect(profile.policy.dialect, profile.policy.model)

@@ -104,9 +104,12 @@ def test_the_example_of_human_eval_has_its_pass_at_1(tmp_path):
 @pytest.mark.parametrize(
     ("path", "rows"), [("human_eval/HumanEval.jsonl.gz", 79), ("mbpp/ic_mbpp.json", 473)]
 )
-def test_every_public_gold_passes_and_the_next_one_does_not(path, rows):
+def test_public_golds_pass_and_the_next_one_does_not(path, rows):
+    """Forty at equal distances; `espalier environments check code --tasks FILE` judges all."""
     code = family()
     tasks = code.read_benchmark(DATA / path)
+    assert len(tasks) == rows
+    some = [tasks[number * rows // 40] for number in range(40)]
     with code.benchmark_environments(DATA / path, Path("unused")) as environments:
-        found = check_golds(code, tasks, environments)
-    assert (found.accepted, found.refused, found.faults) == (rows, rows, ())
+        found = check_golds(code, some, environments)
+    assert (found.accepted, found.refused, found.faults) == (40, 40, ())

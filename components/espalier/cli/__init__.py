@@ -5,7 +5,7 @@ runs        run, evaluate, reward-model, report, chat; step (hidden: what pods r
 models      promote, rollback, load, versions, serve, api-key
 kubeflow    compile, submit, schedule create, list, pause, resume, delete
 kubeflow_runs   runs list, show, stop, retry; following a run
-data        data check-queries, draw-questions, fetch, collect
+data        data check-queries, draw-questions, fetch, export, collect
 backups     backup create, list, verify, restore
 environments    environments list, check, add, serve
 """

@@ -1,4 +1,4 @@
-"""data check-queries, data draw-questions, data fetch, data collect."""
+"""data check-queries, data draw-questions, data fetch, data export, data collect."""
 
 from __future__ import annotations
 
@@ -121,6 +121,44 @@ def fetch(
     from espalier.storage import open_place
 
     typer.echo(open_place(uri, os.environ).fetch(out).content)
+
+
+@data.command(
+    epilog=examples(
+        "espalier data export runs/demo/accepted --format trl --out accepted.jsonl",
+        "espalier data export runs/demo/evaluation --format verifiers --out traces.jsonl",
+        "espalier data export recorded --format atif --out atif.jsonl --right",
+    )
+)
+def export(
+    *,
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A run's artifact with trajectories, or a folder of `espalier record`.",
+        ),
+    ],
+    form: Annotated[
+        Literal["verifiers", "trl", "trl-tokens", "atif"],
+        typer.Option("--format", help="Whose format; trl-tokens is for the policy itself."),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="File of JSON lines to write.")],
+    right: Annotated[
+        bool, typer.Option("--right", help="Leave out attempts that were not right.")
+    ] = False,
+) -> None:
+    """Write trajectories in the format of verifiers, TRL or Harbor (ATIF).
+
+    The file is there with every row, or not touched. Gold answers are not written.
+    """
+    from espalier.interchange.exports import export as write
+
+    done = write(source, out, form, only_right=right)
+    typer.echo(
+        f"wrote {done.rows} rows of {done.trajectories} trajectories to {out}"
+        + (f"; {done.skipped} left out" if done.skipped else "")
+    )
 
 
 @data.command(

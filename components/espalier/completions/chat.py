@@ -10,21 +10,16 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from types import TracebackType
-from typing import Any, NoReturn, Self, cast
+from typing import Any, NoReturn, cast
 
 from pydantic import BaseModel, Field, ValidationError
 
-from espalier.completions.answering import Ledger, estimated_tokens
-from espalier.completions.endpoint import EndpointFault, RateLimit, Sleep, Wire, api_key
-from espalier.completions.request import ReplyUsage, usage_of
+from espalier.completions.answering import estimated_tokens
+from espalier.completions.endpoint import EndpointFault, MeteredServer, Sleep
 from espalier.config import EndpointConfig
-from espalier.records import Action, EngineError, FinalAnswer, Malformed, Message
+from espalier.records import Action, FinalAnswer, Malformed, Message
 from espalier.records.message import JsonObject, ToolCall, ToolCalls, ToolSpec
 
 CALL = "chat"
@@ -189,43 +184,14 @@ def sent_message(message: Message) -> JsonObject:
     return sent
 
 
-class ChatEndpoint:
+class ChatEndpoint(MeteredServer):
     """A model behind a server; use it as an async context manager."""
 
     def __init__(
         self, config: EndpointConfig, key: str = "", *, sleep: Sleep = asyncio.sleep
     ) -> None:
-        """Open nothing yet.
-
-        Args:
-            config: of the server; its file holds the key where `key` is empty.
-            key: sent to it; in no message and no file.
-            sleep: how time between repeats is spent.
-
-        Raises:
-            EngineError: no address, no model name, or a key file that cannot be read.
-        """
-        if not config.url or not config.model:
-            raise EngineError("an endpoint needs its address and the name of its model")
-        self._config = config
-        self._rate = RateLimit(
-            config.requests_per_minute, config.tokens_per_minute, clock=time.monotonic, sleep=sleep
-        )
-        self._wire = Wire(config, key or api_key(config), sleep=sleep)
-        self._open = AsyncExitStack()
-        self.ledger = Ledger(config)
-
-    async def __aenter__(self) -> Self:
-        await self._open.enter_async_context(self._wire)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._open.aclose()
+        """Open nothing yet; see `MeteredServer`."""
+        super().__init__(config, key, sleep=sleep)
 
     async def reply(
         self,
@@ -250,17 +216,20 @@ class ChatEndpoint:
             EngineError: the server refuses every request, or the cost limit is reached.
         """
         fields: dict[str, Any] = {
-            "model": self._config.model,
+            "model": self.config.model,
             "messages": list(messages),
             "temperature": temperature,
-            "max_tokens": self._config.max_tokens,
+            "max_tokens": self.config.max_tokens,
             "seed": seed,
         }
         if tools:
             fields["tools"] = [_offered(tool, names) for tool in tools]
+        estimate = estimated_tokens(
+            json.dumps([fields["messages"], fields.get("tools")], ensure_ascii=False)
+        )
         prompt_tokens = completion_tokens = 0
-        for _ in range(self._config.asks):
-            body, used = await self._sent(fields)
+        for _ in range(self.config.asks):
+            body, used = await self._body(CALL, fields, estimate)
             prompt_tokens += used.prompt_tokens
             completion_tokens += used.completion_tokens
             if (reply := read_reply(body, names)) is not None:
@@ -268,29 +237,10 @@ class ChatEndpoint:
                     reply, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens
                 )
         raise EndpointFault(
-            f"{self._config.url} ({self._config.model}): {self._config.asks} answers were no chat "
+            f"{self.config.url} ({self.config.model}): {self.config.asks} answers were no chat "
             "completions; is the address that of an OpenAI-compatible server, as https://host/v1?",
             "no_completion",
         )
-
-    async def _sent(self, fields: Mapping[str, Any]) -> tuple[bytes, ReplyUsage]:
-        prompt_tokens = estimated_tokens(
-            json.dumps([fields["messages"], fields.get("tools")], ensure_ascii=False)
-        )
-        usage = self.ledger.of(CALL)
-        reserved = self.ledger.reserve(prompt_tokens)
-        used = ReplyUsage(prompt_tokens=0, completion_tokens=0)
-        try:
-            admitted = partial(self._rate.acquire, prompt_tokens + self._config.max_tokens)
-            used = ReplyUsage(prompt_tokens=prompt_tokens, completion_tokens=0)
-            body = await self._wire.send(dict(fields), usage, admitted)
-            # a server that does not count is charged for the longest answer
-            used = usage_of(body) or ReplyUsage(
-                prompt_tokens=prompt_tokens, completion_tokens=self._config.max_tokens
-            )
-            return body, used
-        finally:
-            self.ledger.settle(CALL, reserved, used.prompt_tokens, used.completion_tokens)
 
 
 def _offered(tool: ToolSpec, names: ToolNames) -> JsonObject:

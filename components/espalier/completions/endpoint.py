@@ -25,7 +25,7 @@ from espalier.completions.answering import (
     estimated_tokens,
     seed_of,
 )
-from espalier.completions.request import AnswerT, ModelRefusal, Request, usage_of
+from espalier.completions.request import AnswerT, ModelRefusal, ReplyUsage, Request, usage_of
 from espalier.config import EndpointConfig
 from espalier.records import EngineError
 
@@ -283,11 +283,16 @@ def _requested_wait_s(error: BaseException | None) -> float:
     return max(0.0, when.timestamp() - time.time())
 
 
-class EndpointModel:
-    """A `Model` on a server; use it as an async context manager."""
+class MeteredServer:
+    """A server that is asked within its rates and its cost limit; an async context manager."""
 
-    def __init__(self, config: EndpointConfig, *, sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(self, config: EndpointConfig, key: str = "", *, sleep: Sleep) -> None:
         """Open nothing yet.
+
+        Args:
+            config: of the server; its file holds the key where `key` is empty.
+            key: sent to it; in no message and no file.
+            sleep: how time between repeats is spent.
 
         Raises:
             EngineError: no address, no model name, or a key file that cannot be read.
@@ -296,15 +301,13 @@ class EndpointModel:
             raise EngineError(
                 "an endpoint needs its address and the name of its model: set url and model"
             )
-        self._config = config
+        self.config = config
+        self.ledger = Ledger(config)
         self._rate = RateLimit(
             config.requests_per_minute, config.tokens_per_minute, clock=time.monotonic, sleep=sleep
         )
-        self._slots = asyncio.Semaphore(config.concurrency)
-        self._wire = Wire(config, api_key(config), sleep=sleep)
+        self._wire = Wire(config, key or api_key(config), sleep=sleep)
         self._open = AsyncExitStack()
-        self.ledger = Ledger(config)
-        self._answering = CachedAnswers(config, self.ledger, self._sent)
 
     async def __aenter__(self) -> Self:
         await self._open.enter_async_context(self._wire)
@@ -318,6 +321,43 @@ class EndpointModel:
     ) -> None:
         await self._open.aclose()
 
+    async def _body(
+        self, call: str, fields: dict[str, Any], prompt_tokens: int
+    ) -> tuple[bytes, ReplyUsage]:
+        """The body of a response, and what the ledger was charged for it.
+
+        Args:
+            call: its name in the ledger.
+            fields: of the chat completion.
+            prompt_tokens: an upper estimate.
+
+        Raises:
+            EndpointFault: this request got no answer.
+            EngineError: the server refuses every request, or the cost limit is reached.
+        """
+        reserved = self.ledger.reserve(prompt_tokens)
+        used = ReplyUsage(prompt_tokens=prompt_tokens, completion_tokens=0)
+        try:
+            admitted = partial(self._rate.acquire, prompt_tokens + self.config.max_tokens)
+            body = await self._wire.send(fields, self.ledger.of(call), admitted)
+            # a server that does not count is charged for the longest answer
+            used = usage_of(body) or ReplyUsage(
+                prompt_tokens=prompt_tokens, completion_tokens=self.config.max_tokens
+            )
+            return body, used
+        finally:
+            self.ledger.settle(call, reserved, used.prompt_tokens, used.completion_tokens)
+
+
+class EndpointModel(MeteredServer):
+    """A `Model` on a server; use it as an async context manager."""
+
+    def __init__(self, config: EndpointConfig, *, sleep: Sleep = asyncio.sleep) -> None:
+        """Open nothing yet; see `MeteredServer`."""
+        super().__init__(config, sleep=sleep)
+        self._slots = asyncio.Semaphore(config.concurrency)
+        self._answering = CachedAnswers(config, self.ledger, self._sent)
+
     async def answer(self, request: Request[AnswerT]) -> AnswerT | ModelRefusal:
         """See `Model`.
 
@@ -330,30 +370,15 @@ class EndpointModel:
     async def _sent(self, request: Request[AnswerT], ask: int) -> bytes:
         messages = request.messages()
         prompt_tokens = sum(estimated_tokens(message["content"]) for message in messages)
-        usage = self.ledger.of(request.call)
         async with self._slots:
-            reserved = self.ledger.reserve(prompt_tokens)
-            used = (0, 0)
-            try:
-                admitted = partial(self._rate.acquire, prompt_tokens + self._config.max_tokens)
-                fields = self._fields(request, messages, ask)
-                used = (prompt_tokens, 0)
-                body = await self._wire.send(fields, usage, admitted)
-                counted = usage_of(body)
-                # a server that does not count is charged for the longest answer
-                used = (
-                    (counted.prompt_tokens, counted.completion_tokens)
-                    if counted
-                    else (prompt_tokens, self._config.max_tokens)
-                )
-                return body
-            finally:
-                self.ledger.settle(request.call, reserved, *used)
+            fields = self._fields(request, messages, ask)
+            body, _ = await self._body(request.call, fields, prompt_tokens)
+            return body
 
     def _fields(
         self, request: Request[AnswerT], messages: list[dict[str, str]], ask: int
     ) -> dict[str, Any]:
-        config = self._config
+        config = self.config
         fields: dict[str, Any] = {
             "model": config.model,
             "temperature": config.temperature,

@@ -1,6 +1,6 @@
 """The profile of a run: one TOML file, every choice in it."""
 
-from espalier.config.agent import AgentConfig
+from espalier.config.agent import AgentConfig, VerifiersConfig
 from espalier.config.cluster import (
     GpuConfig,
     ImagesConfig,
@@ -15,6 +15,7 @@ from espalier.config.cluster import (
 from espalier.config.data import (
     CurationConfig,
     ExpansionConfig,
+    InvertedConfig,
     SearchConfig,
     SplitsConfig,
     SynthesisConfig,
@@ -29,6 +30,8 @@ from espalier.config.environment import (
     family_class,
     family_code_digest,
     family_names,
+    named_environment,
+    reads_knowledge,
 )
 from espalier.config.evaluation import (
     HELDOUT,
@@ -56,10 +59,13 @@ from espalier.config.knowledge import ExtractionConfig, KnowledgeConfig, Relatio
 from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,
+    HindsightConfig,
+    MemoryConfig,
     OptimizerConfig,
     PolicyConfig,
     PrestageConfig,
     RegistryConfig,
+    RetryConfig,
     WarmStartConfig,
 )
 from espalier.config.profile import (
@@ -131,7 +137,9 @@ __all__ = [
     "GpuConfig",
     "GradingConfig",
     "HardwareConfig",
+    "HindsightConfig",
     "ImagesConfig",
+    "InvertedConfig",
     "JudgesConfig",
     "KnowledgeConfig",
     "KubeflowConfig",
@@ -139,6 +147,7 @@ __all__ = [
     "KubernetesSandboxConfig",
     "LlmInferenceServiceConfig",
     "LocalSandboxConfig",
+    "MemoryConfig",
     "NoSelfPlayConfig",
     "OptimizerConfig",
     "OutcomeModelConfig",
@@ -154,6 +163,7 @@ __all__ = [
     "RegistryConfig",
     "RelationConfig",
     "ReplayConfig",
+    "RetryConfig",
     "RewardConfig",
     "RewardModelConfig",
     "RolloutConfig",
@@ -171,6 +181,7 @@ __all__ = [
     "Toleration",
     "TrainingConfig",
     "ValidationConfig",
+    "VerifiersConfig",
     "VllmBatchConfig",
     "VllmConfig",
     "WarmStartConfig",
@@ -179,6 +190,7 @@ __all__ = [
     "family_code_digest",
     "family_names",
     "load_profile",
+    "named_environment",
     "outcome_scale",
     "outcome_span",
     "override_tables",
@@ -186,6 +198,7 @@ __all__ = [
     "parsed_override",
     "read_saved_profile",
     "read_toml_profile",
+    "reads_knowledge",
     "reward_terms",
     "term_context",
 ]

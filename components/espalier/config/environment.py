@@ -29,6 +29,9 @@ _BUILT_IN = {
     "code": "espalier.environments.code:Code",
     "customer_service": "espalier.environments.customer_service:CustomerService",
     "function_calling": "espalier.environments.function_calling:FunctionCalling",
+    "harbor": "espalier.environments.harbor:Harbor",
+    "mcp": "espalier.environments.mcp:Mcp",
+    "mixture": "espalier.environments.mixture:Mixture",
     "openenv": "espalier.environments.openenv:OpenEnv",
     "procedural": "espalier.environments.procedural:Procedural",
     "python_math": "espalier.environments.python_math:PythonMath",
@@ -49,6 +52,10 @@ class EnvironmentConfig(Section):
         """The user's own files by the profile key that names them; `ingest` depends on them."""
         return {}
 
+    def families(self) -> tuple[str, ...]:
+        """Names of the families whose code and knowledge it needs: a mixture has several."""
+        return (self.name,)
+
 
 class FamilyClass(Protocol):
     """What a profile needs of a family before anything runs."""
@@ -60,6 +67,7 @@ class FamilyClass(Protocol):
     writes_agent_texts: ClassVar[bool]
     ends_by_call: ClassVar[bool]
     converses: ClassVar[bool]
+    relabels_failures: ClassVar[bool]
 
     def outcome_span(self, settings: EnvironmentConfig) -> tuple[float, float]:
         """Least and most that its verifier returns."""
@@ -125,15 +133,22 @@ def family_class(name: str) -> FamilyClass:
     return cast("FamilyClass", found)
 
 
-def family_code_digest(name: str) -> str | None:
-    """Digest of the Python sources of a family's package; None for a built-in family.
+def family_code_digest(environment: EnvironmentConfig) -> str | None:
+    """Digest of the Python sources of the families' packages; None for built-in ones.
 
-    Its tools, tasks and `verify` decide what an artifact holds, as a section of the profile does.
+    Their tools, tasks and `verify` decide what an artifact holds, as a section of the profile does.
     The sources of espalier itself are named by their version.
 
     Raises:
         ValueError: no such family.
     """
+    digests = {name: digest for name in environment.families() if (digest := _package_digest(name))}
+    if len(digests) > 1:
+        return json_digest(digests)
+    return next(iter(digests.values()), None)
+
+
+def _package_digest(name: str) -> str | None:
     module = family_class(name).__module__
     package = module.partition(".")[0]
     if package == __name__.partition(".")[0]:
@@ -147,6 +162,15 @@ def family_code_digest(name: str) -> str | None:
     return json_digest(
         {source.relative_to(path.parent).as_posix(): file_digest(source) for source in sources}
     )
+
+
+def reads_knowledge(environment: EnvironmentConfig) -> bool:
+    """Whether `ingest` reads [knowledge] for one of the families.
+
+    Raises:
+        ValueError: no such family.
+    """
+    return any(family_class(name).reads_knowledge for name in environment.families())
 
 
 def parsed_environment(content: object) -> EnvironmentConfig:
@@ -166,6 +190,15 @@ def parsed_environment(content: object) -> EnvironmentConfig:
     except ValidationError as error:
         faults = fault_lines(error, family.config, within=("environment",))
         raise ValueError("\n  ".join(faults)) from error
+
+
+def named_environment(content: object) -> EnvironmentConfig:
+    """The section of a family, or its defaults where only its name is given.
+
+    Raises:
+        ValueError: see `parsed_environment`.
+    """
+    return parsed_environment({"name": content} if isinstance(content, str) else content)
 
 
 @lru_cache(maxsize=1)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from espalier.config.data import Section
-from espalier.config.environment import EnvironmentConfig, parsed_environment
+from espalier.config.environment import EnvironmentConfig, named_environment
 from espalier.config.learning import EpisodeConfig
 from espalier.config.teacher import EndpointConfig
 
@@ -19,14 +19,10 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def _environment(content: object) -> EnvironmentConfig:
-    return parsed_environment({"name": content} if isinstance(content, str) else content)
-
-
 class SuiteConfig(Section):
     """Tasks of one family by a name of your own, as [evaluation.suites.gsm8k]."""
 
-    environment: Annotated[SerializeAsAny[EnvironmentConfig], BeforeValidator(_environment)]
+    environment: Annotated[SerializeAsAny[EnvironmentConfig], BeforeValidator(named_environment)]
     """Name of the family, as "python_math", or its section with settings of its own."""
     tasks: Path | None = None
     """File or folder in the format of the family's public benchmarks; unset takes the family's own

@@ -59,6 +59,35 @@ class PolicyConfig(Section):
         return self
 
 
+class RetryConfig(Section):
+    """Further attempts in one episode while the answer is wrong, each after a reflection.
+
+    Reflexion (Shinn et al. 2023, arXiv:2303.11366): the policy reads that the attempt failed,
+    writes what to do differently, and begins anew with the prompt and that. The verifier decides,
+    so what is measured this way is not comparable with single attempts.
+    """
+
+    attempts: int = Field(default=2, ge=2, le=16)
+    """Attempts of an episode, the first included; the last one is paid."""
+    reflection_tokens: int = Field(default=40, ge=4)
+    """Tokens of a reflection; like all others they count against `max_tokens`. Without room for it
+    the episode ends with the attempt that failed."""
+
+
+class MemoryConfig(Section):
+    """Worked solutions of similar training tasks before each question.
+
+    They are the demonstrations that validation accepted (ExpeL, arXiv:2308.10144), found by the
+    words of their questions; a task's own is never shown to it.
+    """
+
+    recalled: int = Field(default=1, ge=1, le=16)
+    """Solutions before a question, the most similar first."""
+    max_tokens: int = Field(default=64, ge=8)
+    """Tokens that they may add to a prompt, where they count against `episode.max_tokens`; of more
+    the least similar are left out."""
+
+
 class EpisodeConfig(Section):
     """Limits of one episode, the same for every policy, stage and benchmark."""
 
@@ -74,6 +103,8 @@ class EpisodeConfig(Section):
     overflow: Literal["stop", "truncate", "summarise"] = "stop"
     """What becomes of an episode whose context is full: it ends, or it goes on in a new context,
     without its oldest observations or with the policy's own summary in the place of all."""
+    retry: RetryConfig | None = Field(default=None, exclude_if=lambda it: it is None)
+    memory: MemoryConfig | None = Field(default=None, exclude_if=lambda it: it is None)
 
 
 class OptimizerConfig(Section):
@@ -105,6 +136,26 @@ class PolicyOptimizerConfig(OptimizerConfig):
     weight_decay: float = Field(default=0.0, ge=0)
 
 
+class HindsightConfig(Section):
+    """A second round of the warm start, also on failed attempts: each shows what it did solve.
+
+    Hindsight experience replay (arXiv:1707.01495) for attempts at training tasks.
+    """
+
+    tasks: int = Field(default=400, ge=1)
+    """Training tasks that the policy of the first round attempts, none that a teacher showed."""
+    attempts: int = Field(default=2, ge=1)
+    """Attempts at each of them."""
+    temperature: float = Field(default=1.0, gt=0)
+    """At which they are sampled."""
+    max_share: float = Field(default=0.5, gt=0, lt=1)
+    """Largest share of the second round's demonstrations that were failed attempts; of more, some
+    are left out by the seed."""
+    steps: int = Field(default=100, ge=1)
+    """Optimizer steps of the second round, with the batch and the optimizer of the first. Its
+    weights are kept only where they answer more dev questions than those of the first."""
+
+
 class WarmStartConfig(Section):
     """Masked SFT on the teacher's trajectories."""
 
@@ -117,6 +168,7 @@ class WarmStartConfig(Section):
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=200, ge=1)
     """Dev questions that choose the best weights."""
+    hindsight: HindsightConfig | None = Field(default=None, exclude_if=lambda it: it is None)
 
 
 class CurriculumConfig(Section):

@@ -32,6 +32,7 @@ from espalier.config.environment import (
     EnvironmentConfig,
     family_class,
     parsed_environment,
+    reads_knowledge,
 )
 from espalier.config.evaluation import EvaluatedEndpointConfig, EvaluationConfig
 from espalier.config.faults import MOVED, explained
@@ -111,7 +112,7 @@ class Profile(Section):
             return registry
         knowledge, environment = info.data["knowledge"], info.data.get("environment")
         own = knowledge.path or knowledge.database
-        if environment and not family_class(environment.name).reads_knowledge:
+        if environment and not reads_knowledge(environment):
             files = [path for path in environment.external_files().values() if path]
             own = files[0] if files else environment.name
         return registry.named_after(own) if own else registry
@@ -164,12 +165,79 @@ class Profile(Section):
         return self
 
     @model_validator(mode="after")
+    def _inverted_questions_fit_an_episode(self) -> Self:
+        inverted = self.synthesis.inverted
+        if inverted.share and inverted.max_lines >= self.episode.max_turns:
+            raise ValueError(
+                f"synthesis.inverted.max_lines={inverted.max_lines} leaves no turn for the answer "
+                f"within episode.max_turns={self.episode.max_turns}; lower the one or raise the "
+                "other"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _agent_texts_can_be_written(self) -> Self:
         asked = self.agent_texts.pretraining_texts or self.agent_texts.negatives
         if asked and not family_class(self.environment.name).writes_agent_texts:
             raise ValueError(
                 f"agent_texts are written from documents, and environment.name = "
                 f'"{self.environment.name}" has none; leave them at 0'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _retries_make_sense(self) -> Self:
+        retry = self.episode.retry
+        if retry is None:
+            return self
+        if retry.reflection_tokens + self.episode.max_turn_tokens >= self.episode.max_tokens:
+            raise ValueError(
+                f"episode.retry.reflection_tokens={retry.reflection_tokens} leaves no room for a "
+                f"turn within episode.max_tokens={self.episode.max_tokens}; lower the one or raise "
+                "the other"
+            )
+        if self.agent.plays:
+            raise ValueError(
+                "episode.retry is of the built-in loop, and agent.command plays in its place: let "
+                "the agent try again by itself, or leave the section out"
+            )
+        if self.self_play.name == "absolute_zero":
+            raise ValueError(
+                'episode.retry tries again what was wrong; with self_play.name = "absolute_zero" '
+                "the policy proposes tasks, of which none is right or wrong. Leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _memory_makes_sense(self) -> Self:
+        memory, episode = self.episode.memory, self.episode
+        if memory is None:
+            return self
+        if memory.max_tokens + episode.max_turn_tokens >= episode.max_tokens:
+            raise ValueError(
+                f"episode.memory.max_tokens={memory.max_tokens} leaves no room for a turn within "
+                f"episode.max_tokens={episode.max_tokens}; lower the one or raise the other"
+            )
+        if self.agent.plays:
+            raise ValueError(
+                "episode.memory is of the built-in loop, and the program of agent.command writes "
+                "its prompts itself; leave the section out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _failures_can_be_relabelled(self) -> Self:
+        if self.warm_start.hindsight is None:
+            return self
+        if not family_class(self.environment.name).relabels_failures:
+            raise ValueError(
+                f'warm_start.hindsight: environment.name = "{self.environment.name}" cannot say '
+                "which task a failed attempt solved; leave the section out"
+            )
+        if self.agent.plays:
+            raise ValueError(
+                "warm_start.hindsight plays the calls of failed attempts again, and what the "
+                "program of agent.command does beside them is not known; leave the section out"
             )
         return self
 
@@ -224,6 +292,9 @@ class Profile(Section):
             content[name] = tables[section][key] if key else tables[section]
             if name == "self_play" and tables[name].get("proposer") == "teacher":
                 content["teacher"] = tables["teacher"]
+            if name == "warm_start" and self.warm_start.hindsight is not None:
+                # relabelled tasks are dealt to splits, worded and judged as all others are
+                content |= {one: tables[one] for one in ("splits", "validation")}
         return json_digest({"seed": self.seed, "threads": self.threads, "sections": content})
 
 

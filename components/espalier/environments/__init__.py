@@ -29,11 +29,13 @@ from espalier.environments.family import (
     make_task,
     policy_dialect,
 )
+from espalier.environments.hindsight import Achieved, Hindsight
 from espalier.environments.reading import Log, ReadingMaterial
 from espalier.environments.teaching import GaveUp, Observed, Script
 from espalier.environments.tools import Tool, ToolError, ToolOutput
 
 __all__ = [
+    "Achieved",
     "AsyncToolEnvironment",
     "BenchmarkRow",
     "Environment",
@@ -46,6 +48,7 @@ __all__ = [
     "GaveUp",
     "GoldCheck",
     "GoldFault",
+    "Hindsight",
     "Log",
     "Observed",
     "Opening",

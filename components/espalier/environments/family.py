@@ -33,8 +33,9 @@ from espalier.config import (
     outcome_span,
 )
 from espalier.dialects.dialect import Dialect
-from espalier.environments.contract import Environments, EnvironmentsOver
+from espalier.environments.contract import Environments, EnvironmentsOver, Recalled
 from espalier.environments.episode import EpisodeRules, TurnResults
+from espalier.environments.hindsight import Hindsight
 from espalier.environments.judged import JudgedOutcomes
 from espalier.environments.reading import DemonstrationReading, ReadingMaterial
 from espalier.environments.teaching import Script, ScriptTeacher
@@ -99,9 +100,9 @@ class Family(ABC, Generic[C]):
     """Name in profiles and tasks."""
     config: ClassVar[type[EnvironmentConfig]] = EnvironmentConfig
     """Class of the profile's section `[environment]`."""
-    instructions: ClassVar[str] = ""
+    instructions: str = ""
     """System prompt for a given model; the embedded policy is shown none."""
-    splits_digits: ClassVar[bool] = False
+    splits_digits: bool = False
     """Whether the embedded policy's tokenizer splits numbers into digits."""
     detours: ClassVar[tuple[str, ...]] = ()
     """Kinds of mistakes that its teacher can make and correct."""
@@ -119,6 +120,8 @@ class Family(ABC, Generic[C]):
     """Whether a user replies to what the policy says: `EpisodeRules.reply`."""
     reads_symbols: ClassVar[bool] = False
     """Whether a sign can make another question or answer; else texts are compared by words."""
+    relabels_failures: ClassVar[bool] = False
+    """Whether `hindsight` names the tasks that failed attempts solved."""
     headline: ClassVar[str] = "accuracy"
     """The one of `official_scores` that its public benchmarks are quoted by."""
 
@@ -144,6 +147,8 @@ class Family(ABC, Generic[C]):
         self.profile = profile
         self.settings = cast("C", profile.environment)
         """Its own section of the profile."""
+        self.memory: Recalled | None = None
+        """Of its environments; see `espalier.environments.memory.remembering`."""
         self._judges: JudgedOutcomes | None = None
 
     # ------------------------------------------------------------------ what every family defines
@@ -202,6 +207,11 @@ class Family(ABC, Generic[C]):
         del task
         return self.specs
 
+    def of(self, task: Task) -> Family[Any]:
+        """The family of a task, which says how it is judged: this one, but in a mixture."""
+        del task
+        return self
+
     @contextmanager
     def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
         """A context with the environments of every view; their sandboxes are closed at its end.
@@ -247,6 +257,7 @@ class Family(ABC, Generic[C]):
                 for base in type(self).__mro__
                 if isinstance(name := vars(base).get("name"), str)
             ),
+            memory=self.memory,
         )
 
     def _with_judges(self, rules: EpisodeRules, task: Task) -> EpisodeRules:
@@ -391,6 +402,22 @@ class Family(ABC, Generic[C]):
             f'environment.name = "{self.name}"; set it to "off"'
         )
 
+    def hindsight(self, knowledge: Path, accepted: Path) -> Hindsight:
+        """Names the training tasks that failed attempts solved, for `[warm_start.hindsight]`.
+
+        Args:
+            knowledge: the artifact of `ingest`.
+            accepted: that of `validate`, with the tasks of every split.
+
+        Raises:
+            ProfileError: the family cannot (`relabels_failures` is False).
+        """
+        del knowledge, accepted
+        raise ProfileError(
+            f'[warm_start.hindsight] relabels no failures of environment.name = "{self.name}"; '
+            "leave it out"
+        )
+
     def chat_task(self, question: str) -> Task:
         """The task of a question typed in `espalier chat`."""
         return make_task(
@@ -417,17 +444,18 @@ class SimpleFamily(Family[C]):
     ) -> dict[Split, Sequence[FamilyQuestion]]:
         """See `Family`."""
         del knowledge, funnel, tracker
+        found = self.tasks_by_split()
+        if empty := [split for split, tasks in found.items() if not tasks]:
+            raise DataError(f"{self.name}: no task for {', '.join(empty)}")
+        return {split: [PlainQuestion(task) for task in tasks] for split, tasks in found.items()}
+
+    def tasks_by_split(self) -> dict[Split, Sequence[Task]]:
+        """Up to as many tasks of each split as `synthesis` of the profile asks for."""
         config = self.profile.synthesis
         asked: dict[Split, int] = {
             "train": config.train_tasks, "dev": config.dev_tasks, "heldout": config.heldout_tasks,
         }  # fmt: skip
-        found: dict[Split, Sequence[FamilyQuestion]] = {
-            split: [PlainQuestion(task) for task in self.tasks(split, count)]
-            for split, count in asked.items()
-        }
-        if empty := [split for split, tasks in found.items() if not tasks]:
-            raise DataError(f"{self.name}: no task for {', '.join(empty)}")
-        return found
+        return {split: self.tasks(split, count) for split, count in asked.items()}
 
     @contextmanager
     def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:

@@ -16,6 +16,7 @@ import inspect
 import typing
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
@@ -131,19 +132,23 @@ class Tool:
         arguments = {name: getattr(checked, name) for name in type(checked).model_fields}
         if self.wants_task:
             arguments[_TASK] = task
+        return self._played(call, partial(self._function, **arguments))
+
+    def _played(
+        self, call: ToolCall, play: Callable[[], object]
+    ) -> ToolResult | Awaitable[ToolResult]:
         if self.is_async:
-            return self._awaited(call, arguments)
+            return self._awaited(call, typing.cast("Callable[[], Awaitable[object]]", play))
         try:
             with _FaultNote(call), sandbox_losses():
-                return _result(call, self._function(**arguments))
+                return _result(call, play())
         except ToolError as error:
             return refused(call, str(error))
 
-    async def _awaited(self, call: ToolCall, arguments: dict[str, Any]) -> ToolResult:
-        function = typing.cast("Callable[..., Awaitable[object]]", self._function)
+    async def _awaited(self, call: ToolCall, play: Callable[[], Awaitable[object]]) -> ToolResult:
         try:
             with _FaultNote(call), sandbox_losses():
-                return _result(call, await function(**arguments))
+                return _result(call, await play())
         except ToolError as error:
             return refused(call, str(error))
 
@@ -152,20 +157,19 @@ class DescribedTool(Tool):
     """A tool that others described: its schema is data, and arguments reach it as they come."""
 
     def __init__(self, spec: ToolSpec, play: Callable[[JsonObject], object]) -> None:
-        """Bind `spec` to the function that plays a call's arguments, whatever they are."""
+        """Bind `spec` to the function that plays a call's arguments, whatever they are.
+
+        It may be a coroutine function, as that of a tool on a server.
+        """
         self.spec = spec
-        self.is_async = False
+        self.is_async = inspect.iscoroutinefunction(play)
         self.wants_task = False
         self._function = play
 
-    def call(self, call: ToolCall, task: Task) -> ToolResult:
+    def call(self, call: ToolCall, task: Task) -> ToolResult | Awaitable[ToolResult]:
         """See `Tool`; the function refuses arguments by a ToolError."""
         del task
-        try:
-            with _FaultNote(call), sandbox_losses():
-                return _result(call, self._function(call.arguments))
-        except ToolError as error:
-            return refused(call, str(error))
+        return self._played(call, partial(self._function, call.arguments))
 
 
 class _FaultNote:

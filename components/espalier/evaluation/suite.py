@@ -67,7 +67,7 @@ def make_suite(profile: Profile, heldout: Sequence[Task], knowledge_content: str
         "episode": profile.episode.model_dump(mode="json"),
         **family.answer_settings(),
     }
-    if code := family_code_digest(profile.environment.name):
+    if code := family_code_digest(profile.environment):
         environment["code"] = code
     groups = [family.report_groups(task) for task in heldout]
     return Suite(heldout, profile.evaluation, environment, knowledge_content, groups)

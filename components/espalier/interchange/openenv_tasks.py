@@ -120,14 +120,7 @@ def tasks_of_profile(profile: Profile) -> Generator[ServedTasks]:
             f"the tasks of {family.name} are made from the knowledge of a run: name one that has "
             "published `knowledge` and `accepted`, as in `espalier environments serve --run RUN`"
         )
-    simple = cast("SimpleFamily[Any]", family)
-    asked = profile.synthesis
-    counts: dict[Split, int] = {
-        "train": asked.train_tasks, "dev": asked.dev_tasks, "heldout": asked.heldout_tasks,
-    }  # fmt: skip
-    tasks: dict[Split, Sequence[Task]] = {
-        split: simple.tasks(split, count) for split, count in counts.items()
-    }
+    tasks = cast("SimpleFamily[Any]", family).tasks_by_split()
     with _served(profile, Path("no-knowledge"), tasks) as served:
         yield served
 

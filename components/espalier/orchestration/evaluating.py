@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import urldefrag
 
-from pydantic import ValidationError
-
-from espalier.config import HELDOUT, EvaluatedEndpointConfig, Profile
-from espalier.config.faults import fault_lines
+from espalier.config import HELDOUT, Profile
 from espalier.determinism import prepare_torch
 from espalier.evaluation.attempts import AttemptFile
 from espalier.evaluation.card import checked_golds, report_card, write_whole
 from espalier.evaluation.contamination import (
     Contamination,
     SuitePrints,
-    Training,
     contamination,
     require_uncontaminated,
 )
-from espalier.evaluation.lineage import policy_files_digest
 from espalier.evaluation.suite_results import (
     TaskRow,
     paired_scores,
@@ -42,18 +35,13 @@ from espalier.evaluation.suites import (
     suite_config,
 )
 from espalier.orchestration.finished_run import FinishedRun, open_finished_run
-from espalier.orchestration.lineage import training_of_directory, training_of_version
-from espalier.orchestration.promotion import open_registry, run_behind
+from espalier.orchestration.judged_models import JudgedModel, judged_model
 from espalier.orchestration.results import aligned
 from espalier.records import (
-    EngineError,
-    PolicyError,
     ProfileError,
-    RegistryError,
     json_digest,
     open_artifact,
 )
-from espalier.registry.model import CHALLENGER, RegisteredModel, fetch_policy, parsed_reference
 from espalier.reporting.report_card import card_html, card_markdown, ends, percent
 from espalier.steps.profiles import named_profile, pipelines_dir
 
@@ -88,20 +76,6 @@ class Evaluated(dict[str, Any]):
     """Where it and the report card are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
-    """A model that is ready to be asked."""
-
-    name: str
-    digest: str
-    training: Training
-    facts: Mapping[str, object]
-    recovery: str
-    endpoint: EvaluatedEndpointConfig | None = None
-    key: str = field(default="", repr=False)
-    policy_dir: Path | None = None
-
-
 def evaluate_on_suites(order: EvaluationOrder, say: Say) -> Evaluated:
     """Judge a model, and another beside it, on the suites; write results and report card.
 
@@ -127,7 +101,17 @@ def evaluate_on_suites(order: EvaluationOrder, say: Say) -> Evaluated:
     with TemporaryDirectory(prefix="espalier-evaluate-") as folder:
         scratch = Path(folder)
         asked = [order.model] if order.against is None else [order.model, order.against]
-        models = [_model(name, order, profile, scratch / str(n)) for n, name in enumerate(asked)]
+        models = [
+            judged_model(
+                name,
+                profile,
+                scratch / str(number),
+                run=order.run,
+                runs=order.runs,
+                endpoint=order.endpoint,
+            )
+            for number, name in enumerate(asked)
+        ]
         if len(models) > 1 and models[0].digest == models[1].digest:
             raise ProfileError(f"{order.model} and {order.against} are the same model")
         if any(model.policy_dir for model in models):
@@ -170,129 +154,11 @@ def _knowledge_of(run: FinishedRun | None, out: Path) -> Callable[[Profile], Pat
     return knowledge_of
 
 
-# ------------------------------------------------------------------------------------- models
-
-
-def _model(name: str, order: EvaluationOrder, profile: Profile, scratch: Path) -> _Judged:
-    """The model that a name stands for; a registered one is downloaded below `scratch`."""
-    if name.startswith(("http://", "https://")):
-        return _endpoint(name, _endpoint_at(name, order.endpoint))
-    if name in profile.endpoints:
-        return _endpoint(name, profile.endpoints[name])
-    if _is_folder(name):
-        return _directory(name, Path(name), order)
-    return _registered(name, order, scratch)
-
-
-def _endpoint_at(name: str, settings: Mapping[str, object]) -> EvaluatedEndpointConfig:
-    """The endpoint of URL#MODEL; an address with a password in it is not repeated."""
-    url, model = urldefrag(name)
-    try:
-        config = EvaluatedEndpointConfig.model_validate({"url": url, "model": model, **settings})
-    except ValidationError as error:
-        faults = "; ".join(fault_lines(error, EvaluatedEndpointConfig))
-        raise EngineError(f"the endpoint cannot be asked: {faults}") from None  # it has the address
-    if not model:
-        raise EngineError(
-            f"{url}: which of its models? Write it as {url}#MODEL, by the name that the server has "
-            "for it"
-        )
-    return config
-
-
-def _endpoint(name: str, config: EvaluatedEndpointConfig) -> _Judged:
-    key = ""
-    if config.key_variable:
-        key = os.environ.get(config.key_variable, "").strip()
-        if not key or not key.isascii() or not key.isprintable() or " " in key:
-            raise EngineError(
-                f"the environment variable {config.key_variable}, which is to hold the API key, "
-                "is not set, or holds no key"
-            )
-    facts: dict[str, object] = {
-        "kind": "endpoint",
-        "url": config.url,
-        "model": config.model,
-        "max_tokens": config.max_tokens,
-        "prompt_price": config.prompt_price,
-        "completion_price": config.completion_price,
-    }
-    return _Judged(
-        name=name,
-        digest=json_digest([config.url, config.model, config.max_tokens]),
-        training=Training.not_known(f"what {config.model} at {config.url} was trained on"),
-        facts=facts,
-        recovery=(
-            f"a request is sent up to {config.attempts} times within {config.timeout_s:g} s each, "
-            f"an answer that is none asked for {config.asks} times; {config.concurrency} attempts "
-            "side by side"
-        ),
-        endpoint=config,
-        key=key,
-    )
-
-
-def _is_folder(name: str) -> bool:
-    try:
-        return Path(name).is_dir()
-    except OSError:  # longer than a path may be
-        return False
-
-
-def _directory(name: str, path: Path, order: EvaluationOrder) -> _Judged:
-    # first: a digest of whatever folder it is may take an hour
-    if not (path / "config.json").is_file():
-        raise PolicyError(
-            f"{name}: a folder, and not a model directory (no config.json). Name one, as "
-            f"RUN/trained_policy/policy; a registered model of this name is {name}@challenger"
-        )
-    return _Judged(
-        name=name,
-        digest=policy_files_digest(path),
-        training=training_of_directory(path, _registry(order)),
-        facts={"kind": "policy", "directory": str(path)},
-        recovery="",
-        policy_dir=path,
-    )
-
-
-def _registry(order: EvaluationOrder) -> RegisteredModel | None:
-    """The registry of the runs, where there is one; it only says more of the training."""
-    try:
-        return open_registry(order.run, None, order.runs).model
-    except RegistryError:
-        return None
-
-
-def _registered(name: str, order: EvaluationOrder, scratch: Path) -> _Judged:
-    try:
-        wanted = parsed_reference(name)
-        model_name, reference = wanted.model, wanted.alias or wanted.version
-    except RegistryError:
-        model_name, reference = name.removeprefix("models:/"), CHALLENGER
-    try:
-        model = open_registry(order.run, model_name, order.runs).model
-        version = model.version(reference)
-    except RegistryError as error:
-        raise RegistryError(
-            f"{name}: neither an endpoint of the profile nor a folder, and no registered model: "
-            f"{error}"
-        ) from error
-    return _Judged(
-        name=name,
-        digest=version.policy_digest,
-        training=training_of_version(model, version, run_behind(model)),
-        facts={"kind": "policy", "version": version.label},
-        recovery="",
-        policy_dir=fetch_policy(model, version, scratch / "policy"),
-    )
-
-
 # ------------------------------------------------------------------------------------- suites
 
 
 def _suite_results(
-    suite: NamedSuite, models: Sequence[_Judged], out: Path, command: str, say: Say
+    suite: NamedSuite, models: Sequence[JudgedModel], out: Path, command: str, say: Say
 ) -> dict[str, Any]:
     config, seed = suite.profile.evaluation, suite.profile.seed
     prints = SuitePrints.of(
@@ -354,7 +220,7 @@ def _suite_results(
     return content
 
 
-def _attempts(suite: NamedSuite, model: _Judged, out: Path, say: Say) -> list[Any]:
+def _attempts(suite: NamedSuite, model: JudgedModel, out: Path, say: Say) -> list[Any]:
     # imported here: torch is loaded for it, which a fault before this line does not need
     from espalier.evaluation.players import EndpointPlayer, Player, PolicyPlayer, judge
 
@@ -371,7 +237,7 @@ def _attempts(suite: NamedSuite, model: _Judged, out: Path, say: Say) -> list[An
         return judge(player, suite, kept)
 
 
-def _recovery(suite: NamedSuite, model: _Judged) -> str:
+def _recovery(suite: NamedSuite, model: JudgedModel) -> str:
     rollout, share = suite.profile.rollout, suite.profile.evaluation.max_lost_share
     said = [model.recovery] if model.recovery else []
     said.append(

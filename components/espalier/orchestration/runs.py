@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from espalier.config import Profile, family_class
+from espalier.config import Profile, reads_knowledge
 from espalier.determinism import prepare_torch
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_directory import (
@@ -69,7 +69,7 @@ def run_description(
         summary: as in RUN/summary.json; None while the run goes on.
     """
     played = profile.environment.name
-    if family_class(played).reads_knowledge:
+    if reads_knowledge(profile.environment):
         source = profile.knowledge.path or profile.knowledge.database or profile.knowledge.source
         played = f"{played} over `{source}`"
     lines = [

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from espalier.records.errors import ArtifactError
@@ -120,6 +121,9 @@ class Trajectory:
     turns: tuple[Turn, ...] = ()
     window_starts: tuple[int, ...] = (0,)
     """Where in `token_ids` a context begins: no token sees one before its window."""
+    attempts: int = 1
+    """Attempts of the episode (`episode.retry`): the reward is that of the last one, each of them
+    began in a window of its own, and `turns` has the reflections between them."""
     detour: str = ""
     """Kind of detour that a teacher took on the way; empty where it took none."""
 
@@ -166,6 +170,7 @@ _SCHEMA = pa.schema(
         ("turns", pa.list_(pa.list_(pa.int32()))),
         ("turn_rewards", pa.list_(pa.float64())),
         ("window_starts", pa.list_(pa.int32())),
+        ("attempts", pa.int32()),
         ("detour", pa.string()),
     ]
 )
@@ -178,20 +183,38 @@ def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> int:
 
 
 def read_trajectories(path: Path) -> list[Trajectory]:
-    """Read a trajectory file.
+    """Read a trajectory file, or a folder of them, whole.
+
+    Raises:
+        ArtifactError: see `iterate_trajectories`.
+    """
+    return list(iterate_trajectories(path))
+
+
+_BATCH_ROWS = 256
+
+
+def iterate_trajectories(path: Path) -> Iterator[Trajectory]:
+    """The trajectories of a file, or of a folder of them; some hundred rows are read at a time.
 
     Raises:
         ArtifactError: a file that is not parquet, is truncated, or has a row whose mask and
             log-probs are not as long as its tokens.
     """
+    number = 0
     try:
-        rows = pq.read_table(path, schema=_SCHEMA).to_pylist()
+        rows = ds.dataset(path, schema=_SCHEMA, format="parquet")
+        for batch in rows.to_batches(
+            batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1
+        ):
+            for row in batch.to_pylist():
+                yield _trajectory(path, number, row)
+                number += 1
     except (pa.ArrowInvalid, OSError) as error:
         raise ArtifactError(
             f"{path}: not a readable parquet file of trajectories ({error}). "
             "Delete the artifact and run its stage again."
         ) from error
-    return [_trajectory(path, number, row) for number, row in enumerate(rows)]
 
 
 def _row(trajectory: Trajectory) -> dict[str, object]:
@@ -220,11 +243,21 @@ def _row(trajectory: Trajectory) -> dict[str, object]:
         "turns": [[t.action_start, t.action_end, t.observation_end] for t in trajectory.turns],
         "turn_rewards": [turn.reward for turn in trajectory.turns],
         "window_starts": list(trajectory.window_starts),
+        "attempts": trajectory.attempts,
         "detour": trajectory.detour,
     }
 
 
 def _trajectory(path: Path, number: int, row: dict[str, object]) -> Trajectory:
+    try:
+        return _parsed(path, number, row)
+    except (TypeError, KeyError, ValueError) as error:
+        raise ArtifactError(
+            f"{path}, row {number}: no trajectory ({error}). Is it another kind of file?"
+        ) from error
+
+
+def _parsed(path: Path, number: int, row: dict[str, object]) -> Trajectory:
     fields = dict(row)
     tokens = len(row["token_ids"])  # pyright: ignore[reportArgumentType] (arrow rows are untyped)
     for name in ("action_mask", "behavior_logprobs"):
@@ -236,6 +269,7 @@ def _trajectory(path: Path, number: int, row: dict[str, object]) -> Trajectory:
         fields[name] = tuple(row[name])  # pyright: ignore[reportArgumentType]
     fields["token_ids"] = tuple(row["token_ids"])  # pyright: ignore[reportArgumentType]
     fields["window_starts"] = tuple(row["window_starts"])  # pyright: ignore[reportArgumentType]
+    fields["attempts"] = row["attempts"] or 1  # files of before it had none
     fields["messages"] = tuple(Message(**m) for m in json.loads(str(row["messages"])))
     fields["tool_results"] = tuple(
         _tool_result(entry) for entry in json.loads(str(fields.pop("tool_calls")))

@@ -13,7 +13,13 @@ from espalier.config import EpisodeConfig
 from espalier.dialects.dialect import Dialect, TurnPieces
 from espalier.environments import Environment
 from espalier.records import Action, Malformed, Message, Task
-from espalier.records.trajectory import TURNS_TERM, FinishReason, Trajectory, Turn
+from espalier.records.trajectory import (
+    TURNS_TERM,
+    FinishReason,
+    ToolResult,
+    Trajectory,
+    Turn,
+)
 from espalier.rollout.engines.engine import Completion, Engine, Sampling, Session
 
 
@@ -41,6 +47,9 @@ class EpisodeTranscript:
         self._logprobs: list[float] = []
         self._turns: list[Turn] = []
         self._window_starts: list[int] = [0]
+        self.num_attempts = 1
+        """Attempts of the episode so far."""
+        self._earlier_results: list[ToolResult] = []
         self._context: list[_Piece] = []
 
     @property
@@ -52,6 +61,11 @@ class EpisodeTranscript:
     def context_length(self) -> int:
         """Tokens of the current context."""
         return sum(len(piece.token_ids) for piece in self._context)
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of the prompt, with which every context begins."""
+        return len(self._context[0].token_ids)
 
     @property
     def num_windows(self) -> int:
@@ -113,6 +127,20 @@ class EpisodeTranscript:
         self._context = kept
         return dropped
 
+    def end_turn(self, token_ids: Sequence[int]) -> None:
+        """End the policy's last message, which was cut off, so that the conversation goes on."""
+        self._read(_Piece(tuple(token_ids), is_observation=False))
+
+    def begin_attempt(self, results: Sequence[ToolResult]) -> None:
+        """Begin another attempt: nothing of the one before is paid.
+
+        Args:
+            results: of the attempt that failed.
+        """
+        self.num_attempts += 1
+        self._earlier_results += results
+        self._turns = [replace(turn, reward=0.0) for turn in self._turns]
+
     def keep_prompt_and_last(self) -> None:
         """Remove everything from the context but the prompt and the last message."""
         self._context = [self._context[0], self._context[-1]]
@@ -128,6 +156,7 @@ class EpisodeTranscript:
         self, environment: Environment | None, reason: FinishReason, reward: dict[str, float]
     ) -> Trajectory:
         """The record of the finished episode."""
+        results = () if environment is None else environment.tool_results
         turn_rewards = sum(turn.reward for turn in self._turns)
         if turn_rewards and reward:
             reward = {**reward, TURNS_TERM: turn_rewards}
@@ -135,7 +164,7 @@ class EpisodeTranscript:
             task_id=self._task.task_id,
             group_id=self._task.task_id,
             messages=tuple(self._messages),
-            tool_results=() if environment is None else tuple(environment.tool_results),
+            tool_results=(*self._earlier_results, *results),
             reward=reward,
             answer=None if environment is None else environment.answer,
             finish_reason=reason,
@@ -145,6 +174,7 @@ class EpisodeTranscript:
             behavior_logprobs=tuple(self._logprobs),
             turns=tuple(self._turns),
             window_starts=tuple(self._window_starts),
+            attempts=self.num_attempts,
         )
 
     def _read(self, piece: _Piece) -> None:
@@ -160,6 +190,13 @@ SUMMARY_REQUEST = (
 )
 """What the policy reads where `episode.overflow` is "summarise"."""
 
+REFLECTION_REQUEST = "This was wrong. Write in short what went wrong, and what to do differently."
+"""What the policy reads behind an attempt that failed, where `episode.retry` asks for more."""
+RETRY_REQUEST = "Try again from the beginning."
+"""What it reads behind its reflection."""
+
+_REFLECTION_MESSAGE = Message(role="user", content=REFLECTION_REQUEST)
+_RETRY_MESSAGE = Message(role="user", content=RETRY_REQUEST)
 _SUMMARY_MESSAGE = Message(role="tool", content=SUMMARY_REQUEST)
 _DROPPED = "(removed)"
 """Stands for a dropped observation where the chat template frames each message."""
@@ -187,6 +224,8 @@ class PolicyContext:
         self._dialect = dialect
         self._limits = limits
         self._session: Session | None = None
+        self._is_cut_off = False
+        """Whether the policy's last message was."""
 
     async def begin(self, messages: tuple[Message, ...]) -> bool:
         """Read the prompt; False if it does not fit."""
@@ -224,6 +263,40 @@ class PolicyContext:
             await self._open()
         else:
             self._read(token_ids, messages)
+        return True
+
+    async def reflect(self, max_tokens: int) -> bool:
+        """Have the policy write what went wrong; keep prompt and reflection in a new window.
+
+        Args:
+            max_tokens: of the reflection.
+
+        Returns:
+            False where there is no room; the episode ends then.
+        """
+        transcript, limits = self._transcript, self._limits
+        if self._session is None:  # not even the prompt did fit
+            return False
+        ends = self._dialect.end_ids
+        request_ids = self._dialect.result_ids((_REFLECTION_MESSAGE,))
+        retry_ids = self._dialect.result_ids((_RETRY_MESSAGE,))
+        needed = len(ends) + len(request_ids) + max_tokens
+        again = transcript.prompt_length + max_tokens + len(ends) + len(retry_ids)
+        if transcript.context_length + needed > limits.max_tokens:
+            return False
+        if again + limits.max_turn_tokens > limits.max_tokens:
+            return False
+        if self._is_cut_off:
+            transcript.end_turn(ends)
+            self._session.observe(ends)
+        self._read(request_ids, (_REFLECTION_MESSAGE,))
+        await self._write(max_tokens)
+        transcript.keep_prompt_and_last()
+        transcript.begin_window()
+        if self._is_cut_off:
+            transcript.end_turn(ends)
+        transcript.observe(retry_ids, (_RETRY_MESSAGE,))
+        await self._open()
         return True
 
     def close(self) -> None:
@@ -269,10 +342,12 @@ class PolicyContext:
             tuple(message.model_copy(update={"content": _DROPPED}) for message in messages)
         )
 
-    async def _write(self) -> _SampledAction:
+    async def _write(self, max_tokens: int | None = None) -> _SampledAction:
         assert self._session is not None, "a context begins with a prompt"
         room = self._limits.max_tokens - self._transcript.context_length
-        action = await self._session.sample(max_tokens=min(self._limits.max_turn_tokens, room))
+        most = self._limits.max_turn_tokens if max_tokens is None else max_tokens
+        action = await self._session.sample(max_tokens=min(most, room))
+        self._is_cut_off = not action.stopped
         parsed = self._dialect.parse(action.token_ids)
         if not action.stopped:  # cut off: even if it parses, the policy had not ended it
             parsed = Malformed("cut off", self._dialect.text(action.token_ids))

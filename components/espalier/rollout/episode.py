@@ -21,6 +21,7 @@ from espalier.environments import (
     Environments,
     ProgramBrokeSandboxError,
 )
+from espalier.environments.memory import recalled_prompt
 from espalier.records import Message, Task
 from espalier.records.trajectory import FinishReason, RewardBreakdown, Trajectory
 from espalier.rollout.context import EpisodeTranscript, PolicyContext
@@ -144,6 +145,9 @@ async def run_episode(
 ) -> FinishedEpisode:
     """Run one episode of `task`, whose first messages may be given.
 
+    With `episode.retry` it may have several attempts, each in a fresh environment; the last one is
+    scored. What the policy writes in any of them, reflections included, is one trajectory.
+
     The messages of `begun` are played in a fresh environment before the policy goes on: what it
     reads after them is what that environment answers now.
 
@@ -156,7 +160,7 @@ async def run_episode(
     environment: Environment | None = None
     view: PolicyContext | None = None
     prompt, dialect = task.prompt, context.dialect
-    given = deque(begun)
+    retry = context.limits.retry
 
     def record(reason: FinishReason, reward: RewardBreakdown) -> FinishedEpisode:
         trajectory = transcript.trajectory(environment, reason, reward)
@@ -166,24 +170,23 @@ async def run_episode(
         environment = await run(context.environments, task)
         prompt, tools = await run(environment.reset, task)
         dialect = dialect.with_tools(tools)
+        memory = context.environments.memory
+        prompt = recalled_prompt(prompt, task, memory, dialect, context.limits)
         view = PolicyContext(transcript, context.engine, sampling, dialect, context.limits)
         has_room = await view.begin(prompt)
-        try:
-            while environment.finish_reason is None:
-                if has_room and given:
-                    action = view.repeat(given.popleft())
-                else:
-                    action = await view.act() if has_room else None
-                if action is None:
-                    environment.cut_off(FinishReason.MAX_TOKENS)
-                else:
-                    step = await run(environment.step, action)
-                    transcript.add_reward(step.reward)
-                    has_room = not step.messages or await view.observe(step.messages)
-            reward = await run(environment.score)
-        except ProgramBrokeSandboxError:
-            environment.cut_off(FinishReason.PROGRAM_BROKE_SANDBOX)
-            reward = await run(environment.score)
+        reward = await _play(
+            environment, view, transcript, context.tools, deque(begun), has_room=has_room
+        )
+        while retry is not None and transcript.num_attempts < retry.attempts:
+            if reward.get("outcome", 0.0) > 0 or not await view.reflect(retry.reflection_tokens):
+                break
+            transcript.begin_attempt(environment.tool_results)
+            environment = await run(context.environments, task)
+            # the same prompt: an environment is a function of its task
+            await run(environment.reset, task)
+            reward = await _play(
+                environment, view, transcript, context.tools, deque(), has_room=True
+            )
         reason = environment.finish_reason
         assert reason is not None, "an episode that is scored has ended"
         return record(reason, reward)
@@ -196,3 +199,41 @@ async def run_episode(
             environment.cut_off(FinishReason.SANDBOX_LOST)  # it gives back what it holds
         if view is not None:
             view.close()
+
+
+async def _play(
+    environment: Environment,
+    view: PolicyContext,
+    transcript: EpisodeTranscript,
+    tools: ToolRunner,
+    given: deque[Completion],
+    *,
+    has_room: bool,
+) -> RewardBreakdown:
+    """Play an attempt to its end, and score it.
+
+    Args:
+        environment: that was reset.
+        view: of the policy, which has read the prompt.
+        transcript: of the episode.
+        tools: calls the environment.
+        given: messages that are played before the policy goes on.
+        has_room: False where the prompt did not fit.
+    """
+    run = tools.run
+    try:
+        while environment.finish_reason is None:
+            if has_room and given:
+                action = view.repeat(given.popleft())
+            else:
+                action = await view.act() if has_room else None
+            if action is None:
+                environment.cut_off(FinishReason.MAX_TOKENS)
+            else:
+                step = await run(environment.step, action)
+                transcript.add_reward(step.reward)
+                has_room = not step.messages or await view.observe(step.messages)
+        return await run(environment.score)
+    except ProgramBrokeSandboxError:
+        environment.cut_off(FinishReason.PROGRAM_BROKE_SANDBOX)
+        return await run(environment.score)

@@ -106,7 +106,7 @@ def code_digest(profile: Profile) -> str:
     sources = {
         path.relative_to(root).as_posix(): file_digest(path) for path in sorted(root.rglob("*.py"))
     }
-    family = family_code_digest(profile.environment.name)
+    family = family_code_digest(profile.environment)
     return json_digest(sources | ({"environment.name": family} if family else {}))
 
 

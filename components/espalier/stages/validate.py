@@ -102,8 +102,8 @@ def _judge_tasks(
 
 
 def _judge_trajectories(material: ValidationRows, family: Family[Any]) -> SuiteVerdict:
-    train_ids = {task.task_id for split, task in material.tasks if split == "train"}
-    frame = trajectory_columns(material.trajectories, train_ids, family)
+    train = {task.task_id: task for split, task in material.tasks if split == "train"}
+    frame = trajectory_columns(material.trajectories, train, family)
     findings = judge(frame, trajectory_suite(family.profile.validation))
     return SuiteVerdict("trajectories", [t.task_id for t in material.trajectories], findings)
 

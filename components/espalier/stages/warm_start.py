@@ -1,22 +1,34 @@
 """warm_start: masked SFT of the base policy on the teacher's trajectories.
 
-Enters: knowledge (its dev view), accepted tasks, trajectories and negatives, the base policy.
-Leaves: policy/ with the best weights by dev EM, history.parquet, run.json with the throughput.
+Enters: knowledge (its train and dev views), accepted tasks, trajectories and negatives, the base
+policy.
+Leaves: policy/ with the best weights by dev EM, history.parquet, run.json with the throughput; with
+[warm_start.hindsight] hindsight/: failed attempts as demonstrations of what they solved, and why
+the others were not used.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from espalier.chain import opened, provenance
-from espalier.config import Profile
+from espalier.config import HindsightConfig, Profile
 from espalier.dialects.dialect import Dialect
-from espalier.environments import family_of, policy_dialect
+from espalier.environments import EnvironmentsOver, Family, policy_dialect
+from espalier.environments.hindsight import Hindsight, Relabelled, relabelled
+from espalier.environments.memory import recalled_prompt, remembering
+from espalier.environments.teaching import ScriptTeacher
 from espalier.policy.loading import Policy, load_policy, save_policy
 from espalier.records import (
+    SPLITS,
     Manifest,
+    Message,
+    Split,
     Task,
     Tracker,
     json_digest,
@@ -25,11 +37,19 @@ from espalier.records import (
     read_tasks,
     work_dir,
 )
-from espalier.records.trajectory import read_trajectories
+from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.rollout.roller import Roller
 from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.demonstrations import encode_demonstration, encode_negative
 from espalier.training.hardware import Hardware
+from espalier.training.hindsight import (
+    RelabelledStore,
+    attempted_tasks,
+    drop_too_long,
+    keep_share,
+    publish_relabelled,
+    sampled_attempts,
+)
 from espalier.training.packing import TrainingSequence
 from espalier.training.supervised import (
     HISTORY_COLUMNS,
@@ -37,8 +57,11 @@ from espalier.training.supervised import (
     EpochOrder,
     SupervisedLoop,
     SupervisedPlan,
+    SupervisedResult,
     dev_exact_match,
 )
+from espalier.validation.columns import SplitTask
+from espalier.validation.relabelled import refused
 
 
 def run(
@@ -48,44 +71,99 @@ def run(
     manifests = opened(inputs)
     origin = provenance("warm_start", profile, manifests)
     policy = load_policy(inputs["pretrained_policy"] / "policy")
-    sequences = _sequences(profile, inputs, policy)
-    dev_tasks = read_tasks(inputs["accepted"] / "tasks" / "dev.jsonl")
-    judged = dev_tasks[: profile.warm_start.dev_questions]
-    store = CheckpointStore(work_dir(output_dir), json_digest(origin.model_dump()))
-    with family_of(profile).environments(inputs["knowledge"]) as environments_over:
+    material = _Material(profile, inputs, policy)
+    work, identity = work_dir(output_dir), json_digest(origin.model_dump())
+    config, found = profile.warm_start.hindsight, None
+    # made now, so that knowledge in which nothing can be proven is refused before any training
+    hindsight = None if config is None else material.hindsight
+    with material.family.environments(inputs["knowledge"]) as environments_over:
         roller = Roller.local(policy, environments_over("dev"), profile)
-        plan = _plan(profile, sequences, lambda: dev_exact_match(roller, judged))
-        result = SupervisedLoop(policy.model, plan, store).run(tracker)
+        judged = material.tasks("dev")[: profile.warm_start.dev_questions]
+        plan = _plan(profile, material.sequences, lambda: dev_exact_match(roller, judged))
+        result = SupervisedLoop(policy.model, plan, CheckpointStore(work, identity)).run(tracker)
+        if config is not None and hindsight is not None:
+            store = RelabelledStore(work, identity)
+            found = store.load()
+            if found is None:
+                found = _relabelled(config, material, hindsight, environments_over)
+                store.save(found)
+            again = CheckpointStore(work / "second_round", identity)
+            result = _second_round(config, material, found, (plan, result), again, tracker)
     with publishing(output_dir, origin) as draft:
         save_policy(policy, draft.path / "policy")
         write_history(draft.path / "history.parquet", result.history, HISTORY_COLUMNS)
         (draft.path / "run.json").write_text(
             json.dumps({"sft_tokens_per_s": result.tokens_per_s, "best_step": result.best_step})
         )
-        draft.rows["trajectories"] = len(sequences)
+        draft.rows["trajectories"] = len(material.sequences)
+        if found is not None:
+            publish_relabelled(draft, found)
     tracker.metrics({"sft_tokens_per_s": result.tokens_per_s})
     return draft.published
 
 
-def _sequences(
-    profile: Profile, inputs: Mapping[str, Path], policy: Policy
-) -> list[TrainingSequence]:
-    tasks = {
-        task.task_id: task for task in read_tasks(inputs["accepted"] / "tasks" / "train.jsonl")
-    }
-    family = family_of(profile)
-    dialect = policy_dialect(family, policy.tokenizer)
-    trajectories = read_trajectories(inputs["accepted"] / "trajectories.parquet")
-    negatives = read_agent_texts(inputs["accepted"] / "negatives.jsonl")
+@dataclass(frozen=True)
+class _Material:
+    """What the stage reads, and how it becomes sequences of the policy's tokens."""
 
-    def dialect_of(task: Task) -> Dialect:
-        return dialect.with_tools(family.specs_of(task))
+    profile: Profile
+    inputs: Mapping[str, Path]
+    policy: Policy
 
-    encoded = [encode_negative(negative, dialect) for negative in negatives]
-    return [
-        *(encode_demonstration(t, tasks, dialect_of) for t in trajectories),
-        *(s for s in encoded if len(s.token_ids) <= profile.episode.max_tokens),
-    ]
+    @cached_property
+    def family(self) -> Family[Any]:
+        return remembering(self.profile, self.inputs["accepted"])
+
+    @property
+    def hindsight(self) -> Hindsight:
+        return self.family.hindsight(self.inputs["knowledge"], self.inputs["accepted"])
+
+    def tasks(self, split: Split) -> list[Task]:
+        return read_tasks(self.inputs["accepted"] / "tasks" / f"{split}.jsonl")
+
+    @cached_property
+    def train_tasks(self) -> list[Task]:
+        return self.tasks("train")
+
+    @cached_property
+    def demonstrations(self) -> list[Trajectory]:
+        return read_trajectories(self.inputs["accepted"] / "trajectories.parquet")
+
+    @cached_property
+    def sequences(self) -> list[TrainingSequence]:
+        """The teacher's demonstrations, and the negatives."""
+        tasks = {task.task_id: task for task in self.train_tasks}
+        negatives = read_agent_texts(self.inputs["accepted"] / "negatives.jsonl")
+        encoded = [encode_negative(negative, self._dialect) for negative in negatives]
+        limit = self.profile.episode.max_tokens
+        return [
+            *(self.encode(one, tasks) for one in self.demonstrations),
+            *(one for one in encoded if len(one.token_ids) <= limit),
+        ]
+
+    def encode(self, demonstration: Trajectory, tasks: Mapping[str, Task]) -> TrainingSequence:
+        """The sequence of a demonstration of one of `tasks`, which are by their id.
+
+        What is remembered stands before its question as in an episode, where both fit.
+        """
+        if self.profile.episode.memory is not None:
+            recalling = encode_demonstration(
+                demonstration, tasks, self._dialect_of, self._recalled_prompt
+            )
+            if len(recalling.token_ids) <= self.profile.episode.max_tokens:
+                return recalling
+        return encode_demonstration(demonstration, tasks, self._dialect_of)
+
+    def _recalled_prompt(self, task: Task, dialect: Dialect) -> tuple[Message, ...]:
+        memory, limits = self.family.memory, self.profile.episode
+        return recalled_prompt(task.prompt, task, memory, dialect, limits)
+
+    @cached_property
+    def _dialect(self) -> Dialect:
+        return policy_dialect(self.family, self.policy.tokenizer)
+
+    def _dialect_of(self, task: Task) -> Dialect:
+        return self._dialect.with_tools(self.family.specs_of(task))
 
 
 def _plan(
@@ -102,4 +180,77 @@ def _plan(
         checkpoint_every=config.evaluate_every,
         hardware=Hardware.from_config(profile.hardware),
         dev_score=dev_score,
+    )
+
+
+def _relabelled(
+    config: HindsightConfig,
+    material: _Material,
+    hindsight: Hindsight,
+    environments_over: EnvironmentsOver,
+) -> Relabelled:
+    """Attempts of the policy as it is, relabelled, and judged as validation judges."""
+    profile, family, inputs = material.profile, material.family, material.inputs
+    environments = environments_over("train")
+    demonstrated = {one.task_id for one in material.demonstrations}
+    tasks = attempted_tasks(config, material.train_tasks, demonstrated, profile.seed)
+    # what a second attempt did says nothing of how the first could have been right
+    episode = profile.episode.model_copy(update={"retry": None})
+    single = profile.model_copy(update={"episode": episode})
+    roller = Roller.local(material.policy, environments, single)
+    found = relabelled(
+        sampled_attempts(config, tasks, roller, profile.seed),
+        hindsight,
+        ScriptTeacher(environments),
+        demonstrated,
+    )
+    drop_too_long(found, lambda one: material.encode(one, found.tasks), profile.episode.max_tokens)
+    accepted = [SplitTask(split, task) for split in SPLITS for task in material.tasks(split)]
+    entities = family.entity_splits(inputs["knowledge"])
+    solved = list(found.tasks.values())
+    for task_id, name in refused(accepted, solved, found.demonstrations, entities, family).items():
+        found.drop(task_id, f"validation_{name}")
+    keep_share(found, config, len(material.sequences), profile.seed)
+    return found
+
+
+def _second_round(
+    config: HindsightConfig,
+    material: _Material,
+    found: Relabelled,
+    first: tuple[SupervisedPlan, SupervisedResult],
+    store: CheckpointStore,
+    tracker: Tracker,
+) -> SupervisedResult:
+    """Train on, with the relabelled demonstrations among the others; the result of both rounds."""
+    plan, before = first
+    reasons = ", ".join(f"{number} {name}" for name, number in found.unused.most_common())
+    tracker.note(
+        f"hindsight: {len(found.demonstrations)} attempts are demonstrations of another task; "
+        f"not used: {reasons or 'none'}"
+    )
+    tracker.metrics({"relabelled": float(len(found.demonstrations))})
+    if not found.demonstrations:
+        return before
+    sequences = [
+        *material.sequences,
+        *(material.encode(one, found.tasks) for one in found.demonstrations),
+    ]
+    per_step = material.profile.warm_start.trajectories_per_step
+    again = replace(
+        plan,
+        name="warm start, second round",
+        sequences_at=EpochOrder(sequences, per_step, material.profile.seed + 1).at,
+        steps=config.steps,
+        steps_before=plan.steps,
+        score_before=before.best_score,
+    )
+    after = SupervisedLoop(material.policy.model, again, store).run(tracker)
+    kept = after.best_step > plan.steps
+    return SupervisedResult(
+        [*before.history, *after.history],
+        before.tokens + after.tokens,
+        before.seconds + after.seconds,
+        after.best_step if kept else before.best_step,
+        after.best_score,
     )

@@ -139,8 +139,16 @@ def _specimen(pattern: Pattern) -> Query:
 class Prover:
     """Proves queries on the graph of a knowledge artifact, and words them as training tasks."""
 
-    def __init__(self, profile: Profile, knowledge: Path, accepted: Path) -> None:
+    def __init__(
+        self, profile: Profile, knowledge: Path, accepted: Path, *, source: str = ""
+    ) -> None:
         """Read the graph, and the dev and held-out questions that must not be asked.
+
+        Args:
+            profile: of the run.
+            knowledge: the artifact of `ingest`.
+            accepted: artifact with the tasks of every split.
+            source: named in the tasks; empty takes the name of the profile's self-play.
 
         Raises:
             ArtifactError: a broken artifact.
@@ -149,10 +157,12 @@ class Prover:
         self.graph = KnowledgeGraph.load(knowledge)
         if not self.graph.relations:
             raise DataError(
-                f"{knowledge}: self-play proves its tasks by triples, and there are none: give "
-                'knowledge.triples, or set self_play.name = "off"'
+                f"{knowledge}: self-play and hindsight prove their tasks by triples, and there are "
+                'none: give knowledge.triples, or set self_play.name = "off" and leave out '
+                "[warm_start.hindsight]"
             )
         self._profile = profile
+        self._source = source or profile.self_play.name
         self._knowledge = knowledge
         apart = [
             task
@@ -178,9 +188,7 @@ class Prover:
         fault = broken_rule(candidate) or not_of_split(candidate, self.steps)
         if fault:
             return fault
-        question = formal_question(
-            candidate, "train", self._profile.seed, self._profile.self_play.name
-        )
+        question = formal_question(candidate, "train", self._profile.seed, self._source)
         assert question.route is not None, "a formal question has a route"
         if len(question.route.labels) >= self._profile.episode.max_turns:
             return "too_long_for_an_episode"

@@ -69,6 +69,11 @@ class SupervisedPlan:
     hardware: Hardware
     dev_score: Callable[[], DevScore] | None = None
     """Of the current weights, taken at every checkpoint; the best weights are kept."""
+    steps_before: int = 0
+    """Steps of an earlier round, from which the history goes on counting."""
+    score_before: float | None = None
+    """Dev score of the weights that the loop begins with: they stay where no later ones are better.
+    None keeps the best of the later ones."""
 
 
 @dataclass(slots=True)
@@ -79,6 +84,8 @@ class SupervisedResult:
     tokens: int
     seconds: float
     best_step: int
+    best_score: float | None
+    """Dev score of the weights that were kept; None where the plan has no `dev_score`."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -99,7 +106,8 @@ class SupervisedLoop:
         self._updater = Updater(self._model, plan.optimizer, plan.steps)
         self._gap = convolution_reach(model)
         self._history: list[dict[str, float]] = []
-        self._best = (-1.0, 0, cloned_weights(model))
+        score = -1.0 if plan.score_before is None else plan.score_before
+        self._best = (score, plan.steps_before, cloned_weights(model))
         self._tokens = 0
         self._seconds = 0.0
 
@@ -126,13 +134,15 @@ class SupervisedLoop:
                 step_s = time.perf_counter() - began_s
                 timings = {"step_s": step_s, "tokens_per_s": row["tokens"] / step_s, **saved}
                 figures = {name: value for name, value in row.items() if name != "step"}
-                tracker.metrics(figures | timings, step=step + 1)
+                tracker.metrics(figures | timings, step=plan.steps_before + step + 1)
                 shown = {name: row[name] for name in ("loss", "dev_em") if name in row}
                 progress.advance(1, **shown)
         if plan.dev_score is not None:
             self._model.load_state_dict(self._best[2])
         copy_weights(self._model, self._sampled)
-        return SupervisedResult(self._history, self._tokens, self._seconds, self._best[1])
+        score, step, _ = self._best
+        best_score = None if plan.dev_score is None else score
+        return SupervisedResult(self._history, self._tokens, self._seconds, step, best_score)
 
     def _step(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
@@ -155,7 +165,7 @@ class SupervisedLoop:
         self._tokens += tokens
         self._seconds += time.perf_counter() - started
         row = {
-            "step": step + 1,
+            "step": plan.steps_before + step + 1,
             "loss": loss_sum,
             "learning_rate": learning_rate(plan.optimizer, step, plan.steps),
             "grad_norm": norm,
@@ -171,7 +181,8 @@ class SupervisedLoop:
         copy_weights(self._model, self._sampled)
         row |= self._plan.dev_score().figures()
         if row["dev_em"] > self._best[0]:
-            self._best = (row["dev_em"], step, cloned_weights(self._model))
+            best_step = self._plan.steps_before + step
+            self._best = (row["dev_em"], best_step, cloned_weights(self._model))
 
     def _resume(self) -> int:
         checkpoint = self._store.load()

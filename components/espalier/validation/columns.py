@@ -36,8 +36,7 @@ def task_columns(
         entities: whose names must not be shared.
         family: says which tasks ask the same, and which names they are about.
     """
-    compared = _as_it_stands if family.reads_symbols else folded_name
-    questions = [compared(task.question) for _, task in tasks]
+    questions = [_compared(task, family) for _, task in tasks]
     queries = [family.question_key(task) for _, task in tasks]
     splits = [task.metadata.split for _, task in tasks]
     query_splits = _splits_by_key(zip(queries, splits, strict=True))
@@ -62,12 +61,17 @@ def task_columns(
     )
 
 
+def _compared(task: Task, family: Family[Any]) -> str:
+    read = _as_it_stands if family.of(task).reads_symbols else folded_name
+    return read(task.question)
+
+
 def _as_it_stands(text: str) -> str:
     return " ".join(text.split())
 
 
 def _blank_answers(task: Task, family: Family[Any]) -> int:
-    read = _as_it_stands if family.reads_symbols else normalize_answer
+    read = _as_it_stands if family.of(task).reads_symbols else normalize_answer
     return sum(not read(gold) for gold in task.verifier.gold)
 
 
@@ -110,29 +114,37 @@ def _entity_split_conflicts(
 
 
 def trajectory_columns(
-    trajectories: Sequence[Trajectory], train_task_ids: Collection[str], family: Family[Any]
+    trajectories: Sequence[Trajectory], train_tasks: Mapping[str, Task], family: Family[Any]
 ) -> pd.DataFrame:
     """One row a trajectory, in the order given; see `suites.TRAJECTORY_SCHEMA` for the columns.
 
     Args:
         trajectories: the teacher's.
-        train_task_ids: tasks that may be demonstrated.
+        train_tasks: those that may be demonstrated, by id.
         family: of the tasks; it says what the form of an episode may be.
     """
     episodes = [_after_the_prompt(trajectory.messages) for trajectory in trajectories]
+    found = [train_tasks.get(trajectory.task_id) for trajectory in trajectories]
+    families = [family.of(task) if task else family for task in found]
     return pd.DataFrame(
         {
             "row": range(len(trajectories)),
             "task_id": [trajectory.task_id for trajectory in trajectories],
-            "is_train_task": [t.task_id in train_task_ids for t in trajectories],
+            "is_train_task": [task is not None for task in found],
             "turns": [len(_of_role(episode, "assistant")) for episode in episodes],
-            "order_faults": [_order_faults(episode, family) for episode in episodes],
+            "order_faults": [
+                _order_faults(episode, own) for episode, own in zip(episodes, families, strict=True)
+            ],
             "call_faults": [_call_faults(t) for t in trajectories],
             "mask_faults": [_mask_faults(t) for t in trajectories],
-            "grammar_faults": [_grammar_faults(episode, family) for episode in episodes],
+            "grammar_faults": [
+                _grammar_faults(episode, own)
+                for episode, own in zip(episodes, families, strict=True)
+            ],
             "is_solved": [t.reward.get("outcome", 0.0) > 0 for t in trajectories],
             "is_answer_in_evidence": [
-                not family.answers_from_evidence or _is_answer_in_evidence(t) for t in trajectories
+                not own.answers_from_evidence or _is_answer_in_evidence(trajectory)
+                for trajectory, own in zip(trajectories, families, strict=True)
             ],
             "action_share": [_action_share(episode) for episode in episodes],
         }

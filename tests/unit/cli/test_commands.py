@@ -54,6 +54,7 @@ FROZEN = {
 FROZEN_DATA = {
     "check-queries": {"FILE", "--json"},
     "collect": {"URI", "--older-than", "--kept-older-than", "--dry-run", "--unpublished"},
+    "export": {"SOURCE", "--format", "--out", "--right"},
     "fetch": {"URI", "--out"},
     "draw-questions": {
         "KNOWLEDGE",

@@ -30,7 +30,8 @@ def task_frame():
 
 @pytest.fixture(scope="module")
 def trajectory_frame():
-    return trajectory_columns([a_trajectory("t1"), a_trajectory("t2")], {"t1", "t2"}, FAMILY)
+    train = {name: a_task(name, "train") for name in ("t1", "t2")}
+    return trajectory_columns([a_trajectory(name) for name in train], train, FAMILY)
 
 
 def failures(frame, suite):

@@ -5,14 +5,14 @@ from espalier.environments.search_qa import SearchQA
 from espalier.records import Message, ToolCalls
 from espalier.records.trajectory import Turn
 from espalier.validation import trajectory_columns
-from tests.factories.validation import FAMILY, a_trajectory, answer, saw, search
+from tests.factories.validation import FAMILY, a_task, a_trajectory, answer, saw, search
 
 USER = Message(role="user", content="the blue one")
 TWO_SEARCHES = ToolCalls(search("q").tool_calls + search("r").tool_calls, "look").message()
 
 
 def row(trajectory, family=FAMILY):
-    return trajectory_columns([trajectory], {"t1"}, family).iloc[0]
+    return trajectory_columns([trajectory], {"t1": a_task("t1", "train")}, family).iloc[0]
 
 
 def encoded(mask, logprobs):

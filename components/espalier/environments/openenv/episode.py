@@ -9,8 +9,8 @@ from espalier.environments.episode import TurnResults
 from espalier.environments.openenv.config import OpenEnvConfig
 from espalier.environments.openenv.remote_tools import ACT, read_result
 from espalier.environments.openenv.session import ActionRefused, RemoteSession
-from espalier.environments.tools import ToolOutput
-from espalier.records import DataError, Task, ToolCall
+from espalier.environments.tools import ToolError, ToolOutput
+from espalier.records import DataError, JsonObject, Task
 from espalier.wire.openenv import Observed
 
 _OVER = "(the episode is over)"
@@ -30,25 +30,28 @@ class RemoteEpisode:
         self.is_over = False
         """Whether the server said that it is done."""
 
-    async def play(self, call: ToolCall) -> ToolOutput:
-        """Play a call of the policy.
+    def playing(self, tool: str) -> Callable[[JsonObject], Awaitable[ToolOutput]]:
+        """What a call of the policy does: the server plays `tool` with the call's arguments.
 
-        Raises:
-            EnvironmentLostError: the server or the way to it failed.
+        The function raises ToolError where the server refuses, and EnvironmentLostError where it or
+        the way to it failed.
         """
-        if self._config.actions == "schema" and call.name == ACT:
-            action: Mapping[str, Any] = call.arguments
-        else:
-            action = _tool_action(call.name, call.arguments)
-        try:
-            told = await self._played(action)
-        except ActionRefused as refused:
-            return ToolOutput(str(refused), succeeded=False)
-        output = read_result(
-            told.observation, self._config.result, self._config.max_result_characters
-        )
-        # a result that ends the episode is its answer, and an empty one would be none
-        return output if output.content.strip() or not told.done else ToolOutput(_OVER)
+
+        async def play(arguments: JsonObject) -> ToolOutput:
+            acts = self._config.actions == "schema" and tool == ACT
+            try:
+                told = await self._played(arguments if acts else _tool_action(tool, arguments))
+            except ActionRefused as refused:
+                raise ToolError(str(refused)) from refused
+            output = read_result(
+                told.observation, self._config.result, self._config.max_result_characters
+            )
+            if not output.succeeded:
+                raise ToolError(output.content)
+            # a result that ends the episode is its answer, and an empty one would be none
+            return output if output.content.strip() or not told.done else ToolOutput(_OVER)
+
+        return play
 
     def speaking(self, tool: str, argument: str) -> Callable[[str], Awaitable[str | None]]:
         """What a message of the policy does: it is given to `tool`, whose result is the reply."""

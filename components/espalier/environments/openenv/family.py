@@ -21,7 +21,6 @@ from espalier.environments.family import SimpleFamily
 from espalier.environments.openenv.config import OpenEnvConfig
 from espalier.environments.openenv.episode import RemoteEpisode
 from espalier.environments.openenv.remote_tools import (
-    RemoteTool,
     listed_tools,
     read_prompt,
     schema_tool,
@@ -29,10 +28,11 @@ from espalier.environments.openenv.remote_tools import (
 )
 from espalier.environments.openenv.session import RemoteSession, Server
 from espalier.environments.teaching import Script
-from espalier.environments.tools import Tool, ToolOutput
+from espalier.environments.tools import DescribedTool, Tool, ToolOutput
 from espalier.records import (
     DataError,
     FinalAnswer,
+    JsonObject,
     Message,
     Split,
     Task,
@@ -111,7 +111,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
     def tools(self) -> Sequence[Tool]:
         """The server's; what the policy says goes by the answering tool, which is not called."""
         offered = (spec for spec in self._specs if spec.name != self._answering)
-        return tuple(RemoteTool(spec, _not_played) for spec in offered)
+        return tuple(DescribedTool(spec, _not_played) for spec in offered)
 
     @property
     def _answering(self) -> str | None:
@@ -198,7 +198,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
         episode = RemoteEpisode(
             RemoteSession(self._server), self.settings, self._reset_data(split, seed)
         )
-        rules = self.rules([RemoteTool(spec, episode.play) for spec in offered])
+        rules = self.rules([DescribedTool(spec, episode.playing(spec.name)) for spec in offered])
         argument = text_argument(self._specs, answering) if answering else None
         said = None
         if answering is not None and argument is not None:
@@ -255,5 +255,5 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
         return found
 
 
-async def _not_played(call: ToolCall) -> ToolOutput:
-    raise AssertionError(f"{call.name} was called outside of an episode")
+async def _not_played(arguments: JsonObject) -> ToolOutput:
+    raise AssertionError(f"called with {arguments} outside of an episode")

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from espalier.environments.described import described, object_schema, within_bounds
 from espalier.environments.interpreter import shortened
-from espalier.environments.tools import Tool, ToolOutput, refused
-from espalier.records import DataError, Message, Task, ToolCall
+from espalier.environments.tools import ToolOutput
+from espalier.records import DataError, Message
 from espalier.records.message import ToolSpec
-from espalier.records.trajectory import ToolResult
 from espalier.wire.openenv import MessageFault, parsed_data
 
 ACT = "act"
 """The one tool of a server whose actions have a schema of their own."""
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-_MAX_TOOLS = 128
 _RESERVED = frozenset({"reset", "step", "state", "close"})
 """Names that OpenEnv's tools cannot have."""
 _FRAMEWORK = frozenset({"done", "reward", "metadata"})
@@ -32,31 +29,6 @@ class _ListedTool(BaseModel):
     name: str
     description: str = ""
     input_schema: dict[str, Any] = Field(default={}, validation_alias="input_schema")
-
-
-Play = Callable[[ToolCall], Awaitable[ToolOutput]]
-"""Plays a call in an episode."""
-
-
-class RemoteTool(Tool):
-    """A tool that a server plays: arguments are checked there."""
-
-    def __init__(self, spec: ToolSpec, play: Play) -> None:
-        self.spec = spec
-        self.is_async = True
-        self.wants_task = False
-        self._play = play
-
-    def call(self, call: ToolCall, task: Task) -> ToolResult | Awaitable[ToolResult]:
-        """Have the server play it."""
-        del task
-        return self._played(call)
-
-    async def _played(self, call: ToolCall) -> ToolResult:
-        output = await self._play(call)
-        if not output.succeeded:
-            return refused(call, output.content)
-        return ToolResult(call=call, content=output.content, succeeded=True)
 
 
 def listed_tools(where: str, listed: object) -> tuple[ToolSpec, ...]:
@@ -77,18 +49,10 @@ def listed_tools(where: str, listed: object) -> tuple[ToolSpec, ...]:
             tool = parsed_data(cast("dict[str, Any]", value), _ListedTool)
         except MessageFault as fault:
             raise DataError(f"{where}: lists a tool that is none ({fault})") from fault
-        if not _NAME.fullmatch(tool.name) or tool.name in _RESERVED:
-            raise DataError(f"{where}: a tool may not be called {tool.name[:100]!r}")
-        specs.append(
-            ToolSpec(
-                name=tool.name,
-                description=" ".join(tool.description.split())[:1000],
-                parameters=_object_schema(tool.input_schema),
-            )
-        )
-    if not specs or len(specs) > _MAX_TOOLS:
-        raise DataError(f"{where}: lists {len(specs)} tools; it may be 1 to {_MAX_TOOLS}")
-    return tuple(specs)
+        if tool.name in _RESERVED:
+            raise DataError(f"{where}: a tool may not be called {tool.name!r}")
+        specs.append(described(where, tool.name, tool.description, tool.input_schema))
+    return within_bounds(where, specs)
 
 
 def schema_tool(where: str, schema: object) -> tuple[ToolSpec, ...]:
@@ -100,21 +64,9 @@ def schema_tool(where: str, schema: object) -> tuple[ToolSpec, ...]:
     action = cast("Mapping[str, Any]", schema).get("action") if isinstance(schema, dict) else None
     if not isinstance(action, dict) or not isinstance(action.get("properties"), dict):  # pyright: ignore[reportUnknownMemberType]
         raise DataError(f"{where}: its action schema is no object with properties")
-    parameters = _object_schema(cast("dict[str, Any]", action))
+    parameters = object_schema(cast("dict[str, Any]", action))
     cast("dict[str, Any]", parameters["properties"]).pop("metadata", None)
     return (ToolSpec(name=ACT, description="Act in the environment.", parameters=parameters),)
-
-
-def _object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    properties = schema.get("properties")
-    kept: dict[str, Any] = {
-        "type": "object",
-        "properties": dict(properties) if isinstance(properties, dict) else {},  # pyright: ignore[reportUnknownArgumentType]
-    }
-    for key in ("required", "$defs"):
-        if schema.get(key):
-            kept[key] = schema[key]
-    return kept
 
 
 def text_argument(specs: Sequence[ToolSpec], name: str) -> str | None:

@@ -18,6 +18,7 @@ from typing import Protocol, cast
 from espalier.config import EnvironmentConfig, RZeroConfig, WebRLConfig
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.family import AgentTexts, Demonstrate, Family, FamilyQuestion
+from espalier.environments.hindsight import Hindsight
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.search_qa.benchmarks import (
     answer_scores,
@@ -77,6 +78,7 @@ class SearchQA(Family[SearchQAConfig]):
     instructions = INSTRUCTIONS
     detours = DETOUR_KINDS
     self_play = frozenset({"webrl", "r_zero"})
+    relabels_failures = True
     reads_knowledge = True
     writes_agent_texts = True
     headline = "em"
@@ -114,6 +116,7 @@ class SearchQA(Family[SearchQAConfig]):
     @contextmanager
     def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
         """Demonstrates known routes through the search tool, or keeps a model's right attempts."""
+        from espalier.synthesis.inverted.teaching import ClueRoute, ClueTeacher
         from espalier.synthesis.own_questions import WordTeacher
         from espalier.synthesis.rollouts import rollout_teacher
         from espalier.synthesis.teacher import RouteTeacher
@@ -128,11 +131,16 @@ class SearchQA(Family[SearchQAConfig]):
             return
         by_route = RouteTeacher(search, profile.search.max_observation_words, profile.seed)
         by_words = WordTeacher(search, documents)
+        by_clues = ClueTeacher(
+            search, profile.search.max_observation_words, profile.episode.max_turns - 1
+        )
 
         def demonstrate(question: FamilyQuestion, detour: str) -> Trajectory | Rejected:
             route = cast("RoutedTask", question).route
             if route is None:
                 return by_words.demonstrate(question.task)
+            if isinstance(route, ClueRoute):
+                return by_clues.demonstrate(question.task, route)
             return by_route.demonstrate(question.task, route, detour)
 
         yield demonstrate
@@ -232,6 +240,13 @@ class SearchQA(Family[SearchQAConfig]):
                 return GraphProposer(Prover(self.profile, knowledge, accepted), rewarding_patterns)
             case _:
                 return super().proposer(knowledge, accepted)
+
+    def hindsight(self, knowledge: Path, accepted: Path) -> Hindsight:
+        """The answer becomes that of the path which was read, by the triples."""
+        from espalier.environments.search_qa.hindsight import SOURCE, SearchHindsight
+        from espalier.synthesis.evolution import Prover
+
+        return SearchHindsight(Prover(self.profile, knowledge, accepted, source=SOURCE))
 
 
 def search_environments(search: Searcher, family: SearchQA) -> Environments:

@@ -19,6 +19,7 @@ from espalier.environments.benchmarks import benchmark_tasks
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.family import FamilyQuestion, PlainQuestion, SimpleFamily
+from espalier.environments.hindsight import Hindsight
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.shop.catalogue import Catalogue
 from espalier.environments.shop.config import ShopConfig
@@ -29,6 +30,7 @@ from espalier.environments.shop.goals import (
     score_of,
     written_score,
 )
+from espalier.environments.shop.hindsight import ShopHindsight
 from espalier.environments.shop.made_catalogue import (
     drawn_goal,
     made_goals,
@@ -61,6 +63,7 @@ class Shop(SimpleFamily[ShopConfig]):
     answers_from_evidence = False
     ends_by_call = True
     headline = "score"
+    relabels_failures = True
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
@@ -230,6 +233,22 @@ class Shop(SimpleFamily[ShopConfig]):
         purchase = read_purchase(answer, self._opened)
         return 0.0 if purchase is None else float(score_of(purchase, goal_of(task)).score == 1)
 
+    # ------------------------------------------------------------------------------ hindsight
+
+    def hindsight(self, knowledge: Path, accepted: Path) -> Hindsight:
+        """A purchase becomes the goal that it meets."""
+        del accepted
+        catalogue, splits = self._catalogue(knowledge), self.profile.splits
+        if self.settings.catalogue is None:
+            return ShopHindsight(
+                catalogue, lambda product: split_of(product, splits) == "train", family=self.name
+            )
+        shop = self._load(knowledge / _COPIED)
+        others = {goal.asin for split in _JUDGED for goal in shop.goals_of(split, splits)}
+        return ShopHindsight(
+            catalogue, lambda product: product.asin not in others, family=self.name
+        )
+
     # ------------------------------------------------------------------------------ benchmarks
 
     def read_benchmark(self, path: Path) -> Sequence[Task]:
@@ -259,5 +278,6 @@ class Shop(SimpleFamily[ShopConfig]):
         return shop_for(task, self._opened)
 
 
+_JUDGED: tuple[Split, ...] = ("dev", "heldout")
 _COPIED = "catalogue"
 """Folder of the knowledge artifact with the user's files."""

@@ -148,11 +148,12 @@ def drawn_goal(dice: random.Random, product: Product, config: MadeCatalogueConfi
     count = dice.randint(0 if not config.max_options else 1, config.max_options)
     names = sorted(dice.sample(list(product.options), count))
     chosen = {name: dice.choice(product.options[name]) for name in names}
-    return goal_in_words(dice, product, chosen, attributes=3 if asks_hidden else 2)
+    asked = product.record.attributes[: 3 if asks_hidden else 2]
+    return goal_in_words(dice, product, chosen, asked)
 
 
 def goal_in_words(
-    dice: random.Random, product: Product, chosen: Mapping[str, str], *, attributes: int
+    dice: random.Random, product: Product, chosen: Mapping[str, str], asked: Sequence[str]
 ) -> AskedGoal:
     """The goal of buying a product with chosen options, in one of a few wordings.
 
@@ -160,10 +161,9 @@ def goal_in_words(
         dice: draws the wording and the price limit.
         product: of any catalogue.
         chosen: option -> value.
-        attributes: how many of the product's attributes are asked for, the first ones.
+        asked: attributes of the product, at least one.
     """
     record = product.record
-    asked = record.attributes[:attributes]
     limit = drawn_price_limit(dice, product.price)
     beside = [one for one in asked if one not in record.title]
     spelled = [one for one in asked if one in record.title]
@@ -177,7 +177,7 @@ def goal_in_words(
     return AskedGoal(
         instruction=dice.choice(_WISHES).format(**words),
         goal=ShopGoal(
-            attributes=asked,
+            attributes=tuple(asked),
             options=tuple(chosen.values()),
             price_upper=limit,
             title=record.title,

@@ -20,6 +20,11 @@ _SubPage = Literal["description", "features", "attributes", "reviews"]
 _SUB_PAGES: tuple[_SubPage, ...] = ("description", "features", "attributes", "reviews")
 
 
+def clicked_name(target: str) -> str:
+    """What a click is compared by."""
+    return " ".join(target.lower().split()).strip("<> ")
+
+
 class Purchase(NamedTuple):
     """What was bought."""
 
@@ -57,7 +62,7 @@ class Visit:
 
         A button goes before an option of that name, as upstream.
         """
-        name = " ".join(target.lower().split()).strip("<> ")
+        name = clicked_name(target)
         if name == "buy now":
             raise ToolError("call buy to buy the product that is open")
         if name == "back to search":

@@ -52,6 +52,9 @@ _NAMES = {
     "issues": (_FAULTS, _PARTS),
 }
 
+TABLES: tuple[str, ...] = tuple(_NAMES)
+"""Records whose names belong to one split."""
+
 
 def names_of_split(table: str, split: Split, splits: SplitsConfig) -> tuple[str, ...]:
     """The names of a table's records that belong to a split, by the digest of the name."""

@@ -18,6 +18,7 @@ from espalier.config import Profile, WebRLConfig
 from espalier.environments.contract import EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.family import SimpleFamily
+from espalier.environments.hindsight import Hindsight
 from espalier.environments.reading import ReadingMaterial
 from espalier.environments.teaching import GaveUp, Script
 from espalier.environments.tools import Tool
@@ -26,9 +27,10 @@ from espalier.environments.web.catalogue import made_site
 from espalier.environments.web.config import WebConfig
 from espalier.environments.web.evaluators import Ending, score
 from espalier.environments.web.evolution import WebProposer
+from espalier.environments.web.hindsight import WebHindsight
 from espalier.environments.web.hosting import ProcessSite, SandboxSite, Site
 from espalier.environments.web.reading_logs import BrowsingLogs
-from espalier.environments.web.tasks import PlanError, Step, all_tasks, planned_calls
+from espalier.environments.web.tasks import DONE, PlanError, Step, all_tasks, planned_calls
 from espalier.environments.web.tools import WebTools
 from espalier.environments.web.webarena import read_webarena
 from espalier.environments.web.website import HOST, Website
@@ -42,7 +44,6 @@ INSTRUCTIONS = (
     "with their ids; a form is sent by clicking its button. When the task is done, or the question "
     "can be answered, write the answer alone, without a call; write done where nothing was asked.\n"
 )
-DONE = "done"
 
 
 class Web(SimpleFamily[WebConfig]):
@@ -54,6 +55,7 @@ class Web(SimpleFamily[WebConfig]):
     answers_from_evidence = False
     headline = "success"
     self_play = frozenset({"webrl"})
+    relabels_failures = True
 
     @classmethod
     def check(cls, profile: Profile) -> None:
@@ -171,6 +173,13 @@ class Web(SimpleFamily[WebConfig]):
         if not isinstance(self.profile.self_play, WebRLConfig):
             return super().proposer(knowledge, accepted)
         return WebProposer(self.settings, self.profile.splits, self.name)
+
+    def hindsight(self, knowledge: Path, accepted: Path) -> Hindsight:
+        """The fact that was said, or the form that was sent, becomes what is asked for."""
+        del knowledge, accepted
+        return WebHindsight(
+            self.settings, self.profile.splits, self.initial_state, family=self.name
+        )
 
     # ------------------------------------------------------------------------------ benchmarks
 

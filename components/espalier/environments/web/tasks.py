@@ -23,6 +23,8 @@ from espalier.records import Split, Task
 Step = tuple[str, ...]
 Form = tuple[str, dict[str, str]]
 """Path and fields of a form that is sent."""
+DONE = "done"
+"""What is answered where nothing was asked."""
 COMMENTS = (
     "thank you", "i agree", "well said", "good idea", "me too", "no way", "tell us more",
     "see you there",
@@ -101,6 +103,31 @@ def all_tasks(
     ]
     random.Random(f"{config.site.seed} {split}").shuffle(found)
     return found[:count]
+
+
+class Reached(NamedTuple):
+    """What an attempt did on a site: what a task of that kind would have asked for."""
+
+    kind: TaskKind
+    record: dict[str, Any]
+    """What it was done to, as the site began with it."""
+    value: str = ""
+    """What was filled in; empty where a task of the kind leaves no choice."""
+
+
+def reached_task(
+    reached: Reached, config: WebConfig, splits: SplitsConfig, number: int, family: str
+) -> Task | None:
+    """The training task that asks for it, on the training site `number`; None where none does."""
+    site = made_site(config.site, number, "train", splits)
+    kind, record, value = reached
+    dice = random.Random(f"hindsight {config.site.seed} {number} {kind} {record} {value}")
+    chance = _Chance(dice, site, record, splits, "train")
+    asked = _FILLED_IN[kind](chance, value) if kind in _FILLED_IN else _ASKED[kind][1](chance)
+    if asked is None:
+        return None
+    prompt = f"{asked.words}\n{opening_page(asked.start, site, config)}"
+    return _task(asked, kind, prompt, config.site.seed, ("train", number), family)
 
 
 def _task(
@@ -237,7 +264,10 @@ def _open(chance: _Chance) -> Asked:
 
 
 def _comment(chance: _Chance) -> Asked:
-    text = chance.dice.choice(COMMENTS)
+    return _comment_of(chance, chance.dice.choice(COMMENTS))
+
+
+def _comment_of(chance: _Chance, text: str) -> Asked:
     words = chance.worded(
         "post the comment {text} on {name} .", "comment {text} on {name} .", text=text
     )
@@ -258,7 +288,10 @@ def _vote(chance: _Chance) -> Asked:
 def _assign(chance: _Chance) -> Asked:
     record = chance.record
     others = [one["name"] for one in chance.site["users"] if one["name"] != record["assignee"]]
-    user = chance.dice.choice(others)
+    return _assigned(chance, chance.dice.choice(others))
+
+
+def _assigned(chance: _Chance, user: str) -> Asked:
     words = chance.worded("assign {name} to {user} .", "{user} should do {name} .", user=user)
     return _edited(chance, words, "assignee", user)
 
@@ -280,10 +313,20 @@ def _edited(chance: _Chance, words: str, field: str, value: str) -> Asked:
     return Asked(words, "/issues", (chance.name,), steps, forms=((path, fields),))
 
 
-def _street(chance: _Chance) -> Asked:
-    own = [name for name in _STREETS if dealt_split(name, chance.splits) == chance.split]
-    name = chance.dice.choice(own)
-    street = f"{chance.dice.randint(10, 99)} {name}"
+def _street(chance: _Chance) -> Asked | None:
+    name = chance.dice.choice(street_names(chance.split, chance.splits))
+    return _moved(chance, f"{chance.dice.randint(10, 99)} {name}")
+
+
+def street_names(split: Split, splits: SplitsConfig) -> list[str]:
+    """The names of streets, without a number, that belong to a split."""
+    return [name for name in _STREETS if dealt_split(name, splits) == split]
+
+
+def _moved(chance: _Chance, street: str) -> Asked | None:
+    number, _, name = street.partition(" ")
+    if not number.isdecimal() or name not in street_names(chance.split, chance.splits):
+        return None
     account = chance.record
     words = chance.dice.choice(("change my street to {} .", "i moved to {} .")).format(street)
     fields = {"email": account["email"], "street": street, "city": account["city"]}
@@ -292,7 +335,10 @@ def _street(chance: _Chance) -> Asked:
 
 
 def _cart(chance: _Chance) -> Asked:
-    quantity = str(chance.dice.randint(1, min(chance.record["stock"], 3)))
+    return _carted(chance, str(chance.dice.randint(1, min(chance.record["stock"], 3))))
+
+
+def _carted(chance: _Chance, quantity: str) -> Asked:
     words = chance.worded(
         "put {quantity} {name} in the cart .", "add {quantity} {name} to the cart .",
         quantity=quantity,
@@ -301,7 +347,10 @@ def _cart(chance: _Chance) -> Asked:
 
 
 def _order(chance: _Chance) -> Asked:
-    quantity = str(chance.dice.randint(1, min(chance.record["stock"], 3)))
+    return _ordered(chance, str(chance.dice.randint(1, min(chance.record["stock"], 3))))
+
+
+def _ordered(chance: _Chance, quantity: str) -> Asked:
     words = chance.worded("order {quantity} {name} .", "buy {quantity} {name} .", quantity=quantity)
     asked = _bought(chance, words, quantity)
     return asked._replace(
@@ -344,3 +393,11 @@ _ASKED: dict[TaskKind, tuple[str, Callable[[_Chance], Asked | None]]] = {
     "cart": ("products", _cart),
     "order": ("products", _order),
 }
+_FILLED_IN: dict[TaskKind, Callable[[_Chance, str], Asked | None]] = {
+    "comment": _comment_of,
+    "assign": _assigned,
+    "street": _moved,
+    "cart": _carted,
+    "order": _ordered,
+}
+"""Kinds that leave a choice of what is filled in."""

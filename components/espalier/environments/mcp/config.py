@@ -1,0 +1,94 @@
+"""Section `[environment]` of a profile whose tools are those of MCP servers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from espalier.config import EnvironmentConfig, LocalSandboxConfig, SandboxConfig
+from espalier.config.data import Section
+
+_SERVER_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+class ServerConfig(Section):
+    """One server: a program that is started in the episode's sandbox, or an address."""
+
+    command: tuple[str, ...] = ()
+    """Program and arguments, which speak MCP over standard input and output. It is started once an
+    episode, in a sandbox, in the folder of `files`."""
+    files: Path | None = None
+    """Folder of the program, which is copied into the sandbox."""
+    variables: dict[str, str] = Field(default_factory=dict[str, str])
+    """Environment variables of the program. What it is sent is a model's output: give it no key."""
+    url: str = ""
+    """Address of a server that you run (streamable HTTP), in the place of `command`."""
+    key_variable: str = ""
+    """Environment variable whose value is sent to `url` as a bearer token; empty sends none."""
+    tools: tuple[str, ...] = ()
+    """Names of the tools that are offered, of all that it lists; empty offers every one."""
+    prefix: str = ""
+    """Is put before the names of its tools, where two servers have tools of one name."""
+
+    @model_validator(mode="after")
+    def _it_is_a_program_or_an_address(self) -> Self:
+        if bool(self.command) == bool(self.url):
+            raise ValueError("a server has either a command or a url")
+        if self.url:
+            parts = urlsplit(self.url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError(f"url={self.url!r} is no address; write http://host:8000/mcp")
+            if parts.username or parts.password:
+                raise ValueError(
+                    "url must not carry a user or password, since addresses are logged: name the "
+                    "variable of a key by key_variable"
+                )
+            if self.files or self.variables:
+                raise ValueError("files and variables are those of a command; a url has none")
+        elif self.key_variable:
+            raise ValueError("key_variable is sent to a url; a command has none")
+        return self
+
+
+class McpConfig(EnvironmentConfig):
+    """Servers, and a file of tasks that their tools solve."""
+
+    name: str = "mcp"
+    tasks: Path | None = None
+    """JSON lines: `question`, `answer` or `checks`, and `actions` of a teacher; see the README."""
+    servers: dict[str, ServerConfig] = Field(default_factory=dict[str, ServerConfig])
+    """Servers by a name of yours."""
+    start_timeout_s: float = Field(default=30.0, gt=0)
+    """How long a server may take to start, and to list its tools."""
+    call_timeout_s: float = Field(default=10.0, gt=0)
+    """How long a call may take: the policy reads that there was no answer, and goes on."""
+    max_result_characters: int = Field(default=4000, ge=80)
+    """More of a result is cut out of its middle."""
+    sandbox: SandboxConfig = LocalSandboxConfig(packages=())
+    disk_mb: int = Field(default=64, ge=8, le=4096)
+    """Of a sandbox: what the files of its servers need when unpacked."""
+
+    @model_validator(mode="after")
+    def _names_can_be_folders(self) -> Self:
+        for name in self.servers:
+            if not _SERVER_NAME.fullmatch(name):
+                raise ValueError(
+                    f"servers.{name}: the name of a server is small letters, digits and _"
+                )
+        return self
+
+    @property
+    def programs(self) -> dict[str, ServerConfig]:
+        """The servers that are started in sandboxes."""
+        return {name: server for name, server in self.servers.items() if server.command}
+
+    def external_files(self) -> dict[str, Path | None]:
+        """See `EnvironmentConfig`."""
+        files = {
+            f"environment.servers.{name}.files": one.files for name, one in self.programs.items()
+        }
+        return {"environment.tasks": self.tasks, **files}

@@ -1,0 +1,254 @@
+"""Several families as one: each task is made, taught, played and judged by its own.
+
+A run over one family learns that family. One over several learns from groups of all of them in
+every step, so that a policy is not taught one at the cost of another.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from espalier.config import EnvironmentConfig, Profile, family_class
+from espalier.config.reward import require_composition
+from espalier.environments.contract import Environment, Environments, EnvironmentsOver
+from espalier.environments.family import Demonstrate, Family, FamilyQuestion, family_of
+from espalier.environments.mixture.config import MixtureConfig
+from espalier.environments.reading import Log, ReadingMaterial
+from espalier.environments.teaching import Script
+from espalier.environments.tools import Tool
+from espalier.knowledge.graph import EntitySplits
+from espalier.knowledge.views import View
+from espalier.records import DataError, Draft, Split, Task, Tracker
+from espalier.records.message import ToolSpec
+from espalier.records.trajectory import Trajectory
+from espalier.synthesis.demonstrations import Rejected
+from espalier.synthesis.funnel import Funnel
+
+
+@dataclass(frozen=True, slots=True)
+class MemberQuestion:
+    """A question of a member, as its own teacher wants it."""
+
+    asked: FamilyQuestion
+
+    @property
+    def task(self) -> Task:
+        """What is asked; `task.environment` names the member."""
+        return self.asked.task
+
+
+class Mixture(Family[MixtureConfig]):
+    """See the module."""
+
+    name = "mixture"
+    config = MixtureConfig
+    answers_from_evidence = False
+    ends_by_call = True
+    converses = True
+    reads_symbols = True
+
+    @classmethod
+    def check(cls, profile: Profile) -> None:
+        """Every member has to fit the other sections, and its rewards to be led by its outcome."""
+        settings = profile.environment
+        assert isinstance(settings, MixtureConfig)
+        for name, own in settings.profiles(profile).items():
+            try:
+                family_class(name).check(own)
+                require_composition(own)
+            except ValueError as error:
+                raise ValueError(f"environment.members: {name}: {error}") from error
+
+    @classmethod
+    def outcome_span(cls, settings: EnvironmentConfig) -> tuple[float, float]:
+        """The widest of the members; each is scaled and checked by its own."""
+        assert isinstance(settings, MixtureConfig)
+        spans = [
+            family_class(member.environment.name).outcome_span(member.environment)
+            for member in settings.members
+        ]
+        return min(low for low, _ in spans), max(high for _, high in spans)
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__(profile)
+        own = self.settings.profiles(profile)
+        self.members: dict[str, Family[Any]] = {name: family_of(own[name]) for name in own}
+        """By name."""
+        members = self.members.values()
+        self.splits_digits = any(member.splits_digits for member in members)
+        self.instructions = "".join(
+            f"{member.name}: {member.instructions}" for member in members if member.instructions
+        )
+
+    def of(self, task: Task) -> Family[Any]:
+        """The member whose task it is.
+
+        Raises:
+            DataError: none.
+        """
+        if task.environment not in self.members:
+            raise DataError(
+                f"task {task.task_id} is of {task.environment}, and the mixture has "
+                f"{', '.join(self.members)}"
+            )
+        return self.members[task.environment]
+
+    # ------------------------------------------------------------------------------ playing
+
+    def tools(self) -> Sequence[Tool]:
+        """Those of all members; of two with one name the first."""
+        found: dict[str, Tool] = {}
+        for member in self.members.values():
+            for tool in member.built_tools:
+                found.setdefault(tool.spec.name, tool)
+        return tuple(found.values())
+
+    def specs_of(self, task: Task) -> tuple[ToolSpec, ...]:
+        """See `Family`."""
+        return self.of(task).specs_of(task)
+
+    def verify(self, task: Task, answer: str | None) -> float:
+        """See `Family`."""
+        return self.of(task).verify(task, answer)
+
+    @contextmanager
+    def environments(self, knowledge: Path) -> Generator[EnvironmentsOver]:
+        """See `Family`; the sandboxes of all members are open at the same time."""
+        with ExitStack() as opened:
+            members = {
+                name: opened.enter_context(member.environments(knowledge / name))
+                for name, member in self.members.items()
+            }
+
+            def over(view: View) -> Environments:
+                playing = {name: environments(view) for name, environments in members.items()}
+
+                def make(task: Task) -> Environment:
+                    return playing[task.environment](task)
+
+                return Environments(
+                    family=self.name,
+                    tools=self.specs,
+                    instructions=self.instructions,
+                    make=make,
+                    derived_from=frozenset(playing),
+                    memory=self.memory,
+                )
+
+            yield over
+
+    # ------------------------------------------------------------------------------ data
+
+    def ingest(self, draft: Draft, tracker: Tracker) -> None:
+        """What each member ingests, in a folder of its name."""
+        sources: list[str] = []
+        for name, member in self.members.items():
+            own = Draft(draft.path / name)
+            own.path.mkdir()
+            member.ingest(own, tracker)
+            draft.rows |= {f"{name}.{what}": count for what, count in own.rows.items()}
+            said = (own.path / "attribution.txt").read_text(encoding="utf-8")
+            sources.append(f"{name}: {said}")
+        (draft.path / "attribution.txt").write_text("".join(sources), encoding="utf-8")
+
+    def questions(
+        self, knowledge: Path, funnel: Funnel, tracker: Tracker
+    ) -> dict[Split, Sequence[FamilyQuestion]]:
+        """Those of the members, shuffled."""
+        found: dict[Split, list[FamilyQuestion]] = {"train": [], "dev": [], "heldout": []}
+        for name, member in self.members.items():
+            for split, asked in member.questions(knowledge / name, funnel, tracker).items():
+                found[split] += [MemberQuestion(question) for question in asked]
+        for split, questions in found.items():
+            random.Random(f"mixture:{self.profile.seed}:{split}").shuffle(questions)
+        return dict(found)
+
+    @contextmanager
+    def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
+        """See `Family`."""
+        with ExitStack() as opened:
+            teachers = {
+                name: opened.enter_context(member.teacher(knowledge / name, funnel))
+                for name, member in self.members.items()
+            }
+
+            def demonstrate(question: FamilyQuestion, detour: str) -> Trajectory | Rejected:
+                asked = cast("MemberQuestion", question).asked
+                return teachers[question.task.environment](asked, detour)
+
+            yield demonstrate
+
+    def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
+        """Logs of the members, by their weights."""
+        return _MixedReading(
+            [
+                member.reading_material(
+                    knowledge / name, [task for task in train if task.environment == name]
+                )
+                for name, member in self.members.items()
+            ],
+            [member.weight for member in self.settings.members],
+        )
+
+    def entity_splits(self, knowledge: Path) -> EntitySplits:
+        """See `Family`: of the one member that has any."""
+        none = EntitySplits.none()
+        found = (member.entity_splits(knowledge / name) for name, member in self.members.items())
+        return next((splits for splits in found if splits != none), none)
+
+    def hub_kinds(self, knowledge: Path) -> list[str]:
+        """See `Family`."""
+        members = self.members.items()
+        return [kind for name, member in members for kind in member.hub_kinds(knowledge / name)]
+
+    def chat_task(self, question: str) -> Task:
+        """A task of the first member."""
+        return next(iter(self.members.values())).chat_task(question)
+
+    # ------------------------------------------------------------------------------ by task
+
+    def report_groups(self, task: Task) -> Mapping[str, str]:
+        """The member, and its own groups under its name."""
+        own = self.of(task).report_groups(task).items()
+        return {"family": task.environment} | {
+            grouping: f"{task.environment}: {group}" for grouping, group in own
+        }
+
+    def documents_of(self, task: Task) -> tuple[str, ...]:
+        """See `Family`."""
+        return self.of(task).documents_of(task)
+
+    def names_of(self, task: Task) -> tuple[str, ...]:
+        """See `Family`."""
+        return self.of(task).names_of(task)
+
+    def question_key(self, task: Task) -> str:
+        """See `Family`."""
+        key = self.of(task).question_key(task)
+        return f"{task.environment}: {key}" if key else ""
+
+    def gold_script(self, task: Task) -> Script:
+        """See `Family`."""
+        return self.of(task).gold_script(task)
+
+
+class _MixedReading:
+    """Reading material of several families, drawn by weight."""
+
+    def __init__(self, materials: Sequence[ReadingMaterial], weights: Sequence[float]) -> None:
+        self._materials, self._weights = materials, weights
+
+    def write(self, rng: random.Random) -> Log:
+        """See `ReadingMaterial`."""
+        (material,) = rng.choices(self._materials, self._weights)
+        return material.write(rng)
+
+    def texts(self, rng: random.Random) -> Iterator[str]:
+        """See `ReadingMaterial`."""
+        for material in self._materials:
+            yield from material.texts(rng)

@@ -1,0 +1,119 @@
+"""Which question an answer is right for: the path that the attempt read backwards, by the triples.
+
+    asked     the currency of the country of lyon
+    read      search "lyon country" -> lyon | country: france           answer france
+    solved    the country of lyon
+
+A step of the path is a search for an entity by its name and the label of a line, whose result
+shows the line with one value that the triples confirm. The longest path that ends with the answer
+is asked, where the rules of all questions allow it. A demonstration has the searches of its path
+alone; its thoughts are the teacher's, as what the attempt thought was of the question it was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from espalier.environments.hindsight import Achieved, MadeCall, made_calls
+from espalier.knowledge.folding import content_words, folded_name, words
+from espalier.records import FinalAnswer, Task, ToolCalls
+from espalier.records.trajectory import Trajectory
+from espalier.synthesis.demonstrations import Rejected
+from espalier.synthesis.evolution import Prover
+from espalier.synthesis.search_wording import (
+    READY_TO_ANSWER,
+    listed_values,
+    remaining_hops,
+    search_call,
+    shown_hits,
+)
+from espalier.synthesis.webshaper.query import Constant
+from espalier.synthesis.webshaper.steps import project
+
+SOURCE = "hindsight"
+_MAX_PATHS = 1000
+"""That are looked at: searches that are repeated multiply their number."""
+
+
+class _Step(NamedTuple):
+    """A line that a search asked for and showed: `relation` leads from `subject` to `reached`."""
+
+    place: int
+    query: str
+    subject: str
+    relation: str
+    reached: str
+
+
+class SearchHindsight:
+    """A `Hindsight` over the triples of a knowledge artifact."""
+
+    def __init__(self, prover: Prover) -> None:
+        """Store what proves the questions, and refuses those of dev and held-out tasks."""
+        self._prover = prover
+        self._graph = prover.graph
+        self._by_name = {
+            folded_name(entity.name): entity.entity_id
+            for entity in prover.graph.entities.values()
+            if entity.askable
+        }
+
+    def achieved(self, task: Task, attempt: Trajectory) -> Achieved | Rejected:
+        """See `Hindsight`."""
+        del task
+        answer = attempt.answer or ""
+        reached = self._by_name.get(folded_name(answer))
+        steps = [
+            step
+            for place, made in enumerate(made_calls(attempt))
+            for step in self._steps(place, made)
+        ]
+        if reached is None:
+            return Rejected("answer_is_no_entity")
+        reason = "answer_at_the_end_of_no_path"
+        paths = islice(_paths(reached, steps), _MAX_PATHS)
+        for path in sorted(paths, key=len, reverse=True):
+            query = project(tuple(step.relation for step in path), Constant(path[0].subject))
+            proven = self._prover.proven(query, frozenset())
+            if isinstance(proven, Task):
+                return Achieved(proven, tuple(self._actions(path, answer)))
+            if reason == "answer_at_the_end_of_no_path":
+                reason = proven  # of the longest path
+        return Rejected(reason)
+
+    def _steps(self, place: int, made: MadeCall) -> Iterator[_Step]:
+        """The lines that a call searched for and showed."""
+        query = str(made.call.arguments.get("query", ""))
+        said = set(words(query))
+        for title in dict.fromkeys(hit.title for hit in shown_hits(made.result.content)):
+            subject = self._by_name.get(folded_name(title))
+            if subject is None or not set(words(title)) <= said:
+                continue
+            for name, relation in self._graph.relations.items():
+                reached = self._prover.steps.single[name].get(subject)
+                if reached is None or said.isdisjoint(content_words(relation.label)):
+                    continue
+                listed = listed_values(made.result.content, title, relation.label) or ()
+                if [folded_name(one) for one in listed] == [self._folded(reached)]:
+                    yield _Step(place, query, subject, name, reached)
+
+    def _folded(self, entity_id: str) -> str:
+        return folded_name(self._graph.entities[entity_id].name)
+
+    def _actions(self, path: Sequence[_Step], answer: str) -> Iterator[ToolCalls | FinalAnswer]:
+        labels = [self._graph.relations[step.relation].label for step in path]
+        for place, step in enumerate(path):
+            yield search_call(remaining_hops(labels[place:]), step.query)
+        yield FinalAnswer(answer, READY_TO_ANSWER)
+
+
+def _paths(reached: str, steps: Sequence[_Step]) -> Iterator[tuple[_Step, ...]]:
+    """Every path of steps, in the order in which they were read, that ends at an entity."""
+    for number, step in enumerate(steps):
+        if step.reached == reached:
+            yield (step,)
+            earlier = [one for one in steps[:number] if one.place < step.place]
+            for path in _paths(step.subject, earlier):
+                yield (*path, step)

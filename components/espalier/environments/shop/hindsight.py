@@ -1,0 +1,100 @@
+"""Which goal a purchase meets: what was bought becomes what is asked for.
+
+    asked     i need a soft waterproof jacket , size large .
+    bought    soft waterproof jacket, size small
+    solved    find me a soft waterproof jacket , size small , under 60 dollars .
+
+The goal asks for the attributes that the visit showed: those in the title, and those of a product's
+further pages where one of them was opened. The visit counts from its last search on, whose words
+have to be in the new goal: else it would teach to search for what nobody asked.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from espalier.environments.hindsight import OF_ANOTHER_SPLIT, Achieved, MadeCall, made_calls
+from espalier.environments.shop.catalogue import Catalogue, Product
+from espalier.environments.shop.goals import goal_task, read_purchase
+from espalier.environments.shop.made_catalogue import goal_in_words
+from espalier.environments.shop.tools import BUY
+from espalier.environments.shop.visit import Purchase, clicked_name
+from espalier.knowledge.folding import words
+from espalier.records import Task
+from espalier.records.trajectory import Trajectory
+from espalier.synthesis.demonstrations import Rejected
+
+SOURCE = "hindsight"
+_PAGES_OF_ATTRIBUTES = frozenset({"features", "attributes", "description"})
+
+
+class ShopHindsight:
+    """A `Hindsight` over one catalogue."""
+
+    def __init__(
+        self, catalogue: Catalogue, is_of_training: Callable[[Product], bool], *, family: str
+    ) -> None:
+        """Store what purchases are read with.
+
+        Args:
+            catalogue: that training tasks are played in.
+            is_of_training: whether no dev or held-out goal is about a product.
+            family: name in tasks.
+        """
+        self._catalogue = catalogue
+        self._is_of_training = is_of_training
+        self._family = family
+
+    def achieved(self, task: Task, attempt: Trajectory) -> Achieved | Rejected:
+        """See `Hindsight`."""
+        del task
+        made = [one for one in made_calls(attempt) if one.result.succeeded]
+        if not made or made[-1].call.name != BUY or attempt.answer is None:
+            return Rejected("nothing_bought")
+        purchase = read_purchase(attempt.answer, self._catalogue)
+        if purchase is None:
+            return Rejected("nothing_bought")
+        if not self._is_of_training(purchase.product):
+            return Rejected(OF_ANOTHER_SPLIT)
+        visit = _from_last_search(made)
+        goal = self._goal(purchase, visit)
+        if goal is None:
+            return Rejected("nothing_to_ask_for")
+        if not set(words(_argument(visit[0], "query"))) <= set(words(goal.question)):
+            return Rejected("searched_for_something_else")
+        return Achieved(goal, tuple(one.action for one in visit))
+
+    def _goal(self, purchase: Purchase, visit: Sequence[MadeCall]) -> Task | None:
+        """The goal that the purchase meets; None where nothing that was shown can be asked for."""
+        record = purchase.product.record
+        if not record.query:
+            return None
+        in_title = [one for one in record.attributes if one in record.title.lower()]
+        asked = list(record.attributes) if _pages_were_read(purchase, visit) else in_title
+        if not asked or asked == [_FILLER]:
+            return None
+        dice = random.Random(f"hindsight {purchase.product.asin} {purchase.options} {asked}")
+        goal = goal_in_words(dice, purchase.product, purchase.options, asked)
+        return goal_task(goal, family=self._family, split="train", source=SOURCE)
+
+
+_FILLER = "DUMMY_ATTR"
+"""Upstream's attribute of a product that has none."""
+
+
+def _from_last_search(made: Sequence[MadeCall]) -> Sequence[MadeCall]:
+    """What led to the purchase: a search forgets whatever was opened before."""
+    last = max(place for place, one in enumerate(made) if one.call.name == "search")
+    return made[last:]
+
+
+def _pages_were_read(purchase: Purchase, visit: Sequence[MadeCall]) -> bool:
+    """Whether a further page of the product was opened before it was bought."""
+    clicks = [clicked_name(_argument(one, "target")) for one in visit]
+    opened = len(clicks) - clicks[::-1].index(purchase.product.asin)
+    return not _PAGES_OF_ATTRIBUTES.isdisjoint(clicks[opened:])
+
+
+def _argument(made: MadeCall, name: str) -> str:
+    return str(made.call.arguments.get(name, ""))

@@ -1,0 +1,160 @@
+"""Exports an artifact's trajectories: read row by row, written beside and renamed at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Literal, NamedTuple
+
+from espalier.environments import family_of
+from espalier.environments.family import Family
+from espalier.interchange.exports.atif import atif_rows
+from espalier.interchange.exports.trl import trl_rows, trl_token_rows
+from espalier.interchange.exports.turns import ExportedTrajectory, exported_turns
+from espalier.interchange.exports.verifiers import verifiers_rows
+from espalier.records import ArtifactError, JsonObject, Task, ToolSpec, open_artifact, read_tasks
+from espalier.records.artifact import MANIFEST_NAME
+from espalier.records.trajectory import iterate_trajectories
+from espalier.steps.profiles import saved_profile
+
+ExportFormat = Literal["verifiers", "trl", "trl-tokens", "atif"]
+FORMATS: Mapping[ExportFormat, Callable[[ExportedTrajectory], list[JsonObject]]] = {
+    "verifiers": verifiers_rows,
+    "trl": trl_rows,
+    "trl-tokens": trl_token_rows,
+    "atif": atif_rows,
+}
+_FILE = "trajectories.parquet"
+_PROFILE = "profile.json"
+
+
+class Exported(NamedTuple):
+    """What an export came to."""
+
+    rows: int
+    """Lines of the file."""
+    trajectories: int
+    """Those that the lines come from."""
+    skipped: int
+    """Those that were left out: not right where only right ones were asked for, or with nothing
+    that the format could hold."""
+
+
+def export(source: Path, out: Path, chosen: ExportFormat, *, only_right: bool = False) -> Exported:
+    """Write the trajectories of `source` to the file `out`.
+
+    Args:
+        source: artifact folder of a run, or a folder that `espalier record` filled. A run's knows
+            its tasks and tools.
+        out: file of JSON lines; there with every row, or not touched.
+        chosen: name of the format.
+        only_right: leave out those that were lost or not right.
+
+    Raises:
+        ArtifactError: `source` has no trajectories or is damaged, or `out` cannot be written.
+    """
+    asked = _Source.opened(source)
+    written = trajectories = skipped = 0
+    with _whole_file(out) as stream:
+        for exported in asked.exported():
+            wanted = not only_right or exported.trajectory.is_right
+            rows = FORMATS[chosen](exported) if wanted else []
+            stream.writelines(_line(source, exported, row) for row in rows)
+            written += len(rows)
+            trajectories += bool(rows)
+            skipped += not rows
+    return Exported(written, trajectories, skipped)
+
+
+def _line(source: Path, exported: ExportedTrajectory, row: JsonObject) -> str:
+    try:
+        return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+    except ValueError as error:
+        raise ArtifactError(
+            f"{source}, row {exported.row}: the trajectory of task {exported.trajectory.task_id} "
+            "has a log-prob or reward that is not finite, which JSON cannot hold. Drop the row"
+        ) from error
+
+
+class _Source(NamedTuple):
+    """Trajectories, and what the run that they come from knows."""
+
+    path: Path
+    """A parquet file, or a folder of them."""
+    tasks: Mapping[str, Task]
+    family: Family | None
+
+    @classmethod
+    def opened(cls, path: Path) -> _Source:
+        if (path / _PROFILE).is_file():
+            held = sorted(one.parent.name for one in path.glob(f"*/{_FILE}"))
+            raise ArtifactError(
+                f"{path}: the folder of a run. Name one of its artifacts: "
+                f"{', '.join(held) or 'none has trajectories yet'}"
+            )
+        if not (path / _FILE).is_file():
+            if any(path.glob("trajectories-*.parquet")):
+                return cls(path, {}, None)
+            raise ArtifactError(
+                f"{path}: holds no trajectories. Give RUN/synthetic, RUN/accepted, "
+                "RUN/trained_policy, RUN/evaluation, or a folder of `espalier record`"
+            )
+        if (path / MANIFEST_NAME).is_file():
+            open_artifact(path)
+        profile = path.parent / _PROFILE
+        if not profile.is_file():
+            return cls(path / _FILE, {}, None)
+        family = family_of(saved_profile(profile.read_text(encoding="utf-8")))
+        return cls(path / _FILE, _tasks_beside(path), family)
+
+    def exported(self) -> Iterator[ExportedTrajectory]:
+        """One row after the other."""
+
+        @lru_cache(maxsize=1024)  # the attempts of a group follow each other
+        def tools_of(task_id: str) -> tuple[ToolSpec, ...] | None:
+            if self.family is None:
+                return None
+            task = self.tasks.get(task_id)
+            return self.family.specs_of(task) if task else self.family.specs
+
+        for row, trajectory in enumerate(iterate_trajectories(self.path)):
+            task = self.tasks.get(trajectory.task_id)
+            yield ExportedTrajectory(
+                row,
+                trajectory,
+                exported_turns(trajectory, task),
+                task,
+                tools_of(trajectory.task_id),
+            )
+
+
+def _tasks_beside(path: Path) -> dict[str, Task]:
+    """The tasks of the run that an artifact belongs to, by id."""
+    for folder in (path, path.parent / "accepted", path.parent / "synthetic"):
+        files = sorted((folder / "tasks").glob("*.jsonl"))
+        if files:
+            return {task.task_id: task for file in files for task in read_tasks(file)}
+    return {}
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[IO[str]]:
+    """A file that takes the place of `path` once its block has ended without an error."""
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        try:
+            with draft.open("w", encoding="utf-8") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise ArtifactError(
+            f"{path}: could not be written ({error.strerror}). Free space or choose another --out"
+        ) from error

@@ -1,0 +1,171 @@
+"""What `espalier evaluate` can judge: endpoints, model directories and registered versions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urldefrag
+
+from pydantic import ValidationError
+
+from espalier.config import EvaluatedEndpointConfig, Profile
+from espalier.config.faults import fault_lines
+from espalier.evaluation.contamination import Training
+from espalier.evaluation.lineage import policy_files_digest
+from espalier.orchestration.lineage import training_of_directory, training_of_version
+from espalier.orchestration.promotion import open_registry, run_behind
+from espalier.records import EngineError, PolicyError, RegistryError, json_digest
+from espalier.registry.model import CHALLENGER, RegisteredModel, fetch_policy, parsed_reference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedModel:
+    """A model that is ready to be asked."""
+
+    name: str
+    digest: str
+    training: Training
+    facts: Mapping[str, object]
+    recovery: str
+    endpoint: EvaluatedEndpointConfig | None = None
+    key: str = field(default="", repr=False)
+    policy_dir: Path | None = None
+
+
+def judged_model(
+    name: str,
+    profile: Profile,
+    scratch: Path,
+    *,
+    run: Path | None,
+    runs: Path,
+    endpoint: Mapping[str, object],
+) -> JudgedModel:
+    """The model that a name stands for.
+
+    Args:
+        name: an endpoint of the profile, URL#MODEL, a model directory, or a registered model.
+        profile: has the endpoints.
+        scratch: a registered model is downloaded below it.
+        run: whose registry is asked; unset asks that of the newest of `runs`.
+        runs: folder of the runs.
+        endpoint: settings of an endpoint that is named by its URL.
+
+    Raises:
+        EngineError: the endpoint cannot be asked.
+        PolicyError: the folder is no model directory.
+        RegistryError: no such model.
+    """
+    if name.startswith(("http://", "https://")):
+        return _endpoint(name, _endpoint_at(name, endpoint))
+    if name in profile.endpoints:
+        return _endpoint(name, profile.endpoints[name])
+    if _is_folder(name):
+        return _directory(name, Path(name), run, runs)
+    return _registered(name, scratch, run, runs)
+
+
+def _endpoint_at(name: str, settings: Mapping[str, object]) -> EvaluatedEndpointConfig:
+    """The endpoint of URL#MODEL; an address with a password in it is not repeated."""
+    url, model = urldefrag(name)
+    try:
+        config = EvaluatedEndpointConfig.model_validate({"url": url, "model": model, **settings})
+    except ValidationError as error:
+        faults = "; ".join(fault_lines(error, EvaluatedEndpointConfig))
+        raise EngineError(f"the endpoint cannot be asked: {faults}") from None  # it has the address
+    if not model:
+        raise EngineError(
+            f"{url}: which of its models? Write it as {url}#MODEL, by the name that the server has "
+            "for it"
+        )
+    return config
+
+
+def _endpoint(name: str, config: EvaluatedEndpointConfig) -> JudgedModel:
+    key = ""
+    if config.key_variable:
+        key = os.environ.get(config.key_variable, "").strip()
+        if not key or not key.isascii() or not key.isprintable() or " " in key:
+            raise EngineError(
+                f"the environment variable {config.key_variable}, which is to hold the API key, "
+                "is not set, or holds no key"
+            )
+    facts: dict[str, object] = {
+        "kind": "endpoint",
+        "url": config.url,
+        "model": config.model,
+        "max_tokens": config.max_tokens,
+        "prompt_price": config.prompt_price,
+        "completion_price": config.completion_price,
+    }
+    return JudgedModel(
+        name=name,
+        digest=json_digest([config.url, config.model, config.max_tokens]),
+        training=Training.not_known(f"what {config.model} at {config.url} was trained on"),
+        facts=facts,
+        recovery=(
+            f"a request is sent up to {config.attempts} times within {config.timeout_s:g} s each, "
+            f"an answer that is none asked for {config.asks} times; {config.concurrency} attempts "
+            "side by side"
+        ),
+        endpoint=config,
+        key=key,
+    )
+
+
+def _is_folder(name: str) -> bool:
+    try:
+        return Path(name).is_dir()
+    except OSError:  # longer than a path may be
+        return False
+
+
+def _directory(name: str, path: Path, run: Path | None, runs: Path) -> JudgedModel:
+    # first: a digest of whatever folder it is may take an hour
+    if not (path / "config.json").is_file():
+        raise PolicyError(
+            f"{name}: a folder, and not a model directory (no config.json). Name one, as "
+            f"RUN/trained_policy/policy; a registered model of this name is {name}@challenger"
+        )
+    return JudgedModel(
+        name=name,
+        digest=policy_files_digest(path),
+        training=training_of_directory(path, _registry(run, runs)),
+        facts={"kind": "policy", "directory": str(path)},
+        recovery="",
+        policy_dir=path,
+    )
+
+
+def _registry(run: Path | None, runs: Path) -> RegisteredModel | None:
+    """The registry of the runs, where there is one; it only says more of the training."""
+    try:
+        return open_registry(run, None, runs).model
+    except RegistryError:
+        return None
+
+
+def _registered(name: str, scratch: Path, run: Path | None, runs: Path) -> JudgedModel:
+    try:
+        wanted = parsed_reference(name)
+        model_name, reference = wanted.model, wanted.alias or wanted.version
+    except RegistryError:
+        model_name, reference = name.removeprefix("models:/"), CHALLENGER
+    try:
+        model = open_registry(run, model_name, runs).model
+        version = model.version(reference)
+    except RegistryError as error:
+        raise RegistryError(
+            f"{name}: neither an endpoint of the profile nor a folder, and no registered model: "
+            f"{error}"
+        ) from error
+    return JudgedModel(
+        name=name,
+        digest=version.policy_digest,
+        training=training_of_version(model, version, run_behind(model)),
+        facts={"kind": "policy", "version": version.label},
+        recovery="",
+        policy_dir=fetch_policy(model, version, scratch / "policy"),
+    )

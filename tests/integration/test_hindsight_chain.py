@@ -1,0 +1,136 @@
+"""The warm start with hindsight on real artifacts: what fails is used or counted, kills or not."""
+
+import json
+from contextlib import contextmanager
+
+import pytest
+
+from espalier.chain import CHAIN, STAGES
+from espalier.config import Profile
+from espalier.orchestration.in_process import ChainRun
+from espalier.orchestration.run_directory import RunState
+from espalier.records import NullTracker, read_tasks
+from espalier.records.trajectory import read_trajectories
+from espalier.stages import warm_start
+
+SECTIONS = {
+    "name": "hindsight",
+    "threads": 1,
+    "environment": {
+        "name": "web",
+        "sites": 40,
+        "kinds": ["vote"],
+        "site": {
+            "products": 2, "threads": 4, "issues": 2, "users": 2, "page_size": 4,
+            "menu": [], "filters": False,
+        },
+    },
+    "synthesis": {"train_tasks": 90, "dev_tasks": 4, "heldout_tasks": 4, "trajectories": 2},
+    "validation": {"min_action_share": 0.01},
+    "policy": {
+        "dialect": "hermes", "vocab_size": 512, "hidden_size": 32, "attention_heads": 2,
+        "feed_forward_size": 32, "layers": ["conv", "attention"],
+        "prestage": {"steps": 2, "tokens_per_step": 256},
+    },
+    "episode": {"max_turns": 4, "max_tokens": 240, "max_turn_tokens": 40},
+    "warm_start": {
+        "steps": 60, "trajectories_per_step": 2, "evaluate_every": 60, "dev_questions": 2,
+        "optimizer": {"learning_rate": 1e-2},
+    },
+    "curriculum": {"candidates": 4},
+    "training": {"dev_questions": 4},
+}  # fmt: skip
+"""Two demonstrations, learned by heart: on other pages the policy votes for something else."""
+HINDSIGHT = {"tasks": 40, "attempts": 1, "temperature": 0.3, "steps": 4}
+
+
+def profile_with(hindsight):
+    section = SECTIONS["warm_start"] | ({} if hindsight is None else {"hindsight": hindsight})
+    return Profile.model_validate(SECTIONS | {"warm_start": section})
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory):
+    """Everything that the warm start reads; hindsight changes none of it."""
+    run_dir = tmp_path_factory.mktemp("run")
+
+    @contextmanager
+    def silent(_):
+        yield NullTracker()
+
+    runner = ChainRun(
+        profile=profile_with(None),
+        run_dir=run_dir,
+        state=RunState.load(run_dir),
+        stage_tracker=silent,
+        say=lambda _: None,
+    )
+    names = [link.name for link in CHAIN]
+    runner.execute(CHAIN[: names.index("warm_start")])
+    return {name: run_dir / name for name in STAGES["warm_start"].inputs}
+
+
+class Killed(Exception):
+    """Stands for a kill: what is in memory is gone."""
+
+
+class Killing(NullTracker):
+    """Ends a run when it has said so many steps."""
+
+    def __init__(self, steps):
+        self._left = steps
+        self.notes = []
+
+    def note(self, line):
+        self.notes.append(line)
+
+    def metrics(self, values, *, step=None):
+        del values
+        self._left -= step is not None
+        if not self._left:
+            raise Killed
+
+
+@pytest.fixture(scope="module")
+def unbroken(artifacts, tmp_path_factory):
+    out = tmp_path_factory.mktemp("unbroken") / "warm_policy"
+    listener = Killing(999)
+    manifest = warm_start.run(profile_with(HINDSIGHT), artifacts, out, listener)
+    return manifest, out, listener.notes
+
+
+def test_failures_become_demonstrations_and_the_rest_is_counted(artifacts, unbroken):
+    manifest, out, notes = unbroken
+    counts = json.loads((out / "hindsight" / "counts.json").read_text())
+    tasks = {task.task_id: task for task in read_tasks(out / "hindsight" / "tasks.jsonl")}
+    shown = read_trajectories(out / "hindsight" / "trajectories.parquet")
+    assert manifest.rows["relabelled"] == counts["relabelled"] == len(shown) == len(tasks) > 0
+    assert counts["relabelled"] + sum(counts["unused"].values()) == HINDSIGHT["tasks"]
+    assert all(one.is_right and one.task_id in tasks for one in shown)
+    folder = artifacts["accepted"] / "tasks"
+    judged = [t for name in ("dev", "heldout") for t in read_tasks(folder / f"{name}.jsonl")]
+    own = {name for task in judged for name in task.extra["entities"]}
+    assert not own & {name for task in tasks.values() for name in task.extra["entities"]}
+    assert [note for note in notes if note.startswith("hindsight: ")]
+
+
+@pytest.mark.parametrize("steps", [59, 62])
+def test_killed_warm_start_with_hindsight_ends_the_same(artifacts, unbroken, tmp_path, steps):
+    with pytest.raises(Killed):
+        warm_start.run(profile_with(HINDSIGHT), artifacts, tmp_path / "warm", Killing(steps))
+    resumed = warm_start.run(profile_with(HINDSIGHT), artifacts, tmp_path / "warm", Killing(999))
+    assert resumed.content == unbroken[0].content
+
+
+def test_relabelled_share_is_bounded(artifacts, tmp_path):
+    few = {**HINDSIGHT, "max_share": 0.34}
+    made = warm_start.run(profile_with(few), artifacts, tmp_path / "warm", NullTracker())
+    assert made.rows["relabelled"] == 1
+    counts = json.loads((tmp_path / "warm" / "hindsight" / "counts.json").read_text())
+    assert counts["unused"]["above_max_share"] > 0
+
+
+def test_without_hindsight_nothing_is_relabelled(artifacts, tmp_path):
+    made = warm_start.run(profile_with(None), artifacts, tmp_path / "warm", NullTracker())
+    assert "relabelled" not in made.rows
+    assert not (tmp_path / "warm" / "hindsight").exists()

@@ -1,0 +1,165 @@
+"""Several families in one run: made, taught, played and judged each by its own."""
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+from pydantic import ValidationError
+
+from espalier.config import Profile, family_code_digest, reads_knowledge
+from espalier.environments import family_of
+from espalier.environments.contract import waited
+from espalier.records import DataError, Draft, FinalAnswer, NullTracker
+from espalier.records.trajectory import Trajectory
+from espalier.synthesis.funnel import Funnel
+from tests.factories.records import make_task
+
+SUMS = "tests.factories.sums:Sums"
+MEMBERS = [
+    {"environment": SUMS, "weight": 2.0, "max_turns": 2},
+    {"environment": {"name": "function_calling"}, "weight": 1.0},
+    {"environment": "customer_service", "weight": 1.0, "max_turns": 9},
+]
+
+
+def profile(members=MEMBERS, **sections):
+    counts = {"train_tasks": 402, "dev_tasks": 41, "heldout_tasks": 43}
+    return Profile.model_validate(
+        {
+            "environment": {"name": "mixture", "members": members},
+            "synthesis": {**counts, "detour_share": 0.0},
+            "curriculum": {"candidates": 40},
+            "training": {"dev_questions": 8},
+            "warm_start": {"dev_questions": 8},
+            "policy": {"dialect": "hermes"},
+            **sections,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    return family_of(profile())
+
+
+@pytest.fixture(scope="module")
+def knowledge(mixture, tmp_path_factory):
+    draft = Draft(tmp_path_factory.mktemp("knowledge"))
+    mixture.ingest(draft, NullTracker())
+    return draft.path
+
+
+@pytest.fixture(scope="module")
+def questions(mixture, knowledge):
+    return mixture.questions(knowledge, Funnel(), NullTracker())
+
+
+def test_shares_of_every_split_add_up_and_follow_the_weights(questions):
+    assert {split: len(asked) for split, asked in questions.items()} == {
+        "train": 402,
+        "dev": 41,
+        "heldout": 43,
+    }
+    assert Counter(question.task.environment for question in questions["train"]) == {
+        SUMS: 201,
+        "function_calling": 101,
+        "customer_service": 100,
+    }
+    first = {question.task.environment for question in questions["train"][:20]}
+    assert len(first) == 3, "they are shuffled"
+
+
+def test_no_task_is_in_two_splits_or_twice(questions):
+    ids = [question.task.task_id for asked in questions.values() for question in asked]
+    assert len(set(ids)) == len(ids)
+
+
+def test_every_teacher_is_the_members_own(mixture, knowledge, questions):
+    with mixture.teacher(knowledge, Funnel()) as demonstrate:
+        shown = [demonstrate(question, "") for question in questions["train"][:30]]
+    assert all(isinstance(one, Trajectory) and one.is_right for one in shown)
+    assert {one.messages[-1].content for one in shown if not one.tool_results}  # sums answer
+
+
+def test_an_episode_has_the_members_own_tools_rules_and_verifier(mixture, knowledge, questions):
+    task = next(q.task for q in questions["train"] if q.task.environment == SUMS)
+    with mixture.environments(knowledge) as environments_over:
+        environments = environments_over("train")
+        environment = environments(task)
+
+        async def play():
+            opening = await waited(environment.reset(task))
+            await waited(environment.step(FinalAnswer(task.verifier.gold[0])))
+            return opening, await waited(environment.score())
+
+        opening, reward = asyncio.run(play())
+    assert [tool.name for tool in opening.tools] == ["add"]
+    assert reward["outcome"] == 1.0
+    assert mixture.specs_of(task) == opening.tools
+    assert mixture.verify(task, "no number") == 0.0
+
+
+def test_limits_in_turns_are_the_members(mixture):
+    turns = {name: member.profile.episode.max_turns for name, member in mixture.members.items()}
+    assert turns == {SUMS: 2, "function_calling": 6, "customer_service": 9}
+
+
+def test_reports_group_by_member_and_name_its_groups(mixture, questions):
+    groups = [mixture.report_groups(question.task) for question in questions["heldout"]]
+    assert {group["family"] for group in groups} == set(mixture.members)
+    kinds = {group["kind"] for group in groups if "kind" in group}
+    assert all(kind.partition(": ")[0] in mixture.members for kind in kinds)
+
+
+def test_what_is_read_before_any_question_is_of_every_member(mixture, knowledge, questions):
+    train = [question.task for question in questions["train"]]
+    reading = mixture.reading_material(knowledge, train)
+    logs = [reading.write(random.Random(seed)) for seed in range(60)]
+    assert logs == [reading.write(random.Random(seed)) for seed in range(60)]
+    summed = [log for log in logs if "what" in log.prompt.split() and "is" in log.prompt.split()]
+    assert 15 < len(summed) < 50, "half of the weight"
+
+
+def test_a_task_of_another_family_is_refused(mixture):
+    with pytest.raises(DataError, match=r"task t is of [a-z_]+, and the mixture has"):
+        mixture.of(make_task("t"))
+
+
+@pytest.mark.parametrize(
+    ("members", "fault"),
+    [
+        (MEMBERS[:1], "at least 2 items"),
+        ([MEMBERS[0], MEMBERS[0]], "twice"),
+        ([MEMBERS[0], {"environment": {"name": "mixture", "members": MEMBERS}}], "no member"),
+        ([MEMBERS[0], {"environment": "no_such"}], "no family of tasks is named 'no_such'"),
+        ([MEMBERS[0], {"environment": "shop", "weight": 0}], "greater than 0"),
+    ],
+)
+def test_members_that_are_none_are_refused(members, fault):
+    with pytest.raises(ValidationError, match=fault):
+        profile(members)
+
+
+def test_a_member_that_does_not_fit_the_profile_is_named():
+    members = [MEMBERS[0], {"environment": {"name": "shop", "score_reward": 2.0}}]
+    with pytest.raises(ValidationError, match=r"environment\.members: shop: .*score_reward=2\.0"):
+        profile(members)
+
+
+def test_a_member_of_another_package_counts_by_its_code():
+    environment = profile().environment
+    alone = profile([MEMBERS[1], MEMBERS[2]]).environment
+    assert family_code_digest(environment) is not None
+    assert family_code_digest(alone) is None
+    assert not reads_knowledge(environment)
+    assert reads_knowledge(profile([MEMBERS[0], {"environment": "search_qa"}]).environment)
+
+
+def test_of_two_equal_names_each_task_has_its_own_tool():
+    both = family_of(profile([{"environment": "shop"}, {"environment": "web"}]))
+    shop, web = both.members.values()
+    shared = {spec.name for spec in shop.specs} & {spec.name for spec in web.specs}
+    assert shared == {"click"}
+    assert Counter(spec.name for spec in both.specs)["click"] == 1
+    assert both.specs_of(make_task("t", environment="web")) == web.specs
