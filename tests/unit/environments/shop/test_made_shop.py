@@ -134,7 +134,7 @@ def test_message_without_a_purchase_is_no_answer(family, tasks, environments):
 
 
 @pytest.mark.parametrize(("products", "length"), [(1000, 3), (1001, 4)])
-def test_made_ids_are_distinct_and_as_short_as_can_be(products, length):
+def test_made_ids_are_distinct_and_short(products, length):
     made = make_products(MadeCatalogueConfig(products=products))
     asins = {product.asin for product in made}
     assert len(asins) == products
@@ -151,7 +151,7 @@ def test_reading_keeps_a_value_behind_its_option(family):
         assert prompt.partition(" color ")[2].split()[0] in COLORS.split()
 
 
-def test_reading_opens_products_of_a_page_in_the_order_of_the_prompt(family):
+def test_reading_opens_products_in_the_order_of_the_prompt(family):
     reading = family.reading_material(NOWHERE, [])
     logs = [reading.write(random.Random(n)) for n in range(20)]
     openings = [log for log in logs if log.pieces[2].thought in log.prompt.split(" , ")]
