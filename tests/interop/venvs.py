@@ -18,6 +18,8 @@ PINS = {
     "inspect": ("inspect-ai==0.3.285", "openai==3.54.0"),
     "openenv": ("openenv==0.10.0",),
     "mcp": ("mcp==2.3.0",),
+    "gem": ("gem-llm==0.1.0",),
+    "skyrl_gym": ("skyrl-gym==0.4.0",),
     "verifiers": ("verifiers==0.4.0",),
     "harbor": ("pydantic==2.14.3", "toml==0.10.2"),
     "trl": (),
