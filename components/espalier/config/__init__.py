@@ -1,6 +1,6 @@
 """The profile of a run: one TOML file, every choice in it."""
 
-from espalier.config.agent import AgentConfig
+from espalier.config.agent import AgentConfig, VerifiersConfig
 from espalier.config.cluster import (
     GpuConfig,
     ImagesConfig,
@@ -60,6 +60,7 @@ from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,
     HindsightConfig,
+    MemoryConfig,
     OptimizerConfig,
     PolicyConfig,
     PrestageConfig,
@@ -146,6 +147,7 @@ __all__ = [
     "KubernetesSandboxConfig",
     "LlmInferenceServiceConfig",
     "LocalSandboxConfig",
+    "MemoryConfig",
     "NoSelfPlayConfig",
     "OptimizerConfig",
     "OutcomeModelConfig",
@@ -179,6 +181,7 @@ __all__ = [
     "Toleration",
     "TrainingConfig",
     "ValidationConfig",
+    "VerifiersConfig",
     "VllmBatchConfig",
     "VllmConfig",
     "WarmStartConfig",
