@@ -209,6 +209,23 @@ class Profile(Section):
         return self
 
     @model_validator(mode="after")
+    def _memory_makes_sense(self) -> Self:
+        memory, episode = self.episode.memory, self.episode
+        if memory is None:
+            return self
+        if memory.max_tokens + episode.max_turn_tokens >= episode.max_tokens:
+            raise ValueError(
+                f"episode.memory.max_tokens={memory.max_tokens} leaves no room for a turn within "
+                f"episode.max_tokens={episode.max_tokens}; lower the one or raise the other"
+            )
+        if self.agent.plays:
+            raise ValueError(
+                "episode.memory is of the built-in loop, and the program of agent.command writes "
+                "its prompts itself; leave the section out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _failures_can_be_relabelled(self) -> Self:
         if self.warm_start.hindsight is None:
             return self
