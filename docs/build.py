@@ -49,6 +49,7 @@ NAV: dict[str, Sequence[str]] = {
         "components/espalier/environments/function_calling/README.md",
         "components/espalier/environments/openenv/README.md",
         "components/espalier/environments/mcp/README.md",
+        "components/espalier/environments/harbor/README.md",
         "components/espalier/environments/procedural/README.md",
         "docs/add-reward.md", "docs/judges.md", "docs/process-rewards.md", "docs/add-algorithm.md",
         "docs/add-sandbox.md", "components/espalier/sandbox/README.md", "CONTRIBUTING.md",

@@ -15,6 +15,9 @@
     services    tables of customer service, and arguments of its tools
     shops       WebShop's files, and calls in a visit to what they hold
     pages       pages of the text web, arguments of its tools, tasks in WebArena's format
+    programs    files of programming tasks, answers, and what a program's process writes
+    queries     files and dumps of questions in SQL, queries in a process, rows as answers
+    puzzles     answers to procedural questions, their scorers where they are installed
     mcp         answers of MCP servers, and streams of events
     functions   rows of function-calling benchmarks, answers, and arguments of the services' tools
 
@@ -36,6 +39,9 @@ from tests.fuzz.mcp_servers import McpServers
 from tests.fuzz.pages import Pages
 from tests.fuzz.parsers import Calls, Judgements, Runs, Transcripts
 from tests.fuzz.patches import Patches
+from tests.fuzz.programs import Programs
+from tests.fuzz.puzzles import Puzzles
+from tests.fuzz.queries import Queries
 from tests.fuzz.recording import Recording
 from tests.fuzz.servers import Endpoint, Frames, Sandboxd
 from tests.fuzz.services import Services
@@ -57,6 +63,9 @@ TARGETS = {
         Pages,
         Functions,
         Patches,
+        Programs,
+        Queries,
+        Puzzles,
         McpServers,
     )
 }

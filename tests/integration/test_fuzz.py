@@ -22,6 +22,9 @@ CASES = {
     "patches": 1500,
     "pages": 1500,
     "functions": 1500,
+    "programs": 600,
+    "queries": 1500,
+    "puzzles": 150,
     "mcp": 500,
 }
 

@@ -1,5 +1,6 @@
 """A venv for each package whose pins are not ours, made once and kept in build/."""
 
+import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -17,6 +18,8 @@ PINS = {
     "inspect": ("inspect-ai==0.3.285", "openai==3.54.0"),
     "openenv": ("openenv==0.10.0",),
     "mcp": ("mcp==2.3.0",),
+    "gem": ("gem-llm==0.1.0",),
+    "skyrl_gym": ("skyrl-gym==0.4.0",),
     "verifiers": ("verifiers==0.4.0",),
     "harbor": ("pydantic==2.14.3", "toml==0.10.2"),
     "trl": (),
@@ -41,8 +44,15 @@ def python_of(name):
     digest = hashlib.sha256(" ".join((*pins, *alone)).encode()).hexdigest()[:12]
     folder = ROOT / "build" / "interop" / f"{name}-{digest}"
     python = folder / "bin" / "python"
-    if (folder / ".installed").exists():
-        return python
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests of two processes need some of them
+        if not (folder / ".installed").exists():
+            _make(folder, python, pins, alone)
+    return python
+
+
+def _make(folder, python, pins, alone):
     beside = Path(sys.executable).parent / "uv"
     uv = str(beside) if beside.exists() else shutil.which("uv")
     if uv is None:
@@ -54,8 +64,7 @@ def python_of(name):
         subprocess.run([*install, "--python", python, *pins], check=True)
     if alone:
         subprocess.run([*install, "--no-deps", "--target", packages, *alone], check=True)
-    if name in SEES_OURS:
+    if folder.name.partition("-")[0] in SEES_OURS:
         ours = sysconfig.get_path("purelib")
         (packages / "ours.pth").write_text(f"{ours}\n", encoding="utf-8")
     (folder / ".installed").touch()
-    return python

@@ -1,6 +1,6 @@
 """The profile of a run: one TOML file, every choice in it."""
 
-from espalier.config.agent import AgentConfig
+from espalier.config.agent import AgentConfig, VerifiersConfig
 from espalier.config.cluster import (
     GpuConfig,
     ImagesConfig,
@@ -15,6 +15,7 @@ from espalier.config.cluster import (
 from espalier.config.data import (
     CurationConfig,
     ExpansionConfig,
+    InvertedConfig,
     SearchConfig,
     SplitsConfig,
     SynthesisConfig,
@@ -59,6 +60,7 @@ from espalier.config.learning import (
     CurriculumConfig,
     EpisodeConfig,
     HindsightConfig,
+    MemoryConfig,
     OptimizerConfig,
     PolicyConfig,
     PrestageConfig,
@@ -137,6 +139,7 @@ __all__ = [
     "HardwareConfig",
     "HindsightConfig",
     "ImagesConfig",
+    "InvertedConfig",
     "JudgesConfig",
     "KnowledgeConfig",
     "KubeflowConfig",
@@ -144,6 +147,7 @@ __all__ = [
     "KubernetesSandboxConfig",
     "LlmInferenceServiceConfig",
     "LocalSandboxConfig",
+    "MemoryConfig",
     "NoSelfPlayConfig",
     "OptimizerConfig",
     "OutcomeModelConfig",
@@ -177,6 +181,7 @@ __all__ = [
     "Toleration",
     "TrainingConfig",
     "ValidationConfig",
+    "VerifiersConfig",
     "VllmBatchConfig",
     "VllmConfig",
     "WarmStartConfig",

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from espalier.config.data import Section
+
+
+class VerifiersConfig(Section):
+    """A taskset of verifiers (v1), whose environment plays the tasks and rewards them."""
+
+    python: Path
+    """Interpreter of a virtual environment that has verifiers and the taskset's package."""
+    taskset: str = Field(min_length=1)
+    """Its id: the name of the installed package that exports it."""
+    env: dict[str, JsonValue] = Field(default={})
+    """Verifiers' own `[env]` block, as {agent = {harness = {id = "null"}, max_turns = 8}}; a
+    runtime that it leaves out is "subprocess"."""
+    address: str = Field(default="", pattern=r"^$|^(tcp|ipc)://.+")
+    """An EnvServer on this machine, as "tcp://127.0.0.1:5000"; empty starts one."""
+    start_timeout_s: float = Field(default=120.0, gt=0)
+    """How long a server may take to answer first."""
 
 
 class AgentConfig(Section):
@@ -19,6 +36,8 @@ class AgentConfig(Section):
 
     command: tuple[str, ...] = ()
     """Program and arguments, as ["python", "my_agent.py"]; empty plays the built-in loop."""
+    verifiers: VerifiersConfig | None = None
+    """A taskset of verifiers, in the place of a command: its EnvServer plays and rewards."""
     wire_formats: tuple[Literal["chat", "responses", "messages"], ...] = Field(
         default=("chat", "responses", "messages"), min_length=1
     )
@@ -49,7 +68,22 @@ class AgentConfig(Section):
     @property
     def plays(self) -> bool:
         """Whether an agent plays the episodes."""
-        return bool(self.command)
+        return bool(self.program)
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """What plays, for digests and reports; empty where nothing does."""
+        if self.verifiers is None:
+            return self.command
+        return ("verifiers", self.verifiers.taskset, json.dumps(self.verifiers.env))
+
+    @property
+    def told(self) -> str:
+        """What plays, for messages."""
+        if self.verifiers is None:
+            return f"agent.command = {list(self.command)}"
+        where = self.verifiers.address or "started here"
+        return f"agent.verifiers (taskset {self.verifiers.taskset!r}, {where})"
 
     def external_files(self) -> dict[str, Path | None]:
         """The agent's own files by the profile key that names them."""
@@ -58,6 +92,21 @@ class AgentConfig(Section):
             for place, word in enumerate(self.command)
             if place and Path(word).is_file()
         }
+
+    @model_validator(mode="after")
+    def _one_thing_plays(self) -> Self:
+        if self.verifiers is None:
+            return self
+        if self.command:
+            raise ValueError(
+                "agent.command and agent.verifiers are both set, and only one can play; leave the "
+                "other out"
+            )
+        if self.score != "posted":
+            raise ValueError(
+                'agent.verifiers rewards the attempts that it plays; set agent.score = "posted"'
+            )
+        return self
 
     @model_validator(mode="after")
     def _a_call_ends_within_its_attempt(self) -> Self:

@@ -60,6 +60,19 @@ class ExpansionConfig(Section):
     """Attempts at a seed question, one of which must be right (arXiv:2507.15061, sec. 4.1)."""
 
 
+class InvertedConfig(Section):
+    """Inverted questions: loose facts that one entity alone fulfils (BrowseComp's form)."""
+
+    share: float = Field(default=0.0, ge=0, le=1)
+    """Share of a split's formal questions that are inverted; 0 asks none."""
+    max_clues: int = Field(default=4, ge=2, le=6)
+    """Most facts that a question names; it has two or more, and each is needed."""
+    min_holders: int = Field(default=3, ge=2)
+    """Entities of which each fact by itself is true, at least: no fact gives the answer away."""
+    max_lines: int = Field(default=5, ge=2)
+    """Lines of documents that prove the answer, at most."""
+
+
 class SynthesisConfig(Section):
     """Questions from formal queries, and teacher trajectories that answer some of them."""
 
@@ -85,6 +98,7 @@ class SynthesisConfig(Section):
     rollouts: int = Field(default=5, ge=1)
     """Attempts of the teacher at one question (WebShaper, arXiv:2507.15061)."""
     expansion: ExpansionConfig = ExpansionConfig()
+    inverted: InvertedConfig = InvertedConfig()
 
     @model_validator(mode="after")
     def _weights_ask_for_something(self) -> Self:
@@ -92,6 +106,11 @@ class SynthesisConfig(Section):
             raise ValueError("synthesis.chain_weights must not be negative")
         if sum(self.chain_weights) + self.intersection_weight + self.union_weight <= 0:
             raise ValueError("synthesis: all weights are 0, so no question can be drawn")
+        if self.expansion.share + self.inverted.share > 1:
+            raise ValueError(
+                f"synthesis.expansion.share={self.expansion.share} and synthesis.inverted.share="
+                f"{self.inverted.share} are shares of the same questions; lower one of them"
+            )
         if self.trajectories > self.train_tasks:
             raise ValueError(
                 f"synthesis.trajectories={self.trajectories} exceeds synthesis.train_tasks="

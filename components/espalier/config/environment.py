@@ -29,6 +29,7 @@ _BUILT_IN = {
     "code": "espalier.environments.code:Code",
     "customer_service": "espalier.environments.customer_service:CustomerService",
     "function_calling": "espalier.environments.function_calling:FunctionCalling",
+    "harbor": "espalier.environments.harbor:Harbor",
     "mcp": "espalier.environments.mcp:Mcp",
     "mixture": "espalier.environments.mixture:Mixture",
     "openenv": "espalier.environments.openenv:OpenEnv",

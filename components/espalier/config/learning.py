@@ -74,6 +74,20 @@ class RetryConfig(Section):
     the episode ends with the attempt that failed."""
 
 
+class MemoryConfig(Section):
+    """Worked solutions of similar training tasks before each question.
+
+    They are the demonstrations that validation accepted (ExpeL, arXiv:2308.10144), found by the
+    words of their questions; a task's own is never shown to it.
+    """
+
+    recalled: int = Field(default=1, ge=1, le=16)
+    """Solutions before a question, the most similar first."""
+    max_tokens: int = Field(default=64, ge=8)
+    """Tokens that they may add to a prompt, where they count against `episode.max_tokens`; of more
+    the least similar are left out."""
+
+
 class EpisodeConfig(Section):
     """Limits of one episode, the same for every policy, stage and benchmark."""
 
@@ -90,6 +104,7 @@ class EpisodeConfig(Section):
     """What becomes of an episode whose context is full: it ends, or it goes on in a new context,
     without its oldest observations or with the policy's own summary in the place of all."""
     retry: RetryConfig | None = Field(default=None, exclude_if=lambda it: it is None)
+    memory: MemoryConfig | None = Field(default=None, exclude_if=lambda it: it is None)
 
 
 class OptimizerConfig(Section):

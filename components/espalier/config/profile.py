@@ -165,6 +165,17 @@ class Profile(Section):
         return self
 
     @model_validator(mode="after")
+    def _inverted_questions_fit_an_episode(self) -> Self:
+        inverted = self.synthesis.inverted
+        if inverted.share and inverted.max_lines >= self.episode.max_turns:
+            raise ValueError(
+                f"synthesis.inverted.max_lines={inverted.max_lines} leaves no turn for the answer "
+                f"within episode.max_turns={self.episode.max_turns}; lower the one or raise the "
+                "other"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _agent_texts_can_be_written(self) -> Self:
         asked = self.agent_texts.pretraining_texts or self.agent_texts.negatives
         if asked and not family_class(self.environment.name).writes_agent_texts:
@@ -194,6 +205,23 @@ class Profile(Section):
             raise ValueError(
                 'episode.retry tries again what was wrong; with self_play.name = "absolute_zero" '
                 "the policy proposes tasks, of which none is right or wrong. Leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _memory_makes_sense(self) -> Self:
+        memory, episode = self.episode.memory, self.episode
+        if memory is None:
+            return self
+        if memory.max_tokens + episode.max_turn_tokens >= episode.max_tokens:
+            raise ValueError(
+                f"episode.memory.max_tokens={memory.max_tokens} leaves no room for a turn within "
+                f"episode.max_tokens={episode.max_tokens}; lower the one or raise the other"
+            )
+        if self.agent.plays:
+            raise ValueError(
+                "episode.memory is of the built-in loop, and the program of agent.command writes "
+                "its prompts itself; leave the section out"
             )
         return self
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -146,9 +147,15 @@ def _lines(path: Path, text: str) -> Iterator[tuple[str, object]]:
 
 def _json(where: str, text: str) -> Any:  # noqa: ANN401 (whatever a file holds)
     try:
-        return json.loads(text, parse_constant=_no_number)
+        value = json.loads(text, parse_constant=_no_number)
+        if _SURROGATE.search(text):  # half of a pair is in no UTF-8, and so in no task file
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except (ValueError, RecursionError) as error:  # nesting of thousands of levels
         raise DataError(f"{where}: not JSON ({error})") from error
+
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def _no_number(name: str) -> NoReturn:

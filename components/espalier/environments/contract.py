@@ -134,6 +134,14 @@ class Environment(Protocol):
         ...
 
 
+class Recalled(Protocol):
+    """A memory of solved tasks."""
+
+    def recalled(self, task: Task, count: int) -> tuple[str, ...]:
+        """Up to `count` texts that help with a task, the best first."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environments:
     """Makes a fresh environment for each episode of a family's tasks."""
@@ -144,6 +152,8 @@ class Environments:
     make: Callable[[Task], Environment]
     derived_from: frozenset[str] = frozenset()
     """Names of the families whose tasks this one plays as well."""
+    memory: Recalled | None = None
+    """What `[episode.memory]` puts before the prompts; None for nothing."""
 
     def __call__(self, task: Task) -> Environment:
         """An environment for `task`.

@@ -33,7 +33,7 @@ from espalier.config import (
     outcome_span,
 )
 from espalier.dialects.dialect import Dialect
-from espalier.environments.contract import Environments, EnvironmentsOver
+from espalier.environments.contract import Environments, EnvironmentsOver, Recalled
 from espalier.environments.episode import EpisodeRules, TurnResults
 from espalier.environments.hindsight import Hindsight
 from espalier.environments.judged import JudgedOutcomes
@@ -147,6 +147,8 @@ class Family(ABC, Generic[C]):
         self.profile = profile
         self.settings = cast("C", profile.environment)
         """Its own section of the profile."""
+        self.memory: Recalled | None = None
+        """Of its environments; see `espalier.environments.memory.remembering`."""
         self._judges: JudgedOutcomes | None = None
 
     # ------------------------------------------------------------------ what every family defines
@@ -255,6 +257,7 @@ class Family(ABC, Generic[C]):
                 for base in type(self).__mro__
                 if isinstance(name := vars(base).get("name"), str)
             ),
+            memory=self.memory,
         )
 
     def _with_judges(self, rules: EpisodeRules, task: Task) -> EpisodeRules:

@@ -213,7 +213,7 @@ def _facts(suite: NamedSuite, recovery: str) -> dict[str, Any]:
             f"{episode.max_turns} messages that call tools or speak to a user, "
             f"{episode.max_turn_calls} calls in one"
         ),
-        "scaffold": f"the program {list(agent.command)}" if agent.plays else scaffold,
+        "scaffold": f"the program {list(agent.program)}" if agent.plays else scaffold,
         "attempts": f"{suite.config.attempts} at temperature {suite.config.temperature:g}",
         "evaluator": f"{type(suite.family).__module__}: {suite.family.headline} of official_scores",
         "failure recovery": recovery,

@@ -298,7 +298,7 @@ def settings_of(config: SuiteConfig, profile: Profile, family: Family[Any]) -> d
         **family.answer_settings(),
     }
     if profile.agent.plays:
-        settings["agent"] = list(profile.agent.command)
+        settings["agent"] = list(profile.agent.program)
     if code := family_code_digest(profile.environment):
         settings["code"] = code
     return settings

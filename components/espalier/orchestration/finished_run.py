@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from espalier.config import Profile
 from espalier.determinism import prepare_torch
-from espalier.environments import family_of
+from espalier.environments import EnvironmentsOver, family_of
 from espalier.evaluation import (
     QuestionRow,
     Suite,
@@ -152,8 +152,16 @@ def _rows(run: FinishedRun, policy_dir: Path) -> list[QuestionRow]:
 
     prepare_torch(run.profile.threads)
     tasks = read_tasks(run.folder("accepted") / "tasks" / "heldout.jsonl")
-    with family_of(run.profile).environments(run.folder("knowledge")) as environments_over:
+    with _environments(run) as environments_over:
         return policies.evaluate_policy(policy_dir, tasks, environments_over(VIEW), run.profile)
+
+
+def _environments(run: FinishedRun) -> AbstractContextManager[EnvironmentsOver]:
+    """The environments of the run's family, which recall what its policies recalled."""
+    from espalier.environments.memory import remembering
+
+    family = remembering(run.profile, run.folder("accepted"))
+    return family.environments(run.folder("knowledge"))
 
 
 def _table(policy_dir: Path, figures: dict[str, Any]) -> str:
@@ -198,7 +206,7 @@ class Conversation:
         if policy_dir is None:
             open_artifact(run.folder("trained_policy"))
             policy_dir = run.folder("trained_policy") / "policy"
-        with family_of(run.profile).environments(run.folder("knowledge")) as environments_over:
+        with _environments(run) as environments_over:
             yield cls(Roller.open(policy_dir, environments_over("full"), run.profile), run.profile)
 
     def ask(self, question: str) -> Trajectory:

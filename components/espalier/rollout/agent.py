@@ -20,8 +20,9 @@ from espalier.environments import (
 from espalier.records import EngineError, FinalAnswer, Malformed, PolicyError, Task
 from espalier.records.message import JsonObject, ToolSpec
 from espalier.records.trajectory import FinishReason, Trajectory
-from espalier.rollout.agent_process import AgentExit, AgentPrograms, agent_programs
+from espalier.rollout.agent_process import AgentExit, agent_programs
 from espalier.rollout.engines.engine import Engine, Sampling
+from espalier.rollout.env_server import env_server_runs
 from espalier.rollout.episode import CallTimeoutError, ToolRunner
 from espalier.rollout.recording.attempt import Attempt, CallLimits, Policy
 from espalier.rollout.recording.dialects import RequestDialects
@@ -85,12 +86,16 @@ def task_json(task: Task, tools: tuple[ToolSpec, ...]) -> str:
     return json.dumps(told)
 
 
+PlayAttempt = Callable[[Task, Mapping[str, str]], Awaitable[AgentExit]]
+"""Plays a task once, given the variables of `addresses`, in the agent's time."""
+
+
 @dataclass(slots=True)
 class AgentPlayer:
     """Plays episodes by running the agent's program against a recorder."""
 
     config: AgentConfig
-    programs: AgentPrograms
+    run: PlayAttempt
     recorder: Recorder
     base: str
     """Address of the recorder's endpoint."""
@@ -116,35 +121,35 @@ class AgentPlayer:
             attempt = self.recorder.begin(sampling=sampling)
             try:
                 with self.recorder.deadline(attempt, self.config.deadline_s):
-                    exit_ = await self.programs.play(self._variables(task, attempt))
+                    exit_ = await self.run(task, addresses(self.base, attempt))
+                if attempt.failure is None:
+                    self._judge_exit(attempt, exit_)
             finally:
                 self.recorder.close(attempt)
         if attempt.failure is not None:
             raise EngineError(f"the engine broke: {attempt.failure}") from attempt.failure
-        self._judge_exit(attempt, exit_)
         verdict = None
         if attempt.lost is None and self.config.score == "verifier":
             verdict = await self._verified(task, attempt)
         return self.recorder.ended(attempt, verdict, task_id=task.task_id, group_id=task.task_id)
 
-    def _variables(self, task: Task, attempt: Attempt) -> Mapping[str, str]:
-        told = {"ESPALIER_TASK": task_json(task, self.environments.tools)}
-        return addresses(self.base, attempt) | told
-
     def _judge_exit(self, attempt: Attempt, exit_: AgentExit) -> None:
         if exit_.status == 0:
             self.failures = 0
+            if exit_.terms is not None and attempt.lost is None:
+                attempt.post_reward(exit_.terms)
             return
         if exit_.status is None:
             because = f"it was not over within {self.config.deadline_s:g} s"
             attempt.lose(FinishReason.TIMEOUT, because)
             return
         because = f"the agent ended with status {exit_.status}: {exit_.told or 'it wrote nothing'}"
-        attempt.lose(FinishReason.AGENT_FAILED, because)
+        if not attempt.open_calls:  # else those have lost it
+            attempt.lose(FinishReason.AGENT_FAILED, because)
         self.failures += 1
         if self.failures >= _MOST_FAILURES:
             raise PolicyError(
-                f"agent.command = {list(self.config.command)} failed {self.failures} times in a "
+                f"{self.config.told} failed {self.failures} times in a "
                 f"row; the last time it {because.removeprefix('the agent ')}"
             )
 
@@ -221,13 +226,30 @@ async def agent_player(
         max_body_bytes=config.max_body_bytes, write_timeout_s=config.call_timeout_s, drain_s=1.0
     )
     endpoint = RecordingEndpoint(recorder, bounds, config.wire_formats)
-    async with recording(endpoint, bounds) as base, agent_programs(config) as programs:
+    async with recording(endpoint, bounds) as base, _runs(config, environments) as run:
         yield AgentPlayer(
             config=config,
-            programs=programs,
+            run=run,
             recorder=recorder,
             base=base,
             environments=environments,
             tools=tools,
             places=asyncio.Semaphore(config.processes),
         )
+
+
+@asynccontextmanager
+async def _runs(config: AgentConfig, environments: Environments) -> AsyncGenerator[PlayAttempt]:
+    """How the profile has attempts played: by a server, or by a command."""
+    if config.verifiers is not None:
+        runs = env_server_runs(config)
+        await runs.start()  # in no attempt's time
+        yield runs.play
+        return
+    async with agent_programs(config) as programs:
+
+        async def play(task: Task, variables: Mapping[str, str]) -> AgentExit:
+            told = {"ESPALIER_TASK": task_json(task, environments.tools)}
+            return await programs.play({**variables, **told})
+
+        yield play

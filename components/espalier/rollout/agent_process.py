@@ -39,6 +39,8 @@ class AgentExit(NamedTuple):
     """None where it was ended at its deadline."""
     told: str
     """The end of what it wrote to its outputs."""
+    terms: Mapping[str, float] | None = None
+    """The attempt's reward, where the program does not post it itself."""
 
 
 class _Output(NamedTuple):

@@ -21,6 +21,7 @@ from espalier.environments import (
     Environments,
     ProgramBrokeSandboxError,
 )
+from espalier.environments.memory import recalled_prompt
 from espalier.records import Message, Task
 from espalier.records.trajectory import FinishReason, RewardBreakdown, Trajectory
 from espalier.rollout.context import EpisodeTranscript, PolicyContext
@@ -169,6 +170,8 @@ async def run_episode(
         environment = await run(context.environments, task)
         prompt, tools = await run(environment.reset, task)
         dialect = dialect.with_tools(tools)
+        memory = context.environments.memory
+        prompt = recalled_prompt(prompt, task, memory, dialect, context.limits)
         view = PolicyContext(transcript, context.engine, sampling, dialect, context.limits)
         has_room = await view.begin(prompt)
         reward = await _play(

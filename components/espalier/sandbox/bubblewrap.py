@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -108,11 +108,13 @@ def command(
     mounts: Iterable[Mount],
     settings: Mapping[str, str],
     descriptors: PassedDescriptors,
+    links: Sequence[str] = (),
 ) -> list[str]:
     """The bubblewrap command.
 
     Readable are /usr, the interpreter, and a few files of /etc; writable are the workspace, /tmp
-    and /dev/shm, each a tmpfs of limited size.
+    and /dev/shm, each a tmpfs of limited size. `links` are names of folders of the workspace that
+    can be reached from the root as well.
     """
     return [
         "bwrap",
@@ -124,6 +126,7 @@ def command(
         *("--proc", "/proc", "--dev", "/dev"),
         *_read_only(mounts),
         *_python_links(),
+        *(word for name in links for word in ("--symlink", f"{WORKSPACE}/{name}", f"/{name}")),
         *_writable(WORKSPACE, limits.disk_bytes),
         *_writable("/tmp", limits.disk_bytes),
         *_writable("/dev/shm", _SHARED_MEMORY_BYTES),

@@ -11,7 +11,7 @@ import math
 import os
 import secrets
 import threading
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any, Self, TypeVar
@@ -155,9 +155,21 @@ that got none by then is lost, and where episodes are compared it is played agai
 
 
 def sandbox_pool(
-    config: SandboxConfig, cluster: KubernetesConfig, *, disk_bytes: int = _DISK_BYTES
+    config: SandboxConfig,
+    cluster: KubernetesConfig,
+    *,
+    disk_bytes: int = _DISK_BYTES,
+    links: Sequence[str] = (),
 ) -> PoolThread:
-    """A pool for short programs, not opened."""
+    """A pool for short programs, not opened.
+
+    Args:
+        config: of the sandboxes.
+        cluster: where pods are.
+        disk_bytes: of a workspace.
+        links: folders of the workspace that local sandboxes have in their root as well; those of
+            containers and pods are in their image.
+    """
     settings = PoolSettings(
         size=config.size,
         low_water=min(1, config.size),
@@ -166,11 +178,14 @@ def sandbox_pool(
         claim_timeout_s=_CLAIM_WITHIN_S,
     )
     num_judging = math.ceil(config.size / _POLICIES_PER_JUDGE)
-    return PoolThread(backend_for(config, cluster, disk_bytes), settings, num_judging)
+    return PoolThread(backend_for(config, cluster, disk_bytes, links), settings, num_judging)
 
 
 def backend_for(
-    config: SandboxConfig, cluster: KubernetesConfig, disk_bytes: int = _DISK_BYTES
+    config: SandboxConfig,
+    cluster: KubernetesConfig,
+    disk_bytes: int = _DISK_BYTES,
+    links: Sequence[str] = (),
 ) -> Backend:
     """What makes the sandboxes; pods among them are labelled as the step that makes them."""
     limits = Limits(
@@ -181,7 +196,7 @@ def backend_for(
     )
     match config.backend:
         case "local":
-            return LocalBackend(limits=limits, packages=config.packages, preimport=())
+            return LocalBackend(limits=limits, packages=config.packages, preimport=(), links=links)
         case "podman":
             return PodmanBackend(image=config.image, limits=limits, preimport=())
         case "kubernetes":

@@ -246,12 +246,14 @@ class LocalBackend:
         packages: of espalier's Python environment that programs in the sandbox may import.
         preimport: modules imported before any Python run; each costs memory in every sandbox.
         start_timeout_s: time in which a sandbox must answer.
+        links: names of folders of the workspace that are seen in the root as well.
     """
 
     limits: Limits = field(default_factory=Limits)
     packages: Sequence[str] = ("numpy", "sympy", "pandas")
     preimport: Sequence[str] = ("numpy",)
     start_timeout_s: float = 30.0
+    links: Sequence[str] = ()
     name: str = field(default="local", init=False, repr=False)
 
     async def create(self) -> LocalSandbox:
@@ -291,9 +293,8 @@ class LocalBackend:
         settings = server_settings(token, self.limits, self.preimport) | {
             "SANDBOXD_LISTEN": f"fd:{descriptors.listener}"
         }
-        return command(
-            self.limits, [*python_mounts(self.packages), *written], settings, descriptors
-        )
+        mounts = [*python_mounts(self.packages), *written]
+        return command(self.limits, mounts, settings, descriptors, self.links)
 
 
 def refuse_unsafe() -> None:

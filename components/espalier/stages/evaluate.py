@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 
 from espalier.chain import STAGES, opened, provenance
 from espalier.config import Profile
-from espalier.environments import Environments, family_of
+from espalier.environments import Environments
+from espalier.environments.memory import remembering
 from espalier.evaluation.contamination import Training
 from espalier.evaluation.lineage import lineage_of
 from espalier.evaluation.policies import FinishedEvaluations, PolicyEvaluation, evaluate_on_suite
@@ -164,7 +165,9 @@ def _judge_all(
 
     judged = {}
     with (
-        family_of(profile).environments(inputs["knowledge"]) as environments_over,
+        remembering(profile, inputs["accepted"]).environments(
+            inputs["knowledge"]
+        ) as environments_over,
         tracker.progress("policies judged", total=len(digests)) as progress,
     ):
         environments = environments_over(VIEW)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from espalier.chain import opened, provenance
 from espalier.config import Profile
 from espalier.curriculum.learnability import keep_learnable
-from espalier.environments import family_of
+from espalier.environments.memory import remembering
 from espalier.records import (
     Manifest,
     Task,
@@ -44,7 +44,8 @@ def run(
     config = profile.curriculum
     tasks = read_tasks(inputs["accepted"] / "tasks" / "train.jsonl")
     candidates = _candidates(tasks, config.candidates if config.enabled else 0, profile.seed)
-    with family_of(profile).environments(inputs["knowledge"]) as environments_over:
+    family = remembering(profile, inputs["accepted"])
+    with family.environments(inputs["knowledge"]) as environments_over:
         policy_dir = inputs["warm_policy"] / "policy"
         roller = Roller.open(policy_dir, environments_over("train"), profile)
         tallies = _judge(profile, roller, candidates, tracker)

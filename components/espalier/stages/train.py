@@ -19,7 +19,7 @@ from pathlib import Path
 from espalier.chain import opened, provenance
 from espalier.config import Profile
 from espalier.curriculum.self_play import SelfPlay
-from espalier.environments import family_of
+from espalier.environments.memory import remembering
 from espalier.policy.loading import save_policy
 from espalier.records import (
     Draft,
@@ -73,7 +73,9 @@ def run(
     )
     with (
         together as processes,
-        family_of(profile).environments(inputs["knowledge"]) as environments_over,
+        remembering(profile, inputs["accepted"]).environments(
+            inputs["knowledge"]
+        ) as environments_over,
     ):
         run_ = build_run(profile, inputs, store, processes, environments_over)
         run_.loop.run(tracker)
@@ -108,5 +110,6 @@ def run_worker(
 ) -> None:
     """Run the loop on ranks > 0 without a tracker."""
     store = CheckpointStore(directory, identity)
-    with family_of(profile).environments(inputs["knowledge"]) as environments_over:
+    family = remembering(profile, inputs["accepted"])
+    with family.environments(inputs["knowledge"]) as environments_over:
         build_run(profile, inputs, store, processes, environments_over).loop.run(NullTracker())

@@ -19,13 +19,16 @@ from typing import Any
 from espalier.chain import opened, provenance
 from espalier.config import HindsightConfig, Profile
 from espalier.dialects.dialect import Dialect
-from espalier.environments import EnvironmentsOver, Family, family_of, policy_dialect
-from espalier.environments.hindsight import Relabelled, relabelled
+from espalier.environments import EnvironmentsOver, Family, policy_dialect
+from espalier.environments.hindsight import Hindsight, Relabelled, relabelled
+from espalier.environments.memory import recalled_prompt, remembering
 from espalier.environments.teaching import ScriptTeacher
 from espalier.policy.loading import Policy, load_policy, save_policy
 from espalier.records import (
     SPLITS,
     Manifest,
+    Message,
+    Split,
     Task,
     Tracker,
     json_digest,
@@ -70,17 +73,19 @@ def run(
     policy = load_policy(inputs["pretrained_policy"] / "policy")
     material = _Material(profile, inputs, policy)
     work, identity = work_dir(output_dir), json_digest(origin.model_dump())
-    found = None
+    config, found = profile.warm_start.hindsight, None
+    # made now, so that knowledge in which nothing can be proven is refused before any training
+    hindsight = None if config is None else material.hindsight
     with material.family.environments(inputs["knowledge"]) as environments_over:
         roller = Roller.local(policy, environments_over("dev"), profile)
-        judged = material.tasks["dev"][: profile.warm_start.dev_questions]
+        judged = material.tasks("dev")[: profile.warm_start.dev_questions]
         plan = _plan(profile, material.sequences, lambda: dev_exact_match(roller, judged))
         result = SupervisedLoop(policy.model, plan, CheckpointStore(work, identity)).run(tracker)
-        if (config := profile.warm_start.hindsight) is not None:
+        if config is not None and hindsight is not None:
             store = RelabelledStore(work, identity)
             found = store.load()
             if found is None:
-                found = _relabelled(config, material, environments_over)
+                found = _relabelled(config, material, hindsight, environments_over)
                 store.save(found)
             again = CheckpointStore(work / "second_round", identity)
             result = _second_round(config, material, found, (plan, result), again, tracker)
@@ -107,13 +112,18 @@ class _Material:
 
     @cached_property
     def family(self) -> Family[Any]:
-        return family_of(self.profile)
+        return remembering(self.profile, self.inputs["accepted"])
+
+    @property
+    def hindsight(self) -> Hindsight:
+        return self.family.hindsight(self.inputs["knowledge"], self.inputs["accepted"])
+
+    def tasks(self, split: Split) -> list[Task]:
+        return read_tasks(self.inputs["accepted"] / "tasks" / f"{split}.jsonl")
 
     @cached_property
-    def tasks(self) -> Mapping[str, list[Task]]:
-        """Split -> its tasks."""
-        folder = self.inputs["accepted"] / "tasks"
-        return {split: read_tasks(folder / f"{split}.jsonl") for split in SPLITS}
+    def train_tasks(self) -> list[Task]:
+        return self.tasks("train")
 
     @cached_property
     def demonstrations(self) -> list[Trajectory]:
@@ -122,7 +132,7 @@ class _Material:
     @cached_property
     def sequences(self) -> list[TrainingSequence]:
         """The teacher's demonstrations, and the negatives."""
-        tasks = {task.task_id: task for task in self.tasks["train"]}
+        tasks = {task.task_id: task for task in self.train_tasks}
         negatives = read_agent_texts(self.inputs["accepted"] / "negatives.jsonl")
         encoded = [encode_negative(negative, self._dialect) for negative in negatives]
         limit = self.profile.episode.max_tokens
@@ -132,8 +142,21 @@ class _Material:
         ]
 
     def encode(self, demonstration: Trajectory, tasks: Mapping[str, Task]) -> TrainingSequence:
-        """The sequence of a demonstration of one of `tasks`, which are by their id."""
+        """The sequence of a demonstration of one of `tasks`, which are by their id.
+
+        What is remembered stands before its question as in an episode, where both fit.
+        """
+        if self.profile.episode.memory is not None:
+            recalling = encode_demonstration(
+                demonstration, tasks, self._dialect_of, self._recalled_prompt
+            )
+            if len(recalling.token_ids) <= self.profile.episode.max_tokens:
+                return recalling
         return encode_demonstration(demonstration, tasks, self._dialect_of)
+
+    def _recalled_prompt(self, task: Task, dialect: Dialect) -> tuple[Message, ...]:
+        memory, limits = self.family.memory, self.profile.episode
+        return recalled_prompt(task.prompt, task, memory, dialect, limits)
 
     @cached_property
     def _dialect(self) -> Dialect:
@@ -161,25 +184,28 @@ def _plan(
 
 
 def _relabelled(
-    config: HindsightConfig, material: _Material, environments_over: EnvironmentsOver
+    config: HindsightConfig,
+    material: _Material,
+    hindsight: Hindsight,
+    environments_over: EnvironmentsOver,
 ) -> Relabelled:
     """Attempts of the policy as it is, relabelled, and judged as validation judges."""
     profile, family, inputs = material.profile, material.family, material.inputs
     environments = environments_over("train")
     demonstrated = {one.task_id for one in material.demonstrations}
-    tasks = attempted_tasks(config, material.tasks["train"], demonstrated, profile.seed)
+    tasks = attempted_tasks(config, material.train_tasks, demonstrated, profile.seed)
     # what a second attempt did says nothing of how the first could have been right
     episode = profile.episode.model_copy(update={"retry": None})
     single = profile.model_copy(update={"episode": episode})
     roller = Roller.local(material.policy, environments, single)
     found = relabelled(
         sampled_attempts(config, tasks, roller, profile.seed),
-        family.hindsight(inputs["knowledge"], inputs["accepted"]),
+        hindsight,
         ScriptTeacher(environments),
         demonstrated,
     )
     drop_too_long(found, lambda one: material.encode(one, found.tasks), profile.episode.max_tokens)
-    accepted = [SplitTask(split, task) for split in SPLITS for task in material.tasks[split]]
+    accepted = [SplitTask(split, task) for split in SPLITS for task in material.tasks(split)]
     entities = family.entity_splits(inputs["knowledge"])
     solved = list(found.tasks.values())
     for task_id, name in refused(accepted, solved, found.demonstrations, entities, family).items():

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from espalier.completions import opened_model
@@ -18,6 +19,8 @@ from espalier.knowledge.views import View
 from espalier.records import SPLITS, DataError, Split
 from espalier.synthesis.demonstrations import Rejected
 from espalier.synthesis.funnel import Funnel
+from espalier.synthesis.inverted.asking import inverted_question
+from espalier.synthesis.inverted.drawing import InvertedQuestions
 from espalier.synthesis.own_questions import OwnQuestion, read_own_questions
 from espalier.synthesis.task_making import (
     GROWN,
@@ -26,7 +29,7 @@ from espalier.synthesis.task_making import (
     formal_question,
     own_question,
 )
-from espalier.synthesis.teacher import DETOUR_KINDS, RouteTeacher
+from espalier.synthesis.teacher import DETOUR_KINDS, Route, RouteTeacher
 from espalier.synthesis.webshaper.candidate import CandidateQuestion, DocumentTexts, World
 from espalier.synthesis.webshaper.expansion import QuestionGrower
 from espalier.synthesis.webshaper.expansion_calls import EmbeddedExpander
@@ -109,14 +112,24 @@ class FormalQuestions:
     def draw(self, split: Split, count: int) -> list[RoutedTask]:
         """Up to `count` questions of a split."""
         world = self.world(split)
-        wanted = round(count * self._profile.synthesis.expansion.share)
+        config = self._profile.synthesis
+        wanted = round(count * config.expansion.share)
         grown = self._grown.draw(split, wanted, world, self._funnel)
-        drawn = self._generator.generate(split, count - len(grown), world, self._funnel)
+        wanted = min(round(count * config.inverted.share), count - len(grown))
+        inverted = self._inverted.draw(split, wanted, world, self._funnel) if wanted else []
+        left = count - len(grown) - len(inverted)
+        drawn = self._generator.generate(split, left, world, self._funnel)
         seed = self._profile.seed
         return [
+            *(inverted_question(question, self._graph, split, seed) for question in inverted),
             *(formal_question(candidate, split, seed, GROWN) for candidate in grown),
             *(formal_question(candidate, split, seed) for candidate in drawn),
         ]
+
+    @cached_property
+    def _inverted(self) -> InvertedQuestions:
+        config = self._profile.synthesis.inverted
+        return InvertedQuestions(self._graph, config, self._profile.seed)
 
     def world(self, split: Split) -> World:
         """Graph and documents that the questions of a split are judged against."""
@@ -188,7 +201,7 @@ class _Rollouts:
     def some_right(self, candidate: CandidateQuestion) -> bool:
         """Whether at least one attempt ends with the right answer."""
         question = formal_question(candidate, self._split, self._seed)
-        assert question.route is not None, "a formal question has a route"
+        assert isinstance(question.route, Route), "a formal question has a route"
         return any(
             not isinstance(self._teacher.demonstrate(question.task, question.route, kind), Rejected)
             for kind in self._attempts

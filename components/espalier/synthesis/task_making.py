@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from espalier.knowledge import KnowledgeGraph, Relation
 from espalier.knowledge.views import View
 from espalier.records import Message, Split, Task, TaskMetadata, Verifier, task_id_of
+from espalier.synthesis.inverted.teaching import ClueRoute
 from espalier.synthesis.own_questions import OwnQuestion
 from espalier.synthesis.teacher import Route, route_of
 from espalier.synthesis.webshaper.candidate import CandidateQuestion
@@ -112,6 +113,8 @@ DRAWN = "webshaper"
 """Source of questions drawn by signature."""
 GROWN = "expansion"
 """Source of questions grown layer by layer."""
+INVERTED = "inverted"
+"""Kind and source of questions that start from the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ class RoutedTask:
     """A task and the route that a teacher can follow; None for a user's own question."""
 
     task: Task
-    route: Route | None
+    route: Route | ClueRoute | None
 
 
 def formal_question(
@@ -144,7 +147,7 @@ def formal_question(
         },
     )
     prompt = question_text(query, answer.kind, graph, seed)
-    return RoutedTask(_task(prompt, (answer.name,), text, metadata), route_of(query, graph))
+    return RoutedTask(search_task(prompt, (answer.name,), text, metadata), route_of(query, graph))
 
 
 def own_question(own: OwnQuestion) -> RoutedTask:
@@ -160,7 +163,7 @@ def own_question(own: OwnQuestion) -> RoutedTask:
             "evidence": [own.document_id] if own.document_id else [],
         },
     )
-    return RoutedTask(_task(own.question, own.answers, text, metadata), None)
+    return RoutedTask(search_task(own.question, own.answers, text, metadata), None)
 
 
 def kind_of(query: Query) -> str:
@@ -171,7 +174,8 @@ def kind_of(query: Query) -> str:
     return "intersection" if any(isinstance(node, Intersection) for node in found) else "chain"
 
 
-def _task(prompt: str, gold: tuple[str, ...], text: str, metadata: TaskMetadata) -> Task:
+def search_task(prompt: str, gold: tuple[str, ...], text: str, metadata: TaskMetadata) -> Task:
+    """The task of a question; `text` is equal exactly for equal questions of a split."""
     return Task(
         task_id=task_id_of(metadata.split, text),
         prompt=(Message(role="user", content=prompt),),

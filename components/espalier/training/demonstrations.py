@@ -10,9 +10,21 @@ from espalier.records import AgentText, DataError, FinalAnswer, Message, Task, T
 from espalier.records.trajectory import Trajectory
 from espalier.training.packing import TrainingSequence
 
+PromptOf = Callable[[Task, Dialect], tuple[Message, ...]]
+"""What a policy reads at the beginning of a task's episode."""
+
+
+def prompt_alone(task: Task, dialect: Dialect) -> tuple[Message, ...]:
+    """The prompt of a task, without anything that is recalled."""
+    del dialect
+    return task.prompt
+
 
 def encode_demonstration(
-    trajectory: Trajectory, tasks: Mapping[str, Task], dialect_of: Callable[[Task], Dialect]
+    trajectory: Trajectory,
+    tasks: Mapping[str, Task],
+    dialect_of: Callable[[Task], Dialect],
+    prompt_of: PromptOf = prompt_alone,
 ) -> TrainingSequence:
     """Encode message by message: prompt and observations masked, actions trained on.
 
@@ -20,6 +32,7 @@ def encode_demonstration(
         trajectory: of a teacher.
         tasks: by their id.
         dialect_of: the policy's dialect, with the tools of a task.
+        prompt_of: stands in the place of the task's prompt.
 
     Raises:
         DataError: the trajectory answers a task that is not in `tasks`.
@@ -36,7 +49,8 @@ def encode_demonstration(
     for acts, run in groupby(behind, key=lambda message: message.role == "assistant"):
         messages = tuple(run)
         pieces.extend(map(action_of, messages) if acts else [messages])
-    return encode_pieces(task.prompt, pieces, dialect_of(task))
+    dialect = dialect_of(task)
+    return encode_pieces(prompt_of(task, dialect), pieces, dialect)
 
 
 def encode_negative(negative: AgentText, dialect: Dialect) -> TrainingSequence:

@@ -45,8 +45,8 @@ def refused(
         findings = judge(task_columns(rows, entities, family), task_suite(config))
         _add(reasons, findings, [task.task_id for _, task in rows])
     if demonstrations:
-        ids = {task.task_id for task in tasks}
-        frame = trajectory_columns(demonstrations, ids, family)
+        by_id = {task.task_id: task for task in tasks}
+        frame = trajectory_columns(demonstrations, by_id, family)
         findings = judge(frame, trajectory_suite(config))
         _add(reasons, findings, [one.task_id for one in demonstrations])
     return {task.task_id: reasons[task.task_id] for task in tasks if task.task_id in reasons}

@@ -26,6 +26,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from espalier.environments.benchmarks import BenchmarkRow, benchmark_tasks, read_rows
 from espalier.environments.code.inside.program import head_of
+from espalier.environments.code.syntax import bounded_tree
 from espalier.environments.code.unit_tests import UnitTests, grouped_tests, names_in, parsed
 from espalier.environments.family import make_task
 from espalier.records import DataError, Task
@@ -125,7 +126,7 @@ def _helpers(prompt: str, entry_point: str, others: list[ast.stmt]) -> Iterator[
     """
     head = head_of(prompt, entry_point)
     try:
-        begun = ast.parse(head).body
+        begun = bounded_tree(head).body
     except SyntaxError:
         begun = []
     if any(isinstance(part, ast.FunctionDef | ast.ClassDef) for part in begun):
@@ -138,7 +139,9 @@ def _helpers(prompt: str, entry_point: str, others: list[ast.stmt]) -> Iterator[
 def _examples(prompt: str, entry_point: str) -> Iterator[str]:
     """The examples of a docstring that say what a call returns."""
     try:
-        functions = [part for part in ast.parse(prompt).body if isinstance(part, ast.FunctionDef)]
+        functions = [
+            part for part in bounded_tree(prompt).body if isinstance(part, ast.FunctionDef)
+        ]
         texts = [ast.get_docstring(one) or "" for one in functions if one.name == entry_point]
         found = [example for text in texts for example in _DOCTESTS.get_examples(text)]
     except (SyntaxError, ValueError):  # examples that doctest's parser refuses
@@ -146,9 +149,9 @@ def _examples(prompt: str, entry_point: str) -> Iterator[str]:
     for example in found:
         statement = f"assert {example.source.strip()} == {example.want.strip()}"
         try:
-            body = ast.parse(statement).body
+            body = bounded_tree(statement).body
             ast.literal_eval(example.want.strip())
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, TypeError):
             continue
         match body:
             case [ast.Assert(test=ast.Compare(left=ast.Call(func=ast.Name(id=name))))]:

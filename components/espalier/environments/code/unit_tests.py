@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from espalier.environments.code.inside.values import encode
+from espalier.environments.code.syntax import bounded_tree
 from espalier.records import DataError, Task
 
 
@@ -107,11 +108,11 @@ def parsed(where: str, source: str) -> ast.Module:
     """The syntax tree of a file's source.
 
     Raises:
-        DataError: it is no Python.
+        DataError: it is no Python, or too large or too deep.
     """
     try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return bounded_tree(source)
+    except SyntaxError as error:
         raise DataError(f"{where}: not Python ({error})") from error
 
 

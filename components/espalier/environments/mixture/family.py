@@ -137,6 +137,7 @@ class Mixture(Family[MixtureConfig]):
                     instructions=self.instructions,
                     make=make,
                     derived_from=frozenset(playing),
+                    memory=self.memory,
                 )
 
             yield over

@@ -24,6 +24,7 @@ Knobs = Mapping[str, object]
 
 _START_WITHIN_S = 300.0
 """Importing reasoning-gym takes three to six seconds on an idle machine."""
+_MAX_REPLY_BYTES = 256 * 2**20
 _SLACK_S = 30.0
 """Beyond the time after which the process ends a request itself."""
 
@@ -129,7 +130,7 @@ class Generators:
         line = json.dumps(request).encode() + b"\n"
         with self._turn:
             process = self._process or self._started()
-            reply = _exchange(process, line, cpu_s * worker.WALL_FACTOR + _SLACK_S)
+            reply = exchange(process, line, cpu_s * worker.WALL_FACTOR + _SLACK_S)
             if reply is None:
                 self.close()
                 raise EnvironmentLostError(
@@ -153,7 +154,7 @@ class Generators:
                 "MPLCONFIGDIR": tempfile.gettempdir(),
             },
         )
-        if _exchange(self._process, b"", _START_WITHIN_S) is None:
+        if exchange(self._process, b"", _START_WITHIN_S) is None:
             self.close()
             raise GeneratorsError(
                 f"{self._python}: reasoning-gym does not start there ({self._last_words()}). "
@@ -171,10 +172,10 @@ _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGALRM}
 """Whoever sent these: no answer did. SIGALRM ends a request that waited for a busy machine."""
 
 
-def _exchange(
+def exchange(
     process: subprocess.Popen[bytes], request: bytes, within_s: float
 ) -> dict[str, Any] | None:
-    """Send a request and read the reply; None on timeout or a dead process."""
+    """Send a request and read the reply; None on timeout, a dead process, or what is no reply."""
     assert process.stdin is not None, "the process is started with pipes"
     assert process.stdout is not None, "the process is started with pipes"
     deadline = time.monotonic() + within_s
@@ -191,7 +192,13 @@ def _exchange(
         if not data:
             return None
         received += data
-    return cast("dict[str, Any]", json.loads(received))
+        if len(received) > _MAX_REPLY_BYTES:
+            return None
+    try:
+        reply: object = json.loads(received)
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any]", reply) if isinstance(reply, dict) else None
 
 
 @lru_cache(maxsize=4)

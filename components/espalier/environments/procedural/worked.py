@@ -16,7 +16,10 @@ PLAIN = "answer"
 def worked(generator: str, question: str, gold: str) -> str:
     """The steps to the gold answer; `PLAIN` where none are written for such a question."""
     write = _WORKED.get(generator)
-    steps = write(question) if write else None
+    try:
+        steps = write(question) if write else None
+    except ValueError:  # a number that is none: the question only resembles the generator's
+        steps = None
     if steps is None or not steps.reaches(gold):
         return PLAIN
     return steps.text

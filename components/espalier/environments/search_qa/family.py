@@ -116,6 +116,7 @@ class SearchQA(Family[SearchQAConfig]):
     @contextmanager
     def teacher(self, knowledge: Path, funnel: Funnel) -> Generator[Demonstrate]:
         """Demonstrates known routes through the search tool, or keeps a model's right attempts."""
+        from espalier.synthesis.inverted.teaching import ClueRoute, ClueTeacher
         from espalier.synthesis.own_questions import WordTeacher
         from espalier.synthesis.rollouts import rollout_teacher
         from espalier.synthesis.teacher import RouteTeacher
@@ -130,11 +131,16 @@ class SearchQA(Family[SearchQAConfig]):
             return
         by_route = RouteTeacher(search, profile.search.max_observation_words, profile.seed)
         by_words = WordTeacher(search, documents)
+        by_clues = ClueTeacher(
+            search, profile.search.max_observation_words, profile.episode.max_turns - 1
+        )
 
         def demonstrate(question: FamilyQuestion, detour: str) -> Trajectory | Rejected:
             route = cast("RoutedTask", question).route
             if route is None:
                 return by_words.demonstrate(question.task)
+            if isinstance(route, ClueRoute):
+                return by_clues.demonstrate(question.task, route)
             return by_route.demonstrate(question.task, route, detour)
 
         yield demonstrate

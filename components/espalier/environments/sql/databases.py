@@ -77,7 +77,7 @@ def make_database(name: str, tables: Sequence[Table]) -> Database:
                 )
             connection.commit()
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
-            raise DataError(f"database {name}: {error}") from error
+            raise DataError(f"database {name[:60]}: {str(error)[:300]}") from error
         return Database(name, connection.serialize())
 
 

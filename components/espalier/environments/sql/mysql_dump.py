@@ -21,15 +21,16 @@ from espalier.records import DataError
 _MAX_BYTES = 256 * 2**20
 _TOKEN = re.compile(
     r"""
-      (?P<space>\s+|--[^\n]*|\#[^\n]*|/\*.*?\*/)
-    | (?P<name>`(?:[^`]|``)*`)
-    | (?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
-    | (?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w$]))
+      (?P<space>\s+|--[^\n]*|\#[^\n]*|/\*(?:.*?\*/|.*))
+    | (?P<name>`(?:[^`]|``)*(?:`|\Z))
+    | (?P<text>'(?:[^'\\]|\\.|'')*(?:'|\Z)|"(?:[^"\\]|\\.|"")*(?:"|\Z))
+    | (?P<number>[-+]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?(?![\w$]))
     | (?P<word>[\w$@]+)
     | (?P<sign>.)
     """,
     re.VERBOSE | re.DOTALL,
 )
+"""Every branch ends where it began to fail: a file of opening quotes or of digits is read once."""
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a"}
 _ESCAPED = re.compile(r"\\(.)|''|\"\"", re.DOTALL)
 
@@ -104,6 +105,9 @@ class _Reader:
         self._path = path
         self._tokens = list(_tokens(text))
         self._place = 0
+        last = self._tokens[-1] if self._tokens else _Token("", "", 1)
+        if last.kind in ("name", "text") and (len(last.text) < 2 or last.text[0] != last.text[-1]):
+            raise DataError(f"{path}, line {last.line}: a quote is not closed")
         self._databases: dict[str, dict[str, _Schema]] = {}
         self._current = ""
 
@@ -280,9 +284,11 @@ class _Reader:
 
     def _fault(self, what: str) -> DataError:
         line = self._tokens[min(self._place, len(self._tokens)) - 1].line if self._tokens else 1
-        return DataError(f"{self._path}, line {line}: {what}")
+        return DataError(f"{self._path}, line {line}: {what[:_MAX_FAULT]}")
 
 
+_MAX_FAULT = 300
+"""Characters of an error: names of a file may be as long as the file."""
 _CONSTRAINTS = (
     "PRIMARY", "UNIQUE", "KEY", "INDEX", "CONSTRAINT", "FOREIGN", "FULLTEXT", "SPATIAL", "CHECK",
 )  # fmt: skip

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from espalier.config import Profile
-from espalier.environments import family_of
+from espalier.environments.memory import remembering
 from espalier.policy.loading import Policy, load_policy
 from espalier.records import (
     DataError,
@@ -96,7 +96,8 @@ def _sampled(profile: Profile, inputs: Mapping[str, Path], policy: Policy, kind:
     rng = random.Random(f"reward model:{profile.seed}")
     tasks = _some(inputs["accepted"] / "tasks" / "train.jsonl", config.tasks, rng)
     dev_tasks = _some(inputs["accepted"] / "tasks" / "dev.jsonl", config.dev_tasks, rng)
-    with family_of(profile).environments(inputs["knowledge"]) as environments_over:
+    family = remembering(profile, inputs["accepted"])
+    with family.environments(inputs["knowledge"]) as environments_over:
         roller = Roller.local(policy, environments_over("train"), profile)
         attempts = roller.roll_out(
             tasks, samples=config.attempts, temperature=temperature, seed=rng.getrandbits(48)

@@ -86,7 +86,10 @@ def test_tables_and_rows_are_read(tmp_path):
         ("CREATE TABLE t (a int, A int);", "duplicate column name"),
         ("CREATE TABLE t (a 'int');", "has no type"),
         ("CREATE TABLE t ();", "')' is no name"),
-        ("CREATE TABLE t (a int); INSERT INTO t VALUES (1);INSERT INTO t VALUES ('x", "no value"),
+        (
+            "CREATE TABLE t (a int); INSERT INTO t VALUES (1);INSERT INTO t VALUES ('x",
+            "quote is not",
+        ),
     ],
 )
 def test_a_broken_dump_is_refused_with_its_line(tmp_path, text, message):

@@ -1,0 +1,216 @@
+"""One episode of a task folder: its files in a sandbox, commands of the policy, its tests."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+import tarfile
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import PurePosixPath
+from typing import cast
+
+from espalier.environments.contract import sandbox_losses
+from espalier.environments.harbor.config import HarborConfig
+from espalier.environments.harbor.reading import MADE, SYSTEM, TaskFolder
+from espalier.environments.interpreter import observed
+from espalier.environments.tools import ToolError, ToolOutput
+from espalier.records import DataError
+from espalier.sandbox import ExecResult, Sandbox, SandboxRefused
+from espalier.sandbox.choice import PoolThread
+from espalier.sandbox.protocol import SandboxLost
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_IN = 'cd "$0" && exec bash -c "$1"'
+_TAR_S = 30.0
+_REWARDS = ("logs/verifier/reward.json", "logs/verifier/reward.txt")
+_MAX_REWARD_CHARACTERS = 1 << 16
+
+
+class NoRewardError(Exception):
+    """The tests of a task left no reward; the text says what they did instead."""
+
+
+def top_folders(folder: TaskFolder) -> frozenset[str]:
+    """Names of the folders in the root that a task writes to."""
+    recipe = folder.recipe
+    paths = [folder.workdir, *recipe.folders, *(copy.target for copy in recipe.copies)]
+    tops = {PurePosixPath(path).parts[1] for path in paths if len(PurePosixPath(path).parts) > 1}
+    return frozenset(tops | set(MADE)) - SYSTEM - {"tmp"}
+
+
+class Attempt:
+    """A sandbox with a task's files; borrowed for the first command."""
+
+    def __init__(
+        self,
+        folder: TaskFolder,
+        config: HarborConfig,
+        sandboxes: PoolThread,
+        *,
+        judging: bool = False,
+    ) -> None:
+        self._folder = folder
+        self._config = config
+        self._sandboxes = sandboxes
+        self._judging = judging
+        self._held = AsyncExitStack()
+        self._sandbox: Sandbox | None = None
+        self._has_run = False
+
+    async def shell(self, command: str) -> ToolOutput:
+        """What a command of the policy prints.
+
+        Raises:
+            ToolError: the command is refused, for its size or its bytes.
+            EnvironmentLostError, ProgramBrokeSandboxError: see `sandbox_losses`.
+        """
+        within_s = self._config.command_timeout_s
+        try:
+            result = await self._sandboxes.run(self._ran(command, {}, within_s))
+        except SandboxRefused as refused:
+            raise ToolError(str(refused)) from refused
+        shown = observed(result, self._config.max_observation_characters)
+        return ToolOutput(shown, succeeded=result.succeeded)
+
+    async def rewards(self) -> dict[str, float]:
+        """What the task's tests give, which are put into the sandbox now.
+
+        Raises:
+            NoRewardError: nothing, or no numbers.
+            EnvironmentLostError, ProgramBrokeSandboxError: see `sandbox_losses`.
+        """
+        return await self._sandboxes.run(self._verified())
+
+    def end(self) -> None:
+        """The episode is over: give the sandbox back."""
+        if self._sandbox is not None:
+            self._sandbox = None
+            self._sandboxes.post(self._held.aclose())
+
+    async def _ran(self, command: str, variables: Mapping[str, str], within_s: float) -> ExecResult:
+        with sandbox_losses():
+            sandbox = await self._borrowed()
+            try:
+                self._has_run = True
+                return await self._exec(sandbox, command, variables, within_s)
+            except SandboxRefused:
+                raise
+            except BaseException:
+                await self._give_back()
+                raise
+
+    async def _verified(self) -> dict[str, float]:
+        verifier = self._folder.config.verifier
+        with sandbox_losses():
+            sandbox = await self._borrowed()
+            try:
+                await self._place(sandbox, self._folder.tree("tests"))
+                # whatever the policy left there is no reward
+                clear = "rm -rf /logs/verifier && mkdir -p /logs/verifier"
+                await self._exec(sandbox, clear, {}, _TAR_S)
+                result = await self._exec(
+                    sandbox,
+                    "bash /tests/test.sh",
+                    self._folder.variables(verifier.env),
+                    min(verifier.timeout_sec, self._config.verifier_timeout_s),
+                )
+                return await self._read_rewards(sandbox, result)
+            except BaseException:
+                await self._give_back()
+                raise
+
+    async def _read_rewards(self, sandbox: Sandbox, result: ExecResult) -> dict[str, float]:
+        for name in _REWARDS:
+            try:
+                text = (await sandbox.get(name)).decode(errors="replace")
+            except SandboxRefused:
+                continue
+            return read_reward(name, text)
+        said = observed(result, 600)
+        raise NoRewardError(f"tests/test.sh wrote no reward (status {result.exit_status}): {said}")
+
+    async def _borrowed(self) -> Sandbox:
+        if self._sandbox is None:
+            claim = self._sandboxes.claim(judging=self._judging)
+            self._sandbox = await self._held.enter_async_context(claim)
+            try:
+                await self._stage(self._sandbox)
+            except BaseException:
+                await self._give_back()
+                raise
+        return self._sandbox
+
+    async def _give_back(self) -> None:
+        """Cancelled, or the sandbox is lost: return it to the pool with the reason."""
+        self._sandbox = None
+        await self._held.__aexit__(*sys.exc_info())
+
+    async def _stage(self, sandbox: Sandbox) -> None:
+        folder = self._folder
+        paths = [folder.workdir, *folder.recipe.folders, "/tests", "/solution", "/logs/agent",
+                 "/logs/verifier", "/logs/artifacts"]  # fmt: skip
+        # the folders in the root are links into the workspace, which a reset empties
+        made = [f"/workspace{path}" for path in paths if not path.startswith("/tmp")]
+        result = await sandbox.exec(["mkdir", "-p", *made], timeout_s=_TAR_S)
+        missing = await sandbox.exec(["ls", "-d", *sorted({f"/{p.split('/')[1]}" for p in paths})])
+        if not result.succeeded or not missing.succeeded:
+            raise DataError(
+                f"{folder.path}: the sandbox has no folders of the task that can be written "
+                f"({(result.text + missing.text).strip()[-200:]}). In an image of yours, make "
+                "/app, /tests, /solution and /logs links to the folders of that name in /workspace"
+            )
+        await self._place(sandbox, folder.environment_files())
+
+    @staticmethod
+    async def _place(sandbox: Sandbox, files: Mapping[str, bytes]) -> None:
+        if not files:
+            return
+        await sandbox.put("placed.tar.gz", packed(files))
+        unpack = "tar -xzf placed.tar.gz && rm placed.tar.gz"
+        result = await sandbox.exec(["sh", "-c", unpack], timeout_s=_TAR_S)
+        if not result.succeeded:
+            raise SandboxLost(f"{sandbox.name}: files cannot be placed: {result.text[-300:]}")
+
+    async def _exec(
+        self, sandbox: Sandbox, command: str, variables: Mapping[str, str], within_s: float
+    ) -> ExecResult:
+        env = {"PATH": _PATH, **self._folder.variables({}), **variables}
+        argv = ["sh", "-c", _IN, self._folder.workdir, command]
+        return await sandbox.exec(argv, env=env, timeout_s=within_s)
+
+
+def packed(files: Mapping[str, bytes]) -> bytes:
+    """An archive of files by absolute path, to be unpacked in the workspace."""
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w:gz", compresslevel=1) as archive:
+        for path, content in files.items():
+            member = tarfile.TarInfo(path.lstrip("/"))
+            member.size, member.mode = len(content), 0o755
+            archive.addfile(member, io.BytesIO(content))
+    return written.getvalue()
+
+
+def read_reward(name: str, text: str) -> dict[str, float]:
+    """The numbers of a reward file.
+
+    Raises:
+        NoRewardError: it holds something else.
+    """
+    if len(text) > _MAX_REWARD_CHARACTERS:
+        raise NoRewardError(f"{name} is longer than {_MAX_REWARD_CHARACTERS} characters")
+    try:
+        value: object = json.loads(text) if name.endswith(".json") else float(text)
+    except (ValueError, RecursionError) as error:
+        raise NoRewardError(f"{name} holds no number: {text[:80]!r}") from error
+    named = cast("dict[str, object]", value) if isinstance(value, dict) else {"reward": value}
+    rewards: dict[str, float] = {}
+    for key, one in named.items():
+        if isinstance(one, bool) or not isinstance(one, int | float) or not math.isfinite(one):
+            raise NoRewardError(f"{name}: {key[:80]} is no finite number")
+        rewards[key] = float(one)
+    if not rewards:
+        raise NoRewardError(f"{name} holds no reward")
+    return rewards

@@ -1,0 +1,197 @@
+"""A memory of solved training tasks: worked solutions of similar ones stand before a question.
+
+As ExpeL (Zhao et al. 2024, arXiv:2308.10144) recalls successful trajectories by similarity of
+tasks, and Voyager (Wang et al. 2023, arXiv:2305.16291) its skills; here from the demonstrations
+that validation accepted, so that the memory is the same in every stage while a policy trains.
+
+    solved : what is the country of turin ? search turin country ; italy
+    what is the currency of the country of lyon ?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from espalier.config import EpisodeConfig, Profile
+from espalier.dialects.dialect import Dialect
+from espalier.environments.family import Family, family_of
+from espalier.knowledge.folding import folded_name, words
+from espalier.knowledge.graph import Document
+from espalier.knowledge.search import TextIndex
+from espalier.records import DataError, Message, Task, read_tasks
+from espalier.records.trajectory import Trajectory, read_trajectories
+
+if TYPE_CHECKING:
+    from espalier.environments.contract import Recalled
+
+_CACHED_TASKS = 65_536
+_EXCLUDED = 16
+"""Solutions of equal questions that are looked past, at most."""
+
+
+class _Solved(NamedTuple):
+    """A solved training task, and how it was solved, in one line."""
+
+    task_id: str
+    family: str
+    question: str
+    key: str
+    """Of `Family.question_key`; empty where rewordings are not known."""
+    text: str
+
+
+class SkillMemory:
+    """Worked solutions of training tasks, found by BM25 over their questions."""
+
+    def __init__(self, solved: Iterable[_Solved], family: Family[Any]) -> None:
+        self._solved = list(solved)
+        self._family = family
+        documents = [Document(one.task_id, "", (one.question,), "train") for one in self._solved]
+        self._index = TextIndex.build(documents) if documents else None
+        self._found = lru_cache(maxsize=_CACHED_TASKS)(self._ranked)
+
+    @classmethod
+    def of(
+        cls,
+        tasks: Mapping[str, Task],
+        demonstrations: Iterable[Trajectory],
+        family: Family[Any],
+    ) -> Self:
+        """A memory of demonstrations.
+
+        Args:
+            tasks: by their id.
+            demonstrations: of a teacher; one that is not right is left out.
+            family: of the tasks.
+
+        Raises:
+            DataError: a demonstration is not of a training task among `tasks`.
+        """
+        return cls(
+            [
+                _solved(_training_task(tasks, one.task_id), one, family)
+                for one in demonstrations
+                if one.is_right
+            ],
+            family,
+        )
+
+    @classmethod
+    def load(cls, accepted: Path, family: Family[Any]) -> Self:
+        """The memory of an artifact of `validate`.
+
+        Raises:
+            ArtifactError: it holds no readable trajectories.
+            DataError: a demonstration is not of a training task.
+        """
+        tasks = {task.task_id: task for task in read_tasks(accepted / "tasks" / "train.jsonl")}
+        return cls.of(tasks, read_trajectories(accepted / "trajectories.parquet"), family)
+
+    def recalled(self, task: Task, count: int) -> tuple[str, ...]:
+        """Up to `count` solutions of other questions of its family, the most similar first.
+
+        The task's own solution is never among them, nor that of a rewording.
+        """
+        key = self._family.question_key(task)
+        return self._found(_Solved(task.task_id, task.environment, _asked(task), key, ""), count)
+
+    def _ranked(self, asked: _Solved, count: int) -> tuple[str, ...]:
+        if self._index is None:
+            return ()
+        ranked = self._index.rank(words(asked.question), count + _EXCLUDED)
+        found = [self._solved[entry.place] for entry in ranked]
+        others = [
+            one.text
+            for one in found
+            if one.family == asked.family
+            and one.task_id != asked.task_id
+            and folded_name(one.question) != folded_name(asked.question)
+            and not (asked.key and one.key == asked.key)
+        ]
+        return tuple(others[:count])
+
+
+def remembering(profile: Profile, accepted: Path) -> Family[Any]:
+    """The profile's family; with `[episode.memory]` its environments recall what was solved.
+
+    Args:
+        profile: of the run.
+        accepted: artifact of `validate`, whose demonstrations are remembered.
+    """
+    family = family_of(profile)
+    if profile.episode.memory is not None:
+        family.memory = SkillMemory.load(accepted, family)
+    return family
+
+
+def recalled_prompt(
+    prompt: tuple[Message, ...],
+    task: Task,
+    memory: Recalled | None,
+    dialect: Dialect,
+    limits: EpisodeConfig,
+) -> tuple[Message, ...]:
+    """The prompt with solutions of similar tasks before its last message, as many as fit.
+
+    Args:
+        prompt: of the environment.
+        task: that is asked.
+        memory: None recalls nothing.
+        dialect: counts tokens.
+        limits: `memory` says how many solutions and tokens; a turn must fit behind them.
+    """
+    config = limits.memory
+    if memory is None or config is None:
+        return prompt
+    plain = len(dialect.prompt_ids(prompt))
+    most = min(plain + config.max_tokens, limits.max_tokens - limits.max_turn_tokens)
+    solutions = memory.recalled(task, config.recalled)
+    for count in range(len(solutions), 0, -1):
+        before = "".join(f"{text}\n" for text in solutions[:count])
+        last = prompt[-1].model_copy(update={"content": before + prompt[-1].content})
+        shown = (*prompt[:-1], last)
+        if len(dialect.prompt_ids(shown)) <= most:
+            return shown
+    return prompt
+
+
+def _training_task(tasks: Mapping[str, Task], task_id: str) -> Task:
+    task = tasks.get(task_id)
+    if task is None or task.metadata.split != "train":
+        raise DataError(
+            f"episode.memory: the demonstration of task {task_id} is of no training task; what is "
+            "judged must not be remembered. Run validate again, or leave the section out"
+        )
+    return task
+
+
+def _solved(task: Task, demonstration: Trajectory, family: Family[Any]) -> _Solved:
+    question = _asked(task)
+    steps = [
+        step
+        for message in demonstration.messages[len(task.prompt) :]
+        if message.role == "assistant"
+        for step in _steps(message)
+    ]
+    text = f"solved : {question} {' ; '.join(steps)}"
+    return _Solved(task.task_id, task.environment, question, family.question_key(task), text)
+
+
+def _steps(message: Message) -> Iterable[str]:
+    """Each call, or what was said, in a few words."""
+    for call in message.tool_calls:
+        yield " ".join((call.name, *(_line(str(value)) for value in call.arguments.values())))
+    if not message.tool_calls:
+        yield _line(message.content)
+
+
+def _asked(task: Task) -> str:
+    """The question, without the page or data that stands below it."""
+    return _line(task.question.partition("\n")[0])
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,48 @@
+"""The command and variables of a `bridge`, and what is told of one that failed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from espalier.config import AgentConfig
+from espalier.environments.verifiers import bridge
+from espalier.records import ProfileError
+from espalier.records.message import JsonObject
+
+MAX_LINE_BYTES = bridge.MAX_LINE_BYTES
+_KEPT = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "TZ")
+"""Variables of this process that it gets; keys and addresses of ours are not among them."""
+
+
+def bridge_command(agent: AgentConfig, asked: Mapping[str, object]) -> list[str]:
+    """The command of a bridge for the agent's taskset.
+
+    Args:
+        agent: names a taskset.
+        asked: what else is in its argument.
+
+    Raises:
+        ProfileError: there is no such interpreter.
+    """
+    server = agent.verifiers
+    assert server is not None, "only a profile that names a taskset has it played"
+    if not server.python.is_file():
+        raise ProfileError(
+            f"agent.verifiers.python = {server.python}: no such interpreter. Make a virtual "
+            "environment with verifiers and the taskset's package, and name its bin/python"
+        )
+    config: JsonObject = {"taskset": server.taskset, "env": server.env}
+    return [str(server.python), "-P", bridge.__file__, json.dumps({**config, **asked})]
+
+
+def bridge_variables(agent: AgentConfig) -> dict[str, str]:
+    """The environment variables of a bridge."""
+    return {name: os.environ[name] for name in _KEPT if name in os.environ} | agent.variables
+
+
+def last_line(said: bytes) -> str:
+    """The last line that a program wrote: a bridge says why it ends."""
+    lines = said.decode(errors="replace").split("\n")
+    return next((line for line in reversed(lines) if line.strip()), "it said nothing")

@@ -1,0 +1,60 @@
+"""Task folders of Harbor's are played in real sandboxes."""
+
+import asyncio
+
+import pytest
+
+from espalier.environments.benchmarks import check_golds
+from espalier.environments.teaching import GaveUp, play_script
+from espalier.records import DataError, FinalAnswer, ToolCalls
+from espalier.records.trajectory import FinishReason
+from tests.factories.harbor import task_folder
+from tests.unit.environments.harbor.test_reading import family
+
+pytestmark = pytest.mark.usefixtures("local_sandboxes")
+
+
+def played(found, task, *commands):
+    def script():
+        for command in commands:
+            yield ToolCalls.one("shell", {"command": command})
+        yield FinalAnswer("done")
+        raise GaveUp("no more")
+
+    with found.benchmark_environments(found.settings.folders, None) as environments:
+        return asyncio.run(play_script(environments, task, script()))
+
+
+def test_the_solution_of_each_task_is_rewarded(tmp_path):
+    for name in ("one", "two", "three"):
+        task_folder(tmp_path, name)
+    found = family(tmp_path, sandbox={"packages": [], "size": 1})
+    tasks = found.read_benchmark(tmp_path)
+    with found.benchmark_environments(tmp_path, None) as environments:
+        check = check_golds(found, tasks, environments)
+    assert (check.accepted, check.refused, check.faults) == (3, 3, ())
+
+
+def test_what_the_policy_did_is_what_the_tests_see(tmp_path):
+    task_folder(tmp_path, "one")
+    found = family(tmp_path, sandbox={"packages": [], "size": 1})
+    (task,) = found.read_benchmark(tmp_path)
+    right = played(found, task, "bash tools/say.sh you; pwd", "printf one > hello.txt")
+    assert right.tool_results[0].content == "Hello you\n/app"
+    assert (right.reward["outcome"], right.finish_reason) == (1.0, FinishReason.ANSWERED)
+    forged = played(found, task, "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt")
+    assert forged.reward["outcome"] == 0.0, "only what the tests write is a reward"
+    hidden = played(found, task, "ls /tests /solution")
+    assert "test.sh" not in hidden.tool_results[0].content
+    assert "solve.sh" not in hidden.tool_results[0].content
+    spoilt = played(found, task, "rm /logs; rm -rf /workspace/logs; touch /workspace/logs")
+    assert spoilt.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX
+    assert spoilt.reward["outcome"] == 0.0
+
+
+def test_tests_that_never_reward_are_an_error(tmp_path):
+    task_folder(tmp_path, "one", tests__test_sh=None, files={"tests/test.sh": "exit 3\n"})
+    found = family(tmp_path, sandbox={"packages": [], "size": 1})
+    (task,) = found.read_benchmark(tmp_path)
+    with pytest.raises(DataError, match="the tests give no reward, not even where nothing"):
+        played(found, task, "true")

@@ -1,0 +1,195 @@
+"""Attempts that a server plays: the process between, and what is made of its answers."""
+
+import asyncio
+import sys
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from espalier.config import AgentConfig
+from espalier.environments.verifiers import bridge
+from espalier.records import Message, ProfileError
+from espalier.rollout.env_server import EnvServerRuns, read_answer, task_data
+from tests.factories.records import make_task
+
+VARIABLES = {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1", "ESPALIER_MODEL": "policy"}
+SERVES = """#!{python} -S
+import json, os, socket, sys
+config = json.loads(sys.argv[3])
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(config["socket"] + ".new")
+listener.listen(16)
+os.rename(config["socket"] + ".new", config["socket"])
+while True:
+    one, _ = listener.accept()
+    asked = json.loads(one.makefile("rb").readline())
+    {then}
+    one.close()
+"""
+ANSWERS = "one.sendall(json.dumps({'rewards': {'right': 1.0, 'brief': -0.25}}).encode() + b'\\n')"
+SAYS_WHY = "#!{python} -S\nimport sys\nsys.exit('nothing here\\nno taskset is called so')\n"
+
+
+def runs_of(tmp_path, program, **agent):
+    """Runs whose process is `program`, in the place of an interpreter with verifiers."""
+    python = tmp_path / "python"
+    python.write_text(program.replace("{python}", sys.executable))
+    python.chmod(0o755)
+    verifiers = {"python": python, "taskset": "mine", "start_timeout_s": 20.0}
+    config = AgentConfig(
+        verifiers=verifiers, score="posted", **{"deadline_s": 20.0, "call_timeout_s": 0.1, **agent}
+    )
+    return EnvServerRuns(config)
+
+
+def played(runs, count=1):
+    async def play():
+        task = make_task("t", "what?", gold=("x",))
+        return await asyncio.gather(*(runs.play(task, VARIABLES) for _ in range(count)))
+
+    try:
+        return asyncio.run(play())
+    finally:
+        runs.end()
+
+
+def test_one_process_plays_attempts_side_by_side(tmp_path):
+    runs = runs_of(tmp_path, SERVES.replace("{then}", ANSWERS))
+    found = played(runs, count=3)
+    assert found == [(0, "", {"outcome": 0.75})] * 3
+
+
+@pytest.mark.parametrize(
+    ("then", "status", "told"),
+    [
+        ("pass", 1, "ended during the run"),
+        ("sys.exit()", 1, "ended during the run"),
+        ("one.sendall(b'[]\\n')", 1, "no result"),
+        ("one.sendall(b'{}\\n')", 1, "no result"),
+        ("import time; time.sleep(60)", None, ""),
+    ],
+)
+def test_an_attempt_without_a_result_fails_alone(tmp_path, then, status, told):
+    (found,) = played(runs_of(tmp_path, SERVES.replace("{then}", then), deadline_s=1.5))
+    assert (found.status, found.terms) == (status, None)
+    assert told in found.told
+
+
+def test_a_process_that_was_lost_is_started_anew(tmp_path):
+    runs = runs_of(tmp_path, SERVES.replace("{then}", ANSWERS))
+
+    async def play():
+        task = make_task("t", "what?", gold=("x",))
+        first = await runs.play(task, VARIABLES)
+        runs.end()
+        return first, await runs.play(task, VARIABLES)
+
+    try:
+        first, second = asyncio.run(play())
+    finally:
+        runs.end()
+    assert first == second
+
+
+def test_a_taskset_that_cannot_be_served_is_one_error(tmp_path):
+    with pytest.raises(ProfileError, match="no taskset is called so"):
+        played(runs_of(tmp_path, SAYS_WHY))
+    (tmp_path / "python").unlink()
+    missing = AgentConfig(
+        verifiers={"python": tmp_path / "python", "taskset": "mine"}, score="posted"
+    )
+    with pytest.raises(ProfileError, match="no such interpreter"):
+        played(EnvServerRuns(missing))
+
+
+@given(st.binary() | st.text().map(str.encode))
+def test_a_line_of_anything_is_no_reward(line):
+    assert read_answer(line).terms is None
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "terms"),
+    [
+        (b'{"rewards": {"a": 0.5, "b": 1}}', 0, {"outcome": 1.5}),
+        (b'{"rewards": {"a": 0.5, "b": null}}', 0, None),
+        (b'{"rewards": {}}', 0, None),
+        (b'{"rewards": {"a": 1e999}}', 1, None),
+        (b'{"rewards": {"a": 1e308, "b": 1e308}}', 0, None),
+        (b'{"failed": "ProviderError: away"}', 1, None),
+    ],
+)
+def test_every_reward_must_be_given(line, status, terms):
+    found = read_answer(line)
+    assert (found.status, found.terms) == (status, terms)
+
+
+@pytest.mark.parametrize(
+    ("agent", "told"),
+    [
+        ({"command": ["python"], "score": "posted"}, "both set"),
+        ({"score": "verifier"}, 'set agent.score = "posted"'),
+    ],
+)
+def test_a_taskset_is_not_judged_by_the_family(agent, told):
+    with pytest.raises(ValidationError, match=told):
+        AgentConfig(verifiers={"python": "python", "taskset": "mine"}, **agent)
+
+
+def test_a_task_brings_its_data_or_its_prompt():
+    task = make_task("t", "what?", gold=("x",))
+    assert task_data(task) == {"prompt": "what?"}
+    brought = task.model_copy(update={"arguments": {"task_data": {"prompt": "p", "answer": "a"}}})
+    assert task_data(brought) == {"prompt": "p", "answer": "a"}
+    system = Message(role="system", content="be brief")
+    told = task.model_copy(update={"prompt": (system, *task.prompt)})
+    assert task_data(told)["prompt"][0] == {"role": "system", "content": "be brief"}
+
+
+def trace(*, ok=True, errors=(), **rewards):
+    told = {name: value and SimpleNamespace(value=value) for name, value in rewards.items()}
+    return SimpleNamespace(ok=ok, errors=list(errors), rewards=told)
+
+
+def episode(*traces, ok=True, errors=()):
+    return SimpleNamespace(ok=ok, errors=list(errors), traces=list(traces))
+
+
+FAULT = SimpleNamespace(type="HarnessError", message="exited 2")
+
+
+@pytest.mark.parametrize(
+    ("met", "told"),
+    [
+        (episode(trace(right=1.0, brief=None)), {"rewards": {"right": 1.0, "brief": None}}),
+        (episode(trace(right=1.0), ok=False), {"failed": "the episode did not end well"}),
+        (episode(trace(ok=False, errors=[FAULT])), {"failed": "HarnessError: exited 2"}),
+        (episode(), {"failed": "the episode has 0 traces; one is trained on"}),
+        (episode(trace(), trace()), {"failed": "the episode has 2 traces; one is trained on"}),
+    ],
+)
+def test_an_episode_is_rewarded_only_where_it_went_well(met, told):
+    assert bridge.result_of(met) == told
+
+
+def test_runs_of_a_server_that_is_away_end(monkeypatch):
+    monkeypatch.setattr(bridge, "CHECK_EVERY_S", 0.001)
+
+    class Away:
+        async def health(self, timeout):
+            return False
+
+    async def watched():
+        between = bridge.Bridge(Away(), "tcp://127.0.0.1:9")
+        run = asyncio.create_task(asyncio.sleep(60))
+        between.runs.add(run)
+        watching = asyncio.create_task(between.watch())
+        await asyncio.wait({run}, timeout=10)
+        watching.cancel()
+        return between.told(run)
+
+    assert asyncio.run(watched()) == {
+        "failed": "the EnvServer at tcp://127.0.0.1:9 does not answer"
+    }
