@@ -106,10 +106,17 @@ def test_rewards_of_the_server_reach_its_attempts():
     assert trained == sum(len(answer) for _, answer, _ in witness.answered)
 
 
+def test_a_server_that_runs_already_is_asked():
+    with running([python_of("verifiers"), HERE / "verifiers" / "serve_parcels.py"]) as url:
+        found, _, witness = play(order(3), order(7), address=url.replace("http", "tcp"))
+    assert [one.reward for one in found] == [{"outcome": 1.0}, {"outcome": 0.0}]
+    assert len(witness.answered) == 6
+
+
 def test_a_server_that_speaks_nonsense_fails_its_attempts_alone():
     with running([python_of("verifiers"), HERE / "verifiers" / "nonsense_server.py"]) as url:
         tasks = [make_task(name, name, gold=("x",)) for name in NONSENSE]
-        found, attempts, _ = play(*tasks, address=url.replace("http", "tcp"), deadline_s=10.0)
+        found, attempts, _ = play(*tasks, address=url.replace("http", "tcp"), deadline_s=5.0)
     met = {one.task_id: (one.finish_reason, one.reward) for one in found}
     assert met == {name: (reason, {}) for name, (reason, _) in NONSENSE.items()}
     for task, (_, because) in NONSENSE.items():
