@@ -38,7 +38,7 @@ def test_a_run_knows_its_tools(run, tmp_path):
     assert json.loads(row["tools"])[0]["function"]["name"] == "search"
 
 
-def test_tools_of_a_server_that_is_away_may_be_left_out(run, tmp_path):
+def test_tools_of_an_absent_server_may_be_left_out(run, tmp_path):
     copied = tmp_path / "run"
     shutil.copytree(run, copied)
     away = {"name": "openenv", "url": "http://127.0.0.1:9", "timeout_s": 1}
