@@ -143,7 +143,7 @@ def _finished(result):
 def _browsed(html):
     """Read a page in every form, and act on each of its elements."""
     acted = 0
-    for form in ("tree", "html", "dom"):
+    for form in ("tree", "html", "dom", "words"):
         browser = Browser(form, 900)
         if len(browser.show(Reply("/x", 200, html))) > 900:
             raise Violation("an observation beyond its limit")

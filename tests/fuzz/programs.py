@@ -156,7 +156,7 @@ def _judged(body):
             raise Violation(f"{rule}: {reward} for {report.verdicts}")
     if abs(compile_term(report, 0.1)) != 0.1:
         raise Violation("the compiler's term")
-    _, _, *replies = (*body.split(b"\n"), *[b""] * 5)
+    _, _, *replies = (*body.splitlines(), *[b""] * 5)
     for verdict, reply, value in zip(report.verdicts, replies, _VALUES, strict=False):
         if verdict == "passed" and _plain(reply) != value:
             raise Violation(f"{reply[:200]!r} passed for {value!r}")

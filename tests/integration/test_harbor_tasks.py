@@ -48,8 +48,10 @@ def test_what_the_policy_did_is_what_the_tests_see(tmp_path):
     assert "test.sh" not in hidden.tool_results[0].content
     assert "solve.sh" not in hidden.tool_results[0].content
     spoilt = played(found, task, "rm /logs; rm -rf /workspace/logs; touch /workspace/logs")
-    assert spoilt.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX
-    assert spoilt.reward["outcome"] == 0.0
+    full = "cat /dev/zero > /workspace/full; true"
+    for one in (spoilt, played(found, task, full)):
+        assert one.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX
+        assert one.reward["outcome"] == 0.0
 
 
 def test_tests_that_never_reward_are_an_error(tmp_path):

@@ -81,6 +81,7 @@ from espalier.config.reward import (
     RewardConfig,
     outcome_scale,
     outcome_span,
+    require_composition,
     reward_terms,
     term_context,
 )
@@ -199,6 +200,7 @@ __all__ = [
     "read_saved_profile",
     "read_toml_profile",
     "reads_knowledge",
+    "require_composition",
     "reward_terms",
     "term_context",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator
@@ -110,8 +110,12 @@ def outcome_scale(profile: Profile) -> float:
     return 1.0 if profile.reward.outcome_scale == "family" else 1.0 / (high - low)
 
 
-def require_composition(profile: Profile) -> None:
+def require_composition(profile: Profile, further: Mapping[str, Span] | None = None) -> None:
     """Check that the outcome is at least half of what the reward can change.
+
+    Args:
+        profile: whose reward it is.
+        further: ranges of the family's own terms, by name.
 
     Raises:
         ValueError: naming the terms, and what each can change.
@@ -122,4 +126,5 @@ def require_composition(profile: Profile) -> None:
     spans |= {name: Span(0.0, one.weight) for name, one in profile.reward.graders.items()}
     if profile.reward.process is not None:
         spans["process"] = Span(0.0, profile.reward.process.weight)
+    spans |= further or {}
     require_outcome_dominates(spans, context)

@@ -8,6 +8,13 @@ from espalier.rewards.bfcl import (
     WrittenCall,
     calls_fault,
 )
+from espalier.rewards.code_match import (
+    CodeMatch,
+    CodeParts,
+    code_parts,
+    data_flow_match,
+    syntax_match,
+)
 from espalier.rewards.final_lines import after_thinking, answer_line, dapo_reward, thinks_once
 from espalier.rewards.hotpot import HotpotScores, hotpot_scores, supporting_facts
 from espalier.rewards.math_equivalence import (
@@ -61,6 +68,8 @@ __all__ = [
     "OUTCOME_SPANS",
     "PYTHON_TYPES",
     "BlockError",
+    "CodeMatch",
+    "CodeParts",
     "Document",
     "GoldCall",
     "HotpotScores",
@@ -82,9 +91,11 @@ __all__ = [
     "calls_correctness",
     "calls_fault",
     "changed_files",
+    "code_parts",
     "compile_term",
     "content_likeness",
     "dapo_reward",
+    "data_flow_match",
     "exact_match",
     "final_answer",
     "first_color",
@@ -103,6 +114,7 @@ __all__ = [
     "search_replace_blocks",
     "supporting_facts",
     "swe_rl_reward",
+    "syntax_match",
     "thinks_once",
     "token_f1",
     "token_set_ratio",

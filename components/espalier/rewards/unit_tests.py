@@ -78,6 +78,6 @@ def compile_term(report: TestReport, weight: float) -> float:
     """`weight` for a program that compiles, and `-weight` for one that does not.
 
     PPOCoder's compiler signal of +1 and -1 (Shojaee et al. 2023, arXiv:2301.13816). Its terms of
-    syntax trees and data flow, which compare with a reference program, are not covered.
+    syntax trees and data flow are in `code_match`.
     """
     return weight if report.compiled else -weight

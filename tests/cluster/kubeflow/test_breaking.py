@@ -8,7 +8,9 @@ import pytest
 from espalier.chain import CHAIN
 from tests.cluster.chain import SANDBOXES_IN_PODS
 from tests.cluster.kubeflow.runs import (
+    LEASE_S,
     log_of,
+    no_sandbox_is_left,
     objects_of,
     of_runs,
     pod_of,
@@ -21,8 +23,6 @@ from tests.cluster.kubeflow.runs import (
 from tests.cluster.parts import kubectl
 from tests.cluster.places import places
 from tests.unit.k8s.allowed_verbs import PIPELINE
-
-_LEASE_S = 180
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_a_run_stopped_in_every_stage_leaves_nothing(kubeflow, started):
     assert kubeflow.wait(run_id, within_s=900)["state"] == "SUCCEEDED"
     assert ended.items() <= _ended(run_id).items()
     assert {stage.name for stage in CHAIN} <= _ended(run_id).keys()
-    wait_until(_no_sandbox_is_left, "sandboxes of stopped stages are left", _LEASE_S + 120)
+    wait_until(no_sandbox_is_left, "sandboxes of stopped stages are left", LEASE_S + 120)
 
 
 def _ended(run_id):
@@ -89,19 +89,6 @@ def _ended(run_id):
         if pod["status"]["phase"] == "Succeeded"
         and "espalier.dev/stage" in pod["metadata"]["labels"]
     }
-
-
-def _no_sandbox_is_left():
-    """A stage that had no time to delete its own leaves them to their lease and the collector."""
-    if not sandboxes("pods,leases"):
-        return True
-    job = f"collect-{time.monotonic_ns()}"
-    collect = ("create", "job", job, "--from=cronjob/espalier-sandbox-gc")
-    wait = ("wait", f"job/{job}", "--for=condition=Complete", "--timeout=120s")
-    for words in (collect, wait):
-        done = kubectl(places(), f"--namespace={PIPELINE}", *words)
-        assert done.returncode == 0, done.stderr
-    return False
 
 
 def _wait_for_line(pod, text, *, within_s=240):

@@ -6,6 +6,8 @@ from tests.cluster.chain import SANDBOXES_IN_PODS
 from tests.cluster.kubeflow.runs import (
     ACCOUNT,
     IS_MULTI_USER,
+    LEASE_S,
+    no_sandbox_is_left,
     objects_of,
     of_runs,
     pod_of,
@@ -39,7 +41,7 @@ def test_steps_have_the_account_of_the_overlay(stopped):
 
 def test_a_stop_leaves_no_pods_and_no_sandboxes(kubeflow, stopped):
     wait_until(lambda: not running(stopped), "pods run after the stop", 60)
-    wait_until(lambda: not sandboxes("pods"), "sandboxes are left")
+    wait_until(no_sandbox_is_left, "sandboxes are left", LEASE_S + 120)
     assert kubeflow.wait(stopped, within_s=120)["state"] == "FAILED"
 
 

@@ -25,6 +25,11 @@ class CodeConfig(EnvironmentConfig):
     compile_weight: float = Field(default=0.0, ge=0, le=0.25)
     """PPOCoder's compiler signal as a term of its own: paid for a program that compiles, and taken
     for one that does not."""
+    syntax_weight: float = Field(default=0.0, ge=0, le=0.25)
+    """PPOCoder's syntax-tree match with the gold program as a term, 0 to this weight; what does not
+    compile has 0."""
+    data_flow_weight: float = Field(default=0.0, ge=0, le=0.25)
+    """PPOCoder's data-flow match with the gold program, likewise."""
     kinds: tuple[Kind, ...] = ("numbers", "words")
     """Lists that the made tasks are about."""
     hidden_tests: int = Field(default=8, ge=4, le=64)

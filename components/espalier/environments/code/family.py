@@ -15,10 +15,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from espalier.config import EnvironmentConfig, Profile
+from espalier.algorithms.shaping import Span
+from espalier.config import EnvironmentConfig, Profile, require_composition
 from espalier.environments.code.benchmarks import read_programming_tasks
 from espalier.environments.code.config import CodeConfig
 from espalier.environments.code.judging import Judgement, judge
+from espalier.environments.code.matching import DATA_FLOW, SYNTAX, gold_matches
 from espalier.environments.code.scratch import Pieces, ScratchPrograms
 from espalier.environments.code.tasks import made_tasks
 from espalier.environments.code.unit_tests import unit_tests_of
@@ -55,19 +57,25 @@ class Code(SimpleFamily[CodeConfig]):
 
     @classmethod
     def check(cls, profile: Profile) -> None:
-        """The compiler's term changes less than the outcome, and made tasks have steps."""
+        """The terms beside the tests change less than they do, and made tasks have steps."""
         if not sum(profile.synthesis.chain_weights):
             raise ValueError("synthesis.chain_weights are all 0: programs have one to four steps")
         settings = profile.environment
-        if (
-            isinstance(settings, CodeConfig)
-            and settings.compile_weight > profile.reward.outcome / 4
-        ):
+        if not isinstance(settings, CodeConfig):
+            return
+        spans = {
+            "compile": Span(-settings.compile_weight, settings.compile_weight),
+            SYNTAX: Span(0.0, settings.syntax_weight),
+            DATA_FLOW: Span(0.0, settings.data_flow_weight),
+        }
+        if sum(span.width for span in spans.values()) > profile.reward.outcome / 2:
             raise ValueError(
-                f"environment.compile_weight={settings.compile_weight:g} pays for compiling what "
-                f"should be paid for passing tests: at most a quarter of reward.outcome="
-                f"{profile.reward.outcome:g}"
+                f"environment.compile_weight={settings.compile_weight:g} (twice), syntax_weight="
+                f"{settings.syntax_weight:g} and data_flow_weight={settings.data_flow_weight:g} "
+                "pay for the looks of a program what should be paid for passing tests: together at "
+                f"most half of reward.outcome={profile.reward.outcome:g}"
             )
+        require_composition(profile, spans)
 
     @classmethod
     def outcome_span(cls, settings: EnvironmentConfig) -> tuple[float, float]:
@@ -136,17 +144,26 @@ class Code(SimpleFamily[CodeConfig]):
             judged.append(await court.judgement(task, answer))
             return unit_test_reward(judged[-1].report, self.settings.reward)
 
-        def terms(_task: Task, answer: str | None, _turns: TurnResults) -> Mapping[str, float]:
+        def terms(task: Task, answer: str | None, _turns: TurnResults) -> Mapping[str, float]:
+            compiled = answer is not None and judged[-1].report.compiled
             weight = self.settings.compile_weight
-            if not weight:
-                return {}
-            if answer is None:
-                return {"compile": -weight}
-            return {"compile": compile_term(judged[-1].report, weight)}
+            own: dict[str, float] = {}
+            if weight:
+                said = -weight if answer is None else compile_term(judged[-1].report, weight)
+                own["compile"] = said
+            return own | self._match_terms(task, answer if compiled else None)
 
         return replace(
             self.rules(tools), verify=outcome, further_terms=terms, read_answer=program_in
         )
+
+    def _match_terms(self, task: Task, program: str | None) -> dict[str, float]:
+        """The terms that compare a program that compiles with the gold one; 0 without a program."""
+        weights = {SYNTAX: self.settings.syntax_weight, DATA_FLOW: self.settings.data_flow_weight}
+        if not any(weights.values()):
+            return {}
+        found = gold_matches(task, program)
+        return {name: weight * found[name].score for name, weight in weights.items() if weight}
 
     def verify(self, task: Task, answer: str | None) -> float:
         """The outcome of a program, judged in a sandbox that is started for it.
@@ -208,6 +225,7 @@ class Code(SimpleFamily[CodeConfig]):
     def answer_settings(self) -> Mapping[str, object]:
         """Settings that observations and verdicts depend on."""
         elsewhere = {"name", "sandbox", "kinds", "shown_tests", "reward", "compile_weight"}
+        elsewhere |= {"syntax_weight", "data_flow_weight"}
         return self.settings.model_dump(mode="json", exclude=elsewhere)
 
 

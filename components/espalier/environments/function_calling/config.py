@@ -9,7 +9,9 @@ from pydantic import Field, field_validator
 from espalier.config import EnvironmentConfig
 from espalier.config.data import Section
 
-RequestKind = Literal["single", "multiple", "parallel", "parallel_multiple", "none"]
+RequestKind = Literal[
+    "single", "multiple", "parallel", "parallel_multiple", "none", "conversation"
+]  # fmt: skip
 
 
 class ApisConfig(Section):
@@ -19,9 +21,10 @@ class ApisConfig(Section):
         "single", "multiple", "parallel", "parallel_multiple", "none",
     )  # fmt: skip
     """Kinds of requests, in equal shares: one function is offered and called, one of several, one
-    twice, two of several, or none fits."""
+    twice, two of several, or none fits; "conversation" is turns of a user over the services."""
     offered: int = Field(default=3, ge=2, le=8)
-    """Functions that a request with a choice offers."""
+    """Functions that a request with a choice offers; tools that a conversation offers beside those
+    that it needs."""
     max_parameters: int = Field(default=3, ge=1, le=5)
     """Of a function, those that may be left out included."""
     seed: int = 0

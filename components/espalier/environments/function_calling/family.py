@@ -32,6 +32,7 @@ from espalier.environments.function_calling.conversations import (
     gold_turns,
 )
 from espalier.environments.function_calling.functions import offered_in
+from espalier.environments.function_calling.made_conversations import CONVERSATION, DONE
 from espalier.environments.function_calling.made_up import (
     NONE_FITS,
     RequestReading,
@@ -85,8 +86,11 @@ class FunctionCalling(SimpleFamily[FunctionCallingConfig]):
         return request_tasks(self.settings, self.profile.splits, split, count, self.name)
 
     def demonstrate(self, task: Task) -> Script:
-        """The calls that were asked for, in one message; or that nothing fits."""
-        yield gold_action(task)
+        """The calls that were asked for, in one message; of a conversation one a message."""
+        if task.verifier.kind == CONVERSATION:
+            yield from self.gold_script(task)
+        else:
+            yield gold_action(task)
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
         """Fresh requests for training functions, with their words shuffled."""
@@ -167,10 +171,7 @@ class FunctionCalling(SimpleFamily[FunctionCallingConfig]):
         for turn in gold_turns(task):
             for call in turn:
                 yield ToolCalls(offered.calls([(call.name, call.arguments)]))
-            yield FinalAnswer(_DONE)
-
-
-_DONE = "It is done."
+            yield FinalAnswer(DONE)
 
 
 def _never_played(_arguments: JsonObject) -> str:

@@ -19,31 +19,25 @@ from espalier.environments.function_calling.config import (
     RequestKind,
 )
 from espalier.environments.function_calling.functions import FUNCTIONS
+from espalier.environments.function_calling.made_conversations import (
+    CONVERSATION,
+    DONE,
+    drawn_conversation,
+    first_turn,
+)
+from espalier.environments.function_calling.word_lists import (
+    CITIES,
+    COLORS,
+    DAYS,
+    NOUNS,
+    PEOPLE,
+    VERBS,
+)
 from espalier.environments.reading import Log
 from espalier.records import FinalAnswer, JsonObject, Split, Task, ToolCall, ToolCalls
 
 NONE_FITS = "none of these functions fits ."
 """What a demonstration says where nothing can be called."""
-
-VERBS = (
-    "book", "cancel", "check", "clean", "copy", "find", "hide", "lend", "lock", "move", "order",
-    "paint", "print", "rent", "repair", "sell", "send", "sort", "store", "wash",
-)  # fmt: skip
-NOUNS = (
-    "bag", "bike", "boat", "book", "box", "cake", "car", "chair", "clock", "coat", "desk", "door",
-    "file", "gift", "lamp", "letter", "map", "photo", "room", "shirt", "stage", "table", "tent",
-    "ticket",
-)  # fmt: skip
-_PEOPLE = (
-    "ada", "ben", "cora", "dan", "ella", "finn", "gina", "hugo", "ida", "jon", "kira", "leo", "mia",
-    "noah", "olga", "paul", "rosa", "sam", "tina", "uma",
-)  # fmt: skip
-_CITIES = (
-    "oslo", "rome", "paris", "lima", "cairo", "delhi", "tokyo", "quito", "berlin", "dublin",
-    "lagos", "sofia", "tunis", "vienna", "warsaw",
-)  # fmt: skip
-_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_COLORS = ("red", "blue", "green", "black", "white", "yellow")
 
 
 class Parameter(NamedTuple):
@@ -77,7 +71,7 @@ def _half(dice: random.Random) -> float:
 
 
 def _two_people(dice: random.Random) -> list[str]:
-    return dice.sample(_PEOPLE, 2)
+    return dice.sample(PEOPLE, 2)
 
 
 def _one_of(values: Sequence[str]) -> Callable[[random.Random], str]:
@@ -86,10 +80,10 @@ def _one_of(values: Sequence[str]) -> Callable[[random.Random], str]:
 
 _URGENT = Parameter("urgent", {"type": "boolean"}, "at once", _yes)
 _PARAMETERS = (
-    Parameter("day", {"type": "string", "enum": list(_DAYS)}, "on {}", _one_of(_DAYS)),
-    Parameter("color", {"type": "string", "enum": list(_COLORS)}, "in {}", _one_of(_COLORS)),
-    Parameter("person", {"type": "string"}, "for {}", _one_of(_PEOPLE)),
-    Parameter("city", {"type": "string"}, "to {}", _one_of(_CITIES)),
+    Parameter("day", {"type": "string", "enum": list(DAYS)}, "on {}", _one_of(DAYS)),
+    Parameter("color", {"type": "string", "enum": list(COLORS)}, "in {}", _one_of(COLORS)),
+    Parameter("person", {"type": "string"}, "for {}", _one_of(PEOPLE)),
+    Parameter("city", {"type": "string"}, "to {}", _one_of(CITIES)),
     Parameter("hour", {"type": "integer"}, "at {}", _number(1, 23)),
     Parameter("amount", {"type": "integer"}, "{} times", _number(2, 99)),
     Parameter("price", {"type": "float"}, "below {} euros", _half),
@@ -190,7 +184,9 @@ def drawn_task(
     kind: RequestKind,
     family: str,
 ) -> Task:
-    """One request."""
+    """One request, or one conversation."""
+    if kind == CONVERSATION:
+        return drawn_conversation(dice, config, splits, split, family)
     known = functions_of(split, splits, config.apis.max_parameters)
     wanted, others = _chosen(dice, known, kind, config.apis.offered)
     asks = [_ask(dice, one) for one in wanted]
@@ -241,7 +237,7 @@ def _chosen(
         case "parallel_multiple":
             second = _others(dice, known, [first], 1)[0]
             return [first, second], _others(dice, known, [first, second], offered - 2)
-        case "none":
+        case _:
             return [first], _others(dice, known, [first], offered)
 
 
@@ -298,15 +294,17 @@ class RequestReading:
         task = self._task(rng)
         words = task.question.split()
         rng.shuffle(words)
-        return Log(" ".join(words), (gold_action(task),))
+        pieces = (gold_action(task),) if task.verifier.kind != CONVERSATION else first_turn(task)
+        return Log(" ".join(words), pieces)
 
     def texts(self, rng: random.Random) -> Iterator[str]:
         """See `ReadingMaterial`."""
-        words = (*VERBS, *NOUNS, *_PEOPLE, *_CITIES, *_DAYS, *_COLORS)
+        words = (*VERBS, *NOUNS, *PEOPLE, *CITIES, *DAYS, *COLORS)
         names = tuple(one.name for one in _PARAMETERS)
         for _ in range(_TEXTS // 10):  # as they stand in JSON, so that each is one token there
             yield " ".join(f'"{word}"' for word in (*words, *names))
             yield NONE_FITS
+            yield DONE
         for _ in range(_TEXTS):
             yield self._task(rng).question
 

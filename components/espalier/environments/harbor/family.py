@@ -7,9 +7,11 @@ answer     done                              tests/test.sh writes /logs/verifier
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import json
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,6 +32,7 @@ from espalier.environments.teaching import GaveUp, Script
 from espalier.environments.tools import Tool
 from espalier.records import DataError, Draft, FinalAnswer, Split, Task, ToolCalls, Tracker
 from espalier.records.trajectory import Trajectory
+from espalier.sandbox.call_time import current_call
 from espalier.sandbox.choice import PoolThread, sandbox_pool
 
 INSTRUCTIONS = (
@@ -191,22 +194,38 @@ class Harbor(SimpleFamily[HarborConfig]):
             DataError: there is none in an untouched environment either.
         """
         try:
-            return self._chosen(folder, await attempt.rewards())
+            return self._chosen(folder, await _in_its_own_time(attempt.rewards))
         except NoRewardError as missing:
-            untouched = Attempt(folder, self.settings, sandboxes, judging=True)
-            try:
-                await untouched.rewards()
-            except NoRewardError as error:
-                raise DataError(
-                    f"{folder.path}: the tests give no reward, not even where nothing was done: "
-                    f"{error}. A missing reward is never a 0: mend tests/test.sh, or leave the "
-                    "task out"
-                ) from error
-            finally:
-                untouched.end()
+            await self._check_untouched(folder, sandboxes)
             raise ProgramBrokeSandboxError(
                 f"what was done keeps the tests from giving a reward: {missing}"
             ) from missing
+
+    async def _check_untouched(self, folder: TaskFolder, sandboxes: PoolThread) -> None:
+        """Check, once a folder, that its tests reward where nothing was done.
+
+        Raises:
+            DataError: they do not.
+        """
+        if folder.name in self._rewarding:
+            return
+        untouched = Attempt(folder, self.settings, sandboxes, judging=True)
+        try:
+            await _in_its_own_time(untouched.rewards)
+        except NoRewardError as error:
+            raise DataError(
+                f"{folder.path}: the tests give no reward, not even where nothing was done: "
+                f"{error}. A missing reward is never a 0: mend tests/test.sh, or leave the "
+                "task out"
+            ) from error
+        finally:
+            untouched.end()
+        self._rewarding.add(folder.name)
+
+    @cached_property
+    def _rewarding(self) -> set[str]:
+        """Folders whose tests gave a reward in an untouched environment."""
+        return set()
 
     def _chosen(self, folder: TaskFolder, rewards: Mapping[str, float]) -> float:
         key = self.settings.reward_key
@@ -260,6 +279,17 @@ class Harbor(SimpleFamily[HarborConfig]):
     def gold_script(self, task: Task) -> Script:
         """See `demonstrate`."""
         yield from self.demonstrate(task)
+
+
+async def _in_its_own_time(work: Callable[[], Awaitable[dict[str, float]]]) -> dict[str, float]:
+    """Await tests, which have a limit of their own beside that of the call they run in."""
+
+    async def begun() -> dict[str, float]:
+        return await work()
+
+    call = current_call()
+    with nullcontext() if call is None else call.waiting():
+        return await asyncio.create_task(begun(), context=contextvars.Context())
 
 
 class _Graded:

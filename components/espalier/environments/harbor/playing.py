@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import secrets
 import sys
 import tarfile
 from collections.abc import Mapping
@@ -164,15 +165,30 @@ class Attempt:
             )
         await self._place(sandbox, folder.environment_files())
 
-    @staticmethod
-    async def _place(sandbox: Sandbox, files: Mapping[str, bytes]) -> None:
+    async def _place(self, sandbox: Sandbox, files: Mapping[str, bytes]) -> None:
+        """Put files into the sandbox, whatever the policy left there.
+
+        Raises:
+            DataError: they do not go into an untouched one.
+            SandboxLost: the policy's commands left no place for them.
+        """
         if not files:
             return
-        await sandbox.put("placed.tar.gz", packed(files))
-        unpack = "tar -xzf placed.tar.gz && rm placed.tar.gz"
-        result = await sandbox.exec(["sh", "-c", unpack], timeout_s=_TAR_S)
-        if not result.succeeded:
-            raise SandboxLost(f"{sandbox.name}: files cannot be placed: {result.text[-300:]}")
+        name = f"placed-{secrets.token_hex(8)}.tar.gz"
+        try:
+            await sandbox.put(name, packed(files))
+            unpack = ["sh", "-c", 'tar -xzf "$0" && rm "$0"', name]
+            result = await sandbox.exec(unpack, timeout_s=_TAR_S)
+            fault = "" if result.succeeded else result.text[-300:].strip() or "killed"
+        except SandboxRefused as refused:
+            fault = str(refused)
+        if fault and self._has_run:
+            raise SandboxLost(f"{sandbox.name}: no place for files: {fault}", by_program=True)
+        if fault:
+            raise DataError(
+                f"{self._folder.path}: its files cannot be placed in a sandbox ({fault}). Raise "
+                "environment.disk_mb, or put them into the image"
+            )
 
     async def _exec(
         self, sandbox: Sandbox, command: str, variables: Mapping[str, str], within_s: float

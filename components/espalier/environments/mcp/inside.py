@@ -18,7 +18,6 @@ from typing import Any, cast
 MAX_LINE_BYTES = 256 * 1024
 MAX_PRINTED = 32 * 1024
 """Of what a call of the session prints; a longer answer is left in a file."""
-LONG_ANSWER = "answer.json"
 _CHUNK = 1 << 16
 _TAIL = 800
 _METHOD_NOT_FOUND = -32601
@@ -44,13 +43,14 @@ def read_object(line: bytes | str) -> dict[str, Any] | None:
     return cast("dict[str, Any]", message) if isinstance(message, dict) else None
 
 
-def told(found: dict[str, Any]) -> str:
-    """What a call of the session prints."""
+def told(found: dict[str, Any], file: str) -> str:
+    """What a call of the session prints; a long answer goes into a new file of that name."""
     text = json.dumps(found)
     if len(text) <= MAX_PRINTED:
         return text
-    Path(LONG_ANSWER).write_text(text, encoding="utf-8")
-    return json.dumps({"file": LONG_ANSWER})
+    with open(file, "x", encoding="utf-8") as stream:
+        stream.write(text)
+    return json.dumps({"file": file})
 
 
 class Server:

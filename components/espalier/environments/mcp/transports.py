@@ -6,6 +6,8 @@ import asyncio
 import io
 import json
 import os
+import re
+import secrets
 import ssl
 import sys
 import tarfile
@@ -26,12 +28,13 @@ from espalier.records import DataError
 from espalier.sandbox import Sandbox
 from espalier.sandbox.call_time import current_call
 from espalier.sandbox.choice import PoolThread
-from espalier.sandbox.protocol import SandboxLost
+from espalier.sandbox.protocol import SandboxLost, SandboxRefused
 from espalier.wire.mcp import MAX_ANSWER_BYTES
 from sandboxd.wire import MAX_FILE_BYTES
 
 _MARGIN_S = 5.0
 """Beyond a deadline inside the sandbox, for the way there and back; and of what has no other."""
+_SESSION_ID = re.compile(r"[\x21-\x7e]{1,1024}")
 _ENDINGS = 4
 """Threads that end sessions."""
 
@@ -92,8 +95,11 @@ class SandboxedPrograms:
             if within_s <= 0:
                 raise NoAnswerError("no time is left for it in this message")
         asked = json.dumps([message, number, within_s])
+        file = f"answer-{secrets.token_hex(8)}.json"  # which no tool of a server can lie in wait at
         found = await self._session(
-            server, f"print(inside.told(servers[{server!r}].ask(*json.loads({asked!r}))))", within_s
+            server,
+            f"print(inside.told(servers[{server!r}].ask(*json.loads({asked!r})), {file!r}))",
+            within_s,
         )
         if (answer := found.get("answer")) is not None:
             return str(answer)
@@ -145,9 +151,14 @@ class SandboxedPrograms:
                 await self._start(sandbox, server)
                 self._started.add(server)
             written = await self._run(sandbox, code, within_s, by_program=by_program)
-            if (read_object(written) or {}).get("file") == inside.LONG_ANSWER:
-                return await sandbox.get(inside.LONG_ANSWER)
-            return written
+            file = (read_object(written) or {}).get("file")
+            return await sandbox.get(str(file)) if file else written
+        except SandboxRefused as refused:
+            # of our own files: whatever stands in their way, or fills the disk, a call put there
+            lost = SandboxLost(f"{sandbox.name}: {refused}", by_program=by_program)
+            self._sandbox, self._is_lost = None, True
+            await self._held.__aexit__(type(lost), lost, None)
+            raise lost from refused
         except BaseException:
             # cancelled, or the sandbox is lost: return it to the pool with the reason
             self._sandbox, self._is_lost = None, True
@@ -293,6 +304,8 @@ class HttpTransport:
                 if answer.status_code >= 400:
                     raise self._lost(f"status {answer.status_code}")
                 if session := answer.headers.get("mcp-session-id"):
+                    if not _SESSION_ID.fullmatch(session):
+                        raise self._lost("gave out a session id that is none")
                     self._session = session
                     self._headers["Mcp-Session-Id"] = session
                 if number is None:

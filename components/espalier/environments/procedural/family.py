@@ -95,7 +95,7 @@ class Procedural(SimpleFamily[ProceduralConfig]):
         yield _worked_answer(task)
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
-        """Worked answers of every training task, under prompts whose words are shuffled."""
+        """Worked answers of every training task, under prompts whose plain words are shuffled."""
         del knowledge
         return WorkedReading(train)
 
@@ -123,9 +123,7 @@ class WorkedReading:
     def write(self, rng: random.Random) -> Log:
         """See `ReadingMaterial`."""
         task = rng.choice(self._tasks)
-        words = task.question.split()
-        rng.shuffle(words)
-        return Log(" ".join(words), (_worked_answer(task),))
+        return Log(_plain_words_shuffled(rng, task.question), (_worked_answer(task),))
 
     def texts(self, rng: random.Random) -> Iterator[str]:
         """See `ReadingMaterial`."""
@@ -133,6 +131,20 @@ class WorkedReading:
         for task in self._tasks:
             answer = _worked_answer(task)
             yield from (task.question, answer.thought or "", answer.text)
+
+
+def _plain_words_shuffled(rng: random.Random, question: str) -> str:
+    """The question with its words of letters in random order, and all else in its place.
+
+    Steps go through numbers in their order: where that was shuffled too, there was nothing to copy
+    from.
+    """
+    words = question.split()
+    places = [place for place, word in enumerate(words) if word.isalpha()]
+    shuffled = [words[place] for place in rng.sample(places, len(places))]
+    for place, word in zip(places, shuffled, strict=True):
+        words[place] = word
+    return " ".join(words)
 
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)

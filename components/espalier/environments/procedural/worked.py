@@ -20,7 +20,7 @@ def worked(generator: str, question: str, gold: str) -> str:
         steps = write(question) if write else None
     except ValueError:  # a number that is none: the question only resembles the generator's
         steps = None
-    if steps is None or not steps.reaches(gold):
+    if steps is None or not steps.text or not steps.reaches(gold):
         return PLAIN
     return steps.text
 

@@ -160,7 +160,7 @@ class Shop(SimpleFamily[ShopConfig]):
             shown = teacher.demonstrate(task, partial(self.demonstrate, task))
             return shown if isinstance(shown, Trajectory) else None
 
-        return VisitReading(draw_task, demonstrate)
+        return VisitReading(own, self.settings.page_size, draw_task, demonstrate)
 
     @cached_property
     def _made(self) -> Catalogue:

@@ -5,45 +5,77 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from espalier.environments.reading import Log
+from espalier.environments.shop.catalogue import Product
+from espalier.environments.shop.made_catalogue import MADE_ASIN, drawn_asin
+from espalier.environments.shop.teaching import open_product, search_for
+from espalier.environments.shop.visit import results_page
 from espalier.records import FinalAnswer, Task, ToolCalls, action_of
 from espalier.records.trajectory import Trajectory
 
 _TEXTS = 400
 """Visits that the tokenizer's words come from."""
 _ATTEMPTS = 100
-_ID = re.compile(r"\bb\d+\b")
+_OPENINGS_SHARE = 0.5
+_MOST_OPENED = 4
+_MOST_PAGES = 17
+"""A number that stands there."""
 
 
 class VisitReading:
-    """Demonstrations of goals that no task asks for, under prompts whose words are shuffled."""
+    """Demonstrations of goals that no task asks for, under prompts in random order.
+
+    Every other log opens all products of a page instead, in the order of the prompt: ids are a few
+    words of a visit, and with visits alone no id was copied after 420 steps.
+    """
 
     def __init__(
         self,
+        products: Sequence[Product],
+        page_size: int,
         draw_task: Callable[[random.Random], Task],
         demonstrate: Callable[[Task], Trajectory | None],
     ) -> None:
         """Write visits.
 
         Args:
+            products: of the training split.
+            page_size: products on a page of results.
             draw_task: a goal for a product of the training split.
             demonstrate: the teacher's visit; None where it found nothing.
         """
+        self._products = products
+        self._page_size = page_size
         self._draw_task = draw_task
         self._demonstrate = demonstrate
 
     def write(self, rng: random.Random) -> Log:
         """See `ReadingMaterial`."""
+        if rng.random() < _OPENINGS_SHARE:
+            return self._openings(rng)
         task, trajectory = self._drawn(rng)
-        words = task.question.split()
-        rng.shuffle(words)
         behind = trajectory.messages[len(task.prompt) :]
         pieces = [
             action_of(message) if message.role == "assistant" else message.content
             for message in behind
         ]
-        return Log(" ".join(words), tuple(_renumbered(rng, pieces)))
+        return Log(_shuffled(rng, task.question), tuple(_renumbered(rng, pieces)))
+
+    def _openings(self, rng: random.Random) -> Log:
+        """Products of an invented page of results are opened, in the order of the prompt."""
+        listed = [
+            replace(product, asin=_other_asin(rng, product.asin))
+            for product in rng.sample(self._products, min(self._page_size, len(self._products)))
+        ]
+        wanted = rng.sample(listed, min(_MOST_OPENED, len(listed)))
+        pieces: list[ToolCalls | FinalAnswer | str] = [search_for(wanted[0].record.query)]
+        pieces.append(results_page(listed, 1, rng.randint(1, _MOST_PAGES)))
+        for product in wanted:
+            pieces += [open_product(product), f"price {product.price_tag}"]
+        pieces.append(ToolCalls.one("buy", {}, "buy"))
+        return Log(" , ".join(product.record.title for product in wanted), tuple(pieces))
 
     def texts(self, rng: random.Random) -> Iterator[str]:
         """See `ReadingMaterial`."""
@@ -62,23 +94,38 @@ class VisitReading:
         raise AssertionError(f"the teacher found nothing in {_ATTEMPTS} goals of a made catalogue")
 
 
+def _shuffled(rng: random.Random, instruction: str) -> str:
+    """The wish's words in random order, and among them each option with its value behind it."""
+    wish, *others = instruction.split(" , ")
+    parts = [*wish.split(), *others]
+    rng.shuffle(parts)
+    return " ".join(parts)
+
+
+def _other_asin(rng: random.Random, asin: str) -> str:
+    """An id that is as long."""
+    found = MADE_ASIN.fullmatch(asin)
+    assert found is not None, "a product of a made catalogue has such an id"
+    return drawn_asin(rng, len(found[2]))
+
+
 def _renumbered(
     rng: random.Random, pieces: Sequence[ToolCalls | FinalAnswer | str]
 ) -> Iterator[ToolCalls | FinalAnswer | str]:
-    """The pieces with other numbers in the products' ids, so that ids are read, not learned."""
+    """The pieces with other ids of products, so that ids are read, not learned."""
     drawn: dict[str, str] = {}
 
     def other(match: re.Match[str]) -> str:
-        digits = len(match[0]) - 1
-        number = rng.randrange(10 ** (digits - 1), 10**digits)
-        return drawn.setdefault(match[0], f"b{number}")
+        return drawn.setdefault(match[0], _other_asin(rng, match[0]))
 
     for piece in pieces:
         if isinstance(piece, str):
-            yield _ID.sub(other, piece)
+            yield MADE_ASIN.sub(other, piece)
         elif isinstance(piece, ToolCalls):
             (call,) = piece.calls
-            arguments = {name: _ID.sub(other, str(value)) for name, value in call.arguments.items()}
+            arguments = {
+                name: MADE_ASIN.sub(other, str(value)) for name, value in call.arguments.items()
+            }
             yield ToolCalls.one(call.name, arguments, piece.thought)
         else:
             yield piece

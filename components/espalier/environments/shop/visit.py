@@ -120,12 +120,7 @@ class Visit:
         self._product, self._on_sub_page, self._options = None, False, {}
         if not results:
             return "no results"
-        shown = " | ".join(
-            # id right behind title: a small policy copies what follows the title that it wants
-            f"{product.record.title} {product.asin} {product.price_tag}"
-            for product in self._listed(results)
-        )
-        return f"page {page} of {self._num_pages(results)} | {shown}"
+        return results_page(self._listed(results), page, self._num_pages(results))
 
     def _num_pages(self, results: Sequence[Product]) -> int:
         return -(-len(results) // self._page_size)
@@ -133,6 +128,16 @@ class Visit:
     def _listed(self, results: Sequence[Product]) -> Sequence[Product]:
         end = self._page * self._page_size
         return results[end - self._page_size : end]
+
+
+def results_page(listed: Sequence[Product], page: int, num_pages: int) -> str:
+    """A page of results."""
+    shown = " | ".join(
+        # id right behind title: a small policy copies what follows the title that it wants
+        f"{product.record.title} {product.asin} {product.price_tag}"
+        for product in listed
+    )
+    return f"page {page} of {num_pages} | {shown}"
 
 
 def product_page(product: Product) -> str:

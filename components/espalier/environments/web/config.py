@@ -14,7 +14,7 @@ TaskKind = Literal[
     "comment", "vote", "assign", "close", "street", "cart", "order",
 ]  # fmt: skip
 Menu = Literal["home", "shop", "forum", "issues", "users", "account"]
-Observation = Literal["tree", "html", "dom"]
+Observation = Literal["tree", "html", "dom", "words"]
 _KINDS: tuple[TaskKind, ...] = (
     "price", "seller", "author", "reporter", "assignee", "open",
     "comment", "vote", "assign", "close", "street", "cart", "order",
@@ -53,8 +53,8 @@ class WebConfig(EnvironmentConfig):
     kinds: tuple[TaskKind, ...] = _KINDS
     """What is asked for."""
     observation: Observation = "tree"
-    """How a page is read: the accessibility tree, HTML with ids as WebGUM reads it, or the text-DOM
-    of computer-use agents."""
+    """How a page is read: the accessibility tree, HTML with ids as WebGUM reads it, the text-DOM of
+    computer-use agents, or the tree with each id behind its name, for small policies."""
     max_observation_characters: int = Field(default=4000, ge=64)
     """More than this of a page is cut off at its end."""
     served: Literal["process", "sandbox"] = "process"

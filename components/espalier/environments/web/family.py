@@ -151,12 +151,17 @@ class Web(SimpleFamily[WebConfig]):
         try:
             for call in planned_calls(steps, str(task.arguments["start"]), site, self.settings):
                 arguments = cast("dict[str, Any]", call.arguments)
-                walk += [ToolCalls((ToolCall(name=call.tool, arguments=arguments),)), call.shown]
+                made = (ToolCall(name=call.tool, arguments=arguments),)
+                walk += [ToolCalls(made, self._thought(call.element)), call.shown]
         except PlanError as error:
             raise GaveUp(str(error)) from error
         checks = cast("dict[str, Any]", task.arguments["eval"])
         said = checks.get("reference_answers", {}).get("exact_match")
         return [*walk, FinalAnswer(str(said or DONE))]
+
+    def _thought(self, element: str) -> str | None:
+        """The name of the element, which its id follows where pages are read as words."""
+        return element if self.settings.observation == "words" else None
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
         """Walks over the pages of training sites, without questions."""

@@ -1,4 +1,4 @@
-"""What the policy reads of a page, in three forms, and the elements that it can act on.
+"""What the policy reads of a page, in four forms, and the elements that it can act on.
 
 Elements that can be acted on are numbered from 1, in the order of the page.
 
@@ -8,6 +8,7 @@ Elements that can be acted on are numbered from 1, in the order of the page.
               2 textbox city salem               <input id="2" name="city" value="salem">
               3 combobox label bug of bug , idea <select id="3" name="label"><option ...>
     dom      [1]<a>edit</a>
+    words     link edit 1                    a small policy copies what follows the name it wants
 """
 
 from __future__ import annotations
@@ -153,6 +154,15 @@ def _tree_line(control: Control, value: str) -> str:
     return " ".join(filter(None, words))
 
 
+def _words_line(control: Control, value: str) -> str:
+    words = [f" {control.role} {control.name} {control.number}", value]
+    if control.role in ("link", "button"):
+        del words[1]
+    if control.options:
+        words += ("of", " , ".join(control.options))
+    return " ".join(filter(None, words))
+
+
 def _html_line(control: Control, value: str) -> str:
     number, name, value = f'id="{control.number}"', escape(control.name), escape(value)
     match control.role:
@@ -184,14 +194,17 @@ _WRITERS: dict[Observation, Callable[[Control, str], str]] = {
     "tree": _tree_line,
     "html": _html_line,
     "dom": _dom_line,
+    "words": _words_line,
 }
 _TEXTS: dict[Observation, Callable[[str], str]] = {
     "tree": lambda text: f" text {text}",
     "html": lambda text: f"<p>{escape(text)}</p>",
     "dom": escape,
+    "words": lambda text: f" text {text}",
 }
 _TITLES: dict[Observation, Callable[[str], str]] = {
     "tree": lambda title: f" page {title}",
     "html": lambda title: f"<title>{escape(title)}</title>",
     "dom": lambda title: f"[page] {escape(title)}",
+    "words": lambda title: f" page {title}",
 }

@@ -179,10 +179,12 @@ class PlanError(Exception):
 
 
 class Planned(NamedTuple):
-    """A call that a plan has come to: name of the tool, its arguments, and what it shows."""
+    """A call that a plan has come to."""
 
     tool: str
     arguments: dict[str, str]
+    element: str
+    """Name of what it acts on."""
     shown: str
 
 
@@ -208,7 +210,7 @@ def planned_calls(
         number = _number_of(browser, role, name)
         request: Request = browser.click(number)
         browser.leave()
-        return Planned("click", {"id": number}, browser.show(website.reply(*request)))
+        return Planned("click", {"id": number}, name, browser.show(website.reply(*request)))
 
     for verb, name, *value in steps:
         match verb:
@@ -221,11 +223,11 @@ def planned_calls(
             case "select":
                 number = _number_of(browser, "combobox", name)
                 shown = browser.select(number, value[0])
-                yield Planned("select", {"id": number, "option": value[0]}, shown)
+                yield Planned("select", {"id": number, "option": value[0]}, name, shown)
             case _:
                 number = _number_of(browser, "textbox", name)
                 shown = browser.type(number, value[0])
-                yield Planned("type", {"id": number, "text": value[0]}, shown)
+                yield Planned("type", {"id": number, "text": value[0]}, name, shown)
 
 
 def _has(browser: Browser, name: str) -> bool:

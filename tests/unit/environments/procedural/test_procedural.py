@@ -1,4 +1,5 @@
 import asyncio
+import random
 from collections import Counter
 from pathlib import Path
 
@@ -6,8 +7,9 @@ import pytest
 
 from espalier.config import Profile, SplitsConfig
 from espalier.environments import PlainQuestion, check_golds
+from espalier.environments.family import make_task
 from espalier.environments.procedural.drawing import Drawing, shares
-from espalier.environments.procedural.family import answer_in
+from espalier.environments.procedural.family import WorkedReading, answer_in
 from espalier.environments.procedural.generators import Item
 from espalier.environments.procedural.worked import PLAIN, worked
 from espalier.environments.teaching import play_script
@@ -117,6 +119,26 @@ def test_worked_answers(generator, question, gold, thought):
 
 
 @NEEDS_GENERATORS
+def test_reading_keeps_numbers_in_their_order():
+    question = "state the answer to this problem: 4 - 1 + 12 ="
+    task = make_task(
+        "procedural",
+        question,
+        gold=("15",),
+        split="train",
+        source="test",
+        key="1",
+        arguments={"generator": "chain_sum"},
+    )
+    logs = [WorkedReading([task]).write(random.Random(seed)) for seed in range(5)]
+    assert len({log.prompt for log in logs}) > 1
+    for log in logs:
+        assert log.prompt.endswith("problem: 4 - 1 + 12 =")
+        assert sorted(log.prompt.split()) == sorted(question.split())
+        (answer,) = log.pieces
+        assert answer == FinalAnswer("15", "4 - 1 = 3 , 3 + 12 = 15")
+
+
 def test_questions_are_demonstrated_and_judged(tmp_path):
     played = family(
         SUMS,

@@ -8,7 +8,14 @@ from pydantic import ValidationError
 
 from espalier.config import Profile
 from espalier.environments import check_golds
-from espalier.environments.shop.made_catalogue import COLORS, DEPARTMENTS, make_products, split_of
+from espalier.environments.shop.config import MadeCatalogueConfig
+from espalier.environments.shop.made_catalogue import (
+    COLORS,
+    DEPARTMENTS,
+    MADE_ASIN,
+    make_products,
+    split_of,
+)
 from espalier.environments.teaching import ScriptTeacher
 from espalier.records import FinalAnswer
 from espalier.records.trajectory import FinishReason, Trajectory
@@ -126,15 +133,46 @@ def test_message_without_a_purchase_is_no_answer(family, tasks, environments):
     assert family.official_scores(task, said) == {"score": 0.0, "success_rate": 0.0}
 
 
+@pytest.mark.parametrize(("products", "length"), [(1000, 3), (1001, 4)])
+def test_made_ids_are_distinct_and_short(products, length):
+    made = make_products(MadeCatalogueConfig(products=products))
+    asins = {product.asin for product in made}
+    assert len(asins) == products
+    assert {len(asin) for asin in asins} == {length}
+    assert all(MADE_ASIN.fullmatch(asin) for asin in asins)
+
+
+def test_reading_keeps_a_value_behind_its_option(family):
+    reading = family.reading_material(NOWHERE, [])
+    prompts = [reading.write(random.Random(n)).prompt for n in range(40)]
+    said = [prompt for prompt in prompts if " color " in prompt]
+    assert said
+    for prompt in said:
+        assert prompt.partition(" color ")[2].split()[0] in COLORS.split()
+
+
+def test_reading_opens_products_in_the_order_of_the_prompt(family):
+    reading = family.reading_material(NOWHERE, [])
+    logs = [reading.write(random.Random(n)) for n in range(20)]
+    openings = [log for log in logs if log.pieces[2].thought in log.prompt.split(" , ")]
+    assert 3 < len(openings) < 17
+    for log in openings:
+        page = log.pieces[1]
+        clicks = log.pieces[2:-1:2]
+        assert [click.thought for click in clicks] == log.prompt.split(" , ")
+        for click in clicks:
+            assert f"{click.thought} {click.calls[0].arguments['target']} " in page
+
+
 def test_reading_shows_no_id_of_the_catalogue_twice_the_same(family):
     reading = family.reading_material(NOWHERE, [])
     first = reading.write(random.Random(1))
     assert first == reading.write(random.Random(1))
     ids = {word for n in range(20) for word in str(reading.write(random.Random(n))).split()}
     known = {product.asin for product in family._made.products}
-    drawn = {word for word in ids if word.startswith("b") and word[1:].isdigit()}
+    drawn = {word for word in ids if MADE_ASIN.fullmatch(word)}
     assert len(drawn) > 40
-    # numbers are drawn from 900, of which 800 are products' ids
+    # drawn from 1000, of which 800 are products' ids
     assert drawn - known
 
 

@@ -60,6 +60,23 @@ def test_html_and_dom_have_the_same_elements():
     assert "[5]<button>save</button>" in dom
 
 
+def test_words_have_each_id_behind_its_name():
+    assert browser("words").read().splitlines() == [
+        " page slow login",
+        " link home 1",
+        " text status open",
+        " text one",
+        " text two",
+        " textbox city 2 salem",
+        " combobox label 3 idea of bug , idea",
+        " textbox note 4 a b",
+        " button save 5",
+        " textbox q 6",
+        " button find 7",
+        " text nowhere",
+    ]
+
+
 def test_a_button_sends_the_fields_of_its_form():
     page = browser()
     assert page.type("2", "oxford") == " 2 textbox city oxford"
@@ -170,7 +187,7 @@ def _depths(element, depth=0):
     ).map("".join)
 )  # fmt: skip
 def test_any_text_is_read_as_a_page(text):
-    for form in ("tree", "html", "dom"):
+    for form in ("tree", "html", "dom", "words"):
         shown = browser(form, text)
         assert len(shown.read()) <= 4000
         assert [one.number for one in shown.controls] == list(range(1, len(shown.controls) + 1))

@@ -36,7 +36,7 @@ def test_the_teacher_solves_every_kind(kind):
         assert all(result.succeeded for result in attempt.tool_results)
 
 
-@pytest.mark.parametrize("form", ["tree", "html", "dom"])
+@pytest.mark.parametrize("form", ["tree", "html", "dom", "words"])
 def test_plans_do_not_depend_on_how_pages_are_read(form):
     family = web(observation=form)
     task = task_of(family, "assign")

@@ -2,6 +2,7 @@
 
 from espalier.environments.function_calling.states.api import (
     Api,
+    document_of,
     parameter_names,
     play,
     tool_names,
@@ -50,6 +51,7 @@ __all__ = [
     "TravelAPI",
     "TwitterAPI",
     "VehicleControlAPI",
+    "document_of",
     "parameter_names",
     "play",
     "tool_names",

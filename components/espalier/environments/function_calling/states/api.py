@@ -13,7 +13,8 @@ import inspect
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, ClassVar
+from types import UnionType
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from espalier.environments.tools import ToolError
 from espalier.records import DataError, JsonObject
@@ -68,6 +69,38 @@ def tool_names(kind: type[Api]) -> tuple[str, ...]:
 def parameter_names(kind: type[Api], tool: str) -> tuple[str, ...]:
     """Names of a tool's parameters, in order."""
     return tuple(inspect.signature(getattr(kind, tool)).parameters)[1:]
+
+
+@lru_cache(maxsize=512)
+def document_of(kind: type[Api], tool: str) -> JsonObject:
+    """What a policy reads of a tool, in the form of BFCL's documents."""
+    method = getattr(kind, tool)
+    hints = get_type_hints(method)
+    signature = list(inspect.signature(method).parameters.values())[1:]
+    return {
+        "name": tool,
+        "description": inspect.getdoc(method) or "",
+        "parameters": {
+            "type": "dict",
+            "properties": {one.name: _described(hints[one.name]) for one in signature},
+            "required": [one.name for one in signature if one.default is one.empty],
+        },
+    }
+
+
+def _described(hint: Any) -> JsonObject:  # noqa: ANN401 (a type, or an alias of one)
+    """The type of a parameter in BFCL's words; of a union with None the other one."""
+    kinds = [one for one in get_args(hint) if one is not type(None)]
+    if get_origin(hint) in (Union, UnionType):
+        return _described(kinds[0])
+    if get_origin(hint) is list:
+        return {"type": "array", "items": _described(kinds[0])}
+    return {"type": _BFCL_TYPES[get_origin(hint) or hint]}
+
+
+_BFCL_TYPES: dict[Any, str] = {
+    str: "string", int: "integer", float: "float", bool: "boolean", dict: "dict",
+}  # fmt: skip
 
 
 def play(api: Api, tool: str, arguments: Mapping[str, Any]) -> str:
