@@ -147,6 +147,10 @@ def export(
     right: Annotated[
         bool, typer.Option("--right", help="Leave out attempts that were not right.")
     ] = False,
+    without_tools: Annotated[
+        bool,
+        typer.Option("--without-tools", help="Do not write which tools were offered."),
+    ] = False,
 ) -> None:
     """Write trajectories in the format of verifiers, TRL or Harbor (ATIF).
 
@@ -154,7 +158,7 @@ def export(
     """
     from espalier.interchange.exports import export as write
 
-    done = write(source, out, form, only_right=right)
+    done = write(source, out, form, only_right=right, with_tools=not without_tools)
     typer.echo(
         f"wrote {done.rows} rows of {done.trajectories} trajectories to {out}"
         + (f"; {done.skipped} left out" if done.skipped else "")

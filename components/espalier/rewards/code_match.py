@@ -30,6 +30,10 @@ _LEFT_OUT = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 """Tokens without a name in a syntax tree of upstream's."""
 
 
+_MAX_SOURCES = 32
+"""Of an edge: thousands of targets that share thousands of sources would fill the memory."""
+
+
 class CodeMatch(NamedTuple):
     """What a match counted: the evidence of its score."""
 
@@ -80,7 +84,7 @@ def _clipped(
 def code_parts(tree: ast.Module) -> CodeParts:
     """The parts of a program, whose tree is not too deep to be walked by calls.
 
-    Time and memory are in proportion to the nodes of the tree.
+    Time and memory are in proportion to the nodes of the tree, times its depth.
     """
     subtrees: Counter[str] = Counter()
     _shape(tree, subtrees)
@@ -207,7 +211,8 @@ class _Flow(ast.NodeVisitor):
     def _computed(self, targets: list[ast.expr], value: ast.expr, also: Iterable[str] = ()) -> None:
         self.visit(value)
         names = [node.id for node in ast.walk(value) if isinstance(node, ast.Name)]
-        sources = [name for name in dict.fromkeys((*also, *names)) if name in self._known]
+        known = [name for name in dict.fromkeys((*also, *names)) if name in self._known]
+        sources = known[:_MAX_SOURCES]
         for target in targets:
             self.visit(target)  # a subscript reads what it is a part of
             for name in _stored(target):

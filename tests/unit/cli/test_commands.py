@@ -54,7 +54,7 @@ FROZEN = {
 FROZEN_DATA = {
     "check-queries": {"FILE", "--json"},
     "collect": {"URI", "--older-than", "--kept-older-than", "--dry-run", "--unpublished"},
-    "export": {"SOURCE", "--format", "--out", "--right"},
+    "export": {"SOURCE", "--format", "--out", "--right", "--without-tools"},
     "fetch": {"URI", "--out"},
     "draw-questions": {
         "KNOWLEDGE",

@@ -83,6 +83,14 @@ def test_values_are_followed_through_every_statement(source, edges):
     assert parts(source).flows.total() == edges
 
 
+def test_many_targets_of_many_sources_stay_small():
+    names = [f"v{number}" for number in range(3000)]
+    source = f"def f({', '.join(names)}):\n    {'a = ' * 8000}({', '.join(names)})\n"
+    edges = parts(source).flows
+    assert edges.total() == 11_000
+    assert max(len(edge.sources) for edge in edges) == 32
+
+
 def test_a_gold_without_flow_lacks_nothing():
     _, flow = matches("x = 1\n", "print(2)\n")
     assert (flow.matched, flow.total, flow.score) == (0, 0, 1)

@@ -1,6 +1,7 @@
 """An answer becomes that of the path which was read, where the triples prove it."""
 
 import asyncio
+from functools import cache
 
 import pytest
 
@@ -23,7 +24,7 @@ def family():
 @pytest.fixture(scope="module")
 def over(family, knowledge_dir):
     with family.environments(knowledge_dir) as environments_over:
-        yield environments_over
+        yield cache(environments_over)  # an index takes a second to open
 
 
 @pytest.fixture(scope="module")

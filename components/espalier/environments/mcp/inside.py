@@ -48,6 +48,8 @@ def told(found: dict[str, Any], file: str) -> str:
     text = json.dumps(found)
     if len(text) <= MAX_PRINTED:
         return text
+    for before in Path().glob("answer-*.json"):
+        before.unlink()
     with open(file, "x", encoding="utf-8") as stream:
         stream.write(text)
     return json.dumps({"file": file})

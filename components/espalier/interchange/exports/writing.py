@@ -16,7 +16,15 @@ from espalier.interchange.exports.atif import atif_rows
 from espalier.interchange.exports.trl import trl_rows, trl_token_rows
 from espalier.interchange.exports.turns import ExportedTrajectory, exported_turns
 from espalier.interchange.exports.verifiers import verifiers_rows
-from espalier.records import ArtifactError, JsonObject, Task, ToolSpec, open_artifact, read_tasks
+from espalier.records import (
+    ArtifactError,
+    EspalierError,
+    JsonObject,
+    Task,
+    ToolSpec,
+    open_artifact,
+    read_tasks,
+)
 from espalier.records.artifact import MANIFEST_NAME
 from espalier.records.trajectory import iterate_trajectories
 from espalier.steps.profiles import saved_profile
@@ -44,7 +52,14 @@ class Exported(NamedTuple):
     that the format could hold."""
 
 
-def export(source: Path, out: Path, chosen: ExportFormat, *, only_right: bool = False) -> Exported:
+def export(
+    source: Path,
+    out: Path,
+    chosen: ExportFormat,
+    *,
+    only_right: bool = False,
+    with_tools: bool = True,
+) -> Exported:
     """Write the trajectories of `source` to the file `out`.
 
     Args:
@@ -53,11 +68,14 @@ def export(source: Path, out: Path, chosen: ExportFormat, *, only_right: bool = 
         out: file of JSON lines; there with every row, or not touched.
         chosen: name of the format.
         only_right: leave out those that were lost or not right.
+        with_tools: write which tools were offered; a family that plays on a server asks it.
 
     Raises:
         ArtifactError: `source` has no trajectories or is damaged, or `out` cannot be written.
     """
     asked = _Source.opened(source)
+    if not with_tools:
+        asked = asked._replace(family=None)
     written = trajectories = skipped = 0
     with _whole_file(out) as stream:
         for exported in asked.exported():
@@ -119,7 +137,13 @@ class _Source(NamedTuple):
             if self.family is None:
                 return None
             task = self.tasks.get(task_id)
-            return self.family.specs_of(task) if task else self.family.specs
+            try:
+                return self.family.specs_of(task) if task else self.family.specs
+            except EspalierError as error:
+                raise ArtifactError(
+                    f"which tools were offered cannot be said: {error}. Start what is missing, or "
+                    "export without them: --without-tools"
+                ) from error
 
         for row, trajectory in enumerate(iterate_trajectories(self.path)):
             task = self.tasks.get(trajectory.task_id)

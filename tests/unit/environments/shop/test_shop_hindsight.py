@@ -111,8 +111,8 @@ def test_no_goal_is_made_of_any_product_of_judged_splits(family, environments, h
     reasons = Counter()
     for split in ("dev", "heldout"):
         for product in products_of(family, split):
-            attempt = bought(family, environments, goal, product)
-            if attempt.tool_results[-1].succeeded:
+            if product in family._made.search(product.record.title)[:3]:  # of the first page
+                attempt = bought(family, environments, goal, product)
                 reasons[hindsight.achieved(goal, attempt).reason] += 1
     assert set(reasons) == {OF_ANOTHER_SPLIT}
     assert reasons.total() > 100

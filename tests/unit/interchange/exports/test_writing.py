@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import pyarrow as pa
@@ -35,6 +36,18 @@ def test_a_run_knows_its_tools(run, tmp_path):
     export(run / "synthetic", tmp_path / "out", "trl")
     row = json.loads((tmp_path / "out").read_text())
     assert json.loads(row["tools"])[0]["function"]["name"] == "search"
+
+
+def test_tools_of_an_absent_server_may_be_left_out(run, tmp_path):
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    away = {"name": "openenv", "url": "http://127.0.0.1:9", "timeout_s": 1}
+    profile = {"name": "laptop", "seed": 7, "environment": away}
+    (copied / "profile.json").write_text(json.dumps(profile))
+    with pytest.raises(ArtifactError, match="--without-tools"):
+        export(copied / "synthetic", tmp_path / "out", "trl")
+    export(copied / "synthetic", tmp_path / "out", "trl", with_tools=False)
+    assert "tools" not in json.loads((tmp_path / "out").read_text())
 
 
 def test_recorded_attempts_are_read_file_by_file(tmp_path):
