@@ -23,6 +23,7 @@ class ServerProgram(Section):
     """Program and arguments, started in the folder of `files`; it listens on `port`, of the
     sandbox's own loopback."""
     port: int = Field(default=8000, ge=1024, le=65535)
+    """Where it listens."""
     files: Path | None = None
     """Folder that is copied into the sandbox."""
     variables: dict[str, str] = Field(default_factory=dict[str, str])
