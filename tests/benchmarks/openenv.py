@@ -121,7 +121,7 @@ def _wait_for(port: int) -> None:
 
 async def step_for(port: int, options: argparse.Namespace) -> dict[str, float]:
     """All sessions step at their own moments, for so many seconds."""
-    from espalier.environments.openenv.session import RemoteSession, Server
+    from espalier.environments.openenv.session import Server, session_on
 
     times: list[float] = []
     asked = 0
@@ -131,7 +131,7 @@ async def step_for(port: int, options: argparse.Namespace) -> dict[str, float]:
 
     async def play(number: int, first: float) -> None:
         nonlocal asked
-        async with RemoteSession(Server(f"http://127.0.0.1:{port}", 30.0)) as session:
+        async with session_on(Server(f"http://127.0.0.1:{port}", 30.0)) as session:
             await session.reset({"seed": number})
             left = 5  # an episode has so many turns
             await asyncio.sleep(first)
@@ -242,9 +242,14 @@ async def fall_silent(port: int, options: argparse.Namespace) -> dict[str, float
 
 async def _free(port: int, wanted: int) -> int:
     """Sessions that can be begun at one time."""
-    from espalier.environments.openenv.session import EnvironmentLostError, RemoteSession, Server
+    from espalier.environments.openenv.session import (
+        EnvironmentLostError,
+        RemoteSession,
+        Server,
+        session_on,
+    )
 
-    sessions = [RemoteSession(Server(f"http://127.0.0.1:{port}", 5.0)) for _ in range(wanted)]
+    sessions = [session_on(Server(f"http://127.0.0.1:{port}", 5.0)) for _ in range(wanted)]
 
     async def begin(session: RemoteSession) -> bool:
         try:

@@ -8,9 +8,29 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from espalier.config import EnvironmentConfig
+from espalier.config import EnvironmentConfig, LocalSandboxConfig, SandboxConfig
+from espalier.config.data import Section
 
+_MOST_S = 55.0
+"""A call of a sandbox's session takes 60 s at most."""
 _SCHEMES = ("http", "https", "ws", "wss")
+
+
+class ServerProgram(Section):
+    """A server of yours that is started in a sandbox for each episode."""
+
+    command: tuple[str, ...] = Field(min_length=1)
+    """Program and arguments, started in the folder of `files`; it listens on `port`, of the
+    sandbox's own loopback."""
+    port: int = Field(default=8000, ge=1024, le=65535)
+    """Where it listens."""
+    files: Path | None = None
+    """Folder that is copied into the sandbox."""
+    variables: dict[str, str] = Field(default_factory=dict[str, str])
+    """Environment variables of the program. What it is sent is a model's output: give it no key."""
+    start_timeout_s: float = Field(default=30.0, gt=0, le=_MOST_S)
+    """How long it may take to listen; it starts with the first action of an episode, within
+    `rollout.tool_timeout_s`."""
 
 
 class OpenEnvConfig(EnvironmentConfig):
@@ -19,6 +39,12 @@ class OpenEnvConfig(EnvironmentConfig):
     name: str = "openenv"
     url: str = "http://127.0.0.1:8000"
     """Its address; a session is a WebSocket at `/ws` below it."""
+    server: ServerProgram | None = None
+    """In the place of an address: a server for each episode, in a sandbox of the pool."""
+    sandbox: SandboxConfig = LocalSandboxConfig(packages=())
+    """Where `server` is started: on this machine, under podman, or in pods of a warm pool."""
+    disk_mb: int = Field(default=64, ge=8, le=4096)
+    """Of a sandbox: what the server's files need when unpacked."""
     actions: Literal["tools", "schema"] = "tools"
     """What the policy may do: call the tools that the server lists (its MCP environments), or one
     tool `act` with the fields of the server's action schema."""
@@ -46,6 +72,16 @@ class OpenEnvConfig(EnvironmentConfig):
     """Sessions that are open at one time while tasks are read."""
 
     @model_validator(mode="after")
+    def _it_is_a_program_or_an_address(self) -> Self:
+        if self.server is not None and "url" in self.model_fields_set:
+            raise ValueError("a server has either an address (url) or a program (server)")
+        if self.server is not None and self.timeout_s > _MOST_S:
+            raise ValueError(
+                f"timeout_s={self.timeout_s:g}: a sandbox waits at most {_MOST_S:g} s for a server"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _the_address_can_be_connected_to(self) -> Self:
         parts = urlsplit(self.url)
         if parts.scheme not in _SCHEMES or not parts.hostname:
@@ -62,4 +98,13 @@ class OpenEnvConfig(EnvironmentConfig):
 
     def external_files(self) -> dict[str, Path | None]:
         """See `EnvironmentConfig`."""
-        return {"environment.demonstrations": self.demonstrations}
+        files = self.server.files if self.server is not None else None
+        return {
+            "environment.demonstrations": self.demonstrations,
+            "environment.server.files": files,
+        }
+
+    @property
+    def where(self) -> str:
+        """The server, for messages."""
+        return self.url if self.server is None else f"environment.server {self.server.command[0]}"

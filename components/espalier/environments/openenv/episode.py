@@ -92,7 +92,7 @@ class RemoteEpisode:
             return sum(self._rewards)
         if self.is_over:
             raise DataError(
-                f"task {task.task_id}: {self._config.url} ended the episode {dict(self._reset)} "
+                f"task {task.task_id}: {self._config.where} ended the episode {dict(self._reset)} "
                 "without a reward; a missing reward is never a 0"
             )
         return self._config.rewards[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -18,6 +18,7 @@ from espalier.config import EnvironmentConfig
 from espalier.environments.contract import EnvironmentsOver
 from espalier.environments.episode import EpisodeRules
 from espalier.environments.family import SimpleFamily
+from espalier.environments.mcp.transports import packed_files
 from espalier.environments.openenv.config import OpenEnvConfig
 from espalier.environments.openenv.episode import RemoteEpisode
 from espalier.environments.openenv.remote_tools import (
@@ -26,7 +27,8 @@ from espalier.environments.openenv.remote_tools import (
     schema_tool,
     text_argument,
 )
-from espalier.environments.openenv.session import RemoteSession, Server
+from espalier.environments.openenv.sandboxed import SandboxedLine
+from espalier.environments.openenv.session import Line, RemoteSession, Server, SocketLine
 from espalier.environments.teaching import Script
 from espalier.environments.tools import DescribedTool, Tool, ToolOutput
 from espalier.records import (
@@ -44,6 +46,7 @@ from espalier.records import (
 )
 from espalier.records.message import ToolSpec
 from espalier.records.task import read_json_values
+from espalier.sandbox.choice import sandbox_pool
 
 KEY_VARIABLE = "OPENENV_API_KEY"
 """Its value goes to the server as a bearer token."""
@@ -53,6 +56,11 @@ _THEIR_SPLITS: Mapping[Split, str] = {"train": "train", "dev": "validation", "he
 _SPARE = 2
 """Seeds that are asked for each task that is wanted: those that ask what another split asks are
 dropped."""
+
+
+_MIB = 2**20
+_Lines = Callable[[], Line]
+"""Makes the way to a server for one session, not opened."""
 
 
 class _Action(BaseModel):
@@ -91,17 +99,46 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
         key = os.environ.get(KEY_VARIABLE) or None
         return Server(self.settings.url, self.settings.timeout_s, key)
 
+    @contextmanager
+    def _hosting(self) -> Generator[_Lines]:
+        """A context in which sessions can be had; it ends servers in sandboxes."""
+        program = self.settings.server
+        if program is None:
+            yield lambda: SocketLine(self._server)
+            return
+        packed = packed_files(program.files) if program.files else b""
+        disk_bytes = self.settings.disk_mb * _MIB
+        pool = sandbox_pool(self.settings.sandbox, self.profile.kubernetes, disk_bytes=disk_bytes)
+        with pool as sandboxes:
+            yield lambda: SandboxedLine(sandboxes, program, packed)
+
+    def _session(self, lines: _Lines) -> RemoteSession:
+        return RemoteSession(self.settings.where, lines(), self.settings.timeout_s)
+
     @cached_property
     def _specs(self) -> tuple[ToolSpec, ...]:
-        return asyncio.run(self._asked_specs())
+        with self._hosting() as lines:
+            return asyncio.run(self._asked_specs(lines))
 
-    async def _asked_specs(self) -> tuple[ToolSpec, ...]:
-        where = self.settings.url
+    async def _asked_specs(self, lines: _Lines) -> tuple[ToolSpec, ...]:
+        where = self.settings.where
         if self.settings.actions == "schema":
-            return schema_tool(where, await self._server.schema())
-        async with RemoteSession(self._server) as session:
+            return schema_tool(where, await self._schema(lines))
+        async with self._session(lines) as session:
             listed = await session.list_tools(self._reset_data("train", 0))
         return listed_tools(where, listed)
+
+    async def _schema(self, lines: _Lines) -> object:
+        line = lines()
+        if not isinstance(line, SandboxedLine):
+            return await self._server.schema()
+        await line.open()
+        told = await line.get("/schema", self.settings.timeout_s)
+        await line.close()
+        try:
+            return json.loads(told)
+        except ValueError as error:
+            raise DataError(f"{self.settings.where}: /schema is no JSON ({error})") from error
 
     def _reset_data(self, split: Split, seed: int) -> dict[str, Any]:
         return {"split": _THEIR_SPLITS[split], **self.settings.reset, "seed": seed}
@@ -124,9 +161,10 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
 
     @cached_property
     def _dealt(self) -> dict[Split, list[Task]]:
-        return asyncio.run(self._read())
+        with self._hosting() as lines:
+            return asyncio.run(self._read(lines))
 
-    async def _read(self) -> dict[Split, list[Task]]:
+    async def _read(self, lines: _Lines) -> dict[Split, list[Task]]:
         asked = self.profile.synthesis
         wanted: dict[Split, int] = {
             "heldout": asked.heldout_tasks, "dev": asked.dev_tasks, "train": asked.train_tasks,
@@ -139,32 +177,40 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
             seed, last = _FIRST_SEED[split], _FIRST_SEED[split] + _SPARE * count
             while len(of_split) < count and seed < last:
                 seeds = range(seed, min(last, seed + count - len(of_split)))
-                for at, prompt in zip(seeds, await self._prompts(split, seeds), strict=True):
+                for at, prompt in zip(seeds, await self._prompts(lines, split, seeds), strict=True):
                     if prompt not in taken:
                         taken.add(prompt)
                         of_split.append(self._task(split, at, prompt))
                 seed = seeds.stop
         return found
 
-    async def _prompts(self, split: Split, seeds: Sequence[int]) -> list[tuple[Message, ...]]:
+    async def _prompts(
+        self, lines: _Lines, split: Split, seeds: Sequence[int]
+    ) -> list[tuple[Message, ...]]:
         """The prompt of each seed, read over a few sessions side by side."""
         found: dict[int, tuple[Message, ...]] = {}
         waiting = iter(seeds)
 
         async def read() -> None:
-            async with RemoteSession(self._server) as session:
+            async with self._session(lines) as session:
                 for seed in waiting:
                     told = await session.reset(self._reset_data(split, seed))
-                    where = f"{self.settings.url}, seed {seed}"
+                    where = f"{self.settings.where}, seed {seed}"
                     found[seed] = read_prompt(told.observation, self.settings.prompt, where)
 
         try:
             async with asyncio.TaskGroup() as readers:
-                for _ in range(min(self.settings.sessions, len(seeds))):
+                for _ in range(min(self._readers, len(seeds))):
                     readers.create_task(read())
         except ExceptionGroup as faults:  # what one of them met says enough
             raise faults.exceptions[0] from faults
         return [found[seed] for seed in seeds]
+
+    @property
+    def _readers(self) -> int:
+        """Sessions that are open while tasks are read; no more than there are sandboxes."""
+        most = self.settings.sessions
+        return most if self.settings.server is None else min(most, self.settings.sandbox.size)
 
     def _task(self, split: Split, seed: int, prompt: tuple[Message, ...]) -> Task:
         said = json.dumps([message.content for message in prompt])
@@ -175,7 +221,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
             arguments={"seed": seed},
             # only the server knows what is right
             verifier=Verifier(kind="server", gold=(f"seed {seed}",)),
-            metadata=TaskMetadata(split=split, source=self.settings.url, extra={"query": said}),
+            metadata=TaskMetadata(split=split, source=self.settings.where, extra={"query": said}),
         )
 
     # ------------------------------------------------------------------------------ playing
@@ -186,18 +232,17 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
         del knowledge
         specs, answering = self._specs, self._answering
         offered = [spec for spec in specs if spec.name != answering]
-        found = self.environments_by(
-            self.tools(), lambda task: self._rules_of(task, offered, answering)
-        )
-        yield lambda _view: found
+        with self._hosting() as lines:
+            found = self.environments_by(
+                self.tools(), lambda task: self._rules_of(task, offered, answering, lines)
+            )
+            yield lambda _view: found
 
     def _rules_of(
-        self, task: Task, offered: Sequence[ToolSpec], answering: str | None
+        self, task: Task, offered: Sequence[ToolSpec], answering: str | None, lines: _Lines
     ) -> EpisodeRules:
         seed, split = cast("int", task.arguments["seed"]), task.metadata.split
-        episode = RemoteEpisode(
-            RemoteSession(self._server), self.settings, self._reset_data(split, seed)
-        )
+        episode = RemoteEpisode(self._session(lines), self.settings, self._reset_data(split, seed))
         rules = self.rules([DescribedTool(spec, episode.playing(spec.name)) for spec in offered])
         argument = text_argument(self._specs, answering) if answering else None
         said = None
@@ -218,7 +263,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
             DataError: always.
         """
         raise DataError(
-            f"task {task.task_id}: the answer {answer!r} is not judged here; {self.settings.url} "
+            f"task {task.task_id}: the answer {answer!r} is not judged here; {self.settings.where} "
             "rewards the episode in which it is given"
         )
 
@@ -239,7 +284,7 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
         if path is None:
             raise DataError(
                 "environment.demonstrations is unset, so nobody shows how the tasks of "
-                f"{self.settings.url} are solved. Name a file of JSON lines "
+                f"{self.settings.where} are solved. Name a file of JSON lines "
                 '{"seed": 0, "actions": [{"tool": ..., "arguments": {...}}, {"answer": ...}]}, or '
                 "derive a family from espalier.environments.openenv.OpenEnv with a `demonstrate`"
             )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
@@ -13,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from espalier.environments.contract import EnvironmentLostError
+from espalier.records import EspalierError
 from espalier.wire.openenv import (
     MAX_MESSAGE_BYTES,
     Answered,
@@ -67,31 +69,8 @@ class ActionRefused(Exception):
     """The server did not take an action; the text is for the policy."""
 
 
-class RemoteSession:
-    """Resets and steps over one socket; use it in the loop that opened it.
-
-    Whatever is wrong with the server or the way to it loses the episode. What is wrong with an
-    action is an `ActionRefused`.
-    """
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._socket: ClientConnection | None = None
-
-    async def __aenter__(self) -> Self:
-        """Connect.
-
-        Raises:
-            EnvironmentLostError: the server cannot be reached.
-        """
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Say goodbye."""
-        if self._socket is not None:
-            await self._socket.close()
-            self._socket = None
+class Line(Protocol):
+    """The way to a server for one session."""
 
     async def open(self) -> None:
         """Connect.
@@ -99,6 +78,35 @@ class RemoteSession:
         Raises:
             EnvironmentLostError: the server cannot be reached.
         """
+        ...
+
+    async def exchange(self, text: str, within_s: float, *, by_policy: bool) -> str | bytes:
+        """Send a message and wait for the next.
+
+        Raises:
+            EnvironmentLostError: the connection broke, or nothing came in time.
+            ProgramBrokeSandboxError: likewise, and a message of the policy's is to blame.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Say goodbye."""
+        ...
+
+    def abort(self) -> None:
+        """Drop the connection at once, without a word; nothing is waited for."""
+        ...
+
+
+class SocketLine:
+    """A WebSocket to a server that runs."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._socket: ClientConnection | None = None
+
+    async def open(self) -> None:
+        """See `Line`."""
         headers = {"Authorization": f"Bearer {self._server.key}"} if self._server.key else None
         url = self._server.socket_url
         try:
@@ -114,11 +122,75 @@ class RemoteSession:
         except (OSError, WebSocketException, TimeoutError) as error:
             raise EnvironmentLostError(f"{url}: no session can be had ({error})") from error
 
+    async def exchange(self, text: str, within_s: float, *, by_policy: bool) -> str | bytes:
+        """See `Line`."""
+        del by_policy  # whoever broke it, the server is not ours
+        assert self._socket is not None, "it was opened"
+        where = self._server.url
+        try:
+            async with asyncio.timeout(within_s):
+                await self._socket.send(text)
+                return await self._socket.recv()
+        except TimeoutError as error:
+            raise EnvironmentLostError(f"{where}: no answer in {within_s:g} s") from error
+        except (OSError, WebSocketException) as error:
+            raise EnvironmentLostError(f"{where}: the connection broke ({error})") from error
+
+    async def close(self) -> None:
+        """See `Line`."""
+        if self._socket is not None:
+            await self._socket.close()
+            self._socket = None
+
     def abort(self) -> None:
-        """Drop the connection at once, without a word; nothing is waited for."""
+        """See `Line`."""
         socket, self._socket = self._socket, None
         if socket is not None:
             socket.transport.abort()
+
+
+class RemoteSession:
+    """Resets and steps over one line; use it in the loop that opened it.
+
+    Whatever is wrong with the server or the way to it loses the episode. What is wrong with an
+    action is an `ActionRefused`.
+    """
+
+    def __init__(self, where: str, line: Line, timeout_s: float) -> None:
+        self._where = where
+        self._line = line
+        self._timeout_s = timeout_s
+        self._is_open = False
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            EnvironmentLostError: the server cannot be reached.
+        """
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Say goodbye."""
+        if self._is_open:
+            self._is_open = False
+            await self._line.close()
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            EnvironmentLostError: the server cannot be reached.
+        """
+        await self._line.open()
+        self._is_open = True
+
+    def abort(self) -> None:
+        """Drop the connection at once, without a word; nothing is waited for."""
+        if self._is_open:
+            self._is_open = False
+            self._line.abort()
 
     async def reset(self, data: Mapping[str, Any]) -> Observed:
         """Begin an episode; where all sessions are taken, ask again until the time is up.
@@ -127,19 +199,18 @@ class RemoteSession:
             EnvironmentLostError: none is to be had, or the server refuses the arguments.
         """
         pause_s = _FIRST_PAUSE_S
-        try:
-            async with asyncio.timeout(self._server.timeout_s):
-                while True:
-                    if self._socket is None:
-                        await self.open()
-                    told = await self._exchange({"type": "reset", "data": dict(data)})
-                    if not _is_full(told):
-                        break
-                    self.abort()
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        except TimeoutError as error:
-            raise self._lost("no episode could be begun in time") from error
+        end = time.monotonic() + self._timeout_s
+        while True:
+            if not self._is_open:
+                await self.open()
+            told = await self._exchange({"type": "reset", "data": dict(data)})
+            if not _is_full(told):
+                break
+            self.abort()
+            if time.monotonic() + pause_s > end:
+                raise self._lost("no episode could be begun in time")
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         try:
             return self._observed(told)
         except ActionRefused as refused:
@@ -151,13 +222,9 @@ class RemoteSession:
         Raises:
             ActionRefused: the server does not take it.
             EnvironmentLostError: the connection broke, or the server said nothing in time.
+            ProgramBrokeSandboxError: the action ended a server in a sandbox.
         """
-        try:
-            async with asyncio.timeout(self._server.timeout_s):
-                told = await self._exchange({"type": "step", "data": dict(action)})
-        except TimeoutError as error:
-            raise self._lost(f"no answer in {self._server.timeout_s:g} s") from error
-        return self._observed(told)
+        return self._observed(await self._exchange({"type": "step", "data": dict(action)}))
 
     async def list_tools(self, reset: Mapping[str, Any]) -> object:
         """What the server answers to `list_tools`; some list tools after a reset alone.
@@ -173,17 +240,20 @@ class RemoteSession:
         return told.observation.get("tools")
 
     async def _exchange(self, message: Mapping[str, Any]) -> Answered:
-        if self._socket is None:
-            raise EnvironmentLostError(f"{self._server.url}: the session is closed")
+        if not self._is_open:
+            raise EnvironmentLostError(f"{self._where}: the session is closed")
         try:
             text = json.dumps(message, allow_nan=False)
         except ValueError as error:  # infinity, which a policy's call may hold
             raise ActionRefused(f"not JSON: {error}") from error
+        by_policy = message["type"] == "step"
         try:
-            await self._socket.send(text)
-            return answered(await self._socket.recv())
-        except (OSError, WebSocketException) as error:
-            raise self._lost(f"the connection broke ({error})") from error
+            told = await self._line.exchange(text, self._timeout_s, by_policy=by_policy)
+        except EspalierError:
+            self.abort()
+            raise
+        try:
+            return answered(told)
         except MessageFault as fault:
             raise self._lost(f"said something else than OpenEnv's messages: {fault}") from fault
 
@@ -202,7 +272,12 @@ class RemoteSession:
 
     def _lost(self, why: str) -> EnvironmentLostError:
         self.abort()
-        return EnvironmentLostError(f"{self._server.url}: {why}")
+        return EnvironmentLostError(f"{self._where}: {why}")
+
+
+def session_on(server: Server) -> RemoteSession:
+    """A session on a server that runs, not opened."""
+    return RemoteSession(server.url, SocketLine(server), server.timeout_s)
 
 
 def _is_full(told: Answered) -> bool:

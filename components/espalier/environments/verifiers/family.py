@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from espalier.config import EnvironmentConfig, Profile, VerifiersConfig
 from espalier.environments.family import SimpleFamily, dealt_split
@@ -138,7 +139,7 @@ class TasksetFamily(SimpleFamily[TasksetConfig]):
     def _task(self, place: int, line: bytes) -> Task:
         where = f"{self._server.taskset}, task {place}"
         try:
-            value = json.loads(line)
+            value = from_json(line, allow_inf_nan=False)
             data = _Data.model_validate(value)
             prompt = tuple(Message.model_validate(one) for one in _messages(data))
         except ValidationError as error:

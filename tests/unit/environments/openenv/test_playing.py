@@ -24,7 +24,12 @@ def family(url, **environment):
     return family_of(
         Profile.model_validate(
             {
-                "environment": {"name": "openenv", "url": url, "rewards": (0, 1.1), **environment},
+                "environment": {
+                    "name": "openenv",
+                    "rewards": (0, 1.1),
+                    **({"url": url} if url else {}),
+                    **environment,
+                },
                 "synthesis": SIZES,
                 "curriculum": {"candidates": 4},
                 "training": {"dev_questions": 3},
