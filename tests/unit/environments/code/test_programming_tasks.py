@@ -129,7 +129,7 @@ def test_settings_that_pay_for_compiling_are_refused():
         )
 
 
-def test_a_program_is_an_answer_in_the_dialect_of_the_profile():
+def test_a_program_is_an_answer_in_the_profiles_dialect():
     syntax = SYNTAXES[load_profile(Path("pipelines/profiles/code.toml")).policy.dialect]
     answer = FinalAnswer("def f(x):\n    x = x[::-1]\n    return x")
     assert syntax.parse(syntax.write(answer, ()), ()) == answer
