@@ -151,6 +151,9 @@ def _json(where: str, text: str) -> Any:  # noqa: ANN401 (whatever a file holds)
         if _SURROGATE.search(text):  # half of a pair is in no UTF-8, and so in no task file
             json.dumps(value, ensure_ascii=False).encode()
         return value
+    except UnicodeEncodeError as error:
+        half = f"a text with half of a surrogate pair, {error.reason}"
+        raise DataError(f"{where}: not JSON ({half})") from error
     except (ValueError, RecursionError) as error:  # nesting of thousands of levels
         raise DataError(f"{where}: not JSON ({error})") from error
 

@@ -1,14 +1,16 @@
 import json
+from pathlib import Path
 
 import pytest
 
-from espalier.config import Profile
+from espalier.config import Profile, load_profile
+from espalier.dialects import SYNTAXES
 from espalier.environments import family_of
 from espalier.environments.code.family import program_in
 from espalier.environments.code.inside.program import composed
 from espalier.environments.code.tasks import behaviour
 from espalier.environments.code.unit_tests import cases_of, unit_tests_of
-from espalier.records import DataError
+from espalier.records import DataError, FinalAnswer
 
 HUMANEVAL = {
     "task_id": "x/0",
@@ -125,3 +127,9 @@ def test_settings_that_pay_for_compiling_are_refused():
         Profile.model_validate(
             {"environment": {"name": "code", "compile_weight": 0.2}, "reward": {"outcome": 0.5}}
         )
+
+
+def test_a_program_is_an_answer_in_the_profiles_dialect():
+    syntax = SYNTAXES[load_profile(Path("pipelines/profiles/code.toml")).policy.dialect]
+    answer = FinalAnswer("def f(x):\n    x = x[::-1]\n    return x")
+    assert syntax.parse(syntax.write(answer, ()), ()) == answer
