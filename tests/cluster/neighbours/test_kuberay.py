@@ -90,7 +90,7 @@ def test_training_on_two_ray_nodes_runs_to_its_end(claim, inputs):
 
 
 def test_training_outlives_a_lost_ray_node(claim, inputs):
-    seen, steps = runs.Seen(), 48  # twelve end before a pod that is deleted has ended
+    seen, steps = runs.Seen(), 32  # twelve end before a pod that is deleted has ended
     training = runs.Stage(claim, inputs, overrides=(*ON_RAY, f"training.steps={steps}")).start()
     try:
         runs.until(training.log, lambda: training.checkpoint, within_s=_READY_S)
