@@ -9,9 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from espalier.config import EnvironmentConfig, Profile, family_class
 from espalier.config.reward import require_composition
@@ -28,18 +27,6 @@ from espalier.records.message import ToolSpec
 from espalier.records.trajectory import Trajectory
 from espalier.synthesis.demonstrations import Rejected
 from espalier.synthesis.funnel import Funnel
-
-
-@dataclass(frozen=True, slots=True)
-class MemberQuestion:
-    """A question of a member, as its own teacher wants it."""
-
-    asked: FamilyQuestion
-
-    @property
-    def task(self) -> Task:
-        """What is asked; `task.environment` names the member."""
-        return self.asked.task
 
 
 class Mixture(Family[MixtureConfig]):
@@ -163,7 +150,7 @@ class Mixture(Family[MixtureConfig]):
         found: dict[Split, list[FamilyQuestion]] = {"train": [], "dev": [], "heldout": []}
         for name, member in self.members.items():
             for split, asked in member.questions(knowledge / name, funnel, tracker).items():
-                found[split] += [MemberQuestion(question) for question in asked]
+                found[split] += asked
         for split, questions in found.items():
             random.Random(f"mixture:{self.profile.seed}:{split}").shuffle(questions)
         return dict(found)
@@ -178,8 +165,7 @@ class Mixture(Family[MixtureConfig]):
             }
 
             def demonstrate(question: FamilyQuestion, detour: str) -> Trajectory | Rejected:
-                asked = cast("MemberQuestion", question).asked
-                return teachers[question.task.environment](asked, detour)
+                return teachers[question.task.environment](question, detour)
 
             yield demonstrate
 
