@@ -10,7 +10,7 @@ import ast
 from collections.abc import Mapping
 from functools import lru_cache
 
-from espalier.environments.code.inside.program import head_of
+from espalier.environments.code.inside.program import completed
 from espalier.environments.code.syntax import bounded_tree
 from espalier.environments.code.unit_tests import UnitTests, unit_tests_of
 from espalier.records import DataError, Task
@@ -58,20 +58,4 @@ def _tree(prompt: str, name: str, answer: str) -> ast.Module:
     Raises:
         SyntaxError: it is none, or beyond the bounds.
     """
-    if not prompt:
-        return bounded_tree(answer)
-    if _defines(answer, name):
-        return bounded_tree(f"{head_of(prompt, name)}\n{answer}")
-    try:
-        return bounded_tree(prompt + answer)
-    except SyntaxError:
-        return bounded_tree(f"{prompt}    {answer.lstrip()}")
-
-
-def _defines(answer: str, name: str) -> bool:
-    try:
-        body = bounded_tree(answer).body
-    except SyntaxError:
-        return False
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return any(isinstance(part, kinds) and part.name == name for part in body)
+    return completed(prompt, answer, name, bounded_tree, bounded_tree)

@@ -12,32 +12,51 @@ import json
 import os
 import sys
 import types
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from espalier.environments.code.inside.values import decode, encode
 
+T = TypeVar("T")
+
 
 def composed(prompt: str, answer: str, name: str) -> types.CodeType:
-    """The program of an answer: the prompt completed by it, or the answer with the prompt's head.
+    """The program of an answer; see `completed`.
+
+    Raises:
+        SyntaxError: none of its texts compiles.
+    """
+    return completed(prompt, answer, name, _compiled, _parsed)
+
+
+def completed(
+    prompt: str,
+    answer: str,
+    name: str,
+    read: Callable[[str], T],
+    parse: Callable[[str], ast.Module],
+) -> T:
+    """What `read` makes of the prompt completed by an answer, or of the answer with its head.
 
     Args:
         prompt: beginning of the program; empty where the answer is all of it.
         answer: what the policy wrote.
         name: function that the prompt begins and the answer may define anew.
+        read: takes the text of a program; a SyntaxError of it says that it is none.
+        parse: the tree of the answer alone, or a SyntaxError.
 
     Raises:
-        SyntaxError: none of them compiles.
+        SyntaxError: no such text is a program.
     """
     if not prompt:
-        return _compiled(answer)
-    if _defines(answer, name):
-        return _compiled(f"{head_of(prompt, name)}\n{answer}")
+        return read(answer)
+    if _defines(answer, name, parse):
+        return read(f"{head_of(prompt, name)}\n{answer}")
     try:
-        return _compiled(prompt + answer)
+        return read(prompt + answer)
     except SyntaxError:
         # whoever parsed the answer stripped the blanks that its first line began with
-        return _compiled(f"{prompt}    {answer.lstrip()}")
+        return read(f"{prompt}    {answer.lstrip()}")
 
 
 def head_of(prompt: str, name: str) -> str:
@@ -52,10 +71,17 @@ def _compiled(text: str) -> types.CodeType:
         raise SyntaxError(str(error)) from error
 
 
-def _defines(text: str, name: str) -> bool:
+def _parsed(text: str) -> ast.Module:
     try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.parse(text)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise SyntaxError(str(error)) from error
+
+
+def _defines(text: str, name: str, parse: Callable[[str], ast.Module]) -> bool:
+    try:
+        body = parse(text).body
+    except SyntaxError:
         return False
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return any(isinstance(part, kinds) and part.name == name for part in body)
