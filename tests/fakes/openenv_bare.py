@@ -58,6 +58,19 @@ def observation(*, done=False, reward=None, **fields):
     return json.dumps({"type": "observation", "data": data}).encode()
 
 
+def end_itself():
+    print("the policy ended me", flush=True)
+    os._exit(3)
+
+
+def spoil_the_session():
+    with open(f"/proc/{os.getppid()}/fd/1", "w") as session:
+        session.write("no answer\n")
+
+
+MISDEEDS = {"exit": end_itself, "sleep": lambda: time.sleep(60), "spoil": spoil_the_session}
+
+
 class Episode:
     def __init__(self):
         self.total = 0
@@ -75,11 +88,8 @@ class Episode:
         elif do == "answer":
             right = float(by == self.total)
             return frame(observation(done=True, reward=right, result="over"))
-        elif do == "exit":
-            print("the policy ended me", flush=True)
-            os._exit(3)
-        elif do == "sleep":
-            time.sleep(60)
+        elif do in MISDEEDS:
+            MISDEEDS[do]()
         elif do == "close":
             return frame(b"", 8)
         elif do == "nonsense":

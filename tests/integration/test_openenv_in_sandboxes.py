@@ -66,7 +66,7 @@ def test_each_episode_has_a_server_in_a_sandbox(folder):
         assert len(long.tool_results[0].content) <= 4000
         assert long.reward["outcome"] == 1.0
 
-        for do in ("exit", "close", "sleep"):
+        for do in ("exit", "close", "sleep", "spoil"):
             ended = asyncio.run(play(over, tasks[0], act(do), act("answer", 0)))
             assert ended.finish_reason is FinishReason.PROGRAM_BROKE_SANDBOX, do
             assert ended.reward["outcome"] == 0.0

@@ -50,7 +50,7 @@ class SandboxedLine:
         Raises:
             EnvironmentLostError: it does not start, listens not in time, or the sandbox is lost.
         """
-        found = await self._told(self._started())
+        found = await self._told(self._started(), by_program=False)
         if "fault" in found:
             self.abort()
             raise EnvironmentLostError(f"environment.server: {_why(found)}")
@@ -73,7 +73,7 @@ class SandboxedLine:
         return await self._answer(code, within_s, by_program=False)
 
     async def _answer(self, code: str, within_s: float, *, by_program: bool) -> str:
-        found = await self._told(self._run(code, within_s))
+        found = await self._told(self._run(code, within_s), by_program=by_program)
         if (answer := found.get("answer")) is not None:
             return str(answer)
         self.abort()
@@ -90,11 +90,15 @@ class SandboxedLine:
             self._sandbox = None
             self._sandboxes.post(self._held.aclose())
 
-    async def _told(self, work: Coroutine[Any, Any, bytes]) -> Mapping[str, Any]:
+    async def _told(
+        self, work: Coroutine[Any, Any, bytes], *, by_program: bool
+    ) -> Mapping[str, Any]:
         with sandbox_losses():
             written = await self._sandboxes.run(work)
-        found = read_object(written)
-        assert found is not None, "inside.py prints an object"
+            if (found := read_object(written)) is None:
+                # a server is a child of the session, and can write where that prints
+                self.abort()
+                raise SandboxLost("the server spoiled what was said", by_program=by_program)
         return found
 
     async def _started(self) -> bytes:
