@@ -1,9 +1,11 @@
 r"""Whether two mathematical answers mean the same, decided within a bounded time.
 
-The final answer of a text is what stands in its last \boxed{...}, or the text itself. Plain numbers
-are compared here, exactly. Everything else goes to math-verify (Kydlicek 2025, with
-latex2sympy2-extended) in a process of its own, which is killed when it takes too long: an answer
-such as 9^{9^{9^{9}}} is then wrong, and no episode waits for it.
+The final answer of a text is what stands in its last \boxed{...}; without one, in its last line
+`ANSWER: ...` (as Inspect's tasks and simple-evals ask for it) or `#### 72` (GSM8K's), or the text
+itself. Plain numbers are compared here, exactly. Everything else goes to math-verify (Kydlicek
+2025, with latex2sympy2-extended) in a process of its own, which may use so much processor time and
+no more: an answer such as 9^{9^{9^{9}}} is then wrong, and no episode waits for it. On a machine
+that is busy a comparison takes longer, and says the same.
 """
 
 from __future__ import annotations
@@ -26,9 +28,19 @@ from espalier.records import EspalierError
 _OPENING = r"\boxed{"
 
 
+_ANSWER_LINE = re.compile(
+    r"^(?:[ \t*_#>-]*(?:final )?answer[*_]*:(.+)|#### (-?[\d.,]+)\s*)$",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
 def final_answer(text: str) -> str:
-    """The content of the last whole box, or `text` where there is none; stripped."""
-    return (last_boxed(text) or text).strip()
+    """The content of the last whole box, else of the last answer line, else `text`; stripped."""
+    boxed = last_boxed(text)
+    if boxed:
+        return boxed.strip()
+    lines = _ANSWER_LINE.findall(text)
+    return "".join(lines[-1]).strip(" \t\r*") if lines else text.strip()
 
 
 def last_boxed(text: str) -> str | None:
@@ -55,10 +67,15 @@ def _balanced(text: str, start: int) -> str | None:
 MAX_ANSWER_CHARACTERS = 400
 """A longer one is wrong: no gold answer of the known sets comes near it."""
 
-_COMPARE_WITHIN_S = 5.0
-_START_WITHIN_S = 120.0
-"""Importing sympy takes about a second on an idle machine."""
+_COMPARE_WITHIN_S = 5
+"""Processor seconds, and up to one more."""
+_REPLY_WITHIN_S = 300.0
+_START_WITHIN_S = 300.0
+"""Importing sympy takes about a second on an idle machine, over a minute on a busy one."""
 _PLAIN_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d{1,40})(?:\.\d{1,40})?")
+_BOUND = re.compile(
+    r"[\s$]*(?:[a-zA-Z]\s*)?(?:[<>\u2264\u2265\u2248~]|\\(?:[lg]eq?|[lg]t|neq?|approx|sim)(?![a-z]))"
+)
 _IS_LATEX = re.compile(r"\$|\\\(|\\\[|\\boxed")
 
 
@@ -86,6 +103,8 @@ def _same(answer: str, gold: str) -> bool:
     if answer == gold:
         return True
     numbers = _plain_number(answer), _plain_number(gold)
+    if numbers[1] is not None and _BOUND.match(answer):
+        return False  # math-verify would read the 72 of >= 72
     if numbers[0] is not None and numbers[1] is not None:
         if numbers[0] == numbers[1]:
             return True
@@ -122,11 +141,15 @@ class MathJudge:
     """Client of the comparing process: one pair at a time; restarted after a kill.
 
     Args:
-        within_s: seconds that a comparison may take.
+        within_s: seconds of processor time that a comparison may take.
+        reply_within_s: seconds until its reply is given up.
     """
 
-    def __init__(self, within_s: float = _COMPARE_WITHIN_S) -> None:
+    def __init__(
+        self, within_s: int = _COMPARE_WITHIN_S, reply_within_s: float = _REPLY_WITHIN_S
+    ) -> None:
         self._within_s = within_s
+        self._reply_within_s = reply_within_s
         self._process: subprocess.Popen[bytes] | None = None
         self._turn = threading.Lock()
 
@@ -134,12 +157,19 @@ class MathJudge:
         """Whether math-verify takes the two for the same; False where it does not say in time.
 
         Raises:
-            MathJudgeError: the process does not start.
+            MathJudgeError: the process does not start, or is not given its processor time.
         """
         with self._turn:
             process = self._process or self._started()
             request = json.dumps({"answer": answer, "gold": gold}).encode() + b"\n"
-            verdict = _exchange(process, request, self._within_s)
+            try:
+                verdict = _exchange(process, request, self._reply_within_s)
+            except TimeoutError as late:
+                self.close()
+                raise MathJudgeError(
+                    f"two answers were not compared within {self._reply_within_s:g} s, of which "
+                    f"{self._within_s} s of processor time are enough: give the machine less to do"
+                ) from late
             if verdict is None:
                 self.close()
             return verdict == b"true"
@@ -153,14 +183,18 @@ class MathJudge:
 
     def _started(self) -> subprocess.Popen[bytes]:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-m", "espalier.rewards.math_worker"],
+            [sys.executable, "-I", "-m", "espalier.rewards.math_worker", str(self._within_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             env={},
         )
-        if _exchange(self._process, b"", _START_WITHIN_S) != b"ready":
+        try:
+            ready = _exchange(self._process, b"", _START_WITHIN_S) == b"ready"
+        except TimeoutError:
+            ready = False
+        if not ready:
             self._process.kill()
             _, said = self._process.communicate()
             self._process = None
@@ -172,7 +206,11 @@ class MathJudge:
 
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes, within_s: float) -> bytes | None:
-    """Send a request and read the reply line; None on timeout or a dead process."""
+    """Send a request and read the reply line; None of a process that has ended.
+
+    Raises:
+        TimeoutError: it is alive and has not replied.
+    """
     assert process.stdin is not None, "the process is started with pipes"
     assert process.stdout is not None, "the process is started with pipes"
     deadline, received = time.monotonic() + within_s, b""
@@ -183,7 +221,7 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes, within_s: float)
     while not received.endswith(b"\n"):
         left_s = deadline - time.monotonic()
         if left_s <= 0 or not select.select([process.stdout], [], [], left_s)[0]:
-            return None
+            raise TimeoutError
         data = os.read(process.stdout.fileno(), 4096)
         if not data:
             return None

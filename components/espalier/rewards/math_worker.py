@@ -1,9 +1,11 @@
 """The process that compares mathematical answers: JSON lines in, one verdict per line out.
 
-    python -I -m espalier.rewards.math_worker
+    python -I -m espalier.rewards.math_worker SECONDS
 
-Parsing and simplifying LaTeX can run without end and fill memory, and no signal interrupts a power
-of large integers. This process has a memory limit and may be killed.
+Parsing and simplifying LaTeX can run without end and fill memory, and no signal handler interrupts
+a power of large integers. So this process has a memory limit, and the kernel ends it where a
+comparison has taken SECONDS of processor time. math-verify's own alarms are off: they count the
+seconds that a busy machine gives to others.
 """
 
 from __future__ import annotations
@@ -18,8 +20,14 @@ _MEMORY_BYTES = 2 * 2**30
 """Limit of the address space, bytes; sympy and its parser take about a quarter."""
 
 
-def serve(requests: IO[str], verdicts: IO[str]) -> None:
-    """Answer {"answer": ..., "gold": ...} with true or false, until the input ends."""
+def serve(requests: IO[str], verdicts: IO[str], within_s: int) -> None:
+    """Answer {"answer": ..., "gold": ...} with true or false, until the input ends.
+
+    Args:
+        requests: a JSON object a line.
+        verdicts: where the answers go, after the line "ready".
+        within_s: processor seconds for each.
+    """
     import math_verify  # pyright: ignore[reportMissingTypeStubs] (it has none)
 
     upstream: Any = math_verify  # it has no types of its own
@@ -29,9 +37,13 @@ def serve(requests: IO[str], verdicts: IO[str]) -> None:
     print("ready", file=verdicts, flush=True)
     for line in requests:
         asked = json.loads(line)
+        _limit_processor_time(within_s)
         try:
-            gold, answer = (upstream.parse(asked[side], targets) for side in ("gold", "answer"))
-            verdict = bool(gold) and upstream.verify(gold, answer)
+            gold, answer = (
+                upstream.parse(asked[side], targets, parsing_timeout=None)
+                for side in ("gold", "answer")
+            )
+            verdict = bool(gold) and upstream.verify(gold, answer, timeout_seconds=None)
         except (ArithmeticError, MemoryError, RecursionError, TypeError, ValueError):
             verdict = False
         print(json.dumps(verdict), file=verdicts, flush=True)
@@ -43,6 +55,14 @@ def _limit_this_process() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def _limit_processor_time(within_s: int) -> None:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    soft = int(used.ru_utime + used.ru_stime) + 1 + within_s
+    if hard == resource.RLIM_INFINITY or soft < hard:
+        resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+
+
 if __name__ == "__main__":
     logging.disable()
-    serve(sys.stdin, sys.stdout)
+    serve(sys.stdin, sys.stdout, int(sys.argv[1]))

@@ -14,6 +14,14 @@ from espalier.rewards import final_answer, last_boxed
         (r"\boxed{7} and \boxed{8", "7"),
         ("84", "84"),
         (r"\boxed{}", r"\boxed{}"),
+        ("24 + 48 = 72\nANSWER: 72", "72"),
+        ("**Final Answer:** **$72$**\r\nIndeed.", "$72$"),
+        ("Answer: 1\nanswer: 2", "2"),
+        ("Answer: 1\nor \\boxed{2}", "2"),
+        ("the answer: 72", "the answer: 72"),
+        ("24 + 48 = 72\n#### 1,072", "1,072"),
+        ("Answer: 1\n#### 2", "2"),
+        ("#### Step 1", "#### Step 1"),
     ],
 )
 def test_the_last_whole_box_holds_the_answer(text, answer):

@@ -1,13 +1,16 @@
 """The verifier of mathematical answers, on upstream's cases and on hostile ones."""
 
 import json
-import time
+import os
+import resource
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 
 from espalier.records import Verifier
-from espalier.rewards import MathJudge, is_right, math_equivalent
+from espalier.rewards import MathJudge, MathJudgeError, is_right, math_equivalent
 
 CASES = Path(__file__).resolve().parents[4] / "shared" / "data" / "math_equivalence"
 NEEDS_CASES = pytest.mark.skipif(not CASES.is_dir(), reason=f"{CASES} is not here")
@@ -71,6 +74,9 @@ def test_agrees_with_the_cases_of_the_math_data_set():
         ("84" * 300, "84", False),
         (r"\boxed{\frac{14}{4}}", "3.5", True),
         ("seven", "7", False),
+        (">=7", "7", False),
+        (r"x \leq 7", "7", False),
+        ("$~7$", "7", False),
         (None, "7", False),
     ],
 )
@@ -89,22 +95,52 @@ def test_the_kind_of_verifier_decides():
 
 @pytest.fixture(scope="module")
 def judge():
-    judge = MathJudge(within_s=10.0)
+    judge = MathJudge(within_s=10)
     yield judge
     judge.close()
 
 
 @pytest.mark.slow
 def test_an_endless_comparison_is_wrong_within_its_time():
-    judge = MathJudge(within_s=1.0)
+    judge = MathJudge(within_s=1)
     try:
         judge.compare("1", "2")
-        started = time.monotonic()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert not judge.compare(r"\boxed{\int_0^1 x^{x^{x^x}} dx}", r"\boxed{2}")
-        assert time.monotonic() - started < 5.0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)  # of the process that was ended
+        assert 1.0 < after.ru_utime - before.ru_utime < 10.0
         assert any(judge.compare(r"\boxed{\frac{2}{4}}", r"\boxed{0.5}") for _ in range(4))
     finally:
         judge.close()
+
+
+@pytest.fixture
+def stopped_judge():
+    """A judge whose process is given no processor time, and the id of the process."""
+    judge = MathJudge(within_s=1)
+    judge.compare("1", "2")
+    pid = judge._process.pid
+    os.kill(pid, signal.SIGSTOP)
+    yield judge, pid
+    judge.close()
+
+
+@pytest.mark.slow
+def test_a_comparison_that_waits_for_the_processor_is_right(stopped_judge):
+    judge, pid = stopped_judge
+    timer = threading.Timer(2.5, os.kill, (pid, signal.SIGCONT))  # more than within_s
+    timer.start()
+    assert judge.compare(r"\boxed{\frac{2}{4}}", r"\boxed{0.5}")
+    timer.join()
+
+
+@pytest.mark.slow
+def test_a_process_without_processor_time_is_an_error_and_no_wrong_answer(stopped_judge):
+    judge, _ = stopped_judge
+    judge._reply_within_s = 0.5
+    with pytest.raises(MathJudgeError, match="were not compared within"):
+        judge.compare(r"\boxed{\frac{2}{4}}", r"\boxed{0.5}")
+    assert judge._process is None  # the next comparison starts another
 
 
 HOSTILE = (
