@@ -41,7 +41,8 @@ INSTRUCTIONS = (
     "nothing else; it may stand in a block of ```python. Functions have the names that the task "
     "gives them. Hidden tests judge the program.\n"
 )
-_BLOCK = re.compile(r"```[\w+-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
+_BLOCK = re.compile(r"```[\w+-]*[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
+_DEFINES = re.compile(r"^(?:async def|def|class) ", re.MULTILINE)
 _MOST_JUDGEMENTS = 4096
 
 
@@ -271,9 +272,13 @@ class Court:
 
 
 def program_in(text: str) -> str:
-    """The program of a message: its last block of code, or all of it."""
-    blocks = _BLOCK.findall(text)
-    return blocks[-1] if blocks else text
+    """The program of a message: its last block that defines something, else its last, or all.
+
+    What follows a program is often an example of its use. A block may be left open at the end.
+    """
+    blocks: list[str] = [block for block in _BLOCK.findall(text) if block.strip()]
+    defining = [block for block in blocks if _DEFINES.search(block)]
+    return (defining or blocks or [text])[-1]
 
 
 def _runs(sandboxes: PoolThread | None, timeout_s: float) -> PythonRuns:

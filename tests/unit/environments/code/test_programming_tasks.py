@@ -96,6 +96,13 @@ def test_the_last_block_of_a_message_is_the_program():
     assert program_in("x = 3") == "x = 3"
 
 
+def test_an_example_of_its_use_is_not_the_program():
+    program = "def f(x):\n    return x\n"
+    assert program_in(f"```python\n{program}```\nSo:\n```\nprint(f(1))\n```") == program
+    assert program_in(f"```python\n{program}") == program
+    assert program_in(f"{program}```\n") == f"{program}```\n"
+
+
 def test_made_tasks_of_two_splits_are_different_functions():
     made = {split: family().tasks(split, 60) for split in ("train", "dev", "heldout")}
     keys = {split: {task.extra["query"] for task in tasks} for split, tasks in made.items()}
