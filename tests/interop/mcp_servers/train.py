@@ -13,11 +13,12 @@ from tests.interop.openenv.servers import running
 from tests.interop.venvs import ROOT, python_of
 
 HERE = Path(__file__).parent
+PORT = 18432
 
 
 def main():
     """Start the server, and run the chain on it."""
-    with running([python_of("mcp"), HERE / "parcel_desk.py"]) as url:
+    with running([python_of("mcp"), HERE / "parcel_desk.py"], PORT) as url:
         servers = f'environment.servers={{desk = {{url = "{url}/mcp"}}}}'
         command = [sys.executable, "-m", "tests.benchmarks.families", str(HERE / "profile.toml")]
         done = subprocess.run([*command, "--set", servers, *sys.argv[1:]], cwd=ROOT, check=False)

@@ -13,16 +13,19 @@ _START_WITHIN_S = 180.0
 
 
 @contextmanager
-def parcel_server():
+def parcel_server(port=0):
     """The address of a parcel desk of the real openenv package."""
-    with running([python_of("openenv"), HERE / "parcel_server.py"]) as url:
+    with running([python_of("openenv"), HERE / "parcel_server.py"], port) as url:
         yield url
 
 
 @contextmanager
-def running(command):
-    """The address of a server, whose last argument is its port; ended with the block."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
+def running(command, port=0):
+    """The address of a server, whose last argument is its port; ended with the block.
+
+    A training names a port: its address is in the profile, by which a killed arm is known again.
+    """
+    with socket.create_server(("127.0.0.1", port)) as free:
         port = free.getsockname()[1]
     process = subprocess.Popen([*map(str, command), str(port)])
     try:

@@ -11,10 +11,12 @@ import sys
 from tests.interop.openenv.servers import HERE, parcel_server
 from tests.interop.venvs import ROOT
 
+PORT = 18431
+
 
 def main():
     """Start the server, and run the chain on it."""
-    with parcel_server() as url:
+    with parcel_server(PORT) as url:
         command = [sys.executable, "-m", "tests.benchmarks.families", str(HERE / "profile.toml")]
         command += ["--set", f'environment.url="{url}"', *sys.argv[1:]]
         sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
