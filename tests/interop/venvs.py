@@ -16,6 +16,10 @@ PINS = {
     "langgraph": ("langgraph==1.2.22", "langchain-openai==1.7.3", "openai==3.54.0"),
     "anthropic": ("anthropic==2.12.0",),
     "inspect": ("inspect-ai==0.3.285", "openai==3.54.0"),
+    "inspect_evals": (
+        "inspect-ai==0.3.285", "inspect-evals==0.26.0", "sympy==1.14.0", "mpmath==1.3.0",
+        "antlr4-python3-runtime==4.11.1",
+    ),
     "openenv": ("openenv==0.10.0",),
     "mcp": ("mcp==2.3.0",),
     "gem": ("gem-llm==0.1.0",),
@@ -23,8 +27,10 @@ PINS = {
     "verifiers": ("verifiers==0.4.0",),
     "harbor": ("pydantic==2.14.3", "toml==0.10.2"),
     "trl": (),
-}
+}  # fmt: skip
 ALONE = {
+    # of BFCL's own package the simulated services alone, whose sources inspect_evals would clone
+    "inspect_evals": ("bfcl-eval==2026.3.23",),
     # harbor asks for Python 3.12; its models of tasks and trajectories run on 3.11 as well
     "harbor": ("--python-version", "3.12", "harbor==0.26.0"),
     "trl": (
