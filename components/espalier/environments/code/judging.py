@@ -17,17 +17,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 from espalier.environments.code.inside.values import Unreadable, decode
 from espalier.environments.code.unit_tests import Case, UnitTests, cases_of
 from espalier.environments.interpreter import shortened
+from espalier.environments.joined_source import joined_source
 from espalier.rewards import TestReport, Verdict
 from espalier.sandbox import ExecResult, Sandbox, SandboxRefused
 
@@ -211,16 +210,10 @@ _TOO_LONG = "the program takes too long"
 
 _INSIDE = Path(__file__).parent / "inside"
 _PARTS = {"program": ("values", "program"), "checks": ("values", "program", "checks")}
-_OWN_IMPORT = re.compile(r"^from (?:espalier\.|__future__)[^\n]*\n", re.MULTILINE)
 
 
 def _script(kind: str, function: str, *arguments: object) -> str:
     """The text of the modules inside, and a call of one of their functions."""
     called = f"{function}({', '.join(map(ascii, arguments))})"
-    return f"{_modules(kind)}\n{called}\n"
-
-
-@cache
-def _modules(kind: str) -> str:
-    texts = [(_INSIDE / f"{name}.py").read_text(encoding="utf-8") for name in _PARTS[kind]]
-    return "from __future__ import annotations\n" + _OWN_IMPORT.sub("", "\n".join(texts))
+    modules = (_INSIDE / f"{name}.py" for name in _PARTS[kind])
+    return f"{joined_source(*modules)}\n{called}\n"

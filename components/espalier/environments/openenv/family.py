@@ -18,7 +18,6 @@ from espalier.config import EnvironmentConfig
 from espalier.environments.contract import EnvironmentsOver
 from espalier.environments.episode import EpisodeRules
 from espalier.environments.family import SimpleFamily
-from espalier.environments.mcp.transports import packed_files
 from espalier.environments.openenv.config import OpenEnvConfig
 from espalier.environments.openenv.episode import RemoteEpisode
 from espalier.environments.openenv.remote_tools import (
@@ -29,6 +28,7 @@ from espalier.environments.openenv.remote_tools import (
 )
 from espalier.environments.openenv.sandboxed import SandboxedLine
 from espalier.environments.openenv.session import Line, RemoteSession, Server, SocketLine
+from espalier.environments.server_sandbox import packed_files
 from espalier.environments.teaching import Script
 from espalier.environments.tools import DescribedTool, Tool, ToolOutput
 from espalier.records import (
