@@ -13,7 +13,7 @@ from typing import Any
 from espalier.config import HELDOUT, Profile
 from espalier.determinism import prepare_torch
 from espalier.evaluation.attempts import AttemptFile
-from espalier.evaluation.card import checked_golds, report_card, write_whole
+from espalier.evaluation.card import checked_golds, report_card
 from espalier.evaluation.contamination import (
     Contamination,
     SuitePrints,
@@ -41,6 +41,7 @@ from espalier.records import (
     ProfileError,
     json_digest,
     open_artifact,
+    write_whole,
 )
 from espalier.reporting.report_card import card_html, card_markdown, ends, percent
 from espalier.steps.profiles import named_profile, pipelines_dir

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from espalier.config import HindsightConfig
 from espalier.environments.hindsight import Relabelled
-from espalier.records import Draft, Task, write_tasks
+from espalier.records import Draft, Task, write_tasks, write_whole
 from espalier.records.task import read_records
 from espalier.records.trajectory import Trajectory, read_trajectories, write_trajectories
 from espalier.rollout.roller import TrajectorySampler
@@ -106,10 +105,8 @@ class RelabelledStore:
     def save(self, found: Relabelled) -> None:
         """Save, atomically."""
         write_relabelled(self._folder, found)
-        partial = self._directory / f"{_INDEX}.partial"
         content = {"identity": self._identity, "unused": found.unused}
-        partial.write_text(json.dumps(content), encoding="utf-8")
-        os.replace(partial, self._directory / _INDEX)
+        write_whole(self._directory / _INDEX, json.dumps(content))
 
 
 def write_relabelled(folder: Path, found: Relabelled) -> None:
