@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from espalier.config import MOST_PROGRAM_S
 from espalier.environments import server_process
 from espalier.environments.contract import sandbox_losses
 from espalier.environments.held_sandbox import HeldSandbox
@@ -23,6 +24,8 @@ from sandboxd.wire import MAX_FILE_BYTES
 
 MARGIN_S = 5.0
 """Beyond a deadline inside the sandbox, for the way there and back."""
+MOST_WAIT_S = MOST_PROGRAM_S - MARGIN_S
+"""What a server there may be waited for, at most."""
 _OPENING = """
 import sys; sys.path.insert(0, "")
 import json, inside
@@ -150,6 +153,19 @@ class ServerSandbox:
 
 _OPEN_S = 30.0
 """To import a module, on a machine that is busy."""
+
+
+def require_waits(**waits_s: float) -> None:
+    """Check waits for servers in sandboxes, by the keys of the profile.
+
+    Raises:
+        ValueError: one is longer than a sandbox waits.
+    """
+    for key, wait_s in waits_s.items():
+        if wait_s > MOST_WAIT_S:
+            raise ValueError(
+                f"{key}={wait_s:g}: a sandbox waits at most {MOST_WAIT_S:g} s for a server"
+            )
 
 
 def packed_files(folder: Path) -> bytes:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from espalier.environments.code.config import GRACE_S
 from espalier.environments.code.inside.values import Unreadable, decode
 from espalier.environments.code.unit_tests import Case, UnitTests, cases_of
 from espalier.environments.interpreter import shortened
@@ -33,8 +34,6 @@ from espalier.sandbox import ExecResult, Sandbox, SandboxRefused
 MAX_PROGRAM_CHARACTERS = 40_000
 """A longer answer is no program."""
 _MESSAGE_CHARACTERS = 160
-_GRACE_S = 5.0
-"""For two runs to start beside each other on a busy machine, and the verdict to be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +170,9 @@ async def _judge_checks(
     checked = _script(
         "checks", "run_checks", tests.preamble, tests.functions, list(statements), folder, timeout_s
     )
-    serving = asyncio.ensure_future(sandbox.run_python(served, timeout_s=timeout_s + _GRACE_S))
+    serving = asyncio.ensure_future(sandbox.run_python(served, timeout_s=timeout_s + GRACE_S))
     try:
-        checks = await sandbox.run_python(checked, timeout_s=timeout_s + _GRACE_S)
+        checks = await sandbox.run_python(checked, timeout_s=timeout_s + GRACE_S)
         await asyncio.wait({serving}, timeout=_END_S)  # its pipes are closed: it ends by itself
     finally:
         serving.cancel()

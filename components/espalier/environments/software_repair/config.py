@@ -7,7 +7,12 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from espalier.config import EnvironmentConfig, LocalSandboxConfig, SandboxConfig
+from espalier.config import (
+    MOST_PROGRAM_S,
+    EnvironmentConfig,
+    LocalSandboxConfig,
+    SandboxConfig,
+)
 from espalier.config.data import Section
 
 Domain = Literal["inventory", "schedule", "geometry", "parsing", "text"]
@@ -59,9 +64,9 @@ class SoftwareRepairConfig(EnvironmentConfig):
     """Whether hidden tests judge, or the patch's likeness to the gold patch (-1 to 1)."""
     shell: bool = True
     """Whether the policy may run commands, in a sandbox that holds its tree."""
-    shell_timeout_s: float = Field(default=20.0, gt=0, le=60)
+    shell_timeout_s: float = Field(default=20.0, gt=0, le=MOST_PROGRAM_S)
     """A command that takes longer is ended, and the policy reads so."""
-    tests_timeout_s: float = Field(default=20.0, gt=0, le=60)
+    tests_timeout_s: float = Field(default=20.0, gt=0, le=MOST_PROGRAM_S)
     """Of the hidden tests together; those that have not ended by then have failed."""
     max_observation_characters: int = Field(default=4000, ge=64)
     """More than this of an observation is cut out of its middle."""

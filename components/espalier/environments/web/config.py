@@ -6,7 +6,12 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from espalier.config import EnvironmentConfig, LocalSandboxConfig, SandboxConfig
+from espalier.config import (
+    MOST_PROGRAM_S,
+    EnvironmentConfig,
+    LocalSandboxConfig,
+    SandboxConfig,
+)
 from espalier.config.data import Section
 
 TaskKind = Literal[
@@ -59,7 +64,7 @@ class WebConfig(EnvironmentConfig):
     """More than this of a page is cut off at its end."""
     served: Literal["process", "sandbox"] = "process"
     """Where the site runs: in this process, as its code is espalier's own, or in a sandbox."""
-    page_timeout_s: float = Field(default=10.0, gt=0)
+    page_timeout_s: float = Field(default=10.0, gt=0, le=MOST_PROGRAM_S)
     """Of a page that a sandbox serves."""
     sandbox: SandboxConfig = LocalSandboxConfig(packages=())
 
