@@ -12,6 +12,7 @@ from espalier.config import (
     LocalSandboxConfig,
     SandboxConfig,
 )
+from espalier.config.data import EachOnce
 from espalier.environments.code.grammar import Kind
 from espalier.rewards import UnitTestRule
 
@@ -38,7 +39,7 @@ class CodeConfig(EnvironmentConfig):
     compile has 0."""
     data_flow_weight: float = Field(default=0.0, ge=0, le=0.25)
     """PPOCoder's data-flow match with the gold program, likewise."""
-    kinds: tuple[Kind, ...] = ("numbers", "words")
+    kinds: EachOnce[Kind] = ("numbers", "words")
     """Lists that the made tasks are about."""
     hidden_tests: int = Field(default=8, ge=4, le=64)
     """Tests that judge a made task's program."""
@@ -54,16 +55,9 @@ class CodeConfig(EnvironmentConfig):
     """More than this of an observation is cut out of its middle."""
     sandbox: SandboxConfig = LocalSandboxConfig()
 
-    @field_validator("tools", "kinds")
+    @field_validator("tools")
     @classmethod
     def _each_stands_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(names)) < len(names):
             raise ValueError("a name stands twice")
         return names
-
-    @field_validator("kinds")
-    @classmethod
-    def _something_is_asked(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
-        if not kinds:
-            raise ValueError("name at least one kind of list")
-        return kinds

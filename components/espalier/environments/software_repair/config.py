@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from espalier.config import (
     MOST_PROGRAM_S,
@@ -13,7 +13,7 @@ from espalier.config import (
     LocalSandboxConfig,
     SandboxConfig,
 )
-from espalier.config.data import Section
+from espalier.config.data import EachOnce, Section
 
 Domain = Literal["inventory", "schedule", "geometry", "parsing", "text"]
 MutationKind = Literal[
@@ -26,9 +26,9 @@ class RepositoriesConfig(Section):
 
     seed: int = 0
     """Of repositories and mutations: the same for every run that compares with another."""
-    domains: tuple[Domain, ...] = ("inventory", "schedule", "geometry", "parsing", "text")
+    domains: EachOnce[Domain] = ("inventory", "schedule", "geometry", "parsing", "text")
     """What the repositories are about."""
-    mutations: tuple[MutationKind, ...] = (
+    mutations: EachOnce[MutationKind] = (
         "operator", "comparison", "off_by_one", "constant", "call", "name", "swapped", "slice",
         "branch",
     )  # fmt: skip
@@ -39,13 +39,6 @@ class RepositoriesConfig(Section):
     """Lines of a function between its first and its last."""
     tasks_per_repository: int = Field(default=4, ge=1, le=16)
     """Mutations of one repository, each a task."""
-
-    @field_validator("domains", "mutations")
-    @classmethod
-    def _each_is_named_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if not names or len(set(names)) < len(names):
-            raise ValueError("name at least one, and each once")
-        return names
 
 
 class SoftwareRepairConfig(EnvironmentConfig):
