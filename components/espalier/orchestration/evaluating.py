@@ -198,17 +198,9 @@ def _suite_results(
         cards[model.name] = report_card(
             suite, figures[model.name], golds, command=command, recovery=_recovery(suite, model)
         )
-    most = suite.config.attempts
     content: dict[str, Any] = {
-        "digest": suite.digest,
-        "family": suite.family.name,
-        "source": suite.source,
-        "n": len(suite.tasks),
-        "available": suite.available,
-        "attempts": most,
-        "temperature": suite.config.temperature,
-        "headline": suite.family.headline,
-        "ks": sorted({1, most}),
+        **suite.facts(),
+        "ks": sorted({1, suite.config.attempts}),
         "golds": golds,
         "models": figures,
         "cards": cards,
