@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Strict, TypeAdapter, ValidationError
 
+from espalier.config import MOST_PROGRAM_S
 from espalier.environments.contract import sandbox_losses
 from espalier.environments.sql.config import SqlConfig
 from espalier.environments.sql.databases import MAX_FILE_BYTES, Database
@@ -27,8 +28,6 @@ from espalier.sandbox.choice import PoolThread
 RequestKind = Literal["query", "tables", "table"]
 _Cell = Annotated[int, Strict()] | Annotated[float, Strict()] | Annotated[str, Strict()] | None
 
-_RUN_S = 60.0
-"""Most that the pool's sandboxes allow a program."""
 _BATCH_S = 30.0
 """After which no further query of a run begins: the last one, of 20 s at most, has time to end."""
 _MAX_RESULT_BYTES = 256 * 2**10
@@ -101,24 +100,31 @@ class QueryRuns:
         if len(self._workers) < self._config.sandbox.size:
             # a context of its own: the run is bounded by its queries, and not by the call that
             # happened to be the first
-            worker = asyncio.create_task(self._work(), context=contextvars.Context())
-            self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+            self._workers.add(asyncio.create_task(self._work(), context=contextvars.Context()))
         call = current_call()
         with nullcontext() if call is None else call.waiting():
             return await answer
 
     async def _work(self) -> None:
         """Borrow sandboxes until nothing waits; errors go to those whose requests failed."""
-        while self._waiting:
-            taken: list[_Waiting] = []
-            try:
-                async with self._sandboxes.claim(judging=self._judging) as sandbox:
-                    taken = self._take()
-                    if taken:
-                        await self._answer(sandbox, taken)
-            except SandboxError as error:
-                self._failed(taken or self._take(), error)
+        worker = asyncio.current_task()
+        assert worker is not None, "a coroutine of a task"
+        try:
+            while self._waiting:
+                await self._run_next()
+        finally:
+            # in the step that saw that nothing waits: a request in between would count on it
+            self._workers.discard(worker)
+
+    async def _run_next(self) -> None:
+        taken: list[_Waiting] = []
+        try:
+            async with self._sandboxes.claim(judging=self._judging) as sandbox:
+                taken = self._take()
+                if taken:
+                    await self._answer(sandbox, taken)
+        except SandboxError as error:
+            self._failed(taken or self._take(), error)
 
     def _take(self) -> list[_Waiting]:
         """The next requests of one run, without those that nobody waits for any more."""
@@ -163,7 +169,7 @@ class QueryRuns:
             ],
         }
         ended = await sandbox.run_python(
-            inside_program(), stdin=json.dumps(asked).encode(), timeout_s=_RUN_S
+            inside_program(), stdin=json.dumps(asked).encode(), timeout_s=MOST_PROGRAM_S
         )
         answers = await _read_answers(sandbox, len(taken)) if ended.succeeded else None
         for place, one in enumerate(taken):
