@@ -24,5 +24,5 @@ def test_every_disagreement_with_inspect_evals_has_a_named_cause():
 
 @NEEDS_DATA
 @pytest.mark.usefixtures("local_sandboxes")
-def test_programs_are_judged_as_inspect_evals_does_but_for_named_causes():
+def test_programs_are_judged_alike_but_for_named_causes():
     check(PROGRAMS, 2)

@@ -135,7 +135,7 @@ def test_a_comparison_that_waits_for_the_processor_is_right(stopped_judge):
 
 
 @pytest.mark.slow
-def test_a_process_without_processor_time_is_an_error_and_no_wrong_answer(stopped_judge):
+def test_a_process_without_processor_time_is_an_error(stopped_judge):
     judge, _ = stopped_judge
     judge._reply_within_s = 0.5
     with pytest.raises(MathJudgeError, match="were not compared within"):
