@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from espalier.chain import opened, provenance
 from espalier.config import Profile
+from espalier.curriculum.advice import advice_line
 from espalier.curriculum.learnability import keep_learnable
 from espalier.environments.memory import remembering
 from espalier.records import (
@@ -52,12 +53,8 @@ def run(
     candidates = [task for task in candidates if tallies[task.task_id].attempts]
     rates = {task.task_id: tallies[task.task_id].pass_rate for task in candidates}
     kept = keep_learnable(candidates, rates, config.pass_rate_band)
-    if candidates and not kept:
-        tracker.note(
-            f"warning: no candidate's pass rate lies inside curriculum.pass_rate_band="
-            f"{config.pass_rate_band} (mean {sum(rates.values()) / len(rates):.2f}); training will "
-            "draw from all tasks. Train the warm start longer, or widen the band"
-        )
+    if warning := advice_line(list(rates.values()), profile):
+        tracker.note(warning)
     with publishing(output_dir, origin) as draft:
         draft.rows["candidates"] = len(candidates)
         draft.rows["kept"] = write_tasks(draft.path / "kept.jsonl", kept)
