@@ -170,6 +170,8 @@ _UNUSED = {
     "questions_contradicted": "rows give a second answer to a question, and the first is used: "
     'where both are right, write one row with "answer": ["first", "second"]',
     "questions_repeated": "question pairs are repeated, and used once",
+    "sentences_not_asked_about": "sentences are not asked about: they do not name the document's "
+    "title, or hold no name, year or number beside it that the document says once",
     "triples_repeated": "triples are repeated, and used once",
 }
 """Row count of the manifest -> what it means for the user."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from espalier.completions import opened_model
 from espalier.config import Profile, SplitsConfig
 from espalier.knowledge import KnowledgeGraph, Triple
+from espalier.knowledge.folding import folded_name
 from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import SearchTool, documents_path
 from espalier.knowledge.splits import MAX_NAME_CHARACTERS, MAX_NAME_WORDS
@@ -21,7 +22,9 @@ from espalier.synthesis.demonstrations import Rejected
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.inverted.asking import inverted_question
 from espalier.synthesis.inverted.drawing import InvertedQuestions
+from espalier.synthesis.made_questions import made_questions
 from espalier.synthesis.own_questions import OwnQuestion, read_own_questions
+from espalier.synthesis.rewording import reworded_questions
 from espalier.synthesis.source_use import (
     count_source_rows,
     count_triples,
@@ -32,6 +35,7 @@ from espalier.synthesis.source_use import (
 from espalier.synthesis.task_making import (
     GROWN,
     INDEX_OF_SPLIT,
+    MADE,
     RoutedTask,
     formal_question,
     own_question,
@@ -75,8 +79,8 @@ _REMEDIES = {
 }
 """Reason for refusing or leaving out candidates -> what the user can do about it."""
 _SHOWN_REASONS = 3
-_LEAST_STEPS = 4
-"""Steps of training without a repeated task."""
+_LEAST_TRAIN = 128
+"""Half for the warm start, and four steps of 16 tasks."""
 _LEAST_DEV = 20
 """Weights are chosen by dev questions; each of 20 is 5 points."""
 _LEAST_HELDOUT = 100
@@ -97,6 +101,8 @@ def make_questions(
     if is_own := profile.knowledge.source != "geonames":
         count_source_rows(knowledge, funnel)
     own = _own_questions(knowledge / "questions.jsonl", profile, funnel)
+    if own["train"]:
+        own["train"] += _made_questions(profile, knowledge, funnel, room=_asked(profile)["train"])
     formal = FormalQuestions(profile, knowledge, graph, funnel)
     questions: dict[Split, list[RoutedTask]] = {}
     for split, asked in _asked(profile).items():
@@ -110,7 +116,7 @@ def make_questions(
         raise DataError(_nothing_to_ask(empty, graph, num_own, profile.splits, funnel))
     if is_own:
         formal.count_triples()
-        _remark_on_few(questions, profile, funnel)
+        _remark_on_few(questions, funnel)
     return questions
 
 
@@ -253,6 +259,33 @@ def _own_questions(path: Path, profile: Profile, funnel: Funnel) -> dict[Split, 
     return kept
 
 
+def _made_questions(
+    profile: Profile, knowledge: Path, funnel: Funnel, *, room: int
+) -> list[RoutedTask]:
+    """Training questions made from the documents, up to so many with the pairs themselves."""
+    pairs = read_own_questions(knowledge / "questions.jsonl")
+    train = [pair for pair in pairs if pair.split == "train"]
+    documents = load_documents(documents_path(knowledge, "train"))
+    taken = frozenset(folded_name(pair.question) for pair in pairs)
+    found = made_questions(train, documents, taken)
+    if wanted := profile.synthesis.made_questions if profile.teacher.model else 0:
+        assert profile.teacher.model is not None, "asked for above"
+        titles = {document.document_id: document.title for document in documents}
+        taken |= {folded_name(pair.question) for pair in found}
+        found += reworded_questions(
+            train, profile.teacher.model, wanted=wanted, titles=titles, taken=taken, funnel=funnel
+        )
+    most = min(len(train) * profile.synthesis.made_questions, max(0, room - len(train)))
+    chosen = random.Random(f"{profile.seed}/made").sample(found, min(most, len(found)))
+    known = {(pair.document_id, folded_name(pair.answers[0])) for pair in train}
+    for pair in chosen:
+        fact = pair.document_id, folded_name(pair.answers[0])
+        funnel.count("train.made_questions", "other_words" if fact in known else "other_fact")
+    if left := len(found) - len(chosen):
+        funnel.count("train.made_questions", "more_than_asked_for", left)
+    return [own_question(pair, MADE) for pair in chosen]
+
+
 def _nothing_to_ask(
     empty: Sequence[str], graph: KnowledgeGraph, num_own: int, splits: SplitsConfig, funnel: Funnel
 ) -> str:
@@ -283,12 +316,10 @@ def _nothing_to_ask(
     return "\n".join(lines)
 
 
-def _remark_on_few(
-    questions: Mapping[Split, Sequence[RoutedTask]], profile: Profile, funnel: Funnel
-) -> None:
+def _remark_on_few(questions: Mapping[Split, Sequence[RoutedTask]], funnel: Funnel) -> None:
     """Say what to add where a source is too small to train on, or to measure with."""
     least = {
-        "train": (_LEAST_STEPS * profile.training.tasks_per_step, "a few steps of new tasks"),
+        "train": (_LEAST_TRAIN, "a warm start and a few steps of other tasks"),
         "dev": (_LEAST_DEV, "telling weights apart"),
         "heldout": (_LEAST_HELDOUT, "an interval of 10 points"),
     }

@@ -22,12 +22,17 @@ from espalier.synthesis.webshaper.steps import MAX_LISTED
 
 QUESTIONS = "source.questions"
 TRIPLES = "source.triples"
+SENTENCES = "source.sentences"
 """Headings of the funnel."""
 _LEFT_OUT_ROWS = {
     QUESTIONS: {"questions_repeated": "repeated", "questions_contradicted": "second_answer"},
+    SENTENCES: {"sentences_not_asked_about": "not_asked_about"},
     TRIPLES: {"triples_repeated": "repeated"},
 }
 """Heading -> row count of the knowledge's manifest -> reason."""
+_MAX_JUDGED = 20_000
+"""Triples without a question that are judged by every rule: of a large source most are just not
+drawn, and judging them all would take longer than drawing."""
 _LEAST_QUESTIONS = 3
 """Of a split, on average, before a source counts as large enough."""
 
@@ -52,10 +57,15 @@ def count_triples(
     graph: KnowledgeGraph, worlds: Mapping[Split, World], asked: Iterable[Triple], funnel: Funnel
 ) -> None:
     """Count every triple of the graph: asked about, or the first reason against it."""
-    used = set(asked)
+    used, judged = set(asked), 0
     for triple in graph.triples():
-        reason = "asked_about" if triple in used else _reason_against(triple, graph, worlds)
-        funnel.count(TRIPLES, reason)
+        reason = "asked_about" if triple in used else _reason_against(triple, graph)
+        split = _split_of(graph.entities[triple.subject], graph.entities[triple.object])
+        if reason is None and split is not None and judged < _MAX_JUDGED:
+            judged += 1
+            question = Projection(triple.relation, Constant(triple.subject))
+            reason = broken_rule(CandidateQuestion(question, worlds[split]))
+        funnel.count(TRIPLES, reason or "not_drawn")
 
 
 def triples_read(candidates: Iterable[CandidateQuestion]) -> set[Triple]:
@@ -68,10 +78,8 @@ def triples_read(candidates: Iterable[CandidateQuestion]) -> set[Triple]:
     }
 
 
-def _reason_against(
-    triple: Triple, graph: KnowledgeGraph, worlds: Mapping[Split, World]
-) -> str:
-    """Why the one-step question of a triple is not asked."""
+def _reason_against(triple: Triple, graph: KnowledgeGraph) -> str | None:
+    """Why no question of one step can ask for a triple; None where the rules have to say."""
     subject, reached = graph.entities[triple.subject], graph.entities[triple.object]
     num_objects = len(graph.objects(triple.relation, triple.subject))
     split = _split_of(subject, reached)
@@ -89,8 +97,7 @@ def _reason_against(
         return "hubs_only"
     if not {subject.split, reached.split} <= {split, "hub"}:
         return "object_of_another_split"
-    question = Projection(triple.relation, Constant(triple.subject))
-    return broken_rule(CandidateQuestion(question, worlds[split])) or "not_drawn"
+    return None
 
 
 def _split_of(subject: Entity, reached: Entity) -> Split | None:
