@@ -22,7 +22,7 @@ def _pairs(*texts):
     return [(one.question, *one.answers) for one in _made(*texts).questions]
 
 
-def test_a_name_a_year_and_a_number_are_asked_for_as_such():
+def test_names_years_and_numbers_are_asked_for_as_such():
     assert _pairs(("Ada", "Ada was born in London in 1815. It has 1,250 rooms.")) == [
         ("Ada was born in London in which year?", "1815"),
         ("Ada was born in what in 1815?", "London"),
@@ -30,7 +30,7 @@ def test_a_name_a_year_and_a_number_are_asked_for_as_such():
     ]
 
 
-def test_a_sentence_that_does_not_say_what_it_is_about_is_counted():
+def test_a_sentence_that_names_no_subject_is_counted():
     made = _made(("Ada", "London was large in 1815. Few letters of Ada survive."))
     assert not made.questions
     assert made.unused_sentences == 2
@@ -40,7 +40,7 @@ def test_a_sentence_of_two_documents_asks_nothing():
     assert not _pairs(("Ada", "Ada was born in Rome."), ("Ada", "Ada was born in Bonn."))
 
 
-def test_an_answer_that_the_document_says_twice_is_not_asked_for():
+def test_an_answer_that_is_said_twice_is_not_asked_for():
     assert not _pairs(("Ada", "Ada was born in London. London pleased her."))
 
 
