@@ -139,7 +139,7 @@ class FormalQuestions:
 
     def count_triples(self) -> None:
         """Count every triple as asked about, or under the reason against it."""
-        worlds = {split: self.world(split) for split in SPLITS}
+        worlds: dict[Split, World] = {split: self.world(split) for split in SPLITS}
         count_triples(self._graph, worlds, self._asked, self._funnel)
 
     def draw(self, split: Split, count: int) -> list[RoutedTask]:
@@ -318,7 +318,7 @@ def _nothing_to_ask(
 
 def _remark_on_few(questions: Mapping[Split, Sequence[RoutedTask]], funnel: Funnel) -> None:
     """Say what to add where a source is too small to train on, or to measure with."""
-    least = {
+    least: dict[Split, tuple[int, str]] = {
         "train": (_LEAST_TRAIN, "a warm start and a few steps of other tasks"),
         "dev": (_LEAST_DEV, "telling weights apart"),
         "heldout": (_LEAST_HELDOUT, "an interval of 10 points"),
