@@ -34,17 +34,19 @@ demo: install        ## the main job on the embedded default: knowledge in, regi
 test-fast: install   ## unit tests by themselves, without those marked slow: under 90 s on two cores
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not slow' tests/unit
 
+# One more than the cores that they are made for: a quarter of their time is waiting.
+TEST_WORKERS ?= 3
 INTEROP = test_runners.py test_refused_validation.py test_kept_checkpoints.py
 
 test: install $(FAMILIES) ## unit and integration tests: no root, no cluster, no GPU
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	  $(INTEROP:%=--ignore tests/integration/%) \
 	  --ignore tests/integration/sandbox tests/integration tests/unit  # long files first
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integration/sandbox
 
 test-interop: install ## the chain by other runners, and agents written with real packages in venvs of their own
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(INTEROP:%=tests/integration/%) \
-	  tests/interop
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	  $(INTEROP:%=tests/integration/%) tests/interop
 
 test-cluster: install ## tests on a real Kubernetes: on that of KUBECONFIG, else on one built here (root)
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev,cluster]'

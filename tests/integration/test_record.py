@@ -12,6 +12,7 @@ import pytest
 from espalier.policy.loading import save_policy
 from espalier.records.trajectory import read_trajectories
 from tests.factories.tiny import tiny_policy
+from tests.integration.commands import espalier_here
 
 SCRIPT = "from espalier.cli import main; main()"
 QUESTION = {"role": "user", "content": "currency of France"}
@@ -95,7 +96,7 @@ def test_a_signal_ends_it_with_what_was_recorded(policy_dir, tmp_path):
 
 
 def test_a_folder_that_is_there_is_refused(policy_dir, tmp_path):
-    process = started(policy_dir, tmp_path)
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "name another --out" in told
+    asked = ("record", str(policy_dir), "--out", str(tmp_path), "--port", "0")
+    done = espalier_here(*asked, cwd=tmp_path)
+    assert done.exit_code == 1
+    assert "name another --out" in done.stderr

@@ -18,7 +18,7 @@ from espalier.serving.tls import TlsFiles
 from espalier.wire.keys import KEYS_VARIABLE, ApiKeys, new_key
 from espalier.wire.listening import is_loopback
 from tests.factories.certificates import certificate
-from tests.integration.commands import espalier
+from tests.integration.commands import espalier_here
 from tests.integration.serving.live import PacedEngine, listening_endpoint, lockstep, wait_until
 
 TEXT = "/v1/completions"
@@ -93,12 +93,12 @@ def test_keys_that_are_added_or_removed_later_count(keys, monkeypatch):
 
 
 def test_a_key_is_made_by_a_command_and_printed_once(tmp_path):
-    made = espalier("api-key", "alice", "--file", "keys", cwd=tmp_path)
+    made = espalier_here("api-key", "alice", "--file", "keys", cwd=tmp_path)
     key = made.stdout.strip()
     assert ApiKeys.open(tmp_path / "keys", {}).owner(key) == "alice"
     assert key not in made.stderr
-    again = espalier("api-key", "alice", "--file", "keys", cwd=tmp_path)
-    assert again.returncode == 1
+    again = espalier_here("api-key", "alice", "--file", "keys", cwd=tmp_path)
+    assert again.exit_code == 1
     assert again.stderr.startswith("error: keys: has a key of that name")
 
 
@@ -120,7 +120,7 @@ def test_what_others_reach_is_not_loopback(host, inside):
 
 def test_an_open_endpoint_that_others_reach_is_warned_of(tmp_path):
     def said(host):
-        done = espalier("serve", "no/such/policy", "--host", host, "--port", "0", cwd=tmp_path)
+        done = espalier_here("serve", "no/such/policy", "--host", host, "--port", "0", cwd=tmp_path)
         return done.stderr
 
     assert "warning: whoever reaches 0.0.0.0:0 may ask: there are no API keys" in said("0.0.0.0")
@@ -221,8 +221,8 @@ def test_files_that_no_client_would_trust_are_refused(tmp_path, fault):
 
 
 def test_a_certificate_without_its_key_is_refused_in_the_profile(tmp_path):
-    done = espalier("serve", "x", "--set", "serving.tls_certificate_file=c.pem", cwd=tmp_path)
-    assert done.returncode == 1
+    done = espalier_here("serve", "x", "--set", "serving.tls_certificate_file=c.pem", cwd=tmp_path)
+    assert done.exit_code == 1
     assert "serving.tls_key_file come together" in done.stderr
 
 

@@ -3,10 +3,13 @@
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
+from espalier.records import EspalierError
 from espalier.registry.promotion import promote
+from espalier.serving.fetched import become
 
 LISTS = [sys.executable, "-c", "import os, sys; print(sys.argv[2:], os.listdir(sys.argv[1]))"]
 
@@ -38,24 +41,33 @@ def test_the_program_gets_the_approved_versions_directory(bench, tmp_path):
     assert "model.safetensors" in done.stdout
 
 
+def test_a_refusal_ends_the_process_with_one_line(bench, tmp_path):
+    done = fetched(bench, tmp_path, *LISTS, "POLICY", ESPALIER_MODEL="")
+    assert done.returncode == 1
+    assert done.stderr == "error: no version to serve yet: ESPALIER_MODEL is not set\n"
+
+
+NOWHERE = "no-such-program"
+"""Nothing takes the place of this process, whatever is refused or not."""
+
+
 @pytest.mark.parametrize(
     ("promoted", "command", "model", "message"),
     [
-        (False, [*LISTS, "POLICY"], "models:/{}/1", "neither a gate pass nor a forced"),
-        (True, [*LISTS, "POLICY"], "", "no version to serve yet"),
-        (True, LISTS, "models:/{}/1", "with POLICY in its arguments"),
-        (True, ["no-such-program", "POLICY"], "models:/{}/1", "cannot be run"),
+        (False, [NOWHERE, "POLICY"], "models:/{}/1", "neither a gate pass nor a forced"),
+        (True, [NOWHERE, "POLICY"], "", "no version to serve yet"),
+        (True, [NOWHERE], "models:/{}/1", "with POLICY in its arguments"),
+        (True, [NOWHERE, "POLICY"], "models:/{}/1", "cannot be run"),
     ],
 )
 def test_a_version_that_cannot_be_fetched_leaves_nothing(
-    bench, tmp_path, promoted, command, model, message
+    bench, tmp_path, monkeypatch, promoted, command, model, message
 ):
     bench.register(0.6)
     if promoted:
         promote(bench.model, bench.gate())
-    (tmp_path / "here").mkdir()
-    done = fetched(bench, tmp_path / "here", *command, ESPALIER_MODEL=model.format(bench.name))
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not list((tmp_path / "here").glob("espalier-policy-*"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", bench.target.uri)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(EspalierError, match=message):
+        become(command, {"ESPALIER_MODEL": model.format(bench.name)})
+    assert not list(tmp_path.glob("espalier-policy-*"))

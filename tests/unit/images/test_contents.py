@@ -1,5 +1,6 @@
 """Lists of contents, from file systems made here."""
 
+import importlib.util
 import io
 import json
 import shutil
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +18,9 @@ if shutil.which("dpkg-query") is None:
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parents[3] / "components" / "image_contents.py"
+SPEC = importlib.util.spec_from_file_location("image_contents", SCRIPT)
+contents_of = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(contents_of)
 STATUS = """Package: libc6
 Status: install ok installed
 Maintainer: someone <someone@example.org>
@@ -46,22 +51,23 @@ def package(name, version, site="opt/espalier/lib/python3.11/site-packages"):
 
 
 def listed(tmp_path, files):
-    """The list of an image of these files, and what the command said."""
+    """The list of an image of these files, or what is said in its place."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
         for name, text in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(text.encode())
             tar.addfile(member, io.BytesIO(text.encode()))
-    out = tmp_path / "list.json"
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "--name=mine", "--version=1.2", f"--out={out}"],
-        input=content.getvalue(),
-        capture_output=True,
-        check=False,
-    )
-    assert (done.returncode == 0) is out.exists(), done.stderr
-    return json.loads(out.read_text()) if out.exists() else None, done.stderr.decode()
+    content.seek(0)
+    out, said = tmp_path / "list.json", ""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", SimpleNamespace(buffer=content))
+        try:
+            contents_of.main(["--name=mine", "--version=1.2", f"--out={out}"])
+        except SystemExit as refusal:
+            said = str(refusal.code)
+    assert (said == "") is out.exists(), said
+    return json.loads(out.read_text()) if out.exists() else None, said
 
 
 def purls(found):
