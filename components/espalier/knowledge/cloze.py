@@ -9,6 +9,7 @@ beginning, which the title then replaces.
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -25,6 +26,8 @@ _NAMES = re.compile(r"[A-Z][^\W\d_]+(?:[ '-][A-Z][^\W\d_]+)*")
 _MIN_WORDS, _MAX_WORDS = 4, 24
 _MAX_ANSWER_WORDS = 4
 _MAX_PER_SENTENCE = 2
+MAX_QUESTIONS = 20_000
+"""Each is looked up in the documents afterwards: those of a dump would take hours."""
 
 
 class _Gap(NamedTuple):
@@ -41,7 +44,10 @@ class Cloze(NamedTuple):
 
 
 def cloze_questions(documents: Iterable[SourceDocument]) -> Cloze:
-    """Up to two questions for each sentence of `documents`; each question has one answer."""
+    """Up to two questions for each sentence of `documents`; each question has one answer.
+
+    Of more than `MAX_QUESTIONS` some are drawn at random.
+    """
     asked: dict[str, list[tuple[int, SourceQuestion]]] = defaultdict(list)
     sentences = 0
     for document in documents:
@@ -52,6 +58,9 @@ def cloze_questions(documents: Iterable[SourceDocument]) -> Cloze:
             sentences += 1
     # two documents that say a sentence of equal words make one question with two answers
     single = [found[0] for found in asked.values() if len(found) == 1]
+    if len(single) > MAX_QUESTIONS:
+        chosen = random.Random("cloze").sample(range(len(single)), MAX_QUESTIONS)
+        single = [single[place] for place in sorted(chosen)]
     used = {number for number, _ in single}
     return Cloze([question for _, question in single], sentences - len(used))
 

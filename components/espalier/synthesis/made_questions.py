@@ -11,6 +11,7 @@ or about one that was not.
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,8 @@ _NAME, _ANSWER = "\x01", "\x02"
 _LEAST_DOCUMENTS = 2
 """Documents that must connect a sentence's shape with a question's."""
 _MAX_ANSWER_WORDS = 4
+MAX_DOCUMENTS = 2000
+"""So many, drawn at random, are asked about: each shape is looked for in each."""
 
 
 class _Link(NamedTuple):
@@ -44,14 +47,19 @@ def made_questions(
         taken: folded questions that are asked already, of any split.
     """
     by_id = {document.document_id: document for document in documents}
+    bearers = Counter(folded_name(document.title) for document in documents)
+    if len(documents) > MAX_DOCUMENTS:
+        documents = random.Random("made questions").sample(documents, MAX_DOCUMENTS)
     shapes = _connected(own, by_id)
     asked = set(taken)
     found: list[OwnQuestion] = []
     for document in documents:
-        if not _is_readable(document.title):
+        # a question that names one of two documents of a title has two answers
+        if not _is_readable(document.title) or bearers[folded_name(document.title)] > 1:
             continue
+        sentences = _sentences(document)
         for said, questions in shapes:
-            for answer in _only_answer(said, document):
+            for answer in _only_answer(said, sentences, document.title):
                 for question in questions:
                     text = question.replace(_NAME, document.title)
                     if folded_name(text) not in asked:
@@ -128,15 +136,18 @@ def _is_readable(title: str) -> bool:
     return bool(folded_name(title)) and not {_NAME, _ANSWER} & set(title)
 
 
-def _only_answer(said: Sequence[str], document: Document) -> Iterator[str]:
-    """What the document says by one of the shapes, if it says one thing only, and once."""
+def _only_answer(said: Sequence[str], sentences: Sequence[str], title: str) -> Iterator[str]:
+    """What the sentences say by one of the shapes, if they say one thing only, and once."""
     found: Counter[str] = Counter()
     for shape in said:
-        pattern = re.escape(shape).replace(re.escape(_NAME), re.escape(document.title))
-        # a capital opens the sentence, whatever the spelling of the title
-        whole = re.compile(pattern.replace(re.escape(_ANSWER), "(.+)"), re.IGNORECASE)
-        found.update(match[1] for line in _sentences(document) if (match := whole.fullmatch(line)))
+        # to compile a pattern for every document would take most of the time
+        literal = max(re.split(f"[{_NAME}{_ANSWER}]", shape), key=len).lower()
+        if likely := [line for line in sentences if literal in line.lower()]:
+            pattern = re.escape(shape).replace(_NAME, re.escape(title)).replace(_ANSWER, "(.+)")
+            # a capital opens the sentence, whatever the spelling of the title
+            whole = re.compile(pattern, re.IGNORECASE)
+            found.update(match[1] for line in likely if (match := whole.fullmatch(line)))
     if len(found) == 1 and found.total() == 1:
         (answer,) = found
-        if len(answer.split()) <= _MAX_ANSWER_WORDS and _count(document.title, answer) == 0:
+        if len(answer.split()) <= _MAX_ANSWER_WORDS and _count(title, answer) == 0:
             yield answer

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espalier.config import KnowledgeConfig, Profile
+from espalier.knowledge import cloze
 from espalier.knowledge.cloze import cloze_questions
 from espalier.knowledge.sources import SourceDocument, lines_of
 from espalier.records import NullTracker, read_tasks
@@ -61,3 +62,11 @@ def test_documents_alone_give_questions_to_every_split(tmp_path):
     synthesize.run(profile, inputs, tmp_path / "synthetic", NullTracker())
     for split, least in (("train", 200), ("dev", 25), ("heldout", 80)):
         assert len(read_tasks(tmp_path / "synthetic" / "tasks" / f"{split}.jsonl")) >= least
+
+
+def test_a_large_source_is_asked_about_in_part(monkeypatch):
+    monkeypatch.setattr(cloze, "MAX_QUESTIONS", 5)
+    texts = [(f"Place{n}", f"Place{n} was built in {1500 + n}.") for n in range(20)]
+    made = _made(*texts)
+    assert len(made.questions) == 5
+    assert made.unused_sentences == 15

@@ -44,6 +44,14 @@ def test_wordings_are_asked_of_every_document_that_says_the_same():
     }
 
 
+def test_documents_of_one_title_are_not_asked_about():
+    twins = [
+        _document("Emil", "Emil was born in Ulm."),
+        _document("Emil", "Emil was born in Bern."),
+    ]
+    assert not _made(PAIRS, [*DOCUMENTS[1:3], *twins])
+
+
 def test_known_facts_are_asked_for_in_other_words():
     pairs = [*PAIRS, _pair("Where was Emil born?", "Ulm", "Emil")]
     made = _made(pairs)
