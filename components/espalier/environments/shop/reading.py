@@ -126,6 +126,6 @@ def _renumbered(
             arguments = {
                 name: MADE_ASIN.sub(other, str(value)) for name, value in call.arguments.items()
             }
-            yield ToolCalls.one(call.name, arguments, piece.thought)
+            yield ToolCalls.one(call.name, arguments, MADE_ASIN.sub(other, piece.thought or ""))
         else:
             yield piece

@@ -27,12 +27,14 @@ def click_on(target: str, thought: str) -> ToolCalls:
 
 
 def open_product(product: Product) -> ToolCalls:
-    """A click on a product's id, behind the first words of its title.
+    """A click on a product's id, behind a thought of the first words of its title and the id.
 
-    In the results the id follows the title, so that a small policy finds it by what it thought
-    last; with one thought for all products it copied no id after 600 steps of reading.
+    A small policy copies what follows, in the results, the words that it has just thought, and
+    then says it again in the click. With the title alone in the thought it copied no id after 900
+    steps of reading; with one thought for all products after 600.
     """
-    return click_on(product.asin, " ".join(product.record.title.lower().split()[:_THOUGHT_WORDS]))
+    words = product.record.title.lower().split()[:_THOUGHT_WORDS]
+    return click_on(product.asin, " ".join((*words, product.asin)))
 
 
 def shop_for(task: Task, catalogue: Catalogue) -> Script:

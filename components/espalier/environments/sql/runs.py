@@ -101,24 +101,31 @@ class QueryRuns:
         if len(self._workers) < self._config.sandbox.size:
             # a context of its own: the run is bounded by its queries, and not by the call that
             # happened to be the first
-            worker = asyncio.create_task(self._work(), context=contextvars.Context())
-            self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+            self._workers.add(asyncio.create_task(self._work(), context=contextvars.Context()))
         call = current_call()
         with nullcontext() if call is None else call.waiting():
             return await answer
 
     async def _work(self) -> None:
         """Borrow sandboxes until nothing waits; errors go to those whose requests failed."""
-        while self._waiting:
-            taken: list[_Waiting] = []
-            try:
-                async with self._sandboxes.claim(judging=self._judging) as sandbox:
-                    taken = self._take()
-                    if taken:
-                        await self._answer(sandbox, taken)
-            except SandboxError as error:
-                self._failed(taken or self._take(), error)
+        worker = asyncio.current_task()
+        assert worker is not None, "a coroutine of a task"
+        try:
+            while self._waiting:
+                await self._run_next()
+        finally:
+            # in the step that saw that nothing waits: a request in between would count on it
+            self._workers.discard(worker)
+
+    async def _run_next(self) -> None:
+        taken: list[_Waiting] = []
+        try:
+            async with self._sandboxes.claim(judging=self._judging) as sandbox:
+                taken = self._take()
+                if taken:
+                    await self._answer(sandbox, taken)
+        except SandboxError as error:
+            self._failed(taken or self._take(), error)
 
     def _take(self) -> list[_Waiting]:
         """The next requests of one run, without those that nobody waits for any more."""

@@ -152,16 +152,24 @@ class Web(SimpleFamily[WebConfig]):
             for call in planned_calls(steps, str(task.arguments["start"]), site, self.settings):
                 arguments = cast("dict[str, Any]", call.arguments)
                 made = (ToolCall(name=call.tool, arguments=arguments),)
-                walk += [ToolCalls(made, self._thought(call.element)), call.shown]
+                thought = self._thought(f"{call.element} {arguments.get('id', '')}".strip())
+                walk += [ToolCalls(made, thought), call.shown]
         except PlanError as error:
             raise GaveUp(str(error)) from error
         checks = cast("dict[str, Any]", task.arguments["eval"])
         said = checks.get("reference_answers", {}).get("exact_match")
-        return [*walk, FinalAnswer(str(said or DONE))]
+        if said is None:
+            return [*walk, FinalAnswer(DONE)]
+        stated = _stated(str(said), str(task.extra["kind"]), page=str(walk[-1]))
+        return [*walk, FinalAnswer(str(said), self._thought(stated))]
 
-    def _thought(self, element: str) -> str | None:
-        """The name of the element, which its id follows where pages are read as words."""
-        return element if self.settings.observation == "words" else None
+    def _thought(self, words: str) -> str | None:
+        """What a page read as words says of what is used next: so a small policy finds it there.
+
+        It copies what follows the words that it has just thought, and says it again in its call
+        or its answer.
+        """
+        return words if self.settings.observation == "words" else None
 
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
         """Walks over the pages of training sites, without questions."""
@@ -202,3 +210,10 @@ class Web(SimpleFamily[WebConfig]):
             path = url.split(" |OR| ")[0].removeprefix(HOST) or "/"
             yield ToolCalls((ToolCall(name="goto", arguments={"path": path}),))
         yield FinalAnswer(task.verifier.gold[0])
+
+
+def _stated(fact: str, kind: str, *, page: str) -> str:
+    """The fact behind its label, as a line of the page has them behind a role."""
+    lines = [line.split(maxsplit=1)[-1] for line in page.splitlines() if line.endswith(f" {fact}")]
+    asked = [line for line in lines if line.startswith(f"{kind} ")]
+    return (asked or lines or [fact])[-1]

@@ -152,6 +152,17 @@ def test_waiting_queries_run_together():
     assert [len(batch) for batch in sandboxes.batches] == [4, 3]
 
 
+def test_a_query_asked_as_a_run_ends_is_answered():
+    runs = QueryRuns(FolderSandboxes(), sql_family(sandbox={"size": 1}).settings)
+
+    async def asked():
+        # each is asked in the step of the loop in which the run of the one before has just ended
+        return [await runs.ask_here(PETS, "query", f"SELECT {number}") for number in range(3)]
+
+    found = asyncio.run(asyncio.wait_for(asked(), 30))
+    assert [one.rows for one in found] == [((number,),) for number in range(3)]
+
+
 def test_a_lost_or_killed_run_is_repeated_query_by_query():
     for loss in (SandboxLost("gone", by_program=True), ended(killed_by="memory"), ended(status=1)):
         sandboxes = FolderSandboxes(loss)

@@ -266,6 +266,24 @@ def test_reading_logs_ask_nothing():
     assert len(list(material.texts(random.Random(0)))) > 500
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_words_the_teacher_thinks_as_the_page_says_them(kind):
+    family = web(observation="words")
+    task = task_of(family, kind)
+    attempt = played(family, task, plan(family, task))
+    read = task.question
+    for message in attempt.messages[len(task.prompt) :]:
+        if message.role == "tool":
+            read += message.content
+        elif message.tool_calls:
+            (made,) = message.tool_calls
+            assert message.thought in read
+            assert message.thought.endswith(f" {made.arguments['id']}")
+        elif message.content != "done":
+            assert message.thought == f"{kind} {message.content}"
+            assert message.thought in read
+
+
 def test_the_checks_are_not_in_the_prompt():
     family = web()
     for task in family.tasks("train", 300):
