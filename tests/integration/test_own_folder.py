@@ -38,9 +38,13 @@ def test_a_folder_of_markdown_and_questions_runs_the_whole_chain(tmp_path):
         f'knowledge.path="{tmp_path}/villages"',
         f'knowledge.questions="{questions}"',
         "knowledge.max_cities=0",
-        "policy.prestage.steps=20",
-        "warm_start.steps=10",
-        "training.steps=4",
+        "threads=1",
+        "policy.prestage.steps=4",
+        "warm_start.steps=6",
+        "curriculum.candidates=20",
+        "training.steps=2",
+        "training.tasks_per_step=4",
+        "training.group_size=4",
     ]
     done = espalier(
         "run",
