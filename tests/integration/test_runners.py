@@ -4,7 +4,6 @@ import json
 import os
 
 import pytest
-from typer.testing import CliRunner
 
 from espalier.chain import CHAIN
 from espalier.cli import command_line
@@ -68,6 +67,17 @@ def kfp_local(folder):
     return run("kfp-local", "runs/two", folder)
 
 
+def step_status(arguments, environment, cwd):
+    """The command around a step in this process; the step has one of its own, as in a pod."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
+            patch.delenv(name)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        patch.chdir(cwd)
+        return command_line()(arguments, standalone_mode=False) or 0
+
+
 @pytest.fixture(scope="module")
 def through_s3(folder):
     """One command a step, as pods run it, S3 in between.
@@ -78,19 +88,15 @@ def through_s3(folder):
     parent = open_parent_run(target, "r17", {})
     profile = named_profile("smoke", TINY).model_dump_json()
     with s3_stand_in() as stand_in:
-        environment = dict.fromkeys(k for k in os.environ if k.startswith("MLFLOW_"))
-        environment |= stand_in.environment
+        environment = stand_in.environment
         environment |= {"MLFLOW_TRACKING_URI": target.uri, "MLFLOW_RUN_ID": parent.run_id}
         for stage in CHAIN:
             # every pod begins with nothing of the one before it
             workspace = folder / f"pod-{stage.name}"
             program, *arguments = container_command(stage.name, profile, RUN)
             assert program == "espalier"
-            # the command here, the step itself in a process of its own, as in a pod
-            done = CliRunner(env=environment).invoke(
-                command_line(), [*arguments, "--workspace", str(workspace)]
-            )
-            assert done.exit_code == 0, done.output
+            arguments += ["--workspace", str(workspace)]
+            assert step_status(arguments, environment, folder) == 0, stage.name
         yield stand_in.objects, connect(target.uri), parent.run_id
 
 
