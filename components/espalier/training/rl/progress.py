@@ -9,6 +9,7 @@ from torch import nn
 from espalier.config import TrainingConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play import SelfPlay
+from espalier.records import whole_file
 from espalier.records.trajectory import Trajectory, write_trajectories
 from espalier.training.checkpoint import (
     Checkpoint,
@@ -78,6 +79,8 @@ class LoopProgress:
         idle = sampled[-config.stop_after_idle_steps :]
         pass_rate = sum(row["pass_rate"] for row in idle) / len(idle)
         equal_share = sum(row["zero_variance_share"] for row in idle) / len(idle)
+        none = not any(row.get("credited_share", 0) for row in idle)
+        whose = "no trajectory" if none else "hardly any trajectory"
         if pass_rate <= 0.1:
             remedy = "the tasks are out of reach: add easier ones, or lengthen the warm start"
         elif pass_rate < 0.9:
@@ -85,7 +88,7 @@ class LoopProgress:
         else:
             remedy = "the tasks are mastered: add harder ones"
         return (
-            f"stopped after step {len(self.history)} of {config.steps}: no trajectory got credit "
+            f"stopped after step {len(self.history)} of {config.steps}: {whose} got credit "
             f"in {len(idle)} steps in a row (training.stop_after_idle_steps="
             f"{config.stop_after_idle_steps}; pass rate {pass_rate:.0%}, {equal_share:.0%} of the "
             f"groups with equal rewards), {remedy}; the best weights, of step {self.best_step}, "
@@ -108,9 +111,8 @@ class LoopProgress:
             return
         # beside the checkpoint: a run killed after its last step must not lose the trajectories;
         # by a rename: who copies the folder meanwhile has the former file or this one
-        partial = self._store.directory / f"{LAST_STEP}.partial"
-        write_trajectories(partial, self._last_step)
-        partial.replace(self._store.directory / LAST_STEP)
+        with whole_file(self._store.directory / LAST_STEP) as draft:
+            write_trajectories(draft, self._last_step)
         # a new name: a run killed between the two writes keeps the former buffer and checkpoint
         buffer = self._store.directory / f"replay-{step}.parquet"
         best_em, best_step, best_weights = self._best
