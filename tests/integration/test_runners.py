@@ -2,30 +2,37 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
 from espalier.chain import CHAIN
-from espalier.config import Profile
+from espalier.cli import command_line
 from espalier.orchestration.step_runner import container_command
 from espalier.records import open_artifact
 from espalier.registry.connection import TrackingTarget, connect
 from espalier.registry.tracking import open_parent_run
 from espalier.steps.profiles import named_profile
 from tests.fakes.s3_stand_in import BUCKET, s3_stand_in
-from tests.integration.commands import espalier, settings
+from tests.integration.commands import espalier, espalier_here, settings
 
 RUN = f"s3://{BUCKET}/runs/r17"
 TINY = [
+    "threads=1",
+    "synthesis.train_tasks=200",
+    "synthesis.dev_tasks=20",
+    "synthesis.heldout_tasks=60",
+    "synthesis.trajectories=40",
     "policy.prestage.steps=4",
     "warm_start.steps=6",
+    "warm_start.dev_questions=10",
     "curriculum.enabled=false",
     "training.steps=1",
+    "training.tasks_per_step=4",
+    "training.group_size=4",
+    "training.dev_questions=10",
     "evaluation.sampled_questions=8",
 ]
-"""The smoke profile with even fewer steps: the path counts here, not what is learned."""
+"""The smoke profile with fewer tasks and steps: the path counts here, not what is learned."""
 
 
 def run(runner, out, cwd):
@@ -60,6 +67,17 @@ def kfp_local(folder):
     return run("kfp-local", "runs/two", folder)
 
 
+def step_status(arguments, environment, cwd):
+    """The command around a step in this process; the step has one of its own, as in a pod."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
+            patch.delenv(name)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        patch.chdir(cwd)
+        return command_line()(arguments, standalone_mode=False) or 0
+
+
 @pytest.fixture(scope="module")
 def through_s3(folder):
     """One command a step, as pods run it, S3 in between.
@@ -70,22 +88,15 @@ def through_s3(folder):
     parent = open_parent_run(target, "r17", {})
     profile = named_profile("smoke", TINY).model_dump_json()
     with s3_stand_in() as stand_in:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
-        environment |= stand_in.environment
+        environment = stand_in.environment
         environment |= {"MLFLOW_TRACKING_URI": target.uri, "MLFLOW_RUN_ID": parent.run_id}
         for stage in CHAIN:
             # every pod begins with nothing of the one before it
             workspace = folder / f"pod-{stage.name}"
             program, *arguments = container_command(stage.name, profile, RUN)
             assert program == "espalier"
-            done = subprocess.run(
-                [
-                    sys.executable, "-c", "from espalier.cli import main; main()",
-                    *arguments, "--workspace", str(workspace),
-                ],
-                env=environment, cwd=folder, capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            assert done.returncode == 0, done.stderr
+            arguments += ["--workspace", str(workspace)]
+            assert step_status(arguments, environment, folder) == 0, stage.name
         yield stand_in.objects, connect(target.uri), parent.run_id
 
 
@@ -127,81 +138,18 @@ def test_every_step_is_tracked_below_its_run(through_s3):
 @pytest.mark.slow
 def test_its_policy_can_be_judged_talked_to_promoted_and_loaded(folder, kfp_local):
     trained = folder / "runs" / "two" / "trained_policy" / "policy"
-    judged = espalier("evaluate", str(trained), "--run", "runs/two", "--json", cwd=folder)
+    judged = espalier_here("evaluate", str(trained), "--run", "runs/two", "--json", cwd=folder)
     assert json.loads(judged.stdout)["em"] == kfp_local["eval"]["trained"]["em"]
-    talk = espalier("chat", "runs/two", "--question", "which country is Lyon in?", cwd=folder)
+    talk = espalier_here("chat", "runs/two", "--question", "which country is Lyon in?", cwd=folder)
     assert "answer " in talk.stdout
-    refused = espalier("promote", "--run", "runs/two", cwd=folder)
-    assert (refused.returncode, "registry.min_questions" in refused.stderr) == (1, True)
+    refused = espalier_here("promote", "--run", "runs/two", cwd=folder)
+    assert (refused.exit_code, "registry.min_questions" in refused.stderr) == (1, True)
     model = kfp_local["registry"]["name"]
-    forced = espalier("promote", model, "--force", "a test", "--json", cwd=folder)
+    forced = espalier_here("promote", model, "--force", "a test", "--json", cwd=folder)
     assert json.loads(forced.stdout)["gate"] == "forced"
-    loaded = espalier("load", f"{model}@champion", "--out", "champion", cwd=folder)
-    assert loaded.returncode == 0, loaded.stderr
+    loaded = espalier_here("load", f"{model}@champion", "--out", "champion", cwd=folder)
+    assert loaded.exit_code == 0, loaded.stderr
     files = [path.name for path in trained.iterdir()]
     assert files
     for name in files:
         assert (folder / "champion" / name).read_bytes() == (trained / name).read_bytes()
-
-
-FILLED_FORM = """
-import sys
-
-from kfp import local
-
-from espalier.orchestration.pipelines import load_pipeline
-
-if __name__ == "__main__":
-    local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root="root")
-    profile = '{"knowledge": {"source": "folder", "path": "docs", "questions": "questions.jsonl"}}'
-    fields = {"knowledge_path": "absent", "training_steps": "6", "learning_rate": "2e-4"}
-    load_pipeline()(profile=profile, seed=4, **fields)
-"""
-
-
-def test_fields_of_the_form_reach_the_stages(tmp_path):
-    """Text fields that are empty change nothing; the run ends where the folder is absent."""
-    (tmp_path / "questions.jsonl").write_text('{"question": "q", "answer": "a"}\n')
-    (tmp_path / "form.py").write_text(FILLED_FORM)
-    done = subprocess.run(
-        [sys.executable, "form.py"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert "error: ingest: absent: " in done.stdout + done.stderr
-    (settings,) = (tmp_path / "root").glob("*/resolve-profile/settings")
-    assert "    training.steps = 6\n" in settings.read_text()
-    (noted,) = (tmp_path / "root").glob("*/resolve-profile/executor_output.json")
-    resolved = json.loads(json.loads(noted.read_text())["parameterValues"]["Output"])
-    expected = Profile(
-        seed=4,
-        knowledge={"source": "folder", "path": "absent", "questions": "questions.jsonl"},
-        training={"steps": 6, "optimizer": {"learning_rate": 2e-4}},
-    )
-    assert Profile.model_validate(resolved) == expected
-
-
-def test_a_failing_step_speaks_for_itself(tmp_path):
-    (tmp_path / "questions.jsonl").write_text('{"question": "q", "answer": "a"}\n')
-    changes = [
-        'knowledge.source="folder"',
-        f'knowledge.path="{tmp_path}/absent"',
-        f'knowledge.questions="{tmp_path}/questions.jsonl"',
-        "knowledge.max_cities=0",
-    ]
-    done = espalier(
-        "run",
-        "--profile",
-        "smoke",
-        "--runner",
-        "kfp-local",
-        "--out",
-        "runs/a",
-        *settings(*changes),
-        cwd=tmp_path,
-    )
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert "error: ingest:" in done.stderr
-    assert f"{tmp_path}/absent" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert (tmp_path / "runs" / "a" / "kfp.log").stat().st_size > 0
-    assert not (tmp_path / "runs" / "a" / "knowledge").exists()
