@@ -284,6 +284,13 @@ CHAIN: tuple[Stage, ...] = (
 )
 """In the order in which they run."""
 
+RELABELLED_FOLDER = "hindsight"
+"""Of a policy's artifact: failed attempts as demonstrations of the tasks that they solved."""
+POSED_FOLDER = "posed"
+"""Of a policy's artifact: the tasks that self-play proposed and kept."""
+FURTHER_TASKS = (f"{RELABELLED_FOLDER}/tasks.jsonl", f"{POSED_FOLDER}/tasks.jsonl")
+"""Files of a policy's artifact with tasks that it was trained on beside the accepted ones."""
+
 STAGES: dict[str, Stage] = {stage.name: stage for stage in CHAIN}
 
 

@@ -4,9 +4,10 @@ import json
 
 from espalier.environments.contract import EnvironmentLostError
 from espalier.environments.mcp.config import McpConfig
-from espalier.environments.mcp.inside import read_object, reply_to
+from espalier.environments.mcp.inside import reply_to
 from espalier.environments.mcp.session import McpSession
 from espalier.environments.mcp.transports import NoAnswerError, _events
+from espalier.environments.server_process import read_object
 from espalier.environments.tools import ToolError
 from espalier.records import DataError
 from tests.fuzz.campaign import Violation

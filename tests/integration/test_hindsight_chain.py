@@ -9,9 +9,10 @@ from espalier.chain import CHAIN, STAGES
 from espalier.config import Profile
 from espalier.orchestration.in_process import ChainRun
 from espalier.orchestration.run_directory import RunState
-from espalier.records import NullTracker, read_tasks
+from espalier.records import NullTracker, Provenance, publishing, read_tasks
 from espalier.records.trajectory import read_trajectories
 from espalier.stages import warm_start
+from espalier.training.hindsight import keep_relabelled_tasks
 
 SECTIONS = {
     "name": "hindsight",
@@ -134,3 +135,12 @@ def test_without_hindsight_nothing_is_relabelled(artifacts, tmp_path):
     made = warm_start.run(profile_with(None), artifacts, tmp_path / "warm", NullTracker())
     assert "relabelled" not in made.rows
     assert not (tmp_path / "warm" / "hindsight").exists()
+
+
+def test_what_is_trained_further_keeps_the_relabelled_tasks(unbroken, tmp_path):
+    _, warm, _ = unbroken
+    origin = Provenance(producer="train", config_digest="c", seed=0)
+    with publishing(tmp_path / "trained", origin) as draft:
+        keep_relabelled_tasks(draft, warm)
+    kept = tmp_path / "trained" / "hindsight" / "tasks.jsonl"
+    assert kept.read_bytes() == (warm / "hindsight" / "tasks.jsonl").read_bytes()

@@ -22,6 +22,7 @@ from espalier.config.data import (
     ValidationConfig,
 )
 from espalier.config.environment import (
+    MOST_PROGRAM_S,
     EnvironmentConfig,
     KubernetesSandboxConfig,
     LocalSandboxConfig,
@@ -115,6 +116,7 @@ from espalier.config.training import (
 
 __all__ = [
     "HELDOUT",
+    "MOST_PROGRAM_S",
     "AbsoluteZeroConfig",
     "AgentConfig",
     "AgentTextsConfig",

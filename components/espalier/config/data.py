@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+T = TypeVar("T")
+
+
+def _each_once(names: tuple[T, ...]) -> tuple[T, ...]:
+    if not names or len(set(names)) < len(names):
+        raise ValueError("name at least one, and each once")
+    return names
+
+
+EachOnce = Annotated[tuple[T, ...], AfterValidator(_each_once)]
+"""Names of which there is at least one, and none twice."""
 
 
 class Section(BaseModel):

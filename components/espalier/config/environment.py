@@ -206,6 +206,10 @@ def _entry_points() -> tuple[metadata.EntryPoint, ...]:
     return tuple(metadata.entry_points(group=ENTRY_POINTS))
 
 
+MOST_PROGRAM_S = 60.0
+"""A program in a sandbox of an environment runs no longer than this."""
+
+
 class _SandboxConfig(Section):
     size: int = Field(default=4, ge=1)
     """Sandboxes at one time."""

@@ -505,7 +505,7 @@ def dealt_split(key: str, splits: SplitsConfig, *, heldout: bool = True) -> Spli
 
 def make_task(  # noqa: PLR0913 (the parts of a task)
     family: str,
-    question: str,
+    question: str | tuple[Message, ...],
     *,
     gold: Sequence[str],
     split: Split,
@@ -519,7 +519,7 @@ def make_task(  # noqa: PLR0913 (the parts of a task)
 
     Args:
         family: name of the family.
-        question: the one message of the prompt.
+        question: the one message of the prompt, or all of them.
         gold: accepted answers.
         split: of the task.
         source: which generator or file it comes from.
@@ -528,9 +528,11 @@ def make_task(  # noqa: PLR0913 (the parts of a task)
         arguments: of its environment.
         metadata: further fields of `TaskMetadata`.
     """
+    if isinstance(question, str):
+        question = (Message(role="user", content=question),)
     return Task(
         task_id=task_id_of(split, key),
-        prompt=(Message(role="user", content=question),),
+        prompt=question,
         environment=family,
         arguments=dict(arguments or {}),  # pyright: ignore[reportArgumentType] (JSON, checked)
         verifier=Verifier(kind=kind, gold=tuple(gold)),

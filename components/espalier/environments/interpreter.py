@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import sys
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from typing import Protocol
 
 from espalier.environments.contract import sandbox_losses
+from espalier.environments.held_sandbox import HeldSandbox
 from espalier.environments.tools import Tool, ToolOutput
 from espalier.sandbox import ExecResult, Sandbox, SandboxRefused
 from espalier.sandbox.choice import PoolThread
@@ -81,43 +80,25 @@ class SessionRuns:
     """Runs all programs of an episode in one interpreter session; names persist."""
 
     def __init__(self, sandboxes: PoolThread, timeout_s: float) -> None:
-        self._sandboxes = sandboxes
         self._timeout_s = timeout_s
-        self._held = AsyncExitStack()
-        self._sandbox: Sandbox | None = None
+        self._held = HeldSandbox(sandboxes)
 
     async def run(self, code: str) -> ExecResult:
         """See `PythonRuns`."""
-        return await self._sandboxes.run(
-            self._in_held(lambda sandbox: sandbox.python(code, timeout_s=self._timeout_s))
+        return await self._held.use(
+            lambda sandbox: sandbox.python(code, timeout_s=self._timeout_s),
+            keep_at=(SandboxRefused,),
         )
 
     async def run_afresh(self, code: str) -> ExecResult:
         """See `PythonRuns`; the program finds the files of the session, and not its names."""
-        return await self._sandboxes.run(
-            self._in_held(lambda sandbox: _started(sandbox, code, self._timeout_s))
+        return await self._held.use(
+            lambda sandbox: _started(sandbox, code, self._timeout_s), keep_at=(SandboxRefused,)
         )
 
     def end(self) -> None:
         """See `PythonRuns`."""
-        if self._sandbox is not None:
-            self._sandbox = None
-            self._sandboxes.post(self._held.aclose())
-
-    async def _in_held(self, use: Callable[[Sandbox], Awaitable[ExecResult]]) -> ExecResult:
-        with sandbox_losses():
-            if self._sandbox is None:
-                claim = self._sandboxes.claim()
-                self._sandbox = await self._held.enter_async_context(claim)
-            try:
-                return await use(self._sandbox)
-            except SandboxRefused:
-                raise
-            except BaseException:
-                # cancelled, or the sandbox is lost: return it to the pool with the reason
-                self._sandbox = None
-                await self._held.__aexit__(*sys.exc_info())
-                raise
+        self._held.end()
 
 
 _IN_A_FOLDER_OF_ITS_OWN = 'mkdir "$0" && cd "$0" && exec python3 -'

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from espalier.environments import check_golds
 from espalier.evaluation.suites import NamedSuite, chosen_tasks, settings_of
-from espalier.records import ArtifactError
+from espalier.records import ArtifactError, write_whole
 
 ENOUGH_QUESTIONS = 1000
 SATURATED = 0.95
@@ -68,24 +68,6 @@ def _kept_golds(path: Path) -> dict[str, Any]:
         raise ArtifactError(
             f"{path}: holds no result of checked gold answers. Delete it, and the same command "
             "checks them again"
-        ) from error
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file by one rename, so that a kill leaves the former one or this one.
-
-    Raises:
-        ArtifactError: the folder cannot be written.
-    """
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        raise ArtifactError(
-            f"{path}: cannot be written ({error}). Free space or choose another --out, and run "
-            "the same command again"
         ) from error
 
 

@@ -9,10 +9,18 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
+from espalier.chain import FURTHER_TASKS
 from espalier.config import Profile
 from espalier.environments import family_of
 from espalier.evaluation.contamination import Prints, SuitePrints, Training
-from espalier.records import ArtifactError, file_digest, json_digest, read_tasks
+from espalier.records import (
+    ArtifactError,
+    Task,
+    file_digest,
+    json_digest,
+    read_manifest,
+    read_tasks,
+)
 
 LINEAGE_NAME = "lineage.packed"  # as *.gz, MLflow sends it to S3 as an encoding that readers undo
 """File of a version beside its policy."""
@@ -89,14 +97,20 @@ def policy_files_digest(policy_dir: Path) -> str:
     return json_digest(files)
 
 
-def lineage_of(profile: Profile, accepted: Path, data: str, base: Path | None) -> Lineage:
-    """What a run trains on.
+def lineage_of(
+    profile: Profile, accepted: Path, policy: Path, data: str, base: Path | None
+) -> Lineage:
+    """What a policy of a run was trained on.
 
     Args:
         profile: of the run.
         accepted: artifact with its tasks.
-        data: content digest of that artifact.
-        base: the model that it started from; None for the embedded policy.
+        policy: its own artifact, which has the tasks that came up in training.
+        data: content digest of `accepted`.
+        base: the model that the run started from; None for the embedded policy.
+
+    Raises:
+        ArtifactError: tasks of `policy` were changed since it was published.
     """
     base_name = str(base) if base is not None else ""
     digest = policy_files_digest(base) if base is not None and base.is_dir() else ""
@@ -111,10 +125,28 @@ def lineage_of(profile: Profile, accepted: Path, data: str, base: Path | None) -
         for split in ("train", "dev")
         for task in read_tasks(folder / f"{split}.jsonl")
     ]  # fmt: skip
+    # not among those that say what all splits share: nobody dealt them to a split
+    further = _further_tasks(policy)
     heldout = read_tasks(folder / "heldout.jsonl")
     return Lineage(
-        training=Training(data=(data,), prints=(Prints.of(family, seen, run_words),)),
+        training=Training(data=(data,), prints=(Prints.of(family, [*seen, *further], run_words),)),
         base=digest,
         base_name=base_name,
         heldout=SuitePrints.of(family, heldout, seen, run_words),
     )
+
+
+def _further_tasks(policy: Path) -> list[Task]:
+    """Relabelled and proposed tasks that a policy was trained on, as they were published."""
+    published = read_manifest(policy).files
+    tasks: list[Task] = []
+    for name in FURTHER_TASKS:
+        if name not in published:
+            continue
+        if not (policy / name).is_file() or file_digest(policy / name) != published[name]:
+            raise ArtifactError(
+                f"{policy / name}: its bytes are not those that were published, so it cannot be "
+                "said what the policy was trained on. Restore the file, or train it again"
+            )
+        tasks += read_tasks(policy / name)
+    return tasks

@@ -107,17 +107,7 @@ def _judged(
             **suite_figures(suite, rows[policy], attempts, config, seed),
             "contamination": found.as_dict(len(suite.tasks)),
         }
-    content: dict[str, Any] = {
-        "digest": suite.digest,
-        "family": suite.family.name,
-        "source": suite.source,
-        "n": len(suite.tasks),
-        "available": suite.available,
-        "attempts": suite.config.attempts,
-        "temperature": suite.config.temperature,
-        "headline": suite.family.headline,
-        "policies": figures,
-    }
+    content: dict[str, Any] = {**suite.facts(), "policies": figures}
     if {"trained", "warm_start"} <= rows.keys():
         content["gain"] = {
             **paired_scores(rows["trained"], rows["warm_start"], config, seed),

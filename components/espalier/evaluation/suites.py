@@ -91,6 +91,19 @@ class NamedSuite:
             return str(self.config.tasks)
         return f"held-out tasks that {self.family.name} makes"
 
+    def facts(self) -> dict[str, Any]:
+        """What results say of it."""
+        return {
+            "digest": self.digest,
+            "family": self.family.name,
+            "source": self.source,
+            "n": len(self.tasks),
+            "available": self.available,
+            "attempts": self.config.attempts,
+            "temperature": self.config.temperature,
+            "headline": self.family.headline,
+        }
+
 
 def parsed_names(text: str) -> list[str]:
     """The names of `--suite NAME[,NAME]`.

@@ -13,7 +13,7 @@ from typing import Any
 from espalier.config import HELDOUT, Profile
 from espalier.determinism import prepare_torch
 from espalier.evaluation.attempts import AttemptFile
-from espalier.evaluation.card import checked_golds, report_card, write_whole
+from espalier.evaluation.card import checked_golds, report_card
 from espalier.evaluation.contamination import (
     Contamination,
     SuitePrints,
@@ -41,6 +41,7 @@ from espalier.records import (
     ProfileError,
     json_digest,
     open_artifact,
+    write_whole,
 )
 from espalier.reporting.report_card import card_html, card_markdown, ends, percent
 from espalier.steps.profiles import named_profile, pipelines_dir
@@ -197,17 +198,9 @@ def _suite_results(
         cards[model.name] = report_card(
             suite, figures[model.name], golds, command=command, recovery=_recovery(suite, model)
         )
-    most = suite.config.attempts
     content: dict[str, Any] = {
-        "digest": suite.digest,
-        "family": suite.family.name,
-        "source": suite.source,
-        "n": len(suite.tasks),
-        "available": suite.available,
-        "attempts": most,
-        "temperature": suite.config.temperature,
-        "headline": suite.family.headline,
-        "ks": sorted({1, most}),
+        **suite.facts(),
+        "ks": sorted({1, suite.config.attempts}),
         "golds": golds,
         "models": figures,
         "cards": cards,

@@ -36,22 +36,27 @@ DATA_DIGEST = "espalier.data_digest"
 """Tag of a version: content digest of the accepted tasks."""
 RunBehind = Callable[[ModelVersion], FinishedRun | None]
 """The folder of the run that made a version, where it is on this machine."""
+_REGISTERED = "trained_policy"
 _MOST_ANCESTORS = 100
 """A chain of champions; one that is longer goes round in circles."""
 
 
-def lineage_of_run(run: FinishedRun) -> Lineage:
-    """What a run trained on.
+def lineage_of_run(run: FinishedRun, policy: Path) -> Lineage:
+    """What a policy of a run was trained on.
+
+    Args:
+        run: that made it.
+        policy: its artifact.
 
     Raises:
-        ArtifactError: it has not published its tasks, or they were changed since.
+        ArtifactError: tasks or policy are not published, or were changed since.
         DataError: a line of them is no task.
     """
-    policy = run.profile.policy
-    base = run.folder(CHAMPION_FOLDER) if policy.start == "champion" else policy.model
+    given = run.profile.policy
+    base = run.folder(CHAMPION_FOLDER) if given.start == "champion" else given.model
     # every byte is compared: tasks that were edited afterwards would hide what it trained on
     data = open_artifact(run.folder("accepted")).content
-    return lineage_of(run.profile, run.folder("accepted"), data, base)
+    return lineage_of(run.profile, run.folder("accepted"), policy, data, base)
 
 
 def training_of_directory(policy_dir: Path, model: RegisteredModel | None = None) -> Training:
@@ -66,7 +71,7 @@ def training_of_directory(policy_dir: Path, model: RegisteredModel | None = None
     if policy_dir.resolve().name == "policy" and (run_dir / PROFILE_NAME).is_file():
         try:
             made_from = read_manifest(artifact).inputs.get("accepted")
-            lineage = lineage_of_run(open_finished_run(run_dir))
+            lineage = lineage_of_run(open_finished_run(run_dir), artifact)
         except (ArtifactError, DataError, ProfileError) as error:
             return Training.not_known(str(error))
         if made_from not in lineage.training.data:
@@ -115,7 +120,7 @@ def lineage_of_version(
     if run is None:
         return None
     try:
-        lineage = lineage_of_run(run)
+        lineage = lineage_of_run(run, run.folder(_REGISTERED))
     except (ArtifactError, DataError):
         return None  # that run has not come so far, was emptied, or was damaged
     return lineage if version.tags.get(DATA_DIGEST) in lineage.training.data else None

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
 
-from espalier.records import ArtifactError
+from espalier.records import ArtifactError, write_whole
 from espalier.usage import Usage, UsageMeter
 
 PROFILE_NAME = "profile.json"
@@ -59,26 +59,6 @@ def locked_run(run_dir: Path) -> Iterator[None]:
         stream.write(f"{os.getpid()}\n")
         stream.flush()
         yield
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` beside `path`, then rename it there: a reader sees the old text or the new.
-
-    Raises:
-        ArtifactError: the folder cannot be written, or the disk is full.
-    """
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        with draft.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(path)
-    except OSError as error:
-        raise ArtifactError(
-            f"{path}: could not be written ({error.strerror}). Free space or mend the folder's "
-            "rights, and run the same command again"
-        ) from error
 
 
 STATE_NAME = "run.json"
@@ -121,7 +101,7 @@ class RunState(BaseModel, extra="forbid"):
 
     def save(self, run_dir: Path) -> None:
         """Write the state in one rename."""
-        write_atomically(run_dir / STATE_NAME, self.model_dump_json(indent=2) + "\n")
+        write_whole(run_dir / STATE_NAME, self.model_dump_json(indent=2) + "\n")
 
 
 TIMINGS_NAME = "timings.json"
@@ -144,7 +124,7 @@ class Timings:
         """Set a stage's figures and write the table."""
         self._usage_by_stage[stage] = usage
         table = {name: asdict(figures) for name, figures in self._usage_by_stage.items()}
-        write_atomically(self._path, json.dumps(table, indent=2) + "\n")
+        write_whole(self._path, json.dumps(table, indent=2) + "\n")
 
     @contextmanager
     def measuring(self, stage: str) -> Iterator[None]:

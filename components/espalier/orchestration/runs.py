@@ -16,9 +16,8 @@ from espalier.orchestration.run_directory import (
     PROFILE_NAME,
     RunState,
     locked_run,
-    write_atomically,
 )
-from espalier.records import CompositeTracker, Tracker, json_digest
+from espalier.records import CompositeTracker, Tracker, json_digest, write_whole
 from espalier.registry.connection import DATABASE_NAME, tracking_target
 from espalier.registry.tracking import ParentRun, open_parent_run
 from espalier.steps.console import ConsoleTracker
@@ -181,7 +180,7 @@ def _opened(profile: Profile, run_dir: Path) -> Iterator[OpenRun]:
         state = RunState.load(run_dir)
         profile_text = profile.model_dump_json(indent=2)
         state.follow_profile(json_digest(profile_text))
-        write_atomically(run_dir / PROFILE_NAME, profile_text + "\n")
+        write_whole(run_dir / PROFILE_NAME, profile_text + "\n")
         with tracked_run(profile, run_dir, state) as parent:
             parent.tracker.params(changed_settings(profile))
             parent.tracker.artifact(run_dir / PROFILE_NAME)

@@ -64,6 +64,7 @@ from espalier.records.task import (
     write_tasks,
 )
 from espalier.records.tracker import CompositeTracker, NullTracker, Progress, Tracker
+from espalier.records.whole_file import whole_file, write_whole
 
 __all__ = [
     "MANIFEST_NAME",
@@ -126,7 +127,9 @@ __all__ = [
     "shown_group",
     "task_id_of",
     "tree_digest",
+    "whole_file",
     "work_dir",
     "write_agent_texts",
     "write_tasks",
+    "write_whole",
 ]

@@ -11,12 +11,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from espalier.chain import STAGES
+from espalier.records import write_whole
 from espalier.reporting import charts, dataset, formats
 from espalier.reporting.charts import length_chart
 from espalier.reporting.comparison import compare
 from espalier.reporting.formats import NOT_RUN, duration, memory, number, words
 from espalier.reporting.reward_terms import term_front
-from espalier.reporting.run_directory import RunDirectory, open_run, read_rows, replace_text
+from espalier.reporting.run_directory import RunDirectory, open_run, read_rows
 from espalier.reporting.summary import RunSummary, summarize
 from espalier.reporting.transcripts import newest_transcripts, sample_groups
 
@@ -40,7 +41,7 @@ def write_report(run_dir: Path) -> Path:
         ArtifactError: a folder that is no run, or an artifact that was damaged after publishing.
     """
     path = run_dir / "report.html"
-    replace_text(path, render(open_run(run_dir)))
+    write_whole(path, render(open_run(run_dir)))
     return path
 
 

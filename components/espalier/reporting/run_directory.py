@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,26 +138,6 @@ def open_run(run_dir: Path) -> RunDirectory:
         usage=_json_object(run_dir / "timings.json"),
         failed_validation=failed[0] if failed else None,
     )
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write `text` beside `path` and rename it, so that no reader sees half a file.
-
-    Raises:
-        ArtifactError: the folder cannot be written.
-    """
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        with draft.open("w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(path)
-    except OSError as error:
-        raise ArtifactError(
-            f"{path}: could not be written ({error}). Free space or fix the folder's permissions, "
-            "and run the same command again."
-        ) from error
 
 
 def _json_object(path: Path) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from espalier.chain import STAGES
-from espalier.records import ArtifactError
-from espalier.reporting.run_directory import RunDirectory, open_run, replace_text
+from espalier.records import ArtifactError, write_whole
+from espalier.reporting.run_directory import RunDirectory, open_run
 
 Interval = tuple[float, float]
 _RATES_BY_K = {"pass_at_k": "pass_at_", "pass_hat_k": "pass_hat_"}
@@ -120,7 +120,7 @@ def write_summary(run_dir: Path, registry: Mapping[str, Any] | None) -> dict[str
     """
     summary = summarize(open_run(run_dir), registry)
     text = summary.model_dump_json(indent=2)
-    replace_text(run_dir / "summary.json", text + "\n")
+    write_whole(run_dir / "summary.json", text + "\n")
     return json.loads(text)
 
 

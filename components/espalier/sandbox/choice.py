@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any, Self, TypeVar
 
 from espalier.cluster.objects.names import labels_of_this_pod
-from espalier.config import KubernetesConfig, SandboxConfig
+from espalier.config import MOST_PROGRAM_S, KubernetesConfig, SandboxConfig
 from espalier.sandbox.call_time import current_call
 from espalier.sandbox.kubernetes import KubernetesBackend
 from espalier.sandbox.lent import LentSandbox
@@ -145,8 +145,6 @@ _MIB = 2**20
 _DISK_BYTES = 32 * _MIB
 _OUTPUT_BYTES = 64 * 1024
 """A policy reads only a few hundred characters."""
-_WALL_S = 60.0
-"""Maximum; a run sets its own, shorter limit."""
 _POLICIES_PER_JUDGE = 4
 """An episode runs programs several times and is judged once."""
 _CLAIM_WITHIN_S = 1800.0
@@ -192,7 +190,7 @@ def backend_for(
         memory_bytes=config.memory_mb * _MIB,
         disk_bytes=disk_bytes,
         output_bytes=_OUTPUT_BYTES,
-        wall_s=_WALL_S,
+        wall_s=MOST_PROGRAM_S,  # a run sets its own, shorter limit
     )
     match config.backend:
         case "local":

@@ -88,7 +88,11 @@ def _training(
     profile: Profile, inputs: Mapping[str, Path], manifests: Mapping[str, Manifest]
 ) -> Training:
     lineage = lineage_of(
-        profile, inputs["accepted"], manifests["accepted"].content, profile.policy.model
+        profile,
+        inputs["accepted"],
+        inputs["trained_policy"],  # which began as the others
+        manifests["accepted"].content,
+        profile.policy.model,
     )
     if not lineage.base_name and profile.policy.start == "base":
         return lineage.training

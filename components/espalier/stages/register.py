@@ -148,7 +148,8 @@ def _lineage(
     policy = profile.policy
     # a run on this machine has made a model directory of the champion by now; a pod has not
     base = Path("champion") if policy.start == "champion" else policy.model
-    return lineage_of(profile, inputs["accepted"], manifests["accepted"].content, base)
+    data = manifests["accepted"].content
+    return lineage_of(profile, inputs["accepted"], inputs["trained_policy"], data, base)
 
 
 @contextmanager

@@ -4,7 +4,8 @@ Enters: knowledge (train and dev views), accepted dev tasks, the curriculum, the
 Leaves: policy/ with the best weights by dev EM, history.parquet, trajectories.parquet of the last
 step, run.json with the throughput and the share of time in which there was nothing to learn from;
 with self-play posed/tasks.jsonl, the proposed tasks that were kept, and posed/phases.json, how
-many were proposed at each refresh, and refused for which reason.
+many were proposed at each refresh, and refused for which reason; hindsight/tasks.jsonl where the
+warm start had any.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from espalier.chain import opened, provenance
+from espalier.chain import POSED_FOLDER, opened, provenance
 from espalier.config import Profile
 from espalier.curriculum.self_play import SelfPlay
 from espalier.environments.memory import remembering
@@ -34,6 +35,7 @@ from espalier.records import (
 from espalier.records.trajectory import write_trajectories
 from espalier.training.checkpoint import CheckpointStore, write_history
 from espalier.training.hardware import Hardware
+from espalier.training.hindsight import keep_relabelled_tasks
 from espalier.training.launch import WorkerLauncher, training_processes, worker_launcher
 from espalier.training.parallel import Processes
 from espalier.training.rl.loop import HISTORY_COLUMNS
@@ -85,6 +87,7 @@ def run(
         draft.rows["trajectories"] = write_trajectories(
             draft.path / "trajectories.parquet", run_.loop.last_step
         )
+        keep_relabelled_tasks(draft, inputs["warm_policy"])
         if run_.loop.self_play is not None:
             _write_posed(draft, run_.loop.self_play)
         figures = {**run_.figures, "best_step": run_.loop.best_step}
@@ -94,7 +97,7 @@ def run(
 
 
 def _write_posed(draft: Draft, self_play: SelfPlay) -> None:
-    folder = draft.path / "posed"
+    folder = draft.path / POSED_FOLDER
     folder.mkdir()
     draft.rows["posed_tasks"] = write_tasks(folder / "tasks.jsonl", self_play.tasks)
     phases = [asdict(phase) for phase in self_play.phases]

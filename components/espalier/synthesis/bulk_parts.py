@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from espalier.records import ArtifactError, EngineError
+from espalier.records import ArtifactError, EngineError, write_whole
 from espalier.synthesis.webshaper.candidate import CandidateQuestion, World
 from espalier.synthesis.webshaper.generator import MAX_FAILURES, not_of_split
 from espalier.synthesis.webshaper.query import Query, canonical
@@ -235,9 +235,7 @@ def write_part(
         return finished
     with _locked(directory / "lock"):
         drawn = _continue_part(directory, stream, row, count)
-    partial = directory / "done.partial"
-    partial.write_text(json.dumps(drawn._asdict()), encoding="utf-8")
-    partial.replace(directory / "done.json")
+    write_whole(directory / "done.json", json.dumps(drawn._asdict()))
     return drawn
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch import nn
+
+from espalier.records import whole_file
 
 _LATEST = "latest.pt"
 
@@ -67,13 +68,9 @@ class CheckpointStore:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the newest checkpoint, atomically (by one rename)."""
-        partial = self._path.with_suffix(".partial")
         state = {name: getattr(checkpoint, name) for name in Checkpoint.__dataclass_fields__}
-        with partial.open("wb") as stream:
+        with whole_file(self._path) as draft, draft.open("wb") as stream:
             torch.save({**state, "identity": self._identity}, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(self._path)
 
 
 def cloned_weights(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 
+from espalier.chain import RELABELLED_FOLDER
 from espalier.config import HindsightConfig
 from espalier.environments.hindsight import Relabelled
-from espalier.records import Draft, Task, write_tasks
+from espalier.records import Draft, Task, write_tasks, write_whole
 from espalier.records.task import read_records
 from espalier.records.trajectory import Trajectory, read_trajectories, write_trajectories
 from espalier.rollout.roller import TrajectorySampler
@@ -19,8 +20,6 @@ from espalier.training.packing import TrainingSequence
 
 TOO_LONG = "longer_than_an_episode"
 TOO_MANY = "above_max_share"
-FOLDER = "hindsight"
-"""Folder of the artifact with tasks.jsonl, trajectories.parquet and counts.json."""
 _INDEX = "hindsight.json"
 
 
@@ -101,19 +100,17 @@ class RelabelledStore:
 
     @property
     def _folder(self) -> Path:
-        return self._directory / f"{FOLDER}-{self._identity[:12]}"
+        return self._directory / f"{RELABELLED_FOLDER}-{self._identity[:12]}"
 
     def save(self, found: Relabelled) -> None:
         """Save, atomically."""
         write_relabelled(self._folder, found)
-        partial = self._directory / f"{_INDEX}.partial"
         content = {"identity": self._identity, "unused": found.unused}
-        partial.write_text(json.dumps(content), encoding="utf-8")
-        os.replace(partial, self._directory / _INDEX)
+        write_whole(self._directory / _INDEX, json.dumps(content))
 
 
 def write_relabelled(folder: Path, found: Relabelled) -> None:
-    """Write tasks, demonstrations and the reasons why other attempts were not used."""
+    """Write tasks.jsonl, trajectories.parquet and, in counts.json, why others were not used."""
     folder.mkdir(parents=True, exist_ok=True)
     write_tasks(folder / "tasks.jsonl", found.tasks.values())
     write_trajectories(folder / "trajectories.parquet", found.demonstrations)
@@ -126,5 +123,13 @@ def write_relabelled(folder: Path, found: Relabelled) -> None:
 
 def publish_relabelled(draft: Draft, found: Relabelled) -> None:
     """Put them into the artifact of the warm start, where they can be looked at."""
-    write_relabelled(draft.path / FOLDER, found)
+    write_relabelled(draft.path / RELABELLED_FOLDER, found)
     draft.rows["relabelled"] = len(found.demonstrations)
+
+
+def keep_relabelled_tasks(draft: Draft, warm_policy: Path) -> None:
+    """Put the relabelled tasks of a warm start into the artifact of what was trained from it."""
+    tasks = warm_policy / RELABELLED_FOLDER / "tasks.jsonl"
+    if tasks.is_file():
+        (draft.path / RELABELLED_FOLDER).mkdir()
+        shutil.copy(tasks, draft.path / RELABELLED_FOLDER)

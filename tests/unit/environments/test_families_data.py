@@ -12,6 +12,7 @@ import pytest
 
 from espalier.config import Profile, SplitsConfig
 from espalier.environments import EnvironmentLostError
+from espalier.environments.held_sandbox import HeldSandbox
 from espalier.environments.interpreter import SeparateRuns, SessionRuns, shortened
 from espalier.environments.python_math import PythonMath
 from espalier.environments.python_math.arithmetic import Calculation, Change, calculation_split
@@ -291,6 +292,23 @@ def test_a_session_that_lost_its_sandbox_borrows_another():
             await runs.run("a")
         assert await runs.run("b") == "b:2"
         assert (sandboxes.claims, sandboxes.returned) == (2, ["SandboxLost"])
+
+    asyncio.run(played())
+
+
+def test_a_sandbox_that_cannot_be_prepared_is_given_back():
+    sandboxes = Sandboxes(SandboxRefused("no place"), 2, 3)
+
+    def asked(sandbox):
+        return sandbox.python("b", timeout_s=5.0)
+
+    async def played():
+        held = HeldSandbox(sandboxes, lambda sandbox: sandbox.python("a", timeout_s=5.0))
+        with pytest.raises(SandboxRefused):
+            await held.use(asked, keep_at=(SandboxRefused,))
+        assert (held.is_held, sandboxes.returned) == (False, ["SandboxRefused"])
+        assert await held.use(asked) == "b:3", "the next one was prepared"
+        assert held.is_held
 
     asyncio.run(played())
 

@@ -22,8 +22,12 @@ from espalier.records import (
 from tests.factories.sums import Sums
 
 
-def a_run(folder, *, train, heldout, made_from=None, **policy):
+def a_run(folder, *, train, heldout, further=None, made_from=None, **policy):
     """A run whose policy was made from its accepted tasks; tasks are numbers of sums."""
+
+    def tasks(numbers, split):
+        return [family._task(f"{n} + {n}", str(2 * n), split) for n in numbers]
+
     profile = Profile.model_validate({"environment": {"name": Sums.name}, "policy": policy})
     folder.mkdir()
     (folder / "profile.json").write_text(profile.model_dump_json())
@@ -32,18 +36,20 @@ def a_run(folder, *, train, heldout, made_from=None, **policy):
     with publishing(folder / "accepted", origin) as draft:
         (draft.path / "tasks").mkdir()
         for split, numbers in (("train", train), ("dev", [900]), ("heldout", heldout)):
-            tasks = [family._task(f"{n} + {n}", str(2 * n), split) for n in numbers]
-            write_tasks(draft.path / "tasks" / f"{split}.jsonl", tasks)
+            write_tasks(draft.path / "tasks" / f"{split}.jsonl", tasks(numbers, split))
     inputs = {"accepted": made_from or read_manifest(folder / "accepted").content}
     with publishing(folder / "trained_policy", origin.model_copy(update={"inputs": inputs})) as d:
         (d.path / "policy").mkdir()
         (d.path / "policy" / "config.json").write_text("{}")
+        for name, numbers in (further or {}).items():
+            (d.path / name).mkdir()
+            write_tasks(d.path / name / "tasks.jsonl", tasks(numbers, "train"))
     return folder / "trained_policy" / "policy"
 
 
 def found(policy_dir, run_dir):
     run = open_finished_run(run_dir)
-    suite = lineage_of_run(run).heldout
+    suite = lineage_of_run(run, run_dir / "trained_policy").heldout
     assert isinstance(suite, SuitePrints)
     return contamination(
         training_of_directory(policy_dir), suite, run.profile.evaluation.contamination
@@ -56,6 +62,17 @@ def test_what_another_run_trained_on_is_found(tmp_path):
     assert found(own, tmp_path / "a").tasks == {}
     seen = found(other, tmp_path / "a")
     assert (len(seen.tasks), seen.state) == (2, "checked")
+
+
+def test_tasks_that_came_up_in_training_count_as_well(tmp_path):
+    a_run(tmp_path / "a", train=[0, 1], heldout=[2, 3, 4, 5])
+    further = {"hindsight": [3], "posed": [4, 9]}
+    other = a_run(tmp_path / "b", train=[5], heldout=[0], further=further)
+    seen = found(other, tmp_path / "a")
+    assert (len(seen.tasks), seen.state) == (3, "checked")
+    (tmp_path / "b" / "trained_policy" / "posed" / "tasks.jsonl").write_text("")
+    (unknown,) = training_of_directory(other).unknown
+    assert "posed/tasks.jsonl: its bytes are not those" in unknown
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from espalier.orchestration.run_directory import RunState, Timings, locked_run, write_atomically
+from espalier.orchestration.run_directory import RunState, Timings, locked_run
 from espalier.records import ArtifactError
 from espalier.usage import Usage
 
@@ -38,13 +38,6 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path):
         locked_run(tmp_path / "file" / "run"),
     ):
         pass
-
-
-def test_an_atomic_write_leaves_no_draft(tmp_path):
-    write_atomically(tmp_path / "state.json", "1")
-    write_atomically(tmp_path / "state.json", "2")
-    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
-    assert (tmp_path / "state.json").read_text() == "2"
 
 
 def test_state_survives_a_round_trip(tmp_path):

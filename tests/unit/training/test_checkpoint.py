@@ -60,7 +60,7 @@ def test_a_save_that_fails_leaves_the_former_checkpoint(tmp_path):
 def test_a_half_written_checkpoint_is_not_read(tmp_path):
     store = CheckpointStore(tmp_path, "run")
     store.save(_checkpoint(7))
-    (tmp_path / "latest.partial").write_bytes((tmp_path / "latest.pt").read_bytes()[:99])
+    (tmp_path / ".latest.pt.partial").write_bytes((tmp_path / "latest.pt").read_bytes()[:99])
     assert store.load().step == 7
     store.save(_checkpoint(8))
     assert [path.name for path in tmp_path.iterdir()] == ["latest.pt"]

@@ -17,25 +17,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from espalier.environments.code.config import GRACE_S
 from espalier.environments.code.inside.values import Unreadable, decode
 from espalier.environments.code.unit_tests import Case, UnitTests, cases_of
 from espalier.environments.interpreter import shortened
+from espalier.environments.joined_source import joined_source
 from espalier.rewards import TestReport, Verdict
 from espalier.sandbox import ExecResult, Sandbox, SandboxRefused
 
 MAX_PROGRAM_CHARACTERS = 40_000
 """A longer answer is no program."""
 _MESSAGE_CHARACTERS = 160
-_GRACE_S = 5.0
-"""For two runs to start beside each other on a busy machine, and the verdict to be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +170,9 @@ async def _judge_checks(
     checked = _script(
         "checks", "run_checks", tests.preamble, tests.functions, list(statements), folder, timeout_s
     )
-    serving = asyncio.ensure_future(sandbox.run_python(served, timeout_s=timeout_s + _GRACE_S))
+    serving = asyncio.ensure_future(sandbox.run_python(served, timeout_s=timeout_s + GRACE_S))
     try:
-        checks = await sandbox.run_python(checked, timeout_s=timeout_s + _GRACE_S)
+        checks = await sandbox.run_python(checked, timeout_s=timeout_s + GRACE_S)
         await asyncio.wait({serving}, timeout=_END_S)  # its pipes are closed: it ends by itself
     finally:
         serving.cancel()
@@ -211,16 +209,10 @@ _TOO_LONG = "the program takes too long"
 
 _INSIDE = Path(__file__).parent / "inside"
 _PARTS = {"program": ("values", "program"), "checks": ("values", "program", "checks")}
-_OWN_IMPORT = re.compile(r"^from (?:espalier\.|__future__)[^\n]*\n", re.MULTILINE)
 
 
 def _script(kind: str, function: str, *arguments: object) -> str:
     """The text of the modules inside, and a call of one of their functions."""
     called = f"{function}({', '.join(map(ascii, arguments))})"
-    return f"{_modules(kind)}\n{called}\n"
-
-
-@cache
-def _modules(kind: str) -> str:
-    texts = [(_INSIDE / f"{name}.py").read_text(encoding="utf-8") for name in _PARTS[kind]]
-    return "from __future__ import annotations\n" + _OWN_IMPORT.sub("", "\n".join(texts))
+    modules = (_INSIDE / f"{name}.py" for name in _PARTS[kind])
+    return f"{joined_source(*modules)}\n{called}\n"

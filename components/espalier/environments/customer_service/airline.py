@@ -26,8 +26,8 @@ from espalier.environments.customer_service.arguments import (
     number_in,
     text_in,
 )
-from espalier.environments.customer_service.calculator import calculated
-from espalier.environments.customer_service.database import DatabaseCopy, Record
+from espalier.environments.customer_service.database import Record
+from espalier.environments.customer_service.service_tools import ServiceTools
 from espalier.environments.tools import ToolError
 
 _BOOKED_AT = "2024-05-15T15:00:00"
@@ -66,11 +66,8 @@ _Airport = Annotated[StoredText, Field(description="airport in three letters, as
 _Date = Annotated[StoredText, Field(description="YYYY-MM-DD")]
 
 
-class AirlineTools:
+class AirlineTools(ServiceTools):
     """Tools over one episode's copy of the database."""
-
-    def __init__(self, state: DatabaseCopy) -> None:
-        self._state = state
 
     # ------------------------------------------------------------------------------ reading
 
@@ -123,23 +120,6 @@ class AirlineTools:
                         {**_on_date(first, date), "date": date},
                         {**_on_date(second, date), "date": second_date},
                     ]
-
-    def calculate(self, expression: Text) -> str:
-        """Calculate an expression of numbers, + - * /, parentheses and spaces."""
-        return calculated(expression)
-
-    def think(self, thought: StoredText) -> str:
-        """Write down a thought; nothing else happens."""
-        del thought
-        return ""
-
-    def transfer_to_human_agents(self, summary: StoredText) -> str:
-        """Hand the user over to a human, with a summary of what they want.
-
-        Where the user asks for one, or the tools cannot do what they want.
-        """
-        del summary
-        return "Transfer successful"
 
     # ------------------------------------------------------------------------------ writing
 
@@ -258,12 +238,6 @@ class AirlineTools:
         return f"{user_id} has the new certificate {new} of {amount} dollars"
 
     # ------------------------------------------------------------------------------ parts
-
-    def _found(self, table: str, key: str, kind: str) -> Record:
-        record = self._state.find(table, key)
-        if record is None:
-            raise ToolError(f"there is no {kind} {key}")
-        return record
 
     def _new_reservation_id(self) -> str:
         """Three ids are enough for a task; a fourth reservation replaces the third."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from espalier.config import EndpointConfig, EnvironmentConfig
-from espalier.config.data import Section
+from espalier.config.data import EachOnce, Section
 
 Domain = Literal["retail", "airline"]
 RequestKind = Literal["cancel", "return", "payment", "address", "exchange", "price", "refusal"]
@@ -44,19 +44,12 @@ class ShopConfig(Section):
     """Items of an order."""
     seed: int = 0
     """Of users, products and orders: the same for every run that compares with another."""
-    kinds: tuple[RequestKind, ...] = (
+    kinds: EachOnce[RequestKind] = (
         "cancel", "return", "payment", "address", "exchange", "price", "refusal",
     )  # fmt: skip
     """What users ask for."""
     unnamed_share: float = Field(default=0.5, ge=0, le=1)
     """Share of the users who say who they are only when they are asked."""
-
-    @field_validator("kinds")
-    @classmethod
-    def _something_is_asked(cls, kinds: tuple[RequestKind, ...]) -> tuple[RequestKind, ...]:
-        if not kinds or len(set(kinds)) < len(kinds):
-            raise ValueError("kinds names at least one kind of request, and each once")
-        return kinds
 
 
 class CustomerServiceConfig(EnvironmentConfig):

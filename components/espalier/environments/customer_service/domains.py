@@ -52,8 +52,8 @@ def domain_in(folder: Path) -> str:
 def domain_tools(domain: str) -> tuple[Tool, ...]:
     """The tools of a domain with their schemas, over an empty database."""
     over = _DOMAINS[domain](Database({}).copy())
-    names = [name for name in vars(_DOMAINS[domain]) if not name.startswith("_")]
-    return tuple(Tool(getattr(over, name), call_tag=_TAGS.get(name, "")) for name in sorted(names))
+    names = [name for name in dir(over) if not name.startswith("_")]  # in the order of the alphabet
+    return tuple(Tool(getattr(over, name), call_tag=_TAGS.get(name, "")) for name in names)
 
 
 def service_of(

@@ -13,8 +13,8 @@ from typing import Annotated
 from pydantic import Field, JsonValue
 
 from espalier.environments.customer_service.arguments import StoredText, Text, chosen_from
-from espalier.environments.customer_service.calculator import calculated
-from espalier.environments.customer_service.database import DatabaseCopy, Record
+from espalier.environments.customer_service.database import Record
+from espalier.environments.customer_service.service_tools import ServiceTools
 from espalier.environments.tools import ToolError
 
 _OrderId = Annotated[Text, Field(description="order id with the # it begins with, as '#W0000000'")]
@@ -33,11 +33,8 @@ _Country = Annotated[StoredText, Field(description="country, as 'USA'")]
 _Zip = Annotated[StoredText, Field(description="zip code, as '12345'")]
 
 
-class RetailTools:
+class RetailTools(ServiceTools):
     """Tools over one episode's copy of the database."""
-
-    def __init__(self, state: DatabaseCopy) -> None:
-        self._state = state
 
     # ------------------------------------------------------------------------------ reading
 
@@ -80,23 +77,6 @@ class RetailTools:
             product["name"]: product["product_id"] for _, product in self._state.rows("products")
         }
         return json.dumps(dict(sorted(named.items())))
-
-    def calculate(self, expression: Text) -> str:
-        """Calculate an expression of numbers, + - * /, parentheses and spaces."""
-        return calculated(expression)
-
-    def think(self, thought: StoredText) -> str:
-        """Write down a thought; nothing else happens."""
-        del thought
-        return ""
-
-    def transfer_to_human_agents(self, summary: StoredText) -> str:
-        """Hand the user over to a human, with a summary of what they want.
-
-        Where the user asks for one, or the tools cannot do what they want.
-        """
-        del summary
-        return "Transfer successful"
 
     # ------------------------------------------------------------------------------ writing
 
@@ -237,12 +217,6 @@ class RetailTools:
         return json.dumps(user)
 
     # ------------------------------------------------------------------------------ parts
-
-    def _found(self, table: str, key: str, kind: str) -> Record:
-        record = self._state.find(table, key)
-        if record is None:
-            raise ToolError(f"there is no {kind} {key}")
-        return record
 
     def _payment_method(self, order: Record, method_id: str) -> Record:
         """A payment method of the order's user, to read."""

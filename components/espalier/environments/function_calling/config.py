@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from espalier.config import EnvironmentConfig
-from espalier.config.data import Section
+from espalier.config.data import EachOnce, Section
 
 RequestKind = Literal[
     "single", "multiple", "parallel", "parallel_multiple", "none", "conversation"
@@ -17,7 +17,7 @@ RequestKind = Literal[
 class ApisConfig(Section):
     """The functions that are made up for training, and what is asked of them."""
 
-    kinds: tuple[RequestKind, ...] = (
+    kinds: EachOnce[RequestKind] = (
         "single", "multiple", "parallel", "parallel_multiple", "none",
     )  # fmt: skip
     """Kinds of requests, in equal shares: one function is offered and called, one of several, one
@@ -29,13 +29,6 @@ class ApisConfig(Section):
     """Of a function, those that may be left out included."""
     seed: int = 0
     """Of requests: the same for every run that compares with another."""
-
-    @field_validator("kinds")
-    @classmethod
-    def _something_is_asked(cls, kinds: tuple[RequestKind, ...]) -> tuple[RequestKind, ...]:
-        if not kinds or len(set(kinds)) < len(kinds):
-            raise ValueError("kinds names at least one kind of request, and each once")
-        return kinds
 
 
 class FunctionCallingConfig(EnvironmentConfig):

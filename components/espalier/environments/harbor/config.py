@@ -7,7 +7,12 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from espalier.config import EnvironmentConfig, LocalSandboxConfig, SandboxConfig
+from espalier.config import (
+    MOST_PROGRAM_S,
+    EnvironmentConfig,
+    LocalSandboxConfig,
+    SandboxConfig,
+)
 
 NeedKind = Literal[
     "image", "run", "network", "compose", "accelerator", "os", "steps", "servers", "verifier",
@@ -31,9 +36,9 @@ class HarborConfig(EnvironmentConfig):
     """The value of reward.json that is the outcome, where it has several."""
     rewards: tuple[float, float] = (0.0, 1.0)
     """Least and most that a verifier gives; others end the run."""
-    command_timeout_s: float = Field(default=30.0, gt=0, le=60.0)
+    command_timeout_s: float = Field(default=30.0, gt=0, le=MOST_PROGRAM_S)
     """Of a command of the policy."""
-    verifier_timeout_s: float = Field(default=60.0, gt=0, le=60.0)
+    verifier_timeout_s: float = Field(default=60.0, gt=0, le=MOST_PROGRAM_S)
     """Of a task's tests, where its own limit is longer; a sandbox runs no program for longer."""
     max_observation_characters: int = Field(default=4000, ge=80)
     """More of a command's output is cut out of its middle."""

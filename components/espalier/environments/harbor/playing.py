@@ -6,16 +6,14 @@ import io
 import json
 import math
 import secrets
-import sys
 import tarfile
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from pathlib import PurePosixPath
 from typing import cast
 
-from espalier.environments.contract import sandbox_losses
 from espalier.environments.harbor.config import HarborConfig
 from espalier.environments.harbor.reading import MADE, SYSTEM, TaskFolder
+from espalier.environments.held_sandbox import HeldSandbox
 from espalier.environments.interpreter import observed
 from espalier.environments.tools import ToolError, ToolOutput
 from espalier.records import DataError
@@ -55,10 +53,7 @@ class Attempt:
     ) -> None:
         self._folder = folder
         self._config = config
-        self._sandboxes = sandboxes
-        self._judging = judging
-        self._held = AsyncExitStack()
-        self._sandbox: Sandbox | None = None
+        self._held = HeldSandbox(sandboxes, self._stage, judging=judging)
         self._has_run = False
 
     async def shell(self, command: str) -> ToolOutput:
@@ -68,9 +63,13 @@ class Attempt:
             ToolError: the command is refused, for its size or its bytes.
             EnvironmentLostError, ProgramBrokeSandboxError: see `sandbox_losses`.
         """
-        within_s = self._config.command_timeout_s
+
+        async def work(sandbox: Sandbox) -> ExecResult:
+            self._has_run = True
+            return await self._exec(sandbox, command, {}, self._config.command_timeout_s)
+
         try:
-            result = await self._sandboxes.run(self._ran(command, {}, within_s))
+            result = await self._held.use(work, keep_at=(SandboxRefused,))
         except SandboxRefused as refused:
             raise ToolError(str(refused)) from refused
         shown = observed(result, self._config.max_observation_characters)
@@ -83,45 +82,25 @@ class Attempt:
             NoRewardError: nothing, or no numbers.
             EnvironmentLostError, ProgramBrokeSandboxError: see `sandbox_losses`.
         """
-        return await self._sandboxes.run(self._verified())
+        return await self._held.use(self._verify)
 
     def end(self) -> None:
         """The episode is over: give the sandbox back."""
-        if self._sandbox is not None:
-            self._sandbox = None
-            self._sandboxes.post(self._held.aclose())
+        self._held.end()
 
-    async def _ran(self, command: str, variables: Mapping[str, str], within_s: float) -> ExecResult:
-        with sandbox_losses():
-            sandbox = await self._borrowed()
-            try:
-                self._has_run = True
-                return await self._exec(sandbox, command, variables, within_s)
-            except SandboxRefused:
-                raise
-            except BaseException:
-                await self._give_back()
-                raise
-
-    async def _verified(self) -> dict[str, float]:
+    async def _verify(self, sandbox: Sandbox) -> dict[str, float]:
         verifier = self._folder.config.verifier
-        with sandbox_losses():
-            sandbox = await self._borrowed()
-            try:
-                await self._place(sandbox, self._folder.tree("tests"))
-                # whatever the policy left there is no reward
-                clear = "rm -rf /logs/verifier && mkdir -p /logs/verifier"
-                await self._exec(sandbox, clear, {}, _TAR_S)
-                result = await self._exec(
-                    sandbox,
-                    "bash /tests/test.sh",
-                    self._folder.variables(verifier.env),
-                    min(verifier.timeout_sec, self._config.verifier_timeout_s),
-                )
-                return await self._read_rewards(sandbox, result)
-            except BaseException:
-                await self._give_back()
-                raise
+        await self._place(sandbox, self._folder.tree("tests"))
+        # whatever the policy left there is no reward
+        clear = "rm -rf /logs/verifier && mkdir -p /logs/verifier"
+        await self._exec(sandbox, clear, {}, _TAR_S)
+        result = await self._exec(
+            sandbox,
+            "bash /tests/test.sh",
+            self._folder.variables(verifier.env),
+            min(verifier.timeout_sec, self._config.verifier_timeout_s),
+        )
+        return await self._read_rewards(sandbox, result)
 
     async def _read_rewards(self, sandbox: Sandbox, result: ExecResult) -> dict[str, float]:
         for name in _REWARDS:
@@ -132,22 +111,6 @@ class Attempt:
             return read_reward(name, text)
         said = observed(result, 600)
         raise NoRewardError(f"tests/test.sh wrote no reward (status {result.exit_status}): {said}")
-
-    async def _borrowed(self) -> Sandbox:
-        if self._sandbox is None:
-            claim = self._sandboxes.claim(judging=self._judging)
-            self._sandbox = await self._held.enter_async_context(claim)
-            try:
-                await self._stage(self._sandbox)
-            except BaseException:
-                await self._give_back()
-                raise
-        return self._sandbox
-
-    async def _give_back(self) -> None:
-        """Cancelled, or the sandbox is lost: return it to the pool with the reason."""
-        self._sandbox = None
-        await self._held.__aexit__(*sys.exc_info())
 
     async def _stage(self, sandbox: Sandbox) -> None:
         folder = self._folder

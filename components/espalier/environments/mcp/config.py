@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from espalier.config import EnvironmentConfig, LocalSandboxConfig, SandboxConfig
 from espalier.config.data import Section
+from espalier.environments.server_sandbox import require_waits
 
 _SERVER_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
@@ -63,9 +64,10 @@ class McpConfig(EnvironmentConfig):
     servers: dict[str, ServerConfig] = Field(default_factory=dict[str, ServerConfig])
     """Servers by a name of yours."""
     start_timeout_s: float = Field(default=30.0, gt=0)
-    """How long a server may take to start, and to list its tools."""
+    """How long a server may take to start, and to list its tools; one in a sandbox 55 s at most."""
     call_timeout_s: float = Field(default=10.0, gt=0)
-    """How long a call may take: the policy reads that there was no answer, and goes on."""
+    """How long a call may take: the policy reads that there was no answer, and goes on. One of a
+    server in a sandbox may take 55 s at most."""
     max_result_characters: int = Field(default=4000, ge=80)
     """More of a result is cut out of its middle."""
     sandbox: SandboxConfig = LocalSandboxConfig(packages=())
@@ -79,6 +81,12 @@ class McpConfig(EnvironmentConfig):
                 raise ValueError(
                     f"servers.{name}: the name of a server is small letters, digits and _"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _a_sandbox_waits_that_long(self) -> Self:
+        if self.programs:
+            require_waits(start_timeout_s=self.start_timeout_s, call_timeout_s=self.call_timeout_s)
         return self
 
     @property

@@ -35,8 +35,8 @@ from espalier.environments.mcp.transports import (
     SessionEndings,
     Transport,
     environment_variables,
-    packed_files,
 )
+from espalier.environments.server_sandbox import packed_files
 from espalier.environments.teaching import Script
 from espalier.environments.tools import DescribedTool, Tool, ToolError, ToolOutput
 from espalier.records import (

@@ -1,7 +1,7 @@
-"""What runs in the sandbox: starts servers, sends them a line, waits for the line that answers.
+"""What runs in the sandbox: sends a server a line, and waits for the line that answers.
 
-Standard library alone, because a sandbox has nothing else. A server that asks something of its
-client is told that it may not; notifications, and lines that are no JSON object, are left alone.
+Of other modules it has `server_process` alone. A server that asks something of its client is told
+that it may not; notifications, and lines that are no JSON object, are left alone.
 """
 
 from __future__ import annotations
@@ -10,16 +10,13 @@ import json
 import os
 import selectors
 import subprocess
-import tarfile
 import time
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
+
+from espalier.environments.server_process import ServerProcess, read_object
 
 MAX_LINE_BYTES = 256 * 1024
-MAX_PRINTED = 32 * 1024
-"""Of what a call of the session prints; a longer answer is left in a file."""
 _CHUNK = 1 << 16
-_TAIL = 800
 _METHOD_NOT_FOUND = -32601
 
 
@@ -34,48 +31,15 @@ def reply_to(message: dict[str, Any]) -> str | None:
     return json.dumps({**reply, "error": error})
 
 
-def read_object(line: bytes | str) -> dict[str, Any] | None:
-    """The JSON object of a line, or None where it holds none."""
-    try:
-        message: Any = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return cast("dict[str, Any]", message) if isinstance(message, dict) else None
-
-
-def told(found: dict[str, Any], file: str) -> str:
-    """What a call of the session prints; a long answer goes into a new file of that name."""
-    text = json.dumps(found)
-    if len(text) <= MAX_PRINTED:
-        return text
-    for before in Path().glob("answer-*.json"):
-        before.unlink()
-    with open(file, "x", encoding="utf-8") as stream:
-        stream.write(text)
-    return json.dumps({"file": file})
-
-
-class Server:
+class Server(ServerProcess):
     """A program that speaks MCP over its standard input and output."""
 
     def __init__(self, name: str, argv: list[str], variables: dict[str, str]) -> None:
-        """Unpack the server's files where there are some, and start it in their folder."""
-        folder = Path(name)
-        folder.mkdir(exist_ok=True)
-        packed = Path(f"{name}.tar.gz")
-        if packed.exists():
-            with tarfile.open(packed) as archive:
-                archive.extractall(folder, filter="data")
-            packed.unlink()
-        self._stderr = Path("/tmp", f"{name}.stderr")
-        with self._stderr.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                argv, cwd=folder, env={**os.environ, **variables},
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
-            )  # fmt: skip
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
+        """See `ServerProcess`."""
+        super().__init__(name, argv, variables, has_pipes=True)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._in, self._out = self.process.stdin.fileno(), self.process.stdout.fileno()
         os.set_blocking(self._in, False)
         os.set_blocking(self._out, False)
         self._unsent = b""
@@ -91,7 +55,7 @@ class Server:
 
         Returns:
             {"answer": TEXT}, {"late": true}, {"long": true} for a response over the limit, or
-            {"ended": STATUS, "stderr": TEXT}.
+            {"ended": STATUS, "said": TEXT}.
         """
         self.tell(message)
         end = time.monotonic() + within_s
@@ -155,10 +119,7 @@ class Server:
 
     def _ended(self, end: float) -> dict[str, Any]:
         try:
-            status: int | None = self._process.wait(max(0.1, min(1.0, end - time.monotonic())))
+            status: int | None = self.process.wait(max(0.1, min(1.0, end - time.monotonic())))
         except subprocess.TimeoutExpired:  # it closed its pipes and goes on
             status = None
-        with self._stderr.open("rb") as file:
-            file.seek(max(0, self._stderr.stat().st_size - _TAIL))
-            said = file.read().decode(errors="replace")
-        return {"ended": status, "stderr": said}
+        return {"ended": status, "said": self.last_words()}

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import json
 import os
 import re
-import secrets
 import ssl
-import sys
-import tarfile
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import aclosing, suppress
 from functools import cache
-from pathlib import Path
 from typing import Any, Protocol, cast
 
 import httpx2
@@ -23,17 +17,17 @@ import httpx2
 from espalier.environments.contract import EnvironmentLostError, sandbox_losses
 from espalier.environments.mcp import inside
 from espalier.environments.mcp.config import McpConfig, ServerConfig
-from espalier.environments.mcp.inside import read_object, reply_to
+from espalier.environments.mcp.inside import reply_to
+from espalier.environments.server_process import read_object
+from espalier.environments.server_sandbox import MARGIN_S, ServerSandbox
 from espalier.records import DataError
-from espalier.sandbox import Sandbox
 from espalier.sandbox.call_time import current_call
 from espalier.sandbox.choice import PoolThread
-from espalier.sandbox.protocol import SandboxLost, SandboxRefused
+from espalier.sandbox.protocol import SandboxLost
 from espalier.wire.mcp import MAX_ANSWER_BYTES
-from sandboxd.wire import MAX_FILE_BYTES
 
-_MARGIN_S = 5.0
-"""Beyond a deadline inside the sandbox, for the way there and back; and of what has no other."""
+_TOLD_S = 5.0
+"""Deadline of what has no other."""
 _SESSION_ID = re.compile(r"[\x21-\x7e]{1,1024}")
 _ENDINGS = 4
 """Threads that end sessions."""
@@ -66,48 +60,32 @@ class Transport(Protocol):
 
 
 class SandboxedPrograms:
-    """The sandbox of an episode, in which its servers run; borrowed when the first one is asked.
-
-    A session of the sandbox stands still between two calls, and the servers with it: no time of
-    theirs passes while the policy thinks.
-    """
+    """The servers of an episode in its sandbox; each is started when it is first asked."""
 
     def __init__(
-        self,
-        sandboxes: PoolThread,
-        config: McpConfig,
-        packed: Mapping[str, bytes],
+        self, sandboxes: PoolThread, config: McpConfig, packed: Mapping[str, bytes]
     ) -> None:
-        self._sandboxes = sandboxes
         self._config = config
         self._packed = packed
-        self._held = AsyncExitStack()
-        self._sandbox: Sandbox | None = None
+        self._servers = ServerSandbox(sandboxes, inside.__file__)
         self._started: set[str] = set()
-        self._is_lost = False
 
     async def ask(self, server: str, message: str, number: int, within_s: float) -> str:
         """See `Transport`."""
         begun = server in self._started
         if (call := current_call()) is not None:
             # of what the episode loop allows: within it, a slow server is told from a lost one
-            within_s = min(within_s, call.programs_left_s - _MARGIN_S)
+            within_s = min(within_s, call.programs_left_s - MARGIN_S)
             if within_s <= 0:
                 raise NoAnswerError("no time is left for it in this message")
-        asked = json.dumps([message, number, within_s])
-        file = f"answer-{secrets.token_hex(8)}.json"  # which no tool of a server can lie in wait at
-        found = await self._session(
-            server,
-            f"print(inside.told(servers[{server!r}].ask(*json.loads({asked!r})), {file!r}))",
-            within_s,
-        )
+        found = await self._call(server, "ask", message, number, within_s, within_s=within_s)
         if (answer := found.get("answer")) is not None:
             return str(answer)
         if found.get("late"):
             raise NoAnswerError(f"no answer in {within_s:g} s")
         if found.get("long"):
             raise NoAnswerError(f"the result has more than {MAX_ANSWER_BYTES} bytes")
-        last = str(found.get("stderr", "")).strip().splitlines()[-2:]
+        last = str(found.get("said", "")).strip().splitlines()[-2:]
         said = "; ".join(line.strip() for line in last) or "without a message"
         with sandbox_losses():
             raise SandboxLost(
@@ -117,90 +95,32 @@ class SandboxedPrograms:
 
     async def tell(self, server: str, message: str) -> None:
         """See `Transport`."""
-        await self._session(
-            server, f"servers[{server!r}].tell(json.loads({json.dumps(message)!r})); print('{{}}')"
-        )
+        await self._call(server, "tell", message)
 
     def end(self) -> None:
         """See `Transport`; the sandbox is given back, and the servers end with it."""
-        if self._sandbox is not None:
-            self._sandbox = None
-            self._sandboxes.post(self._held.aclose())
+        self._servers.end()
 
-    async def _session(self, server: str, code: str, within_s: float = 0.0) -> dict[str, Any]:
-        with sandbox_losses():
-            written = await self._sandboxes.run(self._in_sandbox(server, code, within_s))
-            if (found := read_object(written)) is None:
-                # a server is a child of the session, and can write where that prints
-                raise SandboxLost(f"the server {server} spoiled what was said", by_program=True)
-        return found
-
-    async def _in_sandbox(self, server: str, code: str, within_s: float) -> bytes:
-        if self._is_lost:
-            raise SandboxLost("the servers of this episode were ended")
+    async def _call(
+        self, server: str, method: str, *arguments: object, within_s: float = 0.0
+    ) -> dict[str, Any]:
         by_program = bool(self._started)
-        if self._sandbox is None:
-            claim = self._sandboxes.claim()
-            self._sandbox = await self._held.enter_async_context(claim)
-        sandbox = self._sandbox
-        try:
-            if not self._started:
-                await sandbox.put("inside.py", _SOURCE.read_bytes())
-                within = self._config.start_timeout_s
-                await self._run(sandbox, _OPENING, within, by_program=False)
-            if server not in self._started:
-                await self._start(sandbox, server)
-                self._started.add(server)
-            written = await self._run(sandbox, code, within_s, by_program=by_program)
-            file = (read_object(written) or {}).get("file")
-            return await sandbox.get(str(file)) if file else written
-        except SandboxRefused as refused:
-            # of our own files: whatever stands in their way, or fills the disk, a call put there
-            lost = SandboxLost(f"{sandbox.name}: {refused}", by_program=by_program)
-            self._sandbox, self._is_lost = None, True
-            await self._held.__aexit__(type(lost), lost, None)
-            raise lost from refused
-        except BaseException:
-            # cancelled, or the sandbox is lost: return it to the pool with the reason
-            self._sandbox, self._is_lost = None, True
-            await self._held.__aexit__(*sys.exc_info())
-            raise
-
-    async def _start(self, sandbox: Sandbox, server: str) -> None:
-        config = self._config.servers[server]
-        if packed := self._packed.get(server):
-            await sandbox.put(f"{server}.tar.gz", packed)
-        told = json.dumps([server, list(config.command), config.variables])
-        within = self._config.start_timeout_s
-        written = await self._run(sandbox, _START.format(server, told), within, by_program=False)
-        if fault := (read_object(written) or {}).get("fault"):
-            raise SandboxLost(f"the server {server} cannot be started: {fault}")
-
-    @staticmethod
-    async def _run(sandbox: Sandbox, code: str, within_s: float, *, by_program: bool) -> bytes:
-        result = await sandbox.python(code, timeout_s=within_s + _MARGIN_S)
-        if not result.succeeded or result.truncated:
-            # inside.py fails at nothing that is asked: a limit was exceeded
-            raise SandboxLost(
-                f"{sandbox.name}: the servers do not answer: {result.text[-500:].strip()}",
+        if server not in self._started:
+            config = self._config.servers[server]
+            found = await self._servers.start(
+                server,
+                (config.command, config.variables),
+                self._packed.get(server, b""),
+                self._config.start_timeout_s,
                 by_program=by_program,
             )
-        return result.stdout
-
-
-_SOURCE = Path(inside.__file__)
-_OPENING = """
-import sys; sys.path.insert(0, "")
-import json, inside
-servers = {}
-"""
-_START = """
-try:
-    servers[{0!r}] = inside.Server(*json.loads({1!r}))
-    print("{{}}")
-except (OSError, ValueError, inside.tarfile.TarError) as error:
-    print(json.dumps({{"fault": str(error)}}))
-"""
+            if fault := found.get("fault"):
+                with sandbox_losses():
+                    raise SandboxLost(f"the server {server} cannot be started: {fault}")
+            self._started.add(server)
+        return await self._servers.call(
+            server, method, *arguments, within_s=within_s, by_program=by_program
+        )
 
 
 class ProgramTransport:
@@ -221,32 +141,6 @@ class ProgramTransport:
     def end(self) -> None:
         """See `Transport`."""
         self._programs.end()
-
-
-def packed_files(folder: Path) -> bytes:
-    """A server's folder as a compressed archive.
-
-    Raises:
-        DataError: it cannot be read, or is larger than a sandbox takes.
-    """
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no folder with the files of a server")
-    written = io.BytesIO()
-    try:
-        with tarfile.open(fileobj=written, mode="w:gz", compresslevel=1) as archive:
-            archive.add(folder, arcname=".", filter=_without_caches)
-    except OSError as error:
-        raise DataError(f"{folder}: the files of a server cannot be read ({error})") from error
-    if len(written.getvalue()) > MAX_FILE_BYTES:
-        raise DataError(
-            f"{folder}: more than {MAX_FILE_BYTES} bytes when compressed. Put what is large into "
-            "the image of the sandbox"
-        )
-    return written.getvalue()
-
-
-def _without_caches(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    return None if member.name.endswith("__pycache__") else member
 
 
 class HttpTransport:
@@ -285,7 +179,7 @@ class HttpTransport:
     async def tell(self, message: str) -> None:
         """See `Transport`."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_MARGIN_S):
+            async with asyncio.timeout(_TOLD_S):
                 await self._posted(message, None)
 
     def end(self) -> None:
@@ -353,7 +247,7 @@ class SessionEndings:
 
     def close(self) -> None:
         """Wait for what is asked for, some seconds at most."""
-        wait(self._asked, timeout=_MARGIN_S)
+        wait(self._asked, timeout=_TOLD_S)
         self._workers.shutdown(wait=False, cancel_futures=True)
 
 

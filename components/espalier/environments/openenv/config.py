@@ -10,9 +10,8 @@ from pydantic import Field, model_validator
 
 from espalier.config import EnvironmentConfig, LocalSandboxConfig, SandboxConfig
 from espalier.config.data import Section
+from espalier.environments.server_sandbox import MOST_WAIT_S, require_waits
 
-_MOST_S = 55.0
-"""A call of a sandbox's session takes 60 s at most."""
 _SCHEMES = ("http", "https", "ws", "wss")
 
 
@@ -28,7 +27,7 @@ class ServerProgram(Section):
     """Folder that is copied into the sandbox."""
     variables: dict[str, str] = Field(default_factory=dict[str, str])
     """Environment variables of the program. What it is sent is a model's output: give it no key."""
-    start_timeout_s: float = Field(default=30.0, gt=0, le=_MOST_S)
+    start_timeout_s: float = Field(default=30.0, gt=0, le=MOST_WAIT_S)
     """How long it may take to listen; it starts with the first action of an episode, within
     `rollout.tool_timeout_s`."""
 
@@ -75,10 +74,8 @@ class OpenEnvConfig(EnvironmentConfig):
     def _it_is_a_program_or_an_address(self) -> Self:
         if self.server is not None and "url" in self.model_fields_set:
             raise ValueError("a server has either an address (url) or a program (server)")
-        if self.server is not None and self.timeout_s > _MOST_S:
-            raise ValueError(
-                f"timeout_s={self.timeout_s:g}: a sandbox waits at most {_MOST_S:g} s for a server"
-            )
+        if self.server is not None:
+            require_waits(timeout_s=self.timeout_s)
         return self
 
     @model_validator(mode="after")

@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from espalier.config import EnvironmentConfig
 from espalier.environments.contract import EnvironmentsOver
 from espalier.environments.episode import EpisodeRules
-from espalier.environments.family import SimpleFamily
-from espalier.environments.mcp.transports import packed_files
+from espalier.environments.family import SimpleFamily, make_task
 from espalier.environments.openenv.config import OpenEnvConfig
 from espalier.environments.openenv.episode import RemoteEpisode
 from espalier.environments.openenv.remote_tools import (
@@ -29,6 +28,7 @@ from espalier.environments.openenv.remote_tools import (
 )
 from espalier.environments.openenv.sandboxed import SandboxedLine
 from espalier.environments.openenv.session import Line, RemoteSession, Server, SocketLine
+from espalier.environments.server_sandbox import packed_files
 from espalier.environments.teaching import Script
 from espalier.environments.tools import DescribedTool, Tool, ToolOutput
 from espalier.records import (
@@ -38,11 +38,8 @@ from espalier.records import (
     Message,
     Split,
     Task,
-    TaskMetadata,
     ToolCall,
     ToolCalls,
-    Verifier,
-    task_id_of,
 )
 from espalier.records.message import ToolSpec
 from espalier.records.task import read_json_values
@@ -214,14 +211,16 @@ class OpenEnv(SimpleFamily[OpenEnvConfig]):
 
     def _task(self, split: Split, seed: int, prompt: tuple[Message, ...]) -> Task:
         said = json.dumps([message.content for message in prompt])
-        return Task(
-            task_id=task_id_of(split, said),
-            prompt=prompt,
-            environment=self.name,
+        return make_task(
+            self.name,
+            prompt,
+            gold=(f"seed {seed}",),
+            split=split,
+            source=self.settings.where,
+            key=said,
+            kind="server",  # which alone knows what is right
             arguments={"seed": seed},
-            # only the server knows what is right
-            verifier=Verifier(kind="server", gold=(f"seed {seed}",)),
-            metadata=TaskMetadata(split=split, source=self.settings.where, extra={"query": said}),
+            metadata={"extra": {"query": said}},
         )
 
     # ------------------------------------------------------------------------------ playing

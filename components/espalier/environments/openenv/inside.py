@@ -1,29 +1,23 @@
-"""What runs in the sandbox: starts a server, and carries messages to its WebSocket and back.
+"""What runs in the sandbox: carries messages to the WebSocket of a server there, and back.
 
-Standard library alone, because a sandbox has nothing else. The server listens on the sandbox's own
-loopback, which nobody outside can reach: each message comes and goes by the sandbox's session.
+Of other modules it has `server_process` alone. The server listens on the sandbox's own loopback,
+which nobody outside can reach: each message comes and goes by the sandbox's session.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import os
 import socket
 import struct
-import subprocess
-import tarfile
 import time
 import urllib.request
-from pathlib import Path
 from typing import Any
 
-MAX_PRINTED = 32 * 1024
-"""Of what a call of the session prints; a longer answer is left in a file."""
-LONG_ANSWER = "answer.json"
+from espalier.environments.server_process import ServerProcess
+
 _MAX_MESSAGE_BYTES = 1 << 20
 _POLL_S = 0.05
-_TAIL = 800
 _TEXT, _CLOSE, _PING, _PONG = 1, 8, 9, 10
 
 
@@ -31,33 +25,12 @@ class BrokenError(Exception):
     """The server broke the connection, or speaks no WebSocket."""
 
 
-def told(found: dict[str, Any]) -> str:
-    """What a call of the session prints."""
-    text = json.dumps(found)
-    if len(text) <= MAX_PRINTED:
-        return text
-    Path(LONG_ANSWER).write_text(text, encoding="utf-8")
-    return json.dumps({"file": LONG_ANSWER})
-
-
-class Server:
+class Server(ServerProcess):
     """A program that listens on a port, and one WebSocket to it."""
 
-    def __init__(self, argv: list[str], variables: dict[str, str], port: int) -> None:
-        """Unpack its files where there are some, and start it in their folder."""
-        folder = Path("server")
-        folder.mkdir(exist_ok=True)
-        packed = Path("server.tar.gz")
-        if packed.exists():
-            with tarfile.open(packed) as archive:
-                archive.extractall(folder, filter="data")
-            packed.unlink()
-        self._said = Path("/tmp", "server.said")
-        with self._said.open("wb") as said:
-            self._process = subprocess.Popen(
-                argv, cwd=folder, env={**os.environ, **variables},
-                stdin=subprocess.DEVNULL, stdout=said, stderr=said,
-            )  # fmt: skip
+    def __init__(self, name: str, argv: list[str], variables: dict[str, str], port: int) -> None:
+        """See `ServerProcess`."""
+        super().__init__(name, argv, variables, has_pipes=False)
         self._port = port
         self._socket: socket.socket | None = None
         self._unread = b""
@@ -65,7 +38,7 @@ class Server:
     def connect(self, within_s: float) -> dict[str, Any]:
         """Wait until it listens, and open a session; {} or why there is none."""
         end = time.monotonic() + within_s
-        while self._process.poll() is None and time.monotonic() < end:
+        while self.process.poll() is None and time.monotonic() < end:
             try:
                 self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=1)
                 break
@@ -101,10 +74,7 @@ class Server:
             return self._fault(f"{path}: {error}")
 
     def _fault(self, why: str) -> dict[str, Any]:
-        with self._said.open("rb") as file:
-            file.seek(max(0, self._said.stat().st_size - _TAIL))
-            said = file.read().decode(errors="replace")
-        return {"fault": why, "status": self._process.poll(), "said": said}
+        return {"fault": why, "status": self.process.poll(), "said": self.last_words()}
 
     def _handshake(self, end: float) -> None:
         key = base64.b64encode(os.urandom(16)).decode()

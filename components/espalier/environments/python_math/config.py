@@ -7,7 +7,12 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from espalier.config import EnvironmentConfig, LocalSandboxConfig, SandboxConfig
+from espalier.config import (
+    MOST_PROGRAM_S,
+    EnvironmentConfig,
+    LocalSandboxConfig,
+    SandboxConfig,
+)
 
 
 class PythonMathConfig(EnvironmentConfig):
@@ -20,7 +25,7 @@ class PythonMathConfig(EnvironmentConfig):
     """The held-out ones in a file of their own; unset deals `problems` out by [splits]."""
     session: Literal["stateless", "stateful"] = "stateless"
     """Whether a program finds the names of the programs before it in the same episode."""
-    code_timeout_s: float = Field(default=5.0, gt=0)
+    code_timeout_s: float = Field(default=5.0, gt=0, le=MOST_PROGRAM_S)
     """A program that takes longer is ended, and the policy reads so."""
     max_observation_characters: int = Field(default=512, ge=16)
     """More than this of a program's output is cut out of its middle."""

@@ -14,7 +14,8 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from espalier.config import Profile
+from espalier.algorithms.shaping import Span
+from espalier.config import Profile, require_composition
 from espalier.environments.benchmarks import benchmark_tasks
 from espalier.environments.contract import Environments, EnvironmentsOver
 from espalier.environments.episode import EpisodeRules, TurnResults
@@ -72,15 +73,11 @@ class Shop(SimpleFamily[ShopConfig]):
 
     @classmethod
     def check(cls, profile: Profile) -> None:
-        """The share of the score that is paid beside the outcome is no more than the outcome."""
+        """What the score pays is in the check that the outcome is half of the reward."""
         config = profile.environment
         assert isinstance(config, ShopConfig), "the section of this family"
-        if config.score_reward + profile.reward.format > profile.reward.outcome:
-            raise ValueError(
-                f"environment.score_reward={config.score_reward} and reward.format="
-                f"{profile.reward.format} exceed reward.outcome={profile.reward.outcome}: the "
-                "outcome is at least half of the reward. Lower them"
-            )
+        span = Span(0.0, config.score_reward)
+        require_composition(profile, {"environment.score_reward": span})
 
     def tools(self) -> Sequence[Tool]:
         """The tools' schemas; `environments` binds them to an episode's visit."""

@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from espalier.config import EnvironmentConfig, LocalSandboxConfig, SandboxConfig
-from espalier.config.data import Section
+from espalier.config import (
+    MOST_PROGRAM_S,
+    EnvironmentConfig,
+    LocalSandboxConfig,
+    SandboxConfig,
+)
+from espalier.config.data import EachOnce, Section
 
 Domain = Literal["inventory", "schedule", "geometry", "parsing", "text"]
 MutationKind = Literal[
@@ -21,9 +26,9 @@ class RepositoriesConfig(Section):
 
     seed: int = 0
     """Of repositories and mutations: the same for every run that compares with another."""
-    domains: tuple[Domain, ...] = ("inventory", "schedule", "geometry", "parsing", "text")
+    domains: EachOnce[Domain] = ("inventory", "schedule", "geometry", "parsing", "text")
     """What the repositories are about."""
-    mutations: tuple[MutationKind, ...] = (
+    mutations: EachOnce[MutationKind] = (
         "operator", "comparison", "off_by_one", "constant", "call", "name", "swapped", "slice",
         "branch",
     )  # fmt: skip
@@ -34,13 +39,6 @@ class RepositoriesConfig(Section):
     """Lines of a function between its first and its last."""
     tasks_per_repository: int = Field(default=4, ge=1, le=16)
     """Mutations of one repository, each a task."""
-
-    @field_validator("domains", "mutations")
-    @classmethod
-    def _each_is_named_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if not names or len(set(names)) < len(names):
-            raise ValueError("name at least one, and each once")
-        return names
 
 
 class SoftwareRepairConfig(EnvironmentConfig):
@@ -59,9 +57,9 @@ class SoftwareRepairConfig(EnvironmentConfig):
     """Whether hidden tests judge, or the patch's likeness to the gold patch (-1 to 1)."""
     shell: bool = True
     """Whether the policy may run commands, in a sandbox that holds its tree."""
-    shell_timeout_s: float = Field(default=20.0, gt=0, le=60)
+    shell_timeout_s: float = Field(default=20.0, gt=0, le=MOST_PROGRAM_S)
     """A command that takes longer is ended, and the policy reads so."""
-    tests_timeout_s: float = Field(default=20.0, gt=0, le=60)
+    tests_timeout_s: float = Field(default=20.0, gt=0, le=MOST_PROGRAM_S)
     """Of the hidden tests together; those that have not ended by then have failed."""
     max_observation_characters: int = Field(default=4000, ge=64)
     """More than this of an observation is cut out of its middle."""

@@ -10,11 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-import sys
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 
-from espalier.environments.contract import sandbox_losses
+from espalier.environments.held_sandbox import HeldSandbox
 from espalier.environments.interpreter import observed
 from espalier.environments.software_repair.diffs import DiffError
 from espalier.environments.software_repair.worktree import Worktree
@@ -76,10 +74,8 @@ class TreeShell:
 
     def __init__(self, tree: Worktree, sandboxes: PoolThread, timeout_s: float) -> None:
         self._tree = tree
-        self._sandboxes = sandboxes
         self._timeout_s = timeout_s
-        self._held = AsyncExitStack()
-        self._sandbox: Sandbox | None = None
+        self._held = HeldSandbox(sandboxes, self._begin)
         self._there: dict[str, str] = {}
         """Path -> content of what the sandbox holds."""
 
@@ -91,33 +87,23 @@ class TreeShell:
             SandboxRefused: the command is refused, for its size or its bytes.
             DiffError: it left more, or elsewhere, than a tree may have.
         """
-        return await self._sandboxes.run(self._in_held(command))
+
+        async def work(sandbox: Sandbox) -> ExecResult:
+            await self._bring(sandbox)
+            result = await sandbox.exec(
+                ["sh", "-c", command], env={"PATH": _PATH}, timeout_s=self._timeout_s
+            )
+            await self._take(sandbox)
+            return result
+
+        return await self._held.use(work, keep_at=(SandboxRefused, DiffError))
 
     def end(self) -> None:
         """The episode is over: give the sandbox back."""
-        if self._sandbox is not None:
-            self._sandbox = None
-            self._sandboxes.post(self._held.aclose())
+        self._held.end()
 
-    async def _in_held(self, command: str) -> ExecResult:
-        with sandbox_losses():
-            if self._sandbox is None:
-                claim = self._sandboxes.claim()
-                self._sandbox = await self._held.enter_async_context(claim)
-            try:
-                await self._bring(self._sandbox)
-                result = await self._sandbox.exec(
-                    ["sh", "-c", command], env={"PATH": _PATH}, timeout_s=self._timeout_s
-                )
-                await self._take(self._sandbox)
-                return result
-            except (SandboxRefused, DiffError):
-                raise
-            except BaseException:
-                # cancelled, or the sandbox is lost: return it to the pool with the reason
-                self._sandbox = None
-                await self._held.__aexit__(*sys.exc_info())
-                raise
+    async def _begin(self, _sandbox: Sandbox) -> None:
+        self._there = {}
 
     async def _bring(self, sandbox: Sandbox) -> None:
         """Write what was edited since the last command."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from espalier.config import EnvironmentConfig, LocalSandboxConfig, SandboxConfig
-from espalier.config.data import Section
+from espalier.config.data import EachOnce, Section
 
 QuestionKind = Literal[
     "lookup", "list", "count", "both", "most", "top", "aggregate", "group", "common",
@@ -29,19 +29,12 @@ class MadeDatabasesConfig(Section):
     """Rows of the larger table; the other has half as many."""
     questions: int = Field(default=40, ge=1, le=500)
     """Questions that are drawn about each; those that are ambiguous are left out."""
-    kinds: tuple[QuestionKind, ...] = KINDS
+    kinds: EachOnce[QuestionKind] = KINDS
     """What is asked for."""
     show_schema: bool = True
     """Whether the prompt has the tables and columns; else the policy asks for them."""
     seed: int = 0
     """Of the databases and questions: the same for every run that compares with another."""
-
-    @field_validator("kinds")
-    @classmethod
-    def _something_is_asked(cls, kinds: tuple[QuestionKind, ...]) -> tuple[QuestionKind, ...]:
-        if not kinds or len(set(kinds)) < len(kinds):
-            raise ValueError("kinds names at least one kind of question, and each once")
-        return kinds
 
 
 class SqlConfig(EnvironmentConfig):

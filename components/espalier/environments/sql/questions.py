@@ -105,6 +105,14 @@ class _Draw:
             f"{prefix}{column} {other} {number}",
         )
 
+    def among(self, table: Table) -> tuple[str, str]:
+        """Which rows of a table are meant, all or those with a word: written, and as it is said."""
+        if self.dice.random() >= 0.6:
+            return "", ""
+        word = self.word(table)
+        value = self.value(table, word)
+        return f" where {word} = '{value}'", f" with {word} '{value}'"
+
     def either(self, *words: str) -> str:
         """One of several wordings."""
         return self.dice.choice(words)
@@ -154,11 +162,7 @@ def _most(draw: _Draw) -> _Sketch:
     table = draw.table()
     number = draw.number(table)
     most, order, other = draw.dice.choice((("most", " desc", ""), ("least", "", " desc")))
-    where, said = "", ""
-    if draw.dice.random() < 0.6:
-        word = draw.word(table)
-        value = draw.value(table, word)
-        where, said = f" where {word} = '{value}'", f" with {word} '{value}'"
+    where, said = draw.among(table)
     asked = draw.either(
         f"which of the {table.name}{said} has the {most} {number} ?",
         f"name the one of the {table.name}{said} with the {most} {number} .",
@@ -172,11 +176,7 @@ def _most(draw: _Draw) -> _Sketch:
 def _top(draw: _Draw) -> _Sketch:
     table, number, count = draw.larger, draw.number(draw.larger), draw.dice.randint(2, 3)
     most, order, other = draw.dice.choice((("most", " desc", ""), ("least", "", " desc")))
-    where, said = "", ""
-    if draw.dice.random() < 0.6:
-        word = draw.word(table)
-        value = draw.value(table, word)
-        where, said = f" where {word} = '{value}'", f" with {word} '{value}'"
+    where, said = draw.among(table)
     asked = draw.either(
         f"which {count} {draw.t}{said} have the {most} {number} , in order ?",
         f"name {count} {draw.t}{said} with the {most} {number} , in order .",

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Strict, TypeAdapter, ValidationError
 
+from espalier.config import MOST_PROGRAM_S
 from espalier.environments.contract import sandbox_losses
 from espalier.environments.sql.config import SqlConfig
 from espalier.environments.sql.databases import MAX_FILE_BYTES, Database
@@ -27,8 +28,6 @@ from espalier.sandbox.choice import PoolThread
 RequestKind = Literal["query", "tables", "table"]
 _Cell = Annotated[int, Strict()] | Annotated[float, Strict()] | Annotated[str, Strict()] | None
 
-_RUN_S = 60.0
-"""Most that the pool's sandboxes allow a program."""
 _BATCH_S = 30.0
 """After which no further query of a run begins: the last one, of 20 s at most, has time to end."""
 _MAX_RESULT_BYTES = 256 * 2**10
@@ -170,7 +169,7 @@ class QueryRuns:
             ],
         }
         ended = await sandbox.run_python(
-            inside_program(), stdin=json.dumps(asked).encode(), timeout_s=_RUN_S
+            inside_program(), stdin=json.dumps(asked).encode(), timeout_s=MOST_PROGRAM_S
         )
         answers = await _read_answers(sandbox, len(taken)) if ended.succeeded else None
         for place, one in enumerate(taken):

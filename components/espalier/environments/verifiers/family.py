@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from espalier.config import EnvironmentConfig, Profile, VerifiersConfig
-from espalier.environments.family import SimpleFamily, dealt_split
+from espalier.environments.family import SimpleFamily, dealt_split, make_task
 from espalier.environments.verifiers.process import bridge_command, bridge_variables, last_line
 from espalier.records import (
     DataError,
@@ -20,9 +20,6 @@ from espalier.records import (
     ProfileError,
     Split,
     Task,
-    TaskMetadata,
-    Verifier,
-    task_id_of,
 )
 from espalier.records.message import JsonObject
 
@@ -150,14 +147,16 @@ class TasksetFamily(SimpleFamily[TasksetConfig]):
             raise DataError(f"{where}: is no JSON ({error})") from error
         asked = json.dumps([[one.role, one.content] for one in prompt])
         split = dealt_split(self.split_key(value, asked), self.profile.splits)
-        return Task(
-            task_id=task_id_of(split, asked),
-            prompt=prompt,
-            environment=self.name,
+        return make_task(
+            self.name,
+            prompt,
+            gold=(f"task {place}",),
+            split=split,
+            source=self._server.taskset,
+            key=asked,
+            kind="server",  # which alone knows what is right
             arguments={"task_data": value},
-            # only the taskset knows what is right
-            verifier=Verifier(kind="server", gold=(f"task {place}",)),
-            metadata=TaskMetadata(split=split, source=self._server.taskset, extra={"query": asked}),
+            metadata={"extra": {"query": asked}},
         )
 
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from espalier.config import EnvironmentConfig, LocalSandboxConfig, SandboxConfig
-from espalier.config.data import Section
+from espalier.config import (
+    MOST_PROGRAM_S,
+    EnvironmentConfig,
+    LocalSandboxConfig,
+    SandboxConfig,
+)
+from espalier.config.data import EachOnce, Section
 
 TaskKind = Literal[
     "price", "seller", "author", "reporter", "assignee", "open",
@@ -50,7 +55,7 @@ class WebConfig(EnvironmentConfig):
     sites: int = Field(default=40, ge=1, le=2000)
     """Sites of each split; a name of a product, a thread or an issue is of one split alone."""
     site: SiteConfig = SiteConfig()
-    kinds: tuple[TaskKind, ...] = _KINDS
+    kinds: EachOnce[TaskKind] = _KINDS
     """What is asked for."""
     observation: Observation = "tree"
     """How a page is read: the accessibility tree, HTML with ids as WebGUM reads it, the text-DOM of
@@ -59,13 +64,6 @@ class WebConfig(EnvironmentConfig):
     """More than this of a page is cut off at its end."""
     served: Literal["process", "sandbox"] = "process"
     """Where the site runs: in this process, as its code is espalier's own, or in a sandbox."""
-    page_timeout_s: float = Field(default=10.0, gt=0)
+    page_timeout_s: float = Field(default=10.0, gt=0, le=MOST_PROGRAM_S)
     """Of a page that a sandbox serves."""
     sandbox: SandboxConfig = LocalSandboxConfig(packages=())
-
-    @field_validator("kinds")
-    @classmethod
-    def _something_is_asked(cls, kinds: tuple[TaskKind, ...]) -> tuple[TaskKind, ...]:
-        if not kinds or len(set(kinds)) < len(kinds):
-            raise ValueError("kinds names at least one kind of task, and each once")
-        return kinds

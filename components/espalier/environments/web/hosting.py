@@ -7,12 +7,10 @@ its forms; a sandbox beside that isolates it where nothing of a policy may come 
 from __future__ import annotations
 
 import json
-import sys
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Protocol
 
-from espalier.environments.contract import sandbox_losses
+from espalier.environments.held_sandbox import HeldSandbox
 from espalier.environments.web import website
 from espalier.environments.web.browser import Request
 from espalier.environments.web.website import Reply, Website
@@ -72,42 +70,24 @@ class SandboxSite:
     def __init__(self, records: str, sandboxes: PoolThread, timeout_s: float) -> None:
         """Store the records; the sandbox is borrowed when the first page is asked for."""
         self.state = Website(json.loads(records)).state()
-        self._sandboxes = sandboxes
         self._timeout_s = timeout_s
-        self._held = AsyncExitStack()
-        self._sandbox: Sandbox | None = None
+        self._held = HeldSandbox(sandboxes, self._open)
 
     async def reply(self, request: Request) -> Reply:
         """See `Site`."""
-        with sandbox_losses():
-            written = await self._sandboxes.run(self._asked(request))
+        code = _ASKED.format(json.dumps(json.dumps(request)))
+        written = await self._held.use(lambda sandbox: self._run(sandbox, code))
         (url, status, html), self.state = json.loads(written)
         return Reply(url, status, html)
 
     def end(self) -> None:
         """See `Site`; the sandbox is given back."""
-        if self._sandbox is not None:
-            self._sandbox = None
-            self._sandboxes.post(self._held.aclose())
+        self._held.end()
 
-    async def _asked(self, request: Request) -> bytes:
-        opening = self._sandbox is None
-        if opening:
-            claim = self._sandboxes.claim()
-            self._sandbox = await self._held.enter_async_context(claim)
-        sandbox = self._sandbox
-        assert sandbox is not None, "it was borrowed"
-        try:
-            if opening:
-                await sandbox.put("website.py", _SOURCE.read_bytes())
-                await sandbox.put("records.json", self.state.encode())
-                await self._run(sandbox, _OPENING)
-            return await self._run(sandbox, _ASKED.format(json.dumps(json.dumps(request))))
-        except BaseException:
-            # cancelled, or the sandbox is lost: return it to the pool with the reason
-            self._sandbox = None
-            await self._held.__aexit__(*sys.exc_info())
-            raise
+    async def _open(self, sandbox: Sandbox) -> None:
+        await sandbox.put("website.py", _SOURCE.read_bytes())
+        await sandbox.put("records.json", self.state.encode())
+        await self._run(sandbox, _OPENING)
 
     async def _run(self, sandbox: Sandbox, code: str) -> bytes:
         result = await sandbox.python(code, timeout_s=self._timeout_s)

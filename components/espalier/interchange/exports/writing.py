@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from espalier.environments import family_of
 from espalier.environments.family import Family
@@ -24,6 +22,7 @@ from espalier.records import (
     ToolSpec,
     open_artifact,
     read_tasks,
+    whole_file,
 )
 from espalier.records.artifact import MANIFEST_NAME
 from espalier.records.trajectory import iterate_trajectories
@@ -77,7 +76,7 @@ def export(
     if not with_tools:
         asked = asked._replace(family=None)
     written = trajectories = skipped = 0
-    with _whole_file(out) as stream:
+    with whole_file(out) as draft, draft.open("w", encoding="utf-8") as stream:
         for exported in asked.exported():
             wanted = not only_right or exported.trajectory.is_right
             rows = FORMATS[chosen](exported) if wanted else []
@@ -163,22 +162,3 @@ def _tasks_beside(path: Path) -> dict[str, Task]:
         if files:
             return {task.task_id: task for file in files for task in read_tasks(file)}
     return {}
-
-
-@contextmanager
-def _whole_file(path: Path) -> Iterator[IO[str]]:
-    """A file that takes the place of `path` once its block has ended without an error."""
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        try:
-            with draft.open("w", encoding="utf-8") as stream:
-                yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise ArtifactError(
-            f"{path}: could not be written ({error.strerror}). Free space or choose another --out"
-        ) from error

@@ -13,7 +13,7 @@ from espalier.config import Profile, ServingConfig
 from espalier.determinism import prepare_torch
 from espalier.environments import family_of, policy_dialect
 from espalier.policy.loading import load_policy, load_tokenizer
-from espalier.records import ArtifactError
+from espalier.records import ArtifactError, whole_file
 from espalier.records.trajectory import Trajectory, write_trajectories
 from espalier.rollout.agent import call_limits, own_dialect
 from espalier.rollout.engines.engine import Engine
@@ -75,9 +75,8 @@ class TrajectoryFolder:
         if not self._rows:
             return
         name = f"trajectories-{self.written:08d}.parquet"
-        partial = self._path / f".{name}"
-        self.written += write_trajectories(partial, self._rows)
-        partial.rename(self._path / name)
+        with whole_file(self._path / name) as draft:
+            self.written += write_trajectories(draft, self._rows)
         self._rows.clear()
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from espalier.config import TrainingConfig
 from espalier.curriculum.pool import TaskPool
 from espalier.curriculum.self_play import SelfPlay
+from espalier.records import whole_file
 from espalier.records.trajectory import Trajectory, write_trajectories
 from espalier.training.checkpoint import (
     Checkpoint,
@@ -108,9 +109,8 @@ class LoopProgress:
             return
         # beside the checkpoint: a run killed after its last step must not lose the trajectories;
         # by a rename: who copies the folder meanwhile has the former file or this one
-        partial = self._store.directory / f"{LAST_STEP}.partial"
-        write_trajectories(partial, self._last_step)
-        partial.replace(self._store.directory / LAST_STEP)
+        with whole_file(self._store.directory / LAST_STEP) as draft:
+            write_trajectories(draft, self._last_step)
         # a new name: a run killed between the two writes keeps the former buffer and checkpoint
         buffer = self._store.directory / f"replay-{step}.parquet"
         best_em, best_step, best_weights = self._best

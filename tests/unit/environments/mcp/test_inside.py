@@ -24,7 +24,7 @@ def started(folder, argv=ARGV):
         yield server
     finally:
         os.chdir(before)
-        process = server._process
+        process = server.process
         process.kill()
         process.wait()
         process.stdin.close()
@@ -58,7 +58,7 @@ def test_a_long_answer_is_dropped_and_the_next_one_read(tmp_path):
 
 def test_a_server_that_ends_says_why(tmp_path):
     with started(tmp_path) as server:
-        assert asked(server, 1, "exit") == {"ended": 3, "stderr": "out of notes\n"}
+        assert asked(server, 1, "exit") == {"ended": 3, "said": "out of notes\n"}
         assert asked(server, 2, "")["ended"] == 3
 
 
@@ -68,7 +68,7 @@ def test_a_server_that_does_not_read_is_given_up(tmp_path, program):
     with started(tmp_path, argv) as server:
         big = request(1, "tools/call", {"text": "x" * 500_000})
         found = server.ask(big, 1, 1.0)
-        assert found.keys() in ({"late"}, {"ended", "stderr"})
+        assert found.keys() in ({"late"}, {"ended", "said"})
 
 
 def test_both_sides_may_write_at_once(tmp_path):

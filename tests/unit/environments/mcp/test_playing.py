@@ -5,6 +5,7 @@ import json
 import time
 
 import pytest
+from pydantic import ValidationError
 
 from espalier.config import Profile
 from espalier.environments import family_of
@@ -222,3 +223,13 @@ def test_splits_share_no_question(rows):
     found = family("http://127.0.0.1:9", rows)
     questions = [{t.question for t in found.tasks(s, 99)} for s in ("train", "dev", "heldout")]
     assert sum(map(len, questions)) == len(set.union(*questions)) == len(ROWS)
+
+
+@pytest.mark.parametrize("key", ["call_timeout_s", "start_timeout_s"])
+def test_a_sandbox_waits_for_a_server_under_a_minute(key):
+    waits = {"name": "mcp", key: 56.0}
+    server = {"url": "http://127.0.0.1:9"}
+    Profile.model_validate({"environment": {**waits, "servers": {"notes": server}}})
+    server = {"command": ["notes"]}
+    with pytest.raises(ValidationError, match=f"{key}=56: a sandbox waits at most 55 s"):
+        Profile.model_validate({"environment": {**waits, "servers": {"notes": server}}})

@@ -182,5 +182,13 @@ def test_reading_shows_no_id_of_the_catalogue_twice_the_same(family):
 
 
 def test_profile_pays_no_more_for_a_part_than_for_all():
-    with pytest.raises(ValidationError, match=r"environment\.score_reward=0\.95"):
-        Profile.model_validate({"environment": {"name": "shop", "score_reward": 0.95}})
+    def profile(score_reward, *terms):
+        environment = {"name": "shop", "score_reward": score_reward}
+        return {"environment": environment, "reward": {"terms": [{"name": name} for name in terms]}}
+
+    Profile.model_validate(profile(0.9))
+    with pytest.raises(ValidationError, match=r"format 0\.1, environment\.score_reward 0\.95"):
+        Profile.model_validate(profile(0.95))
+    Profile.model_validate(profile(0.5, "call_shaping"))
+    with pytest.raises(ValidationError, match=r"call_shaping 0\.4, environment\.score_reward 0\.6"):
+        Profile.model_validate(profile(0.6, "call_shaping"))

@@ -1,0 +1,38 @@
+"""The tools that both domains of tau-bench have, and how all of theirs look things up."""
+
+from __future__ import annotations
+
+from espalier.environments.customer_service.arguments import StoredText, Text
+from espalier.environments.customer_service.calculator import calculated
+from espalier.environments.customer_service.database import DatabaseCopy, Record
+from espalier.environments.tools import ToolError
+
+
+class ServiceTools:
+    """Tools over one episode's copy of the database: the public methods."""
+
+    def __init__(self, state: DatabaseCopy) -> None:
+        self._state = state
+
+    def calculate(self, expression: Text) -> str:
+        """Calculate an expression of numbers, + - * /, parentheses and spaces."""
+        return calculated(expression)
+
+    def think(self, thought: StoredText) -> str:
+        """Write down a thought; nothing else happens."""
+        del thought
+        return ""
+
+    def transfer_to_human_agents(self, summary: StoredText) -> str:
+        """Hand the user over to a human, with a summary of what they want.
+
+        Where the user asks for one, or the tools cannot do what they want.
+        """
+        del summary
+        return "Transfer successful"
+
+    def _found(self, table: str, key: str, kind: str) -> Record:
+        record = self._state.find(table, key)
+        if record is None:
+            raise ToolError(f"there is no {kind} {key}")
+        return record

@@ -1,0 +1,18 @@
+"""Modules of ours as one program, for a sandbox: it has nothing but the standard library."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+_OWN_IMPORT = re.compile(
+    r"^from (?:espalier\.[\w.]+ import (?:\([^)]*\)|[^(\n]*)|__future__[^\n]*)\n", re.MULTILINE
+)
+
+
+@cache
+def joined_source(*modules: Path) -> str:
+    """The text of modules one after the other; what they import of each other is above them."""
+    texts = [module.read_text(encoding="utf-8") for module in modules]
+    return "from __future__ import annotations\n" + _OWN_IMPORT.sub("", "\n".join(texts))
