@@ -35,6 +35,8 @@ from tests.integration.test_lost_processes import errors_of, pid_of
 from tests.integration.two_processes import two_steps
 
 ROOT = Path(__file__).parents[2]
+ABSENT = ROOT / "tests" / "fakes" / "absent"
+"""Hides a package that users do not have: importing it takes each process with Ray a second."""
 DEADLINE_S = 300
 NODE = {
     "num_cpus": 1,
@@ -48,7 +50,7 @@ DRIVERS_PLACE = {"CPU": 1, "node:__internal_head__": 0.001}
 """A driver connects to the head of its machine; the one of a RayJob has a place there already."""
 KILLED_AT_ROWS = 100
 ENVIRONMENT = {
-    "PYTHONPATH": str(ROOT),
+    "PYTHONPATH": f"{ROOT}{os.pathsep}{ABSENT}",
     "RAY_USAGE_STATS_ENABLED": "0",
     # loopback alone, as Ray has it on desktops: else it asks for this machine's address elsewhere
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",

@@ -68,19 +68,19 @@ async def opened_model(
 
 
 def all_answers(
-    endpoint: EndpointConfig, requests: Iterable[Request[AnswerT]]
+    settings: EndpointConfig | VllmBatchConfig, requests: Iterable[Request[AnswerT]]
 ) -> list[AnswerT | ModelRefusal]:
     """The answers, in the order of the requests.
 
     Raises:
         EngineError: the server cannot be used.
     """
-    return asyncio.run(_answered(endpoint, requests))
+    return asyncio.run(_answered(settings, requests))
 
 
 async def _answered(
-    endpoint: EndpointConfig, requests: Iterable[Request[AnswerT]]
+    settings: EndpointConfig | VllmBatchConfig, requests: Iterable[Request[AnswerT]]
 ) -> list[AnswerT | ModelRefusal]:
-    async with EndpointModel(endpoint) as model:
-        answers = in_order(model.answer, requests, in_flight=endpoint.concurrency)
+    async with opened_model(settings) as opened:
+        answers = in_order(opened.model.answer, requests, in_flight=opened.in_flight)
         return [answer async for answer in answers]

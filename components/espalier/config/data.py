@@ -96,6 +96,12 @@ class SynthesisConfig(Section):
     """Held-out questions: the suite of the final comparison."""
     trajectories: int = Field(default=300, ge=1)
     """Demonstrations by the teacher, each of a training question of its own."""
+    demonstrated_share: float = Field(default=0.5, gt=0, lt=1, exclude_if=lambda it: it == 0.5)
+    """Own knowledge: largest share of the training facts that are demonstrated. The warm start
+    learns from these, and reinforcement learning from the others."""
+    made_questions: int = Field(default=3, ge=0, exclude_if=lambda it: it == 3)
+    """Own question pairs: further training questions for each training pair at most, made from the
+    documents by the wording of the pairs; 0 makes none."""
     chain_weights: tuple[float, float, float, float] = (0.15, 0.40, 0.30, 0.05)
     """Share of chain questions of 1, 2, 3 and 4 hops."""
     intersection_weight: float = Field(default=0.06, ge=0)

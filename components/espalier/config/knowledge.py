@@ -93,13 +93,20 @@ class KnowledgeConfig(Section):
     triples: Path | None = None
     """JSON lines of {subject, relation, object, subject_type, object_type}: what is asked about."""
     questions: Path | None = None
-    """JSON lines of {question, answer}; the tasks where there are no triples."""
+    """JSON lines of {question, answer}; the tasks where there are no triples. Without either, and
+    without extraction, questions are made from the documents' sentences."""
     extraction: ExtractionConfig | None = Field(default=None, exclude_if=lambda it: it is None)
     """Triples from a model that reads the documents. Where it is not set it is in no digest."""
     min_city_population: Literal[500, 1000, 5000, 15000] = 15000
     """GeoNames: cities with fewer inhabitants are left out."""
     max_cities: int = Field(default=0, ge=0)
     """Keep only the most populous cities; 0 keeps all."""
+
+    @property
+    def asks_documents_alone(self) -> bool:
+        """Whether questions are made from the documents' sentences, as nothing else is given."""
+        asked = (self.triples, self.questions, self.triples_query, self.extraction)
+        return self.source != "geonames" and not any(asked)
 
     def external_files(self) -> dict[str, Path | None]:
         """The user's own files, by the key that names them."""
@@ -115,13 +122,6 @@ class KnowledgeConfig(Section):
         if self.source in ("folder", "dump") and self.path is None:
             what = "DIR" if self.source == "folder" else "FILE"
             raise ValueError(f'knowledge.source="{self.source}" needs knowledge.path = "{what}"')
-        if self.source != "geonames" and not any(asked):
-            raise ValueError(
-                f'knowledge.source="{self.source}" needs something to ask: set knowledge.triples '
-                "(JSON lines of typed triples), knowledge.questions (JSON lines of "
-                'question/answer), with "sql" knowledge.triples_query, or knowledge.extraction '
-                "(a model that states triples)"
-            )
         if self.source == "geonames" and any((self.path, *asked)):
             raise ValueError(
                 "knowledge.path, .triples, .questions and .extraction go with knowledge.source = "

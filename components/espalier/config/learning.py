@@ -23,6 +23,9 @@ class PrestageConfig(Section):
     """Peak of the schedule."""
     substitution_share: float = Field(default=0.6, ge=0, le=1)
     """Share of the names replaced by invented ones, so that names are read and not memorised."""
+    max_passes: int = Field(default=60, ge=1, exclude_if=lambda it: it == 60)
+    """Own knowledge: logs hold at most so many times the words of what training may read, and at
+    least the 600,000 tokens that reading takes to learn. Smaller steps come first, then fewer."""
 
 
 class PolicyConfig(Section):
@@ -168,6 +171,8 @@ class WarmStartConfig(Section):
     """Dev questions are answered, and a checkpoint is written, every so many steps."""
     dev_questions: int = Field(default=200, ge=1)
     """Dev questions that choose the best weights."""
+    max_epochs: int = Field(default=20, ge=1, exclude_if=lambda it: it == 20)
+    """Own knowledge: fewer steps where they would show a demonstration more often than this."""
     hindsight: HindsightConfig | None = Field(default=None, exclude_if=lambda it: it is None)
 
 

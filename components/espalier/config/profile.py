@@ -98,6 +98,11 @@ class Profile(Section):
     kubernetes: KubernetesConfig = Field(default=KubernetesConfig(), validate_default=True)
     serving: ServingConfig = ServingConfig()
 
+    @property
+    def asks_own_knowledge(self) -> bool:
+        """Whether tasks are about documents of the user's own, of which there may be few."""
+        return reads_knowledge(self.environment) and self.knowledge.source != "geonames"
+
     @field_validator("kubernetes")
     @classmethod
     def _label_the_run(cls, kubernetes: KubernetesConfig, info: ValidationInfo) -> KubernetesConfig:

@@ -144,9 +144,13 @@ class TrainingConfig(Section):
     """Dev questions that choose the best weights."""
     stop_after_idle_steps: int = Field(default=40, ge=0)
     """Stops the run, with its best weights, after so many steps in a row in which no trajectory got
-    credit: all groups had equal rewards, or the screening or a filter dropped them. The default is
-    two intervals of curriculum.refresh_every's default: the band has been drawn anew in between,
-    and its tasks were tried for as long. 0 never stops."""
+    credit (nearly none, see `idle_share`): all groups had equal rewards, or the screening or a
+    filter dropped them. The default is two intervals of curriculum.refresh_every's default: the
+    band has been drawn anew in between, and its tasks were tried for as long. 0 never stops."""
+    idle_share: float = Field(default=0.97, gt=0, le=1, exclude_if=lambda it: it == 0.97)
+    """A step gives no credit, for that count, if so many of the groups that it sampled had equal
+    rewards: of a few hundred tasks known by heart one is missed now and then. 1 counts only steps
+    without any credit."""
 
     def temperature_at(self, step: int) -> float:
         """The sampling temperature of optimizer step `step`, counted from 0."""

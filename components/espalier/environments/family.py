@@ -175,6 +175,13 @@ class Family(ABC, Generic[C]):
     def teacher(self, knowledge: Path, funnel: Funnel) -> AbstractContextManager[Demonstrate]:
         """A context in which questions can be demonstrated."""
 
+    def fact(self, task: Task) -> str:
+        """Equal for tasks that ask for the same thing in other words.
+
+        Of own knowledge the warm start and reinforcement learning share none.
+        """
+        return task.task_id
+
     @abstractmethod
     def reading_material(self, knowledge: Path, train: Sequence[Task]) -> ReadingMaterial:
         """What the embedded policy learns to read from, before it sees a question.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -46,7 +47,8 @@ class QuestionEvidence:
     """The user's questions that a search can answer, and those that it cannot."""
 
     questions: tuple[EvidencedQuestion, ...]
-    dropped: tuple[str, ...]
+    dropped: Mapping[str, str]
+    """Question that is not used -> reason."""
     document_splits: Mapping[str, EntitySplit]
     """The split of every document that answers a question."""
 
@@ -84,7 +86,9 @@ def find_evidence(
         for q in questions
         if (doc := found.get(q.question))
     )
-    dropped = tuple(q.question for q in questions if q.question not in found)
+    dropped = {
+        q.question: _reason_against(q, documents) for q in questions if q.question not in found
+    }
     return QuestionEvidence(kept, dropped, splits)
 
 
@@ -95,10 +99,18 @@ def save_evidence(evidence: QuestionEvidence, directory: Path) -> None:
     content = {
         "kept": len(evidence.questions),
         "without_evidence": len(evidence.dropped),
-        "first_without_evidence": evidence.dropped[:_SHOWN_DROPPED],
+        "reasons": dict(Counter(evidence.dropped.values())),
+        "first_without_evidence": list(evidence.dropped)[:_SHOWN_DROPPED],
     }
     text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
     (directory / "questions_dropped.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _reason_against(question: SourceQuestion, documents: Sequence[Document]) -> str:
+    """Why a question without evidence has none."""
+    if any(_holds(document, question.answers) for document in documents):
+        return "answer_only_in_documents_of_other_words"
+    return "answer_in_no_document"
 
 
 def _holds(document: Document, answers: Sequence[str]) -> bool:
@@ -147,7 +159,26 @@ def write_knowledge(profile: Profile, draft: Draft, tracker: Tracker) -> None:
     (draft.path / "attribution.txt").write_text(source.attribution, encoding="utf-8")
     _count(draft, graph)
     draft.rows |= source.left_out
+    for line in _unused(draft.rows):
+        tracker.note(line)
     tracker.params({"knowledge.source": profile.knowledge.source, **draft.rows})
+
+
+_UNUSED = {
+    "questions_dropped": "question pairs are not used, as no document that their words find holds "
+    "the answer: see questions_dropped.json, and write answers as the documents spell them",
+    "questions_contradicted": "rows give a second answer to a question, and the first is used: "
+    'where both are right, write one row with "answer": ["first", "second"]',
+    "questions_repeated": "question pairs are repeated, and used once",
+    "sentences_not_asked_about": "sentences are not asked about: they do not name the document's "
+    "title, or hold no name, year or number beside it that the document says once",
+    "triples_repeated": "triples are repeated, and used once",
+}
+"""Row count of the manifest -> what it means for the user."""
+
+
+def _unused(rows: Mapping[str, int]) -> list[str]:
+    return [f"{rows[name]} {text}" for name, text in _UNUSED.items() if rows.get(name)]
 
 
 def _load(config: KnowledgeConfig) -> KnowledgeSource:

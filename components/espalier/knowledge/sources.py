@@ -25,6 +25,8 @@ class SourceEntity:
     region: str = ""
     """Id of the entity whose split this one follows; empty if it draws its own."""
     has_document: bool = True
+    numeric: bool = False
+    """A year or another number, which a question may have for its answer."""
     facts: tuple[str, ...] = ()
     """Lines of its document that state no relation, such as "population: 20,430"."""
 

@@ -175,7 +175,7 @@ def build_graph(source: KnowledgeSource, splits: Splits) -> KnowledgeGraph:
                 kind=entity.kind,
                 hub=split == "hub",
                 split=split,
-                askable=unique and is_speakable(entity.name),
+                askable=unique and (entity.numeric or is_speakable(entity.name)),
                 document_id=document_ids.get(entity.entity_id, own_document),
             )
         )

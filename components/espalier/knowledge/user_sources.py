@@ -14,6 +14,7 @@ import sqlalchemy
 from sqlalchemy import exc
 
 from espalier.config import KnowledgeConfig
+from espalier.knowledge.cloze import cloze_questions
 from espalier.knowledge.folding import folded_name
 from espalier.knowledge.sources import (
     JsonLine,
@@ -254,6 +255,16 @@ def load_own(config: KnowledgeConfig) -> KnowledgeSource:
             raise KnowledgeError("knowledge.triples_query: returns no row; mend it, or unset it")
     if config.questions:
         _add_questions(source, config.questions)
+    if config.asks_documents_alone:
+        source.questions, unused = cloze_questions(source.documents)
+        source.left_out["sentences_not_asked_about"] = unused
+        if not source.questions:
+            raise KnowledgeError(
+                f"no question can be made of the {len(source.documents)} documents alone: none has "
+                "a sentence with its title, or a pronoun at its beginning, and a name, year or "
+                "number beside it. Set knowledge.questions, knowledge.triples or "
+                "knowledge.extraction"
+            )
     return source
 
 

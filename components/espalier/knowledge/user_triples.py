@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 from espalier.knowledge.folding import folded_name
 from espalier.knowledge.graph import Relation, Triple
+from espalier.knowledge.phrasing import UNTYPED, default_phrasings
 from espalier.knowledge.sources import JsonLine, KnowledgeSource, SourceEntity
 from espalier.records import KnowledgeError
 
-_UNTYPED = "entity"
+_YEAR_DIGITS = 4
 _MIN_HUB_SUBJECTS = 3
 """An object of so many subjects that is itself no subject becomes a hub of all splits."""
-
-_PREPOSITIONS = frozenset({"in", "of", "by", "at", "from", "to", "for", "with", "on", "into"})
 
 
 class _TripleEnd(NamedTuple):
@@ -56,29 +55,19 @@ def add_triples(source: KnowledgeSource, lines: Iterable[JsonLine]) -> list[Trip
     subjects = {row.subject for row in rows}
     for end, name in spellings.items():
         users = [] if end in subjects else list(dict.fromkeys(subjects_of[end]))
-        is_hub = len(users) >= _MIN_HUB_SUBJECTS
+        # a number is no name that a split could keep secret
+        is_number = end.folded.isdecimal() and end not in subjects
+        is_hub = is_number or len(users) >= _MIN_HUB_SUBJECTS
         region = users[0].entity_id if users and not is_hub else ""
         if end.folded in titled:
             source.entity_documents[end.entity_id] = titled[end.folded]
         source.entities.append(
             SourceEntity(
                 end.entity_id, name, end.kind, hub=is_hub, region=region,
-                has_document=end in subjects,
+                has_document=end in subjects, numeric=is_number,
             )
         )  # fmt: skip
     return stated
-
-
-def default_phrasings(label: str, object_kind: str, *, functional: bool) -> tuple[str, ...]:
-    """Noun phrases for a relation without phrasings of its own."""
-    first, *_, last = label.split() if " " in label else (label, label)
-    thing = "thing" if object_kind == _UNTYPED else object_kind
-    if last in _PREPOSITIONS:
-        verb = label if first.endswith("s") and first != "is" else f"is {label.removeprefix('is ')}"
-        return (f"what {{x}} {verb}", f"the {thing} that {{x}} {verb}", f"whatever {{x}} {verb}")
-    if functional:
-        return (f"the {label} of {{x}}", f"what {{x}} has as its {label}", f"{{x}}'s {label}")
-    return (f"one {label} of {{x}}", f"something {{x}} has as {label}", f"any {label} of {{x}}")
 
 
 def _rows(lines: list[JsonLine], spellings: dict[_TripleEnd, str]) -> list[_TripleRow]:
@@ -94,10 +83,17 @@ def _rows(lines: list[JsonLine], spellings: dict[_TripleEnd, str]) -> list[_Trip
         for end in ("subject", "object"):
             folded = _folded(line, end)
             given = line.text(f"{end}_type") if f"{end}_type" in line.row else None
-            ends.append(_TripleEnd(given or types.get(folded, _UNTYPED), folded))
+            ends.append(_TripleEnd(given or types.get(folded) or _kind_of(folded), folded))
             spellings.setdefault(ends[-1], line.text(end))
         rows.append(_TripleRow(ends[0], line.text("relation"), ends[1]))
     return rows
+
+
+def _kind_of(folded: str) -> str:
+    """The kind of an entity for which no row gives a type."""
+    if not folded.isdecimal():
+        return UNTYPED
+    return "year" if len(folded) == _YEAR_DIGITS and folded[0] in "12" else "number"
 
 
 def _folded(line: JsonLine, end: str) -> str:

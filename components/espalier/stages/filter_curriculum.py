@@ -1,7 +1,8 @@
 """filter_curriculum: the pass rate of training tasks under the warm-started policy.
 
 Enters: knowledge (train view), accepted training tasks, the warm policy.
-Leaves: tasks.jsonl (all training tasks), pass_rates.parquet (one row a candidate), kept.jsonl
+Leaves: tasks.jsonl (all training tasks; of own knowledge without those of facts that a
+demonstration showed the warm start), pass_rates.parquet (one row a candidate), kept.jsonl
 (the candidates inside the band), rollouts.json (how many rollouts were judged, were lost from
 outside in every attempt and so not judged, and broke their own sandbox and so are wrong).
 """
@@ -13,13 +14,16 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from espalier.chain import opened, provenance
 from espalier.config import Profile
+from espalier.curriculum.advice import advice_line
 from espalier.curriculum.learnability import keep_learnable
+from espalier.environments import Family
 from espalier.environments.memory import remembering
 from espalier.records import (
     Manifest,
@@ -29,7 +33,7 @@ from espalier.records import (
     read_tasks,
     write_tasks,
 )
-from espalier.records.trajectory import Trajectory
+from espalier.records.trajectory import Trajectory, read_trajectories
 from espalier.rollout.roller import Roller
 
 _CHUNK_TASKS = 64
@@ -43,8 +47,10 @@ def run(
     origin = provenance("filter_curriculum", profile, manifests)
     config = profile.curriculum
     tasks = read_tasks(inputs["accepted"] / "tasks" / "train.jsonl")
-    candidates = _candidates(tasks, config.candidates if config.enabled else 0, profile.seed)
     family = remembering(profile, inputs["accepted"])
+    if profile.asks_own_knowledge:
+        tasks = _undemonstrated(tasks, inputs["accepted"], family, tracker)
+    candidates = _candidates(tasks, config.candidates if config.enabled else 0, profile.seed)
     with family.environments(inputs["knowledge"]) as environments_over:
         policy_dir = inputs["warm_policy"] / "policy"
         roller = Roller.open(policy_dir, environments_over("train"), profile)
@@ -52,12 +58,8 @@ def run(
     candidates = [task for task in candidates if tallies[task.task_id].attempts]
     rates = {task.task_id: tallies[task.task_id].pass_rate for task in candidates}
     kept = keep_learnable(candidates, rates, config.pass_rate_band)
-    if candidates and not kept:
-        tracker.note(
-            f"warning: no candidate's pass rate lies inside curriculum.pass_rate_band="
-            f"{config.pass_rate_band} (mean {sum(rates.values()) / len(rates):.2f}); training will "
-            "draw from all tasks. Train the warm start longer, or widen the band"
-        )
+    if warning := advice_line(list(rates.values()), profile):
+        tracker.note(warning)
     with publishing(output_dir, origin) as draft:
         draft.rows["candidates"] = len(candidates)
         draft.rows["kept"] = write_tasks(draft.path / "kept.jsonl", kept)
@@ -71,6 +73,28 @@ def run(
         (draft.path / "rollouts.json").write_text(json.dumps(counts))
     tracker.metrics({"candidates": len(candidates), "kept": len(kept), **counts})
     return draft.published
+
+
+def _undemonstrated(
+    tasks: Sequence[Task], accepted: Path, family: Family[Any], tracker: Tracker
+) -> list[Task]:
+    """The tasks of facts that no demonstration showed the warm start; all if there is none."""
+    trajectories = read_trajectories(accepted / "trajectories.parquet")
+    shown_ids = {trajectory.task_id for trajectory in trajectories}
+    facts = {task.task_id: family.of(task).fact(task) for task in tasks}
+    shown = {fact for task_id, fact in facts.items() if task_id in shown_ids}
+    left = [task for task in tasks if facts[task.task_id] not in shown]
+    if not left:
+        tracker.note(
+            "warning: every training task was demonstrated, so that training repeats what the warm "
+            "start has seen: lower synthesis.trajectories, or add questions, triples or documents"
+        )
+        return list(tasks)
+    tracker.note(
+        f"{len(tasks) - len(left)} of {len(tasks)} training tasks ask what the warm start was "
+        f"shown; training draws from the other {len(left)}"
+    )
+    return left
 
 
 def _candidates(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from espalier.chain import opened, provenance
-from espalier.config import OptimizerConfig, Profile
+from espalier.config import OptimizerConfig, PrestageConfig, Profile
 from espalier.dialects import SYNTAXES, Syntax, chosen_dialect
 from espalier.dialects.dialect import Dialect
 from espalier.environments import Family, ReadingMaterial, family_of, policy_dialect
@@ -39,6 +39,10 @@ from espalier.training.supervised import HISTORY_COLUMNS, SupervisedLoop, Superv
 
 _CHECKPOINT_STEPS = 50
 _MAX_TOO_LONG = 1000
+_READING_TOKENS = 600_000
+"""An embedded policy copies unseen names after some 200,000 tokens of logs; thrice that is safe."""
+_STEP_TOKENS = 1536
+"""Smallest step that a small source shrinks to: more steps teach more than larger ones."""
 _DIALECT_LOGS = 200
 """Logs whose calls a tokenizer sees; they are framed alike."""
 
@@ -118,6 +122,9 @@ def _without(markers: Sequence[str], text: str) -> str:
 def _browsing_plan(family: Family[Any], reading: ReadingMaterial, policy: Policy) -> SupervisedPlan:
     profile = family.profile
     config = profile.policy.prestage
+    if profile.asks_own_knowledge:
+        num_words = sum(len(text.split()) for text in reading.texts(random.Random(0)))
+        config = fitted_prestage(config, num_words)
     dialect = policy_dialect(family, policy.tokenizer)
 
     def sequences_at(step: int) -> list[TrainingSequence]:
@@ -149,6 +156,17 @@ def _browsing_plan(family: Family[Any], reading: ReadingMaterial, policy: Policy
         checkpoint_every=_CHECKPOINT_STEPS,
         hardware=Hardware.from_config(profile.hardware),
     )
+
+
+def fitted_prestage(config: PrestageConfig, num_words: int) -> PrestageConfig:
+    """The pre-stage over a source of `num_words` words: no longer than `max_passes` allows."""
+    budget = max(_READING_TOKENS, config.max_passes * num_words)
+    if config.steps * config.tokens_per_step <= budget:
+        return config
+    smallest = min(_STEP_TOKENS, config.tokens_per_step)
+    tokens = max(smallest, min(config.tokens_per_step, budget // config.steps))
+    steps = max(1, min(config.steps, budget // tokens))
+    return config.model_copy(update={"tokens_per_step": tokens, "steps": steps})
 
 
 def _encoded_log(

@@ -27,7 +27,7 @@ from espalier.records import (
     write_tasks,
 )
 from espalier.records.trajectory import Trajectory, write_trajectories
-from espalier.synthesis.demonstrations import Demonstrations, DetourSchedule
+from espalier.synthesis.demonstrations import Demonstrations, DetourSchedule, demonstrable
 from espalier.synthesis.funnel import Funnel, summarize
 from espalier.usage import used_since
 
@@ -85,7 +85,10 @@ def _demonstrated(
     tracker: Tracker,
 ) -> list[Trajectory]:
     """The teacher's trajectories of training questions."""
-    config = family.profile.synthesis
+    config, train = family.profile.synthesis, questions["train"]
+    if family.profile.asks_own_knowledge:
+        share, seed = config.demonstrated_share, family.profile.seed
+        train = demonstrable(train, lambda task: family.of(task).fact(task), share, seed)
     with (
         family.teacher(knowledge, funnel) as demonstrate,
         tracker.progress("teacher trajectories", config.trajectories) as progress,
@@ -94,12 +97,10 @@ def _demonstrated(
         collector = Demonstrations(
             demonstrate, detours, family.stratum, family.profile.seed, funnel
         )
-        trajectories = collector.collect(
-            questions["train"], questions["heldout"], config.trajectories, progress
-        )
+        trajectories = collector.collect(train, questions["heldout"], config.trajectories, progress)
     if not trajectories:
         raise DataError(
-            f"synthesis: the teacher answered none of {len(questions['train'])} training tasks "
+            f"synthesis: the teacher answered none of {len(train)} training tasks "
             f"({funnel.counts('teacher.rejected')}). Raise search.max_observation_words or "
             "search.top_k, so that a search shows what the questions ask for; or give problems "
             "whose solutions have calculator notes, <<48/2=24>>."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,7 @@ def run(
         )
     with publishing(output_dir, origin) as draft:
         _write(draft, accepted, inputs["synthetic"])
+        _write_funnel(draft, inputs["synthetic"], verdicts)
         if curated:
             write_curation(draft.path, curated, knowledge, family)
         write_report(draft.path, report)
@@ -172,9 +174,19 @@ def _write(draft: Draft, accepted: ValidationRows, synthetic_dir: Path) -> None:
     for name, texts in zip(TEXT_FILES, (read_on, negatives), strict=True):
         if texts:
             draft.rows[Path(name).stem] = write_agent_texts(draft.path / name, texts)
-    funnel = synthetic_dir / "funnel.json"
-    if funnel.is_file():
-        shutil.copyfile(funnel, draft.path / funnel.name)
+
+
+def _write_funnel(draft: Draft, synthetic_dir: Path, verdicts: Sequence[SuiteVerdict]) -> None:
+    """The funnel of `synthesize`, and the rows that were dropped here by their first fault."""
+    path = synthetic_dir / "funnel.json"
+    if not path.is_file():
+        return
+    content = json.loads(path.read_bytes())
+    for verdict in verdicts:
+        if dropped := Counter(faults[0] for faults in verdict.dropped.values()):
+            content["funnel"][f"validation.{verdict.suite}"] = dict(dropped)
+    text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
+    (draft.path / path.name).write_text(text + "\n", encoding="utf-8")
 
 
 def _report_figures(

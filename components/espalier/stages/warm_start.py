@@ -10,6 +10,7 @@ the others were not used.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -169,11 +170,14 @@ class _Material:
 def _plan(
     profile: Profile, sequences: Sequence[TrainingSequence], dev_score: Callable[[], DevScore]
 ) -> SupervisedPlan:
-    config = profile.warm_start
+    config, steps = profile.warm_start, profile.warm_start.steps
+    if profile.asks_own_knowledge:
+        most = math.ceil(config.max_epochs * len(sequences) / config.trajectories_per_step)
+        steps = max(1, min(steps, most))
     return SupervisedPlan(
         name="warm start",
         sequences_at=EpochOrder(sequences, config.trajectories_per_step, profile.seed).at,
-        steps=config.steps,
+        steps=steps,
         optimizer=config.optimizer,
         row_tokens=profile.episode.max_tokens,
         micro_batch_tokens=profile.hardware.micro_batch_tokens,

@@ -153,6 +153,20 @@ class Demonstrations(Generic[Q]):
             yield outcome
 
 
+def demonstrable(
+    questions: Sequence[Q], fact_of: Callable[[Task], str], share: float, seed: int
+) -> list[Q]:
+    """The questions of a share of the facts, drawn at random: those that may be demonstrated.
+
+    All wordings of a fact are on the same side, so that none that reinforcement learning meets was
+    learned by heart before.
+    """
+    facts = sorted({fact_of(question.task) for question in questions})
+    count = max(1, round(share * len(facts)))
+    chosen = set(random.Random(f"{seed}/demonstrable").sample(facts, min(count, len(facts))))
+    return [question for question in questions if fact_of(question.task) in chosen]
+
+
 class DetourSchedule:
     """Requests a detour whenever fewer than `share` of the kept trajectories have one."""
 

@@ -10,8 +10,9 @@ from functools import cached_property
 from pathlib import Path
 
 from espalier.completions import opened_model
-from espalier.config import Profile
-from espalier.knowledge import KnowledgeGraph
+from espalier.config import Profile, SplitsConfig
+from espalier.knowledge import KnowledgeGraph, Triple
+from espalier.knowledge.folding import folded_name
 from espalier.knowledge.graph import load_documents
 from espalier.knowledge.search import SearchTool, documents_path
 from espalier.knowledge.splits import MAX_NAME_CHARACTERS, MAX_NAME_WORDS
@@ -21,10 +22,20 @@ from espalier.synthesis.demonstrations import Rejected
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.inverted.asking import inverted_question
 from espalier.synthesis.inverted.drawing import InvertedQuestions
+from espalier.synthesis.made_questions import made_questions
 from espalier.synthesis.own_questions import OwnQuestion, read_own_questions
+from espalier.synthesis.rewording import reworded_questions
+from espalier.synthesis.source_use import (
+    count_source_rows,
+    count_triples,
+    least_documents,
+    least_subjects,
+    triples_read,
+)
 from espalier.synthesis.task_making import (
     GROWN,
     INDEX_OF_SPLIT,
+    MADE,
     RoutedTask,
     formal_question,
     own_question,
@@ -37,8 +48,10 @@ from espalier.synthesis.webshaper.generator import Generator, kind_weights
 from espalier.synthesis.webshaper.steps import MAX_LISTED, Steps
 
 _OTHERWISE = (
-    "give knowledge.triples with more entities, give more question/answer pairs in "
-    "knowledge.questions (at least 12), or change splits.heldout_share and splits.dev_share"
+    "give knowledge.triples about more entities (about {subjects} with a document of their own; "
+    "now {num_subjects}), give question/answer pairs in knowledge.questions whose answers stand in "
+    "at least {documents} documents (now {num_own} pairs), or change splits.heldout_share and "
+    "splits.dev_share"
 )
 _REMEDIES = {
     "answer_twice_in_last_document": "the subject's document names the answer in text that does "
@@ -66,6 +79,12 @@ _REMEDIES = {
 }
 """Reason for refusing or leaving out candidates -> what the user can do about it."""
 _SHOWN_REASONS = 3
+_LEAST_TRAIN = 128
+"""Half for the warm start, and four steps of 16 tasks."""
+_LEAST_DEV = 20
+"""Weights are chosen by dev questions; each of 20 is 5 points."""
+_LEAST_HELDOUT = 100
+"""The 95 % interval of a share of 1/2 is 20 points wide at 100 questions."""
 
 _TITLE_WORDS = 8
 """Words of an observation reserved for the title and the label of the line."""
@@ -79,7 +98,11 @@ def make_questions(
     Raises:
         DataError: a split would stay empty.
     """
+    if is_own := profile.knowledge.source != "geonames":
+        count_source_rows(knowledge, funnel)
     own = _own_questions(knowledge / "questions.jsonl", profile, funnel)
+    if own["train"]:
+        own["train"] += _made_questions(profile, knowledge, funnel, room=_asked(profile)["train"])
     formal = FormalQuestions(profile, knowledge, graph, funnel)
     questions: dict[Split, list[RoutedTask]] = {}
     for split, asked in _asked(profile).items():
@@ -90,7 +113,10 @@ def make_questions(
         random.Random(f"{profile.seed}/{split}/mixed").shuffle(questions[split])
     if empty := [split for split, found in questions.items() if not found]:
         num_own = sum(len(found) for found in own.values())
-        raise DataError(_nothing_to_ask(empty, len(graph.relations), num_own, funnel))
+        raise DataError(_nothing_to_ask(empty, graph, num_own, profile.splits, funnel))
+    if is_own:
+        formal.count_triples()
+        _remark_on_few(questions, funnel)
     return questions
 
 
@@ -108,6 +134,13 @@ class FormalQuestions:
         weights = kind_weights(profile.synthesis)
         self._generator = Generator(graph, weights, profile.seed)
         self._grown = GrownQuestions(profile, knowledge, self._generator)
+        self._asked: set[Triple] = set()
+        """Triples that solvers of the questions drawn so far read."""
+
+    def count_triples(self) -> None:
+        """Count every triple as asked about, or under the reason against it."""
+        worlds: dict[Split, World] = {split: self.world(split) for split in SPLITS}
+        count_triples(self._graph, worlds, self._asked, self._funnel)
 
     def draw(self, split: Split, count: int) -> list[RoutedTask]:
         """Up to `count` questions of a split."""
@@ -120,6 +153,7 @@ class FormalQuestions:
         left = count - len(grown) - len(inverted)
         drawn = self._generator.generate(split, left, world, self._funnel)
         seed = self._profile.seed
+        self._asked |= triples_read([*grown, *drawn])
         return [
             *(inverted_question(question, self._graph, split, seed) for question in inverted),
             *(formal_question(candidate, split, seed, GROWN) for candidate in grown),
@@ -225,7 +259,36 @@ def _own_questions(path: Path, profile: Profile, funnel: Funnel) -> dict[Split, 
     return kept
 
 
-def _nothing_to_ask(empty: Sequence[str], num_relations: int, num_own: int, funnel: Funnel) -> str:
+def _made_questions(
+    profile: Profile, knowledge: Path, funnel: Funnel, *, room: int
+) -> list[RoutedTask]:
+    """Training questions made from the documents, up to so many with the pairs themselves."""
+    pairs = read_own_questions(knowledge / "questions.jsonl")
+    train = [pair for pair in pairs if pair.split == "train"]
+    documents = load_documents(documents_path(knowledge, "train"))
+    taken = frozenset(folded_name(pair.question) for pair in pairs)
+    found = made_questions(train, documents, taken)
+    if wanted := profile.synthesis.made_questions if profile.teacher.model else 0:
+        assert profile.teacher.model is not None, "asked for above"
+        titles = {document.document_id: document.title for document in documents}
+        taken |= {folded_name(pair.question) for pair in found}
+        found += reworded_questions(
+            train, profile.teacher.model, wanted=wanted, titles=titles, taken=taken, funnel=funnel
+        )
+    most = min(len(train) * profile.synthesis.made_questions, max(0, room - len(train)))
+    chosen = random.Random(f"{profile.seed}/made").sample(found, min(most, len(found)))
+    known = {(pair.document_id, folded_name(pair.answers[0])) for pair in train}
+    for pair in chosen:
+        fact = pair.document_id, folded_name(pair.answers[0])
+        funnel.count("train.made_questions", "other_words" if fact in known else "other_fact")
+    if left := len(found) - len(chosen):
+        funnel.count("train.made_questions", "more_than_asked_for", left)
+    return [own_question(pair, MADE) for pair in chosen]
+
+
+def _nothing_to_ask(
+    empty: Sequence[str], graph: KnowledgeGraph, num_own: int, splits: SplitsConfig, funnel: Funnel
+) -> str:
     """The error for splits without a question: refusals by reason, and remedies."""
     lines = [f"synthesis: no question for {', '.join(empty)}."]
     reasons: Counter[str] = Counter()
@@ -242,9 +305,31 @@ def _nothing_to_ask(empty: Sequence[str], num_relations: int, num_own: int, funn
     known = [reason for reason, _ in reasons.most_common() if reason in _REMEDIES]
     for reason in known[:_SHOWN_REASONS]:
         lines.append(f"  {reason}: {_REMEDIES[reason]}.")
-    too_few = f"{num_relations} relations and {num_own} questions of your own are too few: "
-    lines.append(f"  {'Otherwise ' if known else too_few}{_OTHERWISE}.")
+    too_few = f"{len(graph.relations)} relations and {num_own} questions of your own are too few: "
+    otherwise = _OTHERWISE.format(
+        subjects=least_subjects(graph, splits),
+        num_subjects=len({triple.subject for triple in graph.triples()}),
+        documents=least_documents(splits),
+        num_own=num_own,
+    )
+    lines.append(f"  {'Otherwise ' if known else too_few}{otherwise}.")
     return "\n".join(lines)
+
+
+def _remark_on_few(questions: Mapping[Split, Sequence[RoutedTask]], funnel: Funnel) -> None:
+    """Say what to add where a source is too small to train on, or to measure with."""
+    least: dict[Split, tuple[int, str]] = {
+        "train": (_LEAST_TRAIN, "a warm start and a few steps of other tasks"),
+        "dev": (_LEAST_DEV, "telling weights apart"),
+        "heldout": (_LEAST_HELDOUT, "an interval of 10 points"),
+    }
+    for split, (number, purpose) in least.items():
+        if (found := len(questions[split])) < number:
+            funnel.remark(
+                f"warning: {split} has {found} questions, and {purpose} needs {number} or more: "
+                "add question/answer pairs, triples or documents, or change splits.heldout_share "
+                "and splits.dev_share"
+            )
 
 
 def _asked(profile: Profile) -> Mapping[Split, int]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from espalier.knowledge import KnowledgeGraph, Relation
+from espalier.knowledge.folding import folded_name
+from espalier.knowledge.phrasing import AMOUNTS, PEOPLE, TIMES, UNTYPED
 from espalier.knowledge.views import View
 from espalier.records import Message, Split, Task, TaskMetadata, Verifier, task_id_of
 from espalier.synthesis.inverted.teaching import ClueRoute
@@ -62,7 +64,18 @@ def question_text(query: Query, answer_kind: str, graph: KnowledgeGraph, seed: i
 
 def _sentence(query: Query, answer_kind: str, graph: KnowledgeGraph, choose: Choice) -> str:
     frames = FRAMES if isinstance(query, Projection) else JOINED_FRAMES
-    return choose(frames).format(kind=answer_kind, np=_noun_phrase(query, graph, choose))
+    frame = choose(frames)
+    phrase = _noun_phrase(query, graph, choose)
+    if frame == "What is {np}?" and answer_kind in PEOPLE:
+        frame = "Who is {np}?"
+    elif frame == "Which {kind} is {np}?" and _is_said_twice(query, answer_kind):
+        frame = "What is {np}?"
+    return frame.format(kind=answer_kind, np=phrase)
+
+
+def _is_said_twice(query: Query, answer_kind: str) -> bool:
+    """Whether "which year" would be followed by "the year in which"."""
+    return isinstance(query, Projection) and answer_kind in (UNTYPED, *AMOUNTS, *TIMES)
 
 
 def _noun_phrase(query: Query, graph: KnowledgeGraph, choose: Choice) -> str:
@@ -109,6 +122,8 @@ INDEX_OF_SPLIT: Mapping[Split, View] = {"train": "train", "dev": "dev", "heldout
 """Split -> the view of the index that its tasks search."""
 OWN = "own"
 """Kind and source of a user's own questions."""
+MADE = "made"
+"""Source of questions made from documents by the wording of a user's own."""
 DRAWN = "webshaper"
 """Source of questions drawn by signature."""
 GROWN = "expansion"
@@ -150,12 +165,12 @@ def formal_question(
     return RoutedTask(search_task(prompt, (answer.name,), text, metadata), route_of(query, graph))
 
 
-def own_question(own: OwnQuestion) -> RoutedTask:
-    """The task of a user's own question."""
+def own_question(own: OwnQuestion, source: str = OWN) -> RoutedTask:
+    """The task of a user's own question, or of one in its wording."""
     text = f"{own.question}\t{own.document_id}"
     metadata = TaskMetadata(
         split=own.split,
-        source=OWN,
+        source=source,
         difficulty=1,
         extra={
             "kind": OWN,
@@ -183,6 +198,14 @@ def search_task(prompt: str, gold: tuple[str, ...], text: str, metadata: TaskMet
         arguments={"index": INDEX_OF_SPLIT[metadata.split]},
         verifier=Verifier(gold=gold),
         metadata=metadata,
+    )
+
+
+def fact_of(task: Task) -> str:
+    """Equal for tasks about the same fact: their query, or else their documents and answer."""
+    query = task.extra.get("query")
+    return (
+        str(query) if query else "\t".join((*evidence_of(task), folded_name(task.verifier.gold[0])))
     )
 
 

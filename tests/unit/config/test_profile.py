@@ -197,7 +197,6 @@ def test_a_value_where_a_section_belongs_is_named(write):
         (["policy.hidden_size=100"], "must be an even multiple of policy.attention_heads=4"),
         (["policy.model=DIR", "policy.start=champion"], "exclude each other"),
         (["knowledge.source=folder"], r'needs knowledge\.path = "DIR"'),
-        (["knowledge.source=folder", "knowledge.path=D"], "needs something to ask"),
         (["knowledge.path=D"], r'go with knowledge\.source = "folder"'),
     ],
 )

@@ -6,7 +6,6 @@ from espalier.config import KnowledgeConfig, Profile, SearchConfig
 from espalier.knowledge import KnowledgeGraph, SearchTool
 from espalier.knowledge.sources import lines_of
 from espalier.knowledge.user_sources import load_own
-from espalier.knowledge.user_triples import default_phrasings
 from espalier.records import KnowledgeError, NullTracker
 from espalier.stages import ingest as stage
 
@@ -118,15 +117,3 @@ def test_every_user_triple_can_be_read_and_found(folder, triples_file, tmp_path)
         assert graph.entities[object_].name in line
     assert search.observation("Ada Lovelace born in") == "Ada Lovelace | born in: London"
     assert search.observation("Ada Lovelace notes").startswith("Ada Lovelace | She wrote notes")
-
-
-def test_phrasings_of_a_users_relation_read_as_noun_phrases():
-    assert default_phrasings("born in", "city", functional=True)[:2] == (
-        "what {x} is born in",
-        "the city that {x} is born in",
-    )
-    assert (
-        default_phrasings("lives in", "entity", functional=True)[1] == "the thing that {x} lives in"
-    )
-    assert default_phrasings("spouse", "person", functional=True)[0] == "the spouse of {x}"
-    assert default_phrasings("child", "person", functional=False)[0] == "one child of {x}"

@@ -186,9 +186,7 @@ def test_a_password_comes_from_a_file_and_is_not_told(tmp_path):
     ("fields", "complaint"),
     [
         ({"source": "dump"}, r'needs knowledge\.path = "FILE"'),
-        ({"source": "dump", "path": "d.xml"}, "needs something to ask"),
         ({"source": "sql", "triples_query": "q"}, r"needs knowledge\.database"),
-        ({"source": "sql", "database": "sqlite://", "documents_query": "q"}, "something to ask"),
         ({"max_documents": 5}, r'goes with knowledge\.source = "dump"'),
         ({"database": "sqlite://"}, r'go with knowledge\.source = "sql"'),
         ({"source": "sql", "database": "postgresql://u:pw@h/d", "documents_query": "q",

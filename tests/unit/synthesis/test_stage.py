@@ -64,11 +64,12 @@ def test_the_funnel_counts_reasons_and_names_what_is_exempt(synthetic_dir, tasks
 
 def test_own_questions_become_tasks_of_the_family_own(own_synthetic):
     rows = {split: read_tasks(own_synthetic / "tasks" / f"{split}.jsonl") for split in SPLITS}
-    assert sum(len(found) for found in rows.values()) == 50
+    given = [task for found in rows.values() for task in found if task.metadata.source == "own"]
+    assert len(given) == 50
     assert all(t.extra["kind"] == "own" for found in rows.values() for t in found)
     trajectories = read_trajectories(own_synthetic / "trajectories.parquet")
     gold = {task.task_id: task.verifier.gold for task in rows["train"]}
-    assert len(trajectories) >= 0.8 * len(gold)
+    assert 0.4 * len(gold) <= len(trajectories) <= 0.5 * len(gold) + 1
     assert all(trajectory.answer in gold[trajectory.task_id] for trajectory in trajectories)
 
 

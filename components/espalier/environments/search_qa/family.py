@@ -36,7 +36,7 @@ from espalier.synthesis.demonstrations import Rejected
 from espalier.synthesis.funnel import Funnel
 from espalier.synthesis.search_wording import SEARCH_TOOL
 from espalier.synthesis.self_play import TaskProposer
-from espalier.synthesis.task_making import RoutedTask
+from espalier.synthesis.task_making import RoutedTask, fact_of
 from espalier.synthesis.teacher import DETOUR_KINDS
 
 
@@ -209,6 +209,10 @@ class SearchQA(Family[SearchQAConfig]):
     def official_scores(self, task: Task, trajectory: Trajectory) -> Mapping[str, float]:
         """HotpotQA's exact match and F1, which fold no accents."""
         return answer_scores(trajectory.answer, task.verifier.gold)
+
+    def fact(self, task: Task) -> str:
+        """The query, or of a user's own question its document and answer."""
+        return fact_of(task)
 
     def report_groups(self, task: Task) -> Mapping[str, str]:
         """By hops, and by kind of question; a benchmark's by what its file says."""

@@ -198,7 +198,9 @@ class RlLoop:
             context = StepContext(step, self._request(step), self._parts.kind_choice)
             figures = self._update.apply(rows, batch.units, context)
         idle_steps = self._progress.idle_steps(
-            has_sampled=rollouts.groups_sampled > 0, has_credit=figures.get("credited_share", 0) > 0
+            has_sampled=rollouts.groups_sampled > 0,
+            has_credit=figures.get("credited_share", 0) > 0
+            and rollouts.zero_variance_share < config.idle_share,
         )
         self._parts.publisher.publish(step + 1)
         self._replay.add(rollouts.groups, version=step)

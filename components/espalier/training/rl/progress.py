@@ -79,6 +79,8 @@ class LoopProgress:
         idle = sampled[-config.stop_after_idle_steps :]
         pass_rate = sum(row["pass_rate"] for row in idle) / len(idle)
         equal_share = sum(row["zero_variance_share"] for row in idle) / len(idle)
+        none = not any(row.get("credited_share", 0) for row in idle)
+        whose = "no trajectory" if none else "hardly any trajectory"
         if pass_rate <= 0.1:
             remedy = "the tasks are out of reach: add easier ones, or lengthen the warm start"
         elif pass_rate < 0.9:
@@ -86,7 +88,7 @@ class LoopProgress:
         else:
             remedy = "the tasks are mastered: add harder ones"
         return (
-            f"stopped after step {len(self.history)} of {config.steps}: no trajectory got credit "
+            f"stopped after step {len(self.history)} of {config.steps}: {whose} got credit "
             f"in {len(idle)} steps in a row (training.stop_after_idle_steps="
             f"{config.stop_after_idle_steps}; pass rate {pass_rate:.0%}, {equal_share:.0%} of the "
             f"groups with equal rewards), {remedy}; the best weights, of step {self.best_step}, "

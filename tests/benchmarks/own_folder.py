@@ -1,0 +1,260 @@
+"""Does a small folder of a user's own documents train an agent, with the default settings?
+
+    python -m tests.benchmarks.own_folder
+    python -m tests.benchmarks.own_folder --sets pairs --seeds 3
+
+Two generated sets of a hundred short prose documents: one with the triples that the prose states,
+one with 800 question pairs and nothing else. No setting was chosen on either; settings are tried on
+the third set, `tuning`. An arm is a set and a seed: every stage up to `evaluate` with the defaults
+of the library, except that 40 % of the entities are held out, so that 300 held-out questions or
+more are asked. The table has dev and held-out EM after the warm start and after RL, the gain with
+its 95 % interval (paired over questions), and the minutes of the whole run on the clock and on the
+processor; the latter only if the run was not interrupted. The last line is one JSON object.
+
+A finished arm keeps its result with its commit in --out. A killed one goes on where it stood. What
+another commit or other settings left there is refused, unless --any-commit counts it or --again
+deletes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow.parquet as pq
+
+from tests.benchmarks.arms import POLICIES, result_of, run_all, together
+from tests.benchmarks.chain_runs import run_chain
+from tests.benchmarks.keeping import commit, keep, provenance
+from tests.factories.prose_folder import ProseFolder, write
+
+if TYPE_CHECKING:
+    from espalier.config import Profile
+
+SETS = {"triples": 1, "pairs": 2, "tuning": 3}
+"""Name -> seed of its documents."""
+LEAST_TASKS = 300
+BUDGET_MIN = 10
+"""Minutes of a whole run on two cores that do nothing else."""
+SETTINGS = ("splits.heldout_share=0.4", "evaluation.sampled_questions=1")
+
+
+class Arm(NamedTuple):
+    """A set under a seed of training."""
+
+    documents: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its folder and its result's file."""
+        return f"{self.documents}-{self.seed}"
+
+
+def main() -> None:
+    """Run what is missing, then print the table."""
+    options = _options()
+    if options.arm:
+        documents, _, seed = options.arm.rpartition("-")
+        run_arm(Arm(documents, int(seed)), options)
+        return
+    arms = [Arm(name, seed) for name in options.sets for seed in range(options.seeds)]
+    missing = [arm for arm in arms if kept_result(arm, options) is None]
+    commands = {arm.name: _command(arm, options) for arm in missing}
+    run_all(commands, options.out, workers=options.workers)
+    report(arms, options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--sets", nargs="*", choices=list(SETS), default=["triples", "pairs"])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1, help="arms at one time")
+    parser.add_argument("--threads", type=int, default=2, help="of torch, in an arm")
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/own_folder"))
+    parser.add_argument("--set", nargs="*", default=[], help="further settings, section.key=value")
+    parser.add_argument("--any-commit", action="store_true", help="count other commits' results")
+    parser.add_argument("--again", action="store_true", help="delete what does not match, and run")
+    parser.add_argument("--arm", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _command(arm: Arm, options: argparse.Namespace) -> list[str]:
+    command = ["tests.benchmarks.own_folder", "--arm", arm.name, "--out", str(options.out)]
+    return [*command, "--threads", str(options.threads), "--set", *options.set]
+
+
+def documents_of(arm: Arm, options: argparse.Namespace) -> Path:
+    """The folder of the arm's set, written where it is not there yet."""
+    directory = options.out / "documents" / arm.documents
+    if not (directory / "questions.jsonl").is_file():
+        write(ProseFolder(SETS[arm.documents]), directory)
+    return directory
+
+
+def profile_of(arm: Arm, options: argparse.Namespace) -> Profile:
+    """The library's defaults over the arm's documents."""
+    from espalier.config import load_profile
+
+    directory = documents_of(arm, options)
+    given = "triples" if arm.documents == "triples" else "questions"
+    path = options.out / f"{arm.documents}.toml"
+    path.write_text(
+        f'name = "{arm.documents}"\n\n[knowledge]\nsource = "folder"\n'
+        f'path = "{directory / "texts"}"\n{given} = "{directory / f"{given}.jsonl"}"\n'
+    )
+    threads = f"threads={options.threads}"
+    return load_profile(path, [*SETTINGS, threads, f"seed={arm.seed}", *options.set])
+
+
+def run_arm(arm: Arm, options: argparse.Namespace) -> None:
+    """One arm in this process, up to `evaluate`."""
+    from espalier.determinism import prepare_environment, prepare_torch
+
+    prepare_environment()
+    profile = profile_of(arm, options)
+    prepare_torch(profile.threads)
+    run_dir, path = options.out / arm.name, options.out / f"{arm.name}.json"
+    is_whole = not run_dir.exists()
+    begun = {"asked": asked(profile), "origin": {"commit": commit()}}
+    path.with_suffix(".begun").write_text(json.dumps(begun))
+    run_chain(profile, run_dir, "evaluate")
+    cpu_s = _processor_seconds() if is_whole else None
+    result = result_of(run_dir) | figures_of(run_dir) | {"cpu_s": cpu_s}
+    keep(path, asked(profile), [result], provenance(profile.threads))
+    path.with_suffix(".begun").unlink()
+
+
+def _processor_seconds() -> float:
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(resource.getrusage(one).ru_utime + resource.getrusage(one).ru_stime for one in who)
+
+
+def figures_of(run_dir: Path) -> dict[str, Any]:
+    """Dev EM after each part of the training, and how many tasks each part had."""
+    warm = _dev_em(run_dir / "warm_policy" / "history.parquet")
+    history = pq.read_table(run_dir / "trained_policy" / "history.parquet").to_pylist()
+    curriculum = json.loads((run_dir / "curriculum" / "manifest.json").read_bytes())["rows"]
+    return {
+        # RL keeps the weights that it began with where no later ones are better
+        "dev_em": {
+            "warm_start": warm,
+            "trained": max(warm, _dev_em(run_dir / "trained_policy" / "history.parquet")),
+        },
+        "demonstrations": json.loads((run_dir / "warm_policy" / "manifest.json").read_bytes())[
+            "rows"
+        ]["trajectories"],
+        "learnable": curriculum["kept"],
+        "candidates": curriculum["candidates"],
+        "rl_steps": len(history),
+        "zero_variance_share": sum(row["zero_variance_share"] for row in history)
+        / max(1, len(history)),
+    }
+
+
+def _dev_em(path: Path) -> float:
+    rows = pq.read_table(path, columns=["dev_em"]).to_pylist()
+    return max((row["dev_em"] for row in rows if row["dev_em"] is not None), default=0.0)
+
+
+def asked(profile: Profile) -> dict[str, str]:
+    """What makes a kept result the answer to what is asked now: settings and documents."""
+    from espalier.chain import CHAIN
+    from espalier.records import json_digest
+
+    data = {
+        name: digest for stage in CHAIN for name, digest in stage.external_inputs(profile).items()
+    }
+    settings = profile.model_dump(mode="json")
+    return {"profile": json_digest({"settings": settings, "data": data})}
+
+
+def kept_result(arm: Arm, options: argparse.Namespace) -> dict[str, Any] | None:
+    """The result of an arm, or None where it has still to run, or to go on.
+
+    Raises:
+        SystemExit: what is there is of other settings or another commit.
+    """
+    path = options.out / f"{arm.name}.json"
+    options.out.mkdir(parents=True, exist_ok=True)
+    for one in (path, path.with_suffix(".begun")):
+        if not one.is_file():
+            continue
+        content = json.loads(one.read_bytes())
+        fault = _other(content, asked(profile_of(arm, options)), options)
+        if fault and not options.again:
+            sys.exit(f"{one}: {fault}. Name another --out, or pass --again or --any-commit")
+        if fault:
+            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+            one.unlink()
+        elif one is path:
+            return {**content["rows"][0], "commit": content["origin"]["commit"]}
+    return None
+
+
+def _other(content: dict[str, Any], now: dict[str, str], options: argparse.Namespace) -> str:
+    if content["asked"] != now:
+        return "is of other settings, or of other documents"
+    made, here = content["origin"]["commit"], commit()
+    if made != here and not options.any_commit:
+        return f"is of commit {made}, and this is {here}"
+    return ""
+
+
+def report(arms: list[Arm], options: argparse.Namespace) -> None:
+    """A line an arm, and the JSON line.
+
+    Raises:
+        SystemExit: an arm answered too few questions, or took too long.
+    """
+    results = {arm: result for arm in arms if (result := kept_result(arm, options))}
+    print(
+        "set        seed    n   dev EM warm, RL   EM untrained, warm, RL   gain [95%]          "
+        "   minutes  processor"
+    )
+    headline: dict[str, Any] = {}
+    for arm, result in results.items():
+        headline[arm.name] = one = summary(result)
+        dev = " ".join(f"{100 * one['dev_em'][name]:7.1f}" for name in POLICIES[1:])
+        em = " ".join(f"{100 * one['em'][name]:7.1f}" for name in POLICIES)
+        mean, low, high = (100 * value for value in one["gain"])
+        cpu = "-" if one["cpu_minutes"] is None else f"{one['cpu_minutes']:.1f}"
+        print(
+            f"{arm.documents:<9} {arm.seed:>5} {one['n']:>5}   {dev}   {em}   "
+            f"{mean:+6.1f} [{low:+5.1f}, {high:+5.1f}]  {one['minutes']:8.1f}  {cpu:>9}"
+        )
+    print(json.dumps(headline))
+    few = [name for name, one in headline.items() if one["n"] < LEAST_TASKS]
+    slow = [name for name, one in headline.items() if one["minutes"] > BUDGET_MIN]
+    if few:
+        sys.exit(f"{', '.join(few)}: fewer than {LEAST_TASKS} held-out questions")
+    if slow:
+        print(f"{', '.join(slow)}: over the budget of {BUDGET_MIN} minutes", file=sys.stderr)
+
+
+def summary(result: dict[str, Any]) -> dict[str, Any]:
+    """What is quoted of an arm."""
+    whole = together([result])
+    seconds = sum(stage["seconds"] for stage in result["timings"].values())
+    cpu_s = result["cpu_s"]
+    names = ("dev_em", "demonstrations", "candidates", "learnable", "rl_steps", "commit")
+    return {
+        "n": whole["n"],
+        "em": whole["em"],
+        "gain": whole["gain"],
+        **{name: result[name] for name in names},
+        "zero_variance_share": round(result["zero_variance_share"], 3),
+        "minutes": round(seconds / 60, 1),
+        "cpu_minutes": None if cpu_s is None else round(cpu_s / 60, 1),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""What the curriculum filter advises, in each direction."""
+
+import pytest
+
+from espalier.config import Profile
+from espalier.curriculum.advice import advice_line
+
+PROFILE = Profile()
+WANTED = PROFILE.training.tasks_per_step
+
+
+@pytest.mark.parametrize(
+    ("pass_rates", "said", "unsaid"),
+    [
+        ([1.0] * 262, ("too easy", "lower warm_start.steps", "262 are above"), "raise warm_start"),
+        ([0.0] * 100, ("too hard", "raise warm_start.steps", "100 below"), "lower warm_start"),
+        ([1.0] * 50 + [0.0] * 50, ("solved always or never", "rollouts_per_task"), "warm_start"),
+        ([0.5] * 5, ("too few", f"{WANTED} or more are needed", "5 of 5"), "warm_start"),
+        ([0.5] * 10 + [1.0] * 90, ("10 of 100", "too easy", "will repeat these"), "raise warm"),
+    ],
+)
+def test_advice_points_to_where_the_tasks_are(pass_rates, said, unsaid):
+    line = advice_line(pass_rates, PROFILE)
+    assert all(part in line for part in said)
+    assert unsaid not in line
+
+
+@pytest.mark.parametrize("pass_rates", [[], [0.5] * WANTED, [0.5] * WANTED + [1.0] * 500])
+def test_enough_learnable_tasks_need_no_advice(pass_rates):
+    assert not advice_line(pass_rates, PROFILE)

@@ -1,0 +1,72 @@
+"""Questions made from the sentences of documents alone."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from espalier.config import KnowledgeConfig, Profile
+from espalier.knowledge import cloze
+from espalier.knowledge.cloze import cloze_questions
+from espalier.knowledge.sources import SourceDocument, lines_of
+from espalier.records import NullTracker, read_tasks
+from espalier.stages import ingest, synthesize
+from tests.factories.prose_folder import ProseFolder, write
+
+
+def _made(*texts):
+    documents = [
+        SourceDocument(f"document:{title}", title, tuple(lines_of(text))) for title, text in texts
+    ]
+    return cloze_questions(documents)
+
+
+def _pairs(*texts):
+    return [(one.question, *one.answers) for one in _made(*texts).questions]
+
+
+def test_names_years_and_numbers_are_asked_for_as_such():
+    assert _pairs(("Ada", "Ada was born in London in 1815. It has 1,250 rooms.")) == [
+        ("Ada was born in London in which year?", "1815"),
+        ("Ada was born in what in 1815?", "London"),
+        ("Ada has how many rooms?", "1,250"),
+    ]
+
+
+def test_a_sentence_that_names_no_subject_is_counted():
+    made = _made(("Ada", "London was large in 1815. Few letters of Ada survive."))
+    assert not made.questions
+    assert made.unused_sentences == 2
+
+
+def test_a_sentence_of_two_documents_asks_nothing():
+    assert not _pairs(("Ada", "Ada was born in Rome."), ("Ada", "Ada was born in Bonn."))
+
+
+def test_an_answer_that_is_said_twice_is_not_asked_for():
+    assert not _pairs(("Ada", "Ada was born in London. London pleased her."))
+
+
+@given(st.text(max_size=200), st.text(max_size=20))
+@settings(max_examples=200, deadline=None)
+def test_any_text_is_read_without_an_error(text, title):
+    for question, answer in _pairs((title, text)):
+        assert answer
+        assert question.endswith("?")
+
+
+def test_documents_alone_give_questions_to_every_split(tmp_path):
+    write(ProseFolder(3), tmp_path)
+    knowledge = KnowledgeConfig(source="folder", path=tmp_path / "texts")
+    profile = Profile(knowledge=knowledge)
+    ingest.run(profile, {}, tmp_path / "knowledge", NullTracker())
+    inputs = {"knowledge": tmp_path / "knowledge"}
+    synthesize.run(profile, inputs, tmp_path / "synthetic", NullTracker())
+    for split, least in (("train", 200), ("dev", 25), ("heldout", 80)):
+        assert len(read_tasks(tmp_path / "synthetic" / "tasks" / f"{split}.jsonl")) >= least
+
+
+def test_a_large_source_is_asked_about_in_part(monkeypatch):
+    monkeypatch.setattr(cloze, "MAX_QUESTIONS", 5)
+    texts = [(f"Place{n}", f"Place{n} was built in {1500 + n}.") for n in range(20)]
+    made = _made(*texts)
+    assert len(made.questions) == 5
+    assert made.unused_sentences == 15

@@ -1,0 +1,99 @@
+"""Of own knowledge the warm start and reinforcement learning share no fact, and steps fit it."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from espalier.config import KnowledgeConfig, PrestageConfig, Profile
+from espalier.environments import family_of
+from espalier.records import NullTracker, read_tasks
+from espalier.records.trajectory import read_trajectories
+from espalier.stages import filter_curriculum, ingest, prepare_policy, synthesize, warm_start
+from espalier.synthesis.task_making import fact_of
+from tests.factories.prose_folder import ProseFolder, write
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("prose")
+    write(ProseFolder(3), directory)
+    knowledge = KnowledgeConfig(
+        source="folder", path=directory / "texts", questions=directory / "questions.jsonl"
+    )
+    return Profile(knowledge=knowledge)
+
+
+@pytest.fixture(scope="module")
+def synthetic(profile, tmp_path_factory):
+    scratch = tmp_path_factory.mktemp("run")
+    ingest.run(profile, {}, scratch / "knowledge", NullTracker())
+    inputs = {"knowledge": scratch / "knowledge"}
+    synthesize.run(profile, inputs, scratch / "synthetic", NullTracker())
+    return scratch / "synthetic"
+
+
+class Notes(NullTracker):
+    def __init__(self):
+        self.lines = []
+
+    def note(self, line):
+        self.lines.append(line)
+
+
+def test_no_fact_is_both_demonstrated_and_left_to_training(profile, synthetic):
+    tasks = read_tasks(synthetic / "tasks" / "train.jsonl")
+    family, notes = family_of(profile), Notes()
+    left = filter_curriculum._undemonstrated(tasks, synthetic, family, notes)
+    by_id = {task.task_id: task for task in tasks}
+    trajectories = read_trajectories(synthetic / "trajectories.parquet")
+    shown = {fact_of(by_id[trajectory.task_id]) for trajectory in trajectories}
+    assert not shown & {fact_of(task) for task in left}
+    assert len(shown) >= 100
+    assert len({fact_of(task) for task in left}) >= 0.4 * len({fact_of(task) for task in tasks})
+    assert f"training draws from the other {len(left)}" in notes.lines[0]
+
+
+def test_training_questions_are_made_and_all_splits_keep_their_pairs(synthetic):
+    tasks = {
+        split: read_tasks(synthetic / "tasks" / f"{split}.jsonl")
+        for split in ("train", "dev", "heldout")
+    }
+    made = [task for task in tasks["train"] if task.metadata.source == "made"]
+    assert len(made) >= 300
+    asked = [task.question for found in tasks.values() for task in found]
+    assert len(set(asked)) == len(asked)
+    assert all(task.metadata.source == "own" for task in (*tasks["dev"], *tasks["heldout"]))
+
+
+def test_where_all_is_demonstrated_training_repeats_it_and_says_so(profile, synthetic, tmp_path):
+    tasks = read_tasks(synthetic / "tasks" / "train.jsonl")
+    shown = {t.task_id for t in read_trajectories(synthetic / "trajectories.parquet")}
+    few, notes = [task for task in tasks if task.task_id in shown][:5], Notes()
+    left = filter_curriculum._undemonstrated(few, synthetic, family_of(profile), notes)
+    assert left == few
+    assert "every training task was demonstrated" in notes.lines[0]
+
+
+@pytest.mark.parametrize(
+    ("num_words", "steps", "tokens"),
+    [(0, 390, 1536), (6_500, 390, 1536), (20_000, 400, 3000), (10**6, 400, 8192)],
+)
+def test_reading_follows_the_size_of_the_source(num_words, steps, tokens):
+    fitted = prepare_policy.fitted_prestage(PrestageConfig(), num_words)
+    assert (fitted.steps, fitted.tokens_per_step) == (steps, tokens)
+
+
+def test_a_short_pre_stage_stays_as_it_is():
+    config = PrestageConfig(steps=20, tokens_per_step=512)
+    assert prepare_policy.fitted_prestage(config, 10) == config
+
+
+@pytest.mark.parametrize(("sequences", "steps"), [(80, 100), (130, 163), (300, 300), (1, 2)])
+def test_no_demonstration_is_shown_more_than_twenty_times(profile, sequences, steps):
+    plan = warm_start._plan(profile, [SimpleNamespace()] * sequences, lambda: None)
+    assert plan.steps == steps
+
+
+def test_a_source_of_the_house_keeps_its_steps():
+    plan = warm_start._plan(Profile(), [SimpleNamespace()] * 10, lambda: None)
+    assert plan.steps == Profile().warm_start.steps
