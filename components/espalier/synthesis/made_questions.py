@@ -2,8 +2,8 @@
 
 A pair shows how a fact is said and how it is asked for: "Ada was born in London." and "Where was
 Ada born?". With the document's title and the answer taken out, sentences of one shape and questions
-of one shape belong together (patterns from known pairs: Brin 1998, "Extracting patterns and
-relations from the World Wide Web"). Two shapes are connected by two documents or more, so that a
+of one shape belong together (patterns from known pairs: "Extracting patterns and relations
+from the World Wide Web", WebDB 1998). Two shapes are connected by two documents or more, so that a
 sentence that names an answer by chance connects nothing. Every question shape is then asked of
 every document with a sentence of a connected shape: in other words about a fact that was asked for,
 or about one that was not.
