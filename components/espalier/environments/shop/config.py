@@ -34,7 +34,7 @@ class ShopConfig(EnvironmentConfig):
     """Products on a page of results; WebShop's is 10."""
     max_results: int = Field(default=50, ge=1, le=500)
     """Products that a search finds; WebShop's is 50."""
-    score_reward: float = Field(default=0.5, ge=0, le=10)
+    score_reward: float = Field(default=0.4, ge=0, le=10)
     """Paid for a purchase times its score, beside the outcome, which is 1 for a score of 1."""
     made: MadeCatalogueConfig = MadeCatalogueConfig()
 
