@@ -120,7 +120,7 @@ def test_purchase_in_part_is_paid_its_score_beside_the_outcome(family, tasks, en
     wanted = task.arguments["goal"]["options"]
     half = play(environments, task, f"?{title} {' '.join(wanted)}", asin, wanted[0], "buy")
     # two attributes, the price and one of two options
-    assert half.reward == {"outcome": 0.0, "format": 0.1, "score": 0.4 * 4 / 5}
+    assert half.reward == {"outcome": 0.0, "format": 0.1, "score": 0.4 * (4 / 5)}
     assert not half.is_right
     assert family.official_scores(task, half) == {"score": 4 / 5, "success_rate": 0.0}
 
