@@ -184,7 +184,7 @@ def _write_funnel(draft: Draft, synthetic_dir: Path, verdicts: Sequence[SuiteVer
     content = json.loads(path.read_bytes())
     for verdict in verdicts:
         if dropped := Counter(faults[0] for faults in verdict.dropped.values()):
-            content["funnel"][f"validation.{verdict.suite}"] = dict(dropped)
+            content.setdefault("funnel", {})[f"validation.{verdict.suite}"] = dict(dropped)
     text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
     (draft.path / path.name).write_text(text + "\n", encoding="utf-8")
 
