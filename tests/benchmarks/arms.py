@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from espalier.evaluation.estimates import Interval, paired_difference
+from tests.benchmarks.keeping import commit
+
+if TYPE_CHECKING:
+    import argparse
+
+    from espalier.config import Profile
 
 POLICIES = ("untrained", "warm_start", "trained")
 RESAMPLES = 10_000
@@ -61,6 +68,57 @@ def _start(name: str, arguments: Sequence[str], out: Path) -> subprocess.Popen[b
         return subprocess.Popen(
             [sys.executable, "-m", *arguments], stdout=log, stderr=log, env=environment
         )
+
+
+def asked(profile: Profile) -> dict[str, str]:
+    """What makes a kept result the answer to what is asked now: profile, code and data."""
+    from espalier.chain import CHAIN
+    from espalier.records import json_digest
+
+    data = {
+        name: digest for stage in CHAIN for name, digest in stage.external_inputs(profile).items()
+    }
+    settings = profile.model_dump(mode="json")
+    return {"profile": json_digest({"settings": settings, "data": data})}
+
+
+def kept_arm(
+    path: Path, profile: Callable[[], Profile], options: argparse.Namespace
+) -> dict[str, Any] | None:
+    """The result of an arm, or None where it has still to run, or to go on.
+
+    Args:
+        path: of the result; the arm's run is in the folder beside it, without the suffix.
+        profile: makes that of the arm.
+        options: `any_commit` counts another commit's result; `again` deletes what does not match.
+
+    Raises:
+        SystemExit: what is there is of another profile or commit, and nothing says what to do.
+    """
+    files = [one for one in (path, path.with_suffix(".begun")) if one.is_file()]
+    for one in files:
+        content = json.loads(one.read_bytes())
+        fault = _other(content, asked(profile()), options)
+        if fault and not options.again:
+            sys.exit(
+                f"{one}: {fault}. Name another --out, or delete it and run by --again"
+                + ("" if "profile" in fault else ", or count it by --any-commit")
+            )
+        if fault:
+            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+            one.unlink()
+        elif one is path:
+            return {**content["rows"][0], "commit": content["origin"]["commit"]}
+    return None
+
+
+def _other(content: dict[str, Any], now: dict[str, str], options: argparse.Namespace) -> str:
+    if content["asked"] != now:
+        return "is of another profile, or of other data"
+    made, here = content["origin"]["commit"], commit()
+    if made != here and not options.any_commit:
+        return f"is of commit {made}, and this is {here}"
+    return ""
 
 
 def result_of(run_dir: Path) -> dict[str, Any]:

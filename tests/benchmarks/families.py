@@ -18,12 +18,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.benchmarks.arms import POLICIES, gain_over_seeds, result_of, run_all, together
+from tests.benchmarks.arms import (
+    POLICIES,
+    asked,
+    gain_over_seeds,
+    kept_arm,
+    result_of,
+    run_all,
+    together,
+)
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import commit, keep, provenance
 
@@ -121,49 +128,10 @@ def run_arm(arm: Arm, options: argparse.Namespace) -> None:
     path.with_suffix(".begun").unlink()
 
 
-def asked(profile: Profile) -> dict[str, str]:
-    """What makes a kept result the answer to what is asked now: profile, code and data."""
-    from espalier.chain import CHAIN
-    from espalier.records import json_digest
-
-    data = {
-        name: digest for stage in CHAIN for name, digest in stage.external_inputs(profile).items()
-    }
-    settings = profile.model_dump(mode="json")
-    return {"profile": json_digest({"settings": settings, "data": data})}
-
-
 def kept_result(arm: Arm, options: argparse.Namespace) -> dict[str, Any] | None:
-    """The result of an arm, or None where it has still to run, or to go on.
-
-    Raises:
-        SystemExit: what is there is of another profile or commit, and nothing says what to do.
-    """
+    """See `kept_arm`."""
     path = folder(options) / f"{arm.name}.json"
-    files = [one for one in (path, path.with_suffix(".begun")) if one.is_file()]
-    for one in files:
-        content = json.loads(one.read_bytes())
-        fault = _other(content, asked(profile_of(arm, options)), options)
-        if fault and not options.again:
-            sys.exit(
-                f"{one}: {fault}. Name another --out, or delete it and run by --again"
-                + ("" if "profile" in fault else ", or count it by --any-commit")
-            )
-        if fault:
-            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-            one.unlink()
-        elif one is path:
-            return {**content["rows"][0], "commit": content["origin"]["commit"]}
-    return None
-
-
-def _other(content: dict[str, Any], now: dict[str, str], options: argparse.Namespace) -> str:
-    if content["asked"] != now:
-        return "is of another profile, or of other data"
-    made, here = content["origin"]["commit"], commit()
-    if made != here and not options.any_commit:
-        return f"is of commit {made}, and this is {here}"
-    return ""
+    return kept_arm(path, lambda: profile_of(arm, options), options)
 
 
 def report(arms: list[Arm], options: argparse.Namespace) -> None:

@@ -21,14 +21,13 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.parquet as pq
 
-from tests.benchmarks.arms import POLICIES, result_of, run_all, together
+from tests.benchmarks.arms import POLICIES, asked, kept_arm, result_of, run_all, together
 from tests.benchmarks.chain_runs import run_chain
 from tests.benchmarks.keeping import commit, keep, provenance
 from tests.factories.prose_folder import ProseFolder, write
@@ -164,48 +163,11 @@ def _dev_em(path: Path) -> float:
     return max((row["dev_em"] for row in rows if row["dev_em"] is not None), default=0.0)
 
 
-def asked(profile: Profile) -> dict[str, str]:
-    """What makes a kept result the answer to what is asked now: settings and documents."""
-    from espalier.chain import CHAIN
-    from espalier.records import json_digest
-
-    data = {
-        name: digest for stage in CHAIN for name, digest in stage.external_inputs(profile).items()
-    }
-    settings = profile.model_dump(mode="json")
-    return {"profile": json_digest({"settings": settings, "data": data})}
-
-
 def kept_result(arm: Arm, options: argparse.Namespace) -> dict[str, Any] | None:
-    """The result of an arm, or None where it has still to run, or to go on.
-
-    Raises:
-        SystemExit: what is there is of other settings or another commit.
-    """
-    path = options.out / f"{arm.name}.json"
+    """See `kept_arm`."""
     options.out.mkdir(parents=True, exist_ok=True)
-    for one in (path, path.with_suffix(".begun")):
-        if not one.is_file():
-            continue
-        content = json.loads(one.read_bytes())
-        fault = _other(content, asked(profile_of(arm, options)), options)
-        if fault and not options.again:
-            sys.exit(f"{one}: {fault}. Name another --out, or pass --again or --any-commit")
-        if fault:
-            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-            one.unlink()
-        elif one is path:
-            return {**content["rows"][0], "commit": content["origin"]["commit"]}
-    return None
-
-
-def _other(content: dict[str, Any], now: dict[str, str], options: argparse.Namespace) -> str:
-    if content["asked"] != now:
-        return "is of other settings, or of other documents"
-    made, here = content["origin"]["commit"], commit()
-    if made != here and not options.any_commit:
-        return f"is of commit {made}, and this is {here}"
-    return ""
+    path = options.out / f"{arm.name}.json"
+    return kept_arm(path, lambda: profile_of(arm, options), options)
 
 
 def report(arms: list[Arm], options: argparse.Namespace) -> None:

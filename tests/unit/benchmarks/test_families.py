@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from tests.benchmarks.arms import gain_over_seeds, together
-from tests.benchmarks.families import Arm, asked, kept_result, profile_of, report
+from tests.benchmarks.arms import asked, gain_over_seeds, together
+from tests.benchmarks.families import Arm, kept_result, profile_of, report
 from tests.benchmarks.keeping import commit, keep
 
 
