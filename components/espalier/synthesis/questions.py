@@ -98,7 +98,7 @@ def make_questions(
     Raises:
         DataError: a split would stay empty.
     """
-    if is_own := profile.knowledge.source != "geonames":
+    if profile.asks_own_knowledge:
         count_source_rows(knowledge, funnel)
     own = _own_questions(knowledge / "questions.jsonl", profile, funnel)
     if own["train"]:
@@ -114,7 +114,7 @@ def make_questions(
     if empty := [split for split, found in questions.items() if not found]:
         num_own = sum(len(found) for found in own.values())
         raise DataError(_nothing_to_ask(empty, graph, num_own, profile.splits, funnel))
-    if is_own:
+    if profile.asks_own_knowledge:
         formal.count_triples()
         _remark_on_few(questions, funnel)
     return questions
@@ -268,14 +268,14 @@ def _made_questions(
     documents = load_documents(documents_path(knowledge, "train"))
     taken = frozenset(folded_name(pair.question) for pair in pairs)
     found = made_questions(train, documents, taken)
-    if wanted := profile.synthesis.made_questions if profile.teacher.model else 0:
-        assert profile.teacher.model is not None, "asked for above"
+    wanted, model = profile.synthesis.made_questions, profile.teacher.model
+    if wanted and model is not None:
         titles = {document.document_id: document.title for document in documents}
         taken |= {folded_name(pair.question) for pair in found}
         found += reworded_questions(
-            train, profile.teacher.model, wanted=wanted, titles=titles, taken=taken, funnel=funnel
+            train, model, wanted=wanted, titles=titles, taken=taken, funnel=funnel
         )
-    most = min(len(train) * profile.synthesis.made_questions, max(0, room - len(train)))
+    most = min(len(train) * wanted, max(0, room - len(train)))
     chosen = random.Random(f"{profile.seed}/made").sample(found, min(most, len(found)))
     known = {(pair.document_id, folded_name(pair.answers[0])) for pair in train}
     for pair in chosen:

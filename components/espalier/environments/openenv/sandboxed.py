@@ -40,9 +40,7 @@ class SandboxedLine:
             by_program=False,
         )
         if "fault" not in found:
-            found = await self._servers.call(
-                _NAME, "connect", within_s, within_s=within_s, by_program=False
-            )
+            found = await self._call("connect", within_s=within_s)
         if "fault" in found:
             self.abort()
             raise EnvironmentLostError(f"environment.server: {_why(found)}")
@@ -55,23 +53,20 @@ class SandboxedLine:
                 policy.
             ProgramBrokeSandboxError: it ended, or did not answer, at one.
         """
-        found = await self._servers.call(
-            _NAME, "ask", text, within_s, within_s=within_s, by_program=by_policy
-        )
+        found = await self._call("ask", text, within_s=within_s, by_program=by_policy)
         return self._answer(found, by_program=by_policy)
 
     async def get(self, path: str, within_s: float) -> str:
         """What the server answers to a GET; errors as of `exchange`."""
-        found = await self._servers.call(
-            _NAME, "get", path, within_s, within_s=within_s, by_program=False
-        )
+        found = await self._call("get", path, within_s=within_s)
         return self._answer(found, by_program=False)
 
     async def _call(
         self, method: str, *arguments: object, within_s: float, by_program: bool = False
     ) -> dict[str, Any]:
+        """What a method of the server's says, whose last argument is the time that it has."""
         return await self._servers.call(
-            _NAME, method, *arguments, within_s=within_s, by_program=by_program
+            _NAME, method, *arguments, within_s, within_s=within_s, by_program=by_program
         )
 
     def _answer(self, found: Mapping[str, Any], *, by_program: bool) -> str:

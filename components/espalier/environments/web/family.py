@@ -158,7 +158,7 @@ class Web(SimpleFamily[WebConfig]):
             raise GaveUp(str(error)) from error
         checks = cast("dict[str, Any]", task.arguments["eval"])
         said = checks.get("reference_answers", {}).get("exact_match")
-        if said is None:
+        if not said:
             return [*walk, FinalAnswer(DONE)]
         stated = _stated(str(said), str(task.extra["kind"]), page=str(walk[-1]))
         return [*walk, FinalAnswer(str(said), self._thought(stated))]
