@@ -60,7 +60,7 @@ def test_runs_are_found_below_a_folder_and_broken_ones_named(tmp_path):
     make_measured_run(tmp_path / "cut", profile())
     (tmp_path / "cut" / "timings.json").write_text("{")
     (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "profile.json").write_text('{"trainning": 3}')
+    (tmp_path / "old" / "profile.json").write_text('{"nothing_known": 3}')
     found = earlier_runs(tmp_path)
     assert {run.name for run in found.read} == {"good", "short"}
     assert set(found.passed_over) == {"cut", "old"}
