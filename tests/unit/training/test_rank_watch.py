@@ -56,7 +56,7 @@ class Beating(Store):
         return all(key in self.places for key in keys)
 
 
-def test_a_rank_that_does_not_come_is_named_with_its_place():
+def test_a_rank_that_does_not_come_is_named():
     store = Beating({"at/1": (7, "in a sum"), "at/2": (6, "at work after a broadcast by rank 0")})
     said = RankWatch(at(0, 7, inside_for_s=5.0), store, 4.0).look()
     assert said.startswith(
