@@ -92,13 +92,14 @@ def profile_of(algorithm=None, *, hardware=None, **training):
     )
 
 
-def layout(micro_batch_tokens=8192, row_tokens=64, processes=None):
+def layout(micro_batch_tokens=8192, row_tokens=64, processes=None, *, prefix_tree=False):
     return Layout(
         hardware=CPU,
         processes=processes or Processes(),
         row_tokens=row_tokens,
         gap=2,
         micro_batch_tokens=micro_batch_tokens,
+        prefix_tree=prefix_tree,
     )
 
 

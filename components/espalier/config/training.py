@@ -147,6 +147,13 @@ class TrainingConfig(Section):
     asynchronous: AsynchronousConfig = AsynchronousConfig()
     stragglers: StragglersConfig | None = Field(default=None, exclude_if=lambda it: it is None)
     """Closes groups without their slowest episodes; without it a group waits for all of them."""
+    layout: Literal["packed", "prefix_tree"] = Field(
+        default="packed", exclude_if=lambda it: it == "packed"
+    )
+    """How the update forwards a step's trajectories. "prefix_tree" forwards what several begin with
+    alike once, with the same gradients: prompts of a group, and the turns that its trajectories
+    have in common. It is for one process and LFM2 policies, as the embedded one; others are
+    packed."""
     train_on_observations: bool = False
     """Ablation only: leaves the tool's tokens in the loss."""
     max_mismatch_kl: float = Field(default=1e-3, gt=0)

@@ -21,6 +21,11 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from espalier.training.packing import PackedBatch
+from espalier.training.prefix_tree import PrefixTree
+from espalier.training.tree_forward import hidden_before_nodes
+
+Batch = PackedBatch | PrefixTree
+"""Sequences laid out to be forwarded, and the tokens of them that are scored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +115,7 @@ the backward pass. Beyond this bound logits are computed in pieces, and again in
 PLAIN = ScoreRequest()
 
 
-def score(model: PreTrainedModel, batch: PackedBatch, request: ScoreRequest = PLAIN) -> Scores:
+def score(model: PreTrainedModel, batch: Batch, request: ScoreRequest = PLAIN) -> Scores:
     """Score the batch's tokens (nats), with gradient where the caller has it enabled.
 
     The output projection runs only on the N scored positions: in a search episode most tokens are
@@ -145,13 +150,15 @@ class Scorer(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, batch: PackedBatch, request: ScoreRequest) -> Scores:
+    def forward(self, batch: Batch, request: ScoreRequest) -> Scores:
         """See `score`."""
         return score(self.model, batch, request)
 
 
-def hidden_before(base_model: nn.Module, batch: PackedBatch) -> Tensor:
+def hidden_before(base_model: nn.Module, batch: Batch) -> Tensor:
     """[N, H]: the last hidden state at the position before each scored token."""
+    if isinstance(batch, PrefixTree):
+        return hidden_before_nodes(base_model, batch)
     hidden_RTH = base_model(
         input_ids=batch.token_ids_RT,
         position_ids=batch.position_ids_RT,

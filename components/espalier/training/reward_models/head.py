@@ -82,7 +82,7 @@ class RewardModel:
 
     def _logits(self, attempts: Sequence[LabelledAttempt]) -> Tensor:
         """[N]: the head at each labelled step, attempt by attempt."""
-        batch = self.layout.packed([one.sequence for one in attempts])
+        batch = self.layout.batch([one.sequence for one in attempts])
         width = max(len(one.trajectory.token_ids) for one in attempts)
         with self.layout.hardware.precision():
             values_bT = batch.dense(self.critic(batch), width=width)

@@ -17,10 +17,19 @@ from espalier.algorithms.masking import row_means
 from espalier.config import Profile, TrainingConfig
 from espalier.records.trajectory import Trajectory
 from espalier.training.hardware import Hardware
-from espalier.training.packing import PackedBatch, TrainingSequence, convolution_reach, pack
+from espalier.training.packing import TrainingSequence, convolution_reach, pack
 from espalier.training.parallel import Processes, shard
-from espalier.training.rl.rows import Group, dense_rows, micro_batches, rows_of
-from espalier.training.scoring import Scorer, ScoreRequest, hidden_before
+from espalier.training.prefix_tree import prefix_tree_of
+from espalier.training.rl.rows import (
+    Group,
+    Unit,
+    dense_rows,
+    micro_batches,
+    rows_of,
+    tree_micro_batches,
+)
+from espalier.training.scoring import Batch, Scorer, ScoreRequest, hidden_before
+from espalier.training.tree_forward import forwards_trees
 
 
 class Critic(nn.Module):
@@ -35,7 +44,7 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, batch: PackedBatch) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """[N] reward units: the value before each scored token."""
         hidden_NH = hidden_before(self.body, batch)
         with torch.autocast(hidden_NH.device.type, enabled=False):
@@ -45,7 +54,7 @@ class Critic(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How rows are packed into micro-batches, on which device, shared by which processes."""
+    """How rows are laid out in micro-batches, on which device, shared by which processes."""
 
     hardware: Hardware
     processes: Processes
@@ -53,9 +62,27 @@ class Layout:
     gap: int
     """Masked tokens between the sequences of a row; see `packing`."""
     micro_batch_tokens: int
+    prefix_tree: bool = False
+    """Whether a micro-batch is a tree of prefixes; else it is rows of packed sequences."""
 
-    def packed(self, sequences: Sequence[TrainingSequence]) -> PackedBatch:
+    def micro_batches(
+        self, units: Sequence[Unit], sequences: Sequence[TrainingSequence]
+    ) -> list[list[Unit]]:
+        """Cut `units` into runs that are forwarded at once.
+
+        Args:
+            units: of one minibatch.
+            sequences: all rows of the step.
+        """
+        if self.prefix_tree:
+            return tree_micro_batches(units, sequences, max_nodes=self.micro_batch_tokens)
+        lengths = [len(sequence.token_ids) for sequence in sequences]
+        return micro_batches(units, lengths, max_tokens=self.micro_batch_tokens)
+
+    def batch(self, sequences: Sequence[TrainingSequence]) -> Batch:
         """One micro-batch, on the device."""
+        if self.prefix_tree:
+            return prefix_tree_of(sequences).to(self.hardware.device)
         batch = pack(sequences, row_tokens=self.row_tokens, gap=self.gap)
         return batch.to(self.hardware.device)
 
@@ -72,7 +99,7 @@ class Models:
 
 def dense_scores(
     sequences: Sequence[TrainingSequence],
-    score: Callable[[PackedBatch], Sequence[Tensor]],
+    score: Callable[[Batch], Sequence[Tensor]],
     layout: Layout,
     *,
     figures: int = 1,
@@ -81,21 +108,19 @@ def dense_scores(
 
     Args:
         sequences: all rows of the step.
-        score: `figures` tensors of a packed micro-batch's tokens, [N] each.
+        score: `figures` tensors of a micro-batch's tokens, [N] each.
         layout: its processes share the micro-batches, and each of them gets all rows.
         figures: how many tensors `score` returns.
     """
-    lengths = [len(sequence.token_ids) for sequence in sequences]
-    runs = micro_batches(
-        [(row,) for row in range(len(lengths))], lengths, max_tokens=layout.micro_batch_tokens
-    )
-    dense = [torch.zeros(len(lengths), max(lengths)) for _ in range(figures)]
+    width = max(len(sequence.token_ids) for sequence in sequences)
+    runs = layout.micro_batches([(row,) for row in range(len(sequences))], sequences)
+    dense = [torch.zeros(len(sequences), width) for _ in range(figures)]
     with torch.no_grad(), layout.hardware.precision():
         for run, weight in layout.processes.share(runs):
             rows = rows_of(run)
-            batch = layout.packed([sequences[row] for row in rows])
+            batch = layout.batch([sequences[row] for row in rows])
             for values_BT, values_N in zip(dense, score(batch), strict=True):
-                scored_BT = batch.dense(values_N.float() * weight, width=max(lengths))
+                scored_BT = batch.dense(values_N.float() * weight, width=width)
                 values_BT[rows] += scored_BT.cpu()
     layout.processes.sum(dense)
     return dense
@@ -136,13 +161,21 @@ def build_models(
 def build_layout(
     policy: PreTrainedModel, profile: Profile, hardware: Hardware, processes: Processes
 ) -> Layout:
-    """How trajectories of `profile`'s episodes are packed for `policy`."""
+    """How trajectories of `profile`'s episodes are laid out for `policy`.
+
+    They are packed where `training.layout` says so, where the policy is no LFM2, whose forward pass
+    over a tree is the only one there is, and where processes share the rows: each of them would
+    forward the prompts again.
+    """
+    config = profile.training
+    asked = config.layout == "prefix_tree"
     return Layout(
         hardware=hardware,
         processes=processes,
         row_tokens=profile.episode.max_tokens,
         gap=convolution_reach(policy),
         micro_batch_tokens=profile.hardware.micro_batch_tokens,
+        prefix_tree=asked and processes.count == 1 and forwards_trees(policy),
     )
 
 

@@ -18,7 +18,7 @@ from espalier.algorithms.batch import LossBatch, Totals
 from espalier.records import DataError
 from espalier.training.rl.assessment import Assessment
 from espalier.training.rl.models import Layout
-from espalier.training.rl.rows import Rows, Unit, micro_batches, rows_of
+from espalier.training.rl.rows import Rows, Unit, rows_of
 from espalier.training.scoring import Scorer, ScoreRequest, Scores
 
 
@@ -136,8 +136,7 @@ class PolicyGradient:
             The loss and its figures, and [B, T] log-probs of the minibatch's rows as they were
             scored (0 in other rows); this process's share of both, to be summed over processes.
         """
-        lengths = [len(sequence.token_ids) for sequence in minibatch.rows.sequences]
-        runs = micro_batches(minibatch.units, lengths, max_tokens=self._layout.micro_batch_tokens)
+        runs = self._layout.micro_batches(minibatch.units, minibatch.rows.sequences)
         if self._algorithm.loss.whole_minibatch and len(runs) > 1:
             return self._add_by_cached_gradient(minibatch, runs, request, kl_coefficient)
         figures: Figures = {}
@@ -206,7 +205,7 @@ class PolicyGradient:
 
     def _score(self, minibatch: Minibatch, run: list[Unit], request: ScoreRequest) -> _Scored:
         sequences = [minibatch.rows.sequences[row] for row in rows_of(run)]
-        batch = self._layout.packed(sequences)
+        batch = self._layout.batch(sequences)
         scores: Scores = self._policy(batch, request)
         assert scores.entropy_N is not None, "the update requests the entropy"
         width = max(len(sequence.token_ids) for sequence in sequences)

@@ -14,8 +14,10 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +31,7 @@ from espalier.algorithms.material import (
 )
 from espalier.records.trajectory import TURNS_TERM, Trajectory
 from espalier.training.packing import TrainingSequence
+from espalier.training.prefix_tree import common_prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +247,53 @@ def micro_batches(
         runs[-1].append(unit)
         used += tokens(unit)
     return runs
+
+
+_READ_AGAIN = 4
+"""Tokens that a run of trees may have for each node: keys and values of a shared prefix are
+gathered for every branch behind it, so that memory grows with the tokens as well."""
+
+
+def tree_micro_batches(
+    units: Sequence[Unit], sequences: Sequence[TrainingSequence], *, max_nodes: int
+) -> list[list[Unit]]:
+    """Cut `units` into runs whose prefix trees have at most `max_nodes` nodes.
+
+    Units that begin alike stand side by side. A run that is full ends, in its second half, where
+    the fewest nodes are forwarded again by the next one.
+
+    Args:
+        units: of one minibatch.
+        sequences: all rows of the step.
+        max_nodes: a larger unit gets a run of its own. A run's sequences have at most
+            `_READ_AGAIN` times as many tokens.
+    """
+    ordered = sorted(units, key=lambda unit: [sequences[row].token_ids for row in unit])
+    sizes = [sum(len(sequences[row].token_ids) for row in unit) for unit in ordered]
+    firsts = [_first_context(sequences[unit[0]]) for unit in ordered]
+    shared = [0, *(common_prefix(one, other) for one, other in pairwise(firsts))]
+    runs: list[list[Unit]] = []
+    start = 0
+    while start < len(ordered):
+        nodes = [sizes[start]]  # of the run with each further unit; fewer where pairs share more
+        for size, common in zip(sizes[start + 1 :], shared[start + 1 :], strict=True):
+            nodes.append(nodes[-1] + size - common)
+        fitting = sum(
+            count <= max_nodes and tokens <= _READ_AGAIN * max_nodes
+            for count, tokens in zip(nodes, accumulate(sizes[start:]), strict=True)
+        )
+        end = start + max(1, fitting)
+        if end < len(ordered):
+            late = [n for n in range(start + 1, end) if nodes[n - start - 1] >= max_nodes / 2]
+            end = min([end, *reversed(late)], key=lambda n: shared[n])
+        runs.append(ordered[start:end])
+        start = end
+    return runs
+
+
+def _first_context(sequence: TrainingSequence) -> np.ndarray:
+    start, end = sequence.windows[0]
+    return np.asarray(sequence.token_ids[start:end])
 
 
 def rows_of(units: Sequence[Unit]) -> list[int]:

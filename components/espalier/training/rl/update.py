@@ -31,7 +31,7 @@ from espalier.training.rl.policy_gradient import (
     mean_figures,
     observed_share,
 )
-from espalier.training.rl.rows import Rows, Unit, micro_batches, minibatches, rows_of, totals
+from espalier.training.rl.rows import Rows, Unit, minibatches, rows_of, totals
 
 
 class CriticUpdate:
@@ -86,13 +86,12 @@ class CriticUpdate:
         mask_BT = minibatch.rows.loss_mask_BT
         sizes = totals(minibatch.units, mask_BT, max_tokens=minibatch.totals.max_tokens)
         assert assessed.values_BT is not None, "the critic has scored the step's rows"
-        lengths = [len(sequence.token_ids) for sequence in sequences]
-        runs = micro_batches(minibatch.units, lengths, max_tokens=self._layout.micro_batch_tokens)
+        runs = self._layout.micro_batches(minibatch.units, sequences)
         figures: Figures = {}
         for run, weight in self._layout.processes.share(runs):
             rows = rows_of(run)
-            batch = self._layout.packed([sequences[row] for row in rows])
-            width = max(lengths[row] for row in rows)
+            batch = self._layout.batch([sequences[row] for row in rows])
+            width = max(len(sequences[row].token_ids) for row in rows)
             with self._layout.hardware.precision():
                 values_bT = batch.dense(self.critic(batch), width=width)
             device = values_bT.device
