@@ -15,7 +15,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,7 +23,19 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
+from espalier.records import EspalierError, NullTracker
+from espalier.rollout.engines.lockstep import LockstepEngine
+from espalier.training.launch import local_workers, training_processes
+from espalier.training.supervised import DevScore
+from tests.factories.tiny_training import SEARCH, profile_of, tiny_run, write_inputs
+from tests.fakes.vllm_double import running
+from tests.unit.rollout.vllm_play import engine_of, policy_at
+
 DEADLINE_S = 2.0
+RANKS_DEADLINE_S = 10.0
+"""On a busy machine a rank that runs may be silent for some seconds."""
 SLACK_S = 20.0
 """On top of the deadline: the loop's ten seconds, the other ranks' ten, a busy machine."""
 
@@ -52,15 +63,11 @@ CASES = {
 
 
 def main():
-    """Play all cases, or the one that is named."""
-    if len(sys.argv) > 1:
-        play(sys.argv[1], Path(sys.argv[2]))
-        return
+    """Play all cases, or those that are named."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="espalier-hangs-") as folder:
-        for name, case in CASES.items():
-            found[name] = judged(name, case, Path(folder))
-            said = found[name]
+        for name in sys.argv[1:] or CASES:
+            found[name] = said = judged(name, CASES[name], Path(folder))
             print(
                 f"{name}: status {said['status']}, {said['after_s']} s: {said['line']}", flush=True
             )
@@ -70,40 +77,50 @@ def main():
 
 
 def judged(name, case, folder):
-    """Play one case in a process of its own, and compare."""
-    command = [sys.executable, "-m", "tests.benchmarks.hangs", name, str(folder)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as it:
-        lines, begun_s, named_s = [], None, None
-        for line in it.stdout:
+    """Play one case in a forked process, and compare what it wrote and how it ended."""
+    read, write = os.pipe()
+    process = os.fork()
+    if not process:
+        os.close(read)
+        os.dup2(write, 1)
+        os.dup2(write, 2)
+        play(name, folder / name.replace(" ", "-"))
+    os.close(write)
+    lines, begun_s, named_s = [], None, None
+    with os.fdopen(read) as stream:
+        for line in stream:
             lines.append(line.strip())
             if line.startswith("hangs from now"):
                 begun_s = time.monotonic()
             elif named_s is None and re.search(case.named, line):
                 named_s = time.monotonic()
+    _, status = os.waitpid(process, 0)
     after_s = named_s - begun_s if named_s and begun_s else None
     line = next((line for line in lines if re.search(case.named, line)), " | ".join(lines[-3:]))
     return {
-        "status": it.returncode,
+        "status": os.waitstatus_to_exitcode(status),
         "after_s": None if after_s is None else round(after_s, 1),
         "line": line[:300],
-        "as_it_should_be": it.returncode == case.status
+        "as_it_should_be": os.waitstatus_to_exitcode(status) == case.status
         and after_s is not None
-        and after_s < DEADLINE_S + SLACK_S,
+        and after_s < RANKS_DEADLINE_S + SLACK_S,
     }
 
 
 def play(name, folder):
-    """One case; ends as the command line does, with an error and status 1."""
-    from espalier.records import EspalierError
-
+    """One case; ends the process as the command line does, with an error and status 1."""
     kind, _, how = name.partition(" ")
     plays = {"tool": training, "engine": training, "weights": weights}.get(kind, ranks)
+    status = 1
     try:
-        plays(kind, how, folder / name.replace(" ", "-"))
+        plays(kind, how, folder)
+        status = 0
     except EspalierError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", flush=True)
+    finally:
+        if sys.exc_info()[1]:
+            sys.excepthook(*sys.exc_info())
+        os._exit(status)
 
 
 def begun():
@@ -118,9 +135,6 @@ _begun = threading.Event()
 
 def training(kind, how, folder):
     """A tiny run whose tool, or whose engine, never answers."""
-    from espalier.records import NullTracker
-    from espalier.rollout.engines.lockstep import LockstepEngine
-    from tests.factories.tiny_training import SEARCH, profile_of, tiny_run, write_inputs
 
     class Hangs:
         def observation(self, query):
@@ -149,17 +163,12 @@ def training(kind, how, folder):
 
 
 def _no_score():
-    from espalier.training.supervised import DevScore
-
     return DevScore(0.0)
 
 
 def weights(kind, how, folder):
     """An exchange with a server that takes the request and never answers."""
     del kind, how
-    from tests.fakes.vllm_double import running
-    from tests.unit.rollout.vllm_play import engine_of, policy_at
-
     policy_dir = policy_at(folder)
     with running(policy_dir) as server:
         server.answers["/collective_rpc"] = [("slow", 15.0)]
@@ -171,17 +180,13 @@ def weights(kind, how, folder):
 def ranks(kind, how, folder):
     """Two processes, of which one is killed, stopped, or stands still."""
     del how
-    import torch
-
-    from espalier.training.launch import local_workers, training_processes
-
     folder.mkdir()
     with training_processes(
         2,
         device=torch.device("cpu"),
         worker_main=partial(rank, kind, folder),
         launcher=local_workers,
-        timeout_s=DEADLINE_S,
+        timeout_s=RANKS_DEADLINE_S,
     ) as processes:
         rank(kind, folder, processes)
 
@@ -199,4 +204,5 @@ def rank(kind, folder, processes):
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     main()
