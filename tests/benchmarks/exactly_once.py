@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.exactly_once --kills 20 --seed 0
 
-Tiny runs, in turns and ahead of the learner, each killed with SIGKILL at times uniform over a run
-and started again, until each mode has had its kills. Beside the ledger three things are written
-down that it has no hand in: every task that the pool hands out, every group that the learner has
-learned from, and the checkpoint that each kill left. In the end they are compared:
+Tiny runs, in turns and ahead of the learner, each killed with SIGKILL at points uniform over what
+is left of it and started again, until each mode has had its kills. Beside the ledger three things
+are written down that it has no hand in: every task that the pool hands out, every group that the
+learner has learned from, and the checkpoint that each kill left. In the end they are compared:
 
     whole     every number from 0 on is in the ledger once, and the counts are those of its rows
     skipped   draws that were made and are neither trained nor dropped, or are another task now
@@ -36,7 +36,7 @@ from espalier.records import NullTracker
 from tests.factories.tiny_training import STEPS, profile_of, tiny_run, write_inputs
 
 MODES = {"in turns": 0, "ahead": 2}
-KILLS_PER_RUN = 2
+KILLS_PER_RUN = 4
 """Kills that one run has to bear before it may finish."""
 
 
@@ -92,7 +92,7 @@ class Bench:
         while counts["kills"] < kills:
             name = f"run-{counts['runs']}"
             most = min(KILLS_PER_RUN, kills - counts["kills"])
-            struck = sum(self._strike(name, blow, counts) for blow in self._blows(most))
+            struck = sum(self._strike(name, counts) for _ in range(most))
             finish(self._life(name))
             found = self._compared(name)
             counts.update(runs=1, kills=struck, **found)
@@ -105,14 +105,21 @@ class Bench:
             )
         return counts
 
-    def _blows(self, count):
-        """Seconds into each life; a later one has less left to do."""
-        shares = [self._rng.uniform(0.0, 1.0 - 0.3 * number) for number in range(count)]
-        return [share * self._usual_s for share in shares]
-
-    def _strike(self, name, after_s, counts):
-        process = self._life(name)
-        time.sleep(after_s)
+    def _strike(self, name, counts):
+        """Kill one life at a point uniform over the steps that it has left."""
+        events = self._folder(name) / "events.jsonl"
+        written = events.stat().st_size if events.exists() else 0
+        first = self._left_by_kill(name)["step"]
+        target = self._rng.uniform(first, STEPS)
+        process, started = self._life(name), time.perf_counter()
+        while (done := _newest_step(events, written, first)) < int(target):
+            if os.waitpid(process, os.WNOHANG)[0]:
+                return 0
+            time.sleep(0.005)
+        # the machine is now faster, now slower than it was for the undisturbed run
+        taken_s = time.perf_counter() - started
+        a_step_s = taken_s / (done - first) if done > first else 2 * self._usual_s / STEPS
+        time.sleep((target - int(target)) * a_step_s)
         os.kill(process, signal.SIGKILL)  # not waited for yet, so the number is still its own
         _, status = os.waitpid(process, 0)
         if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
@@ -120,7 +127,7 @@ class Bench:
         left = self._left_by_kill(name)
         counts.update(not_whole=not left["is_whole"])
         print(
-            f"{self._mode}, {name}: killed after {after_s:.2f} s; checkpoint of step "
+            f"{self._mode}, {name}: killed at step {target:.2f}; checkpoint of step "
             f"{left['step']}, {left['draws']} draws in its ledger, {left['open']} of them open, "
             f"{left['journalled']} in the journal",
             flush=True,
@@ -198,6 +205,18 @@ class Bench:
         folder = self._folder(name)
         folder.mkdir(parents=True, exist_ok=True)
         return forked(lambda: live(self._out / "inputs", folder, self._max_staleness))
+
+
+def _newest_step(events, offset, first):
+    """The step that a life has come to, from what it wrote behind the offset."""
+    if not events.exists():
+        return first
+    with events.open() as stream:
+        stream.seek(offset)
+        steps = [
+            json.loads(line)["step"] for line in stream if line.endswith("}\n") and '"step"' in line
+        ]
+    return steps[-1] if steps else first
 
 
 def live(inputs, folder, max_staleness):

@@ -27,7 +27,7 @@ from espalier.records import Message, Task, ToolCalls
 from espalier.records.trajectory import FinishReason, RewardBreakdown, Trajectory
 from espalier.rollout.context import EpisodeTranscript, PolicyContext
 from espalier.rollout.engines.engine import Completion, Engine, Sampling
-from espalier.rollout.waits import Waits
+from espalier.rollout.waits import ENGINE_ACTION, ENGINE_PLACE, Waits
 from espalier.sandbox.call_time import CallTime
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ async def run_episode(
         memory = context.environments.memory
         prompt = recalled_prompt(prompt, task, memory, dialect, context.limits)
         view = PolicyContext(transcript, context.engine, sampling, dialect, context.limits)
-        with calls.waiting("a place in the engine"):
+        with calls.waiting(ENGINE_PLACE):
             has_room = await view.begin(prompt)
         reward = await _play(environment, view, transcript, calls, deque(begun), has_room=has_room)
         while retry is not None and transcript.num_attempts < retry.attempts:
@@ -261,7 +261,7 @@ async def _play(
             if has_room and given:
                 action = view.repeat(given.popleft())
             else:
-                with calls.waiting("the policy's next message"):
+                with calls.waiting(ENGINE_ACTION):
                     action = await view.act() if has_room else None
             if action is None:
                 environment.cut_off(FinishReason.MAX_TOKENS)

@@ -25,8 +25,11 @@ T = TypeVar("T")
 _POLL_S = 1.0
 _LOOP_ANSWERS_WITHIN_S = 10.0
 """Beyond the limit: an event loop that runs has raised the error by then."""
+ENGINE_PLACE, ENGINE_ACTION = "a place in the engine", "the policy's next message"
+"""What episodes wait for whose environment has answered. While a tool keeps the event loop from
+running all others do, and for longer: it is named before them."""
 _NAMED = 3
-"""Waits that an error names, the longest first."""
+"""Waits that an error names: tools first, and of equal ones the longest."""
 
 _log = logging.getLogger(__name__)
 
@@ -126,7 +129,9 @@ def hang_message(limit_s: float, waits: Iterable[Wait], also: Sequence[str] = ()
         waits: of the episodes.
         also: what else is not over.
     """
-    longest = sorted(waits, key=lambda wait: wait.since_s)
+    longest = sorted(
+        waits, key=lambda wait: (wait.what in (ENGINE_PLACE, ENGINE_ACTION), wait.since_s)
+    )
     now_s = time.monotonic()
     named = [
         *also,

@@ -12,7 +12,14 @@ from espalier.records import HungError, ToolCalls
 from espalier.rollout import waits as waits_module
 from espalier.rollout.episode import CallTimeoutError, ToolRunner, _NamedCalls
 from espalier.rollout.roller import Roller
-from espalier.rollout.waits import Waits, exit_if_hung, hang_message, hangs_after_s
+from espalier.rollout.waits import (
+    ENGINE_ACTION,
+    ENGINE_PLACE,
+    Waits,
+    exit_if_hung,
+    hang_message,
+    hangs_after_s,
+)
 from tests.factories.tiny import lookup_environments, tiny_policy
 from tests.factories.training import SEARCH, TASKS
 
@@ -31,6 +38,17 @@ def test_the_longest_waits_are_named_first():
     )
     assert ", and 1 more. " in said
     assert waits.open == []
+
+
+def test_a_tool_is_named_before_those_that_wait_for_the_loop():
+    waits = Waits()
+    with (
+        waits.wait("a", ENGINE_ACTION),
+        waits.wait("b", ENGINE_PLACE),
+        waits.wait("c", "the tool x"),
+    ):
+        said = hang_message(9.0, waits.open)
+    assert said.index("task c has") < said.index("task a has") < said.index("task b has")
 
 
 def test_a_call_that_was_given_up_is_named_once(caplog):

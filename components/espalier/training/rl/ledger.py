@@ -209,7 +209,10 @@ class PromptLedger:
         self._open = {row[0]: OpenDraw(*row[:3]) for row in state["open"]}
         self._closed.clear()
         self._counts = Counter(state["counts"])
-        rows = (SettledDraw(*row[:3], Outcome(row[3])) for row in state["newest"])
+        rows = (
+            SettledDraw(number, task_id, settled_in, Outcome(outcome))
+            for number, task_id, settled_in, outcome in state["newest"]
+        )
         self._newest = deque(rows, maxlen=KEPT_ROWS)
         self._digest = state["digest"]
         if self.journal is not None:
